@@ -41,6 +41,7 @@ static kvt_status async_enter(kvt_store *store, const access_view *view, access_
     if (status != KVT_OK) return status;
     get->stage = get->in_memory ? ACCESS_READY : ACCESS_FLIES;
     if (get->in_memory || get->owner) return KVT_OK;
+    assert(store_is_locked(store) && get->load != NULL && get->load->users > 1);
     if (get->load->finished) {
         get->stage = ACCESS_READY;
         return KVT_OK;
@@ -54,6 +55,7 @@ static kvt_status async_enter(kvt_store *store, const access_view *view, access_
  * status that ends it otherwise. Lock held. */
 static kvt_status async_look(kvt_store *store, access_get *get, access_view *view)
 {
+    assert(store_is_locked(store) && get->place == NULL && get->staged == NULL);
     kvt_status status = access_look(store, get->key, &get->target, view);
     if (status == KVT_QUEUED) {
         access_begin_staged(store, view->entry, get);
@@ -79,6 +81,7 @@ static kvt_status async_acquire(kvt_store *store, const access_view *view, acces
 static kvt_status async_look_again(kvt_store *store, access_get *get, const access_view *view)
 {
     access_view now;
+    assert(store_is_locked(store) && get->staging.memory != NULL && get->place == NULL);
     kvt_status status = access_look(store, get->key, &get->target, &now);
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
@@ -112,6 +115,7 @@ static void async_begin_staging(kvt_store *store, access_get *const *gets, const
  * end with that. */
 static store_transfer *async_prepare(kvt_store *store, access_get *get)
 {
+    assert(get->owner && get->place != NULL && get->flight == NULL);
     const store_place *place = get->place;
     staging_buffer *buffer = &get->load->buffer;
     const tiers_transfer read = {.kind = KVT_IO_READ,
@@ -160,6 +164,7 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
         store_transfer *flight = async_prepare(store, get);
         if (flight != NULL) flights[started++] = flight;
     }
+    assert(started <= count);
     transfer_sort(flights, started);
     transfer_start_all(flights, started);
     return started;
@@ -177,6 +182,7 @@ void access_land(kvt_store *store, access_get *get)
         access_publish(store, get, status, report.finished_ns - report.started_ns);
     }
     get->stage = ACCESS_READY;
+    assert(get->flight == NULL && get->load->finished);
     if (!access_may_begin_again(get, get->load->status)) return;
     access_let_go(store, get);
     get->stage = ACCESS_STARVES;
@@ -188,6 +194,7 @@ kvt_status access_end_ready(kvt_store *store, access_get *get, bool again, kvt_g
     kvt_status status = KVT_OK;
     if (get->in_memory && get->record == NULL) status = KVT_E_GONE;
     if (get->load != NULL) {
+        assert(get->load->finished && get->flight == NULL);
         status = get->load->status;
         get->record = get->load->record;
     }
@@ -198,6 +205,7 @@ kvt_status access_end_ready(kvt_store *store, access_get *get, bool again, kvt_g
 static bool async_leave(kvt_store *store, access_get *get)
 {
     bool found = false;
+    assert(!get->owner && get->load != NULL);
     pthread_mutex_lock(&store->lock);
     for (access_get **at = &get->load->waiters; *at != NULL && !found; at = &(*at)->next_waiter) {
         if (*at != get) continue;

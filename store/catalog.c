@@ -15,6 +15,7 @@
 #include "base/wait.h"
 #include "store/catalog_internal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,6 +375,7 @@ uint64_t catalog_opening(const store_catalog *catalog)
 
 kvt_status catalog_announce(store_catalog *catalog, uint64_t epoch)
 {
+    assert(!catalog->running);
     kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
     if (status != KVT_OK) return status;
     status = catalog_end(catalog, catalog_set_opening(catalog, epoch));
@@ -395,6 +397,7 @@ void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16])
 
 kvt_status catalog_adopt_pool(store_catalog *catalog, const uint8_t pool[16])
 {
+    assert(!catalog->running);
     kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
     if (status != KVT_OK) return status;
     memcpy(catalog->pool, pool, sizeof catalog->pool);
@@ -429,6 +432,7 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
                              size_t count)
 {
     sqlite3_stmt *statement = NULL;
+    assert(!catalog->running);
     kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
     if (status != KVT_OK) return status;
     status = catalog_set_identity(catalog, epoch);

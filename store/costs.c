@@ -14,6 +14,7 @@
 
 #include "codecs/kv_sample.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,7 @@ typedef struct costs_probe {
 /* Fills the next request of the walk; the walk begins anew at the end of the range. */
 static void costs_fill_io(costs_probe *probe, uint32_t slot)
 {
+    assert(slot < COSTS_DEPTH && probe->requests_in_range > 0);
     uint64_t index = probe->next++ % probe->requests_in_range;
     probe->ios[slot] = (kvt_io){.kind = probe->kind,
                                 .bytes = probe->request_bytes,
@@ -70,6 +72,7 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
     uint64_t made = 0;
     uint32_t in_flight = 0, idle_count = depth;
     uint32_t idle[COSTS_DEPTH];
+    assert(depth > 0 && depth <= COSTS_DEPTH);
     for (uint32_t i = 0; i < depth; i++) {
         idle[i] = i;
     }
@@ -98,6 +101,7 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
             in_flight--;
         }
     }
+    assert(idle_count == depth);
 }
 
 /* Seconds from the first submission to the last completion, never 0. */

@@ -31,6 +31,7 @@ static kvt_status hint_promote(kvt_store *store, const store_entry *entry, kvt_t
     kvt_status status = kvt_policy_promote(store->policy, started_ns, entry->handle, tier, &plan);
     store_count_decision(store, started_ns);
     if (status != KVT_OK || plan.count == 0) return status;
+    assert(plan.count <= plan.capacity);
     plan_mark(store, &plan);
     uint32_t before = store->queue_count;
     plan_queue(store, &plan);
@@ -108,6 +109,7 @@ kvt_status kvt_hint(kvt_store *store, const kvt_key *keys, size_t count,
         status = hint_give(store, &keys[from], step, expected, &given);
         pthread_mutex_unlock(&store->lock);
     }
+    assert(given <= count);
     if (hinted_out != NULL) *hinted_out = given;
     if (status != KVT_OK) return status;
     return given != 0 || count == 0 ? KVT_OK : KVT_MISS;

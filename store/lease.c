@@ -34,6 +34,8 @@ static bool lease_fits(const kvt_store *store, const store_entry *entry)
 static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
 {
     store_leases *leases = &store->leases;
+    assert(store_is_locked(store) && entry->place != NULL);
+    assert(!entry->leased && lease_find_hold(leases, entry->handle) == NULL);
     if (!lease_fits(store, entry)) {
         leases->refused_bound++;
         return NULL;
@@ -71,6 +73,7 @@ static bool lease_hold_key(kvt_store *store, const kvt_key *key, lease_open *lea
     if (entry == NULL) return false;
     lease_hold *hold = entry->leased ? lease_find_hold(&store->leases, entry->handle)
                                      : lease_make_hold(store, entry);
+    assert(hold != NULL || !entry->leased);
     if (hold == NULL) return false;
     hold->leases++;
     lease->items[lease->count++] = (lease_item){hold->handle, hold->serial};
@@ -82,6 +85,7 @@ static bool lease_hold_key(kvt_store *store, const kvt_key *key, lease_open *lea
 /* Opens a filled lease. Lock held. */
 static uint64_t lease_enter(store_leases *leases, lease_open *lease)
 {
+    assert(lease->count > 0 && (leases->open == NULL) == (leases->open_count == 0));
     lease->number = ++leases->numbers;
     lease->next = leases->open;
     leases->open = lease;
@@ -89,6 +93,7 @@ static uint64_t lease_enter(store_leases *leases, lease_open *lease)
     leases->granted++;
     if (lease->until_ns < leases->next_ns || leases->open_count == 1)
         leases->next_ns = lease->until_ns;
+    assert(leases->next_ns <= lease->until_ns);
     return lease->number;
 }
 
@@ -112,6 +117,7 @@ kvt_status kvt_lease(kvt_store *store, struct kvt_queue *owner, const kvt_key *k
         }
         pthread_mutex_unlock(&store->lock);
     }
+    assert(lease->count <= count);
     if (lease->count == 0) {
         free(lease);
         return KVT_MISS;

@@ -59,6 +59,7 @@ void lease_settle(kvt_store *store, store_entry *entry)
     assert(store_is_locked(store));
     if (!entry->leased) return;
     lease_hold *hold = lease_find_hold(&store->leases, entry->handle);
+    assert(hold != NULL && hold->leases > 0);
     if (!hold->pinned) hold->pinned = kvt_policy_pin(store->policy, entry->handle) == KVT_OK;
 }
 
@@ -68,7 +69,9 @@ void lease_forget(kvt_store *store, store_entry *entry)
     if (!entry->leased) return;
     entry->leased = false;
     store->leases.lost++;
-    lease_drop_hold(&store->leases, lease_find_hold(&store->leases, entry->handle));
+    lease_hold *hold = lease_find_hold(&store->leases, entry->handle);
+    assert(hold != NULL && hold->leases > 0);
+    lease_drop_hold(&store->leases, hold);
 }
 
 /* Sets the instant at which lease_expire has work again. */
@@ -84,7 +87,7 @@ void lease_end(kvt_store *store, lease_open **at)
 {
     lease_open *lease = *at;
     *at = lease->next;
-    assert(store->leases.open_count > 0);
+    assert(store_is_locked(store) && store->leases.open_count > 0);
     store->leases.open_count--;
     lease_let_go(store, lease);
     free(lease);
@@ -106,6 +109,7 @@ void lease_expire(kvt_store *store)
         lease_end(store, at);
         leases->ran_out++;
     }
+    assert((leases->open == NULL) == (leases->open_count == 0));
     lease_find_next(leases);
 }
 

@@ -38,6 +38,7 @@
 /* The cell of an entry that a layer uses. */
 static load_cell *load_cell_of(kvt_load *load, size_t entry, uint32_t layer)
 {
+    assert(entry < load->count && load->slots > 0);
     return &load->cells[entry * load->slots + layer % load->slots];
 }
 
@@ -67,6 +68,7 @@ static bool load_advance(kvt_load *load)
     for (size_t i = 0; i < load->count && !any; i++)
         any = load->entries[i].status == KVT_QUEUED;
     if (!any && load->flying == 0) now = load->layers; /* nothing is left to come */
+    assert(now >= before && now <= load->layers);
     if (now == before) return false;
     for (size_t i = 0; now == load->layers && i < load->count; i++)
         if (load->entries[i].status == KVT_QUEUED) load->entries[i].status = KVT_OK;
@@ -110,6 +112,7 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, load_starts *starts,
     const kvt_record_range *last = &cell->ranges[cell->range_count - 1];
     staging_buffer buffer = {0};
     uint64_t bytes = last->at + last->bytes;
+    assert(cell->state == LOAD_IDLE && cell->flight == NULL && entry->place != NULL);
     store_staging *staging = load->store->staging;
     kvt_status status = at_once ? staging_acquire_now(staging, bytes, &buffer)
                                 : staging_acquire(staging, bytes, 0, &buffer);
@@ -133,6 +136,7 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, load_starts *starts,
 /* Hands a cell that needs no read to the queue. Lock held. */
 static void load_post(kvt_load *load, load_cell *cell)
 {
+    assert(cell->state == LOAD_IDLE && cell->flight == NULL);
     cell->state = LOAD_FLYING;
     cell->flight = NULL;
     load->flying++;
@@ -181,6 +185,8 @@ void load_pump(kvt_load *load)
         load->issued = layer + 1;
         (void)load_advance(load); /* entries that failed leave nothing pending */
     }
+    assert(load->issued <= load->layers && load->released <= load->layers);
+    assert(load->issued <= atomic_load(&load->complete) + load->slots);
     load_start(&starts);
     if (load->starved) queue_note_starved(load->queue);
 }
@@ -240,6 +246,13 @@ static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *c
     return KVT_OK;
 }
 
+/* Whether the counts include a cell that is not idle. It is for asserts alone. Lock held. */
+static inline bool load_counts_cell(const kvt_load *load, const load_cell *cell)
+{
+    if (cell->layer == LOAD_HEAD) return load->heads > 0;
+    return load->pending[cell->layer % load->slots] > 0;
+}
+
 /* A cell that has landed: its task, on a thread of the queue. */
 void load_run(void *context)
 {
@@ -252,6 +265,7 @@ void load_run(void *context)
     atomic_fetch_add(&load->busy, 1);
     pthread_mutex_lock(&load->lock);
     bool live = entry->status == KVT_QUEUED && !load->ending;
+    assert(cell->state == LOAD_FLYING);
     cell->state = LOAD_RUNNING; /* nobody gives it up any more */
     pthread_mutex_unlock(&load->lock);
     if (cell->flight != NULL) status = transfer_take(cell->flight, &buffer, &report);
@@ -263,6 +277,7 @@ void load_run(void *context)
         load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
     else if (!live)
         load_fail(entry, KVT_E_TIMEOUT);
+    assert(load->flying > 0 && load_counts_cell(load, cell));
     if (cell->layer == LOAD_HEAD)
         load->heads--;
     else
@@ -279,6 +294,7 @@ void load_run(void *context)
 
 void load_tick(kvt_load *load)
 {
+    assert(atomic_load(&load->busy) > 0);
     pthread_mutex_lock(&load->lock);
     load_pump(load);
     pthread_mutex_unlock(&load->lock);
@@ -288,6 +304,7 @@ void load_tick(kvt_load *load)
 void load_begin_reads(kvt_load *load)
 {
     load_starts starts = {.count = 0};
+    assert(load->heads == 0 && load->flying == 0 && load->issued == 0);
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         if (entry->status != KVT_QUEUED || entry->place == NULL || entry->lent) continue;
@@ -315,6 +332,7 @@ static void load_give_up(kvt_load *load, bool stuck_alone)
         if (cell->state != LOAD_FLYING || cell->flight == NULL) continue;
         if (stuck_alone && !transfer_is_stuck(cell->flight)) continue;
         if (!transfer_give_up(cell->flight)) continue; /* its task comes */
+        assert(load->flying > 0 && load_counts_cell(load, cell));
         cell->flight = NULL;
         cell->state = LOAD_IDLE;
         load->flying--;
@@ -343,6 +361,7 @@ void load_stop(kvt_load *load)
     load_give_up(load, false);
     while (load->flying != 0)
         pthread_cond_wait(&load->changed, &load->lock);
+    assert(load->heads == 0);
     pthread_cond_broadcast(&load->changed);
     pthread_mutex_unlock(&load->lock);
     while (atomic_load(&load->busy) != 0)

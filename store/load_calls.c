@@ -33,6 +33,7 @@
 static kvt_status load_hold(kvt_load *load, load_entry *entry)
 {
     kvt_store *store = load->store;
+    assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
     store_entry *found = entry_find_key(&store->table, &entry->key);
     if (!lifetime_shows(store, found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
@@ -70,12 +71,14 @@ static void load_let_go(kvt_load *load, load_entry *entry)
 {
     kvt_store *store = load->store;
     store_place *place = entry->place;
+    assert(store_is_locked(store) && (place == NULL || entry->staged == NULL));
     if (entry->staged != NULL) handover_leave(store, entry->staged);
     entry->staged = NULL;
     if (place == NULL) return;
     if (entry->lent)
         tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
                              place->record_bytes);
+    assert(place->readers > 0);
     place->readers--;
     entry->place = NULL;
 }
@@ -83,6 +86,7 @@ static void load_let_go(kvt_load *load, load_entry *entry)
 /* Counts how an entry ended, as a get. The store's lock is held. */
 static void load_count(kvt_store *store, const load_entry *entry)
 {
+    assert(store_is_locked(store));
     store->counters.gets++;
     if (entry->status != KVT_OK) {
         store->counters.misses++;
@@ -114,6 +118,7 @@ static void load_note(const kvt_load *load, const load_entry *entry)
 static void load_free_entries(kvt_load *load, bool counts)
 {
     kvt_store *store = load->store;
+    assert(load->flying == 0 && load->heads == 0);
     for (size_t from = 0; from < load->count; from += LOAD_STEP) {
         pthread_mutex_lock(&store->lock);
         for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++) {
@@ -170,6 +175,7 @@ static bool load_hold_all(kvt_load *load)
 /* Frees a load whose entries hold nothing. */
 static void load_free(kvt_load *load)
 {
+    assert(load->flying == 0);
     pthread_mutex_destroy(&load->lock);
     pthread_mutex_destroy(&load->announce_lock);
     pthread_cond_destroy(&load->changed);
@@ -184,6 +190,7 @@ static bool load_make_cells(kvt_load *load)
 {
     uint64_t window = (uint64_t)load->options.layers_ahead + 1;
     load->slots = window < load->layers ? (uint32_t)window : load->layers;
+    assert(load->slots > 0 && load->cells == NULL);
     load->cells = calloc(load->count * load->slots, sizeof *load->cells);
     load->pending = calloc(load->slots, sizeof *load->pending);
     if (load->cells == NULL || load->pending == NULL) return false;
@@ -334,6 +341,7 @@ void load_orphan(kvt_load *load)
     load_stop(load);
     load_free_entries(load, true);
     pthread_mutex_lock(&load->lock);
+    assert(load->ending && !load->orphan);
     load->orphan = true;
     pthread_cond_broadcast(&load->changed);
     pthread_mutex_unlock(&load->lock);

@@ -27,6 +27,7 @@
 #include "store/kill_note.h"
 #include "store/store.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +59,7 @@ static bool persist_add(persist_list *list, const persist_item *item)
         list->items = grown;
         list->room = room;
     }
+    assert(list->count < list->room);
     list->items[list->count++] = *item;
     return true;
 }
@@ -141,6 +143,7 @@ static kvt_status persist_note_tried(persist_run *run)
  * without memory. Lock held. */
 static bool persist_look_at(persist_run *run, const store_entry *entry, bool victims)
 {
+    assert(store_is_locked(run->store));
     bool wanted = entry_is_above_alone(entry) && entry->born <= run->begin &&
                   !persist_was_tried(run, entry->handle);
     bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD;
@@ -214,6 +217,7 @@ static void persist_lack_room(persist_run *run, const persist_item *item)
 static uint64_t persist_displace(persist_run *run, const persist_item *victim)
 {
     kvt_store *store = run->store;
+    assert(store_is_locked(store));
     store_entry *entry = entry_find_handle(&store->table, victim->handle);
     if (entry == NULL || entry->state != ENTRY_RESIDENT) return 0;
     if (entry->copy != NULL) {
@@ -253,6 +257,7 @@ static bool persist_make_room(persist_run *run, const persist_item *item, uint64
  * it. Lock held. */
 static bool persist_takes(persist_run *run, const persist_item *item)
 {
+    assert(store_is_locked(run->store));
     const store_entry *entry = entry_find_handle(&run->store->table, item->handle);
     if (entry == NULL || !entry_is_above_alone(entry)) return false;
     if (run->waits || entry->state == ENTRY_RESIDENT) return true;
@@ -276,6 +281,7 @@ static kvt_status persist_choose(persist_run *run, size_t *at)
             persist_lack_room(run, item);
     }
     pthread_mutex_unlock(&store->lock);
+    assert(run->chunk_count <= PERSIST_CHUNK && run->next_victim <= run->victims.count);
     return run->next_victim != before ? catalog_settle(store->catalog) : KVT_OK;
 }
 
@@ -331,6 +337,7 @@ static void persist_write(persist_run *run)
 /* Counts the records that were chosen and not written, and the candidates from `at` on. */
 static void persist_leave_rest(persist_run *run, size_t at, kvt_status status)
 {
+    assert(run->chunk_next <= run->chunk_count && at <= run->wanted.count);
     while (run->chunk_next < run->chunk_count)
         persist_note(run, run->chunk[run->chunk_next++], status);
     for (; at < run->wanted.count; at++)

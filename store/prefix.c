@@ -38,8 +38,10 @@ static kvt_status prefix_run(kvt_queue *queue, const kvt_key *keys, const kvt_vi
     done[0].struct_size = sizeof done[0];
     size_t drained = kvt_drain(queue, done, count);
     assert(drained == count);
-    for (size_t i = 0; i < drained; i++)
+    for (size_t i = 0; i < drained; i++) {
+        assert(done[i].index < count);
         statuses[done[i].index] = done[i].status;
+    }
     size_t loaded = 0;
     while (loaded < count && statuses[loaded] == KVT_OK)
         loaded++;
@@ -66,6 +68,7 @@ kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
     size_t stored;
     kvt_status status = kvt_match_prefix(store, keys, count, &stored);
     if (status != KVT_OK || stored == 0) return status;
+    assert(stored <= count);
     bool whole = true;
     for (size_t from = 0; whole && from < stored && status == KVT_OK; from += PREFIX_CHUNK) {
         size_t part = stored - from < PREFIX_CHUNK ? stored - from : PREFIX_CHUNK;
@@ -74,6 +77,7 @@ kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
         if (queue == NULL) return KVT_E_MEMORY;
         status = prefix_run(queue, &keys[from], &views[from], part, deadline_ns, &loaded);
         queue_free(queue);
+        assert(loaded <= part);
         *loaded_out += loaded;
         whole = loaded == part;
     }

@@ -35,7 +35,9 @@
 static void queue_register(kvt_queue *queue)
 {
     kvt_store *store = queue->store;
+    assert(queue->next == NULL && queue->previous == NULL);
     pthread_mutex_lock(&store->lock);
+    assert(store->queues == NULL || store->queues->previous == NULL);
     queue->next = store->queues;
     if (queue->next != NULL) queue->next->previous = queue;
     store->queues = queue;
@@ -61,6 +63,7 @@ static kvt_store *queue_unregister(kvt_queue *queue)
 
 void queue_free(kvt_queue *queue)
 {
+    assert(queue->begun == 0 && queue->flying == NULL && queue->loads == NULL);
     if (queue->event_fd >= 0) close(queue->event_fd);
     pthread_cond_destroy(&queue->work);
     pthread_cond_destroy(&queue->call);
@@ -89,6 +92,7 @@ kvt_queue *queue_make(kvt_store *store, uint32_t depth)
     }
     for (uint32_t i = 0; i < depth; i++)
         queue_append(&queue->free, &queue->items[i]);
+    assert(queue->free.count == queue->depth && queue_adds_up(queue));
     return queue;
 }
 
@@ -139,6 +143,7 @@ static void queue_call_off_waiting(kvt_queue *queue)
         queue_item *item;
         while ((item = queue_take(&queue->waiting[i])) != NULL ||
                (item = queue_take(&queue->calls[i])) != NULL) {
+            assert(item->state == QUEUE_WAITING && item->urgency == i);
             item->status = KVT_E_CANCELLED;
             queue_complete_one(queue, item);
         }
@@ -189,6 +194,7 @@ void queue_stop_all(kvt_store *store)
         pthread_mutex_lock(&store->lock);
         kvt_queue *queue = store->queues;
         if (queue != NULL) {
+            assert(queue->store == store && queue->previous == NULL);
             store->queues = queue->next;
             if (queue->next != NULL) queue->next->previous = NULL;
         }
@@ -291,8 +297,10 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
 static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
 {
     uint64_t now_ns = base_clock_ns(), number = ++queue->batches;
+    assert(!queue->stopping && queue->free.count >= given->count);
     for (size_t i = 0; i < given->count; i++) {
         queue_item *item = queue_take(&queue->free);
+        assert(item->state == QUEUE_FREE);
         queue_fill(queue, item, given, (uint32_t)i, now_ns);
         item->batch = number;
         item->state = QUEUE_WAITING;
@@ -301,6 +309,7 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
         else
             queue_append(queue_list_of(queue, item), item);
     }
+    assert(queue_adds_up(queue));
     queue->counts.requests += given->count;
     queue->counts.batches++;
     queue_signal(queue);
@@ -368,6 +377,7 @@ size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
     pthread_mutex_lock(&queue->lock);
     queue_item *item;
     while (count < capacity && (item = queue_take(&queue->completed)) != NULL) {
+        assert(item->state == QUEUE_COMPLETED && item->view == NULL);
         const kvt_completion completion = queue_completion(item);
         memcpy(at, &stride, sizeof stride);
         struct_size_out(at, &completion, sizeof completion);
@@ -376,6 +386,7 @@ size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
         item->state = QUEUE_FREE;
         queue_append(&queue->free, item);
     }
+    assert(queue_adds_up(queue));
     if (queue->completed.count == 0 && queue->signalled) {
         uint64_t ignored;
         ssize_t got = read(queue->event_fd, &ignored, sizeof ignored);
@@ -417,6 +428,7 @@ static uint32_t queue_cancel_waiting(kvt_queue *queue, queue_list *list, uint64_
             queue_append(&kept, item);
             continue;
         }
+        assert(item->state == QUEUE_WAITING);
         item->status = KVT_E_CANCELLED;
         queue_complete_one(queue, item);
         count++;
@@ -440,6 +452,7 @@ kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch)
         item->called_off = true;
         found++;
     }
+    assert(queue_adds_up(queue));
     queue_signal(queue);
     pthread_cond_broadcast(&queue->work); /* reads in flight are looked at */
     if (found != 0) pthread_cond_broadcast(&queue->ended);

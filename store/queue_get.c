@@ -23,6 +23,7 @@ typedef struct get_outcome {
 /* Ends the chunk: completes, and puts back what has to begin again. */
 static void get_settle(kvt_queue *queue, const get_outcome *outcome)
 {
+    assert(outcome->done_count + outcome->back_count <= QUEUE_CHUNK);
     queue_complete(queue, outcome->done, outcome->done_count);
     queue_put_back(queue, outcome->back, outcome->back_count);
 }
@@ -48,6 +49,7 @@ static void get_done(kvt_store *store, queue_item *item, kvt_status status, get_
     item->refused_loss = item->get.refused_loss;
     if (status == KVT_MISS) item->info.timed_out = late && !item->refused_loss;
     get_note(store, item);
+    assert(outcome->done_count < QUEUE_CHUNK);
     outcome->done[outcome->done_count++] = item;
 }
 
@@ -59,6 +61,7 @@ static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
         get_done(store, item, status, outcome);
         return;
     }
+    assert(!item->again && outcome->back_count < QUEUE_CHUNK);
     item->again = true;
     outcome->back[outcome->back_count++] = item;
 }
@@ -121,6 +124,7 @@ static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, g
                  outcome);
         item->info.timed_out = false;
     }
+    assert(left + outcome->done_count == count);
     return left;
 }
 
@@ -165,10 +169,12 @@ static void get_unlist(kvt_queue *queue, queue_item *const *items, uint32_t coun
         queue_item **at = &queue->flying;
         while (*at != items[i])
             at = &(*at)->next_flying;
+        assert(items[i]->state == QUEUE_BEGUN && items[i]->begun_wholly);
         *at = items[i]->next_flying;
         assert(queue->flying_count > 0);
         queue->flying_count--;
     }
+    assert((queue->flying == NULL) == (queue->flying_count == 0));
     pthread_mutex_unlock(&queue->lock);
 }
 
@@ -178,6 +184,7 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
     access_get *gets[QUEUE_CHUNK] = {NULL};
     access_stage stages[QUEUE_CHUNK];
     bool starved = false;
+    assert(count > 0 && count <= QUEUE_CHUNK);
     get_prepare(queue, items, count);
     count = get_sift(queue, items, count, &outcome);
     for (uint32_t i = 0; i < count; i++)
@@ -219,7 +226,7 @@ void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count)
         access_land(queue->store, &item->get);
         if (item->get.stage == ACCESS_READY)
             get_end(queue->store, item, &outcome);
-        else
+        else /* STARVES */
             outcome.back[outcome.back_count++] = item;
     }
     get_settle(queue, &outcome);
@@ -248,6 +255,7 @@ void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count)
         get_done(queue->store, item, fault == KVT_E_CANCELLED ? fault : item->get.status, &outcome);
         item->info.timed_out = fault == KVT_E_TIMEOUT;
     }
+    assert(outcome.done_count + kept_count == count);
     if (outcome.done_count != 0) get_unlist(queue, outcome.done, outcome.done_count);
     get_settle(queue, &outcome);
     pthread_mutex_lock(&queue->lock);

@@ -89,7 +89,7 @@ struct kvt_queue {
     uint32_t forks; /* fork_guard_count of the process that opened it */
     uint32_t depth;
     uint32_t thread_count;
-    uint32_t caller_count;
+    uint32_t caller_count; /* threads of `calls` */
     pthread_mutex_t lock;
     pthread_cond_t work;  /* something waits, or the queue ends */
     pthread_cond_t call;  /* the same of `calls` */
@@ -119,6 +119,12 @@ struct kvt_queue {
 };
 
 /* ---- queue_items.c ---- */
+
+/*
+ * Whether each item is free, waiting, begun or completed, as the counts have it, and no more fly
+ * than were begun. It is for asserts alone. Lock held, and no item on its way between two lists.
+ */
+bool queue_adds_up(const kvt_queue *queue);
 
 /* Appends an item that is in no list. Lock held. */
 void queue_append(queue_list *list, queue_item *item);

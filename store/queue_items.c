@@ -24,8 +24,17 @@ queue_list *queue_list_of(kvt_queue *queue, const queue_item *item)
     return call ? &queue->calls[item->urgency] : &queue->waiting[item->urgency];
 }
 
+bool queue_adds_up(const kvt_queue *queue)
+{
+    uint64_t items = (uint64_t)queue->free.count + queue->completed.count + queue->begun;
+    for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
+        items += (uint64_t)queue->waiting[i].count + queue->calls[i].count;
+    return items == queue->depth && queue->flying_count <= queue->begun;
+}
+
 void queue_append(queue_list *list, queue_item *item)
 {
+    assert((list->first == NULL) == (list->count == 0));
     item->next = NULL;
     if (list->last != NULL)
         list->last->next = item;
@@ -38,6 +47,7 @@ void queue_append(queue_list *list, queue_item *item)
 queue_item *queue_take(queue_list *list)
 {
     queue_item *item = list->first;
+    assert((item == NULL) == (list->count == 0));
     if (item == NULL) return NULL;
     list->first = item->next;
     if (list->first == NULL) list->last = NULL;
@@ -88,6 +98,7 @@ void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count)
         assert(queue->begun > 0);
         queue->begun--;
     }
+    assert(queue_adds_up(queue));
     queue_signal(queue);
     pthread_cond_broadcast(&queue->ended);
     pthread_mutex_unlock(&queue->lock);
@@ -95,6 +106,7 @@ void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count)
 
 bool queue_enter_load(kvt_queue *queue, struct kvt_load *load)
 {
+    assert(!load->listed);
     pthread_mutex_lock(&queue->lock);
     bool open = !queue->stopping;
     if (open) {
@@ -111,6 +123,7 @@ bool queue_enter_load(kvt_queue *queue, struct kvt_load *load)
 /* Takes a load off the list. Lock held. */
 void queue_unlist_load(kvt_queue *queue, struct kvt_load *load)
 {
+    assert(load->listed && (load->previous != NULL || queue->loads == load));
     if (load->previous != NULL)
         load->previous->next = load->next;
     else
@@ -144,6 +157,7 @@ void queue_post(kvt_queue *queue, queue_task *task)
 {
     task->next = NULL;
     pthread_mutex_lock(&queue->lock);
+    assert(queue->tasks == NULL || queue->last_task->next == NULL);
     if (queue->tasks == NULL)
         queue->tasks = task;
     else
@@ -181,6 +195,7 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count)
         if (list->last == NULL) list->last = item;
         list->count++;
     }
+    assert(queue_adds_up(queue));
     pthread_cond_signal(&queue->work);
     pthread_mutex_unlock(&queue->lock);
 }

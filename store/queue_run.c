@@ -55,6 +55,7 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 /* Carries a chunk out that reads no entry. No lock held. */
 static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count)
 {
+    assert(count > 0 && count <= QUEUE_CHUNK);
     for (uint32_t i = 0; i < count; i++)
         items[i]->status = queue_run_one(queue->store, items[i]);
     queue_complete(queue, items, count);
@@ -73,10 +74,12 @@ static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, queue_item
     uint32_t count = 0, kind = list->first->kind;
     while (count < QUEUE_CHUNK && list->first != NULL && list->first->kind == kind) {
         items[count] = queue_take(list);
+        assert(items[count]->state == QUEUE_WAITING);
         items[count]->state = QUEUE_BEGUN;
         count++;
     }
     queue->begun += count;
+    assert(queue_adds_up(queue));
     return count;
 }
 
@@ -84,8 +87,11 @@ static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, queue_item
 static uint32_t queue_take_arrived(kvt_queue *queue, queue_item **items)
 {
     uint32_t count = 0;
-    while (count < QUEUE_CHUNK && queue->arrived.first != NULL)
-        items[count++] = queue_take(&queue->arrived);
+    while (count < QUEUE_CHUNK && queue->arrived.first != NULL) {
+        items[count] = queue_take(&queue->arrived);
+        assert(items[count]->state == QUEUE_BEGUN && !items[count]->in_flight);
+        count++;
+    }
     return count;
 }
 
@@ -97,6 +103,7 @@ static uint32_t queue_take_late(kvt_queue *queue, queue_item **items, uint64_t *
     uint64_t now_ns = base_clock_ns(), next_ns = BASE_CLOCK_NEVER;
     bool check = queue->flying != NULL && now_ns >= queue->checked_ns + QUEUE_CHECK_NS;
     for (queue_item *item = queue->flying; item != NULL; item = item->next_flying) {
+        assert(item->state == QUEUE_BEGUN);
         if (!item->in_flight || !item->begun_wholly || item->given_up) continue;
         bool late = item->called_off || item->deadline_ns <= now_ns;
         if (late || check) {
@@ -156,6 +163,7 @@ static bool queue_tick_loads(kvt_queue *queue, uint64_t *next_ns)
     }
     queue->loads_starved_ns = 0;
     for (kvt_load *load = queue->loads; load != NULL && count < QUEUE_TICKS; load = load->next) {
+        assert(load->listed && load->queue == queue);
         atomic_fetch_add(&load->busy, 1); /* it is not freed before its tick */
         loads[count++] = load;
     }
@@ -212,6 +220,7 @@ void *queue_main(void *argument)
     pthread_mutex_lock(&queue->lock);
     while (queue_step(queue))
         continue;
+    assert(queue->stopping && queue->begun == 0 && queue->flying == NULL);
     pthread_mutex_unlock(&queue->lock);
     return NULL;
 }

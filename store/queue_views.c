@@ -82,6 +82,7 @@ static void views_compare(queue_item *const *items, const view_parts *all)
     uint32_t widest = 0; /* of the parts of this place so far, the one that ends last */
     for (uint32_t i = 1; i < all->count; i++) {
         const view_part *before = &all->parts[widest], *part = &all->parts[i];
+        assert(views_order(&all->parts[i - 1], part) <= 0);
         bool same = before->pool == part->pool && before->block == part->block;
         if (same && before->item != part->item && part->first < before->end) {
             uint32_t later = before->item > part->item ? before->item : part->item;

@@ -19,6 +19,7 @@
 #include "store/handover.h"
 #include "store/watching.h"
 
+#include <assert.h>
 #include <kvterrace/names.h>
 
 #define REMOVE_FILTER_LEAST STRUCT_SIZE_THROUGH(kvt_clear_filter, space)
@@ -35,7 +36,9 @@ static bool remove_covers(const kvt_clear_filter *filter, const store_entry *ent
  * waiting for readers. */
 static bool remove_quarantined(kvt_store *store, const kvt_key *key, const kvt_clear_filter *filter)
 {
+    assert(store_is_locked(store));
     const store_entry *entry = entry_find_key(&store->quarantined, key);
+    assert(entry == NULL || entry->state == ENTRY_QUARANTINED);
     if (entry == NULL || !remove_covers(filter, entry)) return false;
     quarantine_forget_key(store, key);
     return true;
@@ -54,6 +57,7 @@ typedef struct remove_result {
 static const store_entry *remove_try(kvt_store *store, const kvt_key *key,
                                      const kvt_clear_filter *filter, remove_result *result)
 {
+    assert(result->called_off == NULL && !result->stored);
     /* In each try: an entry whose device went while this waited for a move lies there now, and
      * would come back with the device. */
     if (remove_quarantined(store, key, filter)) result->unseen = true;
@@ -88,6 +92,8 @@ static remove_result remove_key(kvt_store *store, const kvt_key *key,
         if (!plan_cancel(store, moving->handle)) pthread_cond_wait(&store->changed, &store->lock);
     }
     pthread_mutex_unlock(&store->lock);
+    assert(!result.held || !result.stored);
+    assert(result.called_off == NULL || result.stored || result.unseen);
     if (result.called_off != NULL) handover_discard(store, result.called_off);
     return result;
 }
@@ -137,6 +143,7 @@ static bool remove_collect(remove_walk *walk)
         if (entry != NULL) return true; /* the rest of this chain is for the next step */
         walk->bucket++;
     }
+    assert(walk->count <= REMOVE_STEP);
     return walk->bucket < table->bucket_count;
 }
 

@@ -62,6 +62,7 @@ void spaces_close(kvt_store *store)
 /* Takes a space out of the list. */
 static void spaces_erase(store_spaces *spaces, uint32_t index)
 {
+    assert(index < spaces->count);
     spaces->count--;
     memmove(&spaces->items[index], &spaces->items[index + 1],
             (spaces->count - index) * sizeof *spaces->items);
@@ -70,6 +71,7 @@ static void spaces_erase(store_spaces *spaces, uint32_t index)
 /* Adds a space at an index. */
 static kvt_status spaces_insert(store_spaces *spaces, uint32_t index, store_space space)
 {
+    assert(index <= spaces->count && spaces->count <= spaces->room);
     if (spaces->count == SPACES_MAX) return KVT_E_SPACE;
     if (spaces->count == spaces->room) {
         uint32_t room = spaces->room == 0 ? 16 : spaces->room * 2;
@@ -82,6 +84,8 @@ static kvt_status spaces_insert(store_spaces *spaces, uint32_t index, store_spac
             (spaces->count - index) * sizeof *spaces->items);
     spaces->items[index] = space;
     spaces->count++;
+    assert(index == 0 || spaces->items[index - 1].number < space.number);
+    assert(index + 1 == spaces->count || space.number < spaces->items[index + 1].number);
     return KVT_OK;
 }
 
@@ -113,6 +117,7 @@ static void spaces_count(const store_entry *entry, kvt_space_stats *stats)
     stats->entries++;
     stats->bytes += entry->kind->source_bytes;
     if (entry->state == ENTRY_STAGED) return;
+    assert(entry->place != NULL && entry->place->tier < KVT_TIER_COUNT);
     stats->tier_entries[entry->place->tier]++;
     stats->tier_bytes[entry->place->tier] += entry->place->record_bytes;
     if (entry->copy == NULL) return;

@@ -40,6 +40,7 @@ struct store_transfer {
 static void transfer_end(void *context)
 {
     store_transfer *kept = context;
+    assert(kept->buffer.abandoned);
     staging_release(kept->staging, &kept->buffer);
     free(kept);
 }
@@ -79,6 +80,7 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
     kept->staging = staging;
     kept->buffer = *buffer;
     *buffer = (staging_buffer){0};
+    assert(!kept->buffer.abandoned);
     staging_abandon(staging, &kept->buffer);
     tiers_transfer_abandon(pool, transfer, transfer_end, kept);
     return status;
@@ -99,6 +101,7 @@ kvt_status transfer_move(store_staging *staging, tiers_pool *pool, kvt_io_kind k
 /* Drops one hold. The last one frees the transfer, and the staging that its owner has not taken. */
 static void transfer_drop(store_transfer *kept)
 {
+    assert(atomic_load(&kept->holds) > 0);
     if (atomic_fetch_sub(&kept->holds, 1) != 1) return;
     staging_release(kept->staging, &kept->buffer);
     free(kept);
@@ -107,6 +110,7 @@ static void transfer_drop(store_transfer *kept)
 /* The start has ended, or the last word was said; with both of them the transfer has landed. */
 static void transfer_land(store_transfer *kept)
 {
+    assert(atomic_load(&kept->to_land) > 0);
     if (atomic_fetch_sub(&kept->to_land, 1) == 1) kept->landed(kept->context);
 }
 
@@ -115,6 +119,7 @@ static void transfer_land(store_transfer *kept)
 static void transfer_said(void *context)
 {
     store_transfer *kept = context;
+    assert(atomic_load(&kept->unsaid) > 0);
     if (atomic_fetch_sub(&kept->unsaid, 1) != 1) return;
     int flies = TRANSFER_FLIES;
     bool landed = atomic_compare_exchange_strong(&kept->state, &flies, TRANSFER_LANDED);
@@ -132,6 +137,7 @@ static store_transfer *transfer_make(store_staging *staging, tiers_pool *pool, u
                                      size_t tail_bytes, staging_buffer *buffer,
                                      transfer_landed *landed, void *context)
 {
+    assert(count > 0 && landed != NULL);
     store_transfer *kept = malloc(sizeof *kept + tail_bytes);
     if (kept == NULL) return NULL;
     memset(kept, 0, sizeof *kept);
@@ -228,6 +234,7 @@ static void transfer_add(transfer_group *group, const store_transfer *kept)
 {
     for (uint32_t i = 0; i < kept->count; i++) {
         if (group->count == TRANSFER_GROUP || group->pool != kept->pool) transfer_flush(group);
+        assert(group->count < TRANSFER_GROUP);
         group->pool = kept->pool;
         group->transfers[group->count++] = &kept->all[i];
     }
@@ -282,6 +289,7 @@ bool transfer_give_up(store_transfer *kept)
     int flies = TRANSFER_FLIES;
     if (!atomic_compare_exchange_strong(&kept->state, &flies, TRANSFER_GIVEN_UP)) return false;
     staging_abandon(kept->staging, &kept->buffer);
+    assert(kept->buffer.abandoned && atomic_load(&kept->holds) > 0);
     for (uint32_t i = 0; i < kept->count; i++)
         tiers_transfer_cancel(kept->pool, &kept->all[i]);
     transfer_drop(kept);

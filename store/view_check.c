@@ -55,7 +55,7 @@ static __attribute__((format(printf, 2, 3))) kvt_status view_refuse(const view_c
 
 static void view_add_axis(view_checker *checker, const char *name, uint64_t gap, uint64_t reach)
 {
-    assert(checker->axis_count < VIEW_AXES_MAX);
+    assert(checker->axis_count < VIEW_AXES_MAX && reach >= gap);
     checker->axes[checker->axis_count++] = (view_axis){name, gap, reach};
 }
 
@@ -81,6 +81,7 @@ static kvt_status view_add_need(view_checker *checker, const char *name, int64_t
                            (long long)stride);
     }
     checker->need += bytes;
+    assert(checker->need <= VIEW_REACH_MAX);
     return KVT_OK;
 }
 
@@ -151,6 +152,7 @@ static kvt_status view_spread_of(const void *list, view_number number, size_t co
 {
     uint64_t room[VIEW_SORT_ROOM];
     uint64_t *sorted = room;
+    assert(count >= 2);
     if (view_spread_ascending(list, number, count, spread)) return KVT_OK;
     if (count > VIEW_SORT_ROOM) sorted = malloc(count * sizeof *sorted);
     if (sorted == NULL) return KVT_E_MEMORY;
@@ -357,6 +359,7 @@ static kvt_status view_check_nesting(view_checker *checker)
     }
     uint64_t inside = checker->head_bytes;
     for (uint32_t i = 0; i < checker->axis_count; i++) {
+        assert(i == 0 || axes[i - 1].gap <= axes[i].gap);
         if (axes[i].gap < inside) {
             return view_refuse(checker,
                                "a %s is %llu bytes from the next and has %llu inside: "

@@ -109,6 +109,7 @@ static uint32_t watch_bucket(const watch_scale *scale, uint64_t value)
 
 static void watch_observe(watch_histogram *histogram, const watch_scale *scale, uint64_t value)
 {
+    assert(scale->count <= WATCH_BUCKETS_MAX);
     histogram->buckets[watch_bucket(scale, value)]++;
     histogram->sum += value;
 }
@@ -117,6 +118,7 @@ static void watch_observe(watch_histogram *histogram, const watch_scale *scale, 
 static uint32_t watch_form(const kvt_store *store, kvt_variant variant)
 {
     uint32_t form = 0;
+    assert(store->costs.variant_count < WATCH_FORMS);
     while (form < store->costs.variant_count &&
            memcmp(&store->costs.variants[form].variant, &variant, sizeof variant) != 0)
         form++;
@@ -142,6 +144,7 @@ static void watch_count_get(const kvt_store *store, watch_counts *counts, const 
 {
     const kvt_get_info *info = get->info;
     if (get->status == KVT_OK) {
+        assert((unsigned)info->tier < KVT_TIER_COUNT);
         counts->hits[info->tier][watch_form(store, info->variant)]++;
         counts->hit_tokens[info->tier] += get->tokens;
         counts->hit_bytes[info->tier] += get->data_bytes;
@@ -255,6 +258,7 @@ typedef struct watch_cursor {
 static void watch_step_back(watch_part *part, watch_cursor *cursor)
 {
     watch_take(part);
+    assert(cursor->next <= part->written);
     cursor->done = cursor->next == 0 || part->written - (cursor->next - 1) > WATCH_OPERATIONS;
     if (!cursor->done) cursor->operation = part->ring[--cursor->next & (WATCH_OPERATIONS - 1)];
     watch_give_back(part);
@@ -291,6 +295,7 @@ static size_t watch_read(kvt_store *store, kvt_operation *out, size_t capacity)
         out[capacity - ++count] = cursors[newest].operation;
         watch_step_back(&store->watch->parts[newest], &cursors[newest]);
     }
+    assert(count <= capacity);
     memmove(out, out + capacity - count, count * sizeof *out);
     return count;
 }

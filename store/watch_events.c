@@ -77,6 +77,7 @@ static void events_unlist(store_watch *watch, const kvt_events *reader)
     while (*link != reader)
         link = &(*link)->next;
     *link = reader->next;
+    assert(atomic_load(&watch->readers) > 0);
     atomic_fetch_sub_explicit(&watch->readers, 1, memory_order_relaxed);
     pthread_mutex_unlock(&watch->readers_lock);
 }
@@ -114,6 +115,8 @@ static void events_add(kvt_events *reader, const kvt_event *event)
 {
     pthread_mutex_lock(&reader->lock);
     const bool empty = reader->taken == reader->written;
+    assert(reader->taken <= reader->written);
+    assert(reader->written - reader->taken <= reader->capacity);
     if (reader->written - reader->taken == reader->capacity) {
         reader->taken++;
         reader->lost++;
@@ -129,6 +132,7 @@ static size_t events_take(kvt_events *reader, kvt_event *events, size_t capacity
     size_t count = 0;
     while (count < capacity && reader->taken != reader->written)
         events[count++] = reader->ring[reader->taken++ % reader->capacity];
+    assert(reader->taken <= reader->written);
     eventfd_t waiting;
     if (count != 0 && reader->taken == reader->written) (void)!eventfd_read(reader->fd, &waiting);
     return count;
@@ -163,6 +167,7 @@ static double events_load_seconds(kvt_store *store, const store_entry *entry)
 /* Tells all readers, in one order. Control lock held. */
 static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *event)
 {
+    assert(store_is_locked(store));
     event->instant_ns = base_clock_ns();
     event->key = entry->key;
     if (entry->has_parent) event->parent = entry->parent;

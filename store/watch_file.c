@@ -193,6 +193,7 @@ static void *watch_serve(void *argument)
 kvt_status watch_file_start(kvt_store *store, const char *path, double seconds)
 {
     watch_writer *writer = &store->watch->writer;
+    assert(writer->path == NULL);
     if (path == NULL) return KVT_OK;
     const kvt_status status = kvt_watch_write(store, path);
     if (status != KVT_OK) return status;

@@ -44,6 +44,7 @@ static double worth_decode(const kvt_store *store, worth_run *run, kvt_variant v
             known->rate == variant.rate)
             return run->per_byte[i] * (double)bytes;
     }
+    assert(store_is_locked(store) && run->variant_count <= KVT_VARIANTS_MAX);
     const uint64_t sample = UINT64_C(1) << 20;
     double per_byte = learn_decode_seconds(store, variant, sample) / (double)sample;
     if (run->variant_count < KVT_VARIANTS_MAX) {
@@ -70,6 +71,7 @@ static void worth_add_load(kvt_store *store, worth_run *run, const store_entry *
         return;
     }
     const store_place *place = entry->place;
+    assert(store_is_locked(store) && place != NULL);
     double *seconds = &run->tier_seconds[place->tier];
     if (*seconds == 0) {
         *seconds = learn_load_seconds(store, entry, true);
@@ -99,6 +101,7 @@ static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry
     if (run->unreachable) return;
     double load = worth_load(run);
     if (load - run->recompute_seconds >= run->best) return;
+    assert(found->worth < found->stored);
     run->best = load - run->recompute_seconds;
     found->worth = found->stored;
     found->load_seconds = load;
