@@ -276,6 +276,7 @@ typedef struct access_freed {
     staging_buffer record;
 } access_freed;
 
+/* Gives back what access_end has taken away. No lock held: memory from the heap is freed here. */
 static void access_free(kvt_store *store, access_freed *freed)
 {
     if (freed->own.memory != NULL) staging_release(store->staging, &freed->own);
@@ -562,6 +563,7 @@ static kvt_status access_answer(kvt_store *store, const kvt_key *key, const acce
     return status;
 }
 
+/* Whether a caller's info has a size that some version of this library has had. NULL is sound. */
 static bool access_info_is_sound(const kvt_get_info *info)
 {
     return info == NULL ||

@@ -73,6 +73,7 @@ static kvt_status async_look(kvt_store *store, access_get *get, access_view *vie
 /* Takes the staging that a get needs, without waiting. */
 static kvt_status async_acquire(kvt_store *store, const access_view *view, access_get *get)
 {
+    /* The read that a get joins may hold all staging that there is, so the get goes past it. */
     if (view->join) return staging_acquire_now(store->staging, view->staging_bytes, &get->staging);
     return staging_acquire(store->staging, view->staging_bytes, 0, &get->staging);
 }
@@ -86,6 +87,7 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
     if (same) return async_enter(store, &now, get);
+    /* What is there has changed, and not gone: the get begins anew and asks for other staging. */
     bool again = status == KVT_OK || status == KVT_QUEUED || status == KVT_E_MISMATCH;
     return again ? KVT_BUSY : status;
 }

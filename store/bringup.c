@@ -58,6 +58,8 @@ static void bringup_run_open(void *state)
         kvt_device_open(&self->config, &self->device, self->message, sizeof self->message);
 }
 
+/* Steps of a bring-up, each on a thread of the watchdog: a step that does not return keeps the
+ * bring-up, and the opener goes on without its device. */
 static void bringup_run_read(void *state)
 {
     bringup *self = state;

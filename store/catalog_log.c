@@ -69,6 +69,7 @@ static log_sum log_stored_sum(const unsigned char *at)
     return (log_sum){{log_number(at), log_number(at + 4)}};
 }
 
+/* Whether two checksums of SQLite's log are the same in both halves. */
 static bool log_equal(log_sum one, log_sum other)
 {
     return one.words[0] == other.words[0] && one.words[1] == other.words[1];

@@ -36,6 +36,7 @@ kvt_status catalog_make_entries(store_catalog *catalog, const char *table)
  * such layouts finds out of range. */
 #define CATALOG_ONE_SIDE 2u
 
+/* The order of the axes as a row stores it. */
 static uint32_t catalog_order_of(const kvt_layout *layout)
 {
     return layout->order | (layout->sides == 1 ? CATALOG_ONE_SIDE : 0);

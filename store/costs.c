@@ -101,6 +101,7 @@ static void costs_run(costs_probe *probe, uint32_t depth, uint64_t limit)
             in_flight--;
         }
     }
+    /* Every request has come back: the buffers may be freed. */
     assert(idle_count == depth);
 }
 

@@ -16,6 +16,7 @@
 
 #include <kvterrace/kvterrace.h>
 
+/* What may be done with an entry now; entry.c has the legal changes. */
 typedef enum entry_state {
     ENTRY_ARRIVING = 1, /* being put; invisible */
     ENTRY_RESIDENT = 2, /* readable, at rest */
@@ -120,6 +121,8 @@ typedef struct entry_memory {
     size_t kind_count;
 } entry_memory;
 
+/* The entries by handle. The chains are unordered; an insertion doubles the buckets when there are
+ * as many entries. */
 typedef struct entry_table {
     store_entry **buckets; /* by handle */
     size_t bucket_count;   /* a power of two */

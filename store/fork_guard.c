@@ -11,11 +11,14 @@
 
 _Atomic uint32_t fork_guard_count;
 
+/* Runs in the child of every fork, which has one thread: stores of the parent know another count
+ * and refuse all calls. */
 static void fork_guard_in_child(void)
 {
     atomic_fetch_add_explicit(&fork_guard_count, 1, memory_order_relaxed);
 }
 
+/* Runs once in a process. A store that is opened before any other registers the handler. */
 static void fork_guard_register(void)
 {
     (void)pthread_atfork(NULL, NULL, fork_guard_in_child);

@@ -21,6 +21,8 @@ extern _Atomic uint32_t fork_guard_count;
 /* Counts from now on. Called by every open. */
 void fork_guard_start(void);
 
+/* Whether the store was opened by this process. Every public call asks this first: the threads of a
+ * forked store are in the parent, and its locks may be held by nobody. */
 static inline bool fork_guard_is_ours(const kvt_store *store)
 {
     return atomic_load_explicit(&fork_guard_count, memory_order_relaxed) == store->forks;

@@ -33,6 +33,7 @@ static kvt_status hint_promote(kvt_store *store, const store_entry *entry, kvt_t
     if (status != KVT_OK || plan.count == 0) return status;
     assert(plan.count <= plan.capacity);
     plan_mark(store, &plan);
+    /* plan_queue aborts the plan where there is no memory to keep it. */
     uint32_t before = store->queue_count;
     plan_queue(store, &plan);
     if (store->queue_count == before) return KVT_E_MEMORY;

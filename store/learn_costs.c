@@ -26,6 +26,8 @@ static kvt_affine learn_member_figures(const learn_member *member, kvt_io_kind k
         (kvt_affine){.request_seconds = device->used[0], .bytes_per_s = bytes_per_s});
 }
 
+/* The figures of one member and direction as its measured curve has them, without what was learned
+ * from use. */
 static kvt_affine learn_member_curve(const learn_member *member, kvt_io_kind kind)
 {
     const online_device *device = &member->kinds[kind];

@@ -26,6 +26,7 @@ static bool lease_fits(const kvt_store *store, const store_entry *entry)
 {
     kvt_tier tier = entry->place->tier;
     uint64_t bytes = store->leases.bytes[tier] + entry->place->record_bytes;
+    /* The other half stays the policy's: a tier that is held in whole could take nothing new. */
     return bytes <= store_policy_capacity(store, tier) / 2;
 }
 

@@ -23,11 +23,14 @@
 struct kvt_queue;
 struct store_entry;
 
+/* What a lease holds of one key. The hold is found by the handle; another serial says that this
+ * hold went with its entry, and that the one found is a later entry's. */
 typedef struct lease_item {
     uint64_t handle;
     uint64_t serial; /* of the hold */
 } lease_item;
 
+/* An open lease. Its items are in one allocation with it, and fixed once it is open. */
 typedef struct lease_open {
     struct lease_open *next;
     uint64_t number;
@@ -50,6 +53,8 @@ typedef struct lease_hold {
 
 #define LEASE_BUCKETS 1024u
 
+/* The leases of a store. `entries` and `bytes` are sums over the holds and not over the leases, so
+ * an entry that two leases hold counts once. Under store->lock. */
 typedef struct store_leases {
     lease_open *open; /* in no order */
     uint64_t next_ns; /* no lease ends before; UINT64_MAX = there is none */

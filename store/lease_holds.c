@@ -43,6 +43,7 @@ static void lease_let_go(kvt_store *store, const lease_open *lease)
     assert(store_is_locked(store));
     for (size_t i = 0; i < lease->count; i++) {
         lease_hold *hold = lease_find_hold(&store->leases, lease->items[i].handle);
+        /* The entry left, and its hold with it. */
         if (hold == NULL || hold->serial != lease->items[i].serial) continue;
         assert(hold->leases > 0);
         if (--hold->leases != 0) continue;

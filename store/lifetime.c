@@ -83,6 +83,7 @@ void lifetime_from_calendar(kvt_store *store, store_entry *entry, uint64_t expir
 {
     assert(expires_ns <= INT64_MAX);
     uint64_t calendar_ns = base_calendar_ns();
+    /* An end that has passed becomes the present: the first walk removes the entry. */
     uint64_t left_ns = expires_ns > calendar_ns ? expires_ns - calendar_ns : 0;
     lifetime_set(store, entry, expires_ns != 0 ? store_now_ns(store) + left_ns : 0);
 }

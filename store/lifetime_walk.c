@@ -63,6 +63,7 @@ void lifetime_round(kvt_store *store)
 {
     store_lifetimes *lifetimes = &store->lifetimes;
     pthread_mutex_lock(&store->lock);
+    /* next_ns begins at "none": the walk and puts meanwhile lower it to the ends that they see. */
     if (!lifetimes->walking) *lifetimes = (store_lifetimes){.next_ns = UINT64_MAX, .walking = true};
     for (uint32_t i = 0; i < LIFETIME_STEPS && lifetimes->walking && !store->stopping; i++) {
         lifetime_step(store);

@@ -64,6 +64,7 @@ static bool load_advance(kvt_load *load)
     uint32_t before = atomic_load(&load->complete), now = before;
     while (now < load->issued && load->pending[now % load->slots] == 0)
         now++;
+    /* When all entries have failed, no layer is to come: waiters are not kept. */
     bool any = false;
     for (size_t i = 0; i < load->count && !any; i++)
         any = load->entries[i].status == KVT_QUEUED;
@@ -98,6 +99,8 @@ typedef struct load_starts {
     uint32_t count;
 } load_starts;
 
+/* Starts the reads that were collected. The load's lock may be held: a read that lands at once only
+ * posts a task, and the queue's lock comes after the load's. */
 static void load_start(load_starts *starts)
 {
     transfer_start_all(starts->transfers, starts->count);
@@ -364,6 +367,7 @@ void load_stop(kvt_load *load)
     assert(load->heads == 0);
     pthread_cond_broadcast(&load->changed);
     pthread_mutex_unlock(&load->lock);
+    /* A thread that has ended its cell may be announcing still, and the caller frees the load. */
     while (atomic_load(&load->busy) != 0)
         base_sleep(LOAD_PAUSE_NS);
 }

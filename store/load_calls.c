@@ -54,6 +54,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry)
         entry->record = tiers_pool_lend(pool, place->location);
         if (entry->record == NULL) return KVT_MISS;
     }
+    /* The count keeps the place and its extents until load_let_go, wherever the entry moves. */
     place->readers++;
     entry->place = place;
     entry->tier = place->tier;
@@ -133,6 +134,7 @@ static void load_free_entries(kvt_load *load, bool counts)
     for (size_t i = 0; i < load->count; i++) {
         staging_release(store->staging, &load->entries[i].head);
         if (counts) load_note(load, &load->entries[i]);
+        /* A get of its own finds out whether the record or a device failed, and drops the entry. */
         if (load->entries[i].damaged) access_time_entry(store, &load->entries[i].key);
     }
 }

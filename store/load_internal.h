@@ -14,6 +14,7 @@
 
 #define LOAD_HEAD UINT32_MAX /* in place of a layer: the record's head */
 
+/* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
 typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
 
 /* One layer of one entry on its way. */
@@ -50,6 +51,11 @@ typedef struct load_entry {
     uint64_t head_bytes;
 } load_entry;
 
+/*
+ * Three counts of layers only grow: issued <= complete + slots, so that no two layers share a cell,
+ * and issued <= released + layers_ahead + 1. complete <= issued while something is left to come;
+ * when nothing is, complete becomes the number of layers.
+ */
 struct kvt_load {
     kvt_store *store;
     kvt_queue *queue;

@@ -90,6 +90,7 @@ static uint64_t observe_quantile(const uint64_t *times, double share)
     return observe_bucket_ns(STORE_TIMES - 1);
 }
 
+/* Copies the store's counters into the public structure. Lock held. */
 static void observe_counters(const store_counters *counters, kvt_store_stats *stats)
 {
     stats->puts = counters->puts;

@@ -202,6 +202,7 @@ static void open_say_measured(const open_state *state, const char *name, kvt_sta
  * one direction alone is capped so, its figure stands for both. */
 #define OPEN_PROBE_LEAST UINT64_C(2000000) /* bytes per second */
 
+/* Takes the caps of a device that is too slow to be probed as its figures. False: it is probed. */
 static bool open_take_caps(open_device *device)
 {
     const kvt_device_config *config = &device->config;

@@ -96,6 +96,7 @@ static const settings_field device_fields[] = {
 
 #define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
 
+/* Sets what an option is when nobody sets it. */
 static void options_fill(kvt_store_options *options)
 {
     memset(options, 0, sizeof *options);

@@ -43,6 +43,7 @@ typedef struct persist_item {
     uint32_t first_position;
 } persist_item;
 
+/* Items in an array that doubles; the list owns it. */
 typedef struct persist_list {
     persist_item *items;
     size_t count;
@@ -111,6 +112,7 @@ typedef struct persist_run {
     uint32_t chunk_next;
 } persist_run;
 
+/* The order in which persist_was_tried searches. */
 static int persist_compare_handles(const void *left, const void *right)
 {
     const uint64_t *a = left, *b = right;

@@ -73,6 +73,8 @@ static size_t note_bytes_before(const note_head *head)
     return sizeof *head + ((head->flags & NOTE_HAS_TERMS) != 0 ? sizeof(note_terms) : 0);
 }
 
+/* Whether a head, whose bytes come from a device, is one that this library writes: flags that are
+ * known, numbers in range, and a length that is the one read. */
 static bool note_head_sound(const note_head *head, size_t bytes)
 {
     static const uint8_t no_parent[32] = {0};

@@ -32,6 +32,7 @@ static kvt_status prefix_run(kvt_queue *queue, const kvt_key *keys, const kvt_vi
                                     .view = views[i],
                                     .deadline_ns = deadline_ns != 0 ? deadline_ns : 1};
     }
+    /* The queue is as deep as the batch, so it is never too full for it. */
     status = kvt_submit(queue, requests, count, NULL);
     if (status != KVT_OK) goto out;
     queue_carry_out(queue);

@@ -203,6 +203,7 @@ typedef struct quarantine_return {
     uint64_t handle;
 } quarantine_return;
 
+/* Ascending, for qsort. */
 static int quarantine_compare(const void *left, const void *right)
 {
     uint32_t a = ((const quarantine_return *)left)->first_position;

@@ -182,6 +182,7 @@ void queue_stop(kvt_queue *queue)
     pthread_cond_broadcast(&queue->ended);
     pthread_mutex_unlock(&queue->lock);
     if (first) queue_stop_loads(queue);
+    /* The threads end what has begun: nothing is abandoned with a target of the caller in it. */
     for (uint32_t i = 0; first && i < queue->thread_count; i++)
         pthread_join(queue->threads[i], NULL);
     for (uint32_t i = 0; first && i < queue->caller_count; i++)
@@ -200,6 +201,7 @@ void queue_stop_all(kvt_store *store)
         }
         pthread_mutex_unlock(&store->lock);
         if (queue == NULL) return;
+        /* The owner may drain and close the queue later, when there is no store any more. */
         queue_stop(queue);
         pthread_mutex_lock(&queue->lock);
         queue->store = NULL;

@@ -66,6 +66,8 @@ static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
     outcome->back[outcome->back_count++] = item;
 }
 
+/* The last word on an item's read. It comes on a thread of the device or, for a get that has
+ * joined, under the control lock, so it only takes the queue's lock, which is a leaf. */
 static void get_landed(void *context)
 {
     queue_item *item = context;
@@ -190,6 +192,7 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
     for (uint32_t i = 0; i < count; i++)
         gets[i] = &items[i]->get;
     get_mark(items, count);
+    /* From here on a get that flies may land on another thread; the mark keeps it off `arrived`. */
     uint32_t started = access_begin_all(queue->store, gets, count);
     for (uint32_t i = 0; i < count; i++)
         stages[i] = gets[i]->stage; /* what flies is another thread's from get_list_flying on */
@@ -237,6 +240,7 @@ static kvt_status get_fault(const kvt_queue *queue, const queue_item *item)
 {
     if (item->called_off) return KVT_E_CANCELLED;
     if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
+    /* A device that does not answer would hold the get for ever where it has no deadline. */
     return access_is_stuck(queue->store, &item->get) ? KVT_E_GONE : KVT_OK;
 }
 

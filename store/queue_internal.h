@@ -31,6 +31,8 @@
 #define QUEUE_DEPTH_MAX     (1u << 20)
 #define QUEUE_DEPTH_DEFAULT 4096u
 
+/* In which list an item is: `free`; `waiting` or `calls`; while it is begun, none, what flies or
+ * `arrived`; `completed`. The counts of the other lists and `begun` sum up to the depth. */
 typedef enum queue_state {
     QUEUE_FREE = 0,
     QUEUE_WAITING = 1,
@@ -76,6 +78,8 @@ typedef struct queue_task {
     void *context;
 } queue_task;
 
+/* Items in a row, each in one list at a time. `count` is the length, so that a full queue refuses a
+ * batch without a walk. */
 typedef struct queue_list {
     queue_item *first;
     queue_item *last;

@@ -59,6 +59,7 @@ queue_item *queue_take(queue_list *list)
 void queue_complete_one(kvt_queue *queue, queue_item *item)
 {
     assert(item->state == QUEUE_BEGUN || item->state == QUEUE_WAITING);
+    /* The view and the entry are the caller's again once the completion is seen. */
     item->view = NULL;
     item->entry = NULL;
     item->state = QUEUE_COMPLETED;

@@ -141,6 +141,7 @@ static bool queue_run_task(kvt_queue *queue)
     queue_task *task = queue->tasks;
     if (task == NULL) return false;
     queue->tasks = task->next;
+    /* The task may be posted again, or freed, while it runs: it is not touched afterwards. */
     pthread_mutex_unlock(&queue->lock);
     task->run(task->context);
     pthread_mutex_lock(&queue->lock);
@@ -195,6 +196,7 @@ static bool queue_step(kvt_queue *queue)
     }
     if (count == 0) {
         if (queue_tick_loads(queue, &next_ns)) return true;
+        /* The last begun item wakes the others, so that every thread comes by here. */
         if (queue->stopping && queue->begun == 0 && !queue->ends_loads) return false;
         base_condition_wait_until(&queue->work, &queue->lock, next_ns);
         return true;

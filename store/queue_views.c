@@ -28,6 +28,8 @@ typedef struct view_parts {
     uint32_t count;
 } view_parts;
 
+/* Adds a part. Parts beyond the bound are left out: the check is a service, and its memory is
+ * bounded. */
 static void views_add(view_parts *all, view_part part)
 {
     if (all->count < VIEW_PARTS_MAX) all->parts[all->count++] = part;
@@ -67,6 +69,8 @@ static void views_add_item(view_parts *all, const queue_item *item, uint32_t ind
     }
 }
 
+/* Orders parts by pool, block and first byte or slot, and equals by item, so that parts that meet
+ * are neighbours and the later item is known. */
 static int views_order(const void *one, const void *other)
 {
     const view_part *a = one, *b = other;

@@ -190,6 +190,7 @@ kvt_status kvt_clear(kvt_store *store, const kvt_clear_filter *filter, uint64_t 
     if (filter != NULL)
         walk.filter = struct_size_in(filter, &whole, sizeof whole, REMOVE_FILTER_LEAST);
     if (walk.filter == NULL || !remove_filter_is_sound(walk.filter)) return KVT_E_ARGUMENT;
+    /* An entry that crossed between the two walks was seen by neither: both are made again. */
     uint64_t crossings = remove_crossings(store), before;
     do {
         before = crossings;

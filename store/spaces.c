@@ -47,6 +47,7 @@ uint32_t spaces_tenant(const kvt_store *store, const kvt_key *key)
 {
     assert(store_is_locked(store));
     const store_spaces *spaces = &store->spaces;
+    /* Most stores have no such space, and a put asks each time. */
     if (spaces->count == 0) return 0;
     uint64_t number = kvt_key_space(key);
     uint32_t index = spaces_find(spaces, number);

@@ -31,6 +31,7 @@
 
 #define STAGING_ALIGN 4096u
 
+/* A granted buffer, or all zeros. Its holder alone touches it; a copy is a change of owner. */
 typedef struct staging_buffer {
     void *memory;
     uint64_t bytes;
@@ -42,6 +43,8 @@ typedef struct staging_waiter {
     struct staging_waiter *next;
 } staging_waiter;
 
+/* The fields up to `closed` are under `lock`; the arena is fixed once it is made. At any time
+ * out_bytes + abandoned_bytes is the sum over the buffers that are out. */
 typedef struct store_staging {
     pthread_mutex_t lock;
     pthread_cond_t freed;

@@ -64,6 +64,7 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
     transfer->buffer = wanted->buffer;
     transfer->bytes = wanted->bytes;
     transfer->offset = wanted->offset;
+    /* Members that lend their memory have no device to ask: the copy is done by now. */
     bool copied = tiers_transfer_copy(pool, transfer);
     if (!copied) tiers_transfer_start_until(pool, transfer, deadline_ns);
     if (watch != NULL) watch->started(watch->context, kept->parts, transfer->part_count);
@@ -181,6 +182,7 @@ store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool
     store_transfer *kept = transfer_make(staging, pool, count, count * sizeof(tiers_transfer),
                                          buffer, landed, context);
     if (kept == NULL) return NULL;
+    /* A transfer of ranges is not watched: the ranges lie where its parts would. */
     kept->all = (tiers_transfer *)(void *)kept->parts;
     for (uint32_t i = 0; i < count; i++) {
         assert(ranges[i].at + ranges[i].bytes <= kept->buffer.bytes);
@@ -223,6 +225,7 @@ typedef struct transfer_group {
     tiers_transfer *transfers[TRANSFER_GROUP];
 } transfer_group;
 
+/* Hands a group to its pool, which wakes each device once for all of it. */
 static void transfer_flush(transfer_group *group)
 {
     if (group->count != 0) tiers_transfers_start(group->pool, group->transfers, group->count);

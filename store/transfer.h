@@ -55,6 +55,14 @@ KVT_NODISCARD kvt_status transfer_move(store_staging *staging, tiers_pool *pool,
 
 /* ---- transfers that no thread waits for ---- */
 
+/*
+ *     prepared -> started -> landed -> taken
+ *                        \-> given up
+ *
+ * The owner and the last word of the pool hold a transfer; the later one to let go frees it. Which
+ * of landing and giving up comes first is decided by one exchange, so that `landed` is called for
+ * exactly those that were not given up.
+ */
 typedef struct store_transfer store_transfer;
 
 /* Called once when a transfer has landed, on any thread, under no lock; must not call the pool. */

@@ -32,6 +32,7 @@ const char *trust_reason(const kvt_store *store, uint64_t handle)
     assert(store_is_locked(store));
     const store_trust *trust = &store->trust;
     uint64_t known = trust->refusals < STORE_REFUSALS ? trust->refusals : STORE_REFUSALS;
+    /* From the newest one back: a key may have been refused for different reasons in turn. */
     for (uint64_t back = 1; back <= known; back++) {
         uint64_t at = (trust->refusals - back) % STORE_REFUSALS;
         if (trust->refused[at].handle == handle) return trust->refused[at].reason;

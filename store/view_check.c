@@ -23,12 +23,14 @@ enum {
 
 #define VIEW_REACH_MAX (UINT64_C(1) << 62) /* sums of a few of them do not overflow */
 
+/* One axis of a view; see the head of the file. Distances in bytes. */
 typedef struct view_axis {
     const char *name;
     uint64_t gap;
     uint64_t reach;
 } view_axis;
 
+/* A check under way. The axes are collected in any order, and ordered at the end. */
 typedef struct view_checker {
     const kvt_view *view;
     const kvt_layout *layout;
@@ -53,6 +55,7 @@ static __attribute__((format(printf, 2, 3))) kvt_status view_refuse(const view_c
     return KVT_E_ARGUMENT;
 }
 
+/* Adds an axis of at least two members; its reach is at least one gap. */
 static void view_add_axis(view_checker *checker, const char *name, uint64_t gap, uint64_t reach)
 {
     assert(checker->axis_count < VIEW_AXES_MAX && reach >= gap);
@@ -100,13 +103,17 @@ static kvt_status view_take_axis(view_checker *checker, const char *name, int64_
 
 /* ---- numbers in any order ---- */
 
+/* Reads the number at an index of a caller's list, which may hold blocks or addresses. */
 typedef uint64_t (*view_number)(const void *list, size_t index);
 
+/* The number of a block in the caller's table. */
 static uint64_t view_block_at(const void *list, size_t index)
 {
     return ((const uint32_t *)list)[index];
 }
 
+/* An address of the caller's list, as a number: distances of addresses are compared, and addresses
+ * of different objects have none in C. */
 static uint64_t view_address_at(const void *list, size_t index)
 {
     return (uintptr_t)((void *const *)list)[index];
@@ -118,12 +125,14 @@ static uint64_t view_pair_at(const void *list, size_t index)
     return view_address_at(list, 2 * index);
 }
 
+/* How numbers lie, whatever their order. */
 typedef struct view_spread {
     uint64_t least;
     uint64_t most;
     uint64_t gap; /* the least distance of two; 0: one is there twice */
 } view_spread;
 
+/* Ascending, for qsort. */
 static int view_compare(const void *a, const void *b)
 {
     const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
@@ -214,6 +223,8 @@ static kvt_status view_take_blocks(view_checker *checker, uint64_t used)
     return KVT_OK;
 }
 
+/* Takes the tokens of a paged view: an axis of blocks, and one of the slots inside a block. The
+ * first block may begin at a slot, and the last one may be filled in part. */
 static kvt_status view_take_paged(view_checker *checker)
 {
     const kvt_view *view = checker->view;
@@ -248,6 +259,8 @@ static kvt_status view_take_paged(view_checker *checker)
     return status;
 }
 
+/* Takes the axis of tokens. Without blocks, first_slot shifts all addresses, so it counts as need
+ * and not as an axis. */
 static kvt_status view_take_tokens(view_checker *checker)
 {
     const kvt_view *view = checker->view;
@@ -268,6 +281,8 @@ static kvt_status view_take_tokens(view_checker *checker)
 
 /* ---- addresses ---- */
 
+/* Checks one address: it is there, aligned to an element, and what the axes need lies inside its
+ * buffer, which ends below the end of the address space. */
 static kvt_status view_check_address(const view_checker *checker, const void *address,
                                      uint64_t bytes)
 {
@@ -321,6 +336,8 @@ static kvt_status view_take_list(view_checker *checker, bool sides)
     return status;
 }
 
+/* Takes the addresses, one, two or a list, as the last axis: all that lies behind one address has
+ * been summed up in `need` by now. */
 static kvt_status view_take_bases(view_checker *checker)
 {
     const kvt_view *view = checker->view;
@@ -347,6 +364,8 @@ static kvt_status view_take_bases(view_checker *checker)
 
 /* ---- the whole ---- */
 
+/* Orders the axes by their gaps, and refuses a view in which an axis steps into what lies inside of
+ * it. Axes are few, so they are sorted by insertion. */
 static kvt_status view_check_nesting(view_checker *checker)
 {
     view_axis *axes = checker->axes;
@@ -373,6 +392,7 @@ static kvt_status view_check_nesting(view_checker *checker)
     return KVT_OK;
 }
 
+/* An opaque entry is a run of bytes: nothing of the layout tells its parts. */
 static kvt_status view_check_opaque(view_checker *checker)
 {
     const kvt_view *view = checker->view;

@@ -47,6 +47,7 @@ static watch_part *watch_take_any(kvt_store *store)
     for (uint32_t i = watch_first_part();; i++) {
         watch_part *part = &store->watch->parts[i % WATCH_PARTS];
         if (watch_try(part)) return part;
+        /* All parts are held: one of their holders may need this core. */
         if (i % WATCH_PARTS == WATCH_PARTS - 1) sched_yield();
     }
 }
@@ -58,8 +59,10 @@ static void watch_take(watch_part *part)
         sched_yield();
 }
 
+/* Lets a part go. What was written into it is seen by whoever takes it next. */
 static void watch_give_back(watch_part *part)
 {
+    /* Pairs with the acquire of watch_try. */
     atomic_flag_clear_explicit(&part->held, memory_order_release);
 }
 
@@ -107,6 +110,7 @@ static uint32_t watch_bucket(const watch_scale *scale, uint64_t value)
     return bucket < scale->count ? bucket : scale->count;
 }
 
+/* Counts a value in its bucket, and in the sum. The part is the caller's. */
 static void watch_observe(watch_histogram *histogram, const watch_scale *scale, uint64_t value)
 {
     assert(scale->count <= WATCH_BUCKETS_MAX);
@@ -125,6 +129,8 @@ static uint32_t watch_form(const kvt_store *store, kvt_variant variant)
     return form < store->costs.variant_count ? form : WATCH_FORMS - 1;
 }
 
+/* Why a get was a miss. A deadline that passed comes before what the load reported: a read that is
+ * given up fails with a status of its own. */
 static watch_miss watch_why(const watch_get *get)
 {
     if (get->info->timed_out) return WATCH_MISS_DEADLINE;
@@ -157,11 +163,13 @@ static void watch_count_get(const kvt_store *store, watch_counts *counts, const 
     }
 }
 
+/* Nanoseconds as a record has them: a stage of more than 4.29 s is shown as just that. */
 static uint32_t watch_narrow(uint64_t ns)
 {
     return ns < UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
 }
 
+/* Writes an operation over the oldest one of a part. The part is the caller's. */
 static void watch_append(watch_part *part, const kvt_operation *operation)
 {
     part->ring[part->written++ & (WATCH_OPERATIONS - 1)] = *operation;
@@ -228,6 +236,7 @@ void watch_note_get(kvt_store *store, const watch_get *get)
 
 /* ---- reading ---- */
 
+/* Adds arrays of uint64_t of so many bytes. */
 static void watch_add(uint64_t *into, const uint64_t *from, size_t bytes)
 {
     for (size_t i = 0; i < bytes / sizeof *into; i++)

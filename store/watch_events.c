@@ -117,11 +117,13 @@ static void events_add(kvt_events *reader, const kvt_event *event)
     const bool empty = reader->taken == reader->written;
     assert(reader->taken <= reader->written);
     assert(reader->written - reader->taken <= reader->capacity);
+    /* The newest events are the ones that say what is stored now. */
     if (reader->written - reader->taken == reader->capacity) {
         reader->taken++;
         reader->lost++;
     }
     reader->ring[reader->written++ % reader->capacity] = *event;
+    /* One write for each time that the ring was empty: a reader is woken once for many events. */
     if (empty) (void)!eventfd_write(reader->fd, 1);
     pthread_mutex_unlock(&reader->lock);
 }

@@ -35,6 +35,8 @@ static const char watch_file_mark[] = "# kvterrace-watch-1 ";
 
 /* ---- the text ---- */
 
+/* Prints one operation as a comment of the exposition format. Numbers of kinds and tiers come from
+ * records of this process, and are named as unknown when they are none. */
 static void watch_print_operation(watch_text *out, const kvt_operation *operation)
 {
     static const char *const kinds[] = {"none", "get", "put", "delete", "move", "evict"};
@@ -87,6 +89,7 @@ static char *watch_make_text(kvt_store *store, size_t *bytes_out)
 
 /* ---- the file ---- */
 
+/* The status for an error of the file system. */
 static kvt_status watch_file_status(int error)
 {
     switch (error) {
@@ -145,6 +148,7 @@ static kvt_status watch_replace(const char *path, const char *text, size_t bytes
     if (status == KVT_OK) status = watch_may_replace(beside);
     if (status != KVT_OK) return status;
     status = watch_fill(beside, text, bytes);
+    /* A reader sees the old file or the new one, and none that is written in part. */
     if (status == KVT_OK && rename(beside, path) != 0) status = watch_file_status(errno);
     if (status != KVT_OK) (void)unlink(beside);
     return status;

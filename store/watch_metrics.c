@@ -31,6 +31,7 @@ typedef struct metrics_view {
 
 static const watch_label metrics_none = {0};
 
+/* The label of a tier, which most families have. */
 static watch_label metrics_tier(int tier)
 {
     return (watch_label){"tier", kvt_tier_name(tier)};
@@ -90,6 +91,7 @@ static const metrics_row metrics_rows[] = {
     COUNTER(recovery_drops, "recovery_drops_total", "Rows of the catalog dropped at open."),
 };
 
+/* Writes the families whose only sample is a member of kvt_store_stats. */
 static void metrics_write_rows(watch_text *out, const metrics_view *view)
 {
     for (size_t i = 0; i < sizeof metrics_rows / sizeof metrics_rows[0]; i++) {
@@ -104,6 +106,7 @@ static void metrics_write_rows(watch_text *out, const metrics_view *view)
 
 /* ---- families by reason, kind and outcome ---- */
 
+/* Writes misses by their reason, as gets and as the bytes that they asked for. */
 static void metrics_write_misses(watch_text *out, const metrics_view *view)
 {
     static const char *const reasons[WATCH_MISS_COUNT] = {"absent", "corrupt", "device",
@@ -119,6 +122,7 @@ static void metrics_write_misses(watch_text *out, const metrics_view *view)
     }
 }
 
+/* Writes refused puts by their reason; the order of the names is store_refusal's. */
 static void metrics_write_refusals(watch_text *out, const metrics_view *view)
 {
     static const char *const reasons[STORE_REFUSAL_COUNT] = {"policy",  "learned", "no_device",
@@ -129,6 +133,8 @@ static void metrics_write_refusals(watch_text *out, const metrics_view *view)
                      view->refusals[i]);
 }
 
+/* Writes moves by purpose and outcome, then why some failed; the order of the names is
+ * store_move_purpose's. */
 static void metrics_write_moves(watch_text *out, const metrics_view *view)
 {
     static const char *const kinds[STORE_MOVE_COUNT] = {"put", "promotion", "demotion", "recode",
@@ -154,6 +160,7 @@ static void metrics_write_moves(watch_text *out, const metrics_view *view)
                      metrics_none, failures[i].value);
 }
 
+/* Writes the tokens of puts: how much an engine computes that was stored already. */
 static void metrics_write_put_tokens(watch_text *out, const metrics_view *view)
 {
     watch_family(out, "put_tokens_total", "counter",
@@ -164,6 +171,7 @@ static void metrics_write_put_tokens(watch_text *out, const metrics_view *view)
                  view->put_tokens[1]);
 }
 
+/* Writes leases that are open, what they hold, and how the others ended. */
 static void metrics_write_leases(watch_text *out, const metrics_view *view)
 {
     const kvt_lease_stats *leases = &view->leases;
@@ -186,6 +194,7 @@ static void metrics_write_leases(watch_text *out, const metrics_view *view)
                  "Entries that were lost while a lease held them.", leases->lost);
 }
 
+/* Writes hints by kind and by what became of them; the order of the names is kvt_hint_kind's. */
 static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
 {
     static const char *const kinds[KVT_HINT_KINDS] = {"retain", "next_use", "demote",
@@ -210,6 +219,8 @@ static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
 
 /* ---- families by tier ---- */
 
+/* Writes hits by tier and form. A form that was never read has no sample: the product of tiers and
+ * forms is large, and nearly all of it stays 0. */
 static void metrics_write_hits(watch_text *out, const metrics_view *view)
 {
     watch_family(out, "hits_total", "counter", "Gets that were served, by the form that was read.");
@@ -246,11 +257,14 @@ static const metrics_tier_row metrics_tier_rows[] = {
     {"loads_total", "Gets that read for themselves.", offsetof(kvt_tier_stats, loads.loads), false},
 };
 
+/* Whether the store has devices in a tier; others have no samples. */
 static bool metrics_has_tier(const metrics_view *view, int tier)
 {
     return view->store->pools[tier] != NULL;
 }
 
+/* Writes the families with one sample for each tier. A tier without devices has hits all the same
+ * when gets were copied from a put's staging, which counts as DRAM. */
 static void metrics_write_tiers(watch_text *out, const metrics_view *view)
 {
     for (size_t i = 0; i < sizeof metrics_tier_rows / sizeof metrics_tier_rows[0]; i++) {
@@ -342,6 +356,7 @@ static const struct {
                                     true},
 };
 
+/* One figure of a device. */
 static uint64_t metrics_device_value(const kvt_device_stats *device, metrics_device_field field)
 {
     switch (field) {
@@ -360,6 +375,8 @@ static uint64_t metrics_device_value(const kvt_device_stats *device, metrics_dev
     }
 }
 
+/* Writes family by family, as the format demands: devices are asked anew for each, so figures of
+ * one device may be of slightly different moments. */
 static void metrics_write_devices(watch_text *out, const metrics_view *view)
 {
     for (int field = 0; field < METRICS_DEVICE_FIELDS; field++) {
@@ -414,6 +431,7 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     return KVT_OK;
 }
 
+/* Writes the distributions. Buckets are cumulative, as the format demands. */
 static void metrics_write_histograms(watch_text *out, const metrics_view *view)
 {
     watch_family(out, "get_seconds", "histogram", "Seconds of gets that were served.");

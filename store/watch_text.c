@@ -19,6 +19,7 @@ void watch_print(watch_text *out, const char *format, ...)
     if (length > 0) out->used += (size_t)length;
 }
 
+/* Writes one letter if there is room, and counts it in any case. */
 static void watch_put(watch_text *out, char letter)
 {
     if (out->used + 1 < out->size) {

@@ -73,6 +73,7 @@ static void worth_add_load(kvt_store *store, worth_run *run, const store_entry *
     const store_place *place = entry->place;
     assert(store_is_locked(store) && place != NULL);
     double *seconds = &run->tier_seconds[place->tier];
+    /* The first entry of a tier pays what its devices have to do first. */
     if (*seconds == 0) {
         *seconds = learn_load_seconds(store, entry, true);
         if (isnan(*seconds)) run->unreachable = true;
@@ -100,6 +101,7 @@ static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry
     run->recompute_seconds += worth_recompute(store, entry);
     if (run->unreachable) return;
     double load = worth_load(run);
+    /* A longer run that saves no more is left: its entries would load for nothing. */
     if (load - run->recompute_seconds >= run->best) return;
     assert(found->worth < found->stored);
     run->best = load - run->recompute_seconds;
