@@ -47,7 +47,8 @@ typedef struct store_row {
     uint32_t batch, threads;
     uint32_t calls;
     bench_rate bytes_per_s, ratio, per_s;
-    bench_rate speedup; /* of two threads: to one, by the median call */
+    bench_rate codec_ratio; /* of a lossy form: to the codec's own decoding */
+    bench_rate speedup;     /* of two threads: to one, by the median call */
     uint64_t ns_p50, ns_p99;
     store_parts parts;
     bool has_parts;
@@ -338,6 +339,38 @@ static int store_run_prefix(store_bench *bench)
     return done ? 0 : 1;
 }
 
+/* Gets of one lossy form beside the codec. */
+static int store_run_form(store_bench *bench, const char *variant)
+{
+    store_samples samples;
+    const uint32_t rounds = bench->repeats * STORE_PREFIX_ROUNDS;
+    double ratios[STORE_BENCH_REPEATS_MAX];
+    uint64_t bytes = 0;
+    if (!store_samples_make(&samples, 2, rounds)) return 1;
+    uint64_t *get_ns = samples.ns, *codec_ns = samples.ns + rounds;
+    bool done = store_bench_form(variant, rounds, get_ns, codec_ns, &bytes, &bench->failed);
+    for (uint32_t i = 0; i < bench->repeats && done; i++) {
+        size_t at = (size_t)i * STORE_PREFIX_ROUNDS;
+        ratios[i] = (double)store_quantile(codec_ns + at, STORE_PREFIX_ROUNDS, 0.5) /
+                    (double)(store_quantile(get_ns + at, STORE_PREFIX_ROUNDS, 0.5) + 1);
+    }
+    if (done) {
+        uint64_t p50 = store_quantile(get_ns, rounds, 0.5);
+        bench->rows[bench->row_count++] =
+            (store_row){.name = variant,
+                        .bytes = bytes,
+                        .batch = 1,
+                        .threads = 1,
+                        .calls = rounds,
+                        .per_s = {.median = 1e9 / (double)(p50 + 1)},
+                        .codec_ratio = bench_rate_of(ratios, bench->repeats),
+                        .ns_p50 = p50,
+                        .ns_p99 = store_quantile(get_ns, rounds, 0.99)};
+    }
+    store_samples_free(&samples);
+    return done ? 0 : 1;
+}
+
 /* ---- the report ---- */
 
 static json_t *store_json_row(const store_row *row)
@@ -352,6 +385,8 @@ static json_t *store_json_row(const store_row *row)
         failed = bench_put_rate(object, "bytes_per_s", &row->bytes_per_s);
         failed |= bench_put_rate(object, "memcpy_ratio", &row->ratio);
     }
+    if (!failed && row->codec_ratio.median > 0)
+        failed = bench_put_rate(object, "codec_ratio", &row->codec_ratio);
     if (!failed && row->threads > 1)
         failed = bench_put_rate(object, "one_thread_ratio", &row->speedup);
     const store_parts *parts = &row->parts;
@@ -420,6 +455,8 @@ int bench_store_run(const bench_options *options)
     bench_tell(options, STORE_SIZES, STORE_SIZES + 1, "looking entries up");
     if (code == 0) code = store_run_lookup(&bench);
     if (code == 0) code = store_run_prefix(&bench);
+    if (code == 0) code = store_run_form(&bench, "kivi:k4v4");
+    if (code == 0) code = store_run_form(&bench, "planes:k4v4");
     bench_tell(options, 1, 1, NULL);
     if (code != 0) return code;
     code = options->json ? store_print_json(&bench) : store_print_text(&bench);

@@ -91,4 +91,11 @@ enum {
 bool store_bench_prefix(uint32_t rounds, uint64_t *const ns[STORE_BENCH_PREFIX_CASES],
                         uint64_t *entry_bytes, uint32_t *failed);
 
+/* ---- lossy forms ---- */
+
+/* Times gets of entries that the store keeps in a form, each beside the codec's decoding of a
+ * record of that form. Adds what failed to *failed. False: the store did not keep the form. */
+bool store_bench_form(const char *variant, uint32_t rounds, uint64_t *get_ns, uint64_t *codec_ns,
+                      uint64_t *entry_bytes, uint32_t *failed);
+
 #endif
