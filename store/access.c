@@ -67,6 +67,7 @@ static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access
         if (get->load == NULL) return KVT_E_MEMORY;
         get->load->buffer = get->staging;
         get->staging = (staging_buffer){0};
+        /* Gets that come before the read has landed join it. */
         entry->load = get->load;
     } else {
         get->load = entry->load;
@@ -100,6 +101,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     if (status != KVT_OK) return status;
     get->place = entry->place;
     get->record_bytes = entry->place->record_bytes;
+    /* Whoever replaces the place waits for this count, so the record stays what it is. */
     get->place->readers++;
     get->tier = entry->place->tier;
     get->variant = entry->place->variant;
@@ -116,6 +118,7 @@ void access_count_use(kvt_store *store, const store_entry *entry)
     assert(store_is_locked(store));
     kvt_move moves[32];
     kvt_plan plan = {.moves = moves, .capacity = 32};
+    /* The policy counts the use in any case; without room for its plan it makes none. */
     bool room = store->queue_count < STORE_PLANS_QUEUED && !store->stopping;
     backoff_expire(store);
     uint64_t started_ns = store_now_ns(store);

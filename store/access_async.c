@@ -161,6 +161,7 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
     if (needy != 0) async_begin_staging(store, gets, views, needy);
     for (uint32_t i = 0; i < count; i++) {
         access_get *get = gets[i];
+        /* Not under the control lock: the estimator of reuse has a lock of its own. */
         if (get->place != NULL) learn_note_use(store, get->handle, get->class_id);
         if (get->stage != ACCESS_FLIES || !get->owner) continue;
         store_transfer *flight = async_prepare(store, get);
@@ -224,6 +225,7 @@ bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_ge
     assert(get->stage == ACCESS_FLIES && status != KVT_OK);
     if (!(get->owner ? transfer_give_up(get->flight) : async_leave(store, get))) return false;
     /* Gets that have joined may begin anew, whatever ends this one. */
+    /* A cancel is this get's alone; the others see a read that took too long. */
     if (get->owner)
         access_publish(store, get, status == KVT_E_CANCELLED ? KVT_E_TIMEOUT : status, 0);
     get->flight = NULL;

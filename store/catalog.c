@@ -400,6 +400,7 @@ kvt_status catalog_adopt_pool(store_catalog *catalog, const uint8_t pool[16])
     assert(!catalog->running);
     kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
     if (status != KVT_OK) return status;
+    /* The checksum of the identity is over the pool's id, so all of it is written anew. */
     memcpy(catalog->pool, pool, sizeof catalog->pool);
     return catalog_end(catalog, catalog_set_identity(catalog, catalog->epoch));
 }
@@ -449,6 +450,7 @@ kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catal
     sqlite3_finalize(statement);
     status = catalog_end(catalog, status);
     if (status != KVT_OK) return status;
+    /* The labels of all devices say so by now: this life was not cut short. */
     catalog->epoch = epoch;
     catalog->opening = epoch;
     catalog_carry_over(catalog);

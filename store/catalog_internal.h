@@ -49,6 +49,8 @@ typedef struct catalog_node {
     catalog_facts facts[]; /* one, or none */
 } catalog_node;
 
+/* A deletion that is allocated with its row, so that no entry stays in the catalog for want of
+ * memory. */
 struct catalog_ticket {
     catalog_node node;
 };

@@ -71,6 +71,7 @@ uint64_t entry_handle(const entry_secret *secret, const kvt_key *key)
     v[2] ^= 0xff;
     for (int i = 0; i < 3; i++)
         entry_round(v);
+    /* 0 is no handle: the policy refuses it. */
     uint64_t hash = v[0] ^ v[1] ^ v[2] ^ v[3];
     return hash != 0 ? hash : 1;
 }

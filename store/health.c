@@ -31,6 +31,7 @@ typedef struct health_list {
 static void health_add(health_list *list, kvt_health_kind kind, const char *name, kvt_status status,
                        uint64_t since_ns, const char *text)
 {
+    /* Items are added in the order of their weight. */
     if (list->count == 0) list->overall = status;
     if (list->count < list->capacity) {
         kvt_health_item item = {.kind = kind, .status = status};

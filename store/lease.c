@@ -52,6 +52,7 @@ static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
     leases->entries++;
     leases->bytes[hold->tier] += hold->bytes;
     entry->leased = true;
+    /* An entry in motion is pinned by lease_settle, once its move has ended. */
     hold->pinned = kvt_policy_pin(store->policy, entry->handle) == KVT_OK;
     return hold;
 }

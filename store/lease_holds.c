@@ -49,6 +49,7 @@ static void lease_let_go(kvt_store *store, const lease_open *lease)
         if (--hold->leases != 0) continue;
         store_entry *entry = entry_find_handle(&store->table, hold->handle);
         assert(entry != NULL && entry->leased);
+        /* The policy may plan for the entry again, from its next decision on. */
         entry->leased = false;
         if (hold->pinned) (void)!kvt_policy_unpin(store->policy, hold->handle);
         lease_drop_hold(&store->leases, hold);

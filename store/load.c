@@ -152,6 +152,7 @@ static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, 
 {
     load_entry *entry = &load->entries[index];
     load_cell *cell = load_cell_of(load, index, layer);
+    /* An earlier call has issued the cell, and found no staging for another entry of the layer. */
     if (entry->status != KVT_QUEUED || entry->issued > layer) return KVT_OK;
     assert(cell->state == LOAD_IDLE);
     cell->layer = layer;
@@ -180,6 +181,7 @@ void load_pump(kvt_load *load)
     while (!load->ending && load->heads == 0 && load->issued < load->layers && !load->starved) {
         uint32_t layer = load->issued;
         if (layer > load->released + load->options.layers_ahead) break;
+        /* The cells of this layer are those of a layer that has not come. */
         if (layer >= atomic_load(&load->complete) + load->slots) break;
         if (load->options.deadline_ns != 0 && base_clock_ns() >= load->options.deadline_ns) break;
         for (size_t i = 0; i < load->count && !load->starved; i++)
@@ -271,6 +273,7 @@ void load_run(void *context)
     assert(cell->state == LOAD_FLYING);
     cell->state = LOAD_RUNNING; /* nobody gives it up any more */
     pthread_mutex_unlock(&load->lock);
+    /* No lock: the cell is this thread's while it runs. */
     if (cell->flight != NULL) status = transfer_take(cell->flight, &buffer, &report);
     cell->flight = NULL;
     if (live && status == KVT_OK) status = load_use(load, entry, cell, &buffer);

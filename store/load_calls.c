@@ -128,6 +128,7 @@ static void load_free_entries(kvt_load *load, bool counts)
             if (counts) load_count(store, entry);
             load_let_go(load, entry);
         }
+        /* Places that were replaced wait for their readers. */
         pthread_cond_broadcast(&store->changed);
         pthread_mutex_unlock(&store->lock);
     }

@@ -328,6 +328,7 @@ static void persist_write(persist_run *run)
 {
     pthread_t threads[PERSIST_THREADS - 1];
     uint32_t count = 0;
+    /* Fewer threads than wanted are enough: the caller writes, too. */
     while (count < PERSIST_THREADS - 1 && count + 1 < run->chunk_count &&
            base_thread_start(&threads[count], persist_write_chunk, run) == 0)
         count++;

@@ -170,6 +170,7 @@ static void queue_stop_loads(kvt_queue *queue)
 void queue_stop(kvt_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
+    /* The store and the owner may both end a queue: the threads are joined once. */
     bool first = !queue->stopping;
     queue->stopping = true;
     if (first) queue->ends_loads = true;

@@ -180,12 +180,14 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count)
 {
     if (count == 0) return;
     pthread_mutex_lock(&queue->lock);
+    /* From the last one on, so that the items keep their order at the front. */
     for (uint32_t i = count; i-- > 0;) {
         queue_item *item = items[i];
         queue_list *list = queue_list_of(queue, item);
         assert(item->state == QUEUE_BEGUN && !item->in_flight && queue->begun > 0);
         queue->begun--;
         item->state = QUEUE_WAITING;
+        /* Nothing is begun any more: an item that went back into its list would wait for ever. */
         if (queue->stopping || item->called_off) {
             item->status = KVT_E_CANCELLED;
             queue_complete_waiting(queue, item);

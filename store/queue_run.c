@@ -67,6 +67,7 @@ static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count
  * Lock held. */
 static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, queue_item **items)
 {
+    /* A class is served only while those above it are empty. */
     queue_list *list = NULL;
     for (uint32_t i = 0; i < QUEUE_CLASSES && list == NULL; i++)
         if (lists[i].count != 0) list = &lists[i];
@@ -125,6 +126,7 @@ static uint32_t queue_take_late(kvt_queue *queue, queue_item **items, uint64_t *
 static bool queue_may_begin(kvt_queue *queue, uint64_t *next_ns)
 {
     if (queue->flying_count >= QUEUE_FLYING) return false;
+    /* Staging comes back with the reads under way: asking at once would find none again. */
     if (queue->starved_ns == 0) return true;
     uint64_t again_ns = queue->starved_ns + QUEUE_STARVE_NS;
     if (base_clock_ns() >= again_ns) {

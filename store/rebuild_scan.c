@@ -91,6 +91,8 @@ kvt_status rebuild_read_wait(rebuild_state *state, rebuild_read **read)
 
 /* ---- one member ---- */
 
+/* One member while it is scanned: its thread's alone, but for the three shared atomics, until the
+ * thread was joined. */
 typedef struct rebuild_member {
     rebuild_state *state;
     uint32_t member;
@@ -298,6 +300,7 @@ static kvt_status scan_collect(rebuild_state *state, rebuild_member *self)
     return status;
 }
 
+/* The scan of all members. The atomics are what their threads share. */
 typedef struct scan_group {
     rebuild_member members[TIERS_MEMBERS_MAX];
     atomic_bool stop;

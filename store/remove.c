@@ -70,6 +70,7 @@ static const store_entry *remove_try(kvt_store *store, const kvt_key *key,
     bool over = lifetime_is_over(store, entry);
     if (entry->state == ENTRY_STAGED) result->called_off = handover_cancel(store, entry);
     if (result->called_off == NULL) {
+        /* In motion: the caller waits, and looks again. */
         if (entry->state != ENTRY_RESIDENT) return entry;
         quarantine_drop_entry(store, entry, KVT_REMOVED_DELETED);
     }

@@ -136,6 +136,7 @@ kvt_status kvt_space_stats_get(kvt_store *store, uint64_t space, kvt_space_stats
     bool more = true;
     while (more) {
         pthread_mutex_lock(&store->lock);
+        /* The table may have grown since the last step; its new buckets lie behind. */
         for (uint32_t i = 0; i < SPACES_STEP && bucket < table->bucket_count; i++) {
             const store_entry *entry = table->buckets[bucket++];
             for (; entry != NULL; entry = entry->next)

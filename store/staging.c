@@ -242,6 +242,7 @@ void staging_release(store_staging *staging, staging_buffer *buffer)
         STAGING_CLOSE(buffer->memory, buffer->bytes);
         tiers_space_release(staging->space, (tiers_range){.offset = at, .bytes = buffer->bytes});
     }
+    /* A device may answer after the store was closed: the last buffer takes the arena along. */
     bool last = --staging->buffers == 0 && staging->closed;
     pthread_cond_broadcast(&staging->freed);
     pthread_mutex_unlock(&staging->lock);

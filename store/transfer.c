@@ -251,6 +251,7 @@ void transfer_start_all(store_transfer *const *transfers, uint32_t count)
         uint32_t at = 0;
         while (at < group_count && groups[at].pool != transfers[i]->pool)
             at++;
+        /* A store has one pool a tier, so there are no more groups than tiers. */
         assert(at < KVT_TIER_COUNT);
         if (at == group_count) groups[group_count++].pool = transfers[i]->pool;
         transfer_add(&groups[at], transfers[i]);

@@ -217,6 +217,7 @@ void watch_note_get(kvt_store *store, const watch_get *get)
 {
     const kvt_get_info *info = get->info;
     kvt_status status = get->status;
+    /* The caller sees a miss; the record of the operation says what lies behind it. */
     if (status == KVT_MISS && get->failure != KVT_OK) status = get->failure;
     if (status == KVT_MISS && info->timed_out) status = KVT_E_TIMEOUT;
     /* The clock is read for a miss alone: a hit's seconds are known. */

@@ -27,6 +27,8 @@
 
 _Static_assert(sizeof(kvt_event) == 128, "the size of an event is public");
 
+/* A reader of events. Under `lock`: taken <= written, and no more than
+ * `capacity` events lie between them. */
 struct kvt_events {
     struct kvt_events *next; /* of the store's; under readers_lock */
     uint32_t forks;          /* fork_guard_count of the process that opened it */
@@ -189,6 +191,7 @@ static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *e
     event->load_seconds = gone ? (double)NAN : events_load_seconds(store, entry);
     store_watch *watch = store->watch;
     pthread_mutex_lock(&watch->readers_lock);
+    /* Numbered under the lock that orders the readers: a gap tells a reader what it has lost. */
     event->number = ++watch->events;
     for (kvt_events *reader = watch->first; reader != NULL; reader = reader->next)
         events_add(reader, event);

@@ -39,6 +39,7 @@ static watch_label metrics_tier(int tier)
 
 /* ---- families of one sample ---- */
 
+/* One family: its name without the prefix, its help, and where its number is. */
 typedef struct metrics_row {
     const char *name;
     const char *help;

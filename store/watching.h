@@ -47,6 +47,7 @@ typedef struct watch_scale {
 extern const watch_scale watch_get_scale;  /* nanoseconds */
 extern const watch_scale watch_load_scale; /* bytes */
 
+/* Values by bucket, the last one for those beyond the scale; `sum` is of the values themselves. */
 typedef struct watch_histogram {
     uint64_t buckets[WATCH_BUCKETS_MAX + 1];
     uint64_t sum;
@@ -63,6 +64,7 @@ typedef struct watch_counts {
     watch_histogram load_bytes; /* of hits */
 } watch_counts;
 
+/* The counts and the ring of the threads that count here. All but `held` is its holder's. */
 typedef struct watch_part {
     _Alignas(64) atomic_flag held;
     uint64_t written; /* operations, ever */
@@ -80,6 +82,8 @@ typedef struct watch_writer {
     pthread_t thread;
 } watch_writer;
 
+/* All that a store keeps to be watched by. file_lock is held over the file's input and output, and
+ * nothing else is taken under it. */
 typedef struct store_watch {
     watch_part parts[WATCH_PARTS];
     atomic_uint readers; /* of events, that are open */
