@@ -7,6 +7,8 @@
  *
  * Compile: cc -std=c11 engine.c $(pkg-config --cflags --libs kvterrace)
  */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+
 #include <kvterrace/key.h>
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/load.h>
@@ -130,12 +132,12 @@ static kvt_status put_entries(engine *own)
                                     .user = i};
     }
     kvt_status status = kvt_submit(own->queue, requests, ENTRIES, NULL);
-    for (uint32_t seen = 0; seen < ENTRIES && status == KVT_OK;) {
-        status = kvt_queue_wait(own->queue, UINT64_MAX);
+    if (status != KVT_OK) return status;
+    /* Entries and views are borrowed until the last completion. What is refused is recomputed. */
+    while (kvt_queue_wait(own->queue, UINT64_MAX) == KVT_OK) {
         size_t count = kvt_drain(own->queue, done, ENTRIES);
         for (size_t i = 0; i < count; i++)
-            if (done[i].status != KVT_OK) status = done[i].status;
-        seen += (uint32_t)count;
+            if (done[i].status < 0) status = done[i].status;
     }
     return status;
 }
@@ -158,7 +160,7 @@ static kvt_status serve(engine *own, const uint64_t *sums, uint32_t *layers_equa
     const kvt_load_options options = {.struct_size = sizeof options, .deadline_ns = until_ns};
     kvt_load *load;
     status = kvt_load_begin(own->queue, own->keys, own->view_pointers, ENTRIES, &options, &load);
-    if (status != KVT_OK) return status;
+    if (status != KVT_OK) return status; /* the lease ends with the queue, or at its instant */
     for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++) {
         status = kvt_load_wait(load, layer + 1, until_ns); /* layer + 1 is on its way meanwhile */
         if (status == KVT_OK && compute(own, layer) == sums[layer]) ++*layers_equal;

@@ -61,6 +61,7 @@ static void load_fail(load_entry *entry, kvt_status status)
 /* Moves `complete` on over the layers that nothing is missing of. Lock held. True when it moved. */
 static bool load_advance(kvt_load *load)
 {
+    if (load->ending) return false; /* what is given up is not complete */
     uint32_t before = atomic_load(&load->complete), now = before;
     while (now < load->issued && load->pending[now % load->slots] == 0)
         now++;

@@ -84,6 +84,12 @@ static void load_let_go(kvt_load *load, load_entry *entry)
     entry->place = NULL;
 }
 
+/* Whether an entry was not waited for any longer. */
+static bool load_is_late(const load_entry *entry)
+{
+    return entry->status == KVT_QUEUED || entry->status == KVT_E_TIMEOUT;
+}
+
 /* Counts how an entry ended, as a get. The store's lock is held. */
 static void load_count(kvt_store *store, const load_entry *entry)
 {
@@ -91,6 +97,7 @@ static void load_count(kvt_store *store, const load_entry *entry)
     store->counters.gets++;
     if (entry->status != KVT_OK) {
         store->counters.misses++;
+        if (load_is_late(entry)) store->counters.timeouts++;
         return;
     }
     store->counters.hits[entry->tier]++;
@@ -105,6 +112,7 @@ static void load_note(const kvt_load *load, const load_entry *entry)
                                .tier = entry->tier,
                                .variant = entry->variant,
                                .stored_bytes = entry->record_bytes,
+                               .timed_out = load_is_late(entry),
                                .elapsed_ns = store_now_ns(store) - load->began_ns};
     watch_note_get(store, &(watch_get){.key = &entry->key,
                                        .info = &info,

@@ -125,8 +125,7 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     kvt_queue *queue = queue_make(store, depth);
     if (queue == NULL) return KVT_E_MEMORY;
     if (!queue_start(queue, queue->threads, &queue->thread_count, threads, queue_main) ||
-        !queue_start(queue, queue->callers, &queue->caller_count, (threads + 1) / 2,
-                     queue_call_main)) {
+        !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main)) {
         queue_stop(queue);
         queue_free(queue);
         return KVT_E_MEMORY;

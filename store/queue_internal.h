@@ -119,7 +119,7 @@ struct kvt_queue {
     uint64_t batches;
     kvt_queue_stats counts;
     pthread_t threads[QUEUE_THREADS_MAX];
-    pthread_t callers[QUEUE_THREADS_MAX]; /* of `calls` */
+    pthread_t callers[1]; /* of `calls`: one, so that puts keep their order */
 };
 
 /* ---- queue_items.c ---- */

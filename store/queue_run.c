@@ -24,9 +24,10 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define QUEUE_CHECK_NS  UINT64_C(100000000) /* between two looks at devices that reads wait for */
-#define QUEUE_STARVE_NS UINT64_C(1000000)   /* until a get without staging is begun again */
-#define QUEUE_FLYING    256u                /* reads under way, beyond which no get is begun */
+#define QUEUE_CHECK_NS     UINT64_C(100000000) /* between two looks at devices */
+#define QUEUE_STARVE_NS    UINT64_C(1000000)   /* until a get without staging is begun again */
+#define QUEUE_PUT_PAUSE_NS UINT64_C(500000)    /* between two tries of a put */
+#define QUEUE_FLYING       256u                /* reads under way, beyond which no get is begun */
 
 /* ---- requests that read no entry ---- */
 
@@ -38,12 +39,28 @@ static kvt_status queue_touch(kvt_store *store, const kvt_key *key)
     return status == KVT_OK && touched == 0 ? KVT_MISS : status;
 }
 
+/* Puts an entry. One that finds its staging or a tier's writes behind waits for them, as long as
+ * its deadline says. No lock held. */
+static kvt_status queue_put(kvt_store *store, const queue_item *item)
+{
+    kvt_queue *queue = item->queue;
+    for (;;) {
+        kvt_status status = kvt_put_view(store, item->entry, item->view);
+        if (status != KVT_BUSY || item->deadline_ns == UINT64_MAX) return status;
+        pthread_mutex_lock(&queue->lock);
+        bool ends = queue->stopping || item->called_off;
+        pthread_mutex_unlock(&queue->lock);
+        if (ends || base_clock_ns() >= item->deadline_ns) return status;
+        base_sleep(QUEUE_PUT_PAUSE_NS);
+    }
+}
+
 /* Carries one request out that is neither a get nor in flight anywhere. No lock held. */
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
     switch (item->kind) {
-    case KVT_REQUEST_PUT: return kvt_put_view(store, item->entry, item->view);
+    case KVT_REQUEST_PUT: return queue_put(store, item);
     case KVT_REQUEST_EXISTS: return kvt_exists(store, &item->key);
     case KVT_REQUEST_PREFETCH: return kvt_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);
@@ -56,8 +73,10 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count)
 {
     assert(count > 0 && count <= QUEUE_CHUNK);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         items[i]->status = queue_run_one(queue->store, items[i]);
+        items[i]->info.timed_out = items[i]->status == KVT_E_TIMEOUT;
+    }
     queue_complete(queue, items, count);
 }
 

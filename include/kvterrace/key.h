@@ -44,7 +44,8 @@ extern "C" {
  */
 typedef struct kvt_space {
     uint32_t struct_size;
-    uint32_t block_tokens; /* tokens of a full block; 0 in this and the other numbers: not said */
+    uint32_t block_tokens; /* of a full entry, not of a page of the pool; 0: not said, as in all
+                              numbers below */
     const char *model;     /* such as "meta-llama/Llama-3.1-8B" */
     const char
         *revision;     /* of the model's weights, such as a commit; adapters are named here too */

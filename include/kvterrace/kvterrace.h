@@ -625,12 +625,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_store_device_add(kvt_store *store, kvt_tier
                                                       const kvt_device_config *config,
                                                       char *message, size_t message_size);
 
-/*
- * ---- to come ----
- * Batch submission (put, get, exists, prefetch, pin, unpin, delete in one call, completions through
- * one eventfd) will be added as new functions over the same store; the blocking calls above stay
- * and become wrappers of it. All structs carry room for that through struct_size.
- */
+/* Batches, layered loads, leases and prefixes are in queue.h, load.h and lookup.h; names, lifetimes
+ * and clearing in names.h; metrics and events in watch.h. */
 
 #ifdef __cplusplus
 }

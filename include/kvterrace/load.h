@@ -7,6 +7,7 @@
  *     kvt_status status = kvt_load_begin(queue, keys, views, count, NULL, &load);
  *     for (uint32_t layer = 0; status == KVT_OK && layer < layers; layer++) {
  *         status = kvt_load_wait(load, layer + 1, UINT64_MAX);
+ *         if (status != KVT_OK) break;
  *         compute(layer);
  *         kvt_load_release(load, layer + 1);
  *     }
@@ -45,7 +46,7 @@ typedef struct kvt_load_options {
 /*
  * Begins to load entries. All of them have one number of layers; one that has another fails.
  *   keys, views  count of each, in the order of the prefix; views and what they name are borrowed
- *                until kvt_load_end
+ *                until kvt_load_end. The bytes that two overlapping views share are undefined
  *   count        1 to 65536
  *   options      may be NULL
  * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: none is stored, or their
@@ -62,6 +63,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key 
 KVT_API uint32_t kvt_load_layers(const kvt_load *load);
 
 /* Waits until so many layers are complete, or until an instant of CLOCK_MONOTONIC in nanoseconds.
+ * No more than layers_ahead + 1 layers come beyond those that kvt_load_release has released.
  * KVT_OK; KVT_E_TIMEOUT (that instant, or the load's deadline); KVT_E_ARGUMENT (more layers than
  * there are); KVT_E_STATE (its queue was closed). */
 KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
@@ -83,7 +85,8 @@ typedef struct kvt_load_result {
 } kvt_load_result;
 
 /*
- * Ends a load, complete or not: reads in flight are abandoned, what is being decoded is finished.
+ * Ends a load, complete or not, and frees it, once: reads in flight are abandoned, what is being
+ * decoded is finished.
  * Afterwards no memory of its views is touched.
  *   statuses    count of them, or NULL: KVT_OK (the entry is complete); KVT_E_TIMEOUT (it is not,
  *               and has not failed); why it failed

@@ -32,8 +32,8 @@ typedef struct kvt_queue kvt_queue;
 /* Zero but for struct_size: the defaults. */
 typedef struct kvt_queue_options {
     uint32_t struct_size;
-    uint32_t threads; /* for gets and lookups; 0 = 2; at most 64. Half as many, at least one, carry
-                         puts and deletes out */
+    uint32_t threads; /* for gets and lookups; 0 = 2; at most 64. One more carries puts and deletes
+                         out, in the order in which they were submitted */
     uint32_t depth;   /* requests that are accepted and not drained; 0 = 4096; at most 2^20 */
 } kvt_queue_options;
 
@@ -56,9 +56,10 @@ KVT_API void kvt_queue_close(kvt_queue *queue);
 KVT_API int kvt_queue_event_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {
-    KVT_REQUEST_GET = 1,      /* as kvt_get_view */
-    KVT_REQUEST_PUT = 2,      /* as kvt_put_view */
-    KVT_REQUEST_EXISTS = 3,   /* as kvt_exists: no use */
+    KVT_REQUEST_GET = 1,    /* as kvt_get_view */
+    KVT_REQUEST_PUT = 2,    /* as kvt_put_view. With a deadline it waits until then while the store
+                                 cannot keep up; without one that is KVT_BUSY at once */
+    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use */
     KVT_REQUEST_PREFETCH = 4, /* as kvt_prefetch: towards a tier */
     KVT_REQUEST_DELETE = 5,   /* as kvt_delete */
     KVT_REQUEST_TOUCH = 6     /* a use without a read */

@@ -99,7 +99,8 @@ kvt_offer block_offer(const replay_options *options, uint32_t first_position, ui
                        .first_position = first_position,
                        .request_tokens = request_tokens};
     if (offer.layout.dtype == KVT_DTYPE_OPAQUE) {
-        offer.recompute_seconds = kvt_offer_recompute_seconds(
+        /* A store keeps them as a float. */
+        offer.recompute_seconds = (double)(float)kvt_offer_recompute_seconds(
             &options->model.prefill, options->holes, first_position, tokens, request_tokens);
     }
     return offer;

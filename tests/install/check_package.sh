@@ -47,7 +47,7 @@ $cxx -std=c++17 $flags "$examples/example_cpp.cpp" -o "$work/example_cpp" $share
 $cc -std=c11 $flags "$examples/embed_policy.c" -o "$work/embed_policy" $shared
 "$work/embed_policy"
 # shellcheck disable=SC2086
-$cc -std=c11 -D_POSIX_C_SOURCE=200809L $flags "$examples/engine.c" -o "$work/engine" $shared
+$cc -std=c11 $flags "$examples/engine.c" -o "$work/engine" $shared
 "$work/engine" | tee "$work/out"
 grep -q "^8 of 8 layers as computed" "$work/out"
 
@@ -80,8 +80,9 @@ object=$(find "$lib" -maxdepth 1 -name 'libkvterrace.so.*.*.*')
 soname=$(objdump -p "$object" | sed -n 's/^ *SONAME *//p')
 [ "$soname" = "libkvterrace.so.${version%.*}" ] || { echo "soname is $soname"; exit 1; }
 nm -D --defined-only "$object" | awk '{ print $NF }' >"$work/symbols"
-foreign=$(grep -v -e '^kvt_[a-z0-9_]*@@KVTERRACE_0\.1$' -e '^KVTERRACE_0\.1$' \
-    -e '^KVTERRACE_0\.1@@KVTERRACE_0\.1$' "$work/symbols" || true)
+node=KVTERRACE_$(printf '%s' "${version%.*}" | sed 's/\./\\./g')
+foreign=$(grep -v -e "^kvt_[a-z0-9_]*@@$node\$" -e "^$node\$" -e "^$node@@$node\$" \
+    "$work/symbols" || true)
 [ -z "$foreign" ] || { echo "symbols that are not the interface: $foreign"; exit 1; }
 # The static library gives out the same, and both what the headers declare and no other name.
 sed -n 's/^\(kvt_[a-z0-9_]*\)@@.*/\1/p' "$work/symbols" | sort >"$work/shared"
