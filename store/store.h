@@ -135,7 +135,8 @@ typedef enum store_refusal {
     STORE_REFUSAL_STAGING = 3,   /* put staging is full */
     STORE_REFUSAL_BACKLOG = 4,   /* a tier's writes are too far behind */
     STORE_REFUSAL_IN_MOTION = 5, /* another call puts or removes the same key */
-    STORE_REFUSAL_COUNT = 6
+    STORE_REFUSAL_PARENT = 6,    /* the entry before it is not stored */
+    STORE_REFUSAL_COUNT = 7
 } store_refusal;
 
 /* What a planned move is for. */
@@ -548,9 +549,9 @@ KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry
 
 /* ---- trust_refusals.c ---- */
 
-/* Keeps why a put was refused, in a ring of STORE_REFUSALS: by learned figures alone, or by the
- * measured curves, too. Lock held. */
-void trust_remember(kvt_store *store, uint64_t handle, bool learned);
+/* Keeps why the policy refused a put, in a ring of STORE_REFUSALS: POLICY, LEARNED or PARENT. Lock
+ * held. */
+void trust_remember(kvt_store *store, uint64_t handle, store_refusal why);
 
 /* Why the last put of a handle was refused, or NULL. Lock held. */
 const char *trust_reason(const kvt_store *store, uint64_t handle);

@@ -218,6 +218,13 @@ static bool trust_build_curve(kvt_store *store, const store_entry *entry,
     return built.option_count == offer->option_count && trust_gains(options, built.option_count);
 }
 
+/* Whether an entry comes behind a hole in its prefix, where no figure counts. Lock held. */
+static bool trust_is_orphan(const kvt_store *store, const kvt_policy_entry *offer)
+{
+    return offer->parent != 0 && store->holes == KVT_HOLES_CONTIGUOUS &&
+           entry_find_handle(&store->table, offer->parent) == NULL;
+}
+
 kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_policy_entry *offer,
                               kvt_plan *plan)
 {
@@ -225,11 +232,15 @@ kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_po
     store_trust *trust = &store->trust;
     kvt_option options[KVT_OPTIONS_MAX];
     if (!trust->weighs) return KVT_REFUSED;
+    if (trust_is_orphan(store, offer)) {
+        trust_remember(store, entry->handle, STORE_REFUSAL_PARENT);
+        return KVT_REFUSED;
+    }
     bool learned = !trust_gains(offer->options, offer->option_count) &&
                    trust_build_curve(store, entry, offer, options);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         trust_count(&trust->tiers[tier], 1, 0);
-    trust_remember(store, entry->handle, learned);
+    trust_remember(store, entry->handle, learned ? STORE_REFUSAL_LEARNED : STORE_REFUSAL_POLICY);
     if (learned) {
         store->counters.puts_refused_learned++;
         if (trust->learned++ % TRUST_SHARE != 0) return KVT_REFUSED;

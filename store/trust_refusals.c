@@ -18,13 +18,21 @@ static const char *const trust_by_learned =
     "than recomputing it, while the measured curves say otherwise. Of eight such puts one is "
     "stored all the same and timed.";
 
-void trust_remember(kvt_store *store, uint64_t handle, bool learned)
+static const char *const trust_by_parent =
+    "It is not stored: the entry of the preceding tokens, its parent, is not stored, and with "
+    "store.holes = contiguous nothing is kept behind a hole. Put parents before children.";
+
+void trust_remember(kvt_store *store, uint64_t handle, store_refusal why)
 {
     assert(store_is_locked(store));
+    assert(why == STORE_REFUSAL_POLICY || why == STORE_REFUSAL_LEARNED ||
+           why == STORE_REFUSAL_PARENT);
     store_trust *trust = &store->trust;
     uint64_t at = trust->refusals++ % STORE_REFUSALS;
     trust->refused[at].handle = handle;
-    trust->refused[at].reason = learned ? trust_by_learned : trust_by_curve;
+    trust->refused[at].reason = why == STORE_REFUSAL_PARENT    ? trust_by_parent
+                                : why == STORE_REFUSAL_LEARNED ? trust_by_learned
+                                                               : trust_by_curve;
 }
 
 const char *trust_reason(const kvt_store *store, uint64_t handle)
@@ -48,6 +56,8 @@ void trust_count_refused(kvt_store *store, uint64_t handle)
         why = STORE_REFUSAL_NO_DEVICE;
     else if (trust_reason(store, handle) == trust_by_learned)
         why = STORE_REFUSAL_LEARNED;
+    else if (trust_reason(store, handle) == trust_by_parent)
+        why = STORE_REFUSAL_PARENT;
     store->counters.puts_refused++;
     store->counters.refusals[why]++;
 }

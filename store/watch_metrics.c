@@ -126,8 +126,8 @@ static void metrics_write_misses(watch_text *out, const metrics_view *view)
 /* Writes refused puts by their reason; the order of the names is store_refusal's. */
 static void metrics_write_refusals(watch_text *out, const metrics_view *view)
 {
-    static const char *const reasons[STORE_REFUSAL_COUNT] = {"policy",  "learned", "no_device",
-                                                             "staging", "backlog", "in_motion"};
+    static const char *const reasons[STORE_REFUSAL_COUNT] = {
+        "policy", "learned", "no_device", "staging", "backlog", "in_motion", "parent"};
     watch_family(out, "put_refusals_total", "counter", "Puts that were refused.");
     for (int i = 0; i < STORE_REFUSAL_COUNT; i++)
         watch_sample(out, "put_refusals_total", (watch_label){"reason", reasons[i]}, metrics_none,

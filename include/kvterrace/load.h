@@ -16,7 +16,8 @@
  * What a layer gave is sound when it is announced, but for entries that have failed: they stop no
  * other, and kvt_load_status says which they are.
  *
- * Thread rule: every function on a kvt_load from any thread, begin and end excepted.
+ * Thread rule: every function on a kvt_load from any thread, begin and end excepted; none while its
+ * queue or the store is being closed. After that kvt_load_end frees the load.
  */
 #ifndef KVTERRACE_LOAD_H
 #define KVTERRACE_LOAD_H

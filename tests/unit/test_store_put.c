@@ -633,6 +633,37 @@ static void test_staging_grows_with_dram(void **state)
     assert_int_equal(kvt_put_staging_limit(0, tiers), 0);
 }
 
+/* A child whose parent is not stored is refused for that, and kvt_explain says so. */
+static void test_a_child_before_its_parent(void **state)
+{
+    (void)state;
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0;
+    options.staging_bytes = 4 << 20;
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
+    kvt_store *store = NULL;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    static char data[SUPPORT_ENTRY_BYTES];
+    const kvt_key parent = support_key(1);
+    kvt_entry child = {.struct_size = sizeof child,
+                       .key = support_key(2),
+                       .parent = &parent,
+                       .layout = support_layout,
+                       .first_position = support_layout.tokens,
+                       .recompute_seconds = 1};
+    support_fill(2, data);
+    assert_int_equal(kvt_put(store, &child, data, sizeof data), KVT_REFUSED);
+    kvt_explanation why = {.struct_size = sizeof why};
+    assert_int_equal(kvt_explain(store, &child.key, &why), KVT_MISS);
+    assert_non_null(why.reason);
+    assert_non_null(strstr(why.reason, "its parent, is not stored"));
+    assert_int_equal(support_put(store, 1), KVT_OK);
+    assert_int_equal(kvt_put(store, &child, data, sizeof data), KVT_OK);
+    kvt_close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -654,6 +685,7 @@ int main(void)
         cmocka_unit_test(test_without_put_staging),
         cmocka_unit_test(test_signals_are_the_applications),
         cmocka_unit_test(test_staging_grows_with_dram),
+        cmocka_unit_test(test_a_child_before_its_parent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
