@@ -13,7 +13,7 @@
 
 #define KEY_SPACE_LEAST STRUCT_SIZE_THROUGH(kvt_space, extra)
 
-/* What the two messages begin with, their NUL included: no space's message is a key's. */
+/* The beginnings of the two messages, their NUL included: no space's message is a key's. */
 static const char key_space_begin[] = "kvterrace space";
 static const char key_name_begin[] = "kvterrace name";
 

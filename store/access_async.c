@@ -234,8 +234,7 @@ bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_ge
     return true;
 }
 
-bool access_is_stuck(kvt_store *store, const access_get *get)
+bool access_is_stuck(const access_get *get)
 {
-    (void)store;
     return get->owner && transfer_is_stuck(get->flight);
 }

@@ -152,6 +152,6 @@ kvt_status access_end_ready(kvt_store *store, access_get *get, bool again, kvt_g
 bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_get_info *info);
 
 /* Whether a get that flies waits for a device that is out of service. */
-bool access_is_stuck(kvt_store *store, const access_get *get);
+bool access_is_stuck(const access_get *get);
 
 #endif

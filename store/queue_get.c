@@ -236,12 +236,12 @@ void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count)
 }
 
 /* Why a get is to be given up; KVT_OK: it need not be. */
-static kvt_status get_fault(const kvt_queue *queue, const queue_item *item)
+static kvt_status get_fault(const queue_item *item)
 {
     if (item->called_off) return KVT_E_CANCELLED;
     if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
     /* A device that does not answer would hold the get for ever where it has no deadline. */
-    return access_is_stuck(queue->store, &item->get) ? KVT_E_GONE : KVT_OK;
+    return access_is_stuck(&item->get) ? KVT_E_GONE : KVT_OK;
 }
 
 void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count)
@@ -251,7 +251,7 @@ void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count)
     uint32_t kept_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
-        kvt_status fault = get_fault(queue, item);
+        kvt_status fault = get_fault(item);
         if (fault == KVT_OK || !access_give_up(queue->store, &item->get, fault, &item->info)) {
             kept[kept_count++] = item;
             continue;

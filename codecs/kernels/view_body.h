@@ -57,7 +57,7 @@ static inline void rows_move_part(const view_rows *rows, uint8_t *row, uint64_t 
     }
 }
 
-/* Whole rows of one block. What lies closer together in the view is the inner loop. */
+/* Whole rows of one block. The inner loop is over the axis that is denser in the view. */
 static inline void rows_move_rows(const view_rows *rows, uint8_t *row, uint8_t *packed,
                                   uint64_t count, rows_way way)
 {

@@ -17,10 +17,6 @@
 
 #include "kvterrace.h"
 
-#ifndef KVT_TIER_PLACES
-#define KVT_TIER_PLACES 8
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -33,14 +33,15 @@ static kvt_store *open_memory(void)
 }
 
 /* One tier of a device whose faults the test controls: every get is a read. */
-static kvt_store *open_device(support_fault *fault, kvt_device_config *device)
+static kvt_store *open_device_with(support_fault *fault, kvt_device_config *device,
+                                   uint64_t staging_bytes)
 {
     kvt_store_options options;
     *fault = (support_fault){.capacity_bytes = 64 << 20};
     *device = support_fault_config(fault, "mem");
     kvt_store_options_init(&options);
     options.put_staging_bytes = 0;
-    options.staging_bytes = 16 << 20;
+    options.staging_bytes = staging_bytes;
     options.policy = "lru";
     options.tick_seconds = 0;
     options.lossless = false;
@@ -49,6 +50,11 @@ static kvt_store *open_device(support_fault *fault, kvt_device_config *device)
     kvt_store *store = NULL;
     assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
     return store;
+}
+
+static kvt_store *open_device(support_fault *fault, kvt_device_config *device)
+{
+    return open_device_with(fault, device, 16 << 20);
 }
 
 static kvt_queue *open_queue(kvt_store *store, uint32_t threads, uint32_t depth)
@@ -359,19 +365,9 @@ static void test_joined_reads(void **state)
 static void test_little_staging(void **state)
 {
     (void)state;
-    support_fault fault = {.capacity_bytes = 64 << 20};
-    kvt_device_config device = support_fault_config(&fault, "mem");
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 1 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.lossless = false;
-    options.tiers[KVT_TIER_DRAM].devices = &device;
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store = open_device_with(&fault, &device, 1 << 20);
     for (uint32_t i = 0; i < MANY; i++)
         assert_int_equal(support_put(store, i), KVT_OK);
     kvt_queue *queue = open_queue(store, 1, 0);
