@@ -100,13 +100,19 @@ static uint64_t offer_record_bytes(const offer_size *size, double payload)
     return (bytes + KVT_RECORD_ALIGN - 1u) / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
 }
 
+/* Every byte of the entry as it is: token drop has raw as its codec, too, but fewer rows. */
+static bool offer_is_raw(kvt_variant variant)
+{
+    return variant.codec == KVT_CODEC_RAW && codecs_drop_method(variant) == 0;
+}
+
 /* A raw record's size is known exactly; of another variant the share that was learned of such
  * entries counts, or the measured one. */
 static void offer_fill_bytes(const kvt_offer *offer, const offer_size *size,
                              const kvt_codec_curve *curve, uint32_t number, cost_variant *out)
 {
     double share = curve->stored_share;
-    bool raw = curve->variant.codec == KVT_CODEC_RAW;
+    bool raw = offer_is_raw(curve->variant);
     if (offer->shares != NULL && !isnan(offer->shares[number])) share = offer->shares[number];
     double payload = share * (double)size->source_bytes;
     out->expected_bytes = raw ? size->raw_bytes : offer_record_bytes(size, payload);

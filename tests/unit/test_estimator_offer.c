@@ -196,6 +196,23 @@ static void raw_records_take_what_is_planned(void **state)
     }
 }
 
+/* Token drop alone has raw as its codec, and takes what its curve says. */
+static void dropped_tokens_take_no_room(void **state)
+{
+    (void)state;
+    kvt_cost_model model = small_model();
+    kvt_option options[KVT_OPTIONS_MAX];
+    assert_int_equal(kvt_variant_parse("drop:stream,50", &model.variants[1].variant), KVT_OK);
+    model.variants[1].stored_share = 0.5;
+    model.variants[1].loss = 0.1;
+    kvt_offer offer = {.layout = block};
+    offer.layout.tokens_may_drop = 1;
+    (void)build(&model, KVT_HOLES_CONTIGUOUS, &offer, options);
+    const double whole = (double)options[1].read_bytes[KVT_TIER_HBM];
+    const double half = (double)options[2].read_bytes[KVT_TIER_HBM];
+    if (half < 0.49 * whole || half > 0.51 * whole) fail_msg("%.0f of %.0f bytes", half, whole);
+}
+
 static void absent_tiers_and_opaque_entries(void **state)
 {
     (void)state;
@@ -362,6 +379,7 @@ int main(void)
         cmocka_unit_test(table_interpolates_and_extends),
         cmocka_unit_test(options_have_the_promised_order_and_costs),
         cmocka_unit_test(raw_records_take_what_is_planned),
+        cmocka_unit_test(dropped_tokens_take_no_room),
         cmocka_unit_test(absent_tiers_and_opaque_entries),
         cmocka_unit_test(recomputing_is_shared_along_a_path),
         cmocka_unit_test(what_is_learned_goes_before_the_curves),
