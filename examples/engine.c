@@ -129,12 +129,13 @@ static kvt_status put_entries(engine *own)
                                     .kind = KVT_REQUEST_PUT,
                                     .entry = &entries[i],
                                     .view = &own->views[i],
+                                    .deadline_ns = KVT_NO_DEADLINE,
                                     .user = i};
     }
     kvt_status status = kvt_submit(own->queue, requests, ENTRIES, NULL);
     if (status != KVT_OK) return status;
     /* Entries and views are borrowed until the last completion. What is refused is recomputed. */
-    while (kvt_queue_wait(own->queue, UINT64_MAX) == KVT_OK) {
+    while (kvt_queue_wait(own->queue, KVT_NO_DEADLINE) == KVT_OK) {
         size_t count = kvt_drain(own->queue, done, ENTRIES);
         for (size_t i = 0; i < count; i++)
             if (done[i].status < 0) status = done[i].status;

@@ -642,7 +642,7 @@ kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t da
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     uint64_t deadline_ns = store->get_deadline_ns;
-    if (deadline_ns != UINT64_MAX) deadline_ns += base_clock_ns();
+    if (deadline_ns != KVT_NO_DEADLINE) deadline_ns += base_clock_ns();
     return kvt_get_until(store, key, data, data_bytes, deadline_ns, info);
 }
 

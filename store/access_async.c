@@ -113,11 +113,16 @@ static void async_begin_staging(kvt_store *store, access_get *const *gets, const
     }
 }
 
-/* Prepares the read of a get that owns its load. NULL: there was no memory, and the get is READY to
- * end with that. */
+/* Prepares the read of a get that owns its load. NULL: there was no memory, or its deadline has
+ * passed, and the get is READY to end with that. */
 static store_transfer *async_prepare(kvt_store *store, access_get *get)
 {
     assert(get->owner && get->place != NULL && get->flight == NULL);
+    if (get->deadline_ns != KVT_NO_DEADLINE && base_clock_ns() >= get->deadline_ns) {
+        access_publish(store, get, KVT_E_TIMEOUT, 0);
+        get->stage = ACCESS_READY;
+        return NULL;
+    }
     const store_place *place = get->place;
     staging_buffer *buffer = &get->load->buffer;
     const tiers_transfer read = {.kind = KVT_IO_READ,

@@ -41,7 +41,7 @@ typedef void access_arrived(void *context);
 
 /* One get under way. */
 struct access_get {
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; KVT_NO_DEADLINE = none */
     uint64_t handle;
     uint32_t class_id;
     store_place *place; /* held as a reader */

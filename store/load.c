@@ -184,7 +184,7 @@ void load_pump(kvt_load *load)
         if (layer > load->released + load->options.layers_ahead) break;
         /* The cells of this layer are those of a layer that has not come. */
         if (layer >= atomic_load(&load->complete) + load->slots) break;
-        if (load->options.deadline_ns != 0 && base_clock_ns() >= load->options.deadline_ns) break;
+        if (load->reads && base_clock_ns() >= load->options.deadline_ns) break;
         for (size_t i = 0; i < load->count && !load->starved; i++)
             load->starved = load_issue_cell(load, i, layer, &starts) == KVT_BUSY;
         if (load->starved) break;
@@ -315,6 +315,8 @@ void load_begin_reads(kvt_load *load)
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         if (entry->status != KVT_QUEUED || entry->place == NULL || entry->lent) continue;
+        load->reads = true;
+        if (base_clock_ns() >= load->options.deadline_ns) continue; /* nothing is issued, either */
         load_cell *cell = load_cell_of(load, i, 0);
         cell->layer = LOAD_HEAD;
         cell->range_count = 1;

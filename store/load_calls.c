@@ -257,7 +257,7 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
 kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
                           size_t count, const kvt_load_options *options, kvt_load **load_out)
 {
-    kvt_load_options whole = {.struct_size = sizeof whole};
+    kvt_load_options whole = {.struct_size = sizeof whole, .deadline_ns = KVT_NO_DEADLINE};
     if (options == NULL) options = &whole;
     options = struct_size_in(options, &whole, sizeof whole, LOAD_OPTIONS_LEAST);
     kvt_status status = load_check_begin(queue, keys, views, count, options, load_out);
@@ -300,8 +300,8 @@ static kvt_status load_wait_status(const kvt_load *load, uint32_t layers, bool w
 kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 {
     if (load == NULL || layers > load->layers) return KVT_E_ARGUMENT;
-    uint64_t own_ns = load->options.deadline_ns;
-    if (own_ns != 0 && own_ns < deadline_ns) deadline_ns = own_ns;
+    uint64_t own_ns = load->reads ? load->options.deadline_ns : KVT_NO_DEADLINE;
+    if (own_ns < deadline_ns) deadline_ns = own_ns;
     uint64_t check_ns = base_clock_ns() + LOAD_CHECK_NS;
     bool waiting = true;
     pthread_mutex_lock(&load->lock);

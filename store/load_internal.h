@@ -79,6 +79,7 @@ struct kvt_load {
     uint32_t heads;    /* on their way */
     uint32_t flying;   /* cells that are not idle */
     uint64_t bytes_read;
+    bool reads;   /* some entry comes from a device: the deadline counts */
     bool starved; /* for staging: the queue's threads try again */
     bool ending;
     bool orphan; /* its queue was closed */

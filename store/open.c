@@ -591,7 +591,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     base_condition_init(&store->changed);
     base_condition_init(&store->background_due);
     store->tick_seconds = options->tick_seconds;
-    store->get_deadline_ns = UINT64_MAX;
+    store->get_deadline_ns = KVT_NO_DEADLINE;
     if (options->get_deadline_seconds > 0)
         store->get_deadline_ns = (uint64_t)(options->get_deadline_seconds * 1e9);
     store->high_watermark = options->high_watermark;

@@ -30,7 +30,7 @@ static kvt_status prefix_run(kvt_queue *queue, const kvt_key *keys, const kvt_vi
                                     .kind = KVT_REQUEST_GET,
                                     .key = keys[i],
                                     .view = views[i],
-                                    .deadline_ns = deadline_ns != 0 ? deadline_ns : 1};
+                                    .deadline_ns = deadline_ns};
     }
     /* The queue is as deep as the batch, so it is never too full for it. */
     status = kvt_submit(queue, requests, count, NULL);

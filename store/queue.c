@@ -286,7 +286,7 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->urgency = request->urgency;
     item->tier = request->tier;
     item->key = request->key;
-    item->deadline_ns = request->deadline_ns != 0 ? request->deadline_ns : UINT64_MAX;
+    item->deadline_ns = request->deadline_ns;
     item->loss_max = request->loss_max;
     item->view = request->view;
     item->first_layer = request->first_layer;

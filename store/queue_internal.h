@@ -52,7 +52,7 @@ typedef struct queue_item {
     uint64_t batch;
     uint64_t user;
     uint64_t submitted_ns;
-    uint64_t deadline_ns; /* UINT64_MAX = none */
+    uint64_t deadline_ns; /* as kvt_request.deadline_ns */
     double loss_max;
     kvt_key key;
     const kvt_view *view; /* the caller's, until the completion */

@@ -39,14 +39,14 @@ static kvt_status queue_touch(kvt_store *store, const kvt_key *key)
     return status == KVT_OK && touched == 0 ? KVT_MISS : status;
 }
 
-/* Puts an entry. One that finds its staging or a tier's writes behind waits for them, as long as
- * its deadline says. No lock held. */
+/* Puts an entry. One that finds its staging or a tier's writes behind tries again until its
+ * deadline. No lock held. */
 static kvt_status queue_put(kvt_store *store, const queue_item *item)
 {
     kvt_queue *queue = item->queue;
     for (;;) {
         kvt_status status = kvt_put_view(store, item->entry, item->view);
-        if (status != KVT_BUSY || item->deadline_ns == UINT64_MAX) return status;
+        if (status != KVT_BUSY) return status;
         pthread_mutex_lock(&queue->lock);
         bool ends = queue->stopping || item->called_off;
         pthread_mutex_unlock(&queue->lock);
@@ -55,10 +55,10 @@ static kvt_status queue_put(kvt_store *store, const queue_item *item)
     }
 }
 
-/* Carries one request out that is neither a get nor in flight anywhere. No lock held. */
+/* Carries one request out that is neither a get nor in flight anywhere. A deadline bounds waiting,
+ * and of these requests a put alone waits for room. No lock held. */
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
-    if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
     switch (item->kind) {
     case KVT_REQUEST_PUT: return queue_put(store, item);
     case KVT_REQUEST_EXISTS: return kvt_exists(store, &item->key);
@@ -73,10 +73,8 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count)
 {
     assert(count > 0 && count <= QUEUE_CHUNK);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         items[i]->status = queue_run_one(queue->store, items[i]);
-        items[i]->info.timed_out = items[i]->status == KVT_E_TIMEOUT;
-    }
     queue_complete(queue, items, count);
 }
 

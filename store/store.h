@@ -284,7 +284,7 @@ struct kvt_store {
     store_staging *staging; /* own lock; outlives the store */
     uint64_t opened_ns;
     double tick_seconds;
-    uint64_t get_deadline_ns; /* from the call on; UINT64_MAX = none */
+    uint64_t get_deadline_ns; /* from the call on; KVT_NO_DEADLINE = none */
     uint64_t move_bytes_per_s;
     uint32_t moves_per_tick;
     kvt_move_observer *observer;

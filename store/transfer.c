@@ -5,6 +5,8 @@
  */
 #include "store/transfer.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -66,6 +68,10 @@ kvt_status transfer_run(store_staging *staging, tiers_pool *pool, const tiers_tr
     transfer->offset = wanted->offset;
     /* Members that lend their memory have no device to ask: the copy is done by now. */
     bool copied = tiers_transfer_copy(pool, transfer);
+    if (!copied && deadline_ns != TRANSFER_NO_DEADLINE && base_clock_ns() >= deadline_ns) {
+        free(kept);
+        return KVT_E_TIMEOUT;
+    }
     if (!copied) tiers_transfer_start_until(pool, transfer, deadline_ns);
     if (watch != NULL) watch->started(watch->context, kept->parts, transfer->part_count);
     kvt_status status = copied ? KVT_OK : tiers_transfer_wait_until(pool, transfer, deadline_ns);

@@ -286,10 +286,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, v
                                          uint64_t data_bytes, kvt_get_info *info);
 
 /*
- * The same, with a deadline of its own: an instant of CLOCK_MONOTONIC in nanoseconds, UINT64_MAX
- * for none. When it passes first, the get is a miss with info->timed_out; the entry stays, and data
- * is not written any more after the return, whatever a device does later. Decoding a record that
- * has arrived in time is finished, so a get may last that much longer.
+ * The same, with a deadline of its own: an instant of CLOCK_MONOTONIC in nanoseconds,
+ * KVT_NO_DEADLINE for none. When it passes before the record has arrived, the get is a miss with
+ * info->timed_out; the entry stays, and data is not written any more after the return, whatever a
+ * device does later. The deadline bounds the waiting alone: an entry that lies in memory, and a
+ * record that has arrived in time, is decoded also after it. 0 reads what is in memory and starts
+ * no device.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data,
                                                uint64_t data_bytes, uint64_t deadline_ns,
@@ -370,7 +372,7 @@ typedef struct kvt_persist_info {
  * during the call, or written there by it, and what is still there at the return is durable. What
  * can take it from there is what can take any entry: delete, eviction, a copy that makes way for a
  * later put or move. An entry that gets and puts keep in motion without a pause is left.
- *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds, UINT64_MAX for none: no record is
+ *   deadline_ns  instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none: no record is
  *                begun, and no move is waited for, after it
  *   info_out     may be NULL; zero but after KVT_OK and a failure on the way
  * KVT_OK; KVT_E_TIMEOUT (info_out says how much is left); KVT_E_UNSUPPORTED (no catalog, no SSD

@@ -6,7 +6,7 @@
  *     kvt_load *load;
  *     kvt_status status = kvt_load_begin(queue, keys, views, count, NULL, &load);
  *     for (uint32_t layer = 0; status == KVT_OK && layer < layers; layer++) {
- *         status = kvt_load_wait(load, layer + 1, UINT64_MAX);
+ *         status = kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE);
  *         if (status != KVT_OK) break;
  *         compute(layer);
  *         kvt_load_release(load, layer + 1);
@@ -34,11 +34,12 @@ typedef struct kvt_load kvt_load;
  * lock that a call on the load takes. It must not end the load, nor wait for it. */
 typedef void kvt_load_announced(void *context, uint32_t layers);
 
-/* Zero but for struct_size: the defaults. */
+/* Zero but for struct_size, and KVT_NO_DEADLINE as deadline: the defaults. */
 typedef struct kvt_load_options {
     uint32_t struct_size;
     uint32_t layers_ahead; /* of those that the caller has released; 0 = 2; at most 64 */
-    uint64_t deadline_ns;  /* instant of CLOCK_MONOTONIC after which no read is begun; 0 = none */
+    uint64_t deadline_ns;  /* instant of CLOCK_MONOTONIC after which no read is begun or waited for,
+                              KVT_NO_DEADLINE for none; a load that reads no device goes on */
     double loss_max;       /* as kvt_request.loss_max */
     kvt_load_announced *announced; /* may be NULL */
     void *announced_context;
@@ -49,7 +50,7 @@ typedef struct kvt_load_options {
  *   keys, views  count of each, in the order of the prefix; views and what they name are borrowed
  *                until kvt_load_end. The bytes that two overlapping views share are undefined
  *   count        1 to 65536
- *   options      may be NULL
+ *   options      may be NULL: the defaults, without a deadline
  * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: none is stored, or their
  * layout is opaque, and there is no load; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of
  * fork; the store was closed).
@@ -63,8 +64,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key 
  * nothing, takes no lock. */
 KVT_API uint32_t kvt_load_layers(const kvt_load *load);
 
-/* Waits until so many layers are complete, or until an instant of CLOCK_MONOTONIC in nanoseconds.
- * No more than layers_ahead + 1 layers come beyond those that kvt_load_release has released.
+/* Waits until so many layers are complete, or until an instant of CLOCK_MONOTONIC in nanoseconds,
+ * KVT_NO_DEADLINE for none. No more than layers_ahead + 1 layers come beyond those that
+ * kvt_load_release has released.
  * KVT_OK; KVT_E_TIMEOUT (that instant, or the load's deadline); KVT_E_ARGUMENT (more layers than
  * there are); KVT_E_STATE (its queue was closed). */
 KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,

@@ -6,7 +6,8 @@
  *     kvt_request requests[64];
  *     for (uint32_t i = 0; i < 64; i++)
  *         requests[i] = (kvt_request){.struct_size = sizeof requests[i], .kind = KVT_REQUEST_GET,
- *                                     .key = keys[i], .view = &views[i], .user = i};
+ *                                     .key = keys[i], .view = &views[i], .user = i,
+ *                                     .deadline_ns = KVT_NO_DEADLINE};
  *     uint64_t batch;
  *     kvt_status status = kvt_submit(queue, requests, 64, &batch);
  *     ... kvt_queue_event_fd(queue) becomes readable ...
@@ -56,10 +57,10 @@ KVT_API void kvt_queue_close(kvt_queue *queue);
 KVT_API int kvt_queue_event_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {
-    KVT_REQUEST_GET = 1,    /* as kvt_get_view */
-    KVT_REQUEST_PUT = 2,    /* as kvt_put_view. With a deadline it waits until then while the store
-                                 cannot keep up; without one that is KVT_BUSY at once */
-    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use */
+    KVT_REQUEST_GET = 1,      /* as kvt_get_view */
+    KVT_REQUEST_PUT = 2,      /* as kvt_put_view. While the store cannot keep up it waits until its
+                                 deadline, and is KVT_BUSY then */
+    KVT_REQUEST_EXISTS = 3,   /* as kvt_exists: no use */
     KVT_REQUEST_PREFETCH = 4, /* as kvt_prefetch: towards a tier */
     KVT_REQUEST_DELETE = 5,   /* as kvt_delete */
     KVT_REQUEST_TOUCH = 6     /* a use without a read */
@@ -81,7 +82,8 @@ typedef struct kvt_request {
     kvt_key key;            /* all but put */
     const kvt_entry *entry; /* put; borrowed until the completion, as all that it points to */
     const kvt_view *view; /* get, put; borrowed until the completion, its arrays and the KV, too */
-    uint64_t deadline_ns; /* instant of CLOCK_MONOTONIC; 0 = none */
+    uint64_t deadline_ns; /* get, put: until when to wait for devices and for room;
+                             KVT_NO_DEADLINE = for as long as it takes; 0 = not at all */
     double loss_max;      /* get: a miss when the stored variant's loss may pass this; 0 = whatever
                              the store keeps; below 0 = exact variants alone */
     uint64_t user;        /* comes back with the completion */
@@ -111,7 +113,7 @@ typedef struct kvt_completion {
     uint32_t index;        /* of the request in its batch */
     uint32_t kind;         /* kvt_request_kind */
     uint32_t tier;         /* get with KVT_OK: where it lay; kvt_tier */
-    bool timed_out;        /* its deadline passed: the entry may still be stored */
+    bool timed_out;        /* get: a miss at its deadline; the entry may still be stored */
     bool refused_loss;     /* get: a miss because the stored variant may lose more than loss_max */
     kvt_variant variant;   /* get with KVT_OK: as it lay */
     uint64_t stored_bytes; /* and the bytes of its record that were read */
@@ -126,7 +128,7 @@ typedef struct kvt_completion {
 KVT_API size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity);
 
 /* Waits until completions wait to be drained, or until an instant of CLOCK_MONOTONIC in
- * nanoseconds (UINT64_MAX: for as long as it takes). KVT_OK; KVT_END (nothing is accepted that
+ * nanoseconds (KVT_NO_DEADLINE: for as long as it takes). KVT_OK; KVT_END (nothing is accepted that
  * could complete); KVT_E_TIMEOUT; KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns);
 

@@ -32,6 +32,10 @@
 extern "C" {
 #endif
 
+/* For each deadline_ns of a call or struct, which is an instant of CLOCK_MONOTONIC in nanoseconds:
+ * one that does not come. 0, like every instant that has passed, asks for what needs no waiting. */
+#define KVT_NO_DEADLINE UINT64_MAX
+
 /* A key names the content: engines use a hash over the token prefix, the model and the layout. */
 typedef struct kvt_key {
     uint8_t bytes[32];

@@ -203,7 +203,7 @@ static uint64_t layers_load_layered(layers_bench *bench, kvt_queue *queue)
         kvt_load_begin(queue, bench->keys, bench->pointers, LAYERS_ENTRIES, NULL, &load);
     if (status != KVT_OK) return 0;
     for (uint32_t layer = 0; layer < LAYERS_COUNT; layer++) {
-        (void)!kvt_load_wait(load, layer + 1, UINT64_MAX);
+        (void)!kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE);
         uint64_t ready_ns = base_clock_ns();
         blocked_ns += ready_ns - mark_ns;
         base_sleep_until(ready_ns + bench->compute_layer_ns);
@@ -218,7 +218,7 @@ static void layers_load_whole(layers_bench *bench)
 {
     size_t loaded = 0;
     (void)!kvt_get_prefix(bench->stores[0], bench->keys, bench->pointers, LAYERS_ENTRIES,
-                          UINT64_MAX, &loaded);
+                          KVT_NO_DEADLINE, &loaded);
 }
 
 static void layers_load_serial(layers_bench *bench)

@@ -81,7 +81,7 @@ static uint32_t prefix_load(prefix_site *site, uint64_t *ends_ns, uint64_t *whol
                                        STORE_BENCH_PREFIX_ENTRIES, NULL, &load);
     uint64_t begun_ns = base_clock_ns();
     for (uint32_t layer = 1; layer <= prefix_layout.layers && status == KVT_OK; layer++) {
-        status = kvt_load_wait(load, layer, UINT64_MAX);
+        status = kvt_load_wait(load, layer, KVT_NO_DEADLINE);
         kvt_load_release(load, layer);
     }
     uint64_t loaded_ns = base_clock_ns();

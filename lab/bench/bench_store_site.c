@@ -265,9 +265,10 @@ static size_t store_submit(kvt_queue *queue, const store_batch *batch)
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
                                     .kind = KVT_REQUEST_GET,
                                     .key = batch->keys[i],
-                                    .view = &batch->views[i]};
+                                    .view = &batch->views[i],
+                                    .deadline_ns = KVT_NO_DEADLINE};
     if (kvt_submit(queue, requests, STORE_BENCH_BATCH_OF, NULL) != KVT_OK) return 0;
-    while (drained < STORE_BENCH_BATCH_OF && kvt_queue_wait(queue, UINT64_MAX) == KVT_OK) {
+    while (drained < STORE_BENCH_BATCH_OF && kvt_queue_wait(queue, KVT_NO_DEADLINE) == KVT_OK) {
         done[0].struct_size = sizeof done[0];
         size_t count = kvt_drain(queue, done, STORE_BENCH_BATCH_OF);
         for (size_t i = 0; i < count; i++)
@@ -294,7 +295,7 @@ static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t num
     if (loop->call == STORE_BENCH_BATCH)
         good = store_submit(site->queue, &batch);
     else if (kvt_get_prefix(site->store, batch.keys, batch.pointers, STORE_BENCH_BATCH_OF,
-                            UINT64_MAX, &good) != KVT_OK)
+                            KVT_NO_DEADLINE, &good) != KVT_OK)
         good = 0;
     uint64_t elapsed_ns = base_clock_ns() - began_ns;
     loop->sum_ns += elapsed_ns;

@@ -341,7 +341,7 @@ void expected_persist(kvt_store *store)
     }
     uint32_t out = atomic_load(&model_at->devices_out);
     pthread_mutex_unlock(&model_lock);
-    kvt_status status = kvt_persist(store, UINT64_MAX, &info);
+    kvt_status status = kvt_persist(store, KVT_NO_DEADLINE, &info);
     if (status != KVT_OK || info.left != 0 || info.without_room != 0) return;
     if (atomic_load(&model_at->faulty)) return; /* what lies on a device that failed is set aside */
     atomic_fetch_add(&model_totals->persists, 1);

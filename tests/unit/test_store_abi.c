@@ -194,7 +194,7 @@ static void statistics_want_a_size(void **state)
     assert_int_equal(kvt_explain(store, &key, &why), KVT_E_ARGUMENT);
     assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_E_ARGUMENT);
     assert_int_equal(kvt_class_stats_at(store, 0, &of_class), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_persist(store, UINT64_MAX, &persisted), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_persist(store, KVT_NO_DEADLINE, &persisted), KVT_E_ARGUMENT);
     assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_E_ARGUMENT);
     assert_int_equal(kvt_health(store, items, 2, &count, NULL), KVT_E_ARGUMENT);
     stats.struct_size = sizeof stats;
@@ -209,7 +209,7 @@ static void statistics_want_a_size(void **state)
     assert_int_equal(kvt_explain(store, &key, &why), KVT_OK);
     assert_int_equal(kvt_device_stats_at(store, 0, &device), KVT_OK);
     assert_int_equal(kvt_class_stats_at(store, 0, &of_class), KVT_OK);
-    assert_int_equal(kvt_persist(store, UINT64_MAX, &persisted), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_persist(store, KVT_NO_DEADLINE, &persisted), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_OK);
     tenant.share_bytes[KVT_TIER_REMOTE] = 1;
     assert_int_equal(kvt_tenant_set(store, 1, &tenant), KVT_E_UNSUPPORTED);

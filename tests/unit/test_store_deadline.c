@@ -185,6 +185,41 @@ static void test_gets_end_at_their_deadline(void **state)
     free(data);
 }
 
+/* After its deadline a get of what lies in memory is served; any other one starts no device. */
+static void test_a_get_that_must_not_wait(void **state)
+{
+    (void)state;
+    site s = {0};
+    kvt_get_info info = {.struct_size = sizeof info};
+    static char data[SUPPORT_ENTRY_BYTES], expected[SUPPORT_ENTRY_BYTES];
+    site_open(&s, 1, NEVER, 0);
+    uint64_t before = site_reads(&s, 0);
+    for (uint64_t instant = 0; instant < 2; instant++) {
+        assert_int_equal(site_get(&s, 3, instant, data, &info), KVT_MISS);
+        assert_true(info.timed_out && is_untouched(data));
+    }
+    assert_int_equal(site_reads(&s, 0), before);
+    assert_int_equal(support_stats(s.store).staging_bytes, 0);
+    assert_int_equal(support_get(s.store, 3, NULL), KVT_OK);
+    kvt_close(s.store);
+
+    kvt_store_options options;
+    kvt_store *memory = NULL;
+    kvt_key key = support_key(3);
+    kvt_store_options_init(&options);
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
+    assert_int_equal(kvt_open(&options, &memory, NULL, 0), KVT_OK);
+    assert_int_equal(support_put(memory, 3), KVT_OK);
+    support_fill(3, expected);
+    for (int written = 0; written < 2; written++) {
+        if (written) assert_int_equal(kvt_flush(memory), KVT_OK);
+        assert_int_equal(kvt_get_until(memory, &key, data, sizeof data, 0, &info), KVT_OK);
+        assert_memory_equal(data, expected, sizeof data);
+        assert_false(info.timed_out);
+    }
+    kvt_close(memory);
+}
+
 static void test_the_setting_is_every_gets_deadline(void **state)
 {
     (void)state;
@@ -321,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gets_end_at_their_deadline),
+        cmocka_unit_test(test_a_get_that_must_not_wait),
         cmocka_unit_test(test_the_setting_is_every_gets_deadline),
         cmocka_unit_test(test_each_get_has_its_own_deadline),
         cmocka_unit_test(test_puts_end_at_the_timeout),

@@ -171,7 +171,8 @@ static void test_the_window(void **state)
     site *s = make_site(true, false, 16 << 20);
     tiers_fault_counts before, after;
     tiers_fault_counts_get(s->fault.device, &before);
-    const kvt_load_options options = {.struct_size = sizeof options, .layers_ahead = 1};
+    const kvt_load_options options = {
+        .struct_size = sizeof options, .layers_ahead = 1, .deadline_ns = KVT_NO_DEADLINE};
     kvt_load *load = begin(s, &options);
     assert_int_equal(kvt_load_wait(load, 2, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
     assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + SECOND_NS / 20), KVT_E_TIMEOUT);
@@ -180,7 +181,7 @@ static void test_the_window(void **state)
     assert_true(after.reads - before.reads <= ENTRIES * 3); /* heads and two layers */
     kvt_load_release(load, 1);
     assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
-    assert_int_equal(kvt_load_wait(load, LAYERS + 1, UINT64_MAX), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_wait(load, LAYERS + 1, KVT_NO_DEADLINE), KVT_E_ARGUMENT);
     kvt_status statuses[ENTRIES];
     kvt_load_result result = {.struct_size = sizeof result};
     assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
@@ -226,6 +227,35 @@ static void test_failures_stop_no_other(void **state)
     free_site(s);
 }
 
+/* A deadline that has passed starts no device, and stops no load that needs none. */
+static void test_a_deadline_that_has_passed(void **state)
+{
+    (void)state;
+    for (int device = 0; device < 2; device++) {
+        site *s = make_site(device, false, 16 << 20);
+        tiers_fault_counts before = {0}, after = {0};
+        if (device) tiers_fault_counts_get(s->fault.device, &before);
+        const kvt_load_options options = {.struct_size = sizeof options}; /* 0: before any clock */
+        kvt_load *load = begin(s, &options);
+        kvt_status expected = device ? KVT_E_TIMEOUT : KVT_OK;
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            assert_int_equal(kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE), expected);
+            kvt_load_release(load, layer + 1);
+        }
+        kvt_status statuses[ENTRIES];
+        kvt_load_result result = {.struct_size = sizeof result};
+        assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+        assert_int_equal(result.layers, device ? 0 : LAYERS);
+        for (uint32_t i = 0; i < ENTRIES; i++) {
+            assert_int_equal(statuses[i], expected);
+            if (!device) assert_memory_equal(s->data[i], s->expected[i], ENTRY_BYTES);
+        }
+        if (device) tiers_fault_counts_get(s->fault.device, &after);
+        assert_int_equal(after.reads, before.reads);
+        free_site(s);
+    }
+}
+
 static void test_a_silent_device(void **state)
 {
     (void)state;
@@ -236,7 +266,7 @@ static void test_a_silent_device(void **state)
     const kvt_load_options options = {.struct_size = sizeof options,
                                       .deadline_ns = base_clock_ns() + SECOND_NS / 10};
     kvt_load *load = begin(s, &options);
-    assert_int_equal(kvt_load_wait(load, LAYERS, UINT64_MAX), KVT_E_TIMEOUT);
+    assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_E_TIMEOUT);
     kvt_status statuses[ENTRIES];
     assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
     for (uint32_t i = 0; i < ENTRIES; i++)
@@ -260,7 +290,7 @@ static void test_ends_in_the_middle(void **state)
         if (which == 1) {
             kvt_queue_close(s->queue);
             s->queue = NULL;
-            assert_int_equal(kvt_load_wait(load, LAYERS, UINT64_MAX), KVT_E_STATE);
+            assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_E_STATE);
         }
         if (which == 2) {
             kvt_close(s->store);
@@ -290,6 +320,7 @@ static void test_announcements_ascend(void **state)
     teller own = {.last = 0};
     const kvt_load_options options = {.struct_size = sizeof options,
                                       .layers_ahead = LAYERS,
+                                      .deadline_ns = KVT_NO_DEADLINE,
                                       .announced = told,
                                       .announced_context = &own};
     for (int round = 0; round < 20; round++) {
@@ -325,10 +356,15 @@ static void test_bad_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers_in_order),        cmocka_unit_test(test_layers_of_one_side),
-        cmocka_unit_test(test_little_staging),         cmocka_unit_test(test_the_window),
-        cmocka_unit_test(test_failures_stop_no_other), cmocka_unit_test(test_a_silent_device),
-        cmocka_unit_test(test_ends_in_the_middle),     cmocka_unit_test(test_announcements_ascend),
+        cmocka_unit_test(test_layers_in_order),
+        cmocka_unit_test(test_layers_of_one_side),
+        cmocka_unit_test(test_little_staging),
+        cmocka_unit_test(test_the_window),
+        cmocka_unit_test(test_failures_stop_no_other),
+        cmocka_unit_test(test_a_deadline_that_has_passed),
+        cmocka_unit_test(test_a_silent_device),
+        cmocka_unit_test(test_ends_in_the_middle),
+        cmocka_unit_test(test_announcements_ascend),
         cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -358,7 +358,7 @@ static void open_expect_no_store(kvt_store *store)
     const kvt_status got[] = {
         kvt_put(store, &entry, data, sizeof data),
         kvt_get(store, &key, data, sizeof data, NULL),
-        kvt_get_until(store, &key, data, sizeof data, UINT64_MAX, NULL),
+        kvt_get_until(store, &key, data, sizeof data, KVT_NO_DEADLINE, NULL),
         kvt_exists(store, &key),
         kvt_delete(store, &key),
         kvt_predict_loads(store, &key, 1, &seconds),
@@ -373,7 +373,7 @@ static void open_expect_no_store(kvt_store *store)
         kvt_device_stats_at(store, 0, &device),
         kvt_store_device_change(store, "ssd", KVT_DEVICE_RETIRE),
         kvt_store_device_add(store, KVT_TIER_SSD, &config, NULL, 0),
-        kvt_persist(store, UINT64_MAX, NULL),
+        kvt_persist(store, KVT_NO_DEADLINE, NULL),
         kvt_health(store, NULL, 0, &matched, NULL),
         kvt_clear(store, &filter, NULL),
         kvt_describe(store, &key, &description),

@@ -19,14 +19,14 @@ static void test_persist(void **state)
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
     assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
     assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
     uint64_t written = ssd_written(&s);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 0);
     assert_int_equal(ssd_written(&s), written);
     check_budget(&s);
@@ -63,7 +63,7 @@ static void test_persist_beside_faults(void **state)
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
     for (int i = 0; i < DISKS; i++)
         assert_int_equal(tiers_fault_add(s.disks[i].device, &fail), KVT_OK);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_E_IO);
+    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_E_IO);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
     for (int i = 0; i < DISKS; i++)
@@ -71,7 +71,7 @@ static void test_persist_beside_faults(void **state)
     assert_int_equal(support_stats(s.store).copies, 0);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.left, 0);
     site_end(&s);
 }
@@ -139,7 +139,7 @@ static void test_persist_needs_a_catalog(void **state)
     s.options.format = true;
     site_open(&s);
     put_some(&s, 0, 2);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_E_UNSUPPORTED);
     site_end(&s);
 }
 
@@ -183,7 +183,7 @@ static void *run_maintain(void *store)
 static void *run_persist(void *store)
 {
     kvt_persist_info info = {.struct_size = sizeof info};
-    bool whole = kvt_persist(store, UINT64_MAX, &info) == KVT_OK && info.left == 0 &&
+    bool whole = kvt_persist(store, KVT_NO_DEADLINE, &info) == KVT_OK && info.left == 0 &&
                  info.without_room == 0 && support_stats(store).copies == 1;
     return whole ? NULL : store;
 }
@@ -247,7 +247,7 @@ static void test_persist_calls_queued_plans_off(void **state)
     put_some(&s, 0, ENTRIES);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
     assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
@@ -263,13 +263,13 @@ static void test_persist_counts_copies_that_make_way(void **state)
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 12 * RECORD_BYTES);
     put_some(&s, 0, DRAM_ENTRIES);
-    assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     for (uint32_t next = DRAM_ENTRIES; next < 26; next++) {
         assert_int_equal(support_put(s.store, next), KVT_OK);
         for (uint32_t i = 1; i < 4; i++)
             assert_int_equal(support_get(s.store, next - next % i, NULL), KVT_OK);
         if (next % 2 == 0) assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
-        assert_int_equal(kvt_persist(s.store, UINT64_MAX, &info), KVT_OK);
+        assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
         kvt_store_stats stats = support_stats(s.store);
         assert_int_equal(info.left, 0);
         assert_int_equal(stats.policy.entries_by_tier[KVT_TIER_DRAM],
@@ -305,7 +305,7 @@ static _Noreturn void persist_and_die(site *s)
         if (support_put(s->store, i) < 0) _exit(2);
     if (pthread_create(&thread, NULL, run_moves, &self) != 0) _exit(3);
     usleep(3000);
-    if (kvt_persist(s->store, UINT64_MAX, &info) != KVT_OK) _exit(4);
+    if (kvt_persist(s->store, KVT_NO_DEADLINE, &info) != KVT_OK) _exit(4);
     if (info.left + info.without_room != 0) _exit(5);
     kill(getpid(), SIGKILL);
     _exit(6);

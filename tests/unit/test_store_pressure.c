@@ -43,7 +43,8 @@ static kvt_queue *pressed_begin(site *s)
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
                                     .kind = KVT_REQUEST_GET,
                                     .key = support_key(i + 1),
-                                    .view = &views[i]};
+                                    .view = &views[i],
+                                    .deadline_ns = KVT_NO_DEADLINE};
     }
     assert_int_equal(kvt_queue_open(s->store, NULL, &queue), KVT_OK);
     assert_int_equal(kvt_submit(queue, requests, GETS, NULL), KVT_OK);
@@ -59,7 +60,7 @@ static void pressed_end(site *s, kvt_queue *queue)
     for (int i = 0; i < DISKS; i++)
         tiers_fault_clear(s->disks[i].device);
     for (uint32_t seen = 0; seen < GETS;) {
-        assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
+        assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
         size_t count = kvt_drain(queue, done, GETS);
         for (size_t i = 0; i < count; i++)
             assert_int_equal(done[i].status, KVT_OK);

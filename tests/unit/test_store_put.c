@@ -467,7 +467,7 @@ static void test_persist_waits(void **state)
     disk_open(&d, false);
     for (uint32_t i = 0; i < 8; i++)
         assert_int_equal(support_put(d.s.store, i), KVT_OK);
-    assert_int_equal(kvt_persist(d.s.store, UINT64_MAX, &info), KVT_OK);
+    assert_int_equal(kvt_persist(d.s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 8);
     assert_int_equal(info.left, 0);
     assert_int_equal(tiers_fault_add(d.s.fault.device, &hang_writes), KVT_OK);

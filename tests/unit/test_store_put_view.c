@@ -85,7 +85,7 @@ static void check_gets(kvt_store *store, uint32_t number)
         engine_pool pool;
         kvt_get_info info = {.struct_size = sizeof info};
         assert_true(engine_pool_open(&pool, &engine_views[i], &support_layout, 1, FILL));
-        assert_int_equal(kvt_get_view(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
+        assert_int_equal(kvt_get_view(store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_OK);
         assert_int_equal(info.tokens_kept, support_layout.tokens);
         assert_int_equal(info.tier, KVT_TIER_DRAM);
         pool_walk(&pool, number, true);
@@ -186,7 +186,7 @@ static void test_opaque_entries_are_one_run(void **state)
     for (uint32_t turn = 0; turn < 2; turn++) {
         memset(got, FILL, sizeof got);
         view = kvt_view_packed(&entry.layout, got);
-        assert_int_equal(kvt_get_view(s.store, &entry.key, &view, UINT64_MAX, NULL), KVT_OK);
+        assert_int_equal(kvt_get_view(s.store, &entry.key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
         assert_memory_equal(got, data, BYTES);
         assert_int_equal(got[BYTES], FILL);
         assert_int_equal(kvt_flush(s.store), KVT_OK);
@@ -205,7 +205,7 @@ static void test_bad_views_are_refused_untouched(void **state)
     assert_int_equal(pool.view.tokens_per_block, 16);
     const kvt_key key = support_key(1);
     kvt_get_info info = {.struct_size = sizeof info};
-    assert_int_equal(kvt_get_view(s.store, &key, &pool.view, UINT64_MAX, &info), KVT_MISS);
+    assert_int_equal(kvt_get_view(s.store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_MISS);
     assert_int_equal(support_stats(s.store).misses, 1);
     kvt_view bad = pool.view;
     bad.block_count = 1;
@@ -213,22 +213,24 @@ static void test_bad_views_are_refused_untouched(void **state)
     assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     for (uint32_t turn = 0; turn < 2; turn++) {
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, UINT64_MAX, &info), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
         bad.block_count = pool.view.block_count;
         bad.base_bytes[0]--;
         pool.blocks[1] = (uint32_t)(2 * pool.used);
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, UINT64_MAX, &info), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
         bad.base_bytes[0]++;
         pool.blocks[1] = pool.blocks[0];
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, UINT64_MAX, &info), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
         bad.memory = 1;
-        assert_int_equal(kvt_get_view(s.store, &key, &bad, UINT64_MAX, &info), KVT_E_UNSUPPORTED);
+        assert_int_equal(kvt_get_view(s.store, &key, &bad, KVT_NO_DEADLINE, &info),
+                         KVT_E_UNSUPPORTED);
         bad = pool.view;
         bad.block_count = 1;
         assert_int_equal(kvt_flush(s.store), KVT_OK);
     }
-    assert_int_equal(kvt_get_view(s.store, &key, NULL, UINT64_MAX, &info), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_get_view(s.store, NULL, &pool.view, UINT64_MAX, NULL), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_get_view(s.store, &key, NULL, KVT_NO_DEADLINE, &info), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_get_view(s.store, NULL, &pool.view, KVT_NO_DEADLINE, NULL),
+                     KVT_E_ARGUMENT);
     assert_int_equal(kvt_put_view(s.store, NULL, &pool.view), KVT_E_ARGUMENT);
     for (uint64_t k = 0; k < pool.pool_bytes; k++)
         assert_int_equal(((uint8_t *)pool.memory[0])[k], FILL);

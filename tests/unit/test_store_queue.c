@@ -83,6 +83,7 @@ static kvt_request request_of(uint32_t kind, uint32_t number)
                          .key = support_key(number),
                          .view = moves ? &views[at] : NULL,
                          .entry = kind == KVT_REQUEST_PUT ? &entries[at] : NULL,
+                         .deadline_ns = KVT_NO_DEADLINE,
                          .user = 1000 + number};
 }
 
@@ -277,7 +278,7 @@ static void test_a_silent_device(void **state)
     /* Other entries: reads of the first ones still lie with the device. */
     uint64_t batch = 0;
     for (uint32_t i = 0; i < 8; i++)
-        requests[i].deadline_ns = 0;
+        requests[i].deadline_ns = KVT_NO_DEADLINE;
     assert_int_equal(kvt_submit(queue, requests, 8, &batch), KVT_OK);
     kvt_queue_stats stats = {.struct_size = sizeof stats};
     do
@@ -296,6 +297,39 @@ static void test_a_silent_device(void **state)
         assert_int_equal((unsigned char)buffers[i], 0xee);
     kvt_queue_close(queue);
     kvt_close(store);
+}
+
+/* A deadline bounds the waiting alone. Long past, it starts no device, and what needs none is
+ * carried out: gets of entries in memory, lookups, uses, deletes, puts for which there is room. */
+static void test_deadlines_that_have_passed(void **state)
+{
+    (void)state;
+    support_fault fault;
+    kvt_device_config device;
+    for (int memory = 0; memory < 2; memory++) {
+        kvt_store *store = memory ? open_memory() : open_device(&fault, &device);
+        kvt_queue *queue = open_queue(store, 1, 0);
+        const uint32_t kinds[] = {KVT_REQUEST_PUT, KVT_REQUEST_EXISTS, KVT_REQUEST_TOUCH,
+                                  KVT_REQUEST_GET, KVT_REQUEST_DELETE};
+        for (uint32_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+            kvt_request request = request_of(kinds[i], 1);
+            kvt_completion done = {.struct_size = sizeof done};
+            bool read = kinds[i] == KVT_REQUEST_GET, missed = read && !memory;
+            request.deadline_ns = i % 2;
+            if (kinds[i] == KVT_REQUEST_PUT) support_fill(1, buffers + SUPPORT_ENTRY_BYTES);
+            if (read && memory) assert_int_equal(kvt_flush(store), KVT_OK);
+            assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+            assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+            assert_int_equal(kvt_drain(queue, &done, 1), 1);
+            assert_int_equal(done.status, missed ? KVT_MISS : KVT_OK);
+            assert_int_equal(done.timed_out, missed);
+        }
+        kvt_queue_stats stats = {.struct_size = sizeof stats};
+        assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+        assert_int_equal(stats.device_reads, 0);
+        kvt_queue_close(queue);
+        kvt_close(store);
+    }
 }
 
 /* A close in the middle, of the queue or of the store, ends everything. */
@@ -537,12 +571,12 @@ static void test_get_prefix(void **state)
         if (i != 150) assert_int_equal(support_put(store, i), KVT_OK);
     }
     memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
-    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, UINT64_MAX, &loaded), KVT_OK);
+    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded), KVT_OK);
     assert_int_equal(loaded, 150);
     expect_bytes(0, 150);
     assert_int_equal((unsigned char)buffers[150 * SUPPORT_ENTRY_BYTES], 0xee);
     views[20].base_bytes[0] = 64;
-    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, UINT64_MAX, &loaded),
+    assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded),
                      KVT_E_ARGUMENT);
     assert_int_equal(loaded, 20);
     const tiers_fault_rule hang = {
@@ -552,10 +586,12 @@ static void test_get_prefix(void **state)
     assert_int_equal(kvt_get_prefix(store, keys, pointers, 10, soon_ns, &loaded), KVT_OK);
     assert_int_equal(loaded, 5);
     tiers_fault_clear(fault.device);
-    assert_int_equal(kvt_get_prefix(store, &keys[150], pointers, 5, UINT64_MAX, &loaded), KVT_OK);
+    assert_int_equal(kvt_get_prefix(store, &keys[150], pointers, 5, KVT_NO_DEADLINE, &loaded),
+                     KVT_OK);
     assert_int_equal(loaded, 0);
-    assert_int_equal(kvt_get_prefix(store, NULL, NULL, 0, UINT64_MAX, &loaded), KVT_OK);
-    assert_int_equal(kvt_get_prefix(store, keys, NULL, 1, UINT64_MAX, &loaded), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_get_prefix(store, NULL, NULL, 0, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_int_equal(kvt_get_prefix(store, keys, NULL, 1, KVT_NO_DEADLINE, &loaded),
+                     KVT_E_ARGUMENT);
     kvt_close(store);
 }
 
@@ -648,6 +684,7 @@ static void *push(void *argument)
             requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
                                         .kind = KVT_REQUEST_EXISTS,
                                         .key = support_key((own->seed >> 8) % 40)};
+            requests[i].deadline_ns = KVT_NO_DEADLINE;
             if (own->seed % 4 != 0) continue;
             requests[i].kind = own->seed % 8 != 0 ? KVT_REQUEST_GET : KVT_REQUEST_DELETE;
             requests[i].view = requests[i].kind == KVT_REQUEST_GET ? &places[i] : NULL;
@@ -727,6 +764,7 @@ int main(void)
         cmocka_unit_test(test_bad_neighbours),
         cmocka_unit_test(test_the_depth_bounds_what_is_accepted),
         cmocka_unit_test(test_a_silent_device),
+        cmocka_unit_test(test_deadlines_that_have_passed),
         cmocka_unit_test(test_close_with_reads_in_flight),
         cmocka_unit_test(test_joined_reads),
         cmocka_unit_test(test_little_staging),

@@ -196,7 +196,8 @@ static void views_of_one_side_are_stored(void **state)
             }
             pool_free(&p);
             pool_make(&p, i, i + 3);
-            assert_int_equal(kvt_get_view(store, &entry.key, &p.view, UINT64_MAX, NULL), KVT_OK);
+            assert_int_equal(kvt_get_view(store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL),
+                             KVT_OK);
             for (uint32_t b = 0; b < 12; b++)
                 memcpy(again + b * block, pool_block(&p, b / 6, b % 6, block), block);
             assert_memory_equal(again, data, bytes);
