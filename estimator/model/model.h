@@ -159,12 +159,18 @@ enum {
 
 typedef struct tokenizer tokenizer;
 
-/* Reads a vocabulary; `vocab` is how many pieces it must have, 0 for as many as there are.
- * KVT_OK; KVT_E_CORRUPT (message says where); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY. */
+/*
+ * Reads a vocabulary; `vocab` is how many pieces it must have, 0 for as many as there are. A path
+ * that ends in .json is a tokenizer.json of the tokenizers package with byte-level BPE: it decodes
+ * (its added tokens, such as those of a chat format, give nothing) and does not encode.
+ * KVT_OK; KVT_E_CORRUPT (message says where); KVT_E_PARSE (no JSON); KVT_E_UNSUPPORTED (JSON of
+ * another kind of tokenizer); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
+ */
 KVT_NODISCARD kvt_status tokenizer_open(const char *path, uint32_t vocab, tokenizer **tokenizer_out,
                                         char *message, size_t message_size);
 void tokenizer_close(tokenizer *tokens); /* NULL is allowed */
 uint32_t tokenizer_vocab(const tokenizer *tokens);
+bool tokenizer_encodes(const tokenizer *tokens);
 
 /* The most ids that a text of `bytes` bytes can become, begin token and leading blank included. */
 static inline size_t tokenizer_bound(size_t bytes)
@@ -176,13 +182,15 @@ static inline size_t tokenizer_bound(size_t bytes)
  * Encodes any bytes: the begin token, the piece for a leading blank (unless the text is empty), one
  * piece per UTF-8 character or bytes where a character has none; then the adjacent pair whose
  * joined piece has the highest score, the leftmost of equals, is merged until no pair has one.
- * ids_out has room for tokenizer_bound(bytes). KVT_OK or KVT_E_MEMORY.
+ * ids_out has room for tokenizer_bound(bytes). KVT_OK; KVT_E_UNSUPPORTED (it only decodes);
+ * KVT_E_MEMORY.
  */
 KVT_NODISCARD kvt_status tokenizer_encode(const tokenizer *tokens, const char *text, size_t bytes,
                                           uint32_t *ids_out, size_t *count_out);
 
 /* Decodes ids into bytes, without a terminator; begin and end tokens give nothing, and the blank
- * that encoding puts first in a text (after a begin token, or at the start) is taken away.
+ * that encoding puts first in a text (after a begin token, or at the start) is taken away, unless
+ * the vocabulary is byte-level and has no such blank.
  * KVT_OK; KVT_E_ARGUMENT (an id outside the vocabulary); KVT_E_SPACE (*bytes_out is what is
  * needed). */
 KVT_NODISCARD kvt_status tokenizer_decode(const tokenizer *tokens, const uint32_t *ids,

@@ -72,6 +72,22 @@ KVT_NODISCARD kvt_status model_open_ternary(const char *path, const model_map *m
 KVT_NODISCARD kvt_status model_open_folder(const char *path, model **model_out, char *message,
                                            size_t message_size);
 
+#define TOKENIZER_VOCAB_MAX (1u << 20)
+
+typedef struct tokenizer_piece {
+    const uint8_t *bytes;
+    uint32_t length;
+    uint32_t id;
+    float score;
+} tokenizer_piece;
+
+/* The pieces of a tokenizer.json by id, and what they point into; both are freed by the caller,
+ * failed or not. `vocab` and the statuses are those of tokenizer_open. */
+KVT_NODISCARD kvt_status tokenizer_json_read(const char *path, const model_map *map, uint32_t vocab,
+                                             tokenizer_piece **pieces_out, uint32_t *count_out,
+                                             uint8_t **bytes_out, char *message,
+                                             size_t message_size);
+
 /* Buffers of the forward pass; grown to the largest request so far. */
 struct model_session {
     const model *m;

@@ -4,29 +4,21 @@
  * list and the possible merges in a heap, so a text of n bytes takes O(n log n); the order of
  * merges is that of repeatedly scanning for the best pair. Thread rule: model.h.
  */
-#include "estimator/model/model.h"
-#include "estimator/model/whole_file.h"
+#include "estimator/model/model_internal.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define TOKENIZER_VOCAB_MAX (1u << 20)
-#define TOKENIZER_NONE      UINT32_MAX
-
-typedef struct tokenizer_piece {
-    const uint8_t *bytes;
-    uint32_t length;
-    uint32_t id;
-    float score;
-} tokenizer_piece;
+#define TOKENIZER_NONE UINT32_MAX
 
 struct tokenizer {
     model_map map;
     uint32_t vocab;
     tokenizer_piece *pieces;  /* by id */
-    tokenizer_piece *ordered; /* by bytes, of equals the lowest id first */
+    tokenizer_piece *ordered; /* by bytes, of equals the lowest id first; NULL: it only decodes */
+    uint8_t *bytes;           /* of the pieces, where they are not the mapped file's; or NULL */
 };
 
 /* One symbol of the text being encoded; ends of the list are TOKENIZER_NONE. */
@@ -112,6 +104,12 @@ static const char *tokenizer_walk(const model_map *map, tokenizer_piece *pieces,
     return *count < TOKENIZER_PIECE_FIRST ? "fewer pieces than bytes" : NULL;
 }
 
+static bool tokenizer_is_json(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 5 && strcmp(path + length - 5, ".json") == 0;
+}
+
 kvt_status tokenizer_open(const char *path, uint32_t vocab, tokenizer **tokenizer_out,
                           char *message, size_t message_size)
 {
@@ -120,6 +118,13 @@ kvt_status tokenizer_open(const char *path, uint32_t vocab, tokenizer **tokenize
     if (tokens == NULL) return KVT_E_MEMORY;
     kvt_status status = model_map_open(path, &tokens->map, message, message_size);
     if (status != KVT_OK) goto out;
+    if (tokenizer_is_json(path)) {
+        status = tokenizer_json_read(path, &tokens->map, vocab, &tokens->pieces, &tokens->vocab,
+                                     &tokens->bytes, message, message_size);
+        if (status != KVT_OK) goto out;
+        *tokenizer_out = tokens;
+        return KVT_OK;
+    }
     const char *wrong = tokenizer_walk(&tokens->map, NULL, &tokens->vocab);
     if (wrong == NULL && vocab != 0 && vocab != tokens->vocab) wrong = "another number of pieces";
     if (wrong != NULL) {
@@ -148,7 +153,13 @@ void tokenizer_close(tokenizer *tokens)
     model_map_close(&tokens->map);
     free(tokens->pieces);
     free(tokens->ordered);
+    free(tokens->bytes);
     free(tokens);
+}
+
+bool tokenizer_encodes(const tokenizer *tokens)
+{
+    return tokens->ordered != NULL;
 }
 
 uint32_t tokenizer_vocab(const tokenizer *tokens)
@@ -269,6 +280,7 @@ kvt_status tokenizer_encode(const tokenizer *tokens, const char *text, size_t by
                             uint32_t *ids_out, size_t *count_out)
 {
     *count_out = 0;
+    if (!tokenizer_encodes(tokens)) return KVT_E_UNSUPPORTED;
     if (bytes >= TOKENIZER_NONE / 4) return KVT_E_MEMORY;
     /* A merge removes a symbol and adds at most two candidates: 3 per symbol are enough. */
     tokenizer_work work = {.tokens = tokens,
@@ -295,11 +307,19 @@ kvt_status tokenizer_encode(const tokenizer *tokens, const char *text, size_t by
 kvt_status tokenizer_decode(const tokenizer *tokens, const uint32_t *ids, size_t count,
                             char *text_out, size_t capacity, size_t *bytes_out)
 {
+    const bool byte_level = tokens->bytes != NULL;
     bool at_start = true;
     size_t bytes = 0;
     *bytes_out = 0;
     for (size_t i = 0; i < count; i++) {
         if (ids[i] >= tokens->vocab) return KVT_E_ARGUMENT;
+        if (byte_level) {
+            const tokenizer_piece *piece = &tokens->pieces[ids[i]];
+            if (piece->length <= capacity && bytes <= capacity - piece->length)
+                memcpy(text_out + bytes, piece->bytes, piece->length);
+            bytes += piece->length;
+            continue;
+        }
         if (ids[i] == TOKENIZER_BEGIN || ids[i] == TOKENIZER_END) {
             at_start = true;
             continue;
