@@ -21,11 +21,21 @@ typedef struct evaluate_question {
     size_t first, answer, end;
 } evaluate_question;
 
+/* A text that comes as token ids (docs/PROFILE.md has the format), in one block of memory. */
+typedef struct evaluate_tokens {
+    const uint32_t *ids; /* [count]: context and continuation, then [recall_count] of recall */
+    uint32_t count;
+    uint32_t recall_count;  /* 0: no passage is to be recalled */
+    uint32_t recall_scored; /* the last ones of them */
+    uint64_t document;      /* checksum of its name; 0: it has none */
+} evaluate_tokens;
+
 /* What a text says about itself; zero: nothing, it is one of many that follow each other. */
 typedef struct evaluate_marks {
-    size_t context; /* bytes before the questions */
+    size_t context; /* bytes, or tokens, before the questions */
     evaluate_question *questions;
     size_t count;
+    evaluate_tokens *tokens; /* NULL: the text is a text, and offsets are bytes; else tokens */
 } evaluate_marks;
 
 typedef struct evaluate_texts {
@@ -37,13 +47,22 @@ typedef struct evaluate_texts {
 /*
  * The lines of a JSONL file: their "text" members, or "context" or "input" where these are strings.
  * A "text" with a number as "context" has that many bytes of context, and "questions", each
- * [first, answer, end] in bytes, ascending. Reads `path`, or `path`.zst when there is no `path`,
- * and repairs every text without a context. KVT_OK; KVT_E_PARSE (the message names the line);
+ * [first, answer, end] in bytes, ascending. A line with "tokens" is an entry in token ids, and its
+ * text is empty. Reads `path`, or `path`.zst when there is no `path`, and repairs every text
+ * without a context. KVT_OK; KVT_E_PARSE (the message names the line);
  * KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
  */
 KVT_NODISCARD kvt_status evaluate_texts_read(const char *path, evaluate_texts *texts_out,
                                              char *message, size_t message_size);
 void evaluate_texts_free(evaluate_texts *texts);
+
+/*
+ * Ids, recall and document of one line, an object with "tokens"; free() gives them back. KVT_OK;
+ * KVT_E_PARSE (*wrong_out says what); KVT_E_MEMORY.
+ */
+struct json_t;
+KVT_NODISCARD kvt_status evaluate_tokens_read(const struct json_t *line,
+                                              evaluate_tokens **tokens_out, const char **wrong_out);
 
 /* Replaces typographic quotes and dashes that were read as cp1252 and written as UTF-8 by the ASCII
  * characters that they stand for, in place. A closing quote lost its last byte on the way. */

@@ -82,13 +82,19 @@ static bool evaluate_question_read(const json_t *value, size_t from, size_t byte
     return from <= at[0] && at[0] < at[1] && at[1] < at[2];
 }
 
-/* The context's bytes and the questions of one line. KVT_E_PARSE when they are not within the text.
- */
+static void evaluate_marks_free(evaluate_marks *marks)
+{
+    free(marks->questions);
+    free(marks->tokens);
+    *marks = (evaluate_marks){.context = 0};
+}
+
+/* The context's bytes (or tokens) and the questions of one line. KVT_E_PARSE when they are not
+ * within the text. */
 static kvt_status evaluate_marks_read(const json_t *root, size_t bytes, evaluate_marks *marks)
 {
     const json_t *context = json_object_get(root, "context");
     const json_t *questions = json_object_get(root, "questions");
-    *marks = (evaluate_marks){0, NULL, 0};
     if (!json_is_integer(context)) return KVT_OK;
     json_int_t offset = json_integer_value(context);
     if (offset < 1 || (size_t)offset >= bytes) return KVT_E_PARSE;
@@ -101,7 +107,6 @@ static kvt_status evaluate_marks_read(const json_t *root, size_t bytes, evaluate
         evaluate_question *question = &marks->questions[marks->count];
         if (!evaluate_question_read(json_array_get(questions, marks->count), from, bytes,
                                     question)) {
-            free(marks->questions);
             return KVT_E_PARSE;
         }
         from = question->end;
@@ -109,22 +114,40 @@ static kvt_status evaluate_marks_read(const json_t *root, size_t bytes, evaluate
     return KVT_OK;
 }
 
+/* The text of a line; of one with token ids none, and its ids in the marks. */
+static kvt_status evaluate_text_find(csv_input *input, const json_t *root, const char **text,
+                                     evaluate_marks *marks)
+{
+    static const char *const members[] = {"text", "context", "input"};
+    const char *wrong = "no string \"text\", \"context\" or \"input\"";
+    *text = NULL;
+    if (json_object_get(root, "tokens") != NULL) {
+        kvt_status status = evaluate_tokens_read(root, &marks->tokens, &wrong);
+        if (status == KVT_OK) *text = "";
+        return status == KVT_E_PARSE ? csv_fail(input, wrong) : status;
+    }
+    for (size_t i = 0; i < 3 && (*text == NULL || *text[0] == '\0'); i++)
+        *text = json_string_value(json_object_get(root, members[i]));
+    return *text != NULL ? KVT_OK : csv_fail(input, wrong);
+}
+
 static kvt_status evaluate_line_read(csv_input *input, const json_t *root, evaluate_texts *texts,
                                      size_t *capacity)
 {
-    static const char *const members[] = {"text", "context", "input"};
-    const char *text = NULL;
-    evaluate_marks marks;
-    for (size_t i = 0; i < 3 && (text == NULL || text[0] == '\0'); i++)
-        text = json_string_value(json_object_get(root, members[i]));
-    if (text == NULL) return csv_fail(input, "no string \"text\", \"context\" or \"input\"");
-    kvt_status status = evaluate_marks_read(root, strlen(text), &marks);
+    const char *text;
+    evaluate_marks marks = {.context = 0};
+    kvt_status status = evaluate_text_find(input, root, &text, &marks);
+    if (status != KVT_OK) return status;
+    const bool ids = marks.tokens != NULL;
+    const size_t size = ids ? marks.tokens->count : strlen(text);
+    status = evaluate_marks_read(root, size, &marks);
+    /* Ids say what is their context, and two tokens follow it at least. */
+    if (status == KVT_OK && ids && (marks.context == 0 || marks.context + 2 > size))
+        status = KVT_E_PARSE;
     if (status == KVT_E_PARSE)
-        return csv_fail(input, "\"context\" or \"questions\" do not fit the text");
-    if (status == KVT_OK) {
-        status = evaluate_texts_add(texts, capacity, text, marks);
-        if (status != KVT_OK) free(marks.questions);
-    }
+        status = csv_fail(input, "\"context\" or \"questions\" do not fit the text");
+    if (status == KVT_OK) status = evaluate_texts_add(texts, capacity, text, marks);
+    if (status != KVT_OK) evaluate_marks_free(&marks);
     return status;
 }
 
@@ -169,7 +192,7 @@ void evaluate_texts_free(evaluate_texts *texts)
 {
     for (size_t i = 0; i < texts->count; i++) {
         free(texts->texts[i]);
-        free(texts->marks[i].questions);
+        evaluate_marks_free(&texts->marks[i]);
     }
     free(texts->texts);
     free(texts->marks);

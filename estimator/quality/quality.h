@@ -55,6 +55,11 @@ typedef struct quality_entry {
     uint32_t context_tokens, continuation_tokens;
     const quality_question *questions; /* within the continuation */
     uint32_t question_count;
+    /* Another continuation of the context, which gives a passage of it word for word: its last
+     * recall_scored tokens are scored. NULL: none. */
+    const uint32_t *recall;
+    uint32_t recall_tokens, recall_scored;
+    uint64_t document; /* equal where entries were cut from one document; 0: not known */
 } quality_entry;
 
 typedef struct quality_entries {
@@ -66,10 +71,11 @@ typedef struct quality_entries {
 } quality_entries;
 
 /*
- * Texts that say what is their context (docs/PROFILE.md has the format) are one entry each, cut as
- * they say; all others are joined, and cut to context_tokens + continuation_tokens as
- * evaluate_set_make does. At most `limit` entries. KVT_OK; KVT_E_ARGUMENT (no entry: the message
- * says why); what evaluate_texts_read gives.
+ * Texts that say what is their context (docs/PROFILE.md has the formats, in bytes and in token ids)
+ * are one entry each, cut as they say; all others are joined, and cut to context_tokens +
+ * continuation_tokens as evaluate_set_make does. At most `limit` entries. `tokens` may be NULL, or
+ * one that only decodes, where all texts come as ids. KVT_OK; KVT_E_ARGUMENT (no entry, or a text
+ * that cannot be encoded: the message says why); what evaluate_texts_read gives.
  */
 KVT_NODISCARD kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
                                               const tokenizer *tokens, uint32_t context_tokens,
@@ -216,8 +222,9 @@ typedef struct quality_model {
     profile_model facts;
 } quality_model;
 
-/* name NULL: from the model's path; tokenizer NULL: tokenizer.bin in the model's folder. What
- * model_open and tokenizer_open give; KVT_E_ARGUMENT (a path that is too long). */
+/* name NULL: from the model's path; tokenizer NULL: tokenizer.bin in the model's folder, or
+ * tokenizer.json where there is none. What model_open and tokenizer_open give; KVT_E_ARGUMENT (a
+ * path that is too long). */
 KVT_NODISCARD kvt_status quality_model_open(const char *path, const char *tokenizer_path,
                                             const char *name, quality_model *measured_out,
                                             char *message, size_t message_size);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_entries.c - evaluation entries from texts: those that say what is their context and what
- * is asked about it are entries of their own, all others are joined and cut.
+ * is asked about it, in bytes or in tokens, are entries of their own; all others are joined and
+ * cut.
  *
  * Thread rule: see quality.h.
  */
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Grows by parts; entries point into these once all have been read. */
 typedef struct entries_work {
@@ -159,6 +161,35 @@ static kvt_status entries_add_asked(entries_work *work, size_t index)
     return KVT_OK;
 }
 
+/* ---- texts as token ids ---- */
+
+static kvt_status entries_add_ids(entries_work *work, size_t index)
+{
+    const evaluate_marks *marks = &work->texts.marks[index];
+    const evaluate_tokens *tokens = marks->tokens;
+    const size_t all = (size_t)tokens->count + tokens->recall_count;
+    quality_entry entry = {.context_tokens = (uint32_t)marks->context,
+                           .continuation_tokens = tokens->count - (uint32_t)marks->context,
+                           .recall_tokens = tokens->recall_count,
+                           .recall_scored = tokens->recall_scored,
+                           .document = tokens->document};
+    kvt_status status = entries_grow_ids(work, all);
+    uint32_t *places = calloc(3 * marks->count + 1, sizeof *places);
+    if (places == NULL) status = KVT_E_MEMORY;
+    for (size_t i = 0; status == KVT_OK && i < marks->count; i++) {
+        places[3 * i] = (uint32_t)marks->questions[i].first;
+        places[3 * i + 1] = (uint32_t)marks->questions[i].answer;
+        places[3 * i + 2] = (uint32_t)marks->questions[i].end;
+    }
+    if (status == KVT_OK) status = entries_add_questions(work, marks, places, &entry);
+    free(places);
+    if (status != KVT_OK) return status;
+    memcpy(work->ids + work->id_count, tokens->ids, all * sizeof *work->ids);
+    work->id_count += all;
+    work->entries[work->count++] = entry;
+    return KVT_OK;
+}
+
 /* ---- texts without ---- */
 
 static kvt_status entries_add_joined(entries_work *work, uint32_t context, uint32_t continuation)
@@ -192,9 +223,12 @@ static uint64_t entries_digest(const entries_work *work)
         checksum_of(work->ids, work->id_count * sizeof *work->ids),
         checksum_of(work->questions, work->question_count * sizeof *work->questions), 0};
     for (uint32_t i = 0; i < work->count; i++) {
-        const uint32_t cut[2] = {work->entries[i].context_tokens,
-                                 work->entries[i].continuation_tokens};
-        uint64_t link[2] = {parts[2], checksum_of(cut, sizeof cut)};
+        const quality_entry *entry = &work->entries[i];
+        const uint32_t cut[4] = {entry->context_tokens, entry->continuation_tokens,
+                                 entry->recall_tokens, entry->recall_scored};
+        /* What came without a passage to recall keeps the digest that it always had. */
+        size_t bytes = entry->recall_tokens == 0 ? 2 * sizeof cut[0] : sizeof cut;
+        uint64_t link[2] = {parts[2], checksum_of(cut, bytes)};
         parts[2] = checksum_of(link, sizeof link);
     }
     return checksum_of(parts, sizeof parts);
@@ -210,6 +244,8 @@ static void entries_finish(entries_work *work, quality_entries *out)
         entry->tokens = ids;
         entry->questions = questions;
         ids += (size_t)entry->context_tokens + entry->continuation_tokens;
+        entry->recall = entry->recall_tokens > 0 ? ids : NULL;
+        ids += entry->recall_tokens;
         questions += entry->question_count;
     }
     *out = (quality_entries){work->entries, work->count, entries_digest(work), work->ids,
@@ -222,6 +258,20 @@ void quality_entries_free(quality_entries *entries)
     free(entries->tokens);
     free(entries->questions);
     *entries = (quality_entries){.count = 0};
+}
+
+static kvt_status entries_check_tokenizer(const entries_work *work, char *message,
+                                          size_t message_size)
+{
+    if (work->tokens != NULL && tokenizer_encodes(work->tokens)) return KVT_OK;
+    for (size_t i = 0; i < work->texts.count; i++) {
+        if (work->texts.marks[i].tokens != NULL) continue;
+        (void)snprintf(message, message_size,
+                       "text %zu is no list of token ids, and the model's tokenizer only decodes",
+                       i + 1);
+        return KVT_E_ARGUMENT;
+    }
+    return KVT_OK;
 }
 
 kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
@@ -237,12 +287,18 @@ kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
         status = evaluate_texts_read(paths[i], &more, message, message_size);
         if (status == KVT_OK) status = entries_add_texts(&work.texts, &more);
     }
+    if (status == KVT_OK) status = entries_check_tokenizer(&work, message, message_size);
     /* No text gives more than one entry. */
     if (work.limit > work.texts.count) work.limit = (uint32_t)work.texts.count;
     work.entries = calloc((size_t)work.limit + 1, sizeof *work.entries);
     if (work.entries == NULL) status = KVT_E_MEMORY;
-    for (size_t i = 0; status == KVT_OK && i < work.texts.count && work.count < work.limit; i++)
-        if (work.texts.marks[i].context > 0) status = entries_add_asked(&work, i);
+    for (size_t i = 0; status == KVT_OK && i < work.texts.count && work.count < work.limit; i++) {
+        if (work.texts.marks[i].tokens != NULL) {
+            status = entries_add_ids(&work, i);
+        } else if (work.texts.marks[i].context > 0) {
+            status = entries_add_asked(&work, i);
+        }
+    }
     if (status == KVT_OK && work.count < work.limit)
         status = entries_add_joined(&work, context_tokens, continuation_tokens);
     evaluate_texts_free(&work.texts);
@@ -396,6 +452,15 @@ kvt_status quality_model_open(const char *path, const char *tokenizer_path, cons
     kvt_status status = model_open(path, &measured->weights, message, message_size);
     if (status != KVT_OK) return status;
     int length = snprintf(beside, sizeof beside, "%s/tokenizer.bin", path);
+    if (access(beside, F_OK) != 0) {
+        int other = snprintf(beside, sizeof beside, "%s/tokenizer.json", path);
+        /* Where neither is there the message names the first. */
+        if (access(beside, F_OK) == 0) {
+            length = other;
+        } else {
+            length = snprintf(beside, sizeof beside, "%s/tokenizer.bin", path);
+        }
+    }
     if (tokenizer_path == NULL && (length < 0 || (size_t)length >= sizeof beside)) {
         status = KVT_E_ARGUMENT;
     } else {
