@@ -106,6 +106,10 @@ typedef enum codecs_way {
 
 codecs_way codecs_made_from(kvt_variant from, kvt_variant to);
 
+/* Tokens at the front of an entry that its record in this variant stores raw when no extras are
+ * given: those below KVT_SINK_TOKENS of the chain. 0 for exact variants. */
+uint32_t codecs_sink_tokens(kvt_variant variant, uint32_t first_position, uint32_t tokens);
+
 /* Bytes of the head of a record of this layout and variant: header slots and tables. 0 for a
  * variant that the layout does not have. */
 uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant);

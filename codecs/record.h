@@ -44,7 +44,17 @@ typedef enum kvt_drop_method {
 enum { KVT_ENTROPY_SYMBOLS = 256 };
 
 /*
- * Parameters that do not fit into a variant; NULL everywhere means that all are zero.
+ * The first tokens of a chain, which every lossy record stores raw unless the caller's extras say
+ * otherwise. Attention rests on them: an error in these few costs more than one in all others
+ * (docs/BENCHMARKS.md). spec.first_position decides which tokens of an entry they are; an entry
+ * that begins at this position or later has none.
+ */
+#define KVT_SINK_TOKENS 4u
+
+/*
+ * Parameters that do not fit into a variant. NULL means KVT_SINK_TOKENS raw tokens at the start of
+ * the chain, in lossy variants, and all others zero; extras that are given count as they are, but
+ * after a drop stage, which keeps those tokens itself, they are stored raw always.
  * New fields are added at the end; struct_size says which are present. Fields that a library does
  * not know must be zero (else KVT_E_UNSUPPORTED).
  */
@@ -153,7 +163,7 @@ KVT_NODISCARD kvt_status kvt_record_drop_planes(void *record, uint64_t bytes, kv
  * or both. Its codes are those of the present record divided by 3, to the nearest integer, which
  * are the codes of encoding the elements themselves at that step; no error stacks. So it is byte
  * for byte the record that kvt_record_encode makes at `variant` (with tables of its own codes), as
- * long as the same matrices are stored raw: one that is raw here stays raw.
+ * long as the same matrices and tokens are stored raw: what is raw here stays raw.
  *   target   capacity bytes, aligned to 64, apart from the record; the present record's
  *            bytes are enough room in practice, kvt_record_bound always is
  *   scratch  as kvt_record_bound says for the record's spec, aligned to 64

@@ -27,13 +27,15 @@ static kvt_status record_plan_levels(record_plan *plan, const kvt_codec_extras *
     return KVT_OK;
 }
 
-/* Which tokens of each side are stored raw: sinks and window of the chain, and the codec's own. */
+/* Which tokens of each side are stored raw: sinks and window of the chain, and the codec's own.
+ * What a drop stage keeps begins with the sinks, so the same number of rows lies in front. */
 static void record_plan_raw_tokens(record_plan *plan, const kvt_record_spec *spec,
-                                   const kvt_codec_extras *extras, uint32_t tokens)
+                                   const kvt_codec_extras *extras, bool dropped, uint32_t tokens)
 {
     record_extension *extension = &plan->extension;
     const uint64_t first = spec->first_position;
-    const uint32_t sinks = extras != NULL ? extras->sink_tokens : 0;
+    const bool usual = extras == NULL || dropped;
+    const uint32_t sinks = usual ? KVT_SINK_TOKENS : extras->sink_tokens;
     const uint64_t recent = extras != NULL ? extras->recent_tokens : 0;
     const uint64_t chain = extension->chain_tokens;
     extension->head_tokens = record_overlap(0, sinks, first, tokens);
@@ -97,7 +99,7 @@ kvt_status record_plan_spec(record_plan *plan, const kvt_record_spec *spec,
     uint64_t chain = extras != NULL && extras->chain_tokens != 0 ? extras->chain_tokens : end;
     const bool dropped = variant.mode >> 8 != 0;
     plan->parts = (plan->codec->flags & KVT_CODEC_FLAG_PARTS) != 0;
-    /* A drop stage has its own sinks and window. */
+    /* A drop stage keeps the usual sinks and its own window. */
     if ((!plan->parts || dropped) && !record_extras_are_none(extras)) return KVT_E_UNSUPPORTED;
     status = record_check_counts(plan, extras);
     if (status != KVT_OK) return status;
@@ -116,7 +118,7 @@ kvt_status record_plan_spec(record_plan *plan, const kvt_record_spec *spec,
         if (status != KVT_OK) return status;
         plan->extension.level_count = plan->layout.layers;
         plan->extension.chain_tokens = (uint32_t)chain;
-        record_plan_raw_tokens(plan, spec, extras, tokens);
+        record_plan_raw_tokens(plan, spec, extras, dropped, tokens);
     }
     return record_plan_make(plan, variant, tokens);
 }
@@ -168,6 +170,13 @@ kvt_status codecs_raw_record_bytes(const kvt_layout *layout, uint64_t *head_byte
     *head_bytes_out = plan.payload_offset;
     *bytes_out = plan.payload_offset + record_raw_payload(&plan);
     return KVT_OK;
+}
+
+uint32_t codecs_sink_tokens(kvt_variant variant, uint32_t first_position, uint32_t tokens)
+{
+    const kvt_codec *codec = kvt_codec_find(variant.codec);
+    if (codec == NULL || (codec->flags & KVT_CODEC_FLAG_PARTS) == 0) return 0;
+    return record_overlap(0, KVT_SINK_TOKENS, first_position, tokens);
 }
 
 uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant)

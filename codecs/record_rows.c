@@ -6,7 +6,7 @@
 
 #include "drop.h"
 
-enum { ROWS_SINKS = 4, ROWS_LAG = 128 };
+enum { ROWS_SINKS = KVT_SINK_TOKENS, ROWS_LAG = 128 };
 
 static drop_settings rows_settings(kvt_variant variant)
 {

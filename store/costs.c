@@ -252,7 +252,8 @@ kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant varian
                                        .head_dim = 128,
                                        .dtype = KVT_DTYPE_BF16,
                                        .tokens = 256},
-                            .variant = variant};
+                            .variant = variant,
+                            .first_position = KVT_SINK_TOKENS}; /* a share has no sinks in it */
     uint64_t source_bytes, record_bytes, scratch_bytes, written = 0;
     kvt_status status = kvt_layout_bytes(&spec.layout, &source_bytes);
     if (status == KVT_OK) status = kvt_record_bound(&spec, &record_bytes, &scratch_bytes);

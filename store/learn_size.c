@@ -4,9 +4,9 @@
  * layout but for the number of tokens (docs/STORE.md, Learning).
  *
  * A plan reserves a size before the bytes are encoded. A size that is too small costs an encoding
- * in vain, so the estimate is an upper one: the running mean of the share of the source bytes, plus
- * four times the mean distance from it. Of two sizes that come in turn the larger one is planned as
- * soon as every eighth record has it.
+ * in vain, so the estimate is an upper one: the running mean of the share of the source bytes,
+ * without the chain's sinks, which are stored raw, plus four times the mean distance from it. Of
+ * two sizes that come in turn the larger one is planned as soon as every eighth record has it.
  *
  * Where every variant is planned as large as the raw one, only raw records are made, and they say
  * nothing about the others. An estimate is therefore forgotten after as many records of its kind in
@@ -77,8 +77,8 @@ void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant var
 {
     assert(record_bytes > 0 && entry->kind->source_bytes > 0);
     store_learn *learn = store->learn;
-    double head = offer_head_bytes(&entry->kind->layout);
-    double share = ((double)record_bytes - head) / (double)entry->kind->source_bytes;
+    double share =
+        offer_coded_share(&entry->kind->layout, variant, entry->first_position, record_bytes);
     if (isnan(share)) return;
     pthread_mutex_lock(&learn->lock);
     learn_size_kind *kind = size_acquire(learn, entry);

@@ -220,6 +220,7 @@ static kvt_status codec_add_sources(codec_run *run)
 static kvt_status codec_measure_prepare(codec_run *run)
 {
     run->spec.generation = 1;
+    run->spec.first_position = KVT_SINK_TOKENS; /* a share has no sinks in it: offers add them */
     kvt_status status = codec_add_sources(run);
     for (size_t i = 0; status == KVT_OK && i < run->pass_count; i++) {
         status = codec_measure_bounds(run, &run->passes[i]);

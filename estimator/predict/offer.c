@@ -83,10 +83,23 @@ static kvt_status offer_measure(const kvt_layout *layout, offer_size *size)
     return status == KVT_OK ? KVT_OK : KVT_E_ARGUMENT;
 }
 
-double offer_head_bytes(const kvt_layout *layout)
+/* Source bytes of the tokens that a record of the variant stores raw. */
+static double offer_sink_bytes(const kvt_layout *layout, uint64_t source_bytes, kvt_variant variant,
+                               uint32_t first_position)
+{
+    const uint32_t sinks = codecs_sink_tokens(variant, first_position, layout->tokens);
+    return sinks == 0 ? 0.0 : (double)source_bytes / (double)layout->tokens * (double)sinks;
+}
+
+double offer_coded_share(const kvt_layout *layout, kvt_variant variant, uint32_t first_position,
+                         uint64_t record_bytes)
 {
     offer_size size;
-    return offer_measure(layout, &size) == KVT_OK ? (double)size.head_bytes : (double)NAN;
+    if (offer_measure(layout, &size) != KVT_OK) return (double)NAN;
+    const double sinks = offer_sink_bytes(layout, size.source_bytes, variant, first_position);
+    const double coded = (double)size.source_bytes - sinks;
+    if (!(coded > 0)) return (double)NAN;
+    return ((double)record_bytes - (double)size.head_bytes - sinks) / coded;
 }
 
 /* A record is whole grains, and stored raw rather than larger. */
@@ -107,14 +120,16 @@ static bool offer_is_raw(kvt_variant variant)
 }
 
 /* A raw record's size is known exactly; of another variant the share that was learned of such
- * entries counts, or the measured one. */
+ * entries counts, or the measured one, both without the chain's sinks, which are stored raw. */
 static void offer_fill_bytes(const kvt_offer *offer, const offer_size *size,
                              const kvt_codec_curve *curve, uint32_t number, cost_variant *out)
 {
     double share = curve->stored_share;
     bool raw = offer_is_raw(curve->variant);
     if (offer->shares != NULL && !isnan(offer->shares[number])) share = offer->shares[number];
-    double payload = share * (double)size->source_bytes;
+    const double sinks =
+        offer_sink_bytes(&offer->layout, size->source_bytes, curve->variant, offer->first_position);
+    double payload = share * ((double)size->source_bytes - sinks) + sinks;
     out->expected_bytes = raw ? size->raw_bytes : offer_record_bytes(size, payload);
     out->planned_bytes =
         raw ? size->raw_bytes : offer_record_bytes(size, payload * OFFER_SIZE_MARGIN);

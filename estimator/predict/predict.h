@@ -88,8 +88,11 @@ KVT_NODISCARD kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_m
 KVT_NODISCARD kvt_status kvt_offer_describe(const kvt_cost_model *model, kvt_hole_mode holes,
                                             const kvt_offer *offer, kvt_policy_entry *entry_out);
 
-/* Header and table of an entry's record; NAN for a layout that has no record. */
-double offer_head_bytes(const kvt_layout *layout);
+/* What a record's size says of its variant: the share of the source bytes that the payload takes,
+ * without header, table and the chain's sinks, which are stored raw. NAN for a layout that has no
+ * record, and for an entry of sinks alone. */
+double offer_coded_share(const kvt_layout *layout, kvt_variant variant, uint32_t first_position,
+                         uint64_t record_bytes);
 
 /* ---- where one choice stops being faster than another ---- */
 

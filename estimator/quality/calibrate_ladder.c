@@ -196,8 +196,10 @@ kvt_status calibrate_tables_count(calibrate_tables *t, uint32_t tokens, const vo
 kvt_status calibrate_tables_code(calibrate_tables *t, uint32_t tokens, const void *entry)
 {
     kvt_record_spec spec = {.generation = 1, .layout = t->layout, .variant = t->variant};
-    const kvt_codec_extras shared = {
-        .struct_size = sizeof shared, .symbol_counts = t->counts, .count_layers = t->layout.layers};
+    const kvt_codec_extras shared = {.struct_size = sizeof shared,
+                                     .sink_tokens = KVT_SINK_TOKENS, /* as without extras */
+                                     .symbol_counts = t->counts,
+                                     .count_layers = t->layout.layers};
     uint64_t source_bytes, bound, scratch_bytes, bytes;
     kvt_record_info info;
     spec.layout.tokens = tokens;

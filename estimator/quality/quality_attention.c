@@ -354,7 +354,7 @@ kvt_status quality_attention_run(quality_attention *a, kvt_variant variant, bool
     if (status != KVT_OK) return status;
     a->cost.pairs++;
     row_out->present = true;
-    row_out->bits_per_element = a->info.bits_per_element;
+    row_out->bits_per_element = quality_coded_bits(&a->info);
     row_out->physical_bits_per_element = a->info.physical_bits_per_element;
     bool all = a->info.stored_tokens == a->layout.tokens;
     row_out->retained_mass = all ? 1.0 : fmin(sums.mass / (double)sums.queries, 1.0);

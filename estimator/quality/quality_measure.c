@@ -114,7 +114,7 @@ static kvt_status measure_variant(measure_worker *worker, const evaluate_entry *
     evaluate_variant_close(&variant);
     if (status != KVT_OK) return status;
     row->present = true;
-    row->bits_per_element = round_trip->info.bits_per_element;
+    row->bits_per_element = quality_coded_bits(&round_trip->info);
     row->physical_bits_per_element = round_trip->info.physical_bits_per_element;
     row->nmse[0] = round_trip->nmse[0];
     row->nmse[1] = round_trip->nmse[1];

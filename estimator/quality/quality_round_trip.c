@@ -143,6 +143,17 @@ static kvt_status round_trip_encode(quality_round_trip *round_trip, kvt_variant 
     return status == KVT_RAW ? KVT_OK : status;
 }
 
+double quality_coded_bits(const kvt_record_info *info)
+{
+    const kvt_layout *layout = &info->spec.layout;
+    const uint32_t sinks =
+        codecs_sink_tokens(info->spec.variant, info->spec.first_position, layout->tokens);
+    const double share = (double)sinks / (double)layout->tokens;
+    const double raw_bits = 8.0 * (double)kvt_dtype_bytes(layout->dtype);
+    if (sinks == 0 || sinks == layout->tokens) return info->bits_per_element;
+    return (info->bits_per_element - share * raw_bits) / (1.0 - share);
+}
+
 /* Puts the decoded rows of one layer to their tokens. */
 static kvt_status round_trip_expand(quality_round_trip *round_trip, uint32_t layer)
 {

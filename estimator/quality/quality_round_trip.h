@@ -72,6 +72,10 @@ bool quality_variant_drops(kvt_variant variant);
 
 /* ---- attention over one entry, exact and from every variant ---- */
 
+/* Bits an element of a record's payload without the chain's sinks, which are stored raw: what the
+ * variant takes of every other token. Offers add the sinks of an entry that has them. */
+double quality_coded_bits(const kvt_record_info *info);
+
 /*
  * No model runs. The queries attend to one entry's K and V as they are (once per entry) and as
  * every variant gives them back; outputs, the weight on dropped tokens and the strongest token of

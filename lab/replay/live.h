@@ -75,8 +75,9 @@ bool live_matches(uint64_t seed, uint32_t block, const void *data, uint64_t byte
 kvt_offer block_offer(const replay_options *options, uint32_t first_position, uint32_t tokens,
                       uint32_t request_tokens);
 
-/* The options of a block of so many tokens but for the seconds of NONE, which are those of a first
- * block. As kvt_offer_build. */
+/* The options of a block of so many tokens, as all blocks of that length have them but for the
+ * seconds of NONE, which are those of a first block, and for a first block's sinks (KVT_SINK_TOKENS
+ * raw tokens), which are left out. As kvt_offer_build. */
 KVT_NODISCARD kvt_status block_options(const replay_options *options, uint32_t tokens,
                                        kvt_option built[KVT_OPTIONS_MAX], uint32_t *count_out);
 

@@ -5,6 +5,7 @@
  */
 #include "live.h"
 
+#include "codecs/record.h"
 #include "random.h"
 
 #include <string.h>
@@ -110,8 +111,12 @@ kvt_status block_options(const replay_options *options, uint32_t tokens,
                          kvt_option built[KVT_OPTIONS_MAX], uint32_t *count_out)
 {
     kvt_policy_entry entry = {.struct_size = sizeof entry};
-    const kvt_offer offer = block_offer(options, 0, tokens, tokens);
-    kvt_status status = kvt_offer_build(&options->model, options->holes, &offer, built, &entry);
+    const kvt_offer later = block_offer(options, KVT_SINK_TOKENS, tokens, tokens + KVT_SINK_TOKENS);
+    const kvt_offer first = block_offer(options, 0, tokens, tokens);
+    kvt_status status = kvt_offer_build(&options->model, options->holes, &later, built, &entry);
     *count_out = status == KVT_OK ? entry.option_count : 0;
+    if (status == KVT_OK)
+        status = kvt_offer_describe(&options->model, options->holes, &first, &entry);
+    if (status == KVT_OK) built[KVT_OPTION_NONE].load_seconds = entry.recompute_seconds;
     return status;
 }

@@ -105,8 +105,8 @@ static void codecs_see_the_kept_rows_only(void **state)
     for (size_t c = 0; c < sizeof codecs / sizeof codecs[0]; c++) {
         char name[64];
         snprintf(name, sizeof name, "drop:knorm,25+%s", codecs[c]);
-        encoded dropped = make(name, NULL, 0);
-        encoded rows = make("drop:knorm,25", NULL, 0);
+        encoded dropped = make(name, NULL, 1024);
+        encoded rows = make("drop:knorm,25", NULL, 1024);
         kvt_layout layout = whole;
         layout.tokens = (uint32_t)(rows.decoded.bytes / (6 * ROW));
         encoded alone = encoded_make(layout, codecs[c], rows.decoded.data);

@@ -5,6 +5,7 @@
  */
 #include "store_support.h"
 
+#include "codecs/codecs.h"
 #include "estimator/predict/predict.h"
 #include "store/store.h"
 
@@ -169,7 +170,9 @@ static void test_a_size_is_forgotten(void **state)
     while (s.store->costs.variants[at].variant.codec != KVT_CODEC_LOSSLESS)
         assert_true(++at < s.store->costs.variant_count);
     kvt_variant form = s.store->costs.variants[at].variant;
-    uint64_t large = SUPPORT_ENTRY_BYTES + (uint64_t)offer_head_bytes(&kind.layout);
+    uint64_t head, raw_bytes;
+    assert_int_equal(codecs_raw_record_bytes(&kind.layout, &head, &raw_bytes), KVT_OK);
+    uint64_t large = SUPPORT_ENTRY_BYTES + head;
     learn_size_shares(s.store, &entry, shares);
     assert_true(shares[at] != shares[at]);
     learn_note_size(s.store, &entry, form, large);
