@@ -152,7 +152,7 @@ kvt_status kvt_lease_extend(kvt_store *store, uint64_t number, uint64_t until_ns
     return lease != NULL ? KVT_OK : KVT_MISS;
 }
 
-kvt_status kvt_release(kvt_store *store, uint64_t number)
+kvt_status kvt_lease_end(kvt_store *store, uint64_t number)
 {
     if (store == NULL) return KVT_E_ARGUMENT;
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;

@@ -224,7 +224,7 @@ void kvt_queue_close(kvt_queue *queue)
     queue_free(queue);
 }
 
-int kvt_queue_event_fd(const kvt_queue *queue)
+int kvt_queue_fd(const kvt_queue *queue)
 {
     return queue->event_fd;
 }

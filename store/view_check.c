@@ -65,10 +65,10 @@ static void view_add_axis(view_checker *checker, const char *name, uint64_t gap,
 /* Checks a stride that counts. */
 static kvt_status view_check_stride(const view_checker *checker, const char *name, int64_t stride)
 {
-    if (stride < 0) return view_refuse(checker, "the %s stride is negative", name);
+    if (stride < 0) return view_refuse(checker, "%s_stride is negative", name);
     if (stride % checker->element != 0) {
-        return view_refuse(checker, "the %s stride of %lld bytes is no multiple of an element",
-                           name, (long long)stride);
+        return view_refuse(checker, "%s_stride of %lld bytes is no multiple of an element", name,
+                           (long long)stride);
     }
     return KVT_OK;
 }
@@ -80,8 +80,7 @@ static kvt_status view_add_need(view_checker *checker, const char *name, int64_t
     uint64_t bytes;
     if (__builtin_mul_overflow((uint64_t)stride, count, &bytes) || bytes > VIEW_REACH_MAX ||
         checker->need + bytes > VIEW_REACH_MAX) {
-        return view_refuse(checker, "the %s stride of %lld bytes overflows", name,
-                           (long long)stride);
+        return view_refuse(checker, "%s_stride of %lld bytes overflows", name, (long long)stride);
     }
     checker->need += bytes;
     assert(checker->need <= VIEW_REACH_MAX);
@@ -214,7 +213,7 @@ static kvt_status view_take_blocks(view_checker *checker, uint64_t used)
         kvt_status status = view_spread_of(view->blocks, view_block_at, used, &spread);
         if (status != KVT_OK) return status;
     }
-    if (spread.gap == 0) return view_refuse(checker, "a block number is in the table twice");
+    if (spread.gap == 0) return view_refuse(checker, "blocks names a block twice");
     if (used > 1) {
         /* view_need_blocks has seen that the products are small. */
         const uint64_t stride = (uint64_t)view->block_stride;
@@ -238,10 +237,10 @@ static kvt_status view_take_paged(view_checker *checker)
                            view->first_slot, view->tokens_per_block);
     }
     if (view->blocks == NULL && view->block_count != 0) {
-        return view_refuse(checker, "block_count is %u without a table", view->block_count);
+        return view_refuse(checker, "block_count is %u, and blocks is NULL", view->block_count);
     }
     if (view->blocks != NULL && used > view->block_count) {
-        return view_refuse(checker, "the table has %u blocks, and %llu tokens need %llu",
+        return view_refuse(checker, "block_count is %u, and %llu tokens need %llu",
                            view->block_count, (unsigned long long)tokens, (unsigned long long)used);
     }
     if (view->blocks != NULL || used > 1) {
@@ -266,7 +265,7 @@ static kvt_status view_take_tokens(view_checker *checker)
     const kvt_view *view = checker->view;
     if (view->tokens_per_block != 0) return view_take_paged(checker);
     if (view->blocks != NULL || view->block_count != 0) {
-        return view_refuse(checker, "a block table without tokens_per_block");
+        return view_refuse(checker, "blocks or block_count are set, and tokens_per_block is 0");
     }
     kvt_status status = KVT_OK;
     if (view->first_slot != 0) {
@@ -281,23 +280,23 @@ static kvt_status view_take_tokens(view_checker *checker)
 
 /* ---- addresses ---- */
 
-/* Checks one address: it is there, aligned to an element, and what the axes need lies inside its
- * buffer, which ends below the end of the address space. */
-static kvt_status view_check_address(const view_checker *checker, const void *address,
-                                     uint64_t bytes)
+/* Checks one address, field[index]: it is there, aligned to an element, and what the axes need lies
+ * inside its buffer, which ends below the end of the address space. */
+static kvt_status view_check_address(const view_checker *checker, const char *field, size_t index,
+                                     const void *address, uint64_t bytes)
 {
-    if (address == NULL) return view_refuse(checker, "an address is NULL");
+    if (address == NULL) return view_refuse(checker, "%s[%zu] is NULL", field, index);
     if ((uintptr_t)address % checker->element != 0) {
-        return view_refuse(checker, "an address is no multiple of an element's %u bytes",
+        return view_refuse(checker, "%s[%zu] is no multiple of an element's %u bytes", field, index,
                            checker->element);
     }
     if (bytes > UINTPTR_MAX - (uintptr_t)address) {
-        return view_refuse(checker, "a buffer of %llu bytes ends beyond the address space",
-                           (unsigned long long)bytes);
+        return view_refuse(checker, "%s[%zu]: a buffer of %llu bytes ends beyond the address space",
+                           field, index, (unsigned long long)bytes);
     }
     if (checker->need > bytes) {
-        return view_refuse(checker, "the view needs %llu bytes of a buffer of %llu",
-                           (unsigned long long)checker->need, (unsigned long long)bytes);
+        return view_refuse(checker, "%s[%zu]: the view needs %llu bytes of a buffer of %llu", field,
+                           index, (unsigned long long)checker->need, (unsigned long long)bytes);
     }
     return KVT_OK;
 }
@@ -309,11 +308,12 @@ static kvt_status view_take_list(view_checker *checker, bool sides)
     const size_t layers = checker->layout->layers;
     const bool pairs = sides && kvt_layout_sides(checker->layout) == 2;
     const size_t count = pairs ? 2 * layers : layers;
-    if (view->bases == NULL) return view_refuse(checker, "the list of addresses is missing");
+    if (view->bases == NULL)
+        return view_refuse(checker, "bases is NULL, and bases_kind asks for it");
     for (size_t i = 0; i < count; i++) {
         const uint64_t bytes =
             view->bases_bytes != NULL ? view->bases_bytes[i] : view->base_bytes[0];
-        kvt_status status = view_check_address(checker, view->bases[i], bytes);
+        kvt_status status = view_check_address(checker, "bases", i, view->bases[i], bytes);
         if (status != KVT_OK) return status;
     }
     /* Sides that lie as far apart in every layer are an axis; a layer's address is K's then. */
@@ -331,7 +331,7 @@ static kvt_status view_take_list(view_checker *checker, bool sides)
     kvt_status status =
         view_spread_of(view->bases, even ? view_pair_at : view_address_at, members, &spread);
     if (status == KVT_OK) {
-        view_add_axis(checker, "address", spread.gap, spread.most - spread.least);
+        view_add_axis(checker, "bases", spread.gap, spread.most - spread.least);
     }
     return status;
 }
@@ -344,18 +344,19 @@ static kvt_status view_take_bases(view_checker *checker)
     const bool listed = view->bases_kind >= KVT_BASES_LAYERS;
     const bool two = view->bases_kind == KVT_BASES_SIDES;
     if (!listed && (view->bases != NULL || view->bases_bytes != NULL)) {
-        return view_refuse(checker, "a list of addresses that the view has no use for");
+        return view_refuse(checker,
+                           "bases or bases_bytes are set, and bases_kind has no use for them");
     }
     if (view->base[1] != NULL && !two) {
-        return view_refuse(checker, "a second address that the view has no use for");
+        return view_refuse(checker, "base[1] is set, and bases_kind has no use for it");
     }
     if (listed && view->base[0] != NULL) {
-        return view_refuse(checker, "an address beside the list of addresses");
+        return view_refuse(checker, "base[0] is set beside bases");
     }
     if (listed) return view_take_list(checker, view->bases_kind == KVT_BASES_LAYERS_SIDES);
-    kvt_status status = view_check_address(checker, view->base[0], view->base_bytes[0]);
+    kvt_status status = view_check_address(checker, "base", 0, view->base[0], view->base_bytes[0]);
     if (status != KVT_OK || !two) return status;
-    status = view_check_address(checker, view->base[1], view->base_bytes[1]);
+    status = view_check_address(checker, "base", 1, view->base[1], view->base_bytes[1]);
     if (status != KVT_OK) return status;
     const uint64_t k = (uintptr_t)view->base[0], v = (uintptr_t)view->base[1];
     view_add_axis(checker, "side", v > k ? v - k : k - v, v > k ? v - k : k - v);
@@ -381,7 +382,7 @@ static kvt_status view_check_nesting(view_checker *checker)
         assert(i == 0 || axes[i - 1].gap <= axes[i].gap);
         if (axes[i].gap < inside) {
             return view_refuse(checker,
-                               "a %s is %llu bytes from the next and has %llu inside: "
+                               "%s: one is %llu bytes from the next and has %llu inside: "
                                "elements overlap or interleave",
                                axes[i].name, (unsigned long long)axes[i].gap,
                                (unsigned long long)inside);
@@ -402,7 +403,7 @@ static kvt_status view_check_opaque(view_checker *checker)
     const bool blocks = view->tokens_per_block != 0 || view->first_slot != 0 ||
                         view->blocks != NULL || view->block_count != 0;
     if (view->bases_kind != KVT_BASES_ONE || strides || blocks) {
-        return view_refuse(checker, "an opaque entry has one address, no strides and no blocks");
+        return view_refuse(checker, "an opaque entry has base[0] alone: no strides, no blocks");
     }
     checker->need = checker->layout->opaque_bytes;
     return view_take_bases(checker);
@@ -423,11 +424,12 @@ static kvt_status view_check_fields(const view_checker *checker)
         unknown = unknown || view->reserved3[i] != 0;
     }
     if (unknown) {
-        (void)view_refuse(checker, "memory or fields that this version does not know");
+        (void)view_refuse(checker,
+                          "memory or reserved fields are set to what this version does not know");
         return KVT_E_UNSUPPORTED;
     }
     if (view->bases_kind > KVT_BASES_LAYERS_SIDES) {
-        return view_refuse(checker, "bases_kind %u is none", view->bases_kind);
+        return view_refuse(checker, "bases_kind %u is no kvt_bases", view->bases_kind);
     }
     return KVT_OK;
 }
@@ -448,7 +450,7 @@ kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout, char *
     const bool per_side =
         view->bases_kind == KVT_BASES_SIDES || view->bases_kind == KVT_BASES_LAYERS_SIDES;
     if (view->bases_kind == KVT_BASES_SIDES && sides != 2) {
-        return view_refuse(&checker, "addresses of K and V for a layout of one side");
+        return view_refuse(&checker, "bases_kind has K and V, and the layout has one side");
     }
     checker.head_bytes = (uint64_t)layout->head_dim * checker.element;
     checker.need = checker.head_bytes;

@@ -103,9 +103,9 @@ static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry
     double load = worth_load(run);
     /* A longer run that saves no more is left: its entries would load for nothing. */
     if (load - run->recompute_seconds >= run->best) return;
-    assert(found->worth < found->stored);
+    assert(found->to_load < found->stored);
     run->best = load - run->recompute_seconds;
-    found->worth = found->stored;
+    found->to_load = found->stored;
     found->load_seconds = load;
     found->recompute_seconds = run->recompute_seconds;
 }

@@ -6,8 +6,8 @@
  *     kvt_worth worth = {.struct_size = sizeof worth};
  *     uint64_t lease;
  *     kvt_status status = kvt_match_worth(store, keys, count, &worth);
- *     if (status == KVT_OK && worth.worth != 0)
- *         status = kvt_lease(store, NULL, keys, worth.worth, soon_ns, NULL, &lease);
+ *     if (status == KVT_OK && worth.to_load != 0)
+ *         status = kvt_lease(store, NULL, keys, worth.to_load, soon_ns, NULL, &lease);
  *
  * Thread rule: any thread. Nothing here does I/O; each call takes a short lock, for at most 512
  * keys at a time.
@@ -28,8 +28,8 @@ struct kvt_queue;
 /* What loading a stored run is worth. */
 typedef struct kvt_worth {
     uint32_t struct_size;
-    size_t stored; /* leading keys that are stored */
-    size_t worth;  /* of these, the leading ones to load: with them the run is there soonest */
+    size_t stored;  /* leading keys that are stored */
+    size_t to_load; /* of these, the leading ones to load: with them the run is there soonest */
     double load_seconds;      /* of loading these, at once */
     double recompute_seconds; /* of recomputing these instead */
     double saved_seconds;     /* the difference: how much sooner the run is there */
@@ -112,8 +112,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_hint_stats_get(kvt_store *store, kvt_hint_s
 /*
  * Keeps entries where they are until an instant: a held entry is neither evicted nor moved, nor
  * given up for a put. One whose move has begun ends that first. A lease ends at its instant, by
- * kvt_release, or with the queue that owns it; a single entry leaves it when its load fails or its
- * device goes. What a put has handed over and is not written yet is not held.
+ * kvt_lease_end, or with the queue that owns it; a single entry leaves it when its load fails or
+ * its device goes. What a put has handed over and is not written yet is not held.
  *   owner      a queue of this store, whose close ends the lease; NULL = none
  *   count      at most 2^20
  *   until_ns   an instant of CLOCK_MONOTONIC in nanoseconds
@@ -133,7 +133,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_lease_extend(kvt_store *store, uint64_t lea
                                                   uint64_t until_ns);
 
 /* Ends a lease. KVT_OK; KVT_MISS (it has ended); KVT_E_STATE. */
-KVT_API KVT_NODISCARD kvt_status kvt_release(kvt_store *store, uint64_t lease);
+KVT_API KVT_NODISCARD kvt_status kvt_lease_end(kvt_store *store, uint64_t lease);
 
 /* What is leased now, and was ever. */
 typedef struct kvt_lease_stats {

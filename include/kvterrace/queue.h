@@ -10,7 +10,7 @@
  *                                     .deadline_ns = KVT_NO_DEADLINE};
  *     uint64_t batch;
  *     kvt_status status = kvt_submit(queue, requests, 64, &batch);
- *     ... kvt_queue_event_fd(queue) becomes readable ...
+ *     ... kvt_queue_fd(queue) becomes readable ...
  *     kvt_completion done[64];
  *     done[0].struct_size = sizeof done[0];
  *     size_t count = kvt_drain(queue, done, 64);
@@ -54,7 +54,7 @@ KVT_API void kvt_queue_close(kvt_queue *queue);
 
 /* A descriptor for poll: readable while completions wait. The queue's own; valid until close; not
  * to be read from. */
-KVT_API int kvt_queue_event_fd(const kvt_queue *queue);
+KVT_API int kvt_queue_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {
     KVT_REQUEST_GET = 1,      /* as kvt_get_view */

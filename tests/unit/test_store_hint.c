@@ -67,7 +67,7 @@ static void test_a_held_entry_is_refused(void **state)
         kvt_lease(s.store, NULL, &key, 1, base_clock_ns() + UINT64_C(3600000000000), NULL, &lease),
         KVT_OK);
     assert_int_equal(prefetch(&s, 0, KVT_TIER_DRAM), KVT_REFUSED);
-    assert_int_equal(kvt_release(s.store, lease), KVT_OK);
+    assert_int_equal(kvt_lease_end(s.store, lease), KVT_OK);
     assert_int_equal(prefetch(&s, 0, KVT_TIER_DRAM), KVT_OK);
     site_end(&s);
 }

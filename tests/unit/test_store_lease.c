@@ -81,8 +81,8 @@ static void test_held_entries_outlast_puts(void **state)
     assert_int_equal(count_stored(store, 4, FITS - 4), 0);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(support_get(store, i, NULL), KVT_OK);
-    assert_int_equal(kvt_release(store, lease), KVT_OK);
-    assert_int_equal(kvt_release(store, lease), KVT_MISS);
+    assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
+    assert_int_equal(kvt_lease_end(store, lease), KVT_MISS);
     for (uint32_t i = FITS + MORE; i < FITS + 2 * MORE; i++)
         assert_int_equal(support_put(store, i), KVT_OK);
     assert_int_equal(count_stored(store, 0, 4), 0);
@@ -104,7 +104,7 @@ static void test_a_lease_ends_at_its_instant(void **state)
     assert_int_equal(kvt_delete(store, &key), KVT_BUSY);
     base_sleep_until(soon_ns + 1000000);
     assert_int_equal(lease_stats(store).ran_out, 1);
-    assert_int_equal(kvt_release(store, lease), KVT_MISS);
+    assert_int_equal(kvt_lease_end(store, lease), KVT_MISS);
     assert_int_equal(kvt_lease_extend(store, lease, in_an_hour()), KVT_MISS);
     assert_int_equal(kvt_delete(store, &key), KVT_OK);
     kvt_close(store);
@@ -119,10 +119,10 @@ static void test_several_leases_hold_one_entry(void **state)
     uint64_t first = lease_keys(store, 1, 1, in_an_hour(), NULL);
     uint64_t second = lease_keys(store, 1, 1, in_an_hour(), NULL);
     assert_int_equal(lease_stats(store).entries, 1);
-    assert_int_equal(kvt_release(store, first), KVT_OK);
+    assert_int_equal(kvt_lease_end(store, first), KVT_OK);
     assert_int_equal(kvt_delete(store, &key), KVT_BUSY);
     assert_int_equal(kvt_lease_extend(store, second, base_clock_ns() + 2 * HOUR_NS), KVT_OK);
-    assert_int_equal(kvt_release(store, second), KVT_OK);
+    assert_int_equal(kvt_lease_end(store, second), KVT_OK);
     assert_int_equal(kvt_delete(store, &key), KVT_OK);
     kvt_close(store);
 }
@@ -154,9 +154,9 @@ static void test_a_lost_entry_leaves_its_lease(void **state)
     assert_int_equal(lease_stats(store).entries, 0);
     assert_int_equal(support_put(store, 1), KVT_OK);
     uint64_t again = lease_keys(store, 1, 1, in_an_hour(), NULL);
-    assert_int_equal(kvt_release(store, lease), KVT_OK);
+    assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
     assert_int_equal(lease_stats(store).entries, 1);
-    assert_int_equal(kvt_release(store, again), KVT_OK);
+    assert_int_equal(kvt_lease_end(store, again), KVT_OK);
     assert_int_equal(lease_stats(store).entries, 0);
     kvt_close(store);
 }
@@ -200,7 +200,7 @@ static void test_bad_leases(void **state)
     assert_int_equal(kvt_lease(store, NULL, &key, 1, in_an_hour(), NULL, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_lease(store, NULL, &key, SIZE_MAX, in_an_hour(), NULL, &lease),
                      KVT_E_ARGUMENT);
-    assert_int_equal(kvt_release(store, 0), KVT_MISS);
+    assert_int_equal(kvt_lease_end(store, 0), KVT_MISS);
     kvt_lease_stats stats = {.struct_size = 4};
     assert_int_equal(kvt_lease_stats_get(store, &stats), KVT_E_ARGUMENT);
     kvt_close(store);
@@ -226,7 +226,7 @@ static void test_the_run_ends_at_a_hole(void **state)
         if (i != 4) assert_int_equal(support_put(store, i), KVT_OK);
     kvt_worth worth = worth_of(store, 6);
     assert_int_equal(worth.stored, 4);
-    assert_int_equal(worth.worth, 4); /* a second each, and memory loads them at once */
+    assert_int_equal(worth.to_load, 4); /* a second each, and memory loads them at once */
     assert_true(fabs(worth.recompute_seconds - 4) < 1e-9);
     assert_true(worth.load_seconds > 0 && worth.load_seconds < 1);
     assert_true(fabs(worth.saved_seconds + worth.load_seconds - 4) < 1e-9);
@@ -252,7 +252,7 @@ static void test_the_cut_is_where_it_pays(void **state)
     }
     kvt_worth worth = worth_of(store, 4);
     assert_int_equal(worth.stored, 4);
-    assert_int_equal(worth.worth, 2);
+    assert_int_equal(worth.to_load, 2);
     kvt_close(store);
 }
 

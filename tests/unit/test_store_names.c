@@ -409,7 +409,7 @@ static void test_clear_leaves_what_is_leased(void **state)
     assert_int_equal(kvt_clear(store, &filter, &removed), KVT_BUSY);
     assert_int_equal(removed, 18);
     assert_int_equal(kvt_exists(store, &keys[0]), KVT_OK);
-    assert_int_equal(kvt_release(store, lease), KVT_OK);
+    assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
     assert_int_equal(clear_now(store, filter), 2);
     kvt_close(store);
 }

@@ -237,7 +237,7 @@ static void test_the_depth_bounds_what_is_accepted(void **state)
     assert_int_equal(kvt_submit(queue, requests, 17, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
     assert_int_equal(kvt_submit(queue, requests, 1, NULL), KVT_BUSY); /* none is drained yet */
-    struct pollfd poller = {.fd = kvt_queue_event_fd(queue), .events = POLLIN};
+    struct pollfd poller = {.fd = kvt_queue_fd(queue), .events = POLLIN};
     size_t seen = 0;
     while (seen < 16) {
         assert_int_equal(poll(&poller, 1, 60000), 1);

@@ -113,7 +113,7 @@ static void a_packed_buffer_passes_in_both_orders(void **state)
     refused(&view, &opaque, "opaque");
     view = kvt_view_packed(&opaque, pool);
     view.base_bytes[0] = 76;
-    refused(&view, &opaque, "needs 77 bytes of a buffer of 76");
+    refused(&view, &opaque, "base[0]: the view needs 77 bytes of a buffer of 76");
 }
 
 static void elements_outside_their_buffer_are_refused(void **state)
@@ -161,7 +161,7 @@ static void block_tables_are_checked(void **state)
     refused(&view, &small, "first_slot 4");
     view = paged();
     view.blocks = NULL;
-    refused(&view, &small, "without a table");
+    refused(&view, &small, "blocks is NULL");
     view.block_count = 0;
     accepted(&view, &small); /* 0, 1, 2 */
     view = paged();
@@ -244,13 +244,13 @@ static void addresses_that_meet_are_refused(void **state)
     assert_status(kvt_view_axes(&small, "tsh", 0, 10, &view), KVT_OK);
     assert_int_equal(view.bases_kind, KVT_BASES_LAYERS);
     void *layers[3] = {pool + 40 * ROW, pool, pool + 20 * ROW};
-    refused(&view, &small, "missing");
+    refused(&view, &small, "bases is NULL");
     view.bases = layers;
     accepted(&view, &small);
     layers[1] = pool + 2;
-    refused(&view, &small, "address");
+    refused(&view, &small, "bases");
     layers[1] = pool + 40 * ROW;
-    refused(&view, &small, "address");
+    refused(&view, &small, "bases");
     const uint64_t bytes[3] = {20 * ROW, 20 * ROW, 20 * ROW - 1};
     layers[1] = pool;
     view.bases_bytes = bytes;
@@ -270,7 +270,7 @@ static void addresses_of_layers_and_sides_are_compared(void **state)
     view.bases = all;
     accepted(&view, &small);
     all[3] = (uint8_t *)all[2] + 2;
-    refused(&view, &small, "address");
+    refused(&view, &small, "bases");
     /* V beside K in every row of every layer. */
     view.token_stride = 2 * ROW;
     for (uint32_t i = 0; i < 6; i++) {
@@ -304,10 +304,10 @@ static void numbers_out_of_range_are_refused(void **state)
     refused(&view, &small, "bases_kind");
     view = paged();
     view.base[1] = pool;
-    refused(&view, &small, "second address");
+    refused(&view, &small, "base[1] is set");
     view = paged();
     view.bases = view.base;
-    refused(&view, &small, "list");
+    refused(&view, &small, "bases or bases_bytes");
     view = paged();
     view.struct_size--;
     refused(&view, &small, "struct_size");
@@ -346,12 +346,12 @@ static void strides_of_one_member_count_for_nothing(void **state)
     assert_true(rows.packed);
     assert_ptr_equal(rows.start, pool + HEAD);
     view.first_slot = 1;
-    refused(&view, &one, "token stride is negative");
+    refused(&view, &one, "token_stride is negative");
     view.first_slot = 0;
     view.blocks = table;
     view.block_count = 1;
     table[0] = 0;
-    refused(&view, &one, "block stride is negative");
+    refused(&view, &one, "block_stride is negative");
 }
 
 static void axes_that_do_not_fit_are_refused(void **state)

@@ -148,7 +148,7 @@ static void test_leases(void **state)
     assert_true(metrics_sum(text, "kvterrace_leased_bytes", "tier=\"dram\"") ==
                 (double)support_stats(site.store).tiers[KVT_TIER_DRAM].used_bytes);
     free(text);
-    assert_int_equal(kvt_release(site.store, lease), KVT_OK);
+    assert_int_equal(kvt_lease_end(site.store, lease), KVT_OK);
     text = watch_metrics(site.store);
     assert_true(metrics_sum(text, "kvterrace_leases", "") == 0);
     assert_true(metrics_sum(text, "kvterrace_leases_ended_total", "by=\"release\"") == 1);
