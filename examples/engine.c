@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.c - kvterrace under a serving engine: a paged KV pool, entries of 64 tokens, one request
- * that computes them and a second one that finds them. It shows keys from a space, paged views, a
- * batch through a queue, the worth of a prefix, a lease, a layered load with a deadline, and
- * metrics.
+ * engine.c - kvterrace under a serving engine: a paged KV pool, entries of 64 tokens in DRAM and on
+ * an SSD, one request that computes them and a second one that finds them. It shows keys from a
+ * space, paged views, batches through a queue whose descriptor an event loop polls, the worth of a
+ * prefix, prefetches, a lease and what it holds, a layered load with a deadline, and metrics.
+ *
+ * The SSD is a file in a temporary folder, which the program removes at its end.
  *
  * Compile: cc -std=c11 engine.c $(pkg-config --cflags --libs kvterrace)
  */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime, mkdtemp */
 
 #include <kvterrace/key.h>
 #include <kvterrace/kvterrace.h>
@@ -16,10 +18,12 @@
 #include <kvterrace/queue.h>
 #include <kvterrace/watch.h>
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { LAYERS = 8, HEADS = 2, DIM = 64, BLOCK_TOKENS = 16, BLOCKS = 256, ENTRIES = 16 };
 enum { ENTRY_TOKENS = 64, ENTRY_BLOCKS = ENTRY_TOKENS / BLOCK_TOKENS };
@@ -28,6 +32,11 @@ enum { ENTRY_TOKENS = 64, ENTRY_BLOCKS = ENTRY_TOKENS / BLOCK_TOKENS };
 #define BLOCK_BYTES ((size_t)BLOCK_TOKENS * HEADS * 2 * DIM * 2)
 #define LAYER_BYTES (BLOCKS * BLOCK_BYTES)
 #define POOL_BYTES  (LAYERS * LAYER_BYTES)
+
+/* DRAM for half of the entries, so that the others lie on the SSD. */
+#define ENTRY_BYTES ((size_t)LAYERS * ENTRY_BLOCKS * BLOCK_BYTES)
+#define DRAM_BYTES  (ENTRIES / 2 * ENTRY_BYTES)
+#define SSD_BYTES   (16 * ENTRIES * ENTRY_BYTES)
 
 typedef struct engine {
     unsigned char *pool;
@@ -111,56 +120,82 @@ static uint64_t compute(const engine *own, uint32_t layer)
     return sum;
 }
 
-/* Puts all entries in one call, and waits for what became of each. An engine with an event loop
- * polls kvt_queue_event_fd instead, and goes on meanwhile. */
+/* The event loop, until the batches that were submitted have completed. An engine polls its sockets
+ * and its GPU beside the queue's descriptor, and goes on with other requests between two events.
+ * refused: how many requests the store would not carry out; that is no failure. */
+static kvt_status run_events(engine *own, uint32_t expected, uint32_t *refused)
+{
+    kvt_completion done[ENTRIES] = {{.struct_size = sizeof(kvt_completion)}};
+    struct pollfd event = {.fd = kvt_queue_fd(own->queue), .events = POLLIN};
+    kvt_status status = KVT_OK;
+    *refused = 0;
+    while (expected > 0) {
+        if (poll(&event, 1, -1) < 0) continue; /* a signal */
+        size_t count = kvt_drain(own->queue, done, ENTRIES);
+        for (size_t i = 0; i < count; i++) {
+            if (done[i].status < 0) status = done[i].status;
+            if (done[i].status > 0) ++*refused;
+        }
+        expected -= (uint32_t)count;
+    }
+    return status;
+}
+
+/* Puts all entries in one call. What the store refuses is recomputed when it is asked for. */
 static kvt_status put_entries(engine *own)
 {
     kvt_request requests[ENTRIES];
     kvt_entry entries[ENTRIES];
-    kvt_completion done[ENTRIES] = {{.struct_size = sizeof(kvt_completion)}};
+    uint32_t refused;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         entries[i] = (kvt_entry){.struct_size = sizeof(kvt_entry),
                                  .key = own->keys[i],
                                  .parent = i > 0 ? &own->keys[i - 1] : NULL,
                                  .layout = own->layout,
                                  .first_position = i * ENTRY_TOKENS,
-                                 .recompute_seconds = 0.01};
+                                 .recompute_seconds = 0.1};
         requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
                                     .kind = KVT_REQUEST_PUT,
                                     .entry = &entries[i],
                                     .view = &own->views[i],
-                                    .deadline_ns = KVT_NO_DEADLINE,
+                                    .deadline_ns = KVT_NO_DEADLINE, /* waits for room */
                                     .user = i};
     }
     kvt_status status = kvt_submit(own->queue, requests, ENTRIES, NULL);
     if (status != KVT_OK) return status;
-    /* Entries and views are borrowed until the last completion. What is refused is recomputed. */
-    while (kvt_queue_wait(own->queue, KVT_NO_DEADLINE) == KVT_OK) {
-        size_t count = kvt_drain(own->queue, done, ENTRIES);
-        for (size_t i = 0; i < count; i++)
-            if (done[i].status < 0) status = done[i].status;
-    }
+    /* Entries and views are borrowed until their completions. */
+    status = run_events(own, ENTRIES, &refused);
+    printf("put %u entries, refused %u\n", (unsigned)ENTRIES, refused);
     return status;
 }
 
-/* The second request: finds the prefix, holds it, and computes each layer as it comes. sums: of the
- * first request, by layer. */
-static kvt_status serve(engine *own, const uint64_t *sums, uint32_t *layers_equal)
+/* The second request has arrived and waits for its turn: what lies on the SSD is offered for a move
+ * up. The policy takes what is worth it; the rest is loaded from where it lies. */
+static kvt_status prefetch_entries(engine *own)
 {
-    kvt_worth worth = {.struct_size = sizeof worth};
-    kvt_status status = kvt_match_worth(own->store, own->keys, ENTRIES, &worth);
-    if (status != KVT_OK) return status;
-    printf("stored %zu entries, worth loading %zu: %.1f ms instead of %.1f ms\n", worth.stored,
-           worth.worth, worth.load_seconds * 1e3, worth.recompute_seconds * 1e3);
-    if (worth.worth != ENTRIES) return KVT_MISS; /* an engine recomputes the rest */
+    kvt_request requests[ENTRIES];
+    uint32_t refused;
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        requests[i] = (kvt_request){.struct_size = sizeof(kvt_request),
+                                    .kind = KVT_REQUEST_PREFETCH,
+                                    .urgency = KVT_CLASS_PREFETCH,
+                                    .tier = KVT_TIER_DRAM,
+                                    .key = own->keys[i]};
+    kvt_status status = kvt_submit(own->queue, requests, ENTRIES, NULL);
+    if (status == KVT_OK) status = run_events(own, ENTRIES, &refused);
+    if (status == KVT_OK)
+        printf("prefetch: %u are in DRAM or on their way, %u stay\n", ENTRIES - refused, refused);
+    return status;
+}
 
-    uint64_t lease, until_ns = now_ns() + 10000000000u;
-    status = kvt_lease(own->store, own->queue, own->keys, ENTRIES, until_ns, NULL, &lease);
-    if (status != KVT_OK) return status;
-
+/* Computes each layer as it comes. sums: of the first request, by layer. */
+static kvt_status load_entries(engine *own, uint64_t until_ns, const uint64_t *sums,
+                               uint32_t *layers_equal)
+{
     const kvt_load_options options = {.struct_size = sizeof options, .deadline_ns = until_ns};
     kvt_load *load;
-    status = kvt_load_begin(own->queue, own->keys, own->view_pointers, ENTRIES, &options, &load);
+    kvt_status status =
+        kvt_load_begin(own->queue, own->keys, own->view_pointers, ENTRIES, &options, &load);
     if (status != KVT_OK) return status; /* the lease ends with the queue, or at its instant */
     for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++) {
         status = kvt_load_wait(load, layer + 1, until_ns); /* layer + 1 is on its way meanwhile */
@@ -171,8 +206,35 @@ static kvt_status serve(engine *own, const uint64_t *sums, uint32_t *layers_equa
     (void)kvt_load_end(load, statuses, NULL); /* what it says counts: an entry may have failed */
     for (uint32_t i = 0; i < ENTRIES; i++)
         if (statuses[i] != KVT_OK) status = statuses[i];
-    kvt_status released = kvt_release(own->store, lease);
-    return status == KVT_OK ? released : status;
+    return status;
+}
+
+/* The second request: finds the prefix, brings it up, holds what it may, and loads it. */
+static kvt_status serve(engine *own, const uint64_t *sums, uint32_t *layers_equal)
+{
+    kvt_worth worth = {.struct_size = sizeof worth};
+    kvt_status status = kvt_match_worth(own->store, own->keys, ENTRIES, &worth);
+    if (status != KVT_OK) return status;
+    printf("stored %zu entries, worth loading %zu: %.1f ms instead of %.1f ms\n", worth.stored,
+           worth.to_load, worth.load_seconds * 1e3, worth.recompute_seconds * 1e3);
+    if (worth.to_load != ENTRIES) return KVT_MISS; /* an engine recomputes the rest */
+    status = prefetch_entries(own);
+    if (status != KVT_OK) return status;
+
+    /* Leases hold at most half of a tier: the entries beyond that may move, and are loaded all the
+     * same while they are stored. */
+    bool held[ENTRIES];
+    uint32_t held_count = 0;
+    uint64_t lease, until_ns = now_ns() + 10000000000u;
+    status = kvt_lease(own->store, own->queue, own->keys, ENTRIES, until_ns, held, &lease);
+    if (status < 0) return status; /* KVT_MISS: none could be held */
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        held_count += held[i];
+    printf("leased %u of %u entries\n", held_count, (unsigned)ENTRIES);
+    status = load_entries(own, until_ns, sums, layers_equal);
+    /* KVT_MISS: the lease ended by itself, because its entries left it. */
+    kvt_status ended = lease != 0 ? kvt_lease_end(own->store, lease) : KVT_OK;
+    return status == KVT_OK && ended < 0 ? ended : status;
 }
 
 /* Prints the lines of the metrics that begin with a name. */
@@ -190,6 +252,53 @@ static void print_metrics(kvt_store *store, const char *name)
     free(text);
 }
 
+/* Opens a store of DRAM and of an SSD, which is a file at a path. */
+static int open_store(engine *own, const char *path)
+{
+    const kvt_device_config device = {.struct_size = sizeof device,
+                                      .name = "ssd0",
+                                      .backend = "file",
+                                      .path = path,
+                                      .capacity_bytes = SSD_BYTES};
+    kvt_store_options options;
+    char message[256];
+    kvt_store_options_init(&options);
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = DRAM_BYTES;
+    options.tiers[KVT_TIER_SSD].devices = &device;
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    kvt_status status = kvt_open(&options, &own->store, message, sizeof message);
+    if (status != KVT_OK) return fail(message, status);
+    status = kvt_queue_open(own->store, NULL, &own->queue);
+    if (status == KVT_OK) return 0;
+    kvt_close(own->store);
+    return fail("no queue", status);
+}
+
+/* Two requests for one prefix: the first computes it, the second finds it. */
+static int run_requests(engine *own)
+{
+    uint64_t sums[LAYERS];
+    uint32_t layers_equal = 0;
+    for (size_t i = 0; i < POOL_BYTES; i++)
+        own->pool[i] = (unsigned char)(i * 31 + (i >> 11));
+    kvt_status status = name_entries(own);
+    if (status == KVT_OK) status = place_entries(own, 1);
+    if (status != KVT_OK) return fail("names and places", status);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        sums[layer] = compute(own, layer);
+    status = put_entries(own);
+    if (status != KVT_OK) return fail("put", status);
+
+    /* The pool is another request's by now; the second one gets other blocks. */
+    memset(own->pool, 0, POOL_BYTES);
+    status = place_entries(own, 37);
+    if (status == KVT_OK) status = serve(own, sums, &layers_equal);
+    print_metrics(own->store, "kvterrace_hits_total");
+    if (status != KVT_OK) return fail("serve", status);
+    printf("%u of %u layers as computed\n", layers_equal, (unsigned)LAYERS);
+    return layers_equal == LAYERS ? 0 : 1;
+}
+
 int main(void)
 {
     engine own = {.layout = {.layers = LAYERS,
@@ -197,37 +306,18 @@ int main(void)
                              .head_dim = DIM,
                              .dtype = KVT_DTYPE_BF16,
                              .tokens = ENTRY_TOKENS}};
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 256 << 20;
-    char message[256];
-    kvt_status status = kvt_open(&options, &own.store, message, sizeof message);
-    if (status != KVT_OK) return fail(message, status);
-    status = kvt_queue_open(own.store, NULL, &own.queue);
+    char folder[] = "/tmp/kvterrace-engine-XXXXXX", path[sizeof folder + 8];
     own.pool = malloc(POOL_BYTES);
-    if (status != KVT_OK || own.pool == NULL) return fail("no queue or pool", status);
-
-    /* The first request computes everything and hands it over. */
-    uint64_t sums[LAYERS];
-    for (size_t i = 0; i < POOL_BYTES; i++)
-        own.pool[i] = (unsigned char)(i * 31 + (i >> 11));
-    status = name_entries(&own);
-    if (status == KVT_OK) status = place_entries(&own, 1);
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        sums[layer] = compute(&own, layer);
-    if (status == KVT_OK) status = put_entries(&own);
-    if (status != KVT_OK) return fail("put", status);
-
-    /* The pool is another request's by now; the second one gets other blocks. */
-    uint32_t layers_equal = 0;
-    memset(own.pool, 0, POOL_BYTES);
-    status = place_entries(&own, 37);
-    if (status == KVT_OK) status = serve(&own, sums, &layers_equal);
-    print_metrics(own.store, "kvterrace_hits_total");
-    kvt_queue_close(own.queue);
-    kvt_close(own.store);
+    if (own.pool == NULL || mkdtemp(folder) == NULL) return fail("no pool or folder", KVT_E_MEMORY);
+    (void)snprintf(path, sizeof path, "%s/ssd0", folder);
+    int result = open_store(&own, path);
+    if (result == 0) {
+        result = run_requests(&own);
+        kvt_queue_close(own.queue);
+        kvt_close(own.store);
+    }
+    (void)unlink(path);
+    (void)rmdir(folder);
     free(own.pool);
-    if (status != KVT_OK) return fail("serve", status);
-    printf("%u of %u layers as computed\n", layers_equal, (unsigned)LAYERS);
-    return layers_equal == LAYERS ? 0 : 1;
+    return result;
 }

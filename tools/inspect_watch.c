@@ -146,17 +146,29 @@ static double watch_get_seconds(const json_t *document, double share)
     return 0;
 }
 
-/* "policy 3, backlog 1": what one family counts by one label, zeros left out; "none". */
+/* The value of a label of a sample that has a name; NULL for any other sample. */
+static const char *watch_label_of(const json_t *row, const char *name, const char *label)
+{
+    const char *found = json_string_value(json_object_get(row, "name"));
+    if (found == NULL || strcmp(found, name) != 0) return NULL;
+    return json_string_value(json_object_get(row, label));
+}
+
+/* "policy 3, backlog 1": what one family counts by one label, summed over its other labels, zeros
+ * left out; "none". */
 static void watch_print_parts(const json_t *document, const char *name, const char *label)
 {
     const json_t *metrics = json_object_get(document, "metrics");
     bool any = false;
     for (size_t i = 0; i < json_array_size(metrics); i++) {
-        const json_t *row = json_array_get(metrics, i);
-        const char *found = json_string_value(json_object_get(row, "name"));
-        const char *of = json_string_value(json_object_get(row, label));
-        const double value = json_number_value(json_object_get(row, "value"));
-        if (found == NULL || of == NULL || strcmp(found, name) != 0 || !(value > 0)) continue;
+        const char *of = watch_label_of(json_array_get(metrics, i), name, label);
+        bool first = of != NULL;
+        for (size_t before = 0; first && before < i; before++) {
+            const char *same = watch_label_of(json_array_get(metrics, before), name, label);
+            first = same == NULL || strcmp(same, of) != 0;
+        }
+        const double value = first ? watch_sum(document, name, label, of) : 0;
+        if (!(value > 0)) continue;
         printf("%s%s %.0f", any ? ", " : "", of, value);
         any = true;
     }

@@ -50,6 +50,7 @@ $cc -std=c11 $flags "$examples/embed_policy.c" -o "$work/embed_policy" $shared
 $cc -std=c11 $flags "$examples/engine.c" -o "$work/engine" $shared
 "$work/engine" | tee "$work/out"
 grep -q "^8 of 8 layers as computed" "$work/out"
+grep -q '^kvterrace_hits_total{tier="ssd"' "$work/out"
 
 say "pkg-config, static"
 static=$(pkg-config --static --libs kvterrace | sed 's/-lkvterrace/-l:libkvterrace.a/')

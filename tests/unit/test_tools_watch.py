@@ -72,6 +72,12 @@ class WatchCase(CommandCase):
         self.assertEqual(row, {"name": "device_up", "value": 1, "device": 'a"b\\c\nd',
                                "tier": "ssd"})
         self.assertIn("none", self.run_command("inspect", "label").stdout)
+        self.put("forms", head + "".join(
+            f'kvterrace_hits_total{{tier="{tier}",form="{form}"}} {hits}\n'
+            for tier, form, hits in (("dram", "raw", 3), ("dram", "lossless", 1), ("ssd", "raw", 4),
+                                     ("ssd", "kivi", 0))))
+        self.assertRegex(self.run_command("inspect", "forms").stdout,
+                         r"(?m)^hit forms  raw 7, lossless 1$")
         self.put("bytes", head.encode() + b'kvterrace_x{a="\xff"} NaN\n# a remark\n\n')
         row = self.run_json("inspect", "bytes")["metrics"][0]
         self.assertEqual(row, {"name": "x", "value": None, "a": "(not UTF-8)"})
