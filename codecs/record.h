@@ -100,6 +100,7 @@ typedef struct kvt_record_info {
     uint32_t stored_tokens;           /* tokens that were kept */
     uint32_t plane_count;             /* most planes of a matrix */
     uint64_t head_bytes;              /* header slots and tables; the payload starts there */
+    uint32_t group_count;             /* of a record of groups (record_groups.h), else 0 */
     uint64_t scratch_bytes;           /* that decoding needs; a record tells it where the bound of
                                          its spec cannot, as after a drop by the caller's chain */
 } kvt_record_info;

@@ -7,6 +7,7 @@
  * turns out damaged never counts: KVT_OK is given for verified bytes only. Re-entrant; no
  * allocation.
  */
+#include "record_groups.h"
 #include "record_writer.h"
 
 #include <assert.h>
@@ -206,6 +207,9 @@ kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
     record_parsed parsed;
     assert(record != NULL && target != NULL && (uintptr_t)scratch % 64 == 0);
     assert(workers == NULL || (workers->count > 0 && workers->run != NULL));
+    if (record_is_grouped(record, bytes))
+        return record_groups_decode(record, bytes, expected, workers, target, target_bytes, scratch,
+                                    scratch_bytes);
     kvt_status status = record_open_expected(record, bytes, expected, &parsed);
     if (status != KVT_OK) return status;
     if (target_bytes != parsed.plan.decoded_bytes) return KVT_E_SPACE;

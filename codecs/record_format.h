@@ -25,10 +25,13 @@
 #define RECORD_MINOR         2u /* written only by records that need it: those with a note */
 #define RECORD_OPTIONAL_NOTE 1u /* flag of minor 2: a note is there (record_note.h) */
 
-/* Critical flags: the extension of minor 1 is there; the layout has one side. */
+/* Critical flags: the extension of minor 1 is there; the layout has one side; the record is of
+ * groups, and record_groups.h reads it. */
 #define RECORD_CRITICAL_EXTENSION 1u
 #define RECORD_CRITICAL_ONE_SIDE  2u
-#define RECORD_CRITICAL_KNOWN     (RECORD_CRITICAL_EXTENSION | RECORD_CRITICAL_ONE_SIDE)
+#define RECORD_CRITICAL_GROUPS    4u
+#define RECORD_CRITICAL_KNOWN                                                                      \
+    (RECORD_CRITICAL_EXTENSION | RECORD_CRITICAL_ONE_SIDE | RECORD_CRITICAL_GROUPS)
 
 #define RECORD_SLOT_BYTES    UINT64_C(4096)
 #define RECORD_TABLE_OFFSET  (2 * RECORD_SLOT_BYTES)
@@ -154,6 +157,7 @@ typedef struct record_plan {
     uint32_t plane_count; /* most planes of a matrix */
     bool extended;        /* minor 1 */
     bool parts;           /* the codec has parts */
+    bool grouped;         /* a head of groups, for record_write_slot alone */
 } record_plan;
 
 /*
@@ -311,7 +315,16 @@ typedef enum record_depth {
     RECORD_DEPTH_STRICT /* a damaged second slot or table is refused */
 } record_depth;
 
-/* Parses as kvt_record_parse does. info_out may be NULL. */
+/* Version and flags of the slot that counts. KVT_OK; KVT_E_VERSION; KVT_E_CORRUPT. */
+kvt_status record_check_version(const record_header *header);
+
+/* After the fields of this version, where the plan says that they end: a note in minor 2, and
+ * zeros, unless a later minor version added what a reader may ignore. KVT_OK; KVT_E_CORRUPT. */
+kvt_status record_check_rest(const record_header *header, const record_plan *plan,
+                             const uint8_t *slot);
+
+/* Parses as kvt_record_parse does, but for records of groups, which are KVT_E_VERSION here.
+ * info_out may be NULL. */
 kvt_status record_parse(const void *record, uint64_t bytes, record_depth depth,
                         record_parsed *parsed_out, kvt_record_info *info_out);
 

@@ -4,6 +4,7 @@
  * against the layout and the length before it is used. Re-entrant.
  */
 #include "record_format.h"
+#include "record_groups.h"
 
 #include <assert.h>
 
@@ -13,9 +14,9 @@ static uint64_t record_header_bytes(const record_plan *plan)
     return plan->extended ? RECORD_LEVELS_AT + plan->extension.level_count : sizeof(record_header);
 }
 
-/* Version and flags. Minor 1 exists for the sake of its extension alone, minor 2 for that of a
- * note, with or without the extension. */
-static kvt_status record_check_version(const record_header *header)
+/* Minor 1 exists for the sake of its extension alone, minor 2 for that of a note, with or without
+ * the extension. */
+kvt_status record_check_version(const record_header *header)
 {
     if (header->major != RECORD_MAJOR) return KVT_E_VERSION;
     if ((header->critical_flags & ~RECORD_CRITICAL_KNOWN) != 0) return KVT_E_VERSION;
@@ -31,10 +32,8 @@ static kvt_status record_check_version(const record_header *header)
                : KVT_E_CORRUPT;
 }
 
-/* After the fields of this version: a note in minor 2, and zeros, unless a later minor version
- * added what a reader may ignore. */
-static kvt_status record_check_rest(const record_header *header, const record_plan *plan,
-                                    const uint8_t *slot)
+kvt_status record_check_rest(const record_header *header, const record_plan *plan,
+                             const uint8_t *slot)
 {
     uint64_t used = record_header_bytes(plan), offset, note_bytes;
     if (header->minor > RECORD_MINOR) return header->header_bytes >= used ? KVT_OK : KVT_E_CORRUPT;
@@ -237,6 +236,8 @@ kvt_status record_parse(const void *record, uint64_t bytes, record_depth depth,
     kvt_status status = record_choose_slot(start, strict, &parsed->header, &parsed->slot);
     const record_header *header = &parsed->header;
     if (status == KVT_OK) status = record_check_version(header);
+    if (status == KVT_OK && (header->critical_flags & RECORD_CRITICAL_GROUPS) != 0)
+        status = KVT_E_VERSION;
     if (status == KVT_OK) {
         status = record_read_plan(header, start + parsed->slot * RECORD_SLOT_BYTES, &parsed->plan);
     }
@@ -258,6 +259,8 @@ kvt_status kvt_record_parse(const void *record, uint64_t bytes, kvt_record_info 
 {
     record_parsed parsed;
     assert(record != NULL && info_out != NULL);
+    if (record_is_grouped(record, bytes))
+        return record_groups_parse(record, bytes, false, info_out);
     return record_parse(record, bytes, RECORD_DEPTH_LOAD, &parsed, info_out);
 }
 
@@ -280,6 +283,7 @@ kvt_status kvt_record_verify(const void *record, uint64_t bytes, kvt_record_info
 {
     record_parsed parsed;
     assert(record != NULL && info_out != NULL);
+    if (record_is_grouped(record, bytes)) return record_groups_parse(record, bytes, true, info_out);
     kvt_status status = record_parse(record, bytes, RECORD_DEPTH_STRICT, &parsed, info_out);
     for (uint32_t i = 0; status == KVT_OK && i < info_out->segment_count; i++) {
         record_segment segment;
@@ -301,7 +305,8 @@ void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan 
         .header_bytes = (uint32_t)record_header_bytes(plan),
         .sequence = values->sequence,
         .critical_flags = (plan->extended ? RECORD_CRITICAL_EXTENSION : 0) |
-                          (layout->sides == 1 ? RECORD_CRITICAL_ONE_SIDE : 0),
+                          (layout->sides == 1 ? RECORD_CRITICAL_ONE_SIDE : 0) |
+                          (plan->grouped ? RECORD_CRITICAL_GROUPS : 0),
         .generation = values->spec->generation,
         .layers = layout->layers,
         .kv_heads = layout->kv_heads,

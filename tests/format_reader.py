@@ -190,7 +190,7 @@ def read_slot(data, at):
     need(slot[:8] == b"KVTR\r\n\x1a\n", f"slot at {at}: magic")
     need(xxh3_64(slot[:-8]) == u64(slot, SLOT - 8), f"slot at {at}: checksum")
     header = dict(zip(FIELDS, HEADER.unpack_from(slot)))
-    need(header["major"] == 1 and header["critical_flags"] <= 3, "a later version")
+    need(header["major"] == 1 and header["critical_flags"] <= 7, "a later version")
     header["extended"] = header["critical_flags"] & 1
     header["sides"] = 1 if header["critical_flags"] & 2 else 2
     if header["minor"] <= 1:
@@ -578,8 +578,72 @@ def decode_segment(header, segment, stored_bytes):
     return decode_lossless(header, stored_bytes, segment["raw"])
 
 
+GROUP = struct.Struct("<HHHBBIBBHQQQQ")
+LAYOUT_FIELDS = "layers kv_heads head_dim dtype order logical_tokens tokens_may_drop".split()
+
+
+def check_group(header, head, layout):
+    """Whether the record of a group is the one that the head and the table promise."""
+    for name in ("key", "generation", "first_position"):
+        need(head[name] == header[name], f"a group's {name}")
+    for name, value in zip(LAYOUT_FIELDS, layout):
+        need(head[name] == value, f"a group's {name}")
+    sides, reserved, opaque_bytes = layout[len(LAYOUT_FIELDS) :]
+    need(sides <= 1 and (head["sides"] == 1) == sides and reserved == 0, "a group's sides")
+    need(head["opaque_bytes"] == opaque_bytes, "a group's opaque bytes")
+    need("note" not in head and not head["critical_flags"] & 4, "a group's slot")
+    same = all(head[name] == header[name] for name in ("codec", "mode", "rate"))
+    exact = head["codec"] in (RAW, LOSSLESS) and head["mode"] >> 8 == 0
+    need(head["codec"] == RAW if header["codec"] == RAW else same or exact, "a group's variant")
+
+
+def read_groups(data, header):
+    """A record of groups: the segments of all, and the groups' bytes one after the other."""
+    count = header["segment_count"]
+    need(header["critical_flags"] == 4 and header["dtype"] == 0, "head of groups")
+    need(not any(header[name] for name in ("layers", "kv_heads", "head_dim", "order")), "shape")
+    need(1 <= count <= 64 and header["mode"] >> 8 == 0, "groups")
+    need((header["table_offset"], header["table_bytes"]) == (2 * SLOT, SLOT), "table place")
+    need(header["payload_offset"] == 3 * SLOT, "payload offset")
+    need(header["payload_bytes"] == header["record_bytes"] - 3 * SLOT, "payload bytes")
+    table = data[2 * SLOT : 3 * SLOT]
+    need(xxh3_64(table) == header["table_checksum"], "table checksum")
+    need(not any(table[count * GROUP.size :]), "table padding")
+    at = 3 * SLOT
+    segments, entry, heads, absent = [], bytearray(), [], None
+    for i in range(count):
+        *layout, offset, size, zero = GROUP.unpack_from(table, i * GROUP.size)
+        need(offset == at and zero == 0 and size % SLOT == 0, f"group {i}: place")
+        need(offset + size <= header["record_bytes"], f"group {i}: size")
+        record = data[offset : offset + size]
+        head = read_header(record)
+        check_group(header, head, layout)
+        need(head["record_bytes"] == size, f"group {i}: record bytes")
+        try:
+            _, inner, decoded = read_record(record)
+            segments += inner
+            entry += decoded
+        except NoTool as error:
+            absent = error
+        heads.append(head)
+        at += size
+    need(at == header["record_bytes"], "record bytes")
+    need(header["logical_tokens"] == max(head["logical_tokens"] for head in heads), "tokens")
+    need(header["stored_tokens"] == header["logical_tokens"], "token counts")
+    need(header["source_bytes"] == header["opaque_bytes"], "source bytes")
+    need(header["source_bytes"] == sum(head["source_bytes"] for head in heads), "sum of bytes")
+    need(header["plane_count"] == max(head["plane_count"] for head in heads), "plane count")
+    raw = all(head["codec"] == RAW for head in heads)
+    need(raw == (header["codec"] == RAW), "variant against groups")
+    if absent is not None:
+        raise absent
+    return header, segments, bytes(entry)
+
+
 def read_record(data):
     header = read_header(data)
+    if header["critical_flags"] & 4:
+        return read_groups(data, header)
     if header["extended"]:
         return read_extended(data, header)
     segments = read_table(data, header)

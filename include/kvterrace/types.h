@@ -89,6 +89,9 @@ typedef struct kvt_layout {
     uint64_t opaque_bytes;
 } kvt_layout;
 
+/* Groups of layers that one entry may have, each with a layout of its own. */
+#define KVT_GROUPS_MAX 64u
+
 /* A variant is a codec with its setting; mode and rate mean what the codec's card says. */
 typedef struct kvt_variant {
     uint16_t codec; /* kvt_codec_id, see codec.h */

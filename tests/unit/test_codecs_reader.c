@@ -6,6 +6,7 @@
  */
 #include "codecs/record_note.h"
 #include "codecs_support.h"
+#include "groups_support.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -319,6 +320,36 @@ static void reader_reads_records_with_notes(void **state)
     }
 }
 
+/* Heads of groups, each group's record, and what contradicts. */
+static void reader_reads_groups(void **state)
+{
+    static const char *const variants[][2] = {{"raw", "raw"},
+                                              {"lossless", "lossless"},
+                                              {"planes:k4v3,g64", "lossless"},
+                                              {"kivi:k2v8,g32", "raw"}};
+    static const uint64_t places[] = {9, 80, 3000, 8216, 8300, 12300, 16400};
+    uint8_t note[64];
+    need_tools(*state);
+    memset(note, 0x5c, sizeof note);
+    for (unsigned i = 0; i < 8; i++) {
+        grouped g;
+        grouped_make(&g, groups_shapes, i % 2 == 0 ? 2 : GROUPS_SHAPES, variants[i / 2][0],
+                     variants[i / 2][1]);
+        if (i % 3 == 0) assert_status(record_note_set(g.record.data, note, sizeof note), KVT_OK);
+        const encoded e = {.record = g.record, .scratch = g.scratch};
+        check_values(*state, &e);
+        if (i == 5) {
+            for (size_t k = 0; k < sizeof places / sizeof places[0]; k++) {
+                g.record.data[places[k]] ^= 1;
+                write_record(*state, &e);
+                assert_int_equal(run_reader(*state), 1);
+                g.record.data[places[k]] ^= 1;
+            }
+        }
+        grouped_free(&g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +362,7 @@ int main(void)
         cmocka_unit_test(reader_follows_dropped_planes),
         cmocka_unit_test(reader_checks_records_of_other_codecs),
         cmocka_unit_test(reader_reads_records_with_notes),
+        cmocka_unit_test(reader_reads_groups),
     };
     return cmocka_run_group_tests(tests, reader_open, reader_close);
 }
