@@ -3,7 +3,8 @@
  * clock.h - the clock of the library: every instant, duration and pause comes from here, so that a
  * test program can put a virtual clock in its place (docs/TESTING.md).
  *
- * An instant is a reading of CLOCK_MONOTONIC. Thread rule: any thread.
+ * An instant is a reading of CLOCK_MONOTONIC, and what base_clock_leap has added to it. Thread
+ * rule: any thread.
  */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
@@ -30,5 +31,12 @@ void base_sleep_until(uint64_t wake_ns);
 
 /* Sleeps for a number of nanoseconds from now. */
 void base_sleep(uint64_t nanoseconds);
+
+/* Puts the clock of this process ahead, for good: an experiment leaves out time in which nothing
+ * happens. Waits for an instant that began before the leap end as if there had been none. */
+void base_clock_leap(uint64_t nanoseconds);
+
+/* The reading of CLOCK_MONOTONIC at which an instant comes: what the system's own waits take. */
+uint64_t base_clock_system_ns(uint64_t instant_ns);
 
 #endif

@@ -39,8 +39,9 @@ bool base_condition_wait_until(pthread_cond_t *condition, pthread_mutex_t *lock,
         return true;
     }
     if (base_clock_ns() >= deadline_ns) return false;
-    const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / WAIT_SECOND_NS),
-                                      .tv_nsec = (long)(deadline_ns % WAIT_SECOND_NS)};
+    const uint64_t system_ns = base_clock_system_ns(deadline_ns);
+    const struct timespec deadline = {.tv_sec = (time_t)(system_ns / WAIT_SECOND_NS),
+                                      .tv_nsec = (long)(system_ns % WAIT_SECOND_NS)};
     (void)pthread_cond_timedwait(condition, lock, &deadline);
     return true;
 }

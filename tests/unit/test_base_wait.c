@@ -77,12 +77,39 @@ static void wait_ends_when_signalled(void **state)
     }
 }
 
+/* A leap puts the clock ahead by as much as it says; what is waited for after it comes as it would
+ * have come, also where the system waits. */
+static void clock_leaps(void **state)
+{
+    (void)state;
+    const uint64_t leap_ns = UINT64_C(3600000000000);
+    wait_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const uint64_t begin_ns = base_clock_ns(), system_ns = base_clock_system_ns(begin_ns);
+    base_clock_leap(leap_ns);
+    const uint64_t now_ns = base_clock_ns();
+    assert_true(now_ns >= begin_ns + leap_ns && now_ns < begin_ns + 2 * leap_ns);
+    assert_int_equal(base_clock_system_ns(begin_ns + leap_ns), system_ns);
+    assert_int_equal(base_clock_system_ns(1), 0);
+    base_sleep_until(begin_ns + leap_ns - 1); /* has passed */
+    base_sleep(1000000);
+    assert_true(base_clock_ns() >= now_ns + 1000000);
+    base_condition_init(&gate.changed);
+    pthread_mutex_lock(&gate.lock);
+    const uint64_t deadline_ns = base_clock_ns() + 2000000;
+    while (base_condition_wait_until(&gate.changed, &gate.lock, deadline_ns))
+        continue;
+    assert_true(base_clock_ns() >= deadline_ns && base_clock_ns() < deadline_ns + leap_ns / 2);
+    pthread_mutex_unlock(&gate.lock);
+    pthread_cond_destroy(&gate.changed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clock_goes_forward),
         cmocka_unit_test(wait_ends_at_its_deadline),
         cmocka_unit_test(wait_ends_when_signalled),
+        cmocka_unit_test(clock_leaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
