@@ -94,6 +94,9 @@ static const char *policy_config_fault(const kvt_policy_config *config)
         !number_is_within(config->low_watermark, 0.0, config->high_watermark)) {
         return "the watermarks must be 0 <= low <= high <= 1";
     }
+    if (!(config->other_share >= 0 && config->other_share <= 1)) {
+        return "other_share is outside 0..1";
+    }
     if (config->entries_expected > TABLES_LIMIT || config->ghosts_max > TABLES_LIMIT) {
         return "entries_expected and ghosts_max must not pass 2^28";
     }
@@ -122,7 +125,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
     kvt_policy_config whole;
     kvt_policy_config_init(&whole);
     const kvt_policy_config *config = struct_size_in(
-        given, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_policy_config, allocator));
+        given, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_policy_config, other_share));
     const char *fault = config == NULL ? "struct_size is not one that this library knows"
                                        : policy_config_fault(config);
     if (fault != NULL) {

@@ -237,6 +237,27 @@ static kvt_status open_measure(open_state *state)
     return KVT_OK;
 }
 
+/* Whether entries may be stored in a variant. */
+static bool open_variant_is_kept(const kvt_cost_model *costs, kvt_variant variant)
+{
+    for (uint32_t i = 0; i < costs->variant_count; i++)
+        if (memcmp(&costs->variants[i].variant, &variant, sizeof variant) == 0) return true;
+    return false;
+}
+
+/* The variants of the fixed policies are among those that the store keeps. */
+static kvt_status open_check_variants(const open_state *state)
+{
+    const kvt_store_options *options = state->options;
+    const kvt_cost_model *costs = &state->store->costs;
+    if (open_variant_is_kept(costs, options->variant) &&
+        (options->other_share <= 0 || open_variant_is_kept(costs, options->other_variant)))
+        return KVT_OK;
+    (void)snprintf(state->message, state->message_size,
+                   "the fixed policies' variant is not in the ladder within loss_limit");
+    return KVT_E_ARGUMENT;
+}
+
 /* Reads the profile's figures of devices and codecs. Devices without figures are marked, to be
  * measured after everything that can refuse the open has passed. */
 static kvt_status open_costs(open_state *state)
@@ -259,12 +280,15 @@ static kvt_status open_costs(open_state *state)
     kvt_status status = costs_measure_variant(&profile, raw, &costs->variants[0]);
     costs->variant_count = 1;
     if (status == KVT_OK &&
-        (state->options->lossless || state->options->variant.codec == KVT_CODEC_LOSSLESS)) {
+        (state->options->lossless || state->options->variant.codec == KVT_CODEC_LOSSLESS ||
+         (state->options->other_share > 0 &&
+          state->options->other_variant.codec == KVT_CODEC_LOSSLESS))) {
         status = costs_measure_variant(&profile, lossless, &costs->variants[1]);
         costs->variant_count = 2;
     }
     if (status == KVT_OK)
         status = ladder_add_costs(state->store, &profile, state->options->loss_limit);
+    if (status == KVT_OK) status = open_check_variants(state);
     costs->prefill = state->options->prefill;
     state->store->holes = state->options->holes;
     costs->parallel_codecs = 1;
@@ -330,6 +354,8 @@ static void open_fill_policy(const kvt_store_options *options, kvt_policy_config
     kvt_policy_config_init(config);
     config->name = options->policy;
     config->variant = options->variant;
+    config->other_variant = options->other_variant;
+    config->other_share = options->other_share;
     config->alpha_seconds = options->alpha_seconds;
     config->half_life_seconds = options->half_life_seconds;
     config->hysteresis = options->hysteresis;
@@ -436,8 +462,8 @@ static kvt_status open_recover(open_state *state)
 
 /* ---- open and close ---- */
 
-/* The fixed policies keep exact variants, whose cost is measured. */
-static bool open_variant_is_kept(kvt_variant variant)
+/* Exact variants need no ladder. */
+static bool open_variant_is_exact(kvt_variant variant)
 {
     if (variant.rate != 0) return false;
     return (variant.codec == KVT_CODEC_RAW && variant.mode == 0) ||
@@ -461,8 +487,13 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "staging_bytes is below 1 MiB";
     } else if (!(options->put_backlog_seconds >= 0 && options->put_backlog_seconds <= 1e9)) {
         fault = "put_backlog_seconds is outside 0..1e9";
-    } else if (!open_variant_is_kept(options->variant)) {
-        fault = "variant is not one that a store keeps: raw, or lossless";
+    } else if (!options->ladder && !open_variant_is_exact(options->variant)) {
+        fault = "variant is not one that a store keeps: raw, lossless, or with a ladder one of it";
+    } else if (!(options->other_share >= 0 && options->other_share <= 1)) {
+        fault = "other_share is outside 0..1";
+    } else if (options->other_share > 0 && !options->ladder &&
+               !open_variant_is_exact(options->other_variant)) {
+        fault = "other_variant is not one that a store keeps";
     } else if (!(options->learn_seconds > 0 && options->learn_seconds <= 1e9)) {
         fault = "learn_seconds is outside 0..1e9";
     } else if (!(options->watch_seconds >= 0.01 && options->watch_seconds <= 1e9)) {

@@ -103,6 +103,7 @@ static void options_fill(kvt_store_options *options)
     options->struct_size = sizeof *options;
     options->policy = "utility";
     options->variant.codec = KVT_CODEC_RAW;
+    options->other_variant.codec = KVT_CODEC_RAW;
     options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     settings_read(NULL, NULL, store_fields, COUNT_OF(store_fields), SETTINGS_ALL_MODES, options);
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->prefill);
@@ -409,7 +410,7 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
                                   char *message, size_t message_size)
 {
     *owner_out = NULL;
-    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, watch_seconds))) {
+    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, other_share))) {
         snprintf(message, message_size,
                  "options have no struct_size: kvt_store_options_init sets it");
         return KVT_E_ARGUMENT;

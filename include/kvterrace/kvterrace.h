@@ -99,7 +99,8 @@ typedef struct kvt_store_options {
     bool format;          /* take over devices that carry other bytes; their content is lost */
     kvt_tier_options tiers[KVT_TIER_PLACES];
     const char *policy;   /* see policy.h; "utility" */
-    kvt_variant variant;  /* form stored by the fixed policies; raw (default) or lossless */
+    kvt_variant variant;  /* form stored by the fixed policies: raw (default), lossless, or one of
+                             the ladder; entries of another layout are refused then */
     bool lossless;        /* offer the lossless codec to the utility policy; true */
     double alpha_seconds; /* see policy.h */
     double half_life_seconds;
@@ -151,6 +152,8 @@ typedef struct kvt_store_options {
     const char *watch_path; /* a file that the store writes its metrics and last operations to now
                                and then, as kvt_watch_write (watch.h); NULL = none */
     double watch_seconds;   /* between two such writes; 10 */
+    kvt_variant other_variant; /* of a share of the entries, in place of variant; raw */
+    double other_share;        /* 0 to 1; 0 */
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment

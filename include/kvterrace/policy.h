@@ -116,6 +116,8 @@ typedef struct kvt_policy_config {
     uint64_t ghosts_max;       /* entries remembered (counter, options) after they left; 65536 */
     uint64_t seed;             /* for policies that draw; 1 */
     kvt_allocator allocator;   /* required */
+    kvt_variant other_variant; /* of a share of the entries, by their handles, in place of */
+    double other_share;        /* variant; 0 to 1; 0 */
 } kvt_policy_config;
 
 typedef enum kvt_move_kind {

@@ -10,8 +10,8 @@
  * lru-leaf: the same, but only entries without held children are moved, so that no prefix loses its
  * head. Recency changes the order of all leaves when a child leaves, hence a heap by recency.
  *
- * Both store one variant, config.variant, and leave the watermarks alone: their capacity is the
- * whole tier, which keeps them comparable with the literature.
+ * Both store one variant, config.variant, or of each entry one of two, and leave the watermarks
+ * alone: their capacity is the whole tier, which keeps them comparable with the literature.
  */
 #include "policy/engine.h"
 
@@ -167,12 +167,23 @@ void lru_touch(kvt_policy *policy, uint32_t index)
     list_add_newest(policy, list, index);
 }
 
-/* The option that stores config.variant with `tier` as its highest tier; NONE when none does. An
- * option that no capacity could ever hold is none. */
+/* The variant of an entry: one for all, or by a hash of the handle one of two, whichever tier it is
+ * in. */
+static const kvt_variant *lru_variant(const kvt_policy *policy, const entry *e)
+{
+    const kvt_policy_config *config = &policy->config;
+    if (config->other_share <= 0.0) return &config->variant;
+    const uint64_t mixed = (e->handle ^ e->handle >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+    const bool other = (double)(mixed >> 11) * 0x1p-53 < config->other_share;
+    return other ? &config->other_variant : &config->variant;
+}
+
+/* The option that stores the entry's variant with `tier` as its highest tier; NONE when none does.
+ * An option that no capacity could ever hold is none. */
 uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
-    const kvt_variant *wanted = &policy->config.variant;
+    const kvt_variant *wanted = lru_variant(policy, e);
     for (uint8_t option = 1; option < e->option_count; option++) {
         const stored_option *o = entry_option(policy, e, option);
         if (o->variant.codec != wanted->codec || o->variant.mode != wanted->mode) continue;

@@ -289,6 +289,52 @@ static void pensieve_follows_new_seconds(void **state)
     kvt_policy_close(policy);
 }
 
+/* Of a thousand entries about as many as the share take the other variant, each the same one
+ * whenever it is asked for. */
+static void a_share_of_the_entries_takes_the_other_variant(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 1000 };
+    test_memory memory = {.left = -1};
+    kvt_policy_config config;
+    kvt_policy_config_init(&config);
+    config.name = "lru";
+    config.allocator = test_allocator(&memory);
+    config.tiers[KVT_TIER_DRAM].capacity_bytes = 100 * ENTRIES;
+    config.variant.codec = 1;
+    config.other_variant.codec = 2;
+    config.other_share = 1.5;
+    char message[128];
+    kvt_policy *policy = NULL;
+    assert_int_equal(kvt_policy_open(&config, &policy, message, sizeof message), KVT_E_ARGUMENT);
+    config.other_share = 0.25;
+    policy = test_open(&config);
+    kvt_move moves[8];
+    kvt_plan plan = {moves, 8, 0};
+    uint32_t others = 0;
+    for (uint64_t i = 0; i < ENTRIES; i++) {
+        const kvt_option options[] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.1),
+                                      test_option(2, KVT_TIER_DRAM, 50, 0.1)};
+        const kvt_policy_entry entry = {.struct_size = sizeof entry,
+                                        .handle = (i + 1) * UINT64_C(0x9e3779b97f4a7c15),
+                                        .options = options,
+                                        .option_count = 3,
+                                        .tokens = 1};
+        for (int round = 0; round < 2; round++) {
+            assert_int_equal(kvt_policy_admit(policy, 1, &entry, &plan), KVT_OK);
+            test_carry_out(policy, &plan);
+            const uint8_t option = kvt_policy_option(policy, entry.handle);
+            static uint8_t first;
+            if (round == 0) first = option;
+            assert_int_equal(option, first);
+            others += round == 0 && option == 2;
+            if (round == 0) assert_int_equal(kvt_policy_remove(policy, entry.handle), KVT_OK);
+        }
+    }
+    assert_true(others > 200 && others < 300);
+    kvt_policy_close(policy);
+}
+
 static void none_refuses_all(void **state)
 {
     (void)state;
@@ -312,6 +358,7 @@ int main(void)
         cmocka_unit_test(aborted_victims_are_the_oldest_again),
         cmocka_unit_test(lru_evicts_when_nothing_below_may_move),
         cmocka_unit_test(pensieve_follows_new_seconds),
+        cmocka_unit_test(a_share_of_the_entries_takes_the_other_variant),
         cmocka_unit_test(none_refuses_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

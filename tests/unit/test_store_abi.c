@@ -16,11 +16,11 @@
                    #type " begins with struct_size");                                              \
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
-BEGINS(kvt_store_options, watch_seconds);
+BEGINS(kvt_store_options, other_share);
 BEGINS(kvt_device_config, timeout_ns);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
-BEGINS(kvt_policy_config, allocator);
+BEGINS(kvt_policy_config, other_share);
 BEGINS(kvt_policy_entry, tenant);
 BEGINS(kvt_entry, lifetime_seconds);
 BEGINS(kvt_tenant, share_bytes);

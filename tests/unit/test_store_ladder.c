@@ -341,6 +341,40 @@ static void pressure_makes_entries_coarser(void **state)
     kvt_close(store);
 }
 
+/* A fixed policy stores every entry in the one form of the ladder that it is given, or in one of
+ * two; a form that is not in the ladder, or beyond the limit, is refused at open. */
+static void fixed_policies_take_forms_of_the_ladder(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 16 };
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(64 * LADDER_ENTRY_BYTES);
+    make_profile(true);
+    options.policy = "lru";
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &options.variant), KVT_OK);
+    options.loss_limit = 0;
+    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "ladder"));
+    options.loss_limit = 1;
+    options.ladder = false;
+    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+    options.ladder = true;
+    for (int mixed = 0; mixed < 2; mixed++) {
+        uint32_t lossy = 0;
+        options.other_share = mixed ? 0.5 : 0;
+        assert_int_equal(open_store(&options, &store, message), KVT_OK);
+        for (uint32_t i = 0; i < ENTRIES; i++) {
+            assert_int_equal(put_entry(store, i, &ladder_layout), KVT_OK);
+            const double upper = check_entry(store, i);
+            assert_true(upper == upper_of(options.variant) || (mixed && upper == 0.0));
+            lossy += upper > 0.0;
+        }
+        assert_true(mixed ? lossy > 0 && lossy < ENTRIES : lossy == ENTRIES);
+        kvt_close(store);
+    }
+}
+
 static void entries_stay_exact(const kvt_layout *other)
 {
     char message[256];
@@ -424,6 +458,8 @@ static void a_lower_limit_drops_coarser_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(fixed_policies_take_forms_of_the_ladder, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(ladders_are_of_a_layout, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(other_layouts_have_none, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(stores_refuse_what_is_not_calibrated, make_folder,
