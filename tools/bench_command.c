@@ -164,44 +164,66 @@ typedef struct bench_adaptcache_arguments {
     command_common common;
     command_progress bar;
     bool quick;
-    uint32_t seeds; /* 0: the experiment's own */
-    double zipf;
-    const char *ladders, *texts; /* or NULL */
+    uint32_t seeds, threads;               /* 0: the experiment's own */
+    const char *ladders, *texts, *profile; /* or NULL */
+    command_list classes;
 } bench_adaptcache_arguments;
 
 static const command_option bench_adaptcache_options[] = {
-    QUICK_OPTION(bench_adaptcache_arguments, quick, "60 contexts, one seed: shows that it runs"),
+    QUICK_OPTION(
+        bench_adaptcache_arguments, quick,
+        "Two seeds, two settings of eight, fewer requests and mixes: a minute of one core"),
     COUNT_OPTION(bench_adaptcache_arguments, seeds, "seeds", 1, EXPERIMENT_SEEDS,
-                 "Runs of everything, 1 to 20 (default: 5)"),
-    {.name = "zipf",
-     .argument = "X",
-     .text = "Exponent of popularity, 0 to 2 (default: 0, every context alike)",
-     .kind = OPTION_NUMBER,
-     .offset = offsetof(bench_adaptcache_arguments, zipf),
-     .most = 2},
+                 "Runs of everything, 1 to 40 (default: 6); half of them choose, half judge"),
+    THREADS_OPTION(bench_adaptcache_arguments, threads, 64, "Threads, 1 to 64 (default: 1)"),
+    TEXT_OPTION(bench_adaptcache_arguments, profile, "profile", 0, "NAME",
+                "Measured curves: profiles/NAME.csv, or a file of quality rows (default: published "
+                "losses)"),
+    LIST_OPTION(bench_adaptcache_arguments, classes, "class", "CLASS", EXPERIMENT_TASKS, 0,
+                "A class of the profile, three times: question answering, summarisation, agents "
+                "(default: qa, summarisation, agent)"),
     TEXT_OPTION(bench_adaptcache_arguments, ladders, "ladders", 0, "DIR",
-                "Where ladder-adaptcache-*.csv are (default: profiles)"),
+                "Where ladder-adaptcache-*.csv and codecs-gpu.csv are (default: profiles)"),
     TEXT_OPTION(bench_adaptcache_arguments, texts, "texts", 0, "DIR",
                 "Real texts below DIR (leval, longbench, qmsum; .jsonl.zst) instead of the "
                 "built-in table of their lengths"),
     {0},
 };
 
+/* A path as it is, or the name of a file among the profiles. */
+static const char *bench_adaptcache_profile(const bench_adaptcache_arguments *arguments,
+                                            const experiment_options *options, char *path,
+                                            size_t size)
+{
+    if (arguments->profile == NULL) return NULL;
+    if (strchr(arguments->profile, '/') != NULL || strchr(arguments->profile, '.') != NULL)
+        return arguments->profile;
+    (void)snprintf(path, size, "%s/%s.csv", options->ladders, arguments->profile);
+    return path;
+}
+
 static int bench_adaptcache_run(void *context)
 {
     bench_adaptcache_arguments *arguments = context;
-    char message[COMMAND_MESSAGE_BYTES] = "";
+    char message[COMMAND_MESSAGE_BYTES] = "", path[1024];
     experiment_options options;
     experiment_options_init(&options);
     if (arguments->quick) {
-        options.contexts = 60;
-        options.seeds = 1;
+        options.seeds = 2;
+        options.uses = 6;
+        options.coarse = true;
+        options.settings = 1u << EXPERIMENT_TASKS | 1u << (EXPERIMENT_SETTINGS - 1);
     }
     if (arguments->seeds > 0) options.seeds = arguments->seeds;
+    if (arguments->threads > 0) options.threads = arguments->threads;
     if (arguments->ladders != NULL) options.ladders = arguments->ladders;
+    if (arguments->classes.count != 0 && arguments->classes.count != EXPERIMENT_TASKS)
+        return command_fail(KVT_E_CONFIG, "--class is given three times, or not at all");
+    for (size_t i = 0; i < arguments->classes.count; i++)
+        options.classes[i] = arguments->classes.items[i];
     options.ladders = command_data_path(&arguments->common, options.ladders);
+    options.profile = bench_adaptcache_profile(arguments, &options, path, sizeof path);
     options.texts = arguments->texts;
-    options.zipf = arguments->zipf;
     options.json = arguments->common.json;
     options.progress = progress_ask;
     options.progress_context = &arguments->bar;
@@ -217,8 +239,10 @@ static const command_spec bench_adaptcache_spec = {
     .summary = "AdaptCache's own experiment",
     .about = "AdaptCache's own experiment in virtual time: whole contexts of three task types on "
              "one A100 with 100 GB of DRAM and 400 GB of SSD at 1 GB/s. Its policy and ours at "
-             "four weights of quality, against fixed compression in LRU order, no compression and "
-             "prefill, at four rates.",
+             "sixteen weights of quality, against fixed compression in LRU order, no "
+             "compression, prefill and the best uniform mix, at six rates up to saturation, each "
+             "task alone and all in one store, with even and with Zipf popularity. With "
+             "--profile, losses and their spread are those that were measured on a model.",
     .example = "  kvterrace bench adaptcache --quick",
     .options = bench_adaptcache_options,
     .argument_bytes = sizeof(bench_adaptcache_arguments),

@@ -373,8 +373,8 @@ KVT_NODISCARD kvt_status profile_learned_read(kvt_profile *profile, profile_lear
 
 /*
  * The spread of entries' losses on a model of the layout (by name, or NULL), from the newest
- * complete measurement that tells it, on a class of texts (or NULL). KVT_OK; KVT_MISS;
- * KVT_E_DATABASE.
+ * complete measurement that tells it, on a class of texts (or NULL). With layout NULL the model's
+ * shape does not matter. KVT_OK; KVT_MISS; KVT_E_DATABASE.
  */
 KVT_NODISCARD kvt_status profile_sensitivity_read(kvt_profile *profile, const kvt_layout *layout,
                                                   const char *model, const char *class_name,

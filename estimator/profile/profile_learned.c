@@ -150,7 +150,8 @@ kvt_status profile_learned_read(kvt_profile *profile, profile_learned_visit *vis
 #define SENSITIVITY_SQL                                                                            \
     "SELECT s.sensitivity_sd, s.repeatability FROM quality_set s JOIN run r ON r.id = s.run_id "   \
     "JOIN model m ON m.id = s.model_id WHERE r.complete = 1 AND s.sensitivity_sd IS NOT NULL AND " \
-    "s.repeatability IS NOT NULL AND m.layers = ?1 AND m.kv_heads = ?2 AND m.head_dim = ?3 AND "   \
+    "s.repeatability IS NOT NULL AND (?1 = 0 OR (m.layers = ?1 AND m.kv_heads = ?2 AND "           \
+    "m.head_dim = ?3)) AND "                                                                       \
     "(?4 IS NULL OR m.name = ?4) AND (?5 IS NULL OR s.class = ?5) ORDER BY r.id DESC, s.id DESC "  \
     "LIMIT 1"
 
@@ -159,9 +160,9 @@ kvt_status profile_sensitivity_read(kvt_profile *profile, const kvt_layout *layo
                                     double *repeatability_out)
 {
     profile_row row = profile_row_begin(profile, SENSITIVITY_SQL);
-    profile_row_integer(&row, layout->layers);
-    profile_row_integer(&row, layout->kv_heads);
-    profile_row_integer(&row, layout->head_dim);
+    profile_row_integer(&row, layout != NULL ? layout->layers : 0);
+    profile_row_integer(&row, layout != NULL ? layout->kv_heads : 0);
+    profile_row_integer(&row, layout != NULL ? layout->head_dim : 0);
     profile_row_text(&row, model);
     profile_row_text(&row, class_name);
     int result = row.result == SQLITE_OK ? sqlite3_step(row.statement) : row.result;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * adaptcache_contexts.c - the contexts of AdaptCache's experiment: lengths drawn from real texts,
- * or from a table of their lengths. One thread.
+ * or from a table of their lengths, and each context's own factor on its task's losses. One thread.
  *
  * Tokens are characters / 4.2 (English prose with the Llama-3 tokenizer, a rule of thumb). A text
  * is drawn by its file first, so that a file with many documents does not stand for a whole task.
@@ -23,9 +23,10 @@
 #define TOKENS_MAX      131072u
 #define DECILES         11u
 
-const char *const experiment_tasks[EXPERIMENT_TASKS] = {"qa", "summarization", "code"};
-
 /*
+ * The tasks in the order of experiment_task: question answering, summarisation, and code or agents,
+ * which no text here stands for.
+ *
  * Tokens at 0 %, 10 %, ... 100 % of the contexts. The first two rows are those of the files below.
  * Code: LongBench's mean lengths of LCC and RepoBench-P, 1,235 and 4,206 words, in equal parts; 3
  * tokens a word and a lognormal spread of 0.5 are assumed.
@@ -115,16 +116,52 @@ static uint32_t table_tokens(uint32_t task, double share)
     return (uint32_t)(low + rest * (high - low));
 }
 
-/* A third of the contexts for each task, in turn, so that popularity is the same in all. */
-static void contexts_fill(experiment *run, uint64_t seed,
-                          const text_lengths lengths[EXPERIMENT_TASKS - 1][TEXT_FILES])
+double experiment_setting_zipf(uint32_t setting)
 {
+    return setting < EXPERIMENT_SETTINGS / 2 ? 0.0 : 0.9;
+}
+
+uint32_t experiment_setting_task(uint32_t setting)
+{
+    return setting % (EXPERIMENT_SETTINGS / 2); /* EXPERIMENT_TASKS: all of them */
+}
+
+void experiment_setting_name(const experiment *run, uint32_t setting, char *name, size_t size)
+{
+    const uint32_t task = experiment_setting_task(setting);
+    const double zipf = experiment_setting_zipf(setting);
+    (void)snprintf(name, size, "%s, %s popularity",
+                   task < EXPERIMENT_TASKS ? run->tasks[task].name : "all three tasks",
+                   zipf > 0.0 ? "Zipf 0.9" : "even");
+}
+
+/*
+ * A context's factor is lognormal with mean 1; what can be known of it beforehand has the measured
+ * correlation with its logarithm, and mean 1 too (as lab/replay/sim_quality.c).
+ */
+static void context_draw_losses(experiment_context *context, const experiment_task *task,
+                                replay_random *random)
+{
+    const double sigma = task->sigma, r = task->repeatability;
+    const double z = replay_random_normal(random), other = replay_random_normal(random);
+    const double y = r * z + sqrt(fmax(0.0, 1.0 - r * r)) * other;
+    context->sensitivity = exp(sigma * z - 0.5 * sigma * sigma);
+    context->known = exp(sigma * r * y - 0.5 * sigma * r * sigma * r);
+}
+
+/* With all tasks a third of the contexts each, in turn, so that popularity is the same in all. */
+static void contexts_fill(const experiment *run, uint32_t setting, uint64_t seed,
+                          const text_lengths lengths[EXPERIMENT_TASKS - 1][TEXT_FILES],
+                          experiment_context *contexts)
+{
+    const uint32_t only = experiment_setting_task(setting);
+    const double zipf = experiment_setting_zipf(setting);
     replay_random random;
     double sum = 0.0;
     replay_random_seed(&random, replay_mix(seed));
     for (uint32_t i = 0; i < run->options->contexts; i++) {
-        experiment_context *context = &run->contexts[i];
-        context->task = i % EXPERIMENT_TASKS;
+        experiment_context *context = &contexts[i];
+        context->task = only < EXPERIMENT_TASKS ? only : i % EXPERIMENT_TASKS;
         double share = replay_random_unit(&random);
         context->tokens = table_tokens(context->task, share);
         if (run->real_texts && context->task < EXPERIMENT_TASKS - 1) {
@@ -134,22 +171,56 @@ static void contexts_fill(experiment *run, uint64_t seed,
         }
         if (context->tokens < TOKENS_MIN) context->tokens = TOKENS_MIN;
         if (context->tokens > TOKENS_MAX) context->tokens = TOKENS_MAX;
-        context->upto = sum += pow((double)(i / EXPERIMENT_TASKS + 1), -run->options->zipf);
+        const uint32_t rank = only < EXPERIMENT_TASKS ? i : i / EXPERIMENT_TASKS;
+        context->upto = sum += pow((double)(rank + 1), -zipf);
+        context_draw_losses(context, &run->tasks[context->task], &random);
     }
 }
 
-kvt_status experiment_draw(experiment *run, uint64_t seed, char *message, size_t message_size)
+/* Seconds that prefill alone takes for a request, by popularity. */
+static double contexts_prefill_mean(const experiment *run, const experiment_context *contexts)
 {
-    text_lengths lengths[EXPERIMENT_TASKS - 1][TEXT_FILES] = {{{NULL, 0}}};
+    double sum = 0.0, before = 0.0;
+    for (uint32_t i = 0; i < run->options->contexts; i++) {
+        const kvt_prefill *prefill = &run->models[0][contexts[i].task].prefill;
+        sum +=
+            experiment_compute_seconds(prefill, contexts[i].tokens) * (contexts[i].upto - before);
+        before = contexts[i].upto;
+    }
+    return sum / before;
+}
+
+static kvt_status contexts_read(const experiment *run,
+                                text_lengths lengths[EXPERIMENT_TASKS - 1][TEXT_FILES],
+                                char *message, size_t message_size)
+{
     kvt_status status = KVT_OK;
-    run->real_texts = run->options->texts != NULL;
     for (uint32_t task = 0; run->real_texts && task < EXPERIMENT_TASKS - 1; task++) {
         for (uint32_t file = 0; file < TEXT_FILES && status == KVT_OK; file++) {
             status = text_read(run->options->texts, text_files[task][file], &lengths[task][file],
                                message, message_size);
         }
     }
-    if (status == KVT_OK) contexts_fill(run, seed, lengths);
+    return status;
+}
+
+kvt_status experiment_draw_all(experiment *run, char *message, size_t message_size)
+{
+    text_lengths lengths[EXPERIMENT_TASKS - 1][TEXT_FILES] = {{{NULL, 0}}};
+    const experiment_options *options = run->options;
+    run->real_texts = options->texts != NULL;
+    kvt_status status = contexts_read(run, lengths, message, message_size);
+    for (uint32_t i = 0; status == KVT_OK && i < EXPERIMENT_SETTINGS * options->seeds; i++) {
+        experiment_draw *draw = &run->draws[i];
+        draw->contexts = calloc(options->contexts, sizeof *draw->contexts);
+        if (draw->contexts == NULL) {
+            (void)snprintf(message, message_size, "out of memory");
+            status = KVT_E_MEMORY;
+            break;
+        }
+        contexts_fill(run, i / options->seeds, i % options->seeds + 1, lengths, draw->contexts);
+        draw->prefill_mean_s = contexts_prefill_mean(run, draw->contexts);
+    }
     for (uint32_t task = 0; task < EXPERIMENT_TASKS - 1; task++)
         for (uint32_t file = 0; file < TEXT_FILES; file++)
             free(lengths[task][file].tokens);

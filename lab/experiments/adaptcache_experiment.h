@@ -2,11 +2,19 @@
 /*
  * adaptcache_experiment.h - AdaptCache's own experiment: whole contexts of three task types on one
  * A100, 100 GB of DRAM, 400 GB of SSD at 1 GB/s; its policy and ours against fixed compression in
- * LRU order, no compression and prefill, at Poisson rates up to the knee.
+ * LRU order, no compression, prefill, and the best uniform mix, from little load to saturation.
  *
  * In virtual time: one server behind a FIFO queue; a request prefills its question of 64 tokens on
  * top of its context, which is loaded when that is faster than computing it. A load has its tier
- * for itself. Moves are free and at once, for all systems. One thread per experiment.
+ * for itself. Moves are free and at once, for all systems.
+ *
+ * Settings: each task alone and all three in one store, each with even and with Zipf popularity. In
+ * each setting every system runs at every rate with every seed. An engine has one run per alpha;
+ * what it is compared at is one of these runs, never a line between two. The alpha is chosen on
+ * the tuning seeds (the first half), the ratio is that of the others.
+ *
+ * Thread rule: experiment_run uses threads of its own; each run is one thread's, and what runs
+ * share is not changed while they go on.
  */
 #ifndef REPLAY_ADAPTCACHE_EXPERIMENT_H
 #define REPLAY_ADAPTCACHE_EXPERIMENT_H
@@ -17,34 +25,46 @@
 
 #include <stdio.h>
 
-#define EXPERIMENT_TASKS    3u
-#define EXPERIMENT_VARIANTS 7u
-#define EXPERIMENT_RATES    4u
-#define EXPERIMENT_ALPHAS   4u
-#define EXPERIMENT_FIXED    (1u + EXPERIMENT_VARIANTS) /* prefill, then each variant in LRU order */
-#define EXPERIMENT_ENGINES  3u
-#define EXPERIMENT_MENUS    2u /* variants to choose from: AdaptCache's, nested ones */
-#define EXPERIMENT_SYSTEMS  (EXPERIMENT_FIXED + EXPERIMENT_ENGINES * EXPERIMENT_ALPHAS)
-#define EXPERIMENT_SEEDS    20u
+enum {
+    EXPERIMENT_TASKS = 3,
+    EXPERIMENT_SETTINGS = 8, /* each task and all of them, times two popularities */
+    EXPERIMENT_RATES = 6,
+    EXPERIMENT_ALPHAS = 16,
+    EXPERIMENT_MENUS = 2,
+    EXPERIMENT_ENGINES = 5,
+    EXPERIMENT_SEEDS = 40,
+    EXPERIMENT_SYSTEMS_MAX = 320,
+    EXPERIMENT_NAME_BYTES = 96
+};
+
+/* The variants that an engine may choose from. */
+typedef enum experiment_menu {
+    EXPERIMENT_MENU_PAPER = 0, /* raw, KIVI and StreamingLLM: AdaptCache's two methods */
+    EXPERIMENT_MENU_OURS = 1   /* raw, and what no other beats in size and loss */
+} experiment_menu;
 
 typedef struct experiment_options {
-    const char *ladders; /* folder of ladder-adaptcache-*.csv and ladder-nested-*.csv */
-    const char *texts;   /* folder of real texts, or NULL: the built-in table of their lengths */
+    const char *ladders; /* folder of the ladders and of codecs-gpu.csv */
+    const char *profile; /* measured curves: a CSV file of quality rows, or NULL: the ladders */
+    const char *classes[EXPERIMENT_TASKS]; /* of the profile; NULL: its first three */
+    const char *texts; /* folder of real texts, or NULL: the built-in table of their lengths */
     uint32_t contexts;
     uint32_t uses; /* requests per context, of which the first 40 % are not counted */
     uint32_t seeds;
-    double zipf; /* exponent of popularity; 0: every context alike */
+    uint32_t threads;
+    uint32_t settings; /* bit i: run setting i; 0: all */
+    bool coarse;       /* mixes have one rung a tier, never two */
     bool json;
     bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
     void *progress_context;
     FILE *out;
 } experiment_options;
 
-/* 1,100 contexts, 10 requests each, 5 seeds, every context alike, ladders in profiles/. */
+/* 1,100 contexts, 10 requests each, 6 seeds, all settings, ladders in profiles/, one thread. */
 void experiment_options_init(experiment_options *options);
 
-/* Runs and prints it. KVT_OK; KVT_E_CANCELLED (progress said so; the seeds that were finished are
- * printed); the ladders' and the texts' errors; KVT_E_MEMORY; KVT_E_IO. */
+/* Runs and prints it. KVT_OK; KVT_E_CANCELLED (progress said so; nothing is printed); KVT_E_MISS
+ * and what the ladders', the profile's and the texts' readers give; KVT_E_MEMORY; KVT_E_IO. */
 KVT_NODISCARD kvt_status experiment_run(const experiment_options *options, char *message,
                                         size_t message_size);
 
@@ -53,63 +73,139 @@ KVT_NODISCARD kvt_status experiment_run(const experiment_options *options, char 
 typedef struct experiment_context {
     uint32_t tokens;
     uint32_t task;
-    double upto; /* running sum of popularity */
+    double upto;        /* running sum of popularity */
+    double sensitivity; /* its losses over the task's: what counts */
+    double known;       /* what of that an engine can know beforehand */
 } experiment_context;
+
+/* The contexts of one setting and seed. */
+typedef struct experiment_draw {
+    experiment_context *contexts;
+    double prefill_mean_s; /* of a request, by popularity */
+} experiment_draw;
 
 /* One run: means over the counted requests. */
 typedef struct experiment_outcome {
     double ttft, service, quality;
-    double task_quality[EXPERIMENT_TASKS];
-    double dram_hits, ssd_hits;              /* of all requests */
-    double task_dram_hits[EXPERIMENT_TASKS]; /* of the task's */
-    double busy;                             /* service seconds over the span */
+    double dram_hits, ssd_hits; /* of all requests */
+    double busy;                /* service seconds over the span; 1: saturated */
 } experiment_outcome;
+
+typedef enum experiment_kind {
+    EXPERIMENT_PREFILL,
+    EXPERIMENT_FIXED,  /* one variant in LRU order */
+    EXPERIMENT_ENGINE, /* one engine at one alpha */
+    EXPERIMENT_MIX     /* one rung, or two in halves, per tier; our eviction order */
+} experiment_kind;
+
+typedef struct experiment_system {
+    experiment_kind kind;
+    experiment_menu menu;
+    uint8_t variant;   /* FIXED: of the menu */
+    bool always;       /* FIXED: loads what it holds, also where computing is faster */
+    uint8_t engine;    /* ENGINE: index of experiment_engines */
+    double alpha;      /* ENGINE */
+    uint8_t half_dram; /* MIX: place between rungs, in halves: 3 is rungs 1 and 2, half each */
+    uint8_t half_ssd;
+    char name[EXPERIMENT_NAME_BYTES];
+} experiment_system;
+
+typedef struct experiment_engine {
+    const char *name, *policy;
+    experiment_menu menu;
+    bool per_entry; /* is told what can be known of a context's own sensitivity */
+} experiment_engine;
+extern const experiment_engine experiment_engines[EXPERIMENT_ENGINES];
+extern const double experiment_alphas[EXPERIMENT_ALPHAS];
+extern const double experiment_rate_shares[EXPERIMENT_RATES];
+
+/* Losses of a task and their spread between contexts. */
+typedef struct experiment_task {
+    char name[64];
+    double sigma;         /* of the logarithm of a context's factor on losses; 0: all alike */
+    double repeatability; /* of what is known of it beforehand */
+    uint32_t entries;     /* that the curves are means of; 0: not measured here */
+} experiment_task;
 
 typedef struct experiment {
     const experiment_options *options;
+    experiment_task tasks[EXPERIMENT_TASKS];
     kvt_cost_model models[EXPERIMENT_MENUS][EXPERIMENT_TASKS];
-    experiment_context *contexts;
-    double prefill_mean_s;          /* of a request, by popularity, of the first seed */
-    double rates[EXPERIMENT_RATES]; /* requests per second */
+    experiment_draw *draws; /* [EXPERIMENT_SETTINGS][seeds] */
+    experiment_system systems[EXPERIMENT_SYSTEMS_MAX];
+    uint32_t system_count;
     bool real_texts;
-    experiment_outcome outcomes[EXPERIMENT_RATES][EXPERIMENT_SYSTEMS][EXPERIMENT_SEEDS];
+    /* [EXPERIMENT_SETTINGS][EXPERIMENT_RATES][system_count][seeds] */
+    experiment_outcome *outcomes;
 } experiment;
 
-extern const char *const experiment_tasks[EXPERIMENT_TASKS];
-extern const double experiment_alphas[EXPERIMENT_ALPHAS];
-extern const double experiment_rate_shares[EXPERIMENT_RATES];
-typedef struct experiment_engine {
-    const char *name, *policy;
-    uint32_t menu;
-} experiment_engine;
-extern const experiment_engine experiment_engines[EXPERIMENT_ENGINES];
+/* adaptcache_menus.c: what there is to choose from, from the ladders or from a profile's curves. */
+KVT_NODISCARD kvt_status experiment_menus_read(experiment *run, char *message, size_t message_size);
 
-/* adaptcache_contexts.c: draws the contexts of a seed. KVT_OK; KVT_E_GONE; KVT_E_PARSE; ... */
-KVT_NODISCARD kvt_status experiment_draw(experiment *run, uint64_t seed, char *message,
-                                         size_t message_size);
+/* adaptcache_contexts.c: draws the contexts of every setting and seed. KVT_OK; KVT_E_GONE;
+ * KVT_E_PARSE; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status experiment_draw_all(experiment *run, char *message, size_t message_size);
+double experiment_setting_zipf(uint32_t setting);
+/* The only task of a setting, or EXPERIMENT_TASKS: all of them. */
+uint32_t experiment_setting_task(uint32_t setting);
+void experiment_setting_name(const experiment *run, uint32_t setting, char *name, size_t size);
 
-/* adaptcache_experiment.c: reads the ladders; runs one system at one rate. */
+/* adaptcache_run.c: seconds of a request whose context is not loaded. */
+double experiment_compute_seconds(const kvt_prefill *prefill, uint32_t tokens);
+/* One run of one system at so many requests per second. KVT_OK; KVT_E_MEMORY;
+ * what the policy gave. */
+KVT_NODISCARD kvt_status experiment_measure(const experiment *run, const experiment_draw *draw,
+                                            const experiment_system *system, double rate,
+                                            uint64_t seed, experiment_outcome *out, char *message,
+                                            size_t message_size);
+
+/* adaptcache_sweep.c: opens with menus, systems and contexts; experiment_close also after a
+ * failure. */
 KVT_NODISCARD kvt_status experiment_open(experiment *run, const experiment_options *options,
                                          char *message, size_t message_size);
 void experiment_close(experiment *run);
-KVT_NODISCARD kvt_status experiment_measure(experiment *run, uint32_t system, double rate,
-                                            uint64_t seed, experiment_outcome *out, char *message,
-                                            size_t message_size);
-/* Name of a system, its alpha when it has one (else 0). */
-void experiment_name(const experiment *run, uint32_t system, char *name, size_t size,
-                     double *alpha_out);
+bool experiment_has_setting(const experiment_options *options, uint32_t setting);
+/* Requests per second of a rate in a setting: a share of what prefill alone can bear. */
+double experiment_rate(const experiment *run, uint32_t setting, uint32_t rate);
+const experiment_outcome *experiment_outcome_at(const experiment *run, uint32_t setting,
+                                                uint32_t rate, uint32_t system, uint32_t seed);
+
+/* ---- choice and comparison (adaptcache_choice.c) ---- */
+
+/* The systems that one choice is made among, by their numbers. */
+typedef struct experiment_group {
+    uint32_t first, count;
+} experiment_group;
+experiment_group experiment_group_of_engine(const experiment *run, uint32_t engine);
+experiment_group experiment_group_of_mixes(const experiment *run);
+
+/* A mean over some of the seeds. */
+typedef struct experiment_mean {
+    double ttft, quality, dram_hits, ssd_hits, busy;
+} experiment_mean;
+/* tuning: over the first half of the seeds, else over the others; of one seed, over that one. */
+experiment_mean experiment_mean_of(const experiment *run, uint32_t setting, uint32_t rate,
+                                   uint32_t system, bool tuning);
+
+/* The one of the group with the least TTFT whose quality is at least `quality`, both on the tuning
+ * seeds; UINT32_MAX: none is. */
+uint32_t experiment_fastest(const experiment *run, uint32_t setting, uint32_t rate,
+                            experiment_group group, double quality);
+/* The one with the best quality whose TTFT is at most `ttft`; UINT32_MAX: none is. */
+uint32_t experiment_best(const experiment *run, uint32_t setting, uint32_t rate,
+                         experiment_group group, double ttft);
+
+/* What a chosen system is against another, on the seeds that did not choose. */
+typedef struct experiment_ratio {
+    bool reached;              /* else: no system of the group is good or fast enough */
+    uint32_t chosen;           /* system */
+    double delay, least, most; /* of the other's TTFT over the chosen one's: mean, by seed */
+    double quality;            /* of the chosen one's mean quality over the other's */
+} experiment_ratio;
+experiment_ratio experiment_compare(const experiment *run, uint32_t setting, uint32_t rate,
+                                    uint32_t chosen, uint32_t other);
 
 /* adaptcache_report.c */
-
-/*
- * An engine's points, one per alpha, against one fixed system: delay of the fixed one over the
- * engine's at the fixed one's quality, and the engine's quality over the fixed one's at its delay.
- * Between two points on the line between them; 0 where the engine reaches no such point.
- */
-double experiment_delay_ratio(const experiment_outcome points[EXPERIMENT_ALPHAS],
-                              const experiment_outcome *fixed);
-double experiment_quality_ratio(const experiment_outcome points[EXPERIMENT_ALPHAS],
-                                const experiment_outcome *fixed);
 KVT_NODISCARD kvt_status experiment_print(const experiment *run);
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_replay_adaptcache.c - AdaptCache's experiment: its comparisons on points worked out by hand,
- * one system whose times are known, and the whole of it in small.
+ * test_replay_adaptcache.c - AdaptCache's experiment: its choices on runs worked out by hand,
+ * single systems whose times are known, menus of a profile, and the whole of it in small.
  */
 #include "lab/experiments/adaptcache_experiment.h"
 
 #include "codecs/codecs.h"
+
+#include <kvterrace/codec.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +19,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static experiment_options small_options(FILE *out)
 {
@@ -24,14 +27,32 @@ static experiment_options small_options(FILE *out)
     experiment_options options;
     const char *source = getenv("KVT_SOURCE_DIR");
     if (source == NULL) fail_msg("KVT_SOURCE_DIR is not set");
-    snprintf(ladders, sizeof ladders, "%s/profiles", source);
+    (void)snprintf(ladders, sizeof ladders, "%s/profiles", source);
     experiment_options_init(&options);
     options.ladders = ladders;
     options.contexts = 240;
     options.uses = 5;
-    options.seeds = 1;
+    options.seeds = 2;
+    options.coarse = true;
+    options.threads = 2;
+    options.settings = 1u << (EXPERIMENT_SETTINGS - 1);
     options.out = out;
     return options;
+}
+
+static experiment *small_open(const experiment_options *options)
+{
+    char message[512] = "";
+    experiment *run = calloc(1, sizeof *run);
+    assert_non_null(run);
+    if (experiment_open(run, options, message, sizeof message) != KVT_OK) fail_msg("%s", message);
+    return run;
+}
+
+static void small_close(experiment *run)
+{
+    experiment_close(run);
+    free(run);
 }
 
 static void near(double value, double wanted)
@@ -39,68 +60,258 @@ static void near(double value, double wanted)
     if (fabs(value - wanted) > 1e-9) fail_msg("%.12f, wanted %.12f", value, wanted);
 }
 
-/* Of the engine's points 0.9 at 2 s, 0.95 at 3 s, 0.99 at 5 s counts all, 0.85 at 2.5 s nothing. */
-static void comparisons_follow_the_line_between_points(void **state)
+/* ---- choices ---- */
+
+/* Four seeds, one setting and rate; systems 0 to 3, whose outcomes the tests write. */
+static experiment *made_up(experiment_options *options, const double ttft[4][4],
+                           const double quality[4][4])
+{
+    experiment *run = calloc(1, sizeof *run);
+    assert_non_null(run);
+    *options = (experiment_options){.seeds = 4};
+    run->options = options;
+    run->system_count = 4;
+    const size_t runs = (size_t)EXPERIMENT_SETTINGS * EXPERIMENT_RATES * 4 * 4;
+    run->outcomes = calloc(runs, sizeof *run->outcomes);
+    assert_non_null(run->outcomes);
+    for (uint32_t system = 0; system < 4; system++)
+        for (uint32_t seed = 0; seed < 4; seed++)
+            run->outcomes[system * 4 + seed] =
+                (experiment_outcome){.ttft = ttft[system][seed], .quality = quality[system][seed]};
+    return run;
+}
+
+/* Seeds 0 and 1 choose, 2 and 3 judge. System 1 is fastest of those as good as 0.97, system 2 is
+ * faster and worse, system 3 is slower. */
+static void choices_are_runs_and_judged_on_other_seeds(void **state)
 {
     (void)state;
-    const experiment_outcome points[EXPERIMENT_ALPHAS] = {{.quality = 0.95, .ttft = 3.0},
-                                                          {.quality = 0.85, .ttft = 2.5},
-                                                          {.quality = 0.99, .ttft = 5.0},
-                                                          {.quality = 0.90, .ttft = 2.0}};
-    experiment_outcome fixed = {.quality = 0.97, .ttft = 8.0};
-    near(experiment_delay_ratio(points, &fixed), 8.0 / 4.0);
-    near(experiment_quality_ratio(points, &fixed), 0.99 / 0.97);
-    fixed = (experiment_outcome){.quality = 0.80, .ttft = 2.5};
-    near(experiment_delay_ratio(points, &fixed), 2.5 / 2.0);
-    near(experiment_quality_ratio(points, &fixed), 0.925 / 0.80);
-    fixed = (experiment_outcome){.quality = 1.0, .ttft = 1.0};
-    near(experiment_delay_ratio(points, &fixed), 0.0);
-    near(experiment_quality_ratio(points, &fixed), 0.0);
+    static const double ttft[4][4] = {{8, 8, 6, 9}, {2, 4, 2, 4}, {1, 1, 1, 1}, {5, 5, 1, 1}};
+    static const double quality[4][4] = {
+        {.97, .97, .9, .9}, {.96, .98, .99, .99}, {.96, .96, 1, 1}, {1, 1, 1, 1}};
+    experiment_options options;
+    experiment *run = made_up(&options, ttft, quality);
+    const experiment_group engine = {1, 3};
+    near(experiment_mean_of(run, 0, 0, 1, true).ttft, 3.0);
+    near(experiment_mean_of(run, 0, 0, 1, false).quality, 0.99);
+    assert_int_equal(experiment_fastest(run, 0, 0, engine, 0.97), 1);
+    assert_int_equal(experiment_fastest(run, 0, 0, engine, 0.96), 2);
+    assert_int_equal(experiment_fastest(run, 0, 0, engine, 0.99), 3);
+    assert_int_equal(experiment_fastest(run, 0, 0, (experiment_group){1, 2}, 0.99), UINT32_MAX);
+    assert_int_equal(experiment_best(run, 0, 0, engine, 3.0), 1);
+    assert_int_equal(experiment_best(run, 0, 0, engine, 1.0), 2);
+    assert_int_equal(experiment_best(run, 0, 0, engine, 0.5), UINT32_MAX);
+    const experiment_ratio ratio = experiment_compare(run, 0, 0, 1, 0);
+    assert_true(ratio.reached);
+    near(ratio.delay, 7.5 / 3.0);
+    near(ratio.least, 9.0 / 4.0);
+    near(ratio.most, 6.0 / 2.0);
+    near(ratio.quality, 0.99 / 0.9);
+    assert_false(experiment_compare(run, 0, 0, UINT32_MAX, 0).reached);
+    free(run->outcomes);
+    free(run);
+}
+
+/* One seed chooses and judges. */
+static void one_seed_does_both(void **state)
+{
+    (void)state;
+    static const double ttft[4][4] = {{8, 1, 1, 1}, {2, 1, 1, 1}, {1, 1, 1, 1}, {5, 1, 1, 1}};
+    static const double quality[4][4] = {{1}, {1}, {1}, {1}};
+    experiment_options options;
+    experiment *run = made_up(&options, ttft, quality);
+    options.seeds = 1;
+    near(experiment_mean_of(run, 0, 0, 0, true).ttft, 8.0);
+    near(experiment_mean_of(run, 0, 0, 0, false).ttft, 8.0);
+    free(run->outcomes);
+    free(run);
+}
+
+/* ---- single systems ---- */
+
+static uint32_t find_system(const experiment *run, const char *name)
+{
+    for (uint32_t i = 0; i < run->system_count; i++)
+        if (strcmp(run->systems[i].name, name) == 0) return i;
+    fail_msg("no system %s", name);
+    return 0;
+}
+
+static experiment_outcome measure(const experiment *run, const char *name)
+{
+    const uint32_t setting = EXPERIMENT_TASKS; /* all tasks, even popularity */
+    experiment_outcome out;
+    char message[512] = "";
+    const kvt_status status = experiment_measure(run, &run->draws[setting * run->options->seeds],
+                                                 &run->systems[find_system(run, name)], 1e-4, 1,
+                                                 &out, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s: %s", name, message);
+    return out;
 }
 
 static void prefill_and_raw_lose_nothing(void **state)
 {
     (void)state;
-    char message[512] = "";
-    experiment_options options = small_options(stdout);
-    experiment *run = calloc(1, sizeof *run);
-    experiment_outcome prefill, raw, two;
-    assert_non_null(run);
-    if (experiment_open(run, &options, message, sizeof message) != KVT_OK) fail_msg("%s", message);
-    assert_int_equal(experiment_draw(run, 1, message, sizeof message), KVT_OK);
+    const experiment_options options = small_options(stdout);
+    experiment *run = small_open(&options);
+    experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
     for (uint32_t i = 0; i < options.contexts; i++)
-        run->contexts[i].tokens = 8000;
-    assert_int_equal(experiment_measure(run, 0, 1e-4, 1, &prefill, message, sizeof message),
-                     KVT_OK);
+        draw->contexts[i].tokens = 8000;
+    const experiment_outcome prefill = measure(run, "prefill"), raw = measure(run, "lru raw");
     const kvt_prefill *model = &run->models[0][0].prefill;
-    double whole = model->fixed_seconds + kvt_prefill_seconds(model, 0, 8064);
+    const double whole = model->fixed_seconds + kvt_prefill_seconds(model, 0, 8064);
     near(prefill.service, whole);
     assert_true(prefill.ttft >= 0.999 * whole && prefill.ttft < 1.01 * whole);
     near(prefill.quality, 1.0);
     near(prefill.dram_hits + prefill.ssd_hits, 0.0);
     /* Raw, 8,000 tokens are 1.05 GB: 95 contexts fit into DRAM; from SSD they load no faster than
-     * they compute. */
-    assert_int_equal(experiment_measure(run, 1, 1e-4, 1, &raw, message, sizeof message), KVT_OK);
+     * they compute, and are not loaded. */
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 8000 * 131072};
     uint64_t head_bytes, record_bytes;
     assert_int_equal(codecs_raw_record_bytes(&layout, &head_bytes, &record_bytes), KVT_OK);
-    double load = 1e-5 + (double)record_bytes / 25e9 + 8000 * 131072.0 / 1e13;
-    double hit = model->fixed_seconds + load + kvt_prefill_seconds(model, 8000, 8064);
-    double share = raw.dram_hits;
-    assert_true(share > 0.2 && share < 0.6 && raw.ssd_hits > 0.1);
+    const double load = 1e-5 + (double)record_bytes / 25e9 + 8000 * 131072.0 / 1e13;
+    const double hit = model->fixed_seconds + load + kvt_prefill_seconds(model, 8000, 8064);
+    const double share = raw.dram_hits;
+    assert_true(share > 0.2 && share < 0.6);
+    near(raw.ssd_hits, 0.0);
     near(raw.service, share * hit + (1.0 - share) * whole);
     near(raw.quality, 1.0);
-    /* KIVI at 2 bits: all but the first uses hit, each task with its own loss. */
-    assert_int_equal(experiment_measure(run, 6, 1e-4, 1, &two, message, sizeof message), KVT_OK);
-    for (uint32_t task = 0; task < EXPERIMENT_TASKS; task++) {
-        assert_true(two.task_quality[task] < 1.0 && two.task_quality[task] > 0.0);
-        double loss = run->models[0][task].variants[5].loss;
-        double hits = (1.0 - two.task_quality[task]) / loss;
-        assert_true(hits > 0.85 && hits <= 1.0 + 1e-9);
-    }
-    experiment_close(run);
-    free(run);
+    /* Where it always loads, it does so from SSD, too, and is slower for it. */
+    const experiment_outcome always = measure(run, "lru raw, always loads");
+    assert_true(always.ssd_hits > 0.1 && always.service > raw.service);
+    near(always.dram_hits, raw.dram_hits);
+    small_close(run);
 }
+
+/* KIVI at 2 bits: all but the first uses hit, each context with its own loss. */
+static void losses_are_the_contexts_own(void **state)
+{
+    (void)state;
+    const experiment_options options = small_options(stdout);
+    experiment *run = small_open(&options);
+    experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
+    const experiment_outcome mean = measure(run, "lru kivi:k2v2,g32");
+    assert_true(mean.quality < 1.0 && mean.quality > 0.9);
+    for (uint32_t i = 0; i < options.contexts; i++)
+        draw->contexts[i].sensitivity = 2.0;
+    const experiment_outcome twice = measure(run, "lru kivi:k2v2,g32");
+    near(1.0 - twice.quality, 2.0 * (1.0 - mean.quality));
+    near(twice.ttft, mean.ttft);
+    small_close(run);
+}
+
+/* A mix of one rung in both tiers holds that rung alone, and is blind to its losses. */
+static void a_mix_offers_its_rungs(void **state)
+{
+    (void)state;
+    const experiment_options options = small_options(stdout);
+    experiment *run = small_open(&options);
+    const kvt_cost_model *model = &run->models[EXPERIMENT_MENU_OURS][0];
+    experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
+    char name[160];
+    for (uint32_t i = 0; i < options.contexts; i++) {
+        draw->contexts[i].tokens = 8000;
+        draw->contexts[i].task = 0;
+    }
+    const kvt_variant last = model->variants[model->variant_count - 2].variant;
+    char rung[64];
+    (void)kvt_variant_format(last, rung, sizeof rung);
+    (void)snprintf(name, sizeof name, "mix %s | %s", rung, rung);
+    const experiment_outcome mix = measure(run, name);
+    const double loss = model->variants[model->variant_count - 2].loss;
+    const double hits = mix.dram_hits + mix.ssd_hits;
+    assert_true(hits > 0.5);
+    near(1.0 - mix.quality, loss * hits);
+    small_close(run);
+}
+
+/* ---- menus of a profile ---- */
+
+static void write_profile(char path[64], const char *without)
+{
+    static const char *const rows[] = {"kivi:k4v4 g64,0.01,5",  "kivi:k2v2 g64,0.2,3",
+                                       "drop:stream 50,0.4,8",  "planes:k4v4 g64,0.01,4.5",
+                                       "planes:k8v8 g64,0,8.5", "entropy:k0.5v1,0.03,2.7"};
+    static const char *const classes[] = {"qa", "summarisation", "agent"};
+    (void)snprintf(path, 64, "/tmp/kvt-adaptcache-XXXXXX");
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    FILE *out = fdopen(file, "w");
+    assert_non_null(out);
+    fputs(
+        "[quality]\nmodel,class,method,metric,variant,loss_mean,bits_per_element,entries,source\n",
+        out);
+    for (size_t c = 0; c < 3; c++)
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            char variant[64];
+            (void)snprintf(variant, sizeof variant, "%.*s", (int)strcspn(rows[i], ","), rows[i]);
+            if (c == 2 && without != NULL && strstr(variant, without) != NULL) continue;
+            fprintf(out, "m,%s,continuation,rouge_l,%s%s,7,test\n", classes[c], variant,
+                    rows[i] + strcspn(rows[i], ","));
+        }
+    assert_int_equal(fclose(out), 0);
+}
+
+static void profiles_make_both_menus(void **state)
+{
+    (void)state;
+    char path[64], name[64];
+    experiment_options options = small_options(stdout);
+    write_profile(path, NULL);
+    options.profile = path;
+    experiment *run = small_open(&options);
+    static const char *const paper[] = {"raw", "drop:stream,50", "kivi:k4v4,g64", "kivi:k2v2,g64"};
+    static const char *const ours[] = {"raw", "planes:k8v8,g64", "planes:k4v4,g64",
+                                       "entropy:k0.5v1"};
+    for (uint32_t task = 0; task < EXPERIMENT_TASKS; task++) {
+        const kvt_cost_model *menus[] = {&run->models[0][task], &run->models[1][task]};
+        assert_int_equal(menus[0]->variant_count, 4);
+        assert_int_equal(menus[1]->variant_count, 4);
+        for (uint32_t i = 0; i < 4; i++) {
+            (void)kvt_variant_format(menus[0]->variants[i].variant, name, sizeof name);
+            assert_string_equal(name, paper[i]);
+            (void)kvt_variant_format(menus[1]->variants[i].variant, name, sizeof name);
+            assert_string_equal(name, ours[i]);
+            assert_true(menus[0]->variants[i].decode_bytes_per_s > 0.0);
+        }
+        /* KIVI at 4 bits measured better than half of the tokens: no loss falls along a menu. */
+        near(menus[0]->variants[2].loss, 0.4);
+        near(menus[1]->variants[3].loss, 0.03);
+        assert_true(menus[1]->variants[1].loss > 0.0); /* lossy, though it measured as 0 */
+        assert_int_equal(run->tasks[task].entries, 7);
+    }
+    small_close(run);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void profiles_without_a_class_are_refused(void **state)
+{
+    (void)state;
+    char path[64], message[512] = "";
+    experiment_options options = small_options(stdout);
+    experiment run;
+    write_profile(path, NULL);
+    options.profile = path;
+    options.classes[1] = "poems";
+    assert_int_equal(experiment_open(&run, &options, message, sizeof message), KVT_MISS);
+    assert_non_null(strstr(message, "poems"));
+    experiment_close(&run);
+    assert_int_equal(unlink(path), 0);
+    /* A variant that one class lacks is left out, and beats no other. */
+    options = small_options(stdout);
+    write_profile(path, "entropy");
+    options.profile = path;
+    experiment *sound = small_open(&options);
+    assert_int_equal(sound->models[1][0].variant_count, 4);
+    assert_int_equal(sound->models[1][0].variants[3].variant.codec, KVT_CODEC_KIVI);
+    small_close(sound);
+    assert_int_equal(unlink(path), 0);
+    options.profile = "/nonexistent/profile.csv";
+    assert_int_equal(experiment_open(&run, &options, message, sizeof message), KVT_E_GONE);
+    experiment_close(&run);
+}
+
+/* ---- the whole of it ---- */
 
 static char *small_text(bool json)
 {
@@ -109,6 +320,8 @@ static char *small_text(bool json)
     FILE *out = open_memstream(&text, &bytes);
     assert_non_null(out);
     experiment_options options = small_options(out);
+    options.contexts = 60;
+    options.uses = 3;
     options.json = json;
     kvt_status status = experiment_run(&options, message, sizeof message);
     assert_int_equal(fclose(out), 0);
@@ -120,27 +333,29 @@ static void every_system_has_a_row_at_every_rate(void **state)
 {
     (void)state;
     char *text = small_text(true), *again = small_text(true);
-    assert_string_equal(text, again);
+    assert_string_equal(text, again); /* with two threads */
     json_t *document = json_loads(text, 0, NULL);
     assert_non_null(document);
     assert_true(json_array_size(json_object_get(document, "published")) > 0);
     assert_true(json_array_size(json_object_get(document, "assumed")) > 0);
     const json_t *rows = json_object_get(document, "rows");
-    uint32_t systems = 0, compares = 0;
+    uint32_t systems = 0, mixes = 0;
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
-        bool system = strcmp(json_string_value(json_object_get(row, "case")), "system") == 0;
-        systems += system;
-        compares += !system;
-        if (!system) continue;
-        double quality = json_number_value(json_object_get(row, "quality"));
-        double hits = json_number_value(json_object_get(row, "dram_hit_ratio")) +
-                      json_number_value(json_object_get(row, "ssd_hit_ratio"));
+        const char *kind = json_string_value(json_object_get(row, "case"));
+        mixes += strcmp(kind, "mix") == 0;
+        if (strcmp(kind, "system") != 0) continue;
+        systems++;
+        const double quality = json_number_value(json_object_get(row, "quality"));
+        const double hits = json_number_value(json_object_get(row, "dram_hit_ratio")) +
+                            json_number_value(json_object_get(row, "ssd_hit_ratio"));
         assert_true(quality > 0.0 && quality <= 1.0 && hits >= 0.0 && hits <= 1.0);
         assert_true(json_number_value(json_object_get(row, "ttft_s")) > 0.0);
     }
-    assert_int_equal(systems, EXPERIMENT_RATES * EXPERIMENT_SYSTEMS);
-    assert_int_equal(compares, EXPERIMENT_RATES * EXPERIMENT_ENGINES * EXPERIMENT_FIXED);
+    /* 7 variants a menu: prefill; 7 twice and 6 fixed; the engines' alphas; 28 mixes. */
+    const uint32_t wanted = 1 + 14 + 6 + EXPERIMENT_ENGINES * EXPERIMENT_ALPHAS + 28;
+    assert_int_equal(systems, EXPERIMENT_RATES * wanted);
+    assert_int_equal(mixes, 7 * EXPERIMENT_ENGINES);
     json_decref(document);
     free(text);
     free(again);
@@ -149,27 +364,39 @@ static void every_system_has_a_row_at_every_rate(void **state)
     free(text);
 }
 
-static void what_is_missing_is_named(void **state)
+static bool no_further(void *context, double done, const char *what)
+{
+    (void)what;
+    *(double *)context = done;
+    return done < 0.5;
+}
+
+static void interrupted_runs_end(void **state)
 {
     (void)state;
     char message[512] = "";
+    double done = 0.0;
     experiment_options options = small_options(stdout);
-    options.texts = "/nonexistent/texts";
-    assert_int_equal(experiment_run(&options, message, sizeof message), KVT_E_GONE);
-    assert_non_null(strstr(message, "/nonexistent/texts"));
-    options = small_options(stdout);
-    options.ladders = "/nonexistent/ladders";
-    assert_int_equal(experiment_run(&options, message, sizeof message), KVT_E_GONE);
-    assert_non_null(strstr(message, "/nonexistent/ladders"));
+    options.contexts = 30;
+    options.uses = 2;
+    options.progress = no_further;
+    options.progress_context = &done;
+    assert_int_equal(experiment_run(&options, message, sizeof message), KVT_E_CANCELLED);
+    assert_true(done >= 0.5 && done < 0.6);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comparisons_follow_the_line_between_points),
+        cmocka_unit_test(choices_are_runs_and_judged_on_other_seeds),
+        cmocka_unit_test(one_seed_does_both),
         cmocka_unit_test(prefill_and_raw_lose_nothing),
+        cmocka_unit_test(losses_are_the_contexts_own),
+        cmocka_unit_test(a_mix_offers_its_rungs),
+        cmocka_unit_test(profiles_make_both_menus),
+        cmocka_unit_test(profiles_without_a_class_are_refused),
         cmocka_unit_test(every_system_has_a_row_at_every_rate),
-        cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(interrupted_runs_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
