@@ -146,7 +146,14 @@ static const kvt_setting settings_table[] = {
     COUNT("replay.seed", "1", "seed of arrivals inside a trace's time step, and of live bytes"),
     NUMBER("replay.warmup", "0", "share of the requests that metrics leave out, from the first"),
     CHOICE("replay.partial_blocks", "whole", "whole|exact", "how a request's last block counts"),
-    SWITCH("replay.overlap", "no", "loads overlap the prefill of other blocks"),
+    SWITCH("replay.overlap", "no",
+           "loads overlap the prefill, layer by layer; no: whole loads precede it"),
+    COUNT("replay.layers", "0",
+          "simulation, with replay.overlap: layers of the model, the first of which nothing hides; "
+          "0: layers without end"),
+    SWITCH("replay.prefetch", "no",
+           "simulation: a request that has to wait offers its blocks for a move up to DRAM when it "
+           "arrives"),
     COUNT("replay.seeds", "1", "runs per policy, each with the next seed"),
     COUNT("replay.limit", "0", "requests to replay; 0: all"),
     TEXT("replay.ladder", NULL,

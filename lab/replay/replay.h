@@ -14,8 +14,12 @@
  *   - Each tier has one read queue and one write queue, affine: seconds per request + bytes over
  *     bandwidth. Reads queue behind reads of the tier, writes behind writes. Tiers overlap.
  *   - The leading resident blocks are loaded up to the point that makes the first token earliest;
- *     the rest is recomputed. Without overlap the service time is load + prefill, with layer-wise
- *     overlap (replay.overlap) their maximum. Decoding is added to the load.
+ *     the rest is recomputed. Without overlap the service time is load + prefill. With overlap
+ *     (replay.overlap) it is that of a pipeline of replay.layers layers, each computing while the
+ *     next one loads: the longer of load and prefill, and one layer's share of the other; without
+ *     end of layers the maximum. Decoding is added to the load.
+ *   - With replay.prefetch a request that has to wait offers the blocks of its leading run that lie
+ *     below DRAM for a move up, when it arrives; the policy takes what is worth it.
  *   - A block is readable once it has been computed and written; a request that wants it earlier
  *     waits for that (delay hit) if that is worth it.
  *   - Moves are committed at once, and their bytes occupy the queues. A move for a queue that has
@@ -84,6 +88,8 @@ typedef struct replay_options {
     double warmup;         /* share of the requests that are served but not counted, [0,1) */
     bool partial_exact;    /* a partial last block is charged its own tokens, not a whole block */
     bool overlap;          /* loads overlap the prefill, layer by layer */
+    uint32_t layers;       /* simulation, with overlap: of the model; 0 = without end */
+    bool prefetch;         /* simulation: a request that waits has its blocks brought up to DRAM */
     uint64_t limit;        /* requests; 0 = all */
     uint32_t seeds;        /* runs per policy; the caller loops */
     const char *plan_log;  /* a path, or NULL; owned by the configuration */
@@ -230,7 +236,9 @@ typedef struct replay_result {
     double quality_mean; /* 1 - loss of a request: mean over its tokens; what is computed on top of
                             a lossy prefix inherits the prefix's loss */
     double quality_p10;
-    uint64_t delay_hits;                 /* requests that waited for a block in the making */
+    uint64_t delay_hits;       /* requests that waited for a block in the making */
+    uint64_t prefetch_offered; /* blocks of waiting requests, and of these the ones that */
+    uint64_t prefetch_moved;   /* the policy took */
     uint64_t bytes_read[KVT_TIER_COUNT]; /* loads and moves */
     uint64_t bytes_written[KVT_TIER_COUNT];
     uint64_t moved_bytes_read[KVT_TIER_COUNT]; /* moves alone */

@@ -100,6 +100,8 @@ static const settings_field options_fields[] = {
     OPTIONS_RANGE("replay.loss_limit", loss_limit, OPTIONS_WITH_LADDER, 0, 1, "0 to 1"),
     OPTIONS_FIELD("replay.seed", seed, 0),
     OPTIONS_FIELD("replay.overlap", overlap, 0),
+    OPTIONS_RANGE("replay.layers", layers, OPTIONS_SIMULATED, 0, 65536, "0 to 65536"),
+    OPTIONS_FIELD("replay.prefetch", prefetch, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.limit", limit, 0),
     OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.bounds", bounds, OPTIONS_SIMULATED),

@@ -87,6 +87,8 @@ static void json_put_traffic(json_t *object, const replay_result *result, bool *
     json_put(object, "quality_p10", json_seconds(result->quality_p10), sound);
     json_put(object, "ideal_block_ratio", json_seconds(result->ideal_block_ratio), sound);
     json_put(object, "delay_hits", json_count(result->delay_hits), sound);
+    json_put(object, "prefetch_offered", json_count(result->prefetch_offered), sound);
+    json_put(object, "prefetch_moved", json_count(result->prefetch_moved), sound);
     json_put(object, "bytes_read", json_bytes(result->bytes_read, sound), sound);
     json_put(object, "bytes_written", json_bytes(result->bytes_written, sound), sound);
     json_put(object, "moved_bytes_read", json_bytes(result->moved_bytes_read, sound), sound);
@@ -388,6 +390,8 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     json_put(object, "partial_blocks", json_string(options->partial_exact ? "exact" : "whole"),
              sound);
     json_put(object, "overlap", json_boolean(options->overlap), sound);
+    json_put(object, "layers", json_count(options->layers), sound);
+    json_put(object, "prefetch", json_boolean(options->prefetch), sound);
     json_put(object, "prefill", json_string(options->prefill_name), sound);
     json_put(object, "prefill_s_per_token", json_seconds(prefill->linear_seconds_per_token), sound);
     json_put(object, "prefill_s_per_token2", json_seconds(prefill->square_seconds_per_token2),

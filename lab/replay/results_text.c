@@ -103,6 +103,8 @@ static void text_head(const replay_report *report, FILE *file)
             results_format_bytes(footprint, text), ideal * 100.0);
     fprintf(file, "%u servers, prefill %s, %s", options->servers, options->prefill_name,
             options->overlap ? "loads overlap the prefill" : "loads precede the prefill");
+    if (options->overlap && options->layers > 0) fprintf(file, " in %u layers", options->layers);
+    if (options->prefetch) fprintf(file, ", waiting requests prefetch");
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
         const replay_tier *model = &options->tiers[tier];
         if (model->capacity_bytes == 0) continue;
@@ -212,6 +214,20 @@ static void text_hints(const replay_report *report, FILE *file)
     }
 }
 
+/* What waiting requests asked for, if any did. */
+static void text_prefetches(const replay_report *report, FILE *file)
+{
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_result *result = &report->results[i];
+        if (result->prefetch_offered == 0) continue;
+        fprintf(file,
+                "%s, seed %llu, prefetches of waiting requests: %llu blocks of %llu moved up\n",
+                result->policy, (unsigned long long)result->seed,
+                (unsigned long long)result->prefetch_moved,
+                (unsigned long long)result->prefetch_offered);
+    }
+}
+
 static void text_moves(const replay_report *report, FILE *file)
 {
     bool busy = text_has_busy_puts(report);
@@ -231,6 +247,7 @@ static void text_moves(const replay_report *report, FILE *file)
         fputc('\n', file);
     }
     text_hints(report, file);
+    text_prefetches(report, file);
     for (size_t i = 0; i < report->result_count; i++) {
         const replay_result *result = &report->results[i];
         if (result->plan_log[0] == '\0') continue;

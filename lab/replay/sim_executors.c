@@ -379,9 +379,20 @@ static kvt_status store_go_on(store_model *model, uint32_t index)
         if (status != KVT_OK) return status;
     }
     if (index != STORE_EXECUTORS) return KVT_OK;
-    worker->ticked = false;
-    store_schedule(model, model->now_ns + sim_to_ns(model->sim->options->tick_seconds), actor);
+    /* A pause that a prefetch has ended goes on to its own end. */
+    if (!worker->woken)
+        model->round_ns = model->now_ns + sim_to_ns(model->sim->options->tick_seconds);
+    worker->ticked = worker->woken = false;
+    store_schedule(model, model->round_ns > model->now_ns ? model->round_ns : model->now_ns, actor);
     return KVT_OK;
+}
+
+void store_wake_background(store_model *model)
+{
+    store_worker *worker = &model->workers[STORE_EXECUTORS];
+    if (worker->plan != NULL || model->promotions.count == 0) return;
+    worker->ticked = worker->woken = true;
+    store_hasten(model, store_actor_of_worker(model, STORE_EXECUTORS));
 }
 
 kvt_status store_work(store_model *model, uint32_t index)

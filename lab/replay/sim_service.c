@@ -121,8 +121,7 @@ void sim_serve(sim_state *sim, sim_visit *visit)
         sim_extend_head(sim, visit, blocks - 1, &head);
         double load_s = (double)(head.end_ns - visit->start_ns) * 1e-9 + head.decode_s;
         double compute_s = sim_prefill_after(sim, request, blocks, whole_s);
-        double service_s = load_s + compute_s;
-        if (sim->options->overlap) service_s = load_s > compute_s ? load_s : compute_s;
+        double service_s = sim_together(sim->options, load_s, compute_s);
         if (service_s > visit->service_s) continue;
         visit->loaded = blocks;
         visit->load_s = load_s;

@@ -82,8 +82,9 @@ typedef struct sim_state {
     uint32_t until_sample;
     uint64_t *samples_ns;
     size_t sample_count, sample_room;
-    bool counting;  /* past the warm-up */
-    double saved_s; /* sum over the counted requests */
+    bool counting;    /* past the warm-up */
+    double saved_s;   /* sum over the counted requests */
+    uint64_t arrived; /* requests whose arrival was looked at, for prefetches */
     sim_regret regret;
     sim_oracle oracle;
     sim_hints hints;
@@ -115,6 +116,16 @@ static inline uint32_t sim_block_tokens(const sim_state *sim, const replay_reque
     uint32_t unit = sim->workload->block_tokens;
     uint32_t rest = request->input_tokens - position * unit;
     return rest < unit ? rest : unit;
+}
+
+/* Seconds of loading and computing together. Layer by layer, layer n computes while n + 1 loads:
+ * nothing hides the first layer's load, nor the last layer's computing. */
+static inline double sim_together(const replay_options *options, double load_s, double compute_s)
+{
+    if (!options->overlap) return load_s + compute_s;
+    double share = options->layers > 0 ? 1.0 / (double)options->layers : 0.0;
+    double loads_s = load_s + share * compute_s, computes_s = compute_s + share * load_s;
+    return loads_s > computes_s ? loads_s : computes_s;
 }
 
 static inline uint64_t sim_handle(uint32_t block)
@@ -172,6 +183,11 @@ void sim_quality_move(sim_state *sim, const kvt_move *move); /* a committed one 
 KVT_NODISCARD kvt_status sim_hints_open(sim_state *sim, char *message, size_t message_size);
 void sim_hints_close(sim_state *sim);
 KVT_NODISCARD kvt_status sim_hints_give(sim_state *sim, const sim_visit *visit, uint64_t now_ns);
+
+/* sim_prefetch.c: offers a block of a waiting request, which lies in this option, for a move up to
+ * DRAM. The plan is the simulator's present one, and empty when the policy declines. */
+KVT_NODISCARD kvt_status sim_prefetch_offer(sim_state *sim, uint32_t block, uint8_t option,
+                                            uint64_t now_ns);
 
 /* Fills the result's explanations, when the options ask for some. */
 KVT_NODISCARD kvt_status sim_explain(sim_state *sim);

@@ -22,16 +22,29 @@ static bool store_is_before(const store_event *a, const store_event *b)
     return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
 }
 
-void store_schedule(store_model *model, uint64_t at_ns, uint32_t actor)
+/* Puts an event in at a free place of the heap, or above it. */
+static void store_lift(store_model *model, store_event event, uint32_t at)
 {
-    store_event event = {at_ns, model->events++, actor};
-    uint32_t at = model->heap_count++;
-    assert(at_ns >= model->now_ns);
     while (at > 0 && store_is_before(&event, &model->heap[(at - 1) / 2])) {
         model->heap[at] = model->heap[(at - 1) / 2];
         at = (at - 1) / 2;
     }
     model->heap[at] = event;
+}
+
+void store_schedule(store_model *model, uint64_t at_ns, uint32_t actor)
+{
+    assert(at_ns >= model->now_ns);
+    store_lift(model, (store_event){at_ns, model->events++, actor}, model->heap_count++);
+}
+
+void store_hasten(store_model *model, uint32_t actor)
+{
+    for (uint32_t at = 0; at < model->heap_count; at++) {
+        if (model->heap[at].actor != actor) continue;
+        store_lift(model, (store_event){model->now_ns, model->events++, actor}, at);
+        return;
+    }
 }
 
 /* Takes the earliest event from the heap, which is not empty. */
@@ -146,8 +159,7 @@ static void store_choose(store_model *model, store_server *server)
         if (!store_finds(model, visit->prefix[visit->run])) break;
         load_s += store_get_s(model, server, visit->run, waited);
         double compute_s = sim_prefill_after(sim, request, visit->run + 1, whole_s);
-        double total_s = load_s + compute_s;
-        if (sim->options->overlap) total_s = load_s > compute_s ? load_s : compute_s;
+        double total_s = sim_together(sim->options, load_s, compute_s);
         if (total_s > best_s) continue;
         best_s = total_s;
         server->chosen = visit->run + 1;
@@ -265,9 +277,7 @@ static void store_begin_prefill(store_model *model, uint32_t index)
                            : sim_prefill_after(sim, visit->request, visit->loaded, whole_s);
     visit->load_s = (double)(server->loaded_ns - visit->start_ns) * 1e-9;
     visit->prefill_s = compute_s + prefill->fixed_seconds;
-    visit->service_s = visit->load_s + visit->prefill_s;
-    if (sim->options->overlap)
-        visit->service_s = visit->load_s > visit->prefill_s ? visit->load_s : visit->prefill_s;
+    visit->service_s = sim_together(sim->options, visit->load_s, visit->prefill_s);
     visit->saved_s = whole_s + prefill->fixed_seconds - visit->service_s;
     memcpy(sim->run, server->run, visit->loaded);
     sim_quality_sum(sim, visit);
@@ -390,6 +400,26 @@ static kvt_status store_serve(store_model *model, uint32_t index)
     return KVT_OK;
 }
 
+/* A request has to wait: the background brings up what lies below DRAM of its leading run, as far
+ * as it takes plans. */
+static kvt_status store_prefetch(store_model *model, uint64_t number)
+{
+    sim_state *sim = model->sim;
+    const replay_request *request = &sim->workload->requests[number];
+    const uint32_t *prefix = &sim->workload->blocks[request->first_block];
+    sim->counting = number >= model->collector->skip;
+    for (uint32_t i = 0; i < request->block_count && store_finds(model, prefix[i]); i++) {
+        if (store_is_staged(model, prefix[i])) continue; /* in DRAM */
+        if (model->promotions.count >= STORE_PLANS_QUEUED) break;
+        uint8_t option = store_option_of(model, prefix[i]);
+        kvt_status status = sim_prefetch_offer(sim, prefix[i], option, model->now_ns);
+        if (status == KVT_OK && sim->plan.count > 0) status = store_queue_promotion(model);
+        if (status != KVT_OK) return status;
+    }
+    store_wake_background(model);
+    return KVT_OK;
+}
+
 /* The next request arrives; an idle server begins with it. */
 static kvt_status store_arrive(store_model *model)
 {
@@ -398,8 +428,8 @@ static kvt_status store_arrive(store_model *model)
     if (model->arrived < workload->request_count)
         store_schedule(model, workload->requests[model->arrived].arrival_ns,
                        store_actor_of_arrivals(model));
-    if (model->idle_count == 0) return KVT_OK;
-    return store_begin(model, model->idle[--model->idle_count]);
+    if (model->idle_count != 0) return store_begin(model, model->idle[--model->idle_count]);
+    return model->sim->options->prefetch ? store_prefetch(model, model->arrived - 1) : KVT_OK;
 }
 
 static kvt_status store_open(store_model *model)
@@ -421,9 +451,9 @@ static kvt_status store_open(store_model *model)
     if (sim->workload->request_count > 0)
         store_schedule(model, sim->workload->requests[0].arrival_ns,
                        store_actor_of_arrivals(model));
+    model->round_ns = sim_to_ns(sim->options->tick_seconds);
     if (sim->options->tick_seconds > 0.0)
-        store_schedule(model, sim_to_ns(sim->options->tick_seconds),
-                       store_actor_of_worker(model, STORE_EXECUTORS));
+        store_schedule(model, model->round_ns, store_actor_of_worker(model, STORE_EXECUTORS));
     return KVT_OK;
 }
 

@@ -8,7 +8,8 @@
  *                  follows the copy
  *     executors    four, each with one plan at a time, move by move: read, then write; a put that
  *                  came while four were handed over is decided by the one that takes it
- *     background   pause -> promotions that gets asked for -> what the policy's tick plans -> pause
+ *     background   pause -> promotions that gets asked for -> what the policy's tick plans ->
+ *                  pause; a prefetch ends the pause for the promotions alone
  *
  * docs/STORE.md (Put) is what the numbers follow. Virtual time; one thread.
  */
@@ -47,6 +48,7 @@ typedef struct store_worker {
     store_plan *plan; /* NULL = idle */
     bool writing;     /* of the plan's present move; else it is read */
     bool ticked;      /* background: the tick of this round was asked for */
+    bool woken;       /* background: between two rounds, for the promotions alone */
 } store_worker;
 
 typedef struct store_event {
@@ -90,6 +92,7 @@ typedef struct store_model {
     uint8_t *state;                            /* by block: STORE_STAGED, STORE_LEAVING */
     store_worker workers[STORE_EXECUTORS + 1]; /* the background is the last one */
     store_queue handed, promotions;
+    uint64_t round_ns;    /* when the background's next round begins */
     uint32_t handed_over; /* puts whose plans have not ended */
     store_plan *spare;
     uint64_t staged_bytes, staging_bound_bytes;
@@ -113,6 +116,9 @@ static inline uint32_t store_actor_of_arrivals(const store_model *model)
 
 /* Wakes an actor at a time. */
 void store_schedule(store_model *model, uint64_t at_ns, uint32_t actor);
+
+/* Lets an actor's event come now; nothing for one that has none. */
+void store_hasten(store_model *model, uint32_t actor);
 
 /* Occupies a queue with bytes; when the last one has passed, and what a request takes beside. */
 uint64_t store_occupy(uint64_t *free_ns, uint64_t now_ns, const kvt_affine *queue, uint64_t bytes);
@@ -141,6 +147,9 @@ KVT_NODISCARD kvt_status store_hand_over(store_model *model, const sim_visit *vi
 
 /* Queues the simulator's present plan, of a get, for the background. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status store_queue_promotion(store_model *model);
+
+/* Ends the background's pause for the promotions that are queued. */
+void store_wake_background(store_model *model);
 
 /* A worker's event. */
 KVT_NODISCARD kvt_status store_work(store_model *model, uint32_t worker);

@@ -163,6 +163,39 @@ static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
     return KVT_OK;
 }
 
+/* A request that waits asks for the blocks of its leading run to be brought up. */
+static kvt_status sim_prefetch(sim_state *sim, const replay_request *request)
+{
+    const uint32_t *prefix = &sim->workload->blocks[request->first_block];
+    uint64_t now_ns = request->arrival_ns;
+    for (uint32_t i = 0; i < request->block_count; i++) {
+        uint8_t option = sim_option_of(sim, prefix[i]);
+        if (option == KVT_OPTION_NONE) break;
+        kvt_status status = sim_prefetch_offer(sim, prefix[i], option, now_ns);
+        if (status == KVT_OK) status = sim_carry_out(sim, &(sim_hand){.now_ns = now_ns});
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+/* Lets the requests prefetch that arrive before the next service begins, in the order of time: they
+ * have to wait. `next` is the request of that service. */
+static kvt_status sim_arrive_until(sim_state *sim, uint64_t next, uint64_t start_ns, uint64_t skip)
+{
+    const replay_workload *workload = sim->workload;
+    kvt_status status = KVT_OK;
+    if (!sim->options->prefetch) return KVT_OK;
+    while (status == KVT_OK && sim->arrived < workload->request_count &&
+           workload->requests[sim->arrived].arrival_ns < start_ns) {
+        const replay_request *request = &workload->requests[sim->arrived];
+        sim->counting = sim->arrived++ >= skip;
+        status = sim_tick_until(sim, request->arrival_ns);
+        if (status == KVT_OK) status = sim_prefetch(sim, request);
+    }
+    if (sim->arrived <= next) sim->arrived = next + 1; /* it is served as it arrives */
+    return status;
+}
+
 /* Builds the offer of a block to the engine, as a store would. Whole blocks share the variants of a
  * ladder; a partial block that is charged its own tokens has sizes of its own. */
 static kvt_status sim_make_offer(sim_state *sim, const sim_visit *visit, uint32_t position,
@@ -289,8 +322,9 @@ static kvt_status sim_run(sim_state *sim, results_collector *collector)
         sim_visit visit = {.request = request, .prefix = &workload->blocks[request->first_block]};
         visit.start_ns = request->arrival_ns;
         if (sim->free_ns[0] > visit.start_ns) visit.start_ns = sim->free_ns[0];
+        kvt_status status = sim_arrive_until(sim, i, visit.start_ns, collector->skip);
         sim->counting = i >= collector->skip;
-        kvt_status status = sim_tick_until(sim, visit.start_ns);
+        if (status == KVT_OK) status = sim_tick_until(sim, visit.start_ns);
         if (status == KVT_OK) status = sim_oracle_refresh(sim, i, visit.start_ns);
         if (status == KVT_OK) status = sim_regret_look(sim, i, visit.start_ns);
         if (status != KVT_OK) return status;

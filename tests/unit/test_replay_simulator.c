@@ -142,6 +142,72 @@ static void a_hit_is_loaded_and_the_last_token_computed(void **state)
     expect_seconds(result.times.ttft_p50, 9 * (1e-3 + STORED_BYTES / 1e7) + 0.1);
 }
 
+/* A pipeline of layers: what the first layer loads, and what the last one computes, is hidden by
+ * nothing. Ten blocks of which a hit loads nine at once, or all ten less the last token. */
+static void layers_are_a_pipeline(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    model_init(&options);
+    model_add_tier(&options, KVT_TIER_DRAM, 44, STORED_BYTES / 0.02, 0.0);
+    options.overlap = true;
+    options.layers = 4;
+    /* 20 ms a block: n blocks load in 0.02 n, the other tokens compute in 0.1 (10 - n). Whole loads
+     * would take 0.2 + 0.001. The pipeline takes 0.18 + 0.1 / 4 with nine blocks; ten take
+     * 0.2 + 0.001 / 4, which is less. */
+    const plain_request plain[] = {{0.0, 1000, 0}, {10.0, 1000, 0}};
+    simulate(&options, plain, 2, "lru", &result);
+    expect_seconds(result.times.ttft_p50, 0.2 + 0.001 / 4 + 0.1);
+    /* With 40 tokens more a hit loads ten blocks and computes 40 ms: 0.2 + 0.04 / 4. */
+    const plain_request longer[] = {{0.0, 1000, 0}, {10.0, 1040, 0}};
+    simulate(&options, longer, 2, "lru", &result);
+    expect_seconds(result.times.ttft_p50, 0.2 + 0.04 / 4 + 0.1);
+    expect_seconds(result.times.blocked_mean, (0.2 + 0.04 / 4 - 0.04) / 2);
+    /* With 400 it computes 0.4, and what it waits for is one layer of the load: 0.2 / 4. */
+    const plain_request longest[] = {{0.0, 1000, 0}, {10.0, 1400, 0}};
+    simulate(&options, longest, 2, "lru", &result);
+    expect_seconds(result.times.ttft_p50, 0.4 + 0.2 / 4 + 0.1);
+    expect_seconds(result.times.blocked_mean, 0.2 / 4 / 2);
+}
+
+/* One server, DRAM for four blocks of 1 ms and SSD of 50 ms a block. The last request arrives while
+ * the one before computes, and waits for it; its block lies on the SSD by then. */
+static void a_request_that_waits_prefetches(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    plain_request plain[] = {{0.0, 400, 0}, {10.0, 400, 10}, {20.0, 1000, 30}, {20.1, 100, 0}};
+    model_init(&options);
+    options.warmup = 0.75;
+    options.tick_seconds = 0.0;
+    model_add_tier(&options, KVT_TIER_DRAM, 4, STORED_BYTES / 1e-3, 0.0);
+    model_add_tier(&options, KVT_TIER_SSD, 100, STORED_BYTES / 0.05, 0.0);
+    for (int prefetch = 0; prefetch < 2; prefetch++) {
+        options.prefetch = prefetch != 0;
+        plain[3].arrival_s = 20.1;
+        simulate(&options, plain, 4, "lru", &result);
+        expect_seconds(result.times.wait_mean, 1.0);
+        expect_seconds(result.times.blocked_mean, prefetch ? 1e-3 : 0.05);
+        expect_seconds(result.times.service_mean, (prefetch ? 1e-3 : 0.05) + 1e-3 + 0.1);
+        assert_int_equal(result.prefetch_offered, prefetch);
+        assert_int_equal(result.prefetch_moved, prefetch);
+        assert_int_equal(result.moved_bytes_read[KVT_TIER_SSD],
+                         (uint64_t)(prefetch * STORED_BYTES));
+        /* 20 ms before its turn, 31 of the 51 ms that the move and the read of it take are left. */
+        plain[3].arrival_s = 21.08;
+        simulate(&options, plain, 4, "lru", &result);
+        expect_seconds(result.times.wait_mean, 0.02);
+        expect_seconds(result.times.blocked_mean, prefetch ? 0.05 + 2e-3 - 0.02 : 0.05);
+        /* Nobody waits: there is no time to move anything in. */
+        plain[3].arrival_s = 22.0;
+        simulate(&options, plain, 4, "lru", &result);
+        expect_seconds(result.times.blocked_mean, 0.05);
+        assert_int_equal(result.prefetch_offered, 0);
+    }
+}
+
 static void slow_storage_is_recomputed(void **state)
 {
     (void)state;
@@ -475,6 +541,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(queue_is_first_in_first_out),
         cmocka_unit_test(a_hit_is_loaded_and_the_last_token_computed),
+        cmocka_unit_test(layers_are_a_pipeline),
+        cmocka_unit_test(a_request_that_waits_prefetches),
         cmocka_unit_test(slow_storage_is_recomputed),
         cmocka_unit_test(reads_queue_behind_reads),
         cmocka_unit_test(a_block_in_the_making_is_waited_for),

@@ -265,6 +265,49 @@ static void puts_without_a_plan_count_as_earlier_plans_wrote(void **state)
     assert_true(waited_s > 600.0 && waited_s < 700.0);
 }
 
+#define RECORD_BYTES 114688.0 /* of a block */
+
+/* Nanosecond rounding is the only difference allowed. */
+static void expect_close(double value, double expected)
+{
+    if (!(value > expected - 1e-6 && value < expected + 1e-6))
+        fail_msg("%.9f instead of %.9f", value, expected);
+}
+
+/* DRAM for four blocks of 11.4688 ms and an SSD of 57.344 ms a block, whose background pauses for
+ * 100 s. The second request's puts displace blocks 0 to 2, and two of them go to the SSD because
+ * nothing else in DRAM can leave meanwhile. The third one loads two blocks from each tier and
+ * computes for a second. The last one waits for that; its block is in DRAM by then, at 20.61. */
+static void a_prefetch_wakes_the_background(void **state)
+{
+    (void)state;
+    replay_options options;
+    replay_result result;
+    char message[256];
+    const double dram_s = RECORD_BYTES / 1e7, ssd_s = RECORD_BYTES / 2e6;
+    plain_request plain[] = {{0.0, 4, 0}, {10.0, 4, 10}, {20.0, 4, 10}, {20.2, 1, 0}};
+    model_init(&options, 1, 1e7);
+    options.warmup = 0.75;
+    options.tick_seconds = 100.0;
+    options.put_staging_bytes = 0;
+    options.put_backlog_seconds = 0.0;
+    options.model.prefill.fixed_seconds = 1.0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 * (uint64_t)RECORD_BYTES;
+    options.tiers[KVT_TIER_SSD] = (replay_tier){.capacity_bytes = UINT64_C(100) << 20,
+                                                .read = {.bytes_per_s = 2e6},
+                                                .write = {.bytes_per_s = 2e6}};
+    assert_int_equal(replay_options_check(&options, message, sizeof message), KVT_OK);
+    for (int prefetch = 0; prefetch < 2; prefetch++) {
+        options.prefetch = prefetch != 0;
+        simulate(&options, plain, 4, &result);
+        expect_close(result.times.wait_mean, 2 * dram_s + 2 * ssd_s + 0.001 + 1.0 - 0.2);
+        expect_close(result.times.blocked_mean, prefetch ? dram_s : ssd_s);
+        assert_int_equal(result.prefetch_offered, prefetch);
+        assert_int_equal(result.prefetch_moved, prefetch);
+        assert_true(result.hit_token_ratio[prefetch ? KVT_TIER_DRAM : KVT_TIER_SSD] == 1.0);
+    }
+}
+
 static void equal_runs_are_equal(void **state)
 {
     (void)state;
@@ -295,6 +338,7 @@ int main(void)
         cmocka_unit_test(the_next_put_follows_the_copy),
         cmocka_unit_test(puts_beyond_four_are_decided_by_executors),
         cmocka_unit_test(puts_without_a_plan_count_as_earlier_plans_wrote),
+        cmocka_unit_test(a_prefetch_wakes_the_background),
         cmocka_unit_test(equal_runs_are_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

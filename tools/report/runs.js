@@ -39,7 +39,8 @@ function replayFacts(parent, document) {
     ["footprint", `${format.bytes(first.footprint_bytes)}; an unlimited cache hits ` +
       `${format.share(first.ideal_block_ratio)} of the blocks`],
     ["servers", `${word(set.servers)}, prefill ${word(set.prefill)}, ${set.overlap ?
-      "loads overlap the prefill layer by layer" : "loads precede the prefill"}`],
+      "loads overlap the prefill layer by layer" : "loads precede the prefill"}${set.prefetch ?
+      ", waiting requests prefetch" : ""}`],
     ...tierFacts(set.tiers),
     ["policy", `alpha ${format.seconds(set.alpha_s)}, half-life ${format.seconds(
       set.half_life_s)}, holes ${word(set.holes)}`],
