@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 
+#include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <kvterrace/recover.h>
 #include <kvterrace/watch.h>
@@ -84,6 +85,11 @@ static void expect_unseen(kvt_store *store, uint32_t number)
     count = 1;
     assert_int_equal(kvt_touch(store, &key, 1, &count), KVT_OK);
     assert_int_equal(count, 0);
+    const kvt_expectation expected = {
+        .struct_size = sizeof expected, .kind = KVT_HINT_RETAIN, .seconds = 10};
+    assert_int_equal(kvt_hint(store, &key, 1, &expected, &count), KVT_MISS);
+    kvt_status status = kvt_prefetch(store, &key, KVT_TIER_DRAM);
+    assert_true(status == KVT_MISS || status == KVT_E_UNSUPPORTED); /* without such a tier */
 }
 
 static void test_no_call_sees_an_entry_after_its_end(void **state)
