@@ -30,8 +30,8 @@ bool access_loses_too_much(const kvt_store *store, const store_entry *entry, dou
 {
     assert(store_is_locked(store));
     if (loss_max == 0 || entry->place == NULL) return false;
-    double loss = learn_variant_loss(store, entry, entry->place->variant);
-    return loss_max < 0 ? loss > 0 : loss > loss_max;
+    double upper = learn_variant_loss_upper(store, entry, entry->place->variant);
+    return loss_max < 0 ? upper > 0 : upper > loss_max;
 }
 
 /* Becomes a reader, or takes the reason why not. Lock held; staging is in the get already. */
@@ -86,6 +86,9 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     kvt_status status = access_look(store, get->key, &get->target, &now);
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
+    /* A move may have made the entry coarser meanwhile. */
+    get->refused_loss = same && access_loses_too_much(store, now.entry, get->loss_max);
+    if (get->refused_loss) return KVT_MISS;
     if (same) return async_enter(store, &now, get);
     /* What is there has changed, and not gone: the get begins anew and asks for other staging. */
     bool again = status == KVT_OK || status == KVT_QUEUED || status == KVT_E_MISMATCH;

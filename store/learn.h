@@ -211,6 +211,10 @@ uint32_t learn_class_of(uint32_t class_id);
 /* The mean loss that a variant of the entry is decided on, or 0. Control lock held. */
 double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant);
 
+/* The bound that this loss may reach: the upper end of its confidence, or 0. Same. */
+double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry,
+                                kvt_variant variant);
+
 /* How the entry's losses and their bounds stand to those of the curves. Control lock held. */
 online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry);
 

@@ -31,15 +31,31 @@ online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *
                               entry->rare != NULL ? &entry->rare->loss : &nothing);
 }
 
-double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant)
+/* The curve of a variant that the entry may be stored in, or NULL. */
+static const kvt_codec_curve *learn_curve_of(const kvt_store *store, const store_entry *entry,
+                                             kvt_variant variant)
 {
     assert(store_is_locked(store));
-    if (!ladder_allows(store, &entry->kind->layout)) return 0;
+    if (!ladder_allows(store, &entry->kind->layout)) return NULL;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0)
-            return store->costs.variants[i].loss;
+            return &store->costs.variants[i];
     }
-    return 0;
+    return NULL;
+}
+
+double learn_variant_loss(const kvt_store *store, const store_entry *entry, kvt_variant variant)
+{
+    const kvt_codec_curve *curve = learn_curve_of(store, entry, variant);
+    return curve != NULL ? curve->loss : 0;
+}
+
+double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry,
+                                kvt_variant variant)
+{
+    const kvt_codec_curve *curve = learn_curve_of(store, entry, variant);
+    if (curve == NULL) return 0;
+    return curve->loss_upper > curve->loss ? curve->loss_upper : curve->loss;
 }
 
 /* ---- reuse ---- */

@@ -84,8 +84,9 @@ typedef struct kvt_request {
     const kvt_view *view; /* get, put; borrowed until the completion, its arrays and the KV, too */
     uint64_t deadline_ns; /* get, put: until when to wait for devices and for room;
                              KVT_NO_DEADLINE = for as long as it takes; 0 = not at all */
-    double loss_max;      /* get: a miss when the stored variant's loss may pass this; 0 = whatever
-                             the store keeps; below 0 = exact variants alone */
+    double loss_max;      /* get: a miss when the stored variant's loss may pass this, by its upper
+                             confidence bound; 0 = whatever the store keeps; below 0 = exact
+                             variants alone */
     uint64_t user;        /* comes back with the completion */
     uint32_t first_layer; /* get: layers that are wanted */
     uint32_t layer_count; /* 0: all from first_layer on */

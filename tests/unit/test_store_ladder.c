@@ -4,10 +4,13 @@
  * refused, entries that become coarser under pressure and come back as one coding of the original,
  * the loss limit, and rows of forms that the limit no longer allows.
  */
+#include "base/clock.h"
 #include "codecs/record.h"
 #include "estimator/profile/profile.h"
+#include "store/store.h"
 #include "store_support.h"
 
+#include <kvterrace/queue.h>
 #include <sqlite3.h>
 
 typedef struct test_rung {
@@ -455,6 +458,108 @@ static void a_lower_limit_drops_coarser_rows(void **state)
     kvt_close(store);
 }
 
+/* ---- what a request accepts ---- */
+
+/* One get through a queue; its completion. */
+static kvt_completion get_within(kvt_store *store, uint32_t number, double loss_max)
+{
+    static char got[LADDER_ENTRY_BYTES];
+    kvt_view view = kvt_view_packed(&ladder_layout, got);
+    kvt_completion done = {.struct_size = sizeof done};
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = support_key(number),
+                                 .view = &view,
+                                 .deadline_ns = KVT_NO_DEADLINE,
+                                 .loss_max = loss_max};
+    kvt_queue *queue = NULL;
+    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
+    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    kvt_queue_close(queue);
+    return done;
+}
+
+/* The bound of a loss decides, not its mean: 0.0015 takes planes at 8 bits, 0.006 those at 6 bits,
+ * and not those at 4 bits, which lose 0.005 and at most 0.009. */
+static void requests_get_what_they_accept(void **state)
+{
+    (void)state;
+    static const double accepted[] = {-1, 0.0015, 0.006, 0.0095};
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    make_profile(true);
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_true(press(store, options.loss_limit) > 30);
+    uint32_t refused = 0, got = 0;
+    for (uint32_t i = 0; i < PRESSURE_ENTRIES * 4; i++) {
+        double loss_max = accepted[i % 4];
+        kvt_completion done = get_within(store, i / 4, loss_max);
+        double upper = check_entry(store, i / 4);
+        bool accepts = upper <= (loss_max < 0 ? 0 : loss_max);
+        assert_int_equal(done.status, upper >= 0 && accepts ? KVT_OK : KVT_MISS);
+        assert_int_equal(done.refused_loss, upper >= 0 && !accepts);
+        refused += done.refused_loss;
+        got += done.status == KVT_OK && upper > 0;
+    }
+    assert_true(refused > 10 && got > 10);
+    kvt_close(store);
+}
+
+/* What becomes coarser while a get waits for its staging. */
+static store_entry *coarser;
+static kvt_variant coarser_variant;
+static kvt_store *coarser_store;
+
+extern __typeof__(staging_acquire) __real_staging_acquire, __wrap_staging_acquire;
+
+kvt_status __wrap_staging_acquire(store_staging *staging, uint64_t bytes, uint64_t deadline_ns,
+                                  staging_buffer *buffer_out)
+{
+    if (coarser != NULL) {
+        pthread_mutex_lock(&coarser_store->lock);
+        coarser->place->variant = coarser_variant;
+        coarser = NULL;
+        pthread_mutex_unlock(&coarser_store->lock);
+    }
+    return __real_staging_acquire(staging, bytes, deadline_ns, buffer_out);
+}
+
+static void what_became_coarser_is_refused(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(0);
+    const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
+    make_profile(true);
+    options.policy = "lru"; /* raw, as it was put */
+    options.tiers[KVT_TIER_SSD].devices = &device;
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(put_entry(store, 1, &ladder_layout), KVT_OK);
+    assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
+    const kvt_key key = support_key(1);
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = entry_find_key(&store->table, &key);
+    kvt_variant exact = entry->place->variant;
+    pthread_mutex_unlock(&store->lock);
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarser_variant), KVT_OK);
+    coarser_store = store;
+    coarser = entry;
+    kvt_completion done = get_within(store, 1, -1);
+    assert_null(coarser);
+    assert_int_equal(done.status, KVT_MISS);
+    assert_true(done.refused_loss);
+    pthread_mutex_lock(&store->lock);
+    entry->place->variant = exact;
+    pthread_mutex_unlock(&store->lock);
+    assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
+    kvt_close(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,6 +574,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_sided_entries_stay_exact, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_lower_limit_drops_coarser_rows, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(requests_get_what_they_accept, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(what_became_coarser_is_refused, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
