@@ -19,6 +19,9 @@ set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CM
 # Programs of more than one source file.
 set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_life.c)
 set(KVT_SOURCES_torture_store_soak expected_values.c)
+set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c calls_drive.c
+  calls_site.c calls_direct.c calls_queue.c calls_load.c)
+set(KVT_SOURCES_test_store_history ../torture/history.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
 set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c schedule_disk.c
@@ -29,6 +32,7 @@ set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})
 set(KVT_WRAPPED_test_store_get_plan kvt_record_bound kvt_record_scratch_parallel
   kvt_record_decode_parallel)
 set(KVT_WRAPPED_test_store_lifetime base_clock_ns base_calendar_ns)
+set(KVT_WRAPPED_test_store_ladder staging_acquire)
 set(KVT_WRAPPED_test_store_memory tiers_worker_queue)
 set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
   costs_measure_variant learn_size_shares)
