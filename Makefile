@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure torture soak test-docs docs
+.PHONY: setup configure torture soak soak-calls test-docs docs
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -35,6 +35,7 @@ help:
 	@echo "make tsan     all tests under ThreadSanitizer"
 	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
 	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
+	@echo "make soak-calls  16 threads, all calls of engines, drives that go (CALLS_SECONDS=600)"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
 	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
@@ -64,6 +65,7 @@ test: configure
 CYCLES ?= 1000
 SEED ?= 1
 SECONDS ?= 1800
+CALLS_SECONDS ?= 600
 
 torture: configure
 	@$(STEP)/build-all.log "Building the library, the command and the tests" \
@@ -74,6 +76,11 @@ soak: configure
 	@$(STEP)/build-soak.log "Building the soak test" $(CMAKE) --build --preset release \
 		--target torture_store_soak
 	@cd $(BUILD) && ./torture_store_soak --seconds $(SECONDS) --seed $(SEED)
+
+soak-calls: configure
+	@$(STEP)/build-soak.log "Building the soak test of the calls" $(CMAKE) --build \
+		--preset release --target torture_store_calls
+	@cd $(BUILD) && ./torture_store_calls --seconds $(CALLS_SECONDS) --seed $(SEED)
 
 check:
 	@.ci/run
