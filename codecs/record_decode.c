@@ -24,9 +24,11 @@ static kvt_status record_decode_raw(const uint8_t *record, const record_segment 
     const uint8_t *stored = record + segment->offset;
     const uint64_t bytes = segment->raw_bytes;
     const uint64_t padding = segment->padded_bytes - bytes;
+    const bool stream = target->stream || bytes >= CHECKSUM_STREAM_BYTES;
     const uint64_t checksum =
-        target->packed ? checksum_copy(target->start, stored, bytes, stored + bytes, padding)
-                       : checksum_walk(stored, bytes, padding, record_take_raw, target);
+        target->packed
+            ? checksum_copy(target->start, stored, bytes, stored + bytes, padding, stream)
+            : checksum_walk(stored, bytes, padding, record_take_raw, target);
     return checksum == segment->checksum ? record_padding_check(record, segment) : KVT_E_CORRUPT;
 }
 

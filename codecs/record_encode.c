@@ -52,7 +52,9 @@ void record_copy_segment(const record_writer *writer, uint32_t index, record_seg
     uint8_t *stored = writer->record + segment->offset;
     uint8_t *after = stored + segment->stored_bytes;
     memset(after, 0, padding);
-    segment->checksum = checksum_copy(stored, content, segment->stored_bytes, after, padding);
+    const bool stream = segment->stored_bytes >= CHECKSUM_STREAM_BYTES;
+    segment->checksum =
+        checksum_copy(stored, content, segment->stored_bytes, after, padding, stream);
     record_put_segment(writer, index, segment);
 }
 

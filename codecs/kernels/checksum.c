@@ -13,9 +13,10 @@ static uint64_t scalar_of(const void *bytes, uint64_t count)
 }
 
 static uint64_t scalar_copy(void *target, const void *source, uint64_t count, const void *after,
-                            uint64_t after_count)
+                            uint64_t after_count, bool stream)
 {
     XXH3_state_t state;
+    (void)stream;
     memcpy(target, source, count);
     XXH3_64bits_reset(&state);
     XXH3_64bits_update(&state, source, count);
@@ -53,9 +54,9 @@ uint64_t checksum_of(const void *bytes, uint64_t count)
 }
 
 uint64_t checksum_copy(void *target, const void *source, uint64_t count, const void *after,
-                       uint64_t after_count)
+                       uint64_t after_count, bool stream)
 {
-    return checksum_kernels_in_use()->copy(target, source, count, after, after_count);
+    return checksum_kernels_in_use()->copy(target, source, count, after, after_count, stream);
 }
 
 uint64_t checksum_walk(const void *source, uint64_t count, uint64_t after_count, checksum_take take,

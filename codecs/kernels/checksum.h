@@ -28,7 +28,7 @@ typedef void (*checksum_take)(const void *context, uint64_t at, uint64_t bytes,
 typedef struct checksum_kernels {
     uint64_t (*of)(const void *bytes, uint64_t count);
     uint64_t (*copy)(void *target, const void *source, uint64_t count, const void *after,
-                     uint64_t after_count);
+                     uint64_t after_count, bool stream);
     uint64_t (*walk)(const void *source, uint64_t count, uint64_t after_count, checksum_take take,
                      const void *context);
 } checksum_kernels;
@@ -42,9 +42,10 @@ extern const checksum_kernels checksum_kernels_avx512;
 /* The checksum of `count` bytes. */
 uint64_t checksum_of(const void *bytes, uint64_t count);
 
-/* Copies `count` bytes; gives the checksum of them and of the bytes `after`. */
+/* Copies `count` bytes; gives the checksum of them and of the bytes `after`. stream: the target is
+ * written past the caches, and other threads see all of it. */
 uint64_t checksum_copy(void *target, const void *source, uint64_t count, const void *after,
-                       uint64_t after_count);
+                       uint64_t after_count, bool stream);
 
 /* Gives `count` bytes to `take`, piece by piece; the checksum of them and of the `after_count`
  * bytes behind them. */

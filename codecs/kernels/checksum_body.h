@@ -8,41 +8,103 @@
  *   checksum_stream_line(target, source) one vector, written past the caches
  *   checksum_fence()                     after the last of them
  *
- * xxhash.h compiled into the file takes the widest vectors that the flags allow, and is static.
+ * xxhash.h compiled into the file takes the widest vectors that the flags allow, and is static. The
+ * copy drives the header's own steps, because its streaming interface would carry every block
+ * through a buffer: a stripe is hashed from the lines that were loaded for the copy. The unit test
+ * compares every length with the library.
+ *
  * Re-entrant.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Bytes that are copied and then, out of the first cache, taken into the checksum: so few that the
- * loads of the next block are under way meanwhile. */
-enum { CHECKSUM_BLOCK = 1024 };
+/* XXH3's long form: stripes of 64 bytes, each with the next 8 bytes of the secret; after as many
+ * as the secret allows, the sums are scrambled. The last stripe ends with the last byte. */
+enum {
+    CHECKSUM_STRIPE = XXH_STRIPE_LEN,
+    CHECKSUM_STRIPES = (XXH_SECRET_DEFAULT_SIZE - XXH_STRIPE_LEN) / XXH_SECRET_CONSUME_RATE,
+    CHECKSUM_BLOCK = CHECKSUM_STRIPE * CHECKSUM_STRIPES,
+    CHECKSUM_AHEAD = 2 * CHECKSUM_BLOCK, /* target lines are asked for so long before */
+    CHECKSUM_AFTER_MAX = 4096            /* bytes behind a copy that are hashed on the stack */
+};
+
+_Static_assert(CHECKSUM_BLOCK > XXH3_MIDSIZE_MAX, "whatever fills a block has the long form");
+
+typedef struct body_sums {
+    XXH_ALIGN(XXH_ACC_ALIGN) xxh_u64 of[XXH_ACC_NB];
+} body_sums;
 
 static uint64_t body_of(const void *bytes, uint64_t count)
 {
     return XXH3_64bits(bytes, count);
 }
 
-static void body_copy_blocks(uint8_t *target, const uint8_t *source, uint64_t bytes,
-                             XXH3_state_t *state)
+/* Adds so many stripes from the block's first on. */
+static inline void body_add(body_sums *sums, const uint8_t *from, uint64_t stripes)
 {
-    for (uint64_t at = 0; at < bytes; at += CHECKSUM_BLOCK) {
-        for (uint64_t i = at; i < at + CHECKSUM_BLOCK; i += CHECKSUM_LINE)
-            checksum_line(target + i, source + i);
-        XXH3_64bits_update(state, source + at, CHECKSUM_BLOCK);
-    }
+    for (uint64_t i = 0; i < stripes; i++)
+        XXH3_accumulate_512(sums->of, from + i * CHECKSUM_STRIPE,
+                            XXH3_kSecret + i * XXH_SECRET_CONSUME_RATE);
 }
 
-/* The same, past the caches; the target is aligned to a line. */
-static void body_stream_blocks(uint8_t *target, const uint8_t *source, uint64_t bytes,
-                               XXH3_state_t *state)
+static inline void body_scramble(body_sums *sums)
 {
-    for (uint64_t at = 0; at < bytes; at += CHECKSUM_BLOCK) {
-        for (uint64_t i = at; i < at + CHECKSUM_BLOCK; i += CHECKSUM_LINE)
-            checksum_stream_line(target + i, source + i);
-        XXH3_64bits_update(state, source + at, CHECKSUM_BLOCK);
+    XXH3_scrambleAcc(sums->of, XXH3_kSecret + XXH_SECRET_DEFAULT_SIZE - CHECKSUM_STRIPE);
+}
+
+/* Adds the last `count` bytes of a message of `total` bytes, at least one; a stripe lies before
+ * them. Returns the checksum. */
+static uint64_t body_end(body_sums *sums, const uint8_t *from, uint64_t count, uint64_t total)
+{
+    for (; count > CHECKSUM_BLOCK; count -= CHECKSUM_BLOCK) {
+        body_add(sums, from, CHECKSUM_STRIPES);
+        body_scramble(sums);
+        from += CHECKSUM_BLOCK;
     }
-    checksum_fence();
+    body_add(sums, from, (count - 1) / CHECKSUM_STRIPE);
+    XXH3_accumulate_512(sums->of, from + count - CHECKSUM_STRIPE,
+                        XXH3_kSecret + XXH_SECRET_DEFAULT_SIZE - CHECKSUM_STRIPE -
+                            XXH_SECRET_LASTACC_START);
+    return XXH3_mergeAccs(sums->of, XXH3_kSecret + XXH_SECRET_MERGEACCS_START,
+                          total * XXH_PRIME64_1);
+}
+
+/* Copies whole blocks and adds as many bytes from `hashed` on, which lies in the same lines. */
+static inline void body_copy_blocks(uint8_t *target, const uint8_t *source, const uint8_t *hashed,
+                                    uint64_t bytes, bool stream, body_sums *sums)
+{
+    for (uint64_t block = 0; block < bytes; block += CHECKSUM_BLOCK) {
+        /* A line that is written whole needs no read: it is only claimed, before it is due. */
+        for (uint64_t i = 0; !stream && i < CHECKSUM_BLOCK && block + CHECKSUM_AHEAD < bytes;
+             i += CHECKSUM_STRIPE)
+            __builtin_prefetch(target + block + CHECKSUM_AHEAD + i, 1);
+        for (uint64_t i = 0; i < CHECKSUM_STRIPES; i++) {
+            const uint64_t at = block + i * CHECKSUM_STRIPE;
+            for (uint64_t line = at; line < at + CHECKSUM_STRIPE; line += CHECKSUM_LINE) {
+                if (stream)
+                    checksum_stream_line(target + line, source + line);
+                else
+                    checksum_line(target + line, source + line);
+            }
+            XXH3_accumulate_512(sums->of, hashed + at,
+                                XXH3_kSecret + i * XXH_SECRET_CONSUME_RATE);
+        }
+        body_scramble(sums);
+    }
+    if (stream) checksum_fence();
+}
+
+/* A copy with the streaming interface, for what the fast one does not take. */
+static uint64_t body_copy_any(uint8_t *target, const uint8_t *source, uint64_t count,
+                              const uint8_t *after, uint64_t after_count)
+{
+    XXH3_state_t state;
+    memcpy(target, source, count);
+    if (after_count == 0) return XXH3_64bits(source, count);
+    XXH3_64bits_reset(&state);
+    XXH3_64bits_update(&state, source, count);
+    XXH3_64bits_update(&state, after, after_count);
+    return XXH3_64bits_digest(&state);
 }
 
 static uint64_t body_walk(const void *source, uint64_t count, uint64_t after_count,
@@ -61,25 +123,31 @@ static uint64_t body_walk(const void *source, uint64_t count, uint64_t after_cou
 }
 
 static uint64_t body_copy(void *target, const void *source, uint64_t count, const void *after,
-                          uint64_t after_count)
+                          uint64_t after_count, bool stream)
 {
     const uint8_t *from = source;
     uint8_t *to = target;
-    XXH3_state_t state;
-    XXH3_64bits_reset(&state);
-    const bool streams = count >= CHECKSUM_STREAM_BYTES;
+    const uint64_t total = count + after_count;
     /* Streamed lines are whole ones of the target. */
-    const uint64_t head = streams ? (0 - (uintptr_t)to) % CHECKSUM_LINE : 0;
-    const uint64_t blocks = (count - head) / CHECKSUM_BLOCK * CHECKSUM_BLOCK;
-    const uint64_t tail = count - head - blocks;
+    const uint64_t head = stream ? (0 - (uintptr_t)to) % CHECKSUM_LINE : 0;
+    if (count < head + CHECKSUM_BLOCK || total == CHECKSUM_BLOCK ||
+        after_count > CHECKSUM_AFTER_MAX)
+        return body_copy_any(to, from, count, after, after_count);
+    /* At least one byte is left for the end. */
+    uint64_t blocks = (count - head) / CHECKSUM_BLOCK;
+    if (blocks > (total - 1) / CHECKSUM_BLOCK) blocks = (total - 1) / CHECKSUM_BLOCK;
+    const uint64_t done = blocks * CHECKSUM_BLOCK, left = count - done;
+    body_sums sums = {XXH3_INIT_ACC};
     memcpy(to, from, head);
-    XXH3_64bits_update(&state, from, head);
-    if (streams)
-        body_stream_blocks(to + head, from + head, blocks, &state);
+    if (stream)
+        body_copy_blocks(to + head, from + head, from, done, true, &sums);
     else
-        body_copy_blocks(to + head, from + head, blocks, &state);
-    memcpy(to + head + blocks, from + head + blocks, tail);
-    XXH3_64bits_update(&state, from + head + blocks, tail);
-    XXH3_64bits_update(&state, after, after_count);
-    return XXH3_64bits_digest(&state);
+        body_copy_blocks(to, from, from, done, false, &sums);
+    memcpy(to + head + done, from + head + done, left - head);
+    if (after_count == 0 || after == from + count)
+        return body_end(&sums, from + done, total - done, total);
+    uint8_t end[CHECKSUM_STRIPE + 2 * CHECKSUM_BLOCK + CHECKSUM_AFTER_MAX];
+    memcpy(end, from + done - CHECKSUM_STRIPE, CHECKSUM_STRIPE + left);
+    memcpy(end + CHECKSUM_STRIPE + left, after, after_count);
+    return body_end(&sums, end + CHECKSUM_STRIPE, total - done, total);
 }

@@ -10,7 +10,7 @@
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
-enum { SHORT_BYTES = 1100, LARGE_BYTES = 600000, AFTER_BYTES = 130 };
+enum { SHORT_BYTES = 2300, LARGE_BYTES = 600000, AFTER_BYTES = 130 };
 
 static void bytes_fill(uint8_t *bytes, uint64_t count)
 {
@@ -27,13 +27,14 @@ static void check_of(const uint8_t *bytes, uint64_t count)
 }
 
 /* A copy from and to some offset, with `after_count` further bytes. */
-static void check_copy(const uint8_t *source, uint64_t from, uint64_t to, uint64_t count,
-                       uint64_t after_count)
+static void check_copy_way(const uint8_t *source, uint64_t from, uint64_t to, uint64_t count,
+                           uint64_t after_count, bool stream)
 {
     XXH3_state_t state;
     const uint8_t *after = source + LARGE_BYTES - AFTER_BYTES;
     guarded target = guarded_make(to + count);
-    uint64_t got = checksum_copy(target.data + to, source + from, count, after, after_count);
+    uint64_t got = checksum_copy(target.data + to, source + from, count, after, after_count,
+                                 stream);
     XXH3_64bits_reset(&state);
     XXH3_64bits_update(&state, source + from, count);
     XXH3_64bits_update(&state, after, after_count);
@@ -43,6 +44,28 @@ static void check_copy(const uint8_t *source, uint64_t from, uint64_t to, uint64
         assert_int_equal(target.data[i], GUARD_VALUE);
     }
     guarded_check(&target, to + count);
+    free(target.data);
+}
+
+/* The same, through the caches and past them. */
+static void check_copy(const uint8_t *source, uint64_t from, uint64_t to, uint64_t count,
+                       uint64_t after_count)
+{
+    check_copy_way(source, from, to, count, after_count, false);
+    check_copy_way(source, from, to, count, after_count, true);
+}
+
+/* What lies behind the copy follows the source in memory, as a segment's padding does. */
+static void check_copy_before_padding(const uint8_t *source, uint64_t count, uint64_t after_count)
+{
+    guarded target = guarded_make(count);
+    for (int stream = 0; stream < 2; stream++) {
+        assert_int_equal(checksum_copy(target.data, source, count, source + count, after_count,
+                                       stream != 0),
+                         XXH3_64bits(source, count + after_count));
+        assert_memory_equal(target.data, source, count);
+        guarded_check(&target, count);
+    }
     free(target.data);
 }
 
@@ -80,6 +103,7 @@ static void check_level(const uint8_t *source)
         check_of(source + 3, count);
         check_copy(source, count % 7, count % 64, count, count % AFTER_BYTES);
         check_walk(source + count % 5, count, count % AFTER_BYTES);
+        check_copy_before_padding(source + count % 3, count, count % 2000 * 3);
     }
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         check_of(source, counts[i]);
