@@ -265,6 +265,17 @@ KVT_NODISCARD kvt_status kvt_record_decode_view(const void *record, uint64_t byt
                                                 uint32_t first_layer, uint32_t layer_count,
                                                 void *scratch, uint64_t scratch_bytes);
 
+/*
+ * kvt_record_decode_view of one of many records that are decoded one after the other and are large
+ * together, as one large record is: the view's whole lines are written past the caches.
+ */
+KVT_NODISCARD kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
+                                                   const kvt_record_spec *expected,
+                                                   const kvt_codec_workers *workers,
+                                                   const kvt_layout *layout, const kvt_view *view,
+                                                   uint32_t first_layer, uint32_t layer_count,
+                                                   void *scratch, uint64_t scratch_bytes);
+
 /* A range of a record, in whole grains, and where a caller keeps its bytes. */
 typedef struct kvt_record_range {
     uint64_t offset; /* in the record */

@@ -126,6 +126,7 @@ typedef struct record_decoder {
     const kvt_view *view; /* of `layout`, whose tokens may be more than the record's */
     const kvt_layout *layout;
     uint32_t first_layer;
+    bool of_many;     /* as record.h says */
     uint8_t *scratch; /* lanes of one worker each */
     uint64_t lane_bytes;
 } record_decoder;
@@ -142,7 +143,8 @@ static kvt_status record_decode_piece(void *argument, uint32_t index, uint32_t w
     record_segment segment;
     memcpy(&segment, parsed->table + (uint64_t)index * sizeof segment, sizeof segment);
     uint8_t *start = (uint8_t *)decoder->view->base[0] + index * parsed->plan.segment_bytes;
-    const view_rows target = view_rows_packed(start, segment.raw_bytes);
+    view_rows target = view_rows_packed(start, segment.raw_bytes);
+    target.stream = decoder->of_many;
     return record_decode_segment(decoder->record, &parsed->plan, &segment, &target,
                                  record_decoder_lane(decoder, worker), decoder->lane_bytes);
 }
@@ -157,7 +159,7 @@ static kvt_status record_decode_indexed(void *argument, uint32_t index, uint32_t
     layer += decoder->first_layer;
     view_rows target =
         view_rows_of(decoder->view, decoder->layout, plan->stored.tokens, layer, side);
-    target.stream = !target.packed && plan->decoded_bytes >= VIEW_STREAM_BYTES;
+    target.stream = decoder->of_many || plan->decoded_bytes >= VIEW_STREAM_BYTES;
     kvt_status status =
         record_decode_one(decoder->record, decoder->parsed, layer, side, &target,
                           record_decoder_lane(decoder, worker), decoder->lane_bytes);
@@ -234,11 +236,13 @@ static bool record_layout_fits(const record_plan *plan, const kvt_layout *layout
            plan->stored.tokens <= layout->tokens && own->opaque_bytes == layout->opaque_bytes;
 }
 
-kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
-                                  const kvt_record_spec *expected, const kvt_codec_workers *workers,
-                                  const kvt_layout *layout, const kvt_view *view,
-                                  uint32_t first_layer, uint32_t layer_count, void *scratch,
-                                  uint64_t scratch_bytes)
+/* kvt_record_decode_view and kvt_record_decode_of_many. */
+static kvt_status record_decode_into(const void *record, uint64_t bytes,
+                                     const kvt_record_spec *expected,
+                                     const kvt_codec_workers *workers, const kvt_layout *layout,
+                                     const kvt_view *view, uint32_t first_layer,
+                                     uint32_t layer_count, bool of_many, void *scratch,
+                                     uint64_t scratch_bytes)
 {
     record_parsed parsed;
     assert(record != NULL && view != NULL && layout != NULL && (uintptr_t)scratch % 64 == 0);
@@ -253,9 +257,30 @@ kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
                               .view = view,
                               .layout = layout,
                               .first_layer = first_layer,
+                              .of_many = of_many,
                               .scratch = scratch};
     return record_decode_layers(&decoder, layer_count == 0 ? layers - first_layer : layer_count,
                                 workers, scratch_bytes);
+}
+
+kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
+                                  const kvt_record_spec *expected, const kvt_codec_workers *workers,
+                                  const kvt_layout *layout, const kvt_view *view,
+                                  uint32_t first_layer, uint32_t layer_count, void *scratch,
+                                  uint64_t scratch_bytes)
+{
+    return record_decode_into(record, bytes, expected, workers, layout, view, first_layer,
+                              layer_count, false, scratch, scratch_bytes);
+}
+
+kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
+                                     const kvt_record_spec *expected,
+                                     const kvt_codec_workers *workers, const kvt_layout *layout,
+                                     const kvt_view *view, uint32_t first_layer,
+                                     uint32_t layer_count, void *scratch, uint64_t scratch_bytes)
+{
+    return record_decode_into(record, bytes, expected, workers, layout, view, first_layer,
+                              layer_count, true, scratch, scratch_bytes);
 }
 
 kvt_status kvt_record_decode(const void *record, uint64_t bytes, const kvt_record_spec *expected,
@@ -451,7 +476,7 @@ kvt_status kvt_record_decode_layer(const void *head, uint64_t head_bytes,
         record_each_segment(&found, record_move_segment, &moved);
         if (moved.missing) return KVT_E_CORRUPT;
         view_rows target = view_rows_of(view, layout, plan->stored.tokens, layer, (kvt_side)side);
-        target.stream = !target.packed && plan->decoded_bytes >= VIEW_STREAM_BYTES;
+        target.stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
         status = record_decode_found(payload, plan, &found, layer, (kvt_side)side, &target, scratch,
                                      scratch_bytes);
         view_rows_close(&target);

@@ -10,6 +10,9 @@
 
 #include <assert.h>
 
+/* A segment of so many bytes or more is copied into the record past the caches. */
+#define RECORD_STREAM_BYTES UINT64_C(16384)
+
 /* Bytes of the extras of the first version. */
 #define RECORD_EXTRAS_FIRST (offsetof(kvt_codec_extras, score_layers) + 2 * sizeof(uint32_t))
 
@@ -52,7 +55,8 @@ void record_copy_segment(const record_writer *writer, uint32_t index, record_seg
     uint8_t *stored = writer->record + segment->offset;
     uint8_t *after = stored + segment->stored_bytes;
     memset(after, 0, padding);
-    const bool stream = segment->stored_bytes >= CHECKSUM_STREAM_BYTES;
+    /* The record is read when somebody gets the entry, and not soon. */
+    const bool stream = segment->stored_bytes >= RECORD_STREAM_BYTES;
     segment->checksum =
         checksum_copy(stored, content, segment->stored_bytes, after, padding, stream);
     record_put_segment(writer, index, segment);

@@ -146,7 +146,6 @@ typedef struct record_plan {
     kvt_variant variant;    /* without the drop stage */
     const kvt_codec *codec; /* of the variant */
     record_extension extension;
-    uint8_t levels[KVT_LAYERS_MAX];
     uint64_t source_bytes;  /* of the entry */
     uint64_t decoded_bytes; /* of the kept tokens */
     uint64_t segment_bytes; /* decoded; the last one of an opaque entry may be shorter */
@@ -154,10 +153,11 @@ typedef struct record_plan {
     uint64_t table_bytes;   /* of one table: room for the segments of all planes */
     uint64_t payload_offset;
     uint32_t segment_count;
-    uint32_t plane_count; /* most planes of a matrix */
-    bool extended;        /* minor 1 */
-    bool parts;           /* the codec has parts */
-    bool grouped;         /* a head of groups, for record_write_slot alone */
+    uint32_t plane_count;           /* most planes of a matrix */
+    bool extended;                  /* minor 1 */
+    bool parts;                     /* the codec has parts */
+    bool grouped;                   /* a head of groups, for record_write_slot alone */
+    uint8_t levels[KVT_LAYERS_MAX]; /* extension.level_count of them; the last member */
 } record_plan;
 
 /*

@@ -78,7 +78,8 @@ static kvt_status record_read_plan(const record_header *header, const uint8_t *s
 {
     const kvt_variant variant = {header->codec, header->mode, header->rate};
     const bool extended = (header->critical_flags & RECORD_CRITICAL_EXTENSION) != 0;
-    memset(plan, 0, sizeof *plan);
+    /* All but the levels, of which only the record's own are read. */
+    memset(plan, 0, offsetof(record_plan, levels));
     record_read_layout(header, &plan->layout);
     if (header->generation == 0) return KVT_E_CORRUPT;
     if (!record_is_zero(header->reserved, sizeof header->reserved)) return KVT_E_CORRUPT;

@@ -39,8 +39,13 @@
 kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
                        access_view *view)
 {
+    return access_look_at(store, entry_find_key(&store->table, key), target, view);
+}
+
+kvt_status access_look_at(const kvt_store *store, store_entry *entry, const access_target *target,
+                          access_view *view)
+{
     assert(store_is_locked(store));
-    store_entry *entry = entry_find_key(&store->table, key);
     *view = (access_view){.entry = entry};
     if (!lifetime_shows(store, entry)) return KVT_MISS;
     if (target->view != NULL &&
@@ -80,8 +85,7 @@ static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access
 #define ACCESS_HEAD_BYTES 4096u /* of a record: what decoding looks at first */
 #define ACCESS_LINE_BYTES 64u
 
-/* Asks for the head of a record that lies in memory, so that it comes while the use is counted. */
-static void access_prefetch(const void *record)
+void access_prefetch(const void *record)
 {
     for (uint32_t at = 0; at < ACCESS_HEAD_BYTES; at += ACCESS_LINE_BYTES)
         __builtin_prefetch((const char *)record + at);
@@ -113,7 +117,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     return KVT_OK;
 }
 
-void access_count_use(kvt_store *store, const store_entry *entry)
+void access_count_use(kvt_store *store, const store_entry *entry, uint64_t *clock_ns)
 {
     assert(store_is_locked(store));
     kvt_move moves[32];
@@ -121,10 +125,10 @@ void access_count_use(kvt_store *store, const store_entry *entry)
     /* The policy counts the use in any case; without room for its plan it makes none. */
     bool room = store->queue_count < STORE_PLANS_QUEUED && !store->stopping;
     backoff_expire(store);
-    uint64_t started_ns = store_now_ns(store);
+    uint64_t started_ns = *clock_ns != 0 ? *clock_ns : store_now_ns(store);
     kvt_status status =
         kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
-    store_count_decision(store, started_ns);
+    *clock_ns = store_count_decision(store, started_ns);
     if (status == KVT_OK && plan.count != 0) {
         plan_mark(store, &plan);
         plan_queue(store, &plan);
@@ -152,7 +156,8 @@ static kvt_status access_acquire_staging(kvt_store *store, const access_view *vi
     return staging_acquire_now(store->staging, view->staging_bytes, &get->staging);
 }
 
-kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get)
+kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get,
+                        uint64_t *clock_ns)
 {
     assert(store_is_locked(store));
     get->handle = view->entry->handle;
@@ -161,9 +166,8 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
     get->in_memory = view->in_memory;
     get->owner = !view->in_memory && !view->join;
     kvt_status status = access_begin(store, view->entry, get);
-    if (get->record != NULL) access_prefetch(get->record);
     if (!get->quiet) {
-        access_count_use(store, view->entry);
+        access_count_use(store, view->entry, clock_ns);
         relayout_note_get(store, view->entry);
     }
     return status;
@@ -174,12 +178,13 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
 static kvt_status access_open_now(kvt_store *store, const kvt_key *key, const access_target *target,
                                   access_get *get, access_view *view)
 {
+    uint64_t clock_ns = 0;
     pthread_mutex_lock(&store->lock);
     kvt_status status = access_look(store, key, target, view);
     if (status == KVT_QUEUED)
         access_begin_staged(store, view->entry, get);
     else if (status == KVT_OK)
-        status = view->staging_bytes == 0 ? access_enter(store, view, get) : KVT_BUSY;
+        status = view->staging_bytes == 0 ? access_enter(store, view, get, &clock_ns) : KVT_BUSY;
     pthread_mutex_unlock(&store->lock);
     return status;
 }
@@ -192,13 +197,14 @@ static kvt_status access_open_staging(kvt_store *store, const kvt_key *key,
                                       const access_view *view)
 {
     access_view now;
+    uint64_t clock_ns = 0;
     kvt_status status = access_acquire_staging(store, view, get);
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     status = access_look(store, key, target, &now);
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
-    if (same) status = access_enter(store, &now, get);
+    if (same) status = access_enter(store, &now, get, &clock_ns);
     pthread_mutex_unlock(&store->lock);
     if (same && status == KVT_OK) return KVT_OK;
     staging_release(store->staging, &get->staging);
@@ -216,6 +222,8 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, const access
         if (status == KVT_QUEUED) return KVT_OK;
         if (status == KVT_BUSY) status = access_open_staging(store, key, target, get, &view);
     }
+    /* The record's head comes while the use is counted. */
+    if (status == KVT_OK && get->record != NULL) access_prefetch(get->record);
     if (status == KVT_OK && !get->quiet) learn_note_use(store, get->handle, get->class_id);
     return status;
 }
@@ -365,25 +373,32 @@ static kvt_status access_lose(kvt_store *store, const kvt_key *key, const access
     return ends ? KVT_MISS : KVT_BUSY;
 }
 
+/* Gives up load, place and staging of a get that ends, and counts it. True when the load has
+ * failed: the get is counted when its entry has been settled. Lock held. */
+static bool access_close(kvt_store *store, access_get *get, kvt_status status, access_freed *freed)
+{
+    assert(get->place != NULL);
+    bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || status == KVT_E_TIMEOUT;
+    bool lost = status != KVT_OK && !whole;
+    access_end(store, get, freed);
+    if (lost) store_count_load_failure(store, status);
+    if (lost) get->failure = status;
+    if (!lost) access_count_end(store, get, status, false);
+    return lost;
+}
+
 /* Ends a get: gives up load, place and staging, settles an entry whose load failed, and counts.
  * KVT_BUSY as access_lose. No lock held. */
 static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get *get,
                                 kvt_status status, bool again)
 {
-    assert(get->place != NULL);
     access_freed freed = {0};
-    bool late = status == KVT_E_TIMEOUT;
-    bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || late;
-    bool lost = status != KVT_OK && !whole;
     pthread_mutex_lock(&store->lock);
-    access_end(store, get, &freed);
-    if (lost) store_count_load_failure(store, status);
-    if (lost) get->failure = status;
-    if (!lost) access_count_end(store, get, status, false);
+    bool lost = access_close(store, get, status, &freed);
     pthread_mutex_unlock(&store->lock);
     access_free(store, &freed);
     if (lost) return access_lose(store, key, get, status, again);
-    return late ? KVT_MISS : status;
+    return status == KVT_E_TIMEOUT ? KVT_MISS : status;
 }
 
 kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info)
@@ -423,10 +438,10 @@ static kvt_status access_decode(const kvt_store *store, const access_get *get,
     uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
     void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
     if (target->view != NULL)
-        return kvt_record_decode_view(get->record, get->record_bytes, &get->expected,
-                                      store->workers, &target->layout, target->view,
-                                      target->first_layer, target->layer_count, scratch,
-                                      staging->bytes - before);
+        return (get->of_many ? kvt_record_decode_of_many : kvt_record_decode_view)(
+            get->record, get->record_bytes, &get->expected, store->workers, &target->layout,
+            target->view, target->first_layer, target->layer_count, scratch,
+            staging->bytes - before);
     return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
                                       store->workers, target->data, target->bytes, scratch,
                                       staging->bytes - before);
@@ -471,7 +486,8 @@ static kvt_status access_fetch(kvt_store *store, access_get *get)
     return access_await_load(store, get);
 }
 
-/* Lets the store learn from a get that is no joined one, and fills the caller's info. */
+/* Lets the store learn from a get that is no joined one, and fills the caller's info. Between
+ * learn_notes_begin and learn_notes_end. */
 static void access_note(kvt_store *store, const access_get *get, kvt_status status,
                         uint64_t decode_ns, uint64_t elapsed_ns, kvt_get_info *info)
 {
@@ -502,9 +518,45 @@ kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_ta
     uint64_t decode_started_ns = store_now_ns(store);
     if (status == KVT_OK) status = access_decode(store, get, target);
     uint64_t decoded_ns = store_now_ns(store);
+    learn_notes_begin(store);
     access_note(store, get, status, decoded_ns - decode_started_ns, decoded_ns - get->began_ns,
                 info);
+    learn_notes_end(store);
     return access_finish(store, key, get, status, again);
+}
+
+void access_complete_all(kvt_store *store, access_get *const *gets, const bool *again,
+                         uint32_t count, kvt_get_info *const *infos, kvt_status *statuses_out)
+{
+    access_freed freed[ACCESS_ALL_MOST] = {{{0}, {0}}};
+    uint64_t lost = 0, clock_ns[ACCESS_ALL_MOST + 1];
+    assert(count <= ACCESS_ALL_MOST && ACCESS_ALL_MOST <= 64);
+    if (count == 0) return;
+    if (gets[0]->record != NULL) access_prefetch(gets[0]->record);
+    clock_ns[0] = store_now_ns(store);
+    for (uint32_t i = 0; i < count; i++) {
+        const access_get *get = gets[i];
+        assert(get->in_memory && get->load == NULL && get->staged == NULL);
+        /* The next record's head comes while this one is decoded. */
+        if (i + 1 < count && gets[i + 1]->record != NULL) access_prefetch(gets[i + 1]->record);
+        statuses_out[i] =
+            get->record != NULL ? access_decode(store, get, &get->target) : KVT_E_GONE;
+        clock_ns[i + 1] = store_now_ns(store);
+    }
+    learn_notes_begin(store);
+    for (uint32_t i = 0; i < count; i++)
+        access_note(store, gets[i], statuses_out[i], clock_ns[i + 1] - clock_ns[i],
+                    clock_ns[i + 1] - gets[i]->began_ns, infos[i]);
+    learn_notes_end(store);
+    pthread_mutex_lock(&store->lock);
+    for (uint32_t i = 0; i < count; i++)
+        lost |= (uint64_t)access_close(store, gets[i], statuses_out[i], &freed[i]) << i;
+    pthread_mutex_unlock(&store->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        access_free(store, &freed[i]);
+        if ((lost >> i & 1) != 0)
+            statuses_out[i] = access_lose(store, gets[i]->key, gets[i], statuses_out[i], again[i]);
+    }
 }
 
 /* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
@@ -582,10 +634,9 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     return access_answer(store, key, &target, deadline_ns, info);
 }
 
-bool access_take_layout(const kvt_store *store, const kvt_key *key, access_target *target)
+bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target)
 {
     assert(store_is_locked(store));
-    const store_entry *entry = entry_find_key(&store->table, key);
     if (!lifetime_shows(store, entry)) return false;
     target->layout = entry->kind->layout;
     target->bytes = entry->kind->source_bytes;
@@ -596,7 +647,7 @@ bool access_take_layout(const kvt_store *store, const kvt_key *key, access_targe
 static bool access_find_layout(kvt_store *store, const kvt_key *key, access_target *target)
 {
     pthread_mutex_lock(&store->lock);
-    bool found = access_take_layout(store, key, target);
+    bool found = access_take_layout(store, entry_find_key(&store->table, key), target);
     pthread_mutex_unlock(&store->lock);
     return found;
 }

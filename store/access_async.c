@@ -15,7 +15,7 @@
 
 #include <assert.h>
 
-#define ASYNC_MOST 64u /* gets that are begun at once */
+#define ASYNC_MOST ACCESS_ALL_MOST /* gets that are begun at once */
 
 /* ---- begin ---- */
 
@@ -35,9 +35,10 @@ bool access_loses_too_much(const kvt_store *store, const store_entry *entry, dou
 }
 
 /* Becomes a reader, or takes the reason why not. Lock held; staging is in the get already. */
-static kvt_status async_enter(kvt_store *store, const access_view *view, access_get *get)
+static kvt_status async_enter(kvt_store *store, const access_view *view, access_get *get,
+                              uint64_t *clock_ns)
 {
-    kvt_status status = access_enter(store, view, get);
+    kvt_status status = access_enter(store, view, get, clock_ns);
     if (status != KVT_OK) return status;
     get->stage = get->in_memory ? ACCESS_READY : ACCESS_FLIES;
     if (get->in_memory || get->owner) return KVT_OK;
@@ -53,10 +54,12 @@ static kvt_status async_enter(kvt_store *store, const access_view *view, access_
 
 /* Looks a key up. KVT_OK: the get has a stage. KVT_BUSY: it has to bring staging, as *view says. A
  * status that ends it otherwise. Lock held. */
-static kvt_status async_look(kvt_store *store, access_get *get, access_view *view)
+static kvt_status async_look(kvt_store *store, access_get *get, access_view *view,
+                             uint64_t *clock_ns)
 {
     assert(store_is_locked(store) && get->place == NULL && get->staged == NULL);
-    kvt_status status = access_look(store, get->key, &get->target, view);
+    store_entry *entry = entry_find_hashed(&store->table, get->handle, get->key);
+    kvt_status status = access_look_at(store, entry, &get->target, view);
     if (status == KVT_QUEUED) {
         access_begin_staged(store, view->entry, get);
         get->stage = ACCESS_READY;
@@ -67,7 +70,7 @@ static kvt_status async_look(kvt_store *store, access_get *get, access_view *vie
         get->refused_loss = true;
         return KVT_MISS;
     }
-    return view->staging_bytes == 0 ? async_enter(store, view, get) : KVT_BUSY;
+    return view->staging_bytes == 0 ? async_enter(store, view, get, clock_ns) : KVT_BUSY;
 }
 
 /* Takes the staging that a get needs, without waiting. */
@@ -79,7 +82,8 @@ static kvt_status async_acquire(kvt_store *store, const access_view *view, acces
 }
 
 /* Looks again, with staging. Lock held. */
-static kvt_status async_look_again(kvt_store *store, access_get *get, const access_view *view)
+static kvt_status async_look_again(kvt_store *store, access_get *get, const access_view *view,
+                                   uint64_t *clock_ns)
 {
     access_view now;
     assert(store_is_locked(store) && get->staging.memory != NULL && get->place == NULL);
@@ -89,7 +93,7 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     /* A move may have made the entry coarser meanwhile. */
     get->refused_loss = same && access_loses_too_much(store, now.entry, get->loss_max);
     if (get->refused_loss) return KVT_MISS;
-    if (same) return async_enter(store, &now, get);
+    if (same) return async_enter(store, &now, get, clock_ns);
     /* What is there has changed, and not gone: the get begins anew and asks for other staging. */
     bool again = status == KVT_OK || status == KVT_QUEUED || status == KVT_E_MISMATCH;
     return again ? KVT_BUSY : status;
@@ -100,12 +104,13 @@ static void async_begin_staging(kvt_store *store, access_get *const *gets, const
                                 uint64_t mask)
 {
     kvt_status statuses[ASYNC_MOST];
+    uint64_t clock_ns = 0;
     for (uint32_t i = 0; i < ASYNC_MOST && mask >> i != 0; i++)
         if ((mask >> i & 1) != 0) statuses[i] = async_acquire(store, &views[i], gets[i]);
     pthread_mutex_lock(&store->lock);
     for (uint32_t i = 0; i < ASYNC_MOST && mask >> i != 0; i++)
         if ((mask >> i & 1) != 0 && statuses[i] == KVT_OK)
-            statuses[i] = async_look_again(store, gets[i], &views[i]);
+            statuses[i] = async_look_again(store, gets[i], &views[i], &clock_ns);
     pthread_mutex_unlock(&store->lock);
     for (uint32_t i = 0; i < ASYNC_MOST && mask >> i != 0; i++) {
         if ((mask >> i & 1) == 0 || statuses[i] == KVT_OK) continue;
@@ -148,15 +153,16 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
     access_view views[ASYNC_MOST];
     kvt_status statuses[ASYNC_MOST];
     store_transfer *flights[ASYNC_MOST];
-    uint64_t needy = 0;
-    uint32_t started = 0;
+    learn_use uses[ASYNC_MOST];
+    uint64_t needy = 0, began_ns = store_now_ns(store), clock_ns = 0;
+    uint32_t started = 0, used = 0;
     for (uint32_t i = 0; i < count; i++) {
-        gets[i]->began_ns = store_now_ns(store);
+        gets[i]->began_ns = began_ns;
         gets[i]->source_bytes = gets[i]->target.bytes;
     }
     pthread_mutex_lock(&store->lock);
     for (uint32_t i = 0; i < count; i++) {
-        statuses[i] = async_look(store, gets[i], &views[i]);
+        statuses[i] = async_look(store, gets[i], &views[i], &clock_ns);
         if (statuses[i] == KVT_BUSY) needy |= UINT64_C(1) << i;
     }
     pthread_mutex_unlock(&store->lock);
@@ -169,12 +175,13 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
     if (needy != 0) async_begin_staging(store, gets, views, needy);
     for (uint32_t i = 0; i < count; i++) {
         access_get *get = gets[i];
-        /* Not under the control lock: the estimator of reuse has a lock of its own. */
-        if (get->place != NULL) learn_note_use(store, get->handle, get->class_id);
+        if (get->place != NULL) uses[used++] = (learn_use){get->handle, get->class_id};
         if (get->stage != ACCESS_FLIES || !get->owner) continue;
         store_transfer *flight = async_prepare(store, get);
         if (flight != NULL) flights[started++] = flight;
     }
+    /* Not under the control lock: the estimator of reuse has a lock of its own. */
+    learn_note_uses(store, uses, used);
     assert(started <= count);
     transfer_sort(flights, started);
     transfer_start_all(flights, started);

@@ -50,6 +50,7 @@ struct access_get {
     bool in_memory;     /* the record is read where it lies, */
     const void *record; /* which is here; NULL: its device went meanwhile */
     uint64_t record_bytes;
+    bool of_many;         /* it comes with others that are large together */
     bool waited;          /* somebody waits for it: its read goes before other reads */
     bool quiet;           /* for its timing alone: neither a use nor a get */
     store_staged *staged; /* instead of all below: held as a user */
@@ -96,16 +97,26 @@ typedef struct access_view {
 kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
                        access_view *view);
 
-/* Counts the use, then becomes a reader. Lock held; staging is in get already. */
-kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get);
+/* The same of an entry that was found under the key, or NULL. */
+kvt_status access_look_at(const kvt_store *store, store_entry *entry, const access_target *target,
+                          access_view *view);
 
-/* Takes the layout and size of a readable entry into a target; false when there is none. Lock held.
- */
-bool access_take_layout(const kvt_store *store, const kvt_key *key, access_target *target);
+/* Counts the use, then becomes a reader. Lock held; staging is in get already. *clock_ns as of
+ * access_count_use. */
+kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get,
+                        uint64_t *clock_ns);
+
+/* Takes the layout and size of an entry that was found, or NULL, into a target; false when it is
+ * not readable. Lock held. */
+bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target);
 
 /* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
- */
-void access_count_use(kvt_store *store, const store_entry *entry);
+ * *clock_ns: store_now_ns, or 0 when it has not been read; afterwards the end of the decision, from
+ * which the next one of the same hold may count. */
+void access_count_use(kvt_store *store, const store_entry *entry, uint64_t *clock_ns);
+
+/* Asks for the head of a record that lies in memory, so that it comes while other work is done. */
+void access_prefetch(const void *record);
 
 /* Whether what is stored of an entry may lose more than somebody accepts (kvt_request.loss_max).
  * Lock held. */
@@ -117,6 +128,15 @@ void access_begin_staged(kvt_store *store, const store_entry *entry, access_get 
 
 /* Publishes how an owner's read ended to the gets that joined. No lock held. */
 void access_publish(kvt_store *store, const access_get *get, kvt_status status, uint64_t read_ns);
+
+/*
+ * access_complete of gets whose records lie in memory, all of them read where they are (in_memory):
+ * decoded one after the other, and ended under one hold of the lock.
+ *   again          of each, as there
+ *   statuses_out   of each
+ */
+void access_complete_all(kvt_store *store, access_get *const *gets, const bool *again,
+                         uint32_t count, kvt_get_info *const *infos, kvt_status *statuses_out);
 
 /* Whether a get joined a read that its owner gave up, and still has time of its own. */
 bool access_may_begin_again(const access_get *get, kvt_status status);
@@ -139,6 +159,8 @@ kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_ta
  * and all else is zero. Each is in one of the stages afterwards. Reads of all of them are queued
  * before a device's thread is woken. Returns how many reads were started. No lock held. */
 uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t count);
+
+#define ACCESS_ALL_MOST 64u /* gets of one call */
 
 /* A get that flew has arrived: it is READY, or may have to begin again (STARVES). No lock held. */
 void access_land(kvt_store *store, access_get *get);

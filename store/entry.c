@@ -231,7 +231,12 @@ store_entry *entry_find_handle(const entry_table *table, uint64_t handle)
 
 store_entry *entry_find_key(const entry_table *table, const kvt_key *key)
 {
-    store_entry *entry = entry_find_handle(table, entry_handle(table->secret, key));
+    return entry_find_hashed(table, entry_handle(table->secret, key), key);
+}
+
+store_entry *entry_find_hashed(const entry_table *table, uint64_t handle, const kvt_key *key)
+{
+    store_entry *entry = entry_find_handle(table, handle);
     return entry != NULL && memcmp(&entry->key, key, sizeof *key) == 0 ? entry : NULL;
 }
 
@@ -287,9 +292,7 @@ store_entry *entry_sight_find(const entry_table *table, const entry_sight *sight
     for (size_t at = 0; i == 0 && at < SIGHT_ENTRY && at < sight->count; at++)
         entry_prefetch(*entry_sight_bucket(table, sight, at));
     entry_sight_ahead(table, sight, i);
-    store_entry *entry = entry_find_handle(table, sight->handles[i]);
-    return entry != NULL && memcmp(&entry->key, &sight->keys[i], sizeof entry->key) == 0 ? entry
-                                                                                         : NULL;
+    return entry_find_hashed(table, sight->handles[i], &sight->keys[i]);
 }
 
 /* ---- changes ---- */

@@ -170,6 +170,9 @@ store_entry *entry_sight_find(const entry_table *table, const entry_sight *sight
 store_entry *entry_find_key(const entry_table *table, const kvt_key *key);
 store_entry *entry_find_handle(const entry_table *table, uint64_t handle);
 
+/* entry_find_key with the key's handle. */
+store_entry *entry_find_hashed(const entry_table *table, uint64_t handle, const kvt_key *key);
+
 /* Adds an entry for a key that is not in the table, in state ARRIVING; the layout is sound. KVT_OK;
  * KVT_REFUSED (another key with the same handle is there: once in 2^64 pairs); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status entry_insert(entry_table *table, const kvt_key *key,

@@ -231,6 +231,16 @@ static learn_codec *learn_find_codec(const kvt_store *store, kvt_variant variant
     return NULL;
 }
 
+void learn_notes_begin(kvt_store *store)
+{
+    pthread_mutex_lock(&store->learn->lock);
+}
+
+void learn_notes_end(kvt_store *store)
+{
+    pthread_mutex_unlock(&store->learn->lock);
+}
+
 double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,
                       uint64_t source_bytes, double decode_seconds, double all_seconds)
 {
@@ -239,7 +249,6 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
     learn_tier *tier = &learn->tiers[transfer->tier];
     learn_codec *codec = learn_find_codec(store, variant);
     double slowest = transfer->slowest_seconds, overhead = transfer->overhead_seconds;
-    pthread_mutex_lock(&learn->lock);
     if (transfer->in_memory) {
         double measured = codec != NULL ? codec->decode_curve * (double)source_bytes : 0;
         overhead = tier->overhead.value;
@@ -257,7 +266,6 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
     online_average_observe(&tier->waiting, transfer->waiting_seconds, LEARN_OVERHEAD_SHARE);
     if (codec != NULL)
         online_factor_observe(&codec->decode, decode_seconds / curve, LEARN_CODEC_SHARE);
-    pthread_mutex_unlock(&learn->lock);
     return predicted;
 }
 

@@ -144,8 +144,12 @@ double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now);
  */
 double learn_decode_seconds(const kvt_store *store, kvt_variant variant, uint64_t source_bytes);
 
+/* Takes and lets go of the lock that learn_note_get is called under, once for many gets. */
+void learn_notes_begin(kvt_store *store);
+void learn_notes_end(kvt_store *store);
+
 /* How a get ended that read for itself: seconds of its decoding, and all of its seconds. Returns
- * what it was expected to take. */
+ * what it was expected to take. Between learn_notes_begin and learn_notes_end. */
 double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_variant variant,
                       uint64_t source_bytes, double decode_seconds, double all_seconds);
 
@@ -218,7 +222,14 @@ double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry
 /* How the entry's losses and their bounds stand to those of the curves. Control lock held. */
 online_loss_factor learn_loss_factor(const kvt_store *store, const store_entry *entry);
 
-/* Counts a use. Any thread; not under the control lock, because it waits while a class is read. */
+/* A use of an entry. */
+typedef struct learn_use {
+    uint64_t handle;
+    uint32_t class_id;
+} learn_use;
+
+/* Counts uses. Any thread; not under the control lock, because it waits while a class is read. */
+void learn_note_uses(kvt_store *store, const learn_use *uses, uint32_t count);
 void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id);
 
 /* Updates the policy about the worth of first uses of each class. In the background; no lock held.

@@ -60,12 +60,20 @@ double learn_variant_loss_upper(const kvt_store *store, const store_entry *entry
 
 /* ---- reuse ---- */
 
-void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id)
+void learn_note_uses(kvt_store *store, const learn_use *uses, uint32_t count)
 {
     store_learn *learn = store->learn;
+    if (count == 0) return;
     pthread_mutex_lock(&learn->reuse_lock);
-    kvt_reuse_use(learn->reuse, store_now_ns(store), handle, learn_class_of(class_id));
+    const uint64_t now_ns = store_now_ns(store);
+    for (uint32_t i = 0; i < count; i++)
+        kvt_reuse_use(learn->reuse, now_ns, uses[i].handle, learn_class_of(uses[i].class_id));
     pthread_mutex_unlock(&learn->reuse_lock);
+}
+
+void learn_note_use(kvt_store *store, uint64_t handle, uint32_t class_id)
+{
+    learn_note_uses(store, &(learn_use){handle, class_id}, 1);
 }
 
 void learn_update_priors(kvt_store *store)

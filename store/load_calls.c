@@ -30,7 +30,7 @@
 
 /* Holds what is stored under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS.
  * The store's lock is held. */
-static kvt_status load_hold(kvt_load *load, load_entry *entry)
+static kvt_status load_hold(kvt_load *load, load_entry *entry, uint64_t *clock_ns)
 {
     kvt_store *store = load->store;
     assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
@@ -44,7 +44,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry)
     if (found->state == ENTRY_STAGED) {
         entry->staged = found->staged;
         handover_join(entry->staged);
-        access_count_use(store, found);
+        access_count_use(store, found, clock_ns);
         return KVT_QUEUED;
     }
     store_place *place = found->place;
@@ -63,7 +63,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry)
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected.key = found->key;
     entry->expected.generation = place->generation;
-    access_count_use(store, found);
+    access_count_use(store, found, clock_ns);
     return KVT_QUEUED;
 }
 
@@ -170,9 +170,10 @@ static bool load_hold_all(kvt_load *load)
 {
     bool any = false;
     for (size_t from = 0; from < load->count; from += LOAD_STEP) {
+        uint64_t clock_ns = 0;
         pthread_mutex_lock(&load->store->lock);
         for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++)
-            load->entries[i].status = load_hold(load, &load->entries[i]);
+            load->entries[i].status = load_hold(load, &load->entries[i], &clock_ns);
         pthread_mutex_unlock(&load->store->lock);
     }
     for (size_t i = 0; i < load->count; i++) {

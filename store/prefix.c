@@ -74,7 +74,7 @@ kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
     for (size_t from = 0; whole && from < stored && status == KVT_OK; from += PREFIX_CHUNK) {
         size_t part = stored - from < PREFIX_CHUNK ? stored - from : PREFIX_CHUNK;
         size_t loaded = 0;
-        kvt_queue *queue = queue_make(store, (uint32_t)part);
+        kvt_queue *queue = queue_make(store, (uint32_t)part, false);
         if (queue == NULL) return KVT_E_MEMORY;
         status = prefix_run(queue, &keys[from], &views[from], part, deadline_ns, &loaded);
         queue_free(queue);

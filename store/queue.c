@@ -73,7 +73,7 @@ void queue_free(kvt_queue *queue)
     free(queue);
 }
 
-kvt_queue *queue_make(kvt_store *store, uint32_t depth)
+kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals)
 {
     kvt_queue *queue = calloc(1, sizeof *queue);
     if (queue == NULL) return NULL;
@@ -84,9 +84,9 @@ kvt_queue *queue_make(kvt_store *store, uint32_t depth)
     base_condition_init(&queue->work);
     base_condition_init(&queue->call);
     base_condition_init(&queue->ended);
-    queue->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    queue->event_fd = signals ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
     queue->items = calloc(depth, sizeof *queue->items);
-    if (queue->event_fd < 0 || queue->items == NULL) {
+    if ((signals && queue->event_fd < 0) || queue->items == NULL) {
         queue_free(queue);
         return NULL;
     }
@@ -122,7 +122,7 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     uint32_t threads = queue_or(options->threads, QUEUE_THREADS_DEFAULT);
     uint32_t depth = queue_or(options->depth, QUEUE_DEPTH_DEFAULT);
     if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
-    kvt_queue *queue = queue_make(store, depth);
+    kvt_queue *queue = queue_make(store, depth, true);
     if (queue == NULL) return KVT_E_MEMORY;
     if (!queue_start(queue, queue->threads, &queue->thread_count, threads, queue_main) ||
         !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main)) {
@@ -144,7 +144,7 @@ static void queue_call_off_waiting(kvt_queue *queue)
                (item = queue_take(&queue->calls[i])) != NULL) {
             assert(item->state == QUEUE_WAITING && item->urgency == i);
             item->status = KVT_E_CANCELLED;
-            queue_complete_one(queue, item);
+            queue_complete_one(queue, item, base_clock_ns());
         }
     }
 }
@@ -294,11 +294,21 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->entry = request->entry;
 }
 
+/* Wakes as many threads as there is work for. One that finds none takes the lock, and maybe a core,
+ * from the one that works. Lock held. */
+static void queue_wake(kvt_queue *queue, uint32_t gets, uint32_t calls)
+{
+    for (uint32_t i = 0; i < queue->thread_count && i * QUEUE_CHUNK < gets; i++)
+        pthread_cond_signal(&queue->work);
+    if (calls != 0) pthread_cond_broadcast(&queue->call);
+}
+
 /* Takes items for a batch and hands them to the threads; completes those that are unsound. Lock
  * held. Returns the batch's number. */
 static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
 {
     uint64_t now_ns = base_clock_ns(), number = ++queue->batches;
+    uint32_t added[2] = {0}; /* gets and the like, and calls */
     assert(!queue->stopping && queue->free.count >= given->count);
     for (size_t i = 0; i < given->count; i++) {
         queue_item *item = queue_take(&queue->free);
@@ -306,18 +316,20 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
         queue_fill(queue, item, given, (uint32_t)i, now_ns);
         item->batch = number;
         item->state = QUEUE_WAITING;
-        if (item->status != KVT_OK)
-            queue_complete_one(queue, item);
-        else
-            queue_append(queue_list_of(queue, item), item);
+        if (item->status != KVT_OK) {
+            queue_complete_one(queue, item, now_ns);
+            continue;
+        }
+        queue_list *list = queue_list_of(queue, item);
+        added[list == &queue->calls[item->urgency]]++;
+        queue_append(list, item);
     }
     assert(queue_adds_up(queue));
     queue->counts.requests += given->count;
     queue->counts.batches++;
     queue_signal(queue);
     if (queue->completed.count != 0) pthread_cond_broadcast(&queue->ended);
-    pthread_cond_broadcast(&queue->work);
-    pthread_cond_broadcast(&queue->call);
+    queue_wake(queue, added[0], added[1]);
     return number;
 }
 
@@ -432,7 +444,7 @@ static uint32_t queue_cancel_waiting(kvt_queue *queue, queue_list *list, uint64_
         }
         assert(item->state == QUEUE_WAITING);
         item->status = KVT_E_CANCELLED;
-        queue_complete_one(queue, item);
+        queue_complete_one(queue, item, base_clock_ns());
         count++;
     }
     *list = kept;

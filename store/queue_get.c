@@ -7,6 +7,7 @@
  * Thread rule: a queue's threads, each with its own items; no lock held at entry.
  */
 #include "base/clock.h"
+#include "codecs/view_rows.h"
 #include "store/queue_views.h"
 #include "store/watching.h"
 
@@ -44,19 +45,19 @@ static void get_note(kvt_store *store, const queue_item *item)
 /* The item has ended with the status of its get. */
 static void get_done(kvt_store *store, queue_item *item, kvt_status status, get_outcome *outcome)
 {
-    bool late = item->info.timed_out || base_clock_ns() >= item->deadline_ns;
     item->status = status;
     item->refused_loss = item->get.refused_loss;
-    if (status == KVT_MISS) item->info.timed_out = late && !item->refused_loss;
+    if (status == KVT_MISS)
+        item->info.timed_out =
+            (item->info.timed_out || base_clock_ns() >= item->deadline_ns) && !item->refused_loss;
     get_note(store, item);
     assert(outcome->done_count < QUEUE_CHUNK);
     outcome->done[outcome->done_count++] = item;
 }
 
-/* Takes a get that is in memory to its end. */
-static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
+/* A get that has come has ended with a status. KVT_BUSY: it begins again. */
+static void get_ended(kvt_store *store, queue_item *item, kvt_status status, get_outcome *outcome)
 {
-    kvt_status status = access_end_ready(store, &item->get, !item->again, &item->info);
     if (status != KVT_BUSY) {
         get_done(store, item, status, outcome);
         return;
@@ -64,6 +65,31 @@ static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
     assert(!item->again && outcome->back_count < QUEUE_CHUNK);
     item->again = true;
     outcome->back[outcome->back_count++] = item;
+}
+
+/* Takes a get that is in memory to its end. */
+static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
+{
+    get_ended(store, item, access_end_ready(store, &item->get, !item->again, &item->info), outcome);
+}
+
+/* Takes gets whose records are read where they lie to their ends. */
+static void get_end_all(kvt_store *store, queue_item *const *items, uint32_t count,
+                        get_outcome *outcome)
+{
+    access_get *gets[QUEUE_CHUNK];
+    kvt_get_info *infos[QUEUE_CHUNK];
+    bool again[QUEUE_CHUNK];
+    kvt_status statuses[QUEUE_CHUNK];
+    _Static_assert(QUEUE_CHUNK <= ACCESS_ALL_MOST, "a chunk is ended in one call");
+    for (uint32_t i = 0; i < count; i++) {
+        gets[i] = &items[i]->get;
+        infos[i] = &items[i]->info;
+        again[i] = !items[i]->again;
+    }
+    access_complete_all(store, gets, again, count, infos, statuses);
+    for (uint32_t i = 0; i < count; i++)
+        get_ended(store, items[i], statuses[i], outcome);
 }
 
 /* The last word on an item's read. It comes on a thread of the device or, for a get that has
@@ -78,10 +104,19 @@ static void get_landed(void *context)
  * lock. */
 static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
 {
-    pthread_mutex_lock(&queue->store->lock);
+    kvt_store *store = queue->store;
+    kvt_key keys[QUEUE_CHUNK];
+    entry_sight sight;
+    uint64_t bytes = 0;
+    assert(count > 0 && count <= QUEUE_CHUNK);
+    keys[0] = items[0]->key;
+    for (uint32_t i = 1; i < count; i++)
+        keys[i] = items[i]->key;
+    entry_sight_begin(&sight, &store->secret, keys, count);
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
         item->get = (access_get){.deadline_ns = item->deadline_ns,
+                                 .handle = sight.handles[i],
                                  .waited = item->urgency == KVT_CLASS_WAITED,
                                  .key = &item->key,
                                  .target = {.view = item->view,
@@ -90,11 +125,17 @@ static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
                                  .loss_max = item->loss_max,
                                  .arrived = get_landed,
                                  .arrived_context = item};
-        item->status = KVT_OK;
-        if (!access_take_layout(queue->store, &item->key, &item->get.target))
-            item->status = KVT_MISS;
     }
-    pthread_mutex_unlock(&queue->store->lock);
+    pthread_mutex_lock(&store->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        access_target *target = &items[i]->get.target;
+        bool there = access_take_layout(store, entry_sight_find(&store->table, &sight, i), target);
+        items[i]->status = there ? KVT_OK : KVT_MISS;
+        bytes += target->bytes;
+    }
+    pthread_mutex_unlock(&store->lock);
+    for (uint32_t i = 0; i < count; i++)
+        items[i]->get.of_many = bytes >= VIEW_STREAM_BYTES;
 }
 
 /* Checks the view and the layers of a get for the layout of its entry. */
@@ -197,9 +238,13 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
     for (uint32_t i = 0; i < count; i++)
         stages[i] = gets[i]->stage; /* what flies is another thread's from get_list_flying on */
     get_list_flying(queue, items, stages, count, started);
+    queue_item *lying[QUEUE_CHUNK];
+    uint32_t lying_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
-        if (stages[i] == ACCESS_READY) {
+        if (stages[i] == ACCESS_READY && item->get.in_memory) {
+            lying[lying_count++] = item;
+        } else if (stages[i] == ACCESS_READY) {
             get_end(queue->store, item, &outcome);
         } else if (stages[i] == ACCESS_ENDED) {
             get_done(queue->store, item, item->get.status, &outcome);
@@ -212,6 +257,7 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
                 outcome.back[outcome.back_count++] = item;
         }
     }
+    get_end_all(queue->store, lying, lying_count, &outcome);
     if (starved) {
         pthread_mutex_lock(&queue->lock);
         queue->starved_ns = base_clock_ns();

@@ -89,8 +89,8 @@ typedef struct queue_list {
 struct kvt_queue {
     kvt_store *store;
     struct kvt_queue *next, *previous; /* the store's open queues */
-    int event_fd;
-    uint32_t forks; /* fork_guard_count of the process that opened it */
+    int event_fd;                      /* -1: nobody waits for it */
+    uint32_t forks;                    /* fork_guard_count of the process that opened it */
     uint32_t depth;
     uint32_t thread_count;
     uint32_t caller_count; /* threads of `calls` */
@@ -133,9 +133,9 @@ bool queue_adds_up(const kvt_queue *queue);
 /* Appends an item that is in no list. Lock held. */
 void queue_append(queue_list *list, queue_item *item);
 
-/* Completes an item without a word to those who wait; queue_signal makes the descriptor readable.
- * Lock held. */
-void queue_complete_one(kvt_queue *queue, queue_item *item);
+/* Completes an item, at an instant of the clock, without a word to those who wait; queue_signal
+ * makes the descriptor readable. Lock held. */
+void queue_complete_one(kvt_queue *queue, queue_item *item, uint64_t now_ns);
 void queue_signal(kvt_queue *queue);
 
 /* Takes a load off the list. Lock held. */
@@ -178,9 +178,9 @@ bool queue_leave_load(kvt_queue *queue, struct kvt_load *load);
 /* Whether a call on a queue may go on: it is this process's. */
 bool queue_is_ours(const kvt_queue *queue);
 
-/* Makes a queue without threads that the store does not list, and frees one. NULL without memory.
- */
-kvt_queue *queue_make(kvt_store *store, uint32_t depth);
+/* Makes a queue without threads that the store does not list, and frees one. signals: with an event
+ * descriptor. NULL without memory. */
+kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals);
 void queue_free(kvt_queue *queue);
 
 /* Does the work of a queue without threads, until all that was submitted has completed. */

@@ -56,14 +56,14 @@ queue_item *queue_take(queue_list *list)
 }
 
 /* Moves an item to those that wait to be drained. Lock held. */
-void queue_complete_one(kvt_queue *queue, queue_item *item)
+void queue_complete_one(kvt_queue *queue, queue_item *item, uint64_t now_ns)
 {
     assert(item->state == QUEUE_BEGUN || item->state == QUEUE_WAITING);
     /* The view and the entry are the caller's again once the completion is seen. */
     item->view = NULL;
     item->entry = NULL;
     item->state = QUEUE_COMPLETED;
-    item->info.elapsed_ns = base_clock_ns() - item->submitted_ns;
+    item->info.elapsed_ns = now_ns - item->submitted_ns;
     queue->counts.completed++;
     if (item->status == KVT_E_CANCELLED) queue->counts.cancelled++;
     if (item->info.timed_out || item->status == KVT_E_TIMEOUT) queue->counts.timed_out++;
@@ -73,7 +73,7 @@ void queue_complete_one(kvt_queue *queue, queue_item *item)
 /* Makes the descriptor readable, once until the next drain empties the list. Lock held. */
 void queue_signal(kvt_queue *queue)
 {
-    if (queue->signalled || queue->completed.count == 0) return;
+    if (queue->event_fd < 0 || queue->signalled || queue->completed.count == 0) return;
     const uint64_t one = 1;
     /* A counter of one never fills an event descriptor, so the write cannot fail or block. */
     ssize_t written = write(queue->event_fd, &one, sizeof one);
@@ -85,7 +85,7 @@ void queue_signal(kvt_queue *queue)
 
 void queue_complete_waiting(kvt_queue *queue, queue_item *item)
 {
-    queue_complete_one(queue, item);
+    queue_complete_one(queue, item, base_clock_ns());
     queue_signal(queue);
     pthread_cond_broadcast(&queue->ended);
 }
@@ -94,8 +94,9 @@ void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count)
 {
     if (count == 0) return;
     pthread_mutex_lock(&queue->lock);
+    const uint64_t now_ns = base_clock_ns();
     for (uint32_t i = 0; i < count; i++) {
-        queue_complete_one(queue, items[i]);
+        queue_complete_one(queue, items[i], now_ns);
         assert(queue->begun > 0);
         queue->begun--;
     }

@@ -22,17 +22,19 @@ typedef struct view_part {
 } view_part;
 
 #define VIEW_PARTS_MAX 8192u /* of a chunk; what is beyond goes unchecked */
+#define VIEW_PARTS_FEW 128u  /* that are compared without an allocation */
 
 typedef struct view_parts {
     view_part *parts;
     uint32_t count;
+    uint32_t capacity;
 } view_parts;
 
 /* Adds a part. Parts beyond the bound are left out: the check is a service, and its memory is
  * bounded. */
 static void views_add(view_parts *all, view_part part)
 {
-    if (all->count < VIEW_PARTS_MAX) all->parts[all->count++] = part;
+    if (all->count < all->capacity) all->parts[all->count++] = part;
 }
 
 /* The first address that a view has. */
@@ -80,6 +82,26 @@ static int views_order(const void *one, const void *other)
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
+/* How many parts an item has. */
+static uint64_t views_parts_of(const queue_item *item)
+{
+    const uint32_t per = item->view->tokens_per_block;
+    if (item->status != KVT_OK) return 0;
+    return per == 0
+               ? 1
+               : ((uint64_t)item->view->first_slot + item->get.target.layout.tokens + per - 1) /
+                     per;
+}
+
+/* Puts the parts in order. Engines mostly submit their blocks in the order of the pool. */
+static void views_sort(view_parts *all)
+{
+    uint32_t i = 1;
+    while (i < all->count && views_order(&all->parts[i - 1], &all->parts[i]) < 0)
+        i++;
+    if (i < all->count) qsort(all->parts, all->count, sizeof *all->parts, views_order);
+}
+
 /* Refuses the later of two items whose parts meet. The parts are in order. */
 static void views_compare(queue_item *const *items, const view_parts *all)
 {
@@ -99,11 +121,19 @@ static void views_compare(queue_item *const *items, const view_parts *all)
 void queue_views_check(queue_item *const *items, uint32_t count)
 {
     if (count < 2) return;
-    view_parts all = {.parts = malloc(VIEW_PARTS_MAX * sizeof *all.parts)};
+    view_part few[VIEW_PARTS_FEW];
+    uint64_t wanted = 0;
+    for (uint32_t i = 0; i < count; i++)
+        wanted += views_parts_of(items[i]);
+    view_parts all = {.parts = few, .capacity = VIEW_PARTS_FEW};
+    if (wanted > VIEW_PARTS_FEW) {
+        all.capacity = wanted < VIEW_PARTS_MAX ? (uint32_t)wanted : VIEW_PARTS_MAX;
+        all.parts = malloc(all.capacity * sizeof *all.parts);
+    }
     if (all.parts == NULL) return; /* the check is a service: what overlaps is undefined, no more */
     for (uint32_t i = 0; i < count; i++)
         if (items[i]->status == KVT_OK) views_add_item(&all, items[i], i);
-    qsort(all.parts, all.count, sizeof *all.parts, views_order);
+    views_sort(&all);
     views_compare(items, &all);
-    free(all.parts);
+    if (all.parts != few) free(all.parts);
 }

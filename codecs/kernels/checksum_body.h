@@ -86,8 +86,7 @@ static inline void body_copy_blocks(uint8_t *target, const uint8_t *source, cons
                 else
                     checksum_line(target + line, source + line);
             }
-            XXH3_accumulate_512(sums->of, hashed + at,
-                                XXH3_kSecret + i * XXH_SECRET_CONSUME_RATE);
+            XXH3_accumulate_512(sums->of, hashed + at, XXH3_kSecret + i * XXH_SECRET_CONSUME_RATE);
         }
         body_scramble(sums);
     }

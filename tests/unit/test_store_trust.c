@@ -508,7 +508,9 @@ static void work_in_memory(kvt_store *store, double factor)
     for (int step = 0; step < 10000; step++) {
         learn_transfer transfer;
         learn_begin_in_memory(store, KVT_TIER_DRAM, &location, &transfer);
+        learn_notes_begin(store);
         (void)learn_note_get(store, &transfer, raw, bytes, seconds, seconds);
+        learn_notes_end(store);
         learn_note_encode_in_memory(store, KVT_TIER_DRAM, &location, raw, bytes, seconds);
     }
 }
