@@ -28,7 +28,6 @@
 #include <string.h>
 
 enum {
-    LAYERS_OWN = 4,
     LAYERS_ENTRIES = 32,
     LAYERS_COUNT = 32,
     LAYERS_TOKENS = 128,
@@ -372,38 +371,16 @@ static int layers_run(layers_bench *bench)
                              : layers_complain(KVT_E_CORRUPT, "entries were missing or wrong");
 }
 
-/* Memory devices behind a throttle, where no drives are configured. */
-static void layers_make_own(bool quick, kvt_device_config own[LAYERS_OWN])
-{
-    const uint64_t capacity_bytes = UINT64_C(1) << (quick ? 26 : 29);
-    static const char *const names[LAYERS_OWN] = {"memory0", "memory1", "memory2", "memory3"};
-    static const uint64_t rates[LAYERS_OWN] = {100000000, 100000000, 200000000, 400000000};
-    for (int i = 0; i < LAYERS_OWN; i++)
-        own[i] = (kvt_device_config){.struct_size = sizeof own[i],
-                                     .name = names[i],
-                                     .backend = "memory",
-                                     .capacity_bytes = capacity_bytes,
-                                     .emulated = true,
-                                     .read_bytes_per_s = rates[i],
-                                     .write_bytes_per_s = rates[i]};
-}
-
 int bench_layers_run(const bench_options *options)
 {
-    kvt_device_config own[LAYERS_OWN];
+    kvt_device_config own[BENCH_OWN_DRIVES];
     bench_options given = *options;
-    if (given.device_count == 0) {
-        layers_make_own(given.quick, own);
-        given.devices = own;
-        given.device_count = LAYERS_OWN;
-        given.overwrite = NULL;
-    }
+    bench_give_drives(&given, UINT64_C(1) << (given.quick ? 26 : 29), 0, own);
     if (given.device_count > LAYERS_ENTRIES)
         return layers_complain(KVT_E_ARGUMENT, "at most 32 drives");
-    for (uint32_t i = 0; i < given.device_count; i++)
-        if (given.overwrite != NULL && !given.overwrite[i])
-            return layers_complain(KVT_E_MISMATCH,
-                                   "a device may hold data; store.format = yes gives it up");
+    if (bench_kept_drive(&given) != NULL)
+        return layers_complain(KVT_E_MISMATCH,
+                               "a device may hold data; store.format = yes gives it up");
     layers_bench bench = {.options = &given,
                           .layout = {.layers = LAYERS_COUNT,
                                      .kv_heads = 8,

@@ -27,7 +27,6 @@
 #define MIB ((uint64_t)1 << 20)
 
 enum {
-    LOADS_OWN_DRIVES = 4,
     LOADS_OBJECTS = 64,
     LOADS_READERS_MAX = 8,
     LOADS_PASSES = 3, /* the first one is for learning */
@@ -351,27 +350,11 @@ static int loads_run(const bench_options *options)
 
 int bench_loads_run(const bench_options *options)
 {
-    static const char *const names[LOADS_OWN_DRIVES] = {"memory0", "memory1", "memory2", "memory3"};
-    static const uint64_t rates[LOADS_OWN_DRIVES] = {100000000, 100000000, 200000000, 400000000};
-    kvt_device_config own[LOADS_OWN_DRIVES];
+    kvt_device_config own[BENCH_OWN_DRIVES];
     bench_options given = *options;
-    if (given.device_count == 0) {
-        for (int i = 0; i < LOADS_OWN_DRIVES; i++)
-            own[i] = (kvt_device_config){.struct_size = sizeof own[i],
-                                         .name = names[i],
-                                         .backend = "memory",
-                                         .capacity_bytes = 128 * MIB,
-                                         .emulated = true,
-                                         .read_bytes_per_s = rates[i],
-                                         .write_bytes_per_s = rates[i],
-                                         .latency_ns = 80000};
-        given.devices = own;
-        given.device_count = LOADS_OWN_DRIVES;
-        given.overwrite = NULL;
-    }
-    for (uint32_t i = 0; i < given.device_count; i++)
-        if (given.overwrite != NULL && !given.overwrite[i])
-            return loads_complain(KVT_E_MISMATCH,
-                                  "a device may hold data; store.format = yes gives it up");
+    bench_give_drives(&given, 128 * MIB, 80000, own);
+    if (bench_kept_drive(&given) != NULL)
+        return loads_complain(KVT_E_MISMATCH,
+                              "a device may hold data; store.format = yes gives it up");
     return loads_run(&given);
 }

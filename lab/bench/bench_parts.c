@@ -42,6 +42,33 @@ uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick)
     return quick ? 1 : usual;
 }
 
+void bench_give_drives(bench_options *given, uint64_t capacity_bytes, uint64_t latency_ns,
+                       kvt_device_config own[BENCH_OWN_DRIVES])
+{
+    static const char *const names[BENCH_OWN_DRIVES] = {"memory0", "memory1", "memory2", "memory3"};
+    static const uint64_t rates[BENCH_OWN_DRIVES] = {100000000, 100000000, 200000000, 400000000};
+    if (given->device_count != 0) return;
+    for (int i = 0; i < BENCH_OWN_DRIVES; i++)
+        own[i] = (kvt_device_config){.struct_size = sizeof own[i],
+                                     .name = names[i],
+                                     .backend = "memory",
+                                     .capacity_bytes = capacity_bytes,
+                                     .emulated = true,
+                                     .read_bytes_per_s = rates[i],
+                                     .write_bytes_per_s = rates[i],
+                                     .latency_ns = latency_ns};
+    given->devices = own;
+    given->device_count = BENCH_OWN_DRIVES;
+    given->overwrite = NULL;
+}
+
+const kvt_device_config *bench_kept_drive(const bench_options *options)
+{
+    for (uint32_t i = 0; options->overwrite != NULL && i < options->device_count; i++)
+        if (!options->overwrite[i]) return &options->devices[i];
+    return NULL;
+}
+
 void *bench_buffer(uint64_t bytes)
 {
     uint64_t *words = aligned_alloc(TIERS_GRAIN_BYTES, bytes);

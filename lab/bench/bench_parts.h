@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "bench.h"
 #include "tiers/devices/device_ops.h"
 #include "tiers/pool/pool.h"
 
@@ -35,6 +36,16 @@ uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick);
 /* Bytes that do not compress and are there: a zero page would be copied from the cache. Aligned for
  * transfers; NULL without memory. */
 void *bench_buffer(uint64_t bytes);
+
+enum { BENCH_OWN_DRIVES = 4 };
+
+/* Gives a bench without devices memory devices behind a throttle: 100, 100, 200 and 400 MB/s, of so
+ * many bytes, and with so much added to each operation. `own` lasts as long as the options. */
+void bench_give_drives(bench_options *given, uint64_t capacity_bytes, uint64_t latency_ns,
+                       kvt_device_config own[BENCH_OWN_DRIVES]);
+
+/* The first device whose content may not be lost; NULL: none. */
+const kvt_device_config *bench_kept_drive(const bench_options *options);
 
 /* One transfer of a whole object. spread_out may be NULL: how much later the last member was done
  * than the first, as a share of the first one's time. */

@@ -20,11 +20,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-enum {
-    ITERATIONS_DEFAULT = 5,
-    OWN_DRIVES = 4, /* made when there are none: memory behind a throttle */
-    LAYOUTS = 3
-};
+enum { ITERATIONS_DEFAULT = 5, LAYOUTS = 3 };
 
 #define ALONE_SECONDS         0.4 /* of one pass over a drive alone */
 #define ALONE_BYTES_FIRST     (16 * MIB)
@@ -348,38 +344,17 @@ static int stripe_run(const bench_options *options, bench_stripe_results *result
     return code;
 }
 
-/* Memory devices behind a throttle, where no drives are configured. */
-static void stripe_make_own(bool quick, kvt_device_config *own)
-{
-    static const char *const names[OWN_DRIVES] = {"memory0", "memory1", "memory2", "memory3"};
-    static const uint64_t rates[OWN_DRIVES] = {100000000, 100000000, 200000000, 400000000};
-    for (int i = 0; i < OWN_DRIVES; i++)
-        own[i] =
-            (kvt_device_config){.struct_size = sizeof own[i],
-                                .name = names[i],
-                                .backend = "memory",
-                                .capacity_bytes = quick ? OWN_DRIVE_BYTES_QUICK : OWN_DRIVE_BYTES,
-                                .emulated = true,
-                                .read_bytes_per_s = rates[i],
-                                .write_bytes_per_s = rates[i]};
-}
-
 int bench_stripe_run(const bench_options *options)
 {
-    kvt_device_config own[OWN_DRIVES];
+    kvt_device_config own[BENCH_OWN_DRIVES];
     bench_options given = *options;
-    if (given.device_count == 0) {
-        stripe_make_own(given.quick, own);
-        given.devices = own;
-        given.device_count = OWN_DRIVES;
-        given.overwrite = NULL;
-    }
+    bench_give_drives(&given, given.quick ? OWN_DRIVE_BYTES_QUICK : OWN_DRIVE_BYTES, 0, own);
     if (given.device_count < 2 || given.device_count > TIERS_MEMBERS_MAX)
         return stripe_complain("all", KVT_E_ARGUMENT, "a stripe has 2 to 64 drives");
-    for (uint32_t i = 0; i < given.device_count; i++)
-        if (given.overwrite != NULL && !given.overwrite[i])
-            return stripe_complain(given.devices[i].name, KVT_E_MISMATCH,
-                                   "may hold data; store.format = yes gives it up");
+    const kvt_device_config *kept = bench_kept_drive(&given);
+    if (kept != NULL)
+        return stripe_complain(kept->name, KVT_E_MISMATCH,
+                               "may hold data; store.format = yes gives it up");
     bench_stripe_results results = {
         .iterations = bench_repetitions(given.iterations, ITERATIONS_DEFAULT, given.quick),
         .unit_bytes = TIERS_UNIT_BYTES_DEFAULT,

@@ -64,6 +64,34 @@ static inline kvt_status support_get(kvt_store *store, uint32_t number, kvt_get_
     return memcmp(data, expected, sizeof data) == 0 ? KVT_OK : KVT_E_CORRUPT;
 }
 
+/* A store of memory alone, without a background. */
+static inline kvt_store *support_open_memory(const char *policy, uint64_t capacity_bytes,
+                                             uint64_t put_staging_bytes)
+{
+    kvt_store_options options;
+    kvt_store *store = NULL;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = put_staging_bytes;
+    options.staging_bytes = 4 << 20;
+    options.policy = policy;
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity_bytes;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    return store;
+}
+
+/* Puts an opaque entry of 64 bytes. */
+static inline kvt_status support_put_small(kvt_store *store, const kvt_key *key, uint32_t tenant)
+{
+    static const char data[64];
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = *key,
+                             .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof data},
+                             .recompute_seconds = 1,
+                             .tenant = tenant};
+    return kvt_put(store, &entry, data, sizeof data);
+}
+
 static inline kvt_store_stats support_stats(kvt_store *store)
 {
     kvt_store_stats stats = {.struct_size = sizeof stats};

@@ -55,16 +55,7 @@ static kvt_status put_for(kvt_store *store, uint32_t number, double seconds)
 /* A store of memory alone. */
 static kvt_store *open_memory(uint64_t put_staging_bytes)
 {
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = put_staging_bytes;
-    options.staging_bytes = 4 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
-    return store;
+    return support_open_memory("lru", 64 << 20, put_staging_bytes);
 }
 
 static void expect_unseen(kvt_store *store, uint32_t number)

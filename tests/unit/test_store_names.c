@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_names.c - the calls that name entries without reading them: describe, touch, clear,
- * and spaces. Holds of the lock are counted by a pthread_mutex_lock of the test's own, which the
- * library is linked with.
+ * and spaces.
  */
+#include "lock_count.h"
 #include "open_support.h"
 
 #include "codecs/record.h"
 
-#include <dlfcn.h>
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>
 #include <pthread.h>
@@ -16,47 +15,11 @@
 
 enum { STEP = 256 };
 
-static _Thread_local bool counting;
-static _Thread_local uint32_t holds;
-
-/* Not under sanitizers, which have one of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define NAMES_COUNTS false
-#else
-#define NAMES_COUNTS true
-static int (*real_lock)(pthread_mutex_t *);
-
-int pthread_mutex_lock(pthread_mutex_t *mutex)
-{
-    if (real_lock == NULL) {
-        void *found = dlsym(RTLD_NEXT, "pthread_mutex_lock");
-        memcpy(&real_lock, &found, sizeof found);
-    }
-    if (counting) holds++;
-    return real_lock(mutex);
-}
-#endif
-
 /* ---- the stores ---- */
-
-static kvt_store *open_policy(const char *policy, uint64_t capacity_bytes,
-                              uint64_t put_staging_bytes)
-{
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = put_staging_bytes;
-    options.staging_bytes = 4 << 20;
-    options.policy = policy;
-    options.tick_seconds = 0;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity_bytes;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
-    return store;
-}
 
 static kvt_store *open_memory(uint64_t capacity_bytes, uint64_t put_staging_bytes)
 {
-    return open_policy("lru", capacity_bytes, put_staging_bytes);
+    return support_open_memory("lru", capacity_bytes, put_staging_bytes);
 }
 
 static uint64_t space_number(uint32_t number)
@@ -84,22 +47,11 @@ static kvt_key space_key(uint32_t space_index, uint32_t number)
     return key;
 }
 
-static kvt_status put_small(kvt_store *store, const kvt_key *key, uint32_t tenant)
-{
-    static const char data[64];
-    kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = *key,
-                       .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof data},
-                       .recompute_seconds = 1,
-                       .tenant = tenant};
-    return kvt_put(store, &entry, data, sizeof data);
-}
-
 /* Puts an entry, also when the put's staging is full. */
 static void put_surely(kvt_store *store, const kvt_key *key, uint32_t tenant)
 {
     kvt_status status;
-    while ((status = put_small(store, key, tenant)) == KVT_BUSY)
+    while ((status = support_put_small(store, key, tenant)) == KVT_BUSY)
         assert_int_equal(kvt_flush(store), KVT_OK);
     assert_int_equal(status, KVT_OK);
 }
@@ -247,16 +199,15 @@ static void test_touch_lets_the_lock_go(void **state)
     kvt_key *keys = malloc(KEYS * sizeof *keys);
     for (uint32_t i = 0; i < KEYS; i++) {
         keys[i] = support_key(i);
-        if (i % 2 == 0) assert_int_equal(put_small(store, &keys[i], 0), KVT_OK);
+        if (i % 2 == 0) assert_int_equal(support_put_small(store, &keys[i], 0), KVT_OK);
     }
     size_t touched = 0;
-    holds = 0;
-    counting = true;
+    lock_count_begin();
     assert_int_equal(kvt_touch(store, keys, KEYS, &touched), KVT_OK);
-    counting = false;
+    uint32_t holds = lock_count_end();
     assert_int_equal(touched, KEYS / 2);
     /* One for each step, and one for what is learned of each use. */
-    if (NAMES_COUNTS) assert_true(holds >= (KEYS + STEP - 1) / STEP + KEYS / 2);
+    if (LOCK_COUNTS) assert_true(holds >= (KEYS + STEP - 1) / STEP + KEYS / 2);
     assert_int_equal(kvt_touch(store, NULL, 0, &touched), KVT_OK);
     assert_int_equal(touched, 0);
     assert_int_equal(kvt_touch(store, keys, 0, NULL), KVT_OK);
@@ -274,11 +225,10 @@ static void test_clear_takes_one_space(void **state)
     kvt_store *store = open_memory(128 << 20, 0);
     put_space(store, 0, MANY);
     put_space(store, 1, MANY);
-    holds = 0;
-    counting = true;
+    lock_count_begin();
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), MANY);
-    counting = false;
-    if (NAMES_COUNTS) assert_true(holds >= MANY + 2 * MANY / STEP);
+    uint32_t holds = lock_count_end();
+    if (LOCK_COUNTS) assert_true(holds >= MANY + 2 * MANY / STEP);
     assert_int_equal(count_space(store, 0, MANY), 0);
     assert_int_equal(count_space(store, 1, MANY), MANY);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 0);
@@ -429,7 +379,7 @@ static void *traffic_run(void *argument)
     for (uint32_t i = 0; !traffic->ends; i++) {
         char data[64];
         kvt_key key = space_key(0, traffic->first + i % 100);
-        kvt_status status = put_small(traffic->store, &key, 1);
+        kvt_status status = support_put_small(traffic->store, &key, 1);
         assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_BUSY);
         status = kvt_get(traffic->store, &key, data, sizeof data, NULL);
         assert_true(status == KVT_OK || status == KVT_MISS);
@@ -516,7 +466,7 @@ static void test_a_space_is_counted(void **state)
 static void test_a_space_has_its_tenants_limits(void **state)
 {
     (void)state;
-    kvt_store *store = open_policy("utility", 16 << 20, 0);
+    kvt_store *store = support_open_memory("utility", 16 << 20, 0);
     put_space(store, 1, 1);
     uint64_t record = space_stats(store, 1).tier_bytes[KVT_TIER_DRAM];
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10, .loss_limit = 1};
@@ -526,7 +476,7 @@ static void test_a_space_has_its_tenants_limits(void **state)
     for (uint32_t i = 0; i < 40; i++) {
         for (uint32_t space = 0; space < 2; space++) {
             kvt_key key = space_key(space, 100 + i);
-            kvt_status status = put_small(store, &key, 0);
+            kvt_status status = support_put_small(store, &key, 0);
             assert_true(status == KVT_OK || (status == KVT_REFUSED && space == 0));
         }
     }
@@ -535,7 +485,7 @@ static void test_a_space_has_its_tenants_limits(void **state)
     assert_int_equal(space_stats(store, 1).entries, 41);
     kvt_key named = space_key(0, 500);
     kvt_description found = {.struct_size = sizeof found};
-    assert_int_equal(put_small(store, &named, 7), KVT_OK);
+    assert_int_equal(support_put_small(store, &named, 7), KVT_OK);
     assert_int_equal(kvt_describe(store, &named, &found), KVT_OK);
     assert_int_equal(found.tenant, 7);
     uint64_t others = space_stats(store, 0).entries - 1;
@@ -559,7 +509,7 @@ static void test_spaces_are_given_and_taken_back(void **state)
     for (uint32_t i = 0; i < 4; i++) {
         static const uint32_t wanted[] = {1, 9, 0, 4};
         kvt_key key = space_key(i * 7, 0);
-        assert_int_equal(put_small(store, &key, 0), KVT_OK);
+        assert_int_equal(support_put_small(store, &key, 0), KVT_OK);
         assert_int_equal(kvt_describe(store, &key, &found), KVT_OK);
         assert_int_equal(found.tenant, wanted[i]);
     }
