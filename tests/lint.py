@@ -21,7 +21,7 @@ import sys
 # include/, base/ and itself. Rooms stand in the order of their floors.
 LIBRARY = ["codecs", "codecs/kernels", "policy", "policy/rivals", "tiers/devices", "tiers/pool",
            "estimator/profile", "estimator/measure", "estimator/predict", "store"]
-LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments"]
+LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments", "lab/loop"]
 ROOM_INCLUDES = {
     "include": set(),
     "base": set(),
@@ -42,6 +42,7 @@ ROOM_INCLUDES = {
     "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
     "lab/inspect": set(LIBRARY),
     "lab/experiments": set(LIBRARY) | {"lab/replay", "lab/bench"},
+    "lab/loop": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
               "estimator/model", "estimator/quality"} | set(LAB),
 }

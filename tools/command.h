@@ -341,6 +341,25 @@ typedef struct compare_arguments {
 /* Runs the comparison and prints it; returns the exit code. */
 int command_compare(const command_common *common, const compare_arguments *arguments);
 
+/* One line about this machine: system, processor. */
+void command_describe_machine(char *text, size_t size);
+
+/* ---- loop_command.c: kvterrace replay --mode live --model ---- */
+
+typedef struct loop_arguments {
+    const char *trace; /* or NULL: generated */
+    const char *policies, *report;
+    const char *model, *tokenizer, *name, *cache;
+    command_list texts;                                                    /* [CLASS=]FILE */
+    uint32_t contexts, context_tokens, continuation_tokens, answer_tokens; /* 0: not given */
+    unsigned prefill; /* the place in once|each */
+    double mix_loss;  /* below 0: not given */
+    bool observe;
+} loop_arguments;
+
+/* Runs the contenders and prints them; returns the exit code. */
+int command_loop(const command_common *common, const loop_arguments *arguments);
+
 /* KVT_E_CONFIG, with a message, when replay.block_tokens was set to another length than the blocks
  * of the trace have. */
 KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,

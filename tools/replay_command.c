@@ -32,6 +32,7 @@ typedef struct replay_arguments {
     unsigned live;        /* the place of the mode in sim|live */
     bool compare;
     compare_arguments comparison;
+    loop_arguments loop; /* --model: of these, what the table below fills */
 } replay_arguments;
 
 /* One run of the command, from settings to results. */
@@ -104,6 +105,45 @@ static const command_option replay_rows[] = {
     COUNT_OPTION(replay_arguments, comparison.sessions, "sessions", 1, 1u << 24,
                  "Sessions of one draw (as many as the trace has)"),
     THREADS_OPTION(replay_arguments, comparison.threads, 64, "Runs at a time (one per processor)"),
+    {.name = "model",
+     .argument = "FOLDER",
+     .text = "Live: a model answers questions about real contexts from what the store gives back; "
+             "policies are then also lru+VARIANT and lru+mix (docs/LOOP.md). The options below are "
+             "for this",
+     .kind = OPTION_TEXT,
+     .flags = OPTION_DATA,
+     .offset = offsetof(replay_arguments, loop.model)},
+    LIST_OPTION(replay_arguments, loop.texts, "text", "[CLASS=]FILE", 8, OPTION_DATA,
+                "JSONL with contexts and questions of one class; may be repeated"),
+    TEXT_OPTION(replay_arguments, loop.tokenizer, "tokenizer", 0, "FILE",
+                "The model's vocabulary (tokenizer.bin beside it)"),
+    TEXT_OPTION(replay_arguments, loop.name, "name", 0, "NAME",
+                "What the profile calls the model (from its path)"),
+    COUNT_OPTION(replay_arguments, loop.contexts, "contexts", 1, 1u << 20,
+                 "Contexts at most, of all classes (all that the texts have)"),
+    COUNT_OPTION(replay_arguments, loop.context_tokens, "context-tokens", 1, 65536,
+                 "Of texts that do not say: tokens of a context (768)"),
+    COUNT_OPTION(replay_arguments, loop.continuation_tokens, "continuation-tokens", 1, 65536,
+                 "Of texts that do not say: tokens after it (200)"),
+    COUNT_OPTION(replay_arguments, loop.answer_tokens, "answer-tokens", 1, 4096,
+                 "Tokens of an answer at most (32)"),
+    {.name = "prefill",
+     .argument = "once|each",
+     .text = "A miss takes the seconds that its context's prefill took once, or is computed again "
+             "(once)",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(replay_arguments, loop.prefill),
+     .extra = "once|each"},
+    {.name = "mix-loss",
+     .argument = "X",
+     .text = "Mean loss that lru+mix may be predicted to have (what utility's hits are)",
+     .kind = OPTION_SHARE,
+     .offset = offsetof(replay_arguments, loop.mix_loss),
+     .most = 1},
+    FLAG_OPTION(replay_arguments, loop.observe, "observe", 0,
+                "Tell the store what each answer lost, so that it learns"),
+    TEXT_OPTION(replay_arguments, loop.cache, "cache", 0, "FOLDER",
+                "Keep exact KV and answers here, for runs that go on"),
     {0},
 };
 
@@ -121,6 +161,15 @@ static int replay_check(void *context)
     if (arguments->compare && (arguments->live || arguments->report))
         return command_misuse("--compare simulates, and prints text or JSON: make its page with "
                               "--json and kvterrace report");
+    const loop_arguments *loop = &arguments->loop;
+    if (loop->model == NULL &&
+        (loop->texts.count > 0 || loop->tokenizer || loop->name || loop->contexts ||
+         loop->context_tokens || loop->continuation_tokens || loop->answer_tokens ||
+         loop->prefill || loop->observe || loop->cache || loop->mix_loss >= 0))
+        return command_misuse("--text and the options below it are options of --model");
+    if (loop->model != NULL && (!arguments->live || arguments->compare))
+        return command_misuse("--model goes with --mode live, and not with --compare");
+    if (loop->model != NULL && loop->texts.count == 0) return command_misuse("--text is missing");
     if (!arguments->compare &&
         (comparison->quick || comparison->speeds || comparison->sessions || comparison->threads))
         return command_misuse("--quick, --speeds, --sessions and --threads are options of "
@@ -334,7 +383,7 @@ static void replay_keep_finished(replay_session *session)
 }
 
 /* One line about this machine: system, processor, cores. */
-static void replay_describe_machine(char *text, size_t size)
+void command_describe_machine(char *text, size_t size)
 {
     struct utsname system;
     char model[128] = "unknown processor";
@@ -395,7 +444,7 @@ static kvt_status replay_print(replay_session *session)
     char machine[512], date[32];
     time_t now = time(NULL);
     struct tm calendar;
-    replay_describe_machine(machine, sizeof machine);
+    command_describe_machine(machine, sizeof machine);
     if (!gmtime_r(&now, &calendar) ||
         strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &calendar) == 0) {
         date[0] = '\0';
@@ -586,7 +635,7 @@ static int replay_run_session(replay_arguments *arguments)
 static int replay_run_comparison(replay_arguments *arguments)
 {
     char machine[512];
-    replay_describe_machine(machine, sizeof machine);
+    command_describe_machine(machine, sizeof machine);
     arguments->comparison.trace = arguments->trace;
     arguments->comparison.policies = arguments->policies;
     arguments->comparison.machine = machine;
@@ -597,8 +646,16 @@ static int replay_start(void *context)
 {
     replay_arguments *arguments = context;
     command_data_setting(&arguments->common, "replay.ladder", "profile:");
+    if (arguments->loop.model != NULL) {
+        arguments->loop.trace = arguments->trace;
+        arguments->loop.policies = arguments->policies;
+        arguments->loop.report = arguments->report;
+        return command_loop(&arguments->common, &arguments->loop);
+    }
     return arguments->compare ? replay_run_comparison(arguments) : replay_run_session(arguments);
 }
+
+static const replay_arguments replay_standard = {.loop.mix_loss = -1.0};
 
 const command_spec replay_spec = {
     .name = "replay",
@@ -613,6 +670,7 @@ const command_spec replay_spec = {
                "\\\n    --set tier.dram.capacity=125g --set tier.ssd.capacity=500g",
     .options = replay_rows,
     .argument_bytes = sizeof(replay_arguments),
+    .standard = &replay_standard,
     .check = replay_check,
     .run = replay_start,
     .settings = SETTINGS_OWN,

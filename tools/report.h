@@ -63,6 +63,7 @@ void verdict_list(char names[VERDICT_NAMES_BYTES], const char *name);
 /* One function per kind: fills the sentences and the next step. */
 void verdict_replay(const json_t *document, json_t *verdict);
 void verdict_compare(const json_t *document, json_t *verdict);
+void verdict_loop(const json_t *document, json_t *verdict);
 void verdict_grid(const json_t *document, json_t *verdict);
 void verdict_bench_live(const json_t *document, json_t *verdict);
 void verdict_bench_codecs(const json_t *document, json_t *verdict);

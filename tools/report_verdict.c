@@ -21,6 +21,7 @@ static const struct {
 } verdict_kinds[] = {
     {"replay", "Replay", verdict_replay},
     {"compare", "Comparison at equal quality", verdict_compare},
+    {"loop", "The whole loop on a model", verdict_loop},
     {"bench-grid", "Grid of workloads", verdict_grid},
     {"bench-live", "Simulator beside the store", verdict_bench_live},
     {"bench-codecs", "Codecs", verdict_bench_codecs},

@@ -126,6 +126,13 @@ KVT_NODISCARD kvt_status quality_compare_answers(const uint64_t *exact, uint32_t
                                                  const uint64_t *other, uint32_t other_count,
                                                  double *rouge_l_out, double *f1_out);
 
+/* The same of two answers as token ids: by words, or without a tokenizer by tokens.
+ * KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_compare_texts(const tokenizer *tokens, const uint32_t *exact,
+                                               uint32_t exact_count, const uint32_t *other,
+                                               uint32_t other_count, double *rouge_l_out,
+                                               double *f1_out);
+
 /* ---- over entries ---- */
 
 /* rows[entry * variant_count + variant] -> curves[variant_count]; intervals are bootstrapped over

@@ -72,11 +72,11 @@ kvt_status quality_compare_answers(const uint64_t *exact, uint32_t exact_count,
 
 /* The words of an answer as checksums: runs of letters, digits and bytes above ASCII, in lower
  * case; without a tokenizer its tokens. */
-static kvt_status answer_words(const quality_answers *a, const uint32_t *ids, uint32_t count,
+static kvt_status answer_words(const tokenizer *tokens, const uint32_t *ids, uint32_t count,
                                uint64_t *words, uint32_t *word_count)
 {
     *word_count = 0;
-    if (a->tokenizer == NULL) {
+    if (tokens == NULL) {
         for (uint32_t i = 0; i < count; i++)
             words[i] = ids[i];
         *word_count = count;
@@ -85,7 +85,7 @@ static kvt_status answer_words(const quality_answers *a, const uint32_t *ids, ui
     size_t bytes = 0, start = 0, capacity = (size_t)count * TOKENIZER_PIECE_BYTES_MAX;
     char *text = malloc(capacity + 1);
     if (text == NULL) return KVT_E_MEMORY;
-    kvt_status status = tokenizer_decode(a->tokenizer, ids, count, text, capacity, &bytes);
+    kvt_status status = tokenizer_decode(tokens, ids, count, text, capacity, &bytes);
     text[bytes] = ' ';
     for (size_t i = 0; status == KVT_OK && i <= bytes; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -105,10 +105,30 @@ static kvt_status answer_compare(const quality_answers *a, const uint32_t *exact
 {
     uint64_t *other_words = a->words + (size_t)a->answer_tokens_max * TOKENIZER_PIECE_BYTES_MAX;
     uint32_t exact_count, other_count;
-    kvt_status status = answer_words(a, exact, count, a->words, &exact_count);
-    if (status == KVT_OK) status = answer_words(a, a->answer, count, other_words, &other_count);
+    kvt_status status = answer_words(a->tokenizer, exact, count, a->words, &exact_count);
+    if (status == KVT_OK)
+        status = answer_words(a->tokenizer, a->answer, count, other_words, &other_count);
     if (status != KVT_OK) return status;
     return quality_compare_answers(a->words, exact_count, other_words, other_count, rouge_l, f1);
+}
+
+kvt_status quality_compare_texts(const tokenizer *tokens, const uint32_t *exact,
+                                 uint32_t exact_count, const uint32_t *other, uint32_t other_count,
+                                 double *rouge_l_out, double *f1_out)
+{
+    const size_t room = (size_t)TOKENIZER_PIECE_BYTES_MAX * exact_count + 1;
+    uint32_t exact_words = 0, other_words = 0;
+    uint64_t *words =
+        malloc((room + (size_t)TOKENIZER_PIECE_BYTES_MAX * other_count) * sizeof *words);
+    if (words == NULL) return KVT_E_MEMORY;
+    kvt_status status = answer_words(tokens, exact, exact_count, words, &exact_words);
+    if (status == KVT_OK)
+        status = answer_words(tokens, other, other_count, words + room, &other_words);
+    if (status == KVT_OK)
+        status = quality_compare_answers(words, exact_words, words + room, other_words, rouge_l_out,
+                                         f1_out);
+    free(words);
+    return status;
 }
 
 /* ---- generation ---- */

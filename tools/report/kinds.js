@@ -122,9 +122,9 @@ function drawGeneric(parent, document, verdict, prefix = "") {
 // ---- all ----
 
 const kinds = {
-  "replay": drawReplay, "compare": drawCompare, "bench-grid": drawGrid, "bench-live": drawLive,
-  "bench-codecs": drawCodecs,
-  "bench-devices": drawDevices, "bench-stripe": drawStripe, "bench-ablation": drawAblation,
+  "replay": drawReplay, "compare": drawCompare, "loop": drawLoop, "bench-grid": drawGrid,
+  "bench-live": drawLive, "bench-codecs": drawCodecs, "bench-devices": drawDevices,
+  "bench-stripe": drawStripe, "bench-ablation": drawAblation,
   "profile": drawProfile, "profile-quality": drawQuality,
 };
 

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loop_report.c - what the contenders came to: tables for a person, and the document
+ * "kvterrace-loop-1". Times are seconds, sizes bytes, ratios shares of 1; what was not measured is
+ * null. One thread.
+ */
+#include "lab/loop/loop.h"
+#include "lab/replay/results.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+static const char *const report_tiers[KVT_TIER_COUNT] = {"total", "hbm", "dram", "ssd"};
+
+/* ---- text ---- */
+
+static void text_seconds(FILE *file, double seconds)
+{
+    char text[RESULTS_TEXT_BYTES];
+    fprintf(file, " %10s", results_format_seconds(seconds, text));
+}
+
+static void text_loss(FILE *file, double loss)
+{
+    if (isfinite(loss)) {
+        fprintf(file, " %8.4f", loss);
+    } else {
+        fprintf(file, " %8s", "-");
+    }
+}
+
+static void text_head(const loop_report *report, FILE *file)
+{
+    const loop_site *site = report->site;
+    const profile_model *facts = &site->measured.facts;
+    char text[RESULTS_TEXT_BYTES];
+    uint32_t classes[LOOP_CLASSES_MAX] = {0};
+    double seconds = 0.0, tokens = 0.0, bytes = 0.0;
+    for (uint32_t i = 0; i < site->context_count; i++) {
+        const loop_context *context = &site->contexts[i];
+        if (!context->ready) continue;
+        classes[context->class_index]++;
+        seconds += context->prefill_seconds;
+        tokens += context->entry->context_tokens;
+        bytes += (double)context->kv_bytes;
+    }
+    fprintf(file, "%s: %.1f M parameters, %u layers x %u KV heads x %u; %llu requests over",
+            facts->name, 1e-6 * (double)facts->parameters, facts->layers, facts->kv_heads,
+            facts->head_dim, (unsigned long long)report->requests->count);
+    for (uint32_t i = 0; i < site->options.text_count; i++)
+        fprintf(file, "%s %u contexts of %s", i > 0 ? "," : "", classes[i],
+                site->options.texts[i].class_name);
+    fprintf(file, ": %.0f tokens, %s of KV", tokens, results_format_bytes(bytes, text));
+    fprintf(file, "\nprefill: %s for all contexts once", results_format_seconds(seconds, text));
+    fprintf(file, ", fitted model off by %.1f %% (median); answers of up to %u tokens\n\n",
+            100.0 * site->prefill_error_p50, site->answer_max);
+}
+
+static void text_times(const loop_report *report, FILE *file)
+{
+    fprintf(file, "%-16s %4s %6s %5s %10s %10s %10s %10s %10s %10s %10s %7s %7s %6s\n", "contender",
+            "seed", "hits", "rho", "TTFT", "p50", "p99", "waiting", "loading", "prefill",
+            "question", "ROUGE-L", "F1", "same");
+    for (size_t i = 0; i < report->result_count; i++) {
+        const loop_result *r = &report->results[i];
+        const double requests = r->requests > 0 ? (double)r->requests : 1.0;
+        fprintf(file, "%-16s %4llu %5.1f%% %5.2f", r->contender, (unsigned long long)r->seed,
+                100.0 * (double)r->hits / requests, r->rho);
+        text_seconds(file, r->ttft_mean);
+        text_seconds(file, r->ttft_p50);
+        text_seconds(file, r->ttft_p99);
+        text_seconds(file, r->wait_mean);
+        text_seconds(file, r->load_mean);
+        text_seconds(file, r->prefill_mean);
+        text_seconds(file, r->question_mean);
+        fprintf(file, " %7.4f %7.4f %5.1f%%\n", r->rouge_l, r->f1,
+                100.0 * (double)r->same_answers / requests);
+    }
+}
+
+static void text_forms(const loop_report *report, FILE *file)
+{
+    fprintf(file, "\n%-16s %4s %-36s %6s %5s %5s %5s %-14s %8s %8s %8s %8s %8s %10s %10s\n",
+            "contender", "seed", "form", "size", "hbm", "dram", "ssd", "stored h/d/s", "ROUGE-L",
+            "loss", "low", "high", "predict", "load p50", "predicted");
+    for (size_t i = 0; i < report->result_count; i++) {
+        const loop_result *r = &report->results[i];
+        for (uint32_t f = 0; f < r->form_count; f++) {
+            const loop_form *form = &r->forms[f];
+            char stored[48];
+            (void)snprintf(stored, sizeof stored, "%llu/%llu/%llu",
+                           (unsigned long long)form->stored[1], (unsigned long long)form->stored[2],
+                           (unsigned long long)form->stored[3]);
+            fprintf(file, "%-16s %4llu %-36s %5.1f%% %5llu %5llu %5llu %-14s", r->contender,
+                    (unsigned long long)r->seed, form->name, 100.0 * form->stored_share,
+                    (unsigned long long)form->hits[1], (unsigned long long)form->hits[2],
+                    (unsigned long long)form->hits[3], stored);
+            text_loss(file, form->rouge_l);
+            text_loss(file, form->loss);
+            text_loss(file, form->loss_low);
+            text_loss(file, form->loss_high);
+            text_loss(file, form->loss_predicted);
+            text_seconds(file, form->load_p50);
+            text_seconds(file, form->load_predicted_p50);
+            fputc('\n', file);
+        }
+    }
+}
+
+static void text_checks(const loop_report *report, FILE *file)
+{
+    fputc('\n', file);
+    for (size_t i = 0; i < report->result_count; i++) {
+        const loop_result *r = &report->results[i];
+        fprintf(file, "%s, seed %llu: %s; predicted seconds of %llu loads off by", r->contender,
+                (unsigned long long)r->seed, r->forms_text,
+                (unsigned long long)r->load_predictions);
+        fprintf(file, " %.1f %% (median), %.1f %% (p90);", 100.0 * r->load_error_p50,
+                100.0 * r->load_error_p90);
+        fprintf(file, " %llu exact gets checked, %llu differ; %llu loads declined, %llu puts, ",
+                (unsigned long long)r->exact_checked, (unsigned long long)r->exact_wrong,
+                (unsigned long long)r->loads_declined, (unsigned long long)r->puts);
+        fprintf(file, "%llu refused, %llu busy, %llu failed; %.1f s\n",
+                (unsigned long long)r->refused, (unsigned long long)r->busy,
+                (unsigned long long)r->failed_puts, r->wall_s);
+    }
+    fprintf(file,
+            "\nTTFT = waiting + loading (read and decode) + prefill + question. ROUGE-L and F1: "
+            "answers beside those from\nexact KV, over all requests; loss = 1 - ROUGE-L of one "
+            "form's hits, with 95 %% over contexts, beside the ladder's.\n");
+}
+
+kvt_status loop_print_text(const loop_report *report, FILE *file)
+{
+    text_head(report, file);
+    text_times(report, file);
+    text_forms(report, file);
+    text_checks(report, file);
+    return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
+}
+
+/* ---- JSON ---- */
+
+static void report_put(json_t *object, const char *key, json_t *value, bool *sound)
+{
+    if (json_object_set_new(object, key, value) != 0) *sound = false;
+}
+
+static json_t *report_real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *report_text(const char *text)
+{
+    json_t *string = text != NULL ? json_string(text) : json_null();
+    return string != NULL ? string : json_string("?");
+}
+
+static json_t *report_hex(uint64_t value)
+{
+    return json_sprintf("%016llx", (unsigned long long)value);
+}
+
+static json_t *report_by_tier(const uint64_t *counts, int first, bool *sound)
+{
+    json_t *object = json_object();
+    for (int tier = first; tier < KVT_TIER_COUNT; tier++)
+        report_put(object, report_tiers[tier], json_integer((json_int_t)counts[tier]), sound);
+    return object;
+}
+
+typedef struct report_number {
+    const char *key;
+    double value;
+} report_number;
+
+static void report_numbers(json_t *object, const report_number *numbers, size_t count, bool *sound)
+{
+    for (size_t i = 0; i < count; i++)
+        report_put(object, numbers[i].key, report_real(numbers[i].value), sound);
+}
+
+typedef struct report_counter {
+    const char *key;
+    uint64_t value;
+} report_counter;
+
+static void report_counters(json_t *object, const report_counter *counters, size_t count,
+                            bool *sound)
+{
+    for (size_t i = 0; i < count; i++)
+        report_put(object, counters[i].key, json_integer((json_int_t)counters[i].value), sound);
+}
+
+#define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
+
+static json_t *report_form(const loop_form *form, bool *sound)
+{
+    json_t *object = json_object();
+    const report_number numbers[] = {
+        {"stored_share", form->stored_share},
+        {"rouge_l", form->rouge_l},
+        {"f1", form->f1},
+        {"loss", form->loss},
+        {"loss_low", form->loss_low},
+        {"loss_high", form->loss_high},
+        {"loss_predicted", form->loss_predicted},
+        {"loss_upper", form->loss_upper},
+        {"load_s_p50", form->load_p50},
+        {"load_predicted_s_p50", form->load_predicted_p50},
+        {"decode_s_p50", form->decode_p50},
+    };
+    report_put(object, "form", report_text(form->name), sound);
+    report_put(object, "hits", report_by_tier(form->hits, 0, sound), sound);
+    report_put(object, "stored", report_by_tier(form->stored, 0, sound), sound);
+    report_put(object, "staged", json_integer((json_int_t)form->staged), sound);
+    report_put(object, "same_answers", json_integer((json_int_t)form->same), sound);
+    report_put(object, "contexts", json_integer((json_int_t)form->contexts), sound);
+    report_numbers(object, numbers, COUNT_OF(numbers), sound);
+    const bool known = isfinite(form->loss_predicted) && isfinite(form->loss_low);
+    const bool within =
+        form->loss_low <= form->loss_predicted && form->loss_predicted <= form->loss_high;
+    report_put(object, "loss_within", known ? json_boolean(within) : json_null(), sound);
+    return object;
+}
+
+static json_t *report_result(const loop_result *r, bool *sound)
+{
+    json_t *object = json_object(), *forms = json_array(), *tiers = json_object();
+    const report_number numbers[] = {
+        {"ttft_s_mean", r->ttft_mean},
+        {"ttft_s_p50", r->ttft_p50},
+        {"ttft_s_p90", r->ttft_p90},
+        {"ttft_s_p99", r->ttft_p99},
+        {"wait_s_mean", r->wait_mean},
+        {"load_s_mean", r->load_mean},
+        {"prefill_s_mean", r->prefill_mean},
+        {"question_s_mean", r->question_mean},
+        {"put_s_mean", r->put_mean},
+        {"rho", r->rho},
+        {"rouge_l", r->rouge_l},
+        {"rouge_l_p10", r->rouge_l_p10},
+        {"f1", r->f1},
+        {"loss_predicted", r->loss_predicted},
+        {"load_error_p50", r->load_error_p50},
+        {"load_error_p90", r->load_error_p90},
+        {"span_s", r->span_s},
+        {"paused_s", r->paused_s},
+        {"leapt_s", r->leapt_s},
+        {"wall_s", r->wall_s},
+    };
+    const report_counter counters[] = {
+        {"seed", r->seed},
+        {"requests", r->requests},
+        {"loads_declined", r->loads_declined},
+        {"same_answers", r->same_answers},
+        {"load_predictions", r->load_predictions},
+        {"exact_checked", r->exact_checked},
+        {"exact_wrong", r->exact_wrong},
+        {"tokens_wrong", r->tokens_wrong},
+        {"puts", r->puts},
+        {"puts_refused", r->refused},
+        {"puts_busy", r->busy},
+        {"puts_failed", r->failed_puts},
+        {"load_failures", r->load_failures},
+        {"promotions", r->promotions},
+        {"demotions", r->demotions},
+        {"evictions", r->evictions},
+    };
+    report_put(object, "contender", report_text(r->contender), sound);
+    report_put(object, "stores", report_text(r->forms_text), sound);
+    report_counters(object, counters, COUNT_OF(counters), sound);
+    report_numbers(object, numbers, COUNT_OF(numbers), sound);
+    report_put(object, "hits", report_by_tier(r->hits_by_tier, 0, sound), sound);
+    report_put(object, "bytes_read", report_by_tier(r->bytes_read, 1, sound), sound);
+    report_put(object, "bytes_written", report_by_tier(r->bytes_written, 1, sound), sound);
+    report_put(object, "capacity_bytes", report_by_tier(r->capacity_bytes, 1, sound), sound);
+    report_put(object, "used_bytes", report_by_tier(r->used_bytes, 1, sound), sound);
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+        report_put(tiers, report_tiers[tier], json_boolean(r->emulated[tier]), sound);
+    report_put(object, "emulated", tiers, sound);
+    report_put(object, "answers_fingerprint", report_hex(r->answers_fingerprint), sound);
+    for (uint32_t i = 0; i < r->form_count; i++)
+        if (json_array_append_new(forms, report_form(&r->forms[i], sound)) != 0) *sound = false;
+    report_put(object, "forms", forms, sound);
+    return object;
+}
+
+static json_t *report_model(const loop_report *report, bool *sound)
+{
+    const loop_site *site = report->site;
+    const profile_model *facts = &site->measured.facts;
+    json_t *object = json_object();
+    const report_counter counters[] = {
+        {"parameters", facts->parameters},
+        {"layers", facts->layers},
+        {"kv_heads", facts->kv_heads},
+        {"head_dim", facts->head_dim},
+        {"answers_made", site->answers_made},
+        {"answers_known", site->answers_known},
+        {"contexts_known", site->contexts_known},
+        {"answer_tokens", site->answer_max},
+    };
+    report_put(object, "name", report_text(facts->name), sound);
+    report_put(object, "digest", report_text(facts->digest), sound);
+    report_counters(object, counters, COUNT_OF(counters), sound);
+    report_put(object, "prefill", report_text(site->options.prefill_each ? "each" : "once"), sound);
+    report_put(object, "prefill_error_p50", report_real(site->prefill_error_p50), sound);
+    return object;
+}
+
+static json_t *report_classes(const loop_report *report, bool *sound)
+{
+    const loop_site *site = report->site;
+    json_t *classes = json_array();
+    for (uint32_t i = 0; i < site->options.text_count; i++) {
+        json_t *object = json_object();
+        uint64_t contexts = 0, tokens = 0, bytes = 0;
+        double seconds = 0.0;
+        for (uint32_t c = 0; c < site->context_count; c++) {
+            const loop_context *context = &site->contexts[c];
+            if (!context->ready || context->class_index != i) continue;
+            contexts++;
+            tokens += context->entry->context_tokens;
+            bytes += context->kv_bytes;
+            seconds += context->prefill_seconds;
+        }
+        const report_counter counters[] = {
+            {"contexts", contexts}, {"tokens", tokens}, {"kv_bytes", bytes}};
+        report_put(object, "class", report_text(site->options.texts[i].class_name), sound);
+        report_counters(object, counters, COUNT_OF(counters), sound);
+        report_put(object, "prefill_s", report_real(seconds), sound);
+        if (json_array_append_new(classes, object) != 0) *sound = false;
+    }
+    return classes;
+}
+
+static json_t *report_ladder(const loop_ladder *ladder, bool *sound)
+{
+    json_t *rungs = json_array();
+    for (uint32_t i = 0; i < ladder->all; i++) {
+        const kvt_codec_curve *curve = &ladder->curves[i];
+        json_t *object = json_object();
+        char name[QUALITY_NAME_BYTES];
+        (void)kvt_variant_format(curve->variant, name, sizeof name);
+        report_put(object, "form", report_text(name), sound);
+        report_put(object, "stored_share", report_real(curve->stored_share), sound);
+        report_put(object, "loss", report_real(curve->loss), sound);
+        report_put(object, "loss_upper", report_real(curve->loss_upper), sound);
+        report_put(object, "of_ladder", json_boolean(i < ladder->count), sound);
+        if (json_array_append_new(rungs, object) != 0) *sound = false;
+    }
+    return rungs;
+}
+
+kvt_status loop_print_json(const loop_report *report, FILE *file)
+{
+    bool sound = true;
+    json_t *root = json_object(), *results = json_array(), *workload = json_object();
+    report_put(root, "schema", json_string("kvterrace-loop-1"), &sound);
+    report_put(root, "version", report_text(report->version), &sound);
+    report_put(root, "command", report_text(report->command), &sound);
+    report_put(root, "machine", report_text(report->machine), &sound);
+    report_put(root, "date", report_text(report->date), &sound);
+    report_put(root, "model", report_model(report, &sound), &sound);
+    report_put(root, "classes", report_classes(report, &sound), &sound);
+    report_put(workload, "name", report_text(report->workload), &sound);
+    report_put(workload, "requests", json_integer((json_int_t)report->requests->count), &sound);
+    report_put(workload, "contexts", json_integer((json_int_t)report->requests->distinct), &sound);
+    report_put(workload, "fingerprint", report_hex(report->requests->fingerprint), &sound);
+    report_put(root, "workload", workload, &sound);
+    report_put(root, "ladder_class", report_text(report->ladder->class_name), &sound);
+    report_put(root, "ladder", report_ladder(report->ladder, &sound), &sound);
+    report_put(root, "loss_limit", report_real(report->store->loss_limit), &sound);
+    report_put(root, "alpha_s", report_real(report->store->alpha_seconds), &sound);
+    for (size_t i = 0; i < report->result_count; i++)
+        if (json_array_append_new(results, report_result(&report->results[i], &sound)) != 0)
+            sound = false;
+    report_put(root, "results", results, &sound);
+    kvt_status status = sound && root != NULL ? KVT_OK : KVT_E_MEMORY;
+    if (status == KVT_OK &&
+        (json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) != 0 ||
+         fputc('\n', file) == EOF || fflush(file) != 0))
+        status = KVT_E_IO;
+    json_decref(root);
+    return status;
+}

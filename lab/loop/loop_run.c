@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loop_run.c - one contender serves all requests, on a store of its own.
+ *
+ * One thread computes, loads and waits; the store's executors encode and write behind puts. The
+ * background's rounds are called from here, in the time in which nothing is computed, and the
+ * library's clock leaps over what is left of that time (docs/LOOP.md, Clocks).
+ */
+#include "base/clock.h"
+#include "codecs/kernels/checksum.h"
+#include "lab/loop/loop_sample.h"
+#include "lab/replay/random.h"
+
+#include <kvterrace/codec.h>
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOP_NAP_NS UINT64_C(200000) /* between two looks at moves that are under way */
+
+typedef struct loop_state {
+    loop_site *site;
+    const loop_run_options *options;
+    loop_result *result;
+    loop_samples samples;
+    kvt_store *store;
+    live_profile profile;
+    uint64_t begin_ns;  /* the library's clock at run time 0 */
+    uint64_t paused_ns; /* for so long the run clock stood still */
+    uint64_t leapt_ns;
+    uint8_t *got; /* what a get brings */
+} loop_state;
+
+/* Nanoseconds of the run clock. */
+static uint64_t loop_now(const loop_state *state)
+{
+    return base_clock_ns() - state->begin_ns - state->paused_ns;
+}
+
+static bool loop_is_settled(const loop_state *state)
+{
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    return kvt_stats(state->store, &stats) != KVT_OK ||
+           (stats.policy.moves_in_flight == 0 && stats.puts_waiting == 0);
+}
+
+/* What this thread computed since then counts by its processor time: seconds that other processes
+ * took meanwhile are none of the model's. */
+static void loop_count_computing(loop_state *state, uint64_t begin_ns, double begin_cpu_s)
+{
+    const uint64_t took_ns = base_clock_ns() - begin_ns;
+    const uint64_t cpu_ns = (uint64_t)((base_cpu_seconds() - begin_cpu_s) * 1e9);
+    if (took_ns > cpu_ns) state->paused_ns += took_ns - cpu_ns;
+}
+
+/* Nothing is computed until then: the background works, and the clock leaps over the rest. */
+static void loop_idle_until(loop_state *state, uint64_t until_ns)
+{
+    while (loop_now(state) < until_ns) {
+        uint32_t moves = 0;
+        (void)!kvt_flush(state->store);
+        (void)!kvt_maintain(state->store, &moves);
+        if (moves == 0 && loop_is_settled(state)) break;
+        if (moves == 0) base_sleep(LOOP_NAP_NS);
+    }
+    const uint64_t now_ns = loop_now(state);
+    if (now_ns >= until_ns) return;
+    base_clock_leap(until_ns - now_ns);
+    state->leapt_ns += until_ns - now_ns;
+}
+
+/* ---- one request ---- */
+
+/* Whether a load is predicted to be worth it. seconds_out: NAN for what is not stored. */
+static bool loop_wants_load(const loop_state *state, const loop_context *context,
+                            double *seconds_out)
+{
+    *seconds_out = (double)NAN;
+    if (kvt_predict_loads(state->store, &context->key, 1, seconds_out) != KVT_OK) return false;
+    if (isnan(*seconds_out)) return false;
+    return state->options->load_all ||
+           *seconds_out <
+               kvt_prefill_seconds(&state->site->prefill, 0, context->entry->context_tokens);
+}
+
+/* Reads the context's KV into state->got. KVT_OK; KVT_MISS. */
+static kvt_status loop_load(loop_state *state, const loop_context *context, loop_sample *sample)
+{
+    kvt_get_info info = {.struct_size = sizeof info};
+    double predicted_s;
+    if (!loop_wants_load(state, context, &predicted_s)) {
+        sample->declined = !isnan(predicted_s);
+        /* The policy learns of the use, as from a get that misses. */
+        if (!sample->declined)
+            (void)!kvt_get(state->store, &context->key, state->got, context->kv_bytes, &info);
+        return KVT_MISS;
+    }
+    kvt_status status = kvt_get(state->store, &context->key, state->got, context->kv_bytes, &info);
+    if (status != KVT_OK) return status;
+    if (info.tokens_kept != context->entry->context_tokens) return KVT_E_UNSUPPORTED;
+    sample->hit = true;
+    sample->tier = info.tier;
+    sample->variant = info.variant;
+    sample->staged = info.stored_bytes == 0;
+    sample->decode_s = 1e-9 * (double)info.decode_ns;
+    sample->get_s = 1e-9 * (double)info.elapsed_ns;
+    sample->predicted_s = 1e-9 * (double)info.predicted_ns;
+    return KVT_OK;
+}
+
+/* The context's KV is computed, or the seconds that this took pass. kv_out gets exact KV, mapped:
+ * loop_kv_unmap it. */
+static kvt_status loop_compute(loop_state *state, const loop_context *context,
+                               const uint8_t **kv_out)
+{
+    loop_site *site = state->site;
+    kvt_status status = KVT_OK;
+    if (site->options.prefill_each) {
+        const uint64_t begin_ns = base_clock_ns();
+        const double begin_s = base_cpu_seconds();
+        status = loop_prefill(site, context, site->scratch);
+        loop_count_computing(state, begin_ns, begin_s);
+    } else {
+        loop_idle_until(state, loop_now(state) + (uint64_t)(context->prefill_seconds * 1e9));
+    }
+    return status == KVT_OK ? loop_kv_map(site, context, kv_out) : status;
+}
+
+static bool loop_is_exact(kvt_variant variant)
+{
+    return variant.codec == KVT_CODEC_RAW || variant.codec == KVT_CODEC_LOSSLESS;
+}
+
+/* The whole answer from what came back, generated once for equal bytes while the run clock stands
+ * still. */
+static kvt_status loop_answer_from(loop_state *state, const loop_context *context,
+                                   const loop_question *question, const uint8_t *kv, uint32_t first,
+                                   loop_sample *sample)
+{
+    loop_site *site = state->site;
+    const uint64_t begin_ns = base_clock_ns();
+    const uint64_t checksum = checksum_of(kv, context->kv_bytes);
+    kvt_status status = KVT_OK;
+    loop_answer *answer = loop_answer_find(site, context, question, checksum);
+    if (sample->hit && loop_is_exact(sample->variant)) {
+        state->result->exact_checked++;
+        state->result->exact_wrong += checksum != context->kv_checksum;
+    }
+    if (answer == NULL) {
+        uint32_t *ids = calloc(question->answer_tokens + 1, sizeof *ids);
+        if (ids == NULL) return KVT_E_MEMORY;
+        ids[0] = first;
+        status =
+            loop_generator_answer(&site->generator, question->exact, question->answer_tokens, ids);
+        if (status == KVT_OK)
+            status = loop_answer_add(site, context, question, checksum, ids, &answer);
+        free(ids);
+    }
+    if (status == KVT_OK) {
+        state->result->tokens_wrong += answer->ids[0] != first;
+        sample->rouge_l = answer->rouge_l;
+        sample->f1 = answer->f1;
+        sample->same = memcmp(answer->ids, question->exact,
+                              question->answer_tokens * sizeof *answer->ids) == 0;
+        for (uint32_t i = 0; i < question->answer_tokens; i++)
+            state->result->answers_fingerprint =
+                replay_mix(state->result->answers_fingerprint ^ answer->ids[i]);
+    }
+    state->paused_ns += base_clock_ns() - begin_ns;
+    return status;
+}
+
+static kvt_status loop_put(loop_state *state, const loop_context *context, const uint8_t *kv)
+{
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = context->key,
+                             .layout = loop_layout(state->site, context->entry->context_tokens),
+                             .class_id = context->class_index + 1};
+    kvt_status status = kvt_put(state->store, &entry, kv, context->kv_bytes);
+    loop_result *result = state->result;
+    result->failed_puts += status < 0;
+    return KVT_OK;
+}
+
+/* The first token, on the KV that is there, and what the run's clock says of it. */
+static kvt_status loop_ask(loop_state *state, const loop_context *context,
+                           const loop_question *question, const uint8_t *kv, uint32_t *first_out)
+{
+    loop_generator *generator = &state->site->generator;
+    const quality_entry *entry = context->entry;
+    const uint64_t begin_ns = base_clock_ns();
+    const double begin_s = base_cpu_seconds();
+    loop_generator_load(generator, kv, entry->context_tokens, entry->context_tokens);
+    kvt_status status =
+        loop_generator_ask(generator, entry->tokens + question->first, question->count, first_out);
+    loop_count_computing(state, begin_ns, begin_s);
+    return status;
+}
+
+static kvt_status loop_serve(loop_state *state, const loop_request *request, loop_sample *sample)
+{
+    const loop_context *context = &state->site->contexts[request->context];
+    const loop_question *question = &context->questions[request->question];
+    const uint8_t *kv = NULL;
+    uint32_t first = 0;
+    *sample = (loop_sample){.context = request->context, .class_index = context->class_index};
+    loop_idle_until(state, request->arrival_ns);
+    const uint64_t start_ns = loop_now(state);
+    kvt_status status = loop_load(state, context, sample);
+    const uint64_t loaded_ns = loop_now(state);
+    if (status == KVT_MISS) status = loop_compute(state, context, &kv);
+    const uint64_t computed_ns = loop_now(state);
+    const uint8_t *used = sample->hit ? state->got : kv;
+    if (status == KVT_OK) status = loop_ask(state, context, question, used, &first);
+    const uint64_t first_ns = loop_now(state);
+    if (status == KVT_OK && !sample->hit && !sample->declined)
+        status = loop_put(state, context, kv);
+    const uint64_t put_ns = loop_now(state);
+    sample->wait_s = 1e-9 * (double)(start_ns - request->arrival_ns);
+    sample->load_s = 1e-9 * (double)(loaded_ns - start_ns);
+    sample->prefill_s = 1e-9 * (double)(computed_ns - loaded_ns);
+    sample->question_s = 1e-9 * (double)(first_ns - computed_ns);
+    sample->put_s = 1e-9 * (double)(put_ns - first_ns);
+    if (status == KVT_OK) status = loop_answer_from(state, context, question, used, first, sample);
+    if (status == KVT_OK && state->site->options.observe && sample->hit &&
+        !loop_is_exact(sample->variant))
+        (void)!kvt_observe_quality(state->store, &context->key, sample->variant,
+                                   fmin(fmax(1.0 - sample->rouge_l, 0.0), 1.0),
+                                   1.0 / LOOP_QUESTIONS_MAX);
+    loop_kv_unmap(context, kv);
+    return status;
+}
+
+/* ---- the store of a run ---- */
+
+/* Raw where the contender stores raw; else its variants, or the model's ladder. */
+static kvt_status loop_fill_store(loop_state *state, kvt_store_options *store, char *message,
+                                  size_t size)
+{
+    const loop_contender *contender = state->options->contender;
+    const loop_ladder *ladder = state->options->ladder;
+    const bool whole = contender->forms == LOOP_FORMS_LADDER;
+    *store = *state->options->store;
+    store->policy = contender->policy;
+    store->catalog_path = NULL;
+    store->watch_path = NULL;
+    store->tick_seconds = 0.0; /* rounds are called from here */
+    store->prefill = state->site->prefill;
+    store->seed = state->options->seed;
+    if (store->handle_seed == 0) store->handle_seed = 1; /* runs repeat */
+    if (state->profile.path[0] != '\0') store->profile_path = state->profile.path;
+    store->variant = contender->variant;
+    store->other_variant = contender->other;
+    store->other_share = contender->other_share;
+    store->lossless = whole && store->lossless;
+    store->ladder = whole || !loop_is_exact(contender->variant) ||
+                    (contender->other_share > 0 && !loop_is_exact(contender->other));
+    if (!store->ladder) return KVT_OK;
+    store->ladder_layout = loop_layout(state->site, 256);
+    store->ladder_layout.tokens = 0;
+    store->ladder_model = state->site->measured.facts.name;
+    store->profile_foreign = true; /* a calibration may be of another host */
+    if (whole) {
+        store->ladder_class = ladder->class_name[0] != '\0' ? ladder->class_name : NULL;
+        return KVT_OK;
+    }
+    store->ladder_class = LOOP_CLASS_OWN;
+    store->loss_limit = 1.0;
+    return loop_ladder_write(state->site, ladder, contender, state->profile.path, message, size);
+}
+
+static void loop_describe(const loop_contender *contender, char *text, size_t size)
+{
+    char first[QUALITY_NAME_BYTES], other[QUALITY_NAME_BYTES];
+    (void)kvt_variant_format(contender->variant, first, sizeof first);
+    (void)kvt_variant_format(contender->other, other, sizeof other);
+    if (contender->forms == LOOP_FORMS_LADDER) {
+        (void)snprintf(text, size, "the ladder");
+    } else if (contender->other_share > 0.0) {
+        (void)snprintf(text, size, "%s, %.0f %% %s", first, 100.0 * contender->other_share, other);
+    } else {
+        (void)snprintf(text, size, "%s", first);
+    }
+}
+
+static void loop_take_stats(loop_state *state)
+{
+    loop_result *result = state->result;
+    kvt_store_stats stats = {.struct_size = sizeof stats};
+    if (kvt_stats(state->store, &stats) != KVT_OK) return;
+    result->puts = stats.puts;
+    result->refused = stats.puts_refused;
+    result->busy = stats.puts_busy;
+    result->load_failures = stats.load_failures;
+    result->failed_puts += stats.puts_lost;
+    result->promotions = stats.promotions;
+    result->demotions = stats.demotions;
+    result->evictions = stats.evictions;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        result->bytes_read[tier] = stats.tiers[tier].bytes_read;
+        result->bytes_written[tier] = stats.tiers[tier].bytes_written;
+        result->capacity_bytes[tier] = stats.tiers[tier].capacity_bytes;
+        result->used_bytes[tier] = stats.tiers[tier].used_bytes;
+        result->emulated[tier] = stats.tiers[tier].emulated;
+    }
+}
+
+/* The forms that the entries have at the end, by the tier that holds them. */
+static void loop_take_stored(loop_state *state)
+{
+    for (uint32_t i = 0; i < state->site->context_count; i++) {
+        kvt_explanation why = {.struct_size = sizeof why};
+        if (kvt_explain(state->store, &state->site->contexts[i].key, &why) != KVT_OK ||
+            why.current == KVT_OPTION_NONE)
+            continue;
+        const kvt_option *option = &why.options[why.current].option;
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+            if (option->bytes[tier] == 0) continue;
+            loop_samples_stored(&state->samples, option->variant, tier);
+            break;
+        }
+    }
+}
+
+static kvt_status loop_serve_all(loop_state *state, char *message, size_t size)
+{
+    const loop_requests *requests = state->options->requests;
+    const uint64_t skip = (uint64_t)(state->options->warmup * (double)requests->count);
+    kvt_status status = KVT_OK;
+    state->begin_ns = base_clock_ns();
+    for (uint64_t i = 0; status == KVT_OK && i < requests->count; i++) {
+        loop_sample sample;
+        if (state->options->interrupted != NULL && state->options->interrupted()) {
+            (void)snprintf(message, size, "interrupted");
+            return KVT_E_CANCELLED;
+        }
+        if (state->site->options.proceed != NULL)
+            (void)state->site->options.proceed(state->site->options.proceed_context,
+                                               (double)i / (double)requests->count,
+                                               state->options->contender->name);
+        status = loop_serve(state, &requests->requests[i], &sample);
+        if (status == KVT_OK && i >= skip) loop_samples_add(&state->samples, &sample);
+        if (i == skip) state->samples.first_arrival_ns = requests->requests[i].arrival_ns;
+        state->samples.last_arrival_ns = requests->requests[i].arrival_ns;
+    }
+    if (status != KVT_OK) (void)snprintf(message, size, "a request: %s", kvt_status_text(status));
+    return status;
+}
+
+kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_result *result,
+                    char *message, size_t size)
+{
+    assert(site != NULL && options->store != NULL && options->requests != NULL);
+    loop_state state = {.site = site, .options = options, .result = result};
+    live_devices devices = {.blank = NULL};
+    kvt_store_options store;
+    uint64_t most = 0;
+    const uint64_t wall_ns = base_clock_ns();
+    *result = (loop_result){.seed = options->seed};
+    (void)snprintf(result->contender, sizeof result->contender, "%s", options->contender->name);
+    loop_describe(options->contender, result->forms_text, sizeof result->forms_text);
+    (void)snprintf(message, size, "out of memory");
+    for (uint32_t i = 0; i < site->context_count; i++)
+        if (site->contexts[i].kv_bytes > most) most = site->contexts[i].kv_bytes;
+    state.got = malloc(most);
+    kvt_status status = state.got != NULL ? KVT_OK : KVT_E_MEMORY;
+    if (status == KVT_OK) status = loop_samples_open(&state.samples, options->requests->count);
+    if (status == KVT_OK) status = live_devices_note(&devices, options->store);
+    if (status == KVT_OK)
+        status = live_profile_make(&state.profile, options->store->profile_path, message, size);
+    if (status == KVT_OK) status = loop_fill_store(&state, &store, message, size);
+    if (status == KVT_OK) status = kvt_open(&store, &state.store, message, size);
+    if (status == KVT_OK) status = loop_serve_all(&state, message, size);
+    if (status == KVT_OK) {
+        (void)!kvt_flush(state.store);
+        loop_take_stats(&state);
+        loop_take_stored(&state);
+        loop_samples_finish(&state.samples, options->ladder, result);
+        result->paused_s = 1e-9 * (double)state.paused_ns;
+        result->leapt_s = 1e-9 * (double)state.leapt_ns;
+        result->wall_s = 1e-9 * (double)(base_clock_ns() - wall_ns - state.leapt_ns);
+    }
+    kvt_close(state.store);
+    if (status != KVT_OK) live_profile_name_source(&state.profile, message, size);
+    live_profile_remove(&state.profile);
+    char reason[256] = "";
+    kvt_status wiped = live_devices_wipe(&devices, reason, sizeof reason);
+    if (status == KVT_OK && wiped != KVT_OK) {
+        (void)snprintf(message, size, "%s", reason);
+        status = wiped;
+    }
+    loop_samples_close(&state.samples);
+    free(state.got);
+    return status;
+}
