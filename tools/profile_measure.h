@@ -27,7 +27,9 @@ typedef struct measure_arguments {
     bool quick;
     const char *model, *tokenizer, *name, *class_name, *variants, *output;
     command_list texts, dumps;
-    unsigned metric; /* quality_metric */
+    unsigned metric, use; /* quality_metric, quality_use */
+    uint32_t minutes;
+    bool finish;
     uint32_t contexts, context_tokens, continuation_tokens, answer_tokens;
     uint32_t queries, blocks, mixes, threads;
 } measure_arguments;
@@ -57,6 +59,12 @@ typedef struct measure_arguments {
         .name = "loss", .argument = "METRIC",                                                      \
         .text = "What a loss is: top1, rouge_l, f1, kl or answers (top1)", .kind = OPTION_CHOICE,  \
         .offset = offsetof(measure_arguments, metric), .extra = "top1|rouge_l|f1|kl|answers"       \
+    }
+#define MEASURE_USE                                                                                \
+    {                                                                                              \
+        .name = "use", .argument = "USE",                                                          \
+        .text = "What the KV is for: answers, recall or the worse (worse)", .kind = OPTION_CHOICE, \
+        .offset = offsetof(measure_arguments, use), .extra = "worse|answers|recall"                \
     }
 #define MEASURE_CONTEXTS(most, help) MEASURE_COUNT(contexts, "contexts", most, help)
 #define MEASURE_LENGTHS                                                                            \

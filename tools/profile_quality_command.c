@@ -66,8 +66,9 @@ static void print_set(FILE *out, const quality_set_report *set,
                       const quality_profile_options *options)
 {
     const quality_spread *spread = &set->spread;
-    fprintf(out, "\nclass %s: %u entries", set->class_name, (unsigned)set->entries);
-    fprintf(out, " of %u + %u tokens", (unsigned)set->context_tokens,
+    fprintf(out, "\nclass %s: %u entries of %u documents", set->class_name, (unsigned)set->entries,
+            (unsigned)set->documents);
+    fprintf(out, ", the first of %u + %u tokens", (unsigned)set->context_tokens,
             (unsigned)set->continuation_tokens);
     fprintf(out, "; exact KV: %.4f nats per token", spread->nll_nats);
     if (isfinite(spread->answers))
@@ -216,11 +217,15 @@ static const command_option quality_rows[] = {
     MEASURE_CLASS_ROW,
     MEASURE_VARIANTS(""),
     MEASURE_METRIC,
+    MEASURE_USE,
     MEASURE_CONTEXTS(100000, "Entries of each class (100)"),
     MEASURE_LENGTHS,
     COUNT_OPTION(measure_arguments, answer_tokens, "answer-tokens", 0, 4096,
                  "Tokens of a greedy answer, 0 for none (32)"),
     MEASURE_THREADS,
+    MEASURE_COUNT(minutes, "minutes", 100000, "Stop after so many; the same command goes on"),
+    FLAG_OPTION(measure_arguments, finish, "finish", 0,
+                "Measure nothing more: what is there counts as all"),
     DATABASE_OPTION,
     QUICK_OPTION(measure_arguments, quick,
                  "8 entries of each class, 5 variants, answers of 16 tokens"),
@@ -271,6 +276,9 @@ static kvt_status quality_prepare(const measure_arguments *arguments, quality_wo
     options->model = arguments->model;
     options->tokenizer = arguments->tokenizer;
     options->metric = (quality_metric)arguments->metric;
+    options->use = (quality_use)arguments->use;
+    options->seconds = 60.0 * arguments->minutes;
+    options->finish = arguments->finish;
     options->threads = arguments->threads;
     options->classes = work->classes;
     options->variants = work->variants;
@@ -296,6 +304,8 @@ static int quality_measure_all(measure_arguments *arguments, quality_profile_opt
     kvt_status status = quality_profile_run(profile, options, &report, message, sizeof message);
     progress_end(&arguments->bar);
     if (status != KVT_OK) {
+        if (status == KVT_E_CANCELLED && report.set_count > 0 && !arguments->common.json)
+            profile_quality_print(stdout, &report, options);
         code = measure_fail(status, message);
     } else if (!arguments->common.json) {
         profile_quality_print(stdout, &report, options);

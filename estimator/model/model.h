@@ -81,8 +81,8 @@ typedef struct model_request {
     const model_past *past;  /* NULL: nothing before */
 
     /* What is wanted; NULL pointers and zero counts: nothing. Rows count from the first token. */
-    /* [layers], each [token_count][kv_heads][head_dim]. Both right behind the rows of an fp32 past:
-     * nothing is copied, and a generation costs its new rows only. */
+    /* [layers], each [token_count][kv_heads][head_dim]. They may lie right behind the rows of an
+     * fp32 past, so that past and new rows are the next step's past. */
     float *const *k_out;
     float *const *v_out;
     uint32_t logits_first, logits_count; /* rows whose logits are wanted */
@@ -95,6 +95,15 @@ typedef struct model_request {
 /* Runs the new tokens on top of the past. KVT_OK; KVT_E_ARGUMENT (a token outside the vocabulary, a
  * row outside the request, sizes above 2^20 tokens, another dtype); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status model_forward(model_session *session, const model_request *request);
+
+/*
+ * The same of several sequences at once, each with a past of its own: the weights are read once
+ * for all, which is most of the time of a step that adds a token to each. Requests share nothing
+ * else; each gives what it gives alone within rounding (1e-5 of its largest logit), and at most
+ * 2^20 new tokens are run together. When one is wrong nothing is run.
+ */
+KVT_NODISCARD kvt_status model_forward_many(model_session *session, const model_request *requests,
+                                            uint32_t count);
 
 /* ---- scores of a forward pass: likelihood, KL, attention; sums in double ---- */
 
@@ -131,7 +140,7 @@ typedef struct model_probe {
     const float *const *own_k;
     const float *const *own_v;
     /* The attention outputs with exact KV where they are known, laid out as queries; they save the
-     * exact half of a probe of KV from which nothing is dropped. NULL: not known. */
+     * exact half of a probe. NULL: not known. */
     const float *const *exact_out;
 } model_probe;
 

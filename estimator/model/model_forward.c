@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_forward.c - the forward pass: new tokens on top of given K and V, in one batch per layer.
- * Thread rule: one thread per session.
+ * model_forward.c - the forward pass: new tokens of one or several sequences, each on top of its
+ * own K and V. The new tokens of all sequences are one batch in every product with weights, so that
+ * these are read once per layer; attention goes sequence by sequence. Thread rule: one thread per
+ * session.
  */
 #include "estimator/model/model_internal.h"
+#include "estimator/model/model_vector.h"
 
 #include <cblas.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Query rows per attention block: the scores of a block stay in cache, and a block near the start
- * of a long prompt does not score the tokens that come after it. */
-enum { FORWARD_BLOCK_ROWS = 64 };
 
 static atomic_flag forward_threads_set = ATOMIC_FLAG_INIT;
 
@@ -55,11 +54,10 @@ static uint32_t forward_max(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-static kvt_status forward_reserve(model_session *s, uint32_t rows, uint32_t past)
+static kvt_status forward_reserve(model_session *s, uint32_t rows)
 {
     const model_config *c = &s->m->config;
     size_t wide = forward_max(c->dim, forward_max(c->ffn_dim, model_query_dim(c)));
-    size_t total = (size_t)past + rows;
     struct {
         float **place;
         size_t floats;
@@ -70,11 +68,11 @@ static kvt_status forward_reserve(model_session *s, uint32_t rows, uint32_t past
                  {&s->gate, (size_t)rows * c->ffn_dim},
                  {&s->up, (size_t)rows * c->ffn_dim},
                  {&s->delta, (size_t)rows * c->dim},
+                 {&s->keys, (size_t)rows * model_kv_dim(c)},
+                 {&s->values, (size_t)rows * model_kv_dim(c)},
                  {&s->cosine, (size_t)rows * c->head_dim / 2},
                  {&s->sine, (size_t)rows * c->head_dim / 2},
-                 {&s->keys, total * model_kv_dim(c)},
-                 {&s->values, total * model_kv_dim(c)},
-                 {&s->weights, total * FORWARD_BLOCK_ROWS}};
+                 {&s->work, model_attend_floats(c)}};
     size_t floats = 0;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         floats += (parts[i].floats + 15) / 16 * 16;
@@ -138,16 +136,18 @@ static const float *forward_inner(model_session *s, const float *x, uint32_t row
     return s->normed;
 }
 
-static void forward_rotation_table(model_session *s, uint32_t first, uint32_t rows)
+/* Of rows [row, row + rows), whose first token is at position `first`. */
+static void forward_rotation_table(model_session *s, uint32_t row, uint32_t first, uint32_t rows)
 {
     const model_config *c = &s->m->config;
     uint32_t half = c->head_dim / 2;
+    float *cosine = s->cosine + (size_t)row * half, *sine = s->sine + (size_t)row * half;
     for (uint32_t i = 0; i < half; i++) {
         double frequency = pow(c->rope_theta, -2.0 * i / c->head_dim);
         for (uint32_t r = 0; r < rows; r++) {
             double angle = ((double)first + r) * frequency;
-            s->cosine[(size_t)r * half + i] = (float)cos(angle);
-            s->sine[(size_t)r * half + i] = (float)sin(angle);
+            cosine[(size_t)r * half + i] = (float)cos(angle);
+            sine[(size_t)r * half + i] = (float)sin(angle);
         }
     }
 }
@@ -170,58 +170,37 @@ static void forward_rotate(const model_session *s, float *vectors, uint32_t rows
     }
 }
 
-/* K and V of one layer over past and new tokens; the new ones' rows are to be written. */
-typedef struct forward_kv {
-    float *keys, *values;
-} forward_kv;
+/* The requests of a batch; their new tokens' rows follow each other. */
+typedef struct forward_batch {
+    const model_request *requests;
+    uint32_t count;
+    uint32_t rows; /* of all */
+} forward_batch;
 
-/* Where the new rows go right behind an fp32 past, they are put there and nothing is copied. */
-static forward_kv forward_place(const model_session *s, const model_request *q, uint32_t l,
-                                uint32_t past)
+static uint32_t forward_past(const model_request *q)
 {
-    size_t rows = (size_t)past * model_kv_dim(&s->m->config);
-    if (past > 0 && q->past->dtype == KVT_DTYPE_FP32 && q->k_out != NULL && q->v_out != NULL &&
-        q->k_out[l] == (const float *)q->past->k[l] + rows &&
-        q->v_out[l] == (const float *)q->past->v[l] + rows) {
-        return (forward_kv){q->k_out[l] - rows, q->v_out[l] - rows};
-    }
-    if (past > 0) {
-        model_convert(q->past->dtype, q->past->k[l], rows, s->keys);
-        model_convert(q->past->dtype, q->past->v[l], rows, s->values);
-    }
-    return (forward_kv){s->keys, s->values};
+    return q->past != NULL ? q->past->tokens : 0;
 }
 
-static void forward_attend(model_session *s, const model_request *q, uint32_t l, uint32_t past,
-                           const forward_kv *at)
+static void forward_attend(model_session *s, const model_request *q, uint32_t l, uint32_t row)
 {
     const model_config *c = &s->m->config;
-    uint32_t group = c->heads / c->kv_heads, width = c->head_dim;
-    for (uint32_t h = 0; h < c->heads; h++) {
-        uint32_t kv = h / group;
-        for (uint32_t first = 0; first < q->token_count; first += FORWARD_BLOCK_ROWS) {
-            uint32_t left = q->token_count - first;
-            uint32_t rows = left < FORWARD_BLOCK_ROWS ? left : FORWARD_BLOCK_ROWS;
-            size_t place = (size_t)first * model_query_dim(c) + (size_t)h * width;
-            model_attend attend = {.queries = s->query + place,
-                                   .keys = at->keys + (size_t)kv * width,
-                                   .values = at->values + (size_t)kv * width,
-                                   .out = s->attended + place,
-                                   .weights = s->weights,
-                                   .rows = rows,
-                                   .tokens = past + first + rows,
-                                   .head_dim = width,
-                                   .query_stride = model_query_dim(c),
-                                   .kv_stride = model_kv_dim(c),
-                                   .visible = past + first + 1,
-                                   .step = 1};
-            if (past > 0 && q->past->kept != NULL) {
-                attend.kept = q->past->kept[l] + (size_t)kv * past;
-                attend.kept_tokens = past;
-            }
-            model_attend_block(&attend);
-        }
+    const uint32_t past = forward_past(q);
+    const size_t query = (size_t)row * model_query_dim(c), kv = (size_t)row * model_kv_dim(c);
+    model_attend_all attend = {.config = c,
+                               .queries = s->query + query,
+                               .out = s->attended + query,
+                               .rows = q->token_count,
+                               .own_keys = s->keys + kv,
+                               .own_values = s->values + kv,
+                               .past = past};
+    if (past > 0) {
+        attend.dtype = q->past->dtype;
+        attend.past_keys = q->past->k[l];
+        attend.past_values = q->past->v[l];
+        attend.kept = q->past->kept != NULL ? q->past->kept[l] : NULL;
     }
+    model_attend_past(&attend, s->work);
 }
 
 static void forward_add(float *x, const float *delta, size_t count)
@@ -230,45 +209,79 @@ static void forward_add(float *x, const float *delta, size_t count)
         x[i] += delta[i];
 }
 
-static void forward_attention_part(model_session *s, const model_request *q, uint32_t l,
-                                   uint32_t past)
+/* What a request wants of one layer's rows from `row` on, but for what attention gives. */
+static void forward_give(const model_session *s, const model_request *q, uint32_t l, uint32_t row)
 {
     const model_config *c = &s->m->config;
-    uint32_t rows = q->token_count, kv_dim = model_kv_dim(c), query_dim = model_query_dim(c);
-    const forward_kv at = forward_place(s, q, l, past);
-    float *keys = at.keys + (size_t)past * kv_dim, *values = at.values + (size_t)past * kv_dim;
+    const size_t query_dim = model_query_dim(c), kv_dim = model_kv_dim(c);
+    const size_t bytes = q->token_count * kv_dim * sizeof(float);
+    if (q->k_out != NULL) memcpy(q->k_out[l], s->keys + row * kv_dim, bytes);
+    if (q->v_out != NULL) memcpy(q->v_out[l], s->values + row * kv_dim, bytes);
+    if (q->queries_out != NULL) {
+        memcpy(q->queries_out[l], s->query + (row + (size_t)q->queries_first) * query_dim,
+               q->queries_count * query_dim * sizeof *s->query);
+    }
+}
+
+static void forward_attention_part(model_session *s, const forward_batch *batch, uint32_t l)
+{
+    const model_config *c = &s->m->config;
+    const uint32_t rows = batch->rows, query_dim = model_query_dim(c);
     forward_norm(c, s->m->layers[l].norm_attention, s->x, rows, c->dim, s->normed);
     forward_matrix(s, l, MODEL_WQ, s->normed, s->query, rows);
-    forward_matrix(s, l, MODEL_WK, s->normed, keys, rows);
-    forward_matrix(s, l, MODEL_WV, s->normed, values, rows);
+    forward_matrix(s, l, MODEL_WK, s->normed, s->keys, rows);
+    forward_matrix(s, l, MODEL_WV, s->normed, s->values, rows);
     forward_rotate(s, s->query, rows, c->heads);
-    forward_rotate(s, keys, rows, c->kv_heads);
-    if (q->k_out != NULL && q->k_out[l] != keys)
-        memcpy(q->k_out[l], keys, (size_t)rows * kv_dim * sizeof *keys);
-    if (q->v_out != NULL && q->v_out[l] != values)
-        memcpy(q->v_out[l], values, (size_t)rows * kv_dim * sizeof *values);
-    if (q->queries_out != NULL) {
-        memcpy(q->queries_out[l], s->query + (size_t)q->queries_first * query_dim,
-               (size_t)q->queries_count * query_dim * sizeof *s->query);
-    }
-    forward_attend(s, q, l, past, &at);
-    if (q->attended_out != NULL) {
-        memcpy(q->attended_out[l], s->attended + (size_t)q->queries_first * query_dim,
+    forward_rotate(s, s->keys, rows, c->kv_heads);
+    for (uint32_t i = 0, row = 0; i < batch->count; row += batch->requests[i++].token_count) {
+        const model_request *q = &batch->requests[i];
+        forward_give(s, q, l, row);
+        forward_attend(s, q, l, row);
+        if (q->attended_out == NULL) continue;
+        memcpy(q->attended_out[l], s->attended + (row + (size_t)q->queries_first) * query_dim,
                (size_t)q->queries_count * query_dim * sizeof *s->attended);
     }
     forward_matrix(s, l, MODEL_WO, forward_inner(s, s->attended, rows, query_dim), s->delta, rows);
     forward_add(s->x, s->delta, (size_t)rows * c->dim);
 }
 
+/* gate = silu(gate) * up, with silu(x) = x / (1 + e^-x). */
+typedef struct forward_gate {
+    float *gate;
+    const float *up;
+    uint32_t count;
+} forward_gate;
+
+VECTOR_INLINE void forward_swish_body(forward_gate *row)
+{
+    for (uint32_t i = 0; i < row->count; i += VECTOR_LANES) {
+        vector_floats gate, up, small;
+        vector_load(row->gate, i, row->count, 0.0f, &gate);
+        vector_load(row->up, i, row->count, 0.0f, &up);
+        /* e^-|x|, so that it never overflows: 1 / (1 + e^-x) is that over 1 + that below zero. */
+        vector_bits below = (vector_bits)(gate < 0.0f);
+        small = (vector_floats)((vector_bits)gate | 0x80000000u);
+        vector_exp(&small);
+        vector_floats one = (vector_floats){0.0f} + 1.0f;
+        vector_floats above =
+            (vector_floats)((below & (vector_bits)small) | (~below & (vector_bits)one));
+        gate = gate * up * (above / (small + 1.0f));
+        vector_store(row->gate, i, row->count, &gate);
+    }
+}
+
+VECTOR_VERSIONS(forward_swish, forward_gate)
+
 static void forward_ffn_part(model_session *s, uint32_t l, uint32_t rows)
 {
     const model_config *c = &s->m->config;
-    size_t count = (size_t)rows * c->ffn_dim;
     forward_norm(c, s->m->layers[l].norm_ffn, s->x, rows, c->dim, s->normed);
     forward_matrix(s, l, MODEL_W1, s->normed, s->gate, rows);
     forward_matrix(s, l, MODEL_W3, s->normed, s->up, rows);
-    for (size_t i = 0; i < count; i++)
-        s->gate[i] *= s->up[i] / (1.0f + expf(-s->gate[i]));
+    for (uint32_t r = 0; r < rows; r++) {
+        const size_t place = (size_t)r * c->ffn_dim;
+        forward_swish(&(forward_gate){s->gate + place, s->up + place, c->ffn_dim});
+    }
     forward_matrix(s, l, MODEL_W2, forward_inner(s, s->gate, rows, c->ffn_dim), s->delta, rows);
     forward_add(s->x, s->delta, (size_t)rows * c->dim);
 }
@@ -288,28 +301,50 @@ static bool forward_is_sound(const model_config *c, const model_request *q)
            q->queries_count <= q->token_count - q->queries_first;
 }
 
-kvt_status model_forward(model_session *s, const model_request *q)
+/* The logits of each request's wanted rows. */
+static void forward_logits(model_session *s, const forward_batch *batch)
 {
     const model *m = s->m;
     const model_config *c = &m->config;
-    if (!forward_is_sound(c, q)) return KVT_E_ARGUMENT;
-    uint32_t past = q->past != NULL ? q->past->tokens : 0, rows = q->token_count;
-    kvt_status status = forward_reserve(s, rows, past);
-    if (status != KVT_OK) return status;
-    for (uint32_t r = 0; r < rows; r++) {
-        memcpy(s->x + (size_t)r * c->dim, m->embedding + (size_t)q->tokens[r] * c->dim,
-               c->dim * sizeof *s->x);
-    }
-    forward_rotation_table(s, q->first_position, rows);
-    for (uint32_t l = 0; l < c->layers; l++) {
-        forward_attention_part(s, q, l, past);
-        forward_ffn_part(s, l, rows);
-    }
-    if (q->logits_out != NULL && q->logits_count > 0) {
-        forward_norm(c, m->norm_final, s->x + (size_t)q->logits_first * c->dim, q->logits_count,
-                     c->dim, s->normed);
+    for (uint32_t i = 0, row = 0; i < batch->count; row += batch->requests[i++].token_count) {
+        const model_request *q = &batch->requests[i];
+        if (q->logits_out == NULL || q->logits_count == 0) continue;
+        forward_norm(c, m->norm_final, s->x + (row + (size_t)q->logits_first) * c->dim,
+                     q->logits_count, c->dim, s->normed);
         forward_linear(s->normed, m->output, q->logits_out, q->logits_count,
                        (model_shape){c->vocab, c->dim});
     }
+}
+
+kvt_status model_forward_many(model_session *s, const model_request *requests, uint32_t count)
+{
+    const model *m = s->m;
+    const model_config *c = &m->config;
+    forward_batch batch = {.requests = requests, .count = count};
+    for (uint32_t i = 0; i < count; i++) {
+        if (!forward_is_sound(c, &requests[i])) return KVT_E_ARGUMENT;
+        if (requests[i].token_count > MODEL_TOKENS_MAX - batch.rows) return KVT_E_ARGUMENT;
+        batch.rows += requests[i].token_count;
+    }
+    if (count == 0) return KVT_OK;
+    kvt_status status = forward_reserve(s, batch.rows);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0, row = 0; i < count; row += requests[i++].token_count) {
+        for (uint32_t r = 0; r < requests[i].token_count; r++) {
+            memcpy(s->x + ((size_t)row + r) * c->dim,
+                   m->embedding + (size_t)requests[i].tokens[r] * c->dim, c->dim * sizeof *s->x);
+        }
+        forward_rotation_table(s, row, requests[i].first_position, requests[i].token_count);
+    }
+    for (uint32_t l = 0; l < c->layers; l++) {
+        forward_attention_part(s, &batch, l);
+        forward_ffn_part(s, l, batch.rows);
+    }
+    forward_logits(s, &batch);
     return KVT_OK;
+}
+
+kvt_status model_forward(model_session *s, const model_request *q)
+{
+    return model_forward_many(s, q, 1);
 }

@@ -88,16 +88,16 @@ KVT_NODISCARD kvt_status tokenizer_json_read(const char *path, const model_map *
                                              uint8_t **bytes_out, char *message,
                                              size_t message_size);
 
-/* Buffers of the forward pass; grown to the largest request so far. */
+/* Buffers of the forward pass; grown to the largest request so far. Rows are the new tokens of all
+ * requests of a batch, one request behind the other. */
 struct model_session {
     const model *m;
     float *memory;
     size_t memory_floats;
-    /* Rows of the new tokens. */
     float *x, *normed, *query, *attended, *gate, *up, *delta;
+    float *keys, *values; /* [rows][kv_dim], of the layer at work */
     float *cosine, *sine; /* [rows][head_dim / 2] */
-    float *keys, *values; /* [past + rows][kv_dim], of the layer at work */
-    float *weights;       /* of one block: [block][past + rows] */
+    float *work;          /* model_attend_floats */
 };
 
 static inline bool model_is_float(uint8_t dtype)
@@ -126,5 +126,25 @@ typedef struct model_attend {
 
 /* softmax(q k^T / sqrt(head_dim)) v. A row that sees no kept token gives weights of zero. */
 void model_attend_block(const model_attend *attend);
+
+/* All heads of one sequence's new tokens over its past and, causally, over themselves. */
+typedef struct model_attend_all {
+    const model_config *config;
+    const float *queries; /* [rows][heads][head_dim] */
+    float *out;           /* the same; may be the queries */
+    uint32_t rows;
+    const float *own_keys, *own_values; /* [rows][kv_heads][head_dim]; NULL: the past is all */
+    uint32_t past;                      /* tokens */
+    uint8_t dtype;
+    const void *past_keys, *past_values; /* [past][kv_heads][head_dim] */
+    const uint8_t *kept;                 /* [kv_heads][past], 0 = dropped; NULL: all are kept */
+} model_attend_all;
+
+/* Query rows that are worked on together. */
+enum { MODEL_ATTEND_ROWS = 128 };
+
+/* `work` has model_attend_floats(config) floats, aligned to 64 bytes. */
+size_t model_attend_floats(const model_config *config);
+void model_attend_past(const model_attend_all *attend, float *work);
 
 #endif

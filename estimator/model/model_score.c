@@ -63,125 +63,131 @@ kvt_status model_nll(model_session *session, const uint32_t *tokens, uint32_t co
 
 /* Buffers of a probe, in one block of memory; `total` is context and own tokens together. */
 typedef struct score_work {
-    float *exact_k, *exact_v, *variant_k, *variant_v; /* [total][kv_dim] of one layer */
-    float *weights;                                   /* [SCORE_BLOCK_ROWS][total] */
-    float *exact_out, *variant_out;                   /* [SCORE_BLOCK_ROWS][query_dim] */
+    float *exact_out, *variant_out; /* [rows][query_dim] of one layer */
+    float *attend;                  /* model_attend_floats */
+    float *keys;                    /* exact, [total][kv_dim]; where tokens are dropped */
+    float *weights;                 /* [SCORE_BLOCK_ROWS][total]; likewise */
     uint32_t context, total;
 } score_work;
 
-/* Sums over the queries of one head. */
-typedef struct score_head {
-    double difference, norm; /* squared */
-    double lost;
-} score_head;
+static size_t score_up(size_t floats)
+{
+    return (floats + 15) / 16 * 16;
+}
 
 static kvt_status score_make(const model_config *c, const model_probe *probe, score_work *work)
 {
     uint32_t context = probe->exact->tokens;
     uint32_t total = context + (probe->own_k != NULL ? probe->rows : 0);
-    size_t matrix = (size_t)total * model_kv_dim(c);
-    size_t weights = (size_t)SCORE_BLOCK_ROWS * total;
-    size_t out = (size_t)SCORE_BLOCK_ROWS * model_query_dim(c);
-    float *at = malloc((4 * matrix + weights + 2 * out) * sizeof *at);
+    size_t out = score_up((size_t)probe->rows * model_query_dim(c));
+    size_t attend = score_up(model_attend_floats(c));
+    bool dropped = probe->variant->kept != NULL;
+    size_t keys = dropped ? score_up((size_t)total * model_kv_dim(c)) : 0;
+    size_t weights = dropped ? score_up((size_t)SCORE_BLOCK_ROWS * total) : 0;
+    float *at = aligned_alloc(64, (2 * out + attend + keys + weights) * sizeof *at);
     if (at == NULL) return KVT_E_MEMORY;
-    *work = (score_work){.exact_k = at,
-                         .exact_v = at + matrix,
-                         .variant_k = at + 2 * matrix,
-                         .variant_v = at + 3 * matrix,
-                         .weights = at + 4 * matrix,
-                         .exact_out = at + 4 * matrix + weights,
-                         .variant_out = at + 4 * matrix + weights + out,
+    *work = (score_work){.exact_out = at,
+                         .variant_out = at + out,
+                         .attend = at + 2 * out,
+                         .keys = at + 2 * out + attend,
+                         .weights = at + 2 * out + attend + keys,
                          .context = context,
                          .total = total};
     return KVT_OK;
 }
 
-/* K and V of one layer, the context's followed by the rows' own. */
-static void score_load(const model_config *c, const model_probe *probe, uint32_t l,
-                       score_work *work)
+/* The attention outputs of all rows with one side's KV, as the forward pass computes them. */
+static void score_attend(const model_config *c, const model_probe *probe, const model_past *past,
+                         uint32_t l, const score_work *work, float *out)
 {
-    const model_past *exact = probe->exact, *variant = probe->variant;
-    size_t count = (size_t)work->context * model_kv_dim(c);
-    size_t own = (size_t)(work->total - work->context) * model_kv_dim(c);
-    model_convert(exact->dtype, exact->k[l], count, work->exact_k);
-    model_convert(exact->dtype, exact->v[l], count, work->exact_v);
-    model_convert(variant->dtype, variant->k[l], count, work->variant_k);
-    model_convert(variant->dtype, variant->v[l], count, work->variant_v);
-    if (own == 0) return;
-    memcpy(work->exact_k + count, probe->own_k[l], own * sizeof(float));
-    memcpy(work->exact_v + count, probe->own_v[l], own * sizeof(float));
-    memcpy(work->variant_k + count, probe->own_k[l], own * sizeof(float));
-    memcpy(work->variant_v + count, probe->own_v[l], own * sizeof(float));
+    const bool own = probe->own_k != NULL;
+    model_attend_past(&(model_attend_all){.config = c,
+                                          .queries = probe->queries[l],
+                                          .out = out,
+                                          .rows = probe->rows,
+                                          .own_keys = own ? probe->own_k[l] : NULL,
+                                          .own_values = own ? probe->own_v[l] : NULL,
+                                          .past = past->tokens,
+                                          .dtype = past->dtype,
+                                          .past_keys = past->k[l],
+                                          .past_values = past->v[l],
+                                          .kept = past->kept != NULL ? past->kept[l] : NULL},
+                      work->attend);
 }
 
-/* The weight on the context's tokens that were dropped. */
-static double score_lost(const score_work *work, const uint8_t *kept, uint32_t rows,
-                         uint32_t tokens)
+/* The weight that one head's rows put on dropped tokens of the context, summed over the rows. */
+static double score_lost(const model_config *c, const model_probe *probe, uint32_t l, uint32_t h,
+                         const score_work *work)
 {
+    const uint32_t kv_head = h / (c->heads / c->kv_heads);
+    const uint8_t *kept = probe->variant->kept[l] + (size_t)kv_head * work->context;
+    const uint32_t causal = work->total > work->context ? 1 : 0;
     double lost = 0.0;
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t i = 0; i < work->context; i++)
-            if (kept[i] == 0) lost += (double)work->weights[(size_t)r * tokens + i];
+    for (uint32_t first = 0; first < probe->rows; first += SCORE_BLOCK_ROWS) {
+        uint32_t left = probe->rows - first;
+        uint32_t rows = left < SCORE_BLOCK_ROWS ? left : SCORE_BLOCK_ROWS;
+        size_t place = (size_t)first * model_query_dim(c) + (size_t)h * c->head_dim;
+        model_attend attend = {.queries = probe->queries[l] + place,
+                               .keys = work->keys + (size_t)kv_head * c->head_dim,
+                               .weights = work->weights,
+                               .rows = rows,
+                               .tokens = work->context + (causal ? first + rows : 0),
+                               .head_dim = c->head_dim,
+                               .query_stride = model_query_dim(c),
+                               .kv_stride = model_kv_dim(c),
+                               .visible = work->context + (causal ? first + 1 : 0),
+                               .step = causal};
+        model_attend_block(&attend);
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t i = 0; i < work->context; i++)
+                if (kept[i] == 0) lost += (double)work->weights[(size_t)r * attend.tokens + i];
+    }
     return lost;
 }
 
-/* `attend` describes the queries of one block; K, V and targets are filled in here. exact_out: the
- * block's outputs with exact KV, NULL where they are to be computed. */
-static void score_block(const score_work *work, size_t place, const uint8_t *kept,
-                        const float *exact_out, model_attend attend, score_head *head)
+/* The exact keys of one layer, the context's followed by the rows' own. */
+static void score_load_keys(const model_config *c, const model_probe *probe, uint32_t l,
+                            const score_work *work)
 {
-    attend.weights = work->weights;
-    attend.keys = work->exact_k + place;
-    attend.values = work->exact_v + place;
-    attend.out = work->exact_out;
-    if (exact_out == NULL) model_attend_block(&attend);
-    const float *exact_rows = exact_out != NULL ? exact_out : work->exact_out;
-    if (kept != NULL) head->lost += score_lost(work, kept, attend.rows, attend.tokens);
-    attend.keys = work->variant_k + place;
-    attend.values = work->variant_v + place;
-    attend.out = work->variant_out;
-    attend.kept = kept;
-    attend.kept_tokens = work->context;
-    model_attend_block(&attend);
-    for (uint32_t r = 0; r < attend.rows; r++) {
-        for (uint32_t i = 0; i < attend.head_dim; i++) {
-            double exact = (double)exact_rows[r * attend.query_stride + i];
-            double difference = exact - (double)work->variant_out[r * attend.query_stride + i];
-            head->difference += difference * difference;
-            head->norm += exact * exact;
+    const size_t count = (size_t)work->context * model_kv_dim(c);
+    const size_t own = (size_t)(work->total - work->context) * model_kv_dim(c);
+    model_convert(probe->exact->dtype, probe->exact->k[l], count, work->keys);
+    if (own > 0) memcpy(work->keys + count, probe->own_k[l], own * sizeof(float));
+}
+
+/* |exact - variant| / |exact| of one head over all rows. */
+static double score_error(const model_config *c, uint32_t rows, uint32_t h, const float *exact,
+                          const float *variant)
+{
+    double difference = 0.0, norm = 0.0;
+    for (uint32_t r = 0; r < rows; r++) {
+        const size_t place = (size_t)r * model_query_dim(c) + (size_t)h * c->head_dim;
+        for (uint32_t i = 0; i < c->head_dim; i++) {
+            double is = (double)exact[place + i], apart = is - (double)variant[place + i];
+            difference += apart * apart;
+            norm += is * is;
         }
     }
+    return difference > 0.0 ? sqrt(difference / norm) : 0.0;
 }
 
 /* The errors of one layer's heads; adds the weight that they lost. */
 static void score_layer(const model_config *c, const model_probe *probe, uint32_t l,
                         const score_work *work, double *errors, double *lost)
 {
-    const uint8_t *kept = probe->variant->kept != NULL ? probe->variant->kept[l] : NULL;
-    bool causal = work->total > work->context;
-    for (uint32_t h = 0; h < c->heads; h++) {
-        uint32_t kv_head = h / (c->heads / c->kv_heads);
-        score_head head = {0.0, 0.0, 0.0};
-        for (uint32_t first = 0; first < probe->rows; first += SCORE_BLOCK_ROWS) {
-            uint32_t left = probe->rows - first;
-            uint32_t rows = left < SCORE_BLOCK_ROWS ? left : SCORE_BLOCK_ROWS;
-            size_t place = (size_t)first * model_query_dim(c) + (size_t)h * c->head_dim;
-            model_attend attend = {.queries = probe->queries[l] + place,
-                                   .rows = rows,
-                                   .tokens = work->context + (causal ? first + rows : 0),
-                                   .head_dim = c->head_dim,
-                                   .query_stride = model_query_dim(c),
-                                   .kv_stride = model_kv_dim(c),
-                                   .visible = work->context + (causal ? first + 1 : 0),
-                                   .step = causal ? 1 : 0};
-            const bool known = probe->exact_out != NULL && kept == NULL;
-            score_block(work, (size_t)kv_head * c->head_dim,
-                        kept != NULL ? kept + (size_t)kv_head * work->context : NULL,
-                        known ? probe->exact_out[l] + place : NULL, attend, &head);
-        }
-        errors[h] = head.difference > 0.0 ? sqrt(head.difference / head.norm) : 0.0;
-        *lost += head.lost / probe->rows;
+    const float *exact = work->exact_out;
+    if (probe->exact_out != NULL) {
+        exact = probe->exact_out[l];
+    } else {
+        score_attend(c, probe, probe->exact, l, work, work->exact_out);
     }
+    score_attend(c, probe, probe->variant, l, work, work->variant_out);
+    for (uint32_t h = 0; h < c->heads; h++)
+        errors[h] = score_error(c, probe->rows, h, exact, work->variant_out);
+    if (probe->variant->kept == NULL) return;
+    score_load_keys(c, probe, l, work);
+    for (uint32_t h = 0; h < c->heads; h++)
+        *lost += score_lost(c, probe, l, h, work) / probe->rows;
 }
 
 kvt_status model_probe_attention(const model_config *c, const model_probe *probe,
@@ -202,13 +208,12 @@ kvt_status model_probe_attention(const model_config *c, const model_probe *probe
     kvt_status status = score_make(c, probe, &work);
     for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++) {
         double *errors = head_errors + (size_t)l * c->heads;
-        score_load(c, probe, l, &work);
         score_layer(c, probe, l, &work, errors, &lost);
         for (uint32_t h = 0; h < c->heads; h++)
             error += errors[h];
     }
     if (status == KVT_OK) {
-        free(work.exact_k);
+        free(work.exact_out);
         *result_out = (model_probe_result){error / heads, 1.0 - lost / heads};
     }
     free(own);

@@ -40,6 +40,9 @@ typedef struct quality_row {
     double attention_error, attention_error_high;
     double retained_mass, flip_rate;
     double nmse[2]; /* K, V */
+    /* The same of a passage of the context that is given word for word; stored as a row of the
+     * class's set of recall. */
+    double recall_kl, recall_kl_first, recall_kl_second, recall_top1, recall_nll_delta;
 } quality_row;
 
 /* One variant over the entries of a set, as in quality_curve. */

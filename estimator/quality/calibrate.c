@@ -64,8 +64,8 @@ static kvt_status rows_fill(calibrate_rows *rows, uint32_t first)
         memcpy(&rows->rows[(size_t)e * CALIBRATE_VARIANTS_MAX + first], fresh + (size_t)e * count,
                count * sizeof *fresh);
     if (status == KVT_OK)
-        status =
-            quality_summarise(fresh, entries, count, rows->seed, rows->curves + first, &spread);
+        status = quality_summarise(fresh, NULL, entries, count, rows->seed, rows->curves + first,
+                                   &spread);
     free(fresh);
     return status;
 }

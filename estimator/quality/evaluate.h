@@ -165,6 +165,38 @@ KVT_NODISCARD kvt_status evaluate_entry_run(model_session *session, const evalua
                                             evaluate_result *result_out,
                                             evaluate_token *tokens_out);
 
+/* ---- recall: a passage of the context, word for word ---- */
+
+/* Another continuation of an entry's context, and the exact run of it. */
+typedef struct evaluate_recall {
+    const uint32_t *tokens; /* [count], the caller's: the request, then the passage */
+    uint32_t count;
+    uint32_t scored; /* the last ones of them; at least 2 */
+    float *exact;    /* [scored][vocab] */
+    float *changed;  /* the same, of the last variant */
+    double nll;      /* of the scored tokens from exact KV, nats per token */
+} evaluate_recall;
+
+/* Over the scored tokens. */
+typedef struct evaluate_recall_result {
+    double kl, kl_first, kl_second; /* mean KL(exact || variant), nats; of the two halves */
+    double top1;
+    double nll_delta;
+} evaluate_recall_result;
+
+/* KVT_OK; KVT_E_ARGUMENT (fewer than 2 scored tokens, or none before them; a token outside the
+ * vocabulary); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status evaluate_recall_open(model_session *session, const evaluate_entry *entry,
+                                              const uint32_t *tokens, uint32_t count,
+                                              uint32_t scored, evaluate_recall *recall_out);
+void evaluate_recall_close(evaluate_recall *recall); /* zeroed is allowed */
+
+/* KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status evaluate_recall_run(model_session *session, const evaluate_entry *entry,
+                                             const evaluate_recall *recall,
+                                             const evaluate_variant *variant,
+                                             evaluate_recall_result *result_out);
+
 /* Leaves everything as it is: exact against exact, the noise floor. */
 kvt_status evaluate_exact(void *context, evaluate_kv *kv);
 

@@ -91,6 +91,7 @@ typedef struct quality_exact {
     double nll;     /* nats per token */
     double answers; /* share of questions answered rightly; NAN without questions */
     uint32_t questions;
+    double recall_nll;           /* of the passage, nats per token; NAN without one */
     const evaluate_entry *entry; /* its KV; until the callback returns */
 } quality_exact;
 
@@ -112,7 +113,8 @@ typedef struct quality_request {
     void *context;
 } quality_request;
 
-/* Entries in order, each with all wanted variants; rows do not depend on the number of threads.
+/* Entries in order, each with all wanted variants; rows do not depend on the number of threads. An
+ * entry of which no variant is wanted is not opened.
  * KVT_OK; KVT_E_MEMORY; KVT_E_CORRUPT (a record that does not decode; the message names the
  * variant); KVT_E_ARGUMENT (tokens outside the vocabulary); what a callback gave. */
 KVT_NODISCARD kvt_status quality_measure(const quality_request *request, char *message,
@@ -135,12 +137,18 @@ KVT_NODISCARD kvt_status quality_compare_texts(const tokenizer *tokens, const ui
 
 /* ---- over entries ---- */
 
-/* rows[entry * variant_count + variant] -> curves[variant_count]; intervals are bootstrapped over
- * entries with `seed`. spread_out->nll_nats and ->answers are left alone. KVT_OK or KVT_E_MEMORY.
- */
-KVT_NODISCARD kvt_status quality_summarise(const quality_row *rows, uint32_t entry_count,
-                                           uint32_t variant_count, uint64_t seed,
-                                           quality_curve *curves_out, quality_spread *spread_out);
+/* rows[entry * variant_count + variant] -> curves[variant_count]; intervals are bootstrapped with
+ * `seed` over documents, [entry_count]: entries of one document are drawn together; NULL, and 0 of
+ * an entry: each is a document of its own. spread_out->nll_nats and ->answers are left alone.
+ * KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_summarise(const quality_row *rows, const uint64_t *documents,
+                                           uint32_t entry_count, uint32_t variant_count,
+                                           uint64_t seed, quality_curve *curves_out,
+                                           quality_spread *spread_out);
+
+/* Numbers documents from 0 on, [entry_count]; returns how many there are. */
+uint32_t quality_number_documents(const uint64_t *documents, uint32_t entry_count,
+                                  uint32_t *numbers_out);
 
 /* The entry effect of log KL, [entry_count]; NAN for an entry without rows. KVT_OK or KVT_E_MEMORY.
  */
@@ -223,6 +231,26 @@ const char *quality_metric_name(unsigned metric);
  * NAN where the row does not have what the metric needs. */
 double quality_row_loss(quality_metric metric, const quality_row *row, double exact_answers);
 
+/* What the KV is used for: answers about the context, or its own words again. A passage that is
+ * repeated word for word needs every token of the context, an answer a few of them. */
+typedef enum quality_use {
+    QUALITY_USE_WORSE,   /* either: the worse of both, entry by entry */
+    QUALITY_USE_ANSWERS, /* the continuation alone */
+    QUALITY_USE_RECALL,  /* the passage alone */
+    QUALITY_USES
+} quality_use;
+
+/* "worse", ...; NULL past the last. */
+const char *quality_use_name(unsigned use);
+
+/* The loss of a row's passage: 1 - exp(-KL) by the metric kl, 1 - top-1 by every other one. NAN
+ * where the row has none. */
+double quality_recall_loss(quality_metric metric, const quality_row *row);
+
+/* The loss of a row for that use; a row without a passage is used for answers, whatever is said. */
+double quality_row_loss_used(quality_use use, quality_metric metric, const quality_row *row,
+                             double exact_answers);
+
 typedef struct quality_model {
     model *weights;
     tokenizer *tokens;
@@ -266,6 +294,9 @@ typedef struct quality_profile_options {
     uint32_t answer_tokens; /* 0: no answers are generated */
     uint32_t threads;       /* 0: one per processor */
     quality_metric metric;
+    quality_use use;
+    double seconds; /* after which the measurement stops as if it were cancelled; 0: never */
+    bool finish;    /* nothing is measured: the entries that are whole count as all there are */
     const char *command_line;
     kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
     void *progress_context;
@@ -273,25 +304,29 @@ typedef struct quality_profile_options {
 
 typedef struct quality_set_report {
     char class_name[64];
-    uint32_t entries;
+    uint32_t entries, documents;                  /* that are whole: a row of every variant */
     uint32_t context_tokens, continuation_tokens; /* of the first entry */
     quality_spread spread;
     quality_curve *curves; /* [variant_count] */
     double *sensitivity;   /* [entries], the entry effect */
 } quality_set_report;
 
-/* Classes in their order, then, of two and more, all entries together as class "pooled". */
+/* Classes in their order, each with its passages as class "NAME/recall" where it has some; then, of
+ * two classes and more, all entries together as class "pooled". */
 typedef struct quality_report {
     profile_model model;
     quality_metric metric;
-    quality_set_report sets[QUALITY_CLASSES_MAX + 1];
+    quality_use use;
+    quality_set_report sets[2 * QUALITY_CLASSES_MAX + 2];
     uint32_t set_count;
     uint64_t resumed; /* rows that an earlier run had left */
     double seconds;
 } quality_report;
 
-/* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;
- * what model_open, tokenizer_open, quality_entries_read and quality_measure give. */
+/* Entries of the classes are measured in turn, so that a measurement that stops has about as many
+ * of each. KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED (the report then has what
+ * is there, unless no entry is whole; the database has rows and no curves); KVT_E_READ_ONLY;
+ * KVT_E_DATABASE; what model_open, tokenizer_open, quality_entries_read, quality_measure give. */
 KVT_NODISCARD kvt_status quality_profile_run(kvt_profile *profile,
                                              const quality_profile_options *options,
                                              quality_report *report_out, char *message,

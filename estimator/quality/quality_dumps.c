@@ -330,7 +330,7 @@ static kvt_status dumps_losses(dumps_run *run, quality_dumps_report *report)
     const uint32_t variants = o->variant_count;
     quality_spread spread;
     kvt_status status =
-        quality_summarise(run->rows, o->count, variants, DUMPS_SEED, report->curves, &spread);
+        quality_summarise(run->rows, NULL, o->count, variants, DUMPS_SEED, report->curves, &spread);
     if (status == KVT_OK)
         status = quality_map_make(run->profile, o->name, o->class_name, o->variants, report->curves,
                                   variants, &report->map);
@@ -351,7 +351,8 @@ static kvt_status dumps_losses(dumps_run *run, quality_dumps_report *report)
                          report->curves[i].attention_error_high, &loss, &bound);
         report->mapped[i] = loss < bound;
     }
-    status = quality_summarise(run->rows, o->count, variants, DUMPS_SEED, report->curves, &spread);
+    status =
+        quality_summarise(run->rows, NULL, o->count, variants, DUMPS_SEED, report->curves, &spread);
     for (uint32_t i = 0; i < variants; i++) {
         quality_curve *curve = &report->curves[i];
         /* The interval over entries does not know how far the map itself may be off. */

@@ -403,6 +403,29 @@ double quality_row_loss(quality_metric metric, const quality_row *row, double ex
     return row->answers < exact_answers ? 1.0 - row->answers / exact_answers : 0.0;
 }
 
+const char *quality_use_name(unsigned use)
+{
+    static const char *const names[] = {"worse", "answers", "recall"};
+    return use < QUALITY_USES ? names[use] : NULL;
+}
+
+double quality_recall_loss(quality_metric metric, const quality_row *row)
+{
+    if (metric != QUALITY_KL) return 1.0 - row->recall_top1;
+    if (isnan(row->recall_kl)) return (double)NAN;
+    return row->recall_kl > 0.0 ? 1.0 - exp(-row->recall_kl) : 0.0;
+}
+
+double quality_row_loss_used(quality_use use, quality_metric metric, const quality_row *row,
+                             double exact_answers)
+{
+    const double answers = quality_row_loss(metric, row, exact_answers);
+    const double recall = quality_recall_loss(metric, row);
+    if (use == QUALITY_USE_ANSWERS || isnan(recall)) return answers;
+    if (use == QUALITY_USE_RECALL || isnan(answers)) return recall;
+    return fmax(answers, recall);
+}
+
 /* The last part of a path that says something: without ".bin", and of ".../NAME/model" NAME. */
 static void measured_name(const char *path, char *name, size_t size)
 {

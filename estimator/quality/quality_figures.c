@@ -102,8 +102,12 @@ kvt_status quality_rank_correlation(const double *x, const double *y, uint32_t c
 /* Rows of a set, and columns of numbers taken from them. */
 typedef struct figures_work {
     const quality_row *rows;
+    const uint32_t *documents; /* [entry_count]: of which each entry was cut */
+    uint32_t document_count;
     uint32_t entry_count, variant_count;
     double *values, *others; /* [the larger of the two counts] */
+    uint32_t *at;            /* the document of each of the values */
+    double *sums, *counts;   /* [document_count], of the values */
     double *resampled;       /* [FIGURES_RESAMPLES] */
     uint64_t seed;
 } figures_work;
@@ -120,7 +124,9 @@ static uint32_t figures_take(const figures_work *work, uint32_t variant, size_t 
     for (uint32_t i = 0; i < work->entry_count; i++) {
         const quality_row *row = &work->rows[(size_t)i * work->variant_count + variant];
         double value = figures_member(row, offset);
-        if (row->present && isfinite(value)) work->values[count++] = value;
+        if (!row->present || !isfinite(value)) continue;
+        work->at[count] = work->documents[i];
+        work->values[count++] = value;
     }
     return count;
 }
@@ -139,19 +145,41 @@ static uint64_t figures_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* The middle 95 % of the means of entries drawn with replacement; holds the mean itself. One entry
- * says nothing of others: no number. */
+/* Sums the values by document, and leaves out documents without any. Returns how many have some. */
+static uint32_t figures_group(figures_work *work, uint32_t count)
+{
+    uint32_t used = 0;
+    for (uint32_t d = 0; d < work->document_count; d++)
+        work->sums[d] = work->counts[d] = 0.0;
+    for (uint32_t i = 0; i < count; i++) {
+        work->sums[work->at[i]] += work->values[i];
+        work->counts[work->at[i]] += 1.0;
+    }
+    for (uint32_t d = 0; d < work->document_count; d++) {
+        if (work->counts[d] == 0.0) continue;
+        work->sums[used] = work->sums[d];
+        work->counts[used++] = work->counts[d];
+    }
+    return used;
+}
+
+/* The middle 95 % of the means of documents drawn with replacement, each with all of its entries;
+ * holds the mean itself. One document says nothing of others: no number. */
 static void figures_interval(figures_work *work, uint32_t count, double mean, double *low,
                              double *high)
 {
     uint64_t state = work->seed;
+    const uint32_t documents = figures_group(work, count);
     *low = *high = figures_nan();
-    if (count < 2) return;
+    if (documents < 2) return;
     for (uint32_t i = 0; i < FIGURES_RESAMPLES; i++) {
-        double sum = 0.0;
-        for (uint32_t j = 0; j < count; j++)
-            sum += work->values[(figures_random(&state) >> 32) * count >> 32];
-        work->resampled[i] = sum / count;
+        double sum = 0.0, drawn = 0.0;
+        for (uint32_t j = 0; j < documents; j++) {
+            const uint64_t d = (figures_random(&state) >> 32) * documents >> 32;
+            sum += work->sums[d];
+            drawn += work->counts[d];
+        }
+        work->resampled[i] = sum / drawn;
     }
     qsort(work->resampled, FIGURES_RESAMPLES, sizeof *work->resampled, base_order_doubles);
     *low = fmin(mean, figures_point(work->resampled, FIGURES_RESAMPLES, 0.025));
@@ -165,9 +193,9 @@ static void figures_loss(figures_work *work, uint32_t variant, quality_curve *cu
     curve->loss_low = curve->loss_high = curve->loss_p90 = curve->loss_cv = figures_nan();
     if (count == 0) return;
     figures_interval(work, count, curve->loss_mean, &curve->loss_low, &curve->loss_high);
-    /* A loss is a share: of one entry all that is known of others. */
-    if (count < 2) curve->loss_low = 0.0;
-    if (count < 2) curve->loss_high = 1.0;
+    /* A loss is a share: of one document all that is known of others. */
+    if (isnan(curve->loss_high)) curve->loss_low = 0.0;
+    if (isnan(curve->loss_high)) curve->loss_high = 1.0;
     if (curve->loss_mean > 0.0)
         curve->loss_cv = figures_deviation(work->values, count) / curve->loss_mean;
     curve->loss_p90 = quality_quantile(work->values, count, 0.9);
@@ -270,18 +298,39 @@ static kvt_status figures_over_variants(figures_work *work, const quality_curve 
     return quality_rank_correlation(work->values, work->others, count, &spread->spearman_variants);
 }
 
-kvt_status quality_summarise(const quality_row *rows, uint32_t entry_count, uint32_t variant_count,
-                             uint64_t seed, quality_curve *curves_out, quality_spread *spread_out)
+uint32_t quality_number_documents(const uint64_t *documents, uint32_t entry_count,
+                                  uint32_t *numbers_out)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < entry_count; i++) {
+        uint32_t before = i;
+        if (documents != NULL && documents[i] != 0)
+            for (before = 0; before < i && documents[before] != documents[i];)
+                before++;
+        numbers_out[i] = before < i ? numbers_out[before] : count++;
+    }
+    return count;
+}
+
+kvt_status quality_summarise(const quality_row *rows, const uint64_t *documents,
+                             uint32_t entry_count, uint32_t variant_count, uint64_t seed,
+                             quality_curve *curves_out, quality_spread *spread_out)
 {
     figures_work work = {
         .rows = rows, .entry_count = entry_count, .variant_count = variant_count, .seed = seed};
-    size_t most = entry_count > variant_count ? entry_count : variant_count;
+    size_t most = (entry_count > variant_count ? entry_count : variant_count) + 1u;
     kvt_status status = KVT_E_MEMORY;
-    work.values = malloc((2 * most + FIGURES_RESAMPLES) * sizeof *work.values);
+    work.values = malloc((4 * most + FIGURES_RESAMPLES) * sizeof *work.values);
     double *effects = malloc(((size_t)entry_count + 1) * sizeof *effects);
-    if (work.values == NULL || effects == NULL) goto out;
+    uint32_t *numbers = malloc(2 * most * sizeof *numbers);
+    if (work.values == NULL || effects == NULL || numbers == NULL) goto out;
     work.others = work.values + most;
-    work.resampled = work.others + most;
+    work.sums = work.others + most;
+    work.counts = work.sums + most;
+    work.resampled = work.counts + most;
+    work.at = numbers + most;
+    work.documents = numbers;
+    work.document_count = quality_number_documents(documents, entry_count, numbers);
     status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < variant_count; i++)
         status = figures_curve(&work, i, &curves_out[i]);
@@ -291,6 +340,7 @@ kvt_status quality_summarise(const quality_row *rows, uint32_t entry_count, uint
 out:
     free(work.values);
     free(effects);
+    free(numbers);
     return status;
 }
 

@@ -34,6 +34,7 @@ typedef struct measure_worker {
     quality_round_trip round_trip; /* as long as the present entry's context */
     const quality_variant *variant;
     evaluate_token *tokens; /* [continuation_tokens] */
+    evaluate_recall recall; /* of the present entry; tokens NULL: it has none */
     quality_answers answers;
 } measure_worker;
 
@@ -98,6 +99,24 @@ static void measure_halves(const evaluate_token *tokens, uint32_t count, quality
     }
 }
 
+static kvt_status measure_recall(measure_worker *worker, const evaluate_entry *judged,
+                                 const evaluate_variant *variant, quality_row *row)
+{
+    evaluate_recall_result result;
+    row->recall_kl = row->recall_kl_first = row->recall_kl_second = (double)NAN;
+    row->recall_top1 = row->recall_nll_delta = (double)NAN;
+    if (worker->recall.tokens == NULL) return KVT_OK;
+    kvt_status status =
+        evaluate_recall_run(worker->session, judged, &worker->recall, variant, &result);
+    if (status != KVT_OK) return status;
+    row->recall_kl = result.kl;
+    row->recall_kl_first = result.kl_first;
+    row->recall_kl_second = result.kl_second;
+    row->recall_top1 = result.top1;
+    row->recall_nll_delta = result.nll_delta;
+    return KVT_OK;
+}
+
 static kvt_status measure_variant(measure_worker *worker, const evaluate_entry *judged,
                                   const quality_entry *entry, quality_row *row)
 {
@@ -109,6 +128,7 @@ static kvt_status measure_variant(measure_worker *worker, const evaluate_entry *
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     if (status != KVT_OK) return status;
     status = evaluate_variant_run(worker->session, judged, &variant, &result, worker->tokens);
+    if (status == KVT_OK) status = measure_recall(worker, judged, &variant, row);
     if (status == KVT_OK)
         status = quality_answers_compare(&worker->answers, &variant, &row->rouge_l, &row->f1);
     evaluate_variant_close(&variant);
@@ -181,6 +201,8 @@ static kvt_status measure_report_exact(measure_worker *worker, uint32_t index,
     quality_exact exact = {.nll = judged->nll,
                            .answers = measure_answered(entry, worker->tokens),
                            .questions = entry->question_count,
+                           .recall_nll =
+                               worker->recall.tokens != NULL ? worker->recall.nll : (double)NAN,
                            .entry = judged};
     (void)pthread_mutex_lock(&run->lock);
     kvt_status status = q->opened(q->context, index, &exact);
@@ -225,15 +247,28 @@ static kvt_status measure_size(measure_worker *worker, const quality_entry *entr
     return quality_round_trip_open(&layout, &worker->round_trip);
 }
 
+/* Whether any variant of the entry is still to be measured; else its exact run is not needed. */
+static bool measure_is_open(measure_run *run, uint32_t index)
+{
+    if (run->request->wanted == NULL) return true;
+    for (uint32_t i = 0; i < run->request->variant_count; i++)
+        if (measure_is_wanted(run, index, i)) return true;
+    return false;
+}
+
 static kvt_status measure_entry(measure_worker *worker, uint32_t index)
 {
     const quality_request *q = worker->run->request;
     const quality_entry *entry = &q->entries[index];
     evaluate_entry *judged = NULL;
+    if (!measure_is_open(worker->run, index)) return KVT_OK;
     kvt_status status = measure_size(worker, entry);
     if (status == KVT_OK)
         status = evaluate_entry_open(worker->session, entry->tokens, entry->context_tokens,
                                      entry->continuation_tokens, &judged);
+    if (status == KVT_OK && entry->recall != NULL)
+        status = evaluate_recall_open(worker->session, judged, entry->recall, entry->recall_tokens,
+                                      entry->recall_scored, &worker->recall);
     if (status == KVT_OK) status = measure_report_exact(worker, index, judged);
     if (status == KVT_OK) {
         status = quality_answers_open(worker->session, judged, entry, q->tokenizer,
@@ -241,6 +276,7 @@ static kvt_status measure_entry(measure_worker *worker, uint32_t index)
         if (status == KVT_OK) status = measure_variants(worker, index, judged);
         quality_answers_close(&worker->answers);
     }
+    evaluate_recall_close(&worker->recall);
     evaluate_entry_close(judged);
     return status;
 }

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_profile.c - a measurement with a model, into a profile. Rows of all classes lie behind
- * each other, so that the pooled set is the same rows once more. Thread rule: callbacks come from
- * measuring threads, one at a time.
+ * each other, so that the pooled set is the same rows once more. Entries are measured in turns of
+ * the classes, so that a measurement that is stopped has about as many of each.
+ *
+ * An entry that is whole is not run again when a stopped measurement goes on: what its exact run
+ * gave is a row of its own, under a variant that no record has (QUALITY_EXACT_KEY).
+ *
+ * Thread rule: callbacks come from measuring threads, one at a time.
  */
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
@@ -20,12 +25,16 @@ enum { PROFILE_QUALITY_SEED = 1 };
 
 #define QUALITY_METHOD "continuation"
 #define QUALITY_POOLED "pooled"
+#define QUALITY_RECALL "/recall" /* behind the name of a class: its passages */
+
+/* The row of the exact run: nll_delta is the likelihood itself. */
+static const kvt_variant QUALITY_EXACT_KEY = {KVT_CODEC_RAW, QUALITY_MERGED_MODE, 0};
 
 /* One class at work, and where its rows lie. */
 typedef struct run_class {
     quality_entries entries;
-    uint32_t first; /* of all entries */
-    int64_t set;
+    uint32_t first;          /* of all entries */
+    int64_t set, recall_set; /* 0: no entry has a passage */
 } run_class;
 
 typedef struct profile_quality_run {
@@ -34,18 +43,36 @@ typedef struct profile_quality_run {
     quality_report *report;
     char *message;
     size_t message_size;
+    double started; /* seconds of the clock */
     quality_model measured;
     int64_t model, run;
     run_class classes[QUALITY_CLASSES_MAX];
     uint32_t entry_count;
     quality_row *rows;    /* [entry_count][variant_count] */
-    quality_exact *exact; /* [entry_count] */
+    quality_exact *exact; /* [entry_count]; nll 0: not known */
     /* While measuring. */
+    quality_entry *turns; /* [entry_count], in the order of measuring */
+    uint32_t *numbers;    /* [entry_count]: of a turn, the entry's place among all */
     const run_class *at;
-    uint64_t done; /* rows */
+    bool of_recall; /* rows that are read belong to passages */
+    uint64_t done;  /* rows */
 } profile_quality_run;
 
 /* ---- what is measured ---- */
+
+/* Entries of the classes in turn. */
+static void run_take_turns(profile_quality_run *run)
+{
+    uint32_t count = 0;
+    for (uint32_t turn = 0; count < run->entry_count; turn++) {
+        for (uint32_t i = 0; i < run->options->class_count; i++) {
+            const run_class *at = &run->classes[i];
+            if (turn >= at->entries.count) continue;
+            run->numbers[count] = at->first + turn;
+            run->turns[count++] = at->entries.entries[turn];
+        }
+    }
+}
 
 static kvt_status run_read_texts(profile_quality_run *run)
 {
@@ -69,7 +96,12 @@ static kvt_status run_read_texts(profile_quality_run *run)
     if (status != KVT_OK) return status;
     run->rows = calloc((size_t)run->entry_count * o->variant_count, sizeof *run->rows);
     run->exact = calloc(run->entry_count, sizeof *run->exact);
-    return run->rows != NULL && run->exact != NULL ? KVT_OK : KVT_E_MEMORY;
+    run->turns = calloc(run->entry_count, sizeof *run->turns);
+    run->numbers = calloc(run->entry_count, sizeof *run->numbers);
+    if (run->rows == NULL || run->exact == NULL || run->turns == NULL || run->numbers == NULL)
+        return KVT_E_MEMORY;
+    run_take_turns(run);
+    return KVT_OK;
 }
 
 static kvt_status run_check(const quality_profile_options *o, char *message, size_t message_size)
@@ -81,16 +113,33 @@ static kvt_status run_check(const quality_profile_options *o, char *message, siz
     if (o->contexts < 1 || o->context_tokens < 1 || o->continuation_tokens < 4)
         wrong = "at least one entry of 1 + 4 tokens";
     if (o->metric >= QUALITY_METRICS) wrong = "a metric";
+    if (o->use >= QUALITY_USES) wrong = "a use";
     if ((o->metric == QUALITY_ROUGE_L || o->metric == QUALITY_F1) && o->answer_tokens == 0)
         wrong = "answers to compare";
     for (uint32_t i = 0; wrong == NULL && i < o->class_count; i++) {
         size_t length = strlen(o->classes[i].name);
-        if (length < 1 || length > 63 || strcmp(o->classes[i].name, QUALITY_POOLED) == 0)
-            wrong = "names of classes of 1 to 63 bytes, none of them 'pooled'";
+        if (length < 1 || length > 63 - strlen(QUALITY_RECALL) ||
+            strcmp(o->classes[i].name, QUALITY_POOLED) == 0)
+            wrong = "names of classes of 1 to 56 bytes, none of them 'pooled'";
     }
     if (wrong == NULL) return KVT_OK;
     (void)snprintf(message, message_size, "a measurement of quality takes %s", wrong);
     return KVT_E_ARGUMENT;
+}
+
+/* The class that an entry of all belongs to. */
+static const run_class *run_class_of(const profile_quality_run *run, uint32_t number)
+{
+    uint32_t i = 0;
+    while (i + 1 < run->options->class_count && number >= run->classes[i + 1].first)
+        i++;
+    return &run->classes[i];
+}
+
+static const quality_entry *run_entry(const profile_quality_run *run, uint32_t number)
+{
+    const run_class *at = run_class_of(run, number);
+    return &at->entries.entries[number - at->first];
 }
 
 /* ---- sets in the database ---- */
@@ -101,11 +150,12 @@ static char *run_settings(const profile_quality_run *run, uint64_t digest, uint3
     const quality_profile_options *o = run->options;
     char text[24];
     (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
-    json_t *root = json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:i}", "texts", text, "entries",
-                             (json_int_t)entries, "context_tokens", (json_int_t)o->context_tokens,
-                             "continuation_tokens", (json_int_t)o->continuation_tokens,
-                             "answer_tokens", (json_int_t)o->answer_tokens, "metric",
-                             quality_metric_name(o->metric), "seed", PROFILE_QUALITY_SEED);
+    json_t *root =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:i}", "texts", text, "entries",
+                  (json_int_t)entries, "context_tokens", (json_int_t)o->context_tokens,
+                  "continuation_tokens", (json_int_t)o->continuation_tokens, "answer_tokens",
+                  (json_int_t)o->answer_tokens, "metric", quality_metric_name(o->metric), "use",
+                  quality_use_name(o->use), "seed", PROFILE_QUALITY_SEED);
     char *settings = root != NULL ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(root);
     return settings;
@@ -138,173 +188,397 @@ static kvt_status run_open_set(profile_quality_run *run, const char *class_name,
     return status;
 }
 
+static bool run_same_variant(kvt_variant a, kvt_variant b)
+{
+    return a.codec == b.codec && a.mode == b.mode && a.rate == b.rate;
+}
+
+/* Of a row that is read of the set of passages; the row of answers is read after it. */
+static void run_take_recall(quality_row *to, const quality_row *from)
+{
+    to->recall_kl = from->kl;
+    to->recall_kl_first = from->kl_first;
+    to->recall_kl_second = from->kl_second;
+    to->recall_top1 = from->top1;
+    to->recall_nll_delta = from->nll_delta;
+}
+
+static void run_take_answers(quality_row *to, const quality_row *from)
+{
+    const quality_row passage = *to;
+    *to = *from;
+    to->recall_kl = passage.recall_kl;
+    to->recall_kl_first = passage.recall_kl_first;
+    to->recall_kl_second = passage.recall_kl_second;
+    to->recall_top1 = passage.recall_top1;
+    to->recall_nll_delta = passage.recall_nll_delta;
+}
+
 /* Takes over a row that an earlier run has left. */
 static void run_take_row(void *context, uint32_t entry, kvt_variant variant, const quality_row *row)
 {
     profile_quality_run *run = context;
     const quality_profile_options *o = run->options;
     if (entry >= run->at->entries.count) return;
+    const uint32_t number = run->at->first + entry;
+    if (run_same_variant(variant, QUALITY_EXACT_KEY)) {
+        quality_exact *exact = &run->exact[number];
+        if (run->of_recall) exact->recall_nll = row->nll_delta;
+        if (run->of_recall) return;
+        exact->nll = row->nll_delta;
+        exact->answers = row->answers;
+        exact->questions = run->at->entries.entries[entry].question_count;
+        return;
+    }
     for (uint32_t i = 0; i < o->variant_count; i++) {
-        kvt_variant key = quality_variant_key(&o->variants[i]);
-        if (key.codec != variant.codec || key.mode != variant.mode || key.rate != variant.rate)
+        quality_row *to = &run->rows[(size_t)number * o->variant_count + i];
+        if (!run_same_variant(quality_variant_key(&o->variants[i]), variant)) continue;
+        if (run->of_recall) {
+            run_take_recall(to, row);
             continue;
-        run->rows[(size_t)(run->at->first + entry) * o->variant_count + i] = *row;
+        }
+        run_take_answers(to, row);
         run->report->resumed++;
     }
+}
+
+static bool run_has_passages(const run_class *at)
+{
+    for (uint32_t i = 0; i < at->entries.count; i++)
+        if (at->entries.entries[i].recall != NULL) return true;
+    return false;
+}
+
+static kvt_status run_open_class(profile_quality_run *run, run_class *at, const char *name)
+{
+    char passages[64];
+    const quality_entries *entries = &at->entries;
+    kvt_status status =
+        run_open_set(run, name, entries->digest, entries->entries, entries->count, &at->set);
+    run->at = at;
+    run->of_recall = true;
+    (void)snprintf(passages, sizeof passages, "%s" QUALITY_RECALL, name);
+    if (status == KVT_OK && run_has_passages(at)) {
+        status = run_open_set(run, passages, entries->digest, entries->entries, entries->count,
+                              &at->recall_set);
+        if (status == KVT_OK)
+            status = profile_entries_read(run->profile, at->recall_set, run_take_row, run);
+    }
+    run->of_recall = false;
+    if (status == KVT_OK) status = profile_entries_read(run->profile, at->set, run_take_row, run);
+    return status;
 }
 
 static kvt_status run_open_sets(profile_quality_run *run)
 {
     const quality_profile_options *o = run->options;
     kvt_status status = profile_model_put(run->profile, &run->report->model, &run->model);
-    for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
-        run_class *at = &run->classes[i];
-        run->at = at;
-        status = run_open_set(run, o->classes[i].name, at->entries.digest, at->entries.entries,
-                              at->entries.count, &at->set);
-        if (status == KVT_OK)
-            status = profile_entries_read(run->profile, at->set, run_take_row, run);
-    }
+    for (size_t i = 0; i < (size_t)run->entry_count * o->variant_count; i++)
+        run_take_recall(&run->rows[i], &(quality_row){.kl = (double)NAN,
+                                                      .kl_first = (double)NAN,
+                                                      .kl_second = (double)NAN,
+                                                      .top1 = (double)NAN,
+                                                      .nll_delta = (double)NAN});
+    for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++)
+        status = run_open_class(run, &run->classes[i], o->classes[i].name);
     run->done = run->report->resumed;
     return status;
 }
 
 /* ---- measuring ---- */
 
-static bool run_wanted(void *context, uint32_t entry, uint32_t variant)
+static bool run_wanted(void *context, uint32_t turn, uint32_t variant)
 {
     const profile_quality_run *run = context;
-    size_t row = (size_t)(run->at->first + entry) * run->options->variant_count + variant;
+    size_t row = (size_t)run->numbers[turn] * run->options->variant_count + variant;
     return !run->rows[row].present;
 }
 
-static bool run_progress(const profile_quality_run *run)
+/* False when the caller, or the time that it gave, says stop. */
+static bool run_progress(const profile_quality_run *run, uint32_t turn)
 {
     const quality_profile_options *o = run->options;
+    const run_class *at = run_class_of(run, run->numbers[turn]);
     double all = (double)run->entry_count * o->variant_count;
+    if (o->seconds > 0.0 && base_clock_seconds() - run->started >= o->seconds) return false;
     if (o->progress == NULL) return true;
     return o->progress(o->progress_context, (double)run->done / all,
-                       o->classes[run->at - run->classes].name);
+                       o->classes[at - run->classes].name);
 }
 
-static kvt_status run_opened(void *context, uint32_t entry, const quality_exact *exact)
+static quality_row run_exact_row(double nll, double answers)
+{
+    const double nan = (double)NAN;
+    return (quality_row){.present = true,
+                         .bits_per_element = 16.0,
+                         .physical_bits_per_element = nan,
+                         .loss = 0.0,
+                         .kl = 0.0,
+                         .kl_first = nan,
+                         .kl_second = nan,
+                         .top1 = 1.0,
+                         .nll_delta = nll,
+                         .rouge_l = nan,
+                         .f1 = nan,
+                         .answers = answers,
+                         .attention_error = nan,
+                         .attention_error_high = nan,
+                         .retained_mass = nan,
+                         .flip_rate = nan};
+}
+
+static kvt_status run_opened(void *context, uint32_t turn, const quality_exact *exact)
 {
     profile_quality_run *run = context;
-    run->exact[run->at->first + entry] = *exact;
-    run->exact[run->at->first + entry].entry = NULL;
-    return run_progress(run) ? KVT_OK : KVT_E_CANCELLED;
+    const uint32_t number = run->numbers[turn];
+    const run_class *at = run_class_of(run, number);
+    quality_exact *to = &run->exact[number];
+    *to = *exact;
+    to->entry = NULL;
+    quality_row row = run_exact_row(exact->nll, exact->answers);
+    kvt_status status =
+        profile_entry_insert(run->profile, at->set, number - at->first, QUALITY_EXACT_KEY, &row);
+    row = run_exact_row(exact->recall_nll, (double)NAN);
+    if (status == KVT_OK && run_entry(run, number)->recall != NULL)
+        status = profile_entry_insert(run->profile, at->recall_set, number - at->first,
+                                      QUALITY_EXACT_KEY, &row);
+    if (status != KVT_OK) return status;
+    return run_progress(run, turn) ? KVT_OK : KVT_E_CANCELLED;
 }
 
-static kvt_status run_done(void *context, uint32_t entry, uint32_t variant, const quality_row *row)
+/* What a row says of its passage, as a row of its own. */
+static quality_row run_recall_row(quality_metric metric, const quality_row *row)
+{
+    quality_row passage = run_exact_row(row->recall_nll_delta, (double)NAN);
+    passage.present = row->present && isfinite(row->recall_kl);
+    passage.bits_per_element = row->bits_per_element;
+    passage.physical_bits_per_element = row->physical_bits_per_element;
+    passage.loss = quality_recall_loss(metric, row);
+    passage.kl = row->recall_kl;
+    passage.kl_first = row->recall_kl_first;
+    passage.kl_second = row->recall_kl_second;
+    passage.top1 = row->recall_top1;
+    passage.nmse[0] = passage.nmse[1] = (double)NAN;
+    return passage;
+}
+
+/* The row of the passage goes first: a row of answers says that both are there. */
+static kvt_status run_done(void *context, uint32_t turn, uint32_t variant, const quality_row *row)
 {
     profile_quality_run *run = context;
     const quality_profile_options *o = run->options;
-    uint32_t index = run->at->first + entry;
-    quality_row *to = &run->rows[(size_t)index * o->variant_count + variant];
+    const uint32_t number = run->numbers[turn];
+    const run_class *at = run_class_of(run, number);
+    const kvt_variant key = quality_variant_key(&o->variants[variant]);
+    quality_row *to = &run->rows[(size_t)number * o->variant_count + variant];
+    kvt_status status = KVT_OK;
     *to = *row;
-    to->loss = quality_row_loss(o->metric, row, run->exact[index].answers);
-    kvt_status status = profile_entry_insert(run->profile, run->at->set, entry,
-                                             quality_variant_key(&o->variants[variant]), to);
+    to->loss = quality_row_loss_used(o->use, o->metric, row, run->exact[number].answers);
+    const quality_row passage = run_recall_row(o->metric, to);
+    if (passage.present)
+        status =
+            profile_entry_insert(run->profile, at->recall_set, number - at->first, key, &passage);
+    if (status == KVT_OK)
+        status = profile_entry_insert(run->profile, at->set, number - at->first, key, to);
     run->done++;
-    if (status == KVT_OK && !run_progress(run)) status = KVT_E_CANCELLED;
+    if (status == KVT_OK && !run_progress(run, turn)) status = KVT_E_CANCELLED;
     return status;
 }
 
 static kvt_status run_measure(profile_quality_run *run)
 {
     const quality_profile_options *o = run->options;
-    kvt_status status = KVT_OK;
-    for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
-        run->at = &run->classes[i];
-        const quality_request request = {.model = run->measured.weights,
-                                         .tokenizer = run->measured.tokens,
-                                         .entries = run->at->entries.entries,
-                                         .entry_count = run->at->entries.count,
-                                         .variants = o->variants,
-                                         .variant_count = o->variant_count,
-                                         .threads = o->threads,
-                                         .answer_tokens = o->answer_tokens,
-                                         .wanted = run_wanted,
-                                         .opened = run_opened,
-                                         .done = run_done,
-                                         .context = run};
-        status = quality_measure(&request, run->message, run->message_size);
-    }
-    return status;
+    const quality_request request = {.model = run->measured.weights,
+                                     .tokenizer = run->measured.tokens,
+                                     .entries = run->turns,
+                                     .entry_count = run->entry_count,
+                                     .variants = o->variants,
+                                     .variant_count = o->variant_count,
+                                     .threads = o->threads,
+                                     .answer_tokens = o->answer_tokens,
+                                     .wanted = run_wanted,
+                                     .opened = run_opened,
+                                     .done = run_done,
+                                     .context = run};
+    if (o->finish) return KVT_OK;
+    return quality_measure(&request, run->message, run->message_size);
 }
 
 /* ---- curves ---- */
 
-static void run_exact_means(const quality_exact *exact, uint32_t count, quality_spread *spread)
+/* Entries that are whole, as what is summarised is made of. */
+typedef struct run_whole {
+    quality_row *rows;   /* [count][variant_count] */
+    uint64_t *documents; /* [count] */
+    uint32_t count;
+    double nll, right, questions;
+} run_whole;
+
+static void run_whole_free(run_whole *whole)
 {
-    double nll = 0.0, right = 0.0, questions = 0.0;
-    for (uint32_t i = 0; i < count; i++) {
-        nll += exact[i].nll / count;
-        if (exact[i].questions == 0) continue;
-        right += exact[i].answers * exact[i].questions;
-        questions += exact[i].questions;
-    }
-    spread->nll_nats = nll;
-    spread->answers = questions > 0.0 ? right / questions : (double)NAN;
+    free(whole->rows);
+    free(whole->documents);
 }
 
-/* One set of the report from its rows, and into the database. */
-static kvt_status run_report_set(profile_quality_run *run, const char *class_name, int64_t set,
-                                 const quality_entry *entry, uint32_t first, uint32_t count)
+/* Rows that an entry can have: a variant that does not take the layout has none in any. */
+static uint32_t run_count_rows(const profile_quality_run *run, uint32_t number)
+{
+    const uint32_t variants = run->options->variant_count;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < variants; i++)
+        count += run->rows[(size_t)number * variants + i].present;
+    return count;
+}
+
+static kvt_status run_gather(const profile_quality_run *run, uint32_t first, uint32_t count,
+                             bool recall, run_whole *whole)
+{
+    const quality_profile_options *o = run->options;
+    uint32_t most = 0;
+    *whole = (run_whole){.rows = calloc((size_t)count * o->variant_count, sizeof *whole->rows),
+                         .documents = calloc(count, sizeof *whole->documents)};
+    if (whole->rows == NULL || whole->documents == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < run->entry_count; i++) {
+        const uint32_t present = run_count_rows(run, i);
+        if (present > most) most = present;
+    }
+    for (uint32_t i = first; i < first + count; i++) {
+        const quality_entry *entry = run_entry(run, i);
+        const quality_exact *exact = &run->exact[i];
+        if (most == 0 || run_count_rows(run, i) < most) continue;
+        if (recall && entry->recall == NULL) continue;
+        for (uint32_t v = 0; v < o->variant_count; v++) {
+            const quality_row *row = &run->rows[(size_t)i * o->variant_count + v];
+            whole->rows[(size_t)whole->count * o->variant_count + v] =
+                recall ? run_recall_row(o->metric, row) : *row;
+        }
+        whole->nll += recall ? exact->recall_nll : exact->nll;
+        if (!recall && exact->questions > 0) {
+            whole->right += exact->answers * exact->questions;
+            whole->questions += exact->questions;
+        }
+        /* An entry without a document is one of its own. */
+        whole->documents[whole->count++] = entry->document != 0 ? entry->document : i + 1u;
+    }
+    return KVT_OK;
+}
+
+/* One set of the report from its rows. */
+static kvt_status run_summarise_set(profile_quality_run *run, const char *class_name,
+                                    uint32_t first, uint32_t count, bool recall)
 {
     const quality_profile_options *o = run->options;
     quality_set_report *report = &run->report->sets[run->report->set_count++];
-    const quality_row *rows = run->rows + (size_t)first * o->variant_count;
+    const quality_entry *entry = run_entry(run, first);
+    run_whole whole;
+    kvt_status status = run_gather(run, first, count, recall, &whole);
     (void)snprintf(report->class_name, sizeof report->class_name, "%s", class_name);
-    report->entries = count;
+    report->entries = whole.count;
     report->context_tokens = entry->context_tokens;
-    report->continuation_tokens = entry->continuation_tokens;
+    report->continuation_tokens = recall ? entry->recall_tokens : entry->continuation_tokens;
     report->curves = calloc(o->variant_count, sizeof *report->curves);
-    report->sensitivity = calloc(count, sizeof *report->sensitivity);
-    if (report->curves == NULL || report->sensitivity == NULL) return KVT_E_MEMORY;
-    run_exact_means(run->exact + first, count, &report->spread);
-    kvt_status status = quality_summarise(rows, count, o->variant_count, PROFILE_QUALITY_SEED,
-                                          report->curves, &report->spread);
+    report->sensitivity = calloc((size_t)whole.count + 1, sizeof *report->sensitivity);
+    uint32_t *numbers = calloc((size_t)whole.count + 1, sizeof *numbers);
+    if (report->curves == NULL || report->sensitivity == NULL || numbers == NULL)
+        status = KVT_E_MEMORY;
+    if (status == KVT_OK) {
+        report->documents = quality_number_documents(whole.documents, whole.count, numbers);
+        report->spread.nll_nats = whole.nll / whole.count;
+        report->spread.answers =
+            whole.questions > 0.0 ? whole.right / whole.questions : (double)NAN;
+        status = quality_summarise(whole.rows, whole.documents, whole.count, o->variant_count,
+                                   PROFILE_QUALITY_SEED, report->curves, &report->spread);
+    }
     if (status == KVT_OK)
-        status = quality_sensitivity(rows, count, o->variant_count, report->sensitivity,
+        status = quality_sensitivity(whole.rows, whole.count, o->variant_count, report->sensitivity,
                                      &report->spread);
+    run_whole_free(&whole);
+    free(numbers);
+    return status;
+}
+
+static kvt_status run_store_set(profile_quality_run *run, const quality_set_report *report,
+                                int64_t set)
+{
+    const quality_profile_options *o = run->options;
+    kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < o->variant_count; i++) {
         const quality_curve *curve = &report->curves[i];
         if (curve->entries == 0 || !isfinite(curve->loss_mean)) continue;
         status = profile_curve_insert(run->profile, set, quality_variant_key(&o->variants[i]),
                                       o->variants[i].name, quality_metric_name(o->metric), curve);
     }
-    if (status == KVT_OK) status = profile_set_finish(run->profile, set, &report->spread);
-    return status;
+    return status == KVT_OK ? profile_set_finish(run->profile, set, &report->spread) : status;
 }
 
-static kvt_status run_report_pooled(profile_quality_run *run)
+/* A set of the report, and into the database where it is to be stored. */
+static kvt_status run_report_set(profile_quality_run *run, const char *class_name, int64_t set,
+                                 uint32_t first, uint32_t count, bool recall, bool store)
+{
+    kvt_status status = run_summarise_set(run, class_name, first, count, recall);
+    if (status != KVT_OK || !store) return status;
+    return run_store_set(run, &run->report->sets[run->report->set_count - 1], set);
+}
+
+static kvt_status run_report_pooled(profile_quality_run *run, bool store)
 {
     const uint32_t class_count = run->options->class_count;
-    const quality_entry *first = run->classes[0].entries.entries;
     uint64_t digests[QUALITY_CLASSES_MAX];
     int64_t set = 0;
+    kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < class_count; i++)
         digests[i] = run->classes[i].entries.digest;
-    kvt_status status =
-        run_open_set(run, QUALITY_POOLED, checksum_of(digests, class_count * sizeof *digests),
-                     first, run->entry_count, &set);
+    if (store)
+        status =
+            run_open_set(run, QUALITY_POOLED, checksum_of(digests, class_count * sizeof *digests),
+                         run_entry(run, 0), run->entry_count, &set);
     if (status != KVT_OK) return status;
-    return run_report_set(run, QUALITY_POOLED, set, first, 0, run->entry_count);
+    return run_report_set(run, QUALITY_POOLED, set, 0, run->entry_count, false, store);
 }
 
-static kvt_status run_report(profile_quality_run *run)
+/* store: the curves go into the database, and the run is complete. */
+static kvt_status run_report(profile_quality_run *run, bool store)
 {
     const quality_profile_options *o = run->options;
+    char passages[64];
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
         const run_class *at = &run->classes[i];
-        status = run_report_set(run, o->classes[i].name, at->set, at->entries.entries, at->first,
-                                at->entries.count);
+        const uint32_t count = at->entries.count;
+        status = run_report_set(run, o->classes[i].name, at->set, at->first, count, false, store);
+        (void)snprintf(passages, sizeof passages, "%s" QUALITY_RECALL, o->classes[i].name);
+        if (status == KVT_OK && at->recall_set != 0)
+            status = run_report_set(run, passages, at->recall_set, at->first, count, true, store);
     }
-    if (status == KVT_OK && o->class_count > 1) status = run_report_pooled(run);
-    if (status == KVT_OK) status = profile_run_complete(run->profile, run->run);
+    if (status == KVT_OK && o->class_count > 1) status = run_report_pooled(run, store);
+    if (status == KVT_OK && store) status = profile_run_complete(run->profile, run->run);
     return status;
+}
+
+/* Whether every class has an entry that is whole. */
+static bool run_has_whole(const profile_quality_run *run)
+{
+    for (uint32_t i = 0; i < run->options->class_count; i++) {
+        const run_class *at = &run->classes[i];
+        run_whole whole;
+        kvt_status status = run_gather(run, at->first, at->entries.count, false, &whole);
+        run_whole_free(&whole);
+        if (status != KVT_OK || whole.count == 0) return false;
+    }
+    return true;
+}
+
+/* After the measuring: curves of all, or of what a stopped measurement has. */
+static kvt_status run_conclude(profile_quality_run *run, kvt_status status)
+{
+    if (status != KVT_OK && status != KVT_E_CANCELLED) return status;
+    if (!run_has_whole(run)) {
+        if (status == KVT_E_CANCELLED) return status;
+        (void)snprintf(run->message, run->message_size, "no entry of some class is whole yet");
+        return KVT_E_ARGUMENT;
+    }
+    kvt_status reported = run_report(run, status == KVT_OK);
+    return status == KVT_OK ? reported : status;
 }
 
 kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_options *options,
@@ -314,9 +588,9 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
                                .options = options,
                                .report = report_out,
                                .message = message,
-                               .message_size = message_size};
-    double start = base_clock_seconds();
-    *report_out = (quality_report){.metric = options->metric};
+                               .message_size = message_size,
+                               .started = base_clock_seconds()};
+    *report_out = (quality_report){.metric = options->metric, .use = options->use};
     message[0] = '\0';
     kvt_status status = run_check(options, message, message_size);
     if (status == KVT_OK)
@@ -325,20 +599,21 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
     report_out->model = run.measured.facts;
     if (status == KVT_OK) status = run_read_texts(&run);
     if (status == KVT_OK) status = run_open_sets(&run);
-    if (status == KVT_OK) status = run_measure(&run);
-    if (status == KVT_OK) status = run_report(&run);
-    report_out->seconds = base_clock_seconds() - start;
+    if (status == KVT_OK) status = run_conclude(&run, run_measure(&run));
+    report_out->seconds = base_clock_seconds() - run.started;
     for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
         quality_entries_free(&run.classes[i].entries);
     free(run.rows);
     free(run.exact);
+    free(run.turns);
+    free(run.numbers);
     quality_model_close(&run.measured);
     return status;
 }
 
 void quality_report_free(quality_report *report)
 {
-    for (uint32_t i = 0; i < QUALITY_CLASSES_MAX + 1; i++) {
+    for (uint32_t i = 0; i < report->set_count; i++) {
         free(report->sets[i].curves);
         free(report->sets[i].sensitivity);
     }

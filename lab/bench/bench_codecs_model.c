@@ -209,7 +209,7 @@ static kvt_status model_measure(model_run *run, char *message, size_t message_si
                                      .context = run};
     kvt_status status = quality_measure(&request, message, message_size);
     if (status == KVT_OK)
-        status = quality_summarise(run->rows, run->entries.count, run->columns, MODEL_SEED,
+        status = quality_summarise(run->rows, NULL, run->entries.count, run->columns, MODEL_SEED,
                                    run->curves, &spread);
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < results->variant_count; i++) {

@@ -132,7 +132,7 @@ static void figures_find_what_was_put_in(void **state)
     for (int e = 0; e < ROWS; e++)
         square += (effects[e] - mean) * (effects[e] - mean) / (ROWS - 1);
     fill_rows(rows, effects, false);
-    assert_int_equal(quality_summarise(rows, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
+    assert_int_equal(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
     assert_int_equal(spread.variants, COLUMNS);
     assert_true(fabs(spread.sensitivity_sd - sqrt(square)) < 1e-9);
     assert_true(fabs(spread.repeatability - 1.0) < 1e-9);
@@ -157,7 +157,7 @@ static void figures_find_what_was_put_in(void **state)
         assert_true(fabs(curve->spearman_entries - 1.0) < 1e-9);
     }
     fill_rows(rows, effects, true);
-    assert_int_equal(quality_summarise(rows, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
+    assert_int_equal(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
     assert_true(fabs(spread.repeatability) < 0.4 && fabs(curves[0].repeatability) < 0.4);
 }
 
@@ -168,7 +168,7 @@ static void one_entry_says_nothing_of_others(void **state)
     quality_row row = {.present = true, .loss = 0.25, .kl = 0.1};
     quality_curve curve;
     quality_spread spread;
-    assert_int_equal(quality_summarise(&row, 1, 1, 1, &curve, &spread), KVT_OK);
+    assert_int_equal(quality_summarise(&row, NULL, 1, 1, 1, &curve, &spread), KVT_OK);
     assert_true(curve.entries == 1 && curve.loss_mean == 0.25 && curve.kl == 0.1);
     assert_true(curve.loss_low == 0.0 && curve.loss_high == 1.0);
     assert_true(isnan(curve.kl_low) && isnan(curve.kl_high) && isnan(spread.sensitivity_sd));
@@ -187,7 +187,7 @@ static void missing_rows_are_left_out(void **state)
     for (int e = 0; e < ROWS; e++)
         rows[e * COLUMNS + 1].present = false;
     rows[5 * COLUMNS + 2].present = false;
-    assert_int_equal(quality_summarise(rows, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
+    assert_int_equal(quality_summarise(rows, NULL, ROWS, COLUMNS, 1, curves, &spread), KVT_OK);
     assert_int_equal(curves[0].entries, ROWS);
     assert_int_equal(curves[1].entries, 0);
     assert_int_equal(curves[2].entries, ROWS - 1);

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_estimator_quality_recall.c - passages of a context given word for word: measured beside the
+ * answers, a set of their own in the profile, part of a loss as the workload says; a measurement
+ * that is stopped has them too. And intervals are over documents.
+ */
+#include "quality_scratch.h"
+
+#include "estimator/quality/quality.h"
+
+enum { CONTEXT = 40, CONTINUATION = 10, PASSAGE = 12, SCORED = 6, LINES = 5, VARIANTS = 2 };
+
+static char message[256];
+static char paths[2][128];
+static quality_variant variants[VARIANTS];
+
+/* Entries of random ids; `passages` have one. Two lines in turn are of one document. */
+static void write_lines(char *path, const char *name, uint64_t seed, bool passages)
+{
+    snprintf(path, sizeof paths[0], "%s/%s", files.folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int line = 0; line < LINES; line++) {
+        fprintf(file, "{\"tokens\": [1");
+        for (int i = 1; i < CONTEXT + CONTINUATION; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            fprintf(file, ", %u", 3u + (unsigned)(seed >> 33) % 200u);
+        }
+        fprintf(file, "], \"context\": %d, \"document\": \"%s %d\"", CONTEXT, name, line / 2);
+        for (int i = 0; passages && i < PASSAGE; i++)
+            fprintf(file, "%s%u", i == 0 ? ", \"recall\": {\"tokens\": [" : ", ",
+                    10u + (unsigned)(line * 7 + i * 3) % 90u);
+        fprintf(file, passages ? "], \"scored\": %d}}\n" : "}\n", SCORED);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static bool stop_after(void *context, double done, const char *what)
+{
+    uint32_t *left = context;
+    (void)done, (void)what;
+    return --*left > 0;
+}
+
+static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_report *report)
+{
+    const char *const with[] = {paths[0]}, *const without[] = {paths[1]};
+    const quality_class classes[] = {{"tasks", with, 1}, {"chat", without, 1}};
+    kvt_profile *profile = NULL;
+    const quality_profile_options options = {.model = files.model,
+                                             .tokenizer = files.tokenizer,
+                                             .classes = classes,
+                                             .class_count = 2,
+                                             .variants = variants,
+                                             .variant_count = VARIANTS,
+                                             .contexts = LINES,
+                                             .context_tokens = CONTEXT,
+                                             .continuation_tokens = CONTINUATION,
+                                             .threads = 2,
+                                             .metric = QUALITY_KL,
+                                             .use = use,
+                                             .finish = finish,
+                                             .command_line = "test",
+                                             .progress = stop_after,
+                                             .progress_context = &calls};
+    assert_int_equal(
+        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message),
+        KVT_OK);
+    kvt_status status = quality_profile_run(profile, &options, report, message, sizeof message);
+    kvt_profile_close(profile);
+    return status;
+}
+
+static int make(void **state)
+{
+    if (scratch_make_files(state) != 0) return -1;
+    write_lines(paths[0], "with.jsonl", 1, true);
+    write_lines(paths[1], "without.jsonl", 2, false);
+    return quality_variant_parse("raw", &variants[0]) == KVT_OK &&
+                   quality_variant_parse("planes:k2v2,g64", &variants[1]) == KVT_OK
+               ? 0
+               : -1;
+}
+
+static void passages_are_sets_of_their_own(void **state)
+{
+    (void)state;
+    quality_report report;
+    scratch_remove_database();
+    if (run(QUALITY_USE_ANSWERS, UINT32_MAX, false, &report) != KVT_OK) fail_msg("%s", message);
+    assert_int_equal(report.set_count, 4);
+    assert_string_equal(report.sets[0].class_name, "tasks");
+    assert_string_equal(report.sets[1].class_name, "tasks/recall");
+    assert_string_equal(report.sets[2].class_name, "chat");
+    assert_string_equal(report.sets[3].class_name, "pooled");
+    assert_int_equal(report.sets[1].entries, LINES);
+    assert_int_equal(report.sets[1].documents, 3);
+    assert_int_equal(report.sets[3].documents, 6);
+    const quality_curve *raw = &report.sets[1].curves[0], *lossy = &report.sets[1].curves[1];
+    assert_true(fabs(raw->kl) < 1e-9 && raw->top1 == 1.0 && fabs(raw->nll_delta) < 1e-9);
+    assert_true(lossy->kl > 1e-6 && lossy->top1 <= 1.0 && isnan(lossy->rouge_l));
+    assert_true(report.sets[1].spread.nll_nats > 0.0);
+    kvt_profile *profile = NULL;
+    kvt_quality_curve stored;
+    assert_int_equal(
+        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message),
+        KVT_OK);
+    assert_int_equal(
+        kvt_profile_quality(profile, variants[1].variant, NULL, "tasks/recall", &stored), KVT_OK);
+    assert_true(stored.kl == lossy->kl && stored.top1 == lossy->top1);
+    assert_true(stored.loss_mean == lossy->loss_mean && stored.entries == LINES);
+    kvt_profile_close(profile);
+    quality_report_free(&report);
+}
+
+/* The worse is taken entry by entry, so its mean is at least that of either. */
+static void the_use_says_what_a_loss_is(void **state)
+{
+    (void)state;
+    quality_report of[QUALITY_USES];
+    for (unsigned use = 0; use < QUALITY_USES; use++) {
+        scratch_remove_database();
+        assert_non_null(quality_use_name(use));
+        assert_int_equal(run((quality_use)use, UINT32_MAX, false, &of[use]), KVT_OK);
+    }
+    const double worse = of[QUALITY_USE_WORSE].sets[0].curves[1].loss_mean;
+    const double answers = of[QUALITY_USE_ANSWERS].sets[0].curves[1].loss_mean;
+    const double recall = of[QUALITY_USE_RECALL].sets[0].curves[1].loss_mean;
+    assert_true(recall == of[QUALITY_USE_WORSE].sets[1].curves[1].loss_mean);
+    assert_true(recall != answers);
+    assert_true(worse >= fmax(answers, recall));
+    /* A class without passages is used for answers. */
+    assert_true(of[QUALITY_USE_RECALL].sets[2].curves[1].loss_mean ==
+                of[QUALITY_USE_ANSWERS].sets[2].curves[1].loss_mean);
+    for (unsigned use = 0; use < QUALITY_USES; use++)
+        quality_report_free(&of[use]);
+    const quality_row row = {.top1 = 0.9, .recall_top1 = 0.5, .kl = 0.1, .recall_kl = 0.05};
+    assert_true(quality_row_loss_used(QUALITY_USE_WORSE, QUALITY_TOP1, &row, 0.0) == 0.5);
+    assert_true(quality_row_loss_used(QUALITY_USE_WORSE, QUALITY_KL, &row, 0.0) == 1.0 - exp(-0.1));
+    assert_null(quality_use_name(QUALITY_USES));
+}
+
+static void stopped_measurements_keep_passages_and_balance(void **state)
+{
+    (void)state;
+    quality_report whole, stopped, rest;
+    scratch_remove_database();
+    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, false, &whole), KVT_OK);
+    quality_report_free(&whole);
+    scratch_remove_database();
+    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, false, &whole), KVT_OK);
+    scratch_remove_database();
+    /* Nothing is there yet: there is nothing to finish. */
+    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, true, &stopped), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "whole"));
+    quality_report_free(&stopped);
+    assert_int_equal(run(QUALITY_USE_WORSE, 14, false, &stopped), KVT_E_CANCELLED);
+    /* What is there is reported, about as many of each class. */
+    assert_int_equal(stopped.set_count, 4);
+    assert_true(stopped.sets[0].entries >= 1 && stopped.sets[2].entries >= 1);
+    assert_true(stopped.sets[0].entries <= stopped.sets[2].entries + 2);
+    assert_true(stopped.sets[0].entries < LINES);
+    quality_report_free(&stopped);
+    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, false, &rest), KVT_OK);
+    assert_true(rest.resumed > 0);
+    for (uint32_t s = 0; s < whole.set_count; s++) {
+        assert_true(rest.sets[s].spread.nll_nats == whole.sets[s].spread.nll_nats);
+        assert_true(rest.sets[s].curves[1].loss_mean == whole.sets[s].curves[1].loss_mean);
+        assert_true(rest.sets[s].curves[1].kl_high == whole.sets[s].curves[1].kl_high);
+    }
+    quality_report_free(&rest);
+    quality_report_free(&whole);
+}
+
+static void what_is_there_can_be_finished(void **state)
+{
+    (void)state;
+    quality_report stopped, finished;
+    scratch_remove_database();
+    assert_int_equal(run(QUALITY_USE_WORSE, 14, false, &stopped), KVT_E_CANCELLED);
+    assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, true, &finished), KVT_OK);
+    assert_int_equal(finished.sets[0].entries, stopped.sets[0].entries);
+    assert_true(finished.sets[1].curves[1].loss_mean == stopped.sets[1].curves[1].loss_mean);
+    quality_report_free(&stopped);
+    quality_report_free(&finished);
+}
+
+static void passages_that_fit_nothing_are_refused(void **state)
+{
+    (void)state;
+    model *weights = NULL;
+    model_session *session = NULL;
+    evaluate_entry *entry = NULL;
+    evaluate_recall recall;
+    const uint32_t ids[] = {1, 5, 9, 13, 17, 21}, outside[] = {5, 6, UINT32_MAX};
+    assert_int_equal(model_open(files.model, &weights, message, sizeof message), KVT_OK);
+    assert_int_equal(model_session_open(weights, &session), KVT_OK);
+    assert_int_equal(evaluate_entry_open(session, ids, 4, 2, &entry), KVT_OK);
+    assert_int_equal(evaluate_recall_open(session, entry, ids, 3, 3, &recall), KVT_E_ARGUMENT);
+    assert_int_equal(evaluate_recall_open(session, entry, ids, 3, 1, &recall), KVT_E_ARGUMENT);
+    assert_int_equal(evaluate_recall_open(session, entry, outside, 3, 2, &recall), KVT_E_ARGUMENT);
+    evaluate_recall_close(&recall);
+    assert_int_equal(evaluate_recall_open(session, entry, ids, 3, 2, &recall), KVT_OK);
+    assert_true(recall.nll > 0.0);
+    evaluate_recall_close(&recall);
+    evaluate_entry_close(entry);
+    model_session_close(session);
+    model_close(weights);
+}
+
+/* Eight entries of two documents that differ say as much as two. */
+static void intervals_are_over_documents(void **state)
+{
+    (void)state;
+    enum { ROWS = 8 };
+    static const double losses[ROWS] = {0.10, 0.11, 0.10, 0.11, 0.40, 0.41, 0.40, 0.41};
+    static const uint64_t of_two[ROWS] = {7, 7, 7, 7, 9, 9, 9, 9},
+                          of_one[ROWS] = {5, 5, 5, 5, 5, 5, 5, 5};
+    quality_row rows[ROWS] = {0};
+    quality_curve alone, two, one;
+    quality_spread spread;
+    uint32_t numbers[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        rows[i] = (quality_row){.present = true, .loss = losses[i], .bits_per_element = 4.0};
+    assert_int_equal(quality_summarise(rows, NULL, ROWS, 1, 1, &alone, &spread), KVT_OK);
+    assert_int_equal(quality_summarise(rows, of_two, ROWS, 1, 1, &two, &spread), KVT_OK);
+    assert_int_equal(quality_summarise(rows, of_one, ROWS, 1, 1, &one, &spread), KVT_OK);
+    assert_true(alone.loss_mean == two.loss_mean && two.loss_mean == one.loss_mean);
+    assert_true(two.loss_high - two.loss_low > 1.3 * (alone.loss_high - alone.loss_low));
+    assert_true(fabs(two.loss_low - 0.105) < 1e-9 && fabs(two.loss_high - 0.405) < 1e-9);
+    assert_true(one.loss_low == 0.0 && one.loss_high == 1.0);
+    assert_int_equal(quality_number_documents(of_two, ROWS, numbers), 2);
+    assert_int_equal(quality_number_documents(NULL, ROWS, numbers), ROWS);
+    static const uint64_t some[4] = {0, 3, 0, 3};
+    assert_int_equal(quality_number_documents(some, 4, numbers), 3);
+    assert_true(numbers[1] == numbers[3] && numbers[0] != numbers[2]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(passages_are_sets_of_their_own),
+        cmocka_unit_test(the_use_says_what_a_loss_is),
+        cmocka_unit_test(stopped_measurements_keep_passages_and_balance),
+        cmocka_unit_test(what_is_there_can_be_finished),
+        cmocka_unit_test(passages_that_fit_nothing_are_refused),
+        cmocka_unit_test(intervals_are_over_documents),
+    };
+    return cmocka_run_group_tests(tests, make, scratch_remove_files);
+}
