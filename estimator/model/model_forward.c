@@ -54,7 +54,7 @@ static uint32_t forward_max(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-static kvt_status forward_reserve(model_session *s, uint32_t rows)
+static kvt_status forward_reserve(model_session *s, uint32_t rows, bool several)
 {
     const model_config *c = &s->m->config;
     size_t wide = forward_max(c->dim, forward_max(c->ffn_dim, model_query_dim(c)));
@@ -72,7 +72,8 @@ static kvt_status forward_reserve(model_session *s, uint32_t rows)
                  {&s->values, (size_t)rows * model_kv_dim(c)},
                  {&s->cosine, (size_t)rows * c->head_dim / 2},
                  {&s->sine, (size_t)rows * c->head_dim / 2},
-                 {&s->work, model_attend_floats(c)}};
+                 {&s->work, model_attend_floats(c)},
+                 {&s->logits, several ? (size_t)MODEL_LOGIT_ROWS * c->vocab : 0}};
     size_t floats = 0;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         floats += (parts[i].floats + 15) / 16 * 16;
@@ -301,19 +302,48 @@ static bool forward_is_sound(const model_config *c, const model_request *q)
            q->queries_count <= q->token_count - q->queries_first;
 }
 
-/* The logits of each request's wanted rows. */
+/* Logits of rows that several requests want, computed together and then handed to each. */
+typedef struct forward_gathered {
+    float *targets[MODEL_LOGIT_ROWS]; /* [vocab] each */
+    uint32_t count;
+} forward_gathered;
+
+static void forward_gathered_give(model_session *s, forward_gathered *rows)
+{
+    const model_config *c = &s->m->config;
+    if (rows->count > 0)
+        forward_linear(s->normed, s->m->output, s->logits, rows->count,
+                       (model_shape){c->vocab, c->dim});
+    for (uint32_t i = 0; i < rows->count; i++)
+        memcpy(rows->targets[i], s->logits + (size_t)i * c->vocab, c->vocab * sizeof(float));
+    rows->count = 0;
+}
+
+/* The logits of each request's wanted rows. The output matrix is the largest of all: requests of
+ * few rows share a product. */
 static void forward_logits(model_session *s, const forward_batch *batch)
 {
     const model *m = s->m;
     const model_config *c = &m->config;
+    forward_gathered rows = {.count = 0};
     for (uint32_t i = 0, row = 0; i < batch->count; row += batch->requests[i++].token_count) {
         const model_request *q = &batch->requests[i];
+        const float *x = s->x + (row + (size_t)q->logits_first) * c->dim;
         if (q->logits_out == NULL || q->logits_count == 0) continue;
-        forward_norm(c, m->norm_final, s->x + (row + (size_t)q->logits_first) * c->dim,
-                     q->logits_count, c->dim, s->normed);
+        if (batch->count > 1 && q->logits_count <= MODEL_LOGIT_ROWS / 4) {
+            if (rows.count + q->logits_count > MODEL_LOGIT_ROWS) forward_gathered_give(s, &rows);
+            forward_norm(c, m->norm_final, x, q->logits_count, c->dim,
+                         s->normed + (size_t)rows.count * c->dim);
+            for (uint32_t r = 0; r < q->logits_count; r++)
+                rows.targets[rows.count++] = q->logits_out + (size_t)r * c->vocab;
+            continue;
+        }
+        forward_gathered_give(s, &rows); /* `normed` is needed */
+        forward_norm(c, m->norm_final, x, q->logits_count, c->dim, s->normed);
         forward_linear(s->normed, m->output, q->logits_out, q->logits_count,
                        (model_shape){c->vocab, c->dim});
     }
+    forward_gathered_give(s, &rows);
 }
 
 kvt_status model_forward_many(model_session *s, const model_request *requests, uint32_t count)
@@ -327,7 +357,7 @@ kvt_status model_forward_many(model_session *s, const model_request *requests, u
         batch.rows += requests[i].token_count;
     }
     if (count == 0) return KVT_OK;
-    kvt_status status = forward_reserve(s, batch.rows);
+    kvt_status status = forward_reserve(s, batch.rows, count > 1);
     if (status != KVT_OK) return status;
     for (uint32_t i = 0, row = 0; i < count; row += requests[i++].token_count) {
         for (uint32_t r = 0; r < requests[i].token_count; r++) {

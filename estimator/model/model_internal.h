@@ -88,6 +88,9 @@ KVT_NODISCARD kvt_status tokenizer_json_read(const char *path, const model_map *
                                              uint8_t **bytes_out, char *message,
                                              size_t message_size);
 
+/* Rows whose logits are computed together where requests want few each. */
+enum { MODEL_LOGIT_ROWS = 32 };
+
 /* Buffers of the forward pass; grown to the largest request so far. Rows are the new tokens of all
  * requests of a batch, one request behind the other. */
 struct model_session {
@@ -98,6 +101,7 @@ struct model_session {
     float *keys, *values; /* [rows][kv_dim], of the layer at work */
     float *cosine, *sine; /* [rows][head_dim / 2] */
     float *work;          /* model_attend_floats */
+    float *logits;        /* [MODEL_LOGIT_ROWS][vocab]; of several requests only */
 };
 
 static inline bool model_is_float(uint8_t dtype)

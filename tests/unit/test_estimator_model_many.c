@@ -252,6 +252,32 @@ static void several_sequences_equal_each_alone(void **state)
     free_whole(&whole);
 }
 
+/* More rows of logits than are computed together, wanted by ones and twos. */
+static void many_rows_are_handed_to_their_requests(void **state)
+{
+    (void)state;
+    enum { COUNT = 45 };
+    model_request requests[COUNT];
+    float *logits = calloc(4 * COUNT * (size_t)plain.c.vocab, sizeof *logits);
+    float *alone = logits + 2 * COUNT * (size_t)plain.c.vocab;
+    assert_non_null(logits);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const size_t place = 2 * i * (size_t)plain.c.vocab;
+        requests[i] = (model_request){.tokens = tokens + i,
+                                      .token_count = 3,
+                                      .logits_first = 1,
+                                      .logits_count = 1 + i % 2,
+                                      .logits_out = alone + place};
+        assert_int_equal(model_forward(session, &requests[i]), KVT_OK);
+        requests[i].logits_out = logits + place;
+    }
+    requests[7].logits_out = NULL;
+    memset(alone + 14 * (size_t)plain.c.vocab, 0, 2 * plain.c.vocab * sizeof *alone);
+    assert_int_equal(model_forward_many(session, requests, COUNT), KVT_OK);
+    assert_same(alone, logits, 2 * COUNT * (size_t)plain.c.vocab, "logit");
+    free(logits);
+}
+
 static void one_wrong_request_runs_none(void **state)
 {
     (void)state;
@@ -278,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_texts_agree_with_the_plain_pass),
         cmocka_unit_test(several_sequences_equal_each_alone),
+        cmocka_unit_test(many_rows_are_handed_to_their_requests),
         cmocka_unit_test(one_wrong_request_runs_none),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
