@@ -450,12 +450,66 @@ static const command_spec bench_codecs_spec = {
     .lists = LISTS_VARIANTS,
 };
 
+typedef struct bench_model_arguments {
+    command_common common;
+    bench_model_options options;
+    command_progress bar;
+    command_list tokens;
+} bench_model_arguments;
+
+static const command_option bench_model_rows[] = {
+    QUICK_OPTION(bench_model_arguments, options.quick, "1,024 tokens, once"),
+    TEXT_OPTION(bench_model_arguments, options.model, "model", 0, "FILE", "The model"),
+    LIST_OPTION(bench_model_arguments, tokens, "tokens", "N", BENCH_MODEL_LENGTHS, OPTION_DATA,
+                "Length of the context; may be repeated (default 1024, 3072, 7168)"),
+    THREADS_OPTION(bench_model_arguments, options.threads, 64,
+                   "Threads of the BLAS library (default 1)"),
+    COUNT_OPTION(bench_model_arguments, options.iterations, "iterations", 1, 1000,
+                 "Repetitions (default 3)"),
+    {0},
+};
+
+static int bench_model_start(void *context)
+{
+    bench_model_arguments *arguments = context;
+    bench_model_options *options = &arguments->options;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    if (options->model == NULL) return command_misuse("--model: which model?");
+    for (uint32_t i = 0; i < arguments->tokens.count; i++) {
+        char *end;
+        unsigned long tokens = strtoul(arguments->tokens.items[i], &end, 10);
+        if (*end != '\0' || tokens < 1 || tokens > 1u << 20)
+            return command_misuse("--tokens: %s is no number from 1 to 1048576",
+                                  arguments->tokens.items[i]);
+        options->tokens[options->token_counts++] = (uint32_t)tokens;
+    }
+    command_choose_blas();
+    options->out = stdout;
+    options->json = arguments->common.json;
+    options->progress = progress_show;
+    options->progress_context = &arguments->bar;
+    progress_start(&arguments->bar, &arguments->common);
+    kvt_status status = bench_model_run(options, message, sizeof message);
+    progress_end(&arguments->bar);
+    return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
+}
+
+static const command_spec bench_model_spec = {
+    .name = "model",
+    .summary = "the reference decoder beside sgemm",
+    .about = "Times the reference decoder's prefill beside OpenBLAS's sgemm for the same matrix "
+             "products, and a token for each of 25 sequences, in a call each and in one call.",
+    .example = "  kvterrace bench model --quick --model reference_model/model",
+    .options = bench_model_rows,
+    .argument_bytes = sizeof(bench_model_arguments),
+    .run = bench_model_start,
+};
+
 static const command_spec *const bench_commands[] = {
-    &bench_ablation_spec, &bench_adaptcache_spec, &bench_codecs_spec,
-    &bench_devices_spec,  &bench_drift_spec,      &bench_extent_spec,
-    &bench_grid_spec,     &bench_layers_spec,     &bench_live_spec,
-    &bench_loads_spec,    &bench_policy_spec,     &bench_restart_spec,
-    &bench_store_spec,    &bench_stripe_spec,     NULL,
+    &bench_ablation_spec, &bench_adaptcache_spec, &bench_codecs_spec, &bench_devices_spec,
+    &bench_drift_spec,    &bench_extent_spec,     &bench_grid_spec,   &bench_layers_spec,
+    &bench_live_spec,     &bench_loads_spec,      &bench_model_spec,  &bench_policy_spec,
+    &bench_restart_spec,  &bench_store_spec,      &bench_stripe_spec, NULL,
 };
 
 const command_spec bench_spec = {

@@ -170,4 +170,27 @@ typedef struct bench_codecs_options {
 KVT_NODISCARD kvt_status bench_codecs_run(const bench_codecs_options *options, char *message,
                                           size_t message_size);
 
+enum { BENCH_MODEL_LENGTHS = 8 };
+
+typedef struct bench_model_options {
+    FILE *out; /* results */
+    bool json;
+    bool quick;                                                     /* 1,024 tokens, once */
+    const char *model;                                              /* as model_open takes it */
+    uint32_t tokens[BENCH_MODEL_LENGTHS];                           /* of a context, 1 to 2^20 */
+    uint32_t token_counts;                                          /* 0 = 1,024, 3,072 and 7,168 */
+    uint32_t threads;                                               /* of the BLAS library; 0 = 1 */
+    uint32_t iterations;                                            /* 0 = 3 */
+    void (*progress)(void *context, double done, const char *what); /* as in bench_options */
+    void *progress_context;
+} bench_model_options;
+
+/*
+ * Times the reference decoder's prefill beside OpenBLAS's sgemm for the same matrix products, and a
+ * token for each of 25 sequences in a call each and in one call. KVT_OK; what model_open says;
+ * KVT_E_MEMORY; KVT_E_IO. Sets the process' BLAS threads. Blocking.
+ */
+KVT_NODISCARD kvt_status bench_model_run(const bench_model_options *options, char *message,
+                                         size_t message_size);
+
 #endif

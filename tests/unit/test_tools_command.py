@@ -690,6 +690,17 @@ class CommandTest(CommandCase):
         self.assertGreaterEqual(document["p99_ns"], document["p50_ns"])
         self.fails("no effect here", "bench", "extent", "--set", "device.x.backend=null")
 
+    def test_bench_model(self):
+        model = os.path.join(os.path.dirname(__file__), "..", "..", "reference_model", "model")
+        document = self.run_json("bench", "model", "--model", model, "--tokens", "300",
+                                 "--tokens", "5", "--iterations", "2")
+        self.assertEqual(document["schema"], "kvterrace-bench-model-1")
+        self.assertEqual([row["tokens"] for row in document["rows"]], [300, 5])
+        self.assertGreater(document["rows"][0]["ratio"], 0)
+        self.fails("which model", "bench", "model")
+        self.fails("--tokens: 0", "bench", "model", "--model", model, "--tokens", "0")
+        self.fails("no-such", "bench", "model", "--model", "no-such")
+
     def test_bench_ablation(self):
         def drive(name, rate):
             keys = {"tier": "ssd", "backend": "memory", "capacity": "80MiB",
