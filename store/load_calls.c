@@ -12,6 +12,7 @@
 #include "base/wait.h"
 #include "codecs/codecs.h"
 #include "store/fork_guard.h"
+#include "store/queue_views.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -165,6 +166,24 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
                                                                               : KVT_MISS;
 }
 
+/* Fails entries that would be written where an earlier one is. Without memory for the check none
+ * is: what overlaps is undefined, no more. */
+static void load_check_overlaps(kvt_load *load)
+{
+    queue_view *views = malloc(load->count * sizeof *views);
+    uint32_t sound = 0;
+    for (size_t i = 0; i < load->count && views != NULL; i++) {
+        load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED) continue;
+        views[sound++] = (queue_view){.view = entry->view,
+                                      .tokens = entry->layout.tokens,
+                                      .bytes = entry->data_bytes,
+                                      .status = &entry->status};
+    }
+    if (views != NULL) queue_views_check(views, sound);
+    free(views);
+}
+
 /* Holds and checks all entries. False: none is left to load. */
 static bool load_hold_all(kvt_load *load)
 {
@@ -179,8 +198,10 @@ static bool load_hold_all(kvt_load *load)
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
-        any = any || entry->status == KVT_QUEUED;
     }
+    load_check_overlaps(load);
+    for (size_t i = 0; i < load->count && !any; i++)
+        any = load->entries[i].status == KVT_QUEUED;
     return any;
 }
 

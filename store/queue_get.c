@@ -150,13 +150,29 @@ static kvt_status get_check(const queue_item *item)
     return kvt_view_check(item->view, &target->layout, NULL, 0);
 }
 
+/* Refuses gets of a chunk that would write what an earlier one writes. */
+static void get_check_overlaps(queue_item *const *items, uint32_t count)
+{
+    queue_view views[QUEUE_CHUNK];
+    uint32_t sound = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const access_target *target = &items[i]->get.target;
+        if (items[i]->status != KVT_OK) continue;
+        views[sound++] = (queue_view){.view = target->view,
+                                      .tokens = target->layout.tokens,
+                                      .bytes = target->bytes,
+                                      .status = &items[i]->status};
+    }
+    queue_views_check(views, sound);
+}
+
 /* Ends the gets of a chunk that cannot be begun; returns how many are left, at the front. */
 static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, get_outcome *outcome)
 {
     uint32_t left = 0;
     for (uint32_t i = 0; i < count; i++)
         items[i]->status = get_check(items[i]);
-    queue_views_check(items, count);
+    get_check_overlaps(items, count);
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
         if (item->status == KVT_OK) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * queue_views.c - finds gets of one chunk that would write the same memory. Views themselves have
- * been checked. Not compared are views of one memory with different strides, which an engine has no
- * way to make of one pool.
+ * queue_views.c - finds gets of one chunk, or entries of a layered load, that would write the same
+ * memory. Views themselves have been checked. Not compared are views of one memory with different
+ * strides, which an engine has no way to make of one pool.
  *
- * Thread rule: the thread that begins the chunk; nothing here is shared.
+ * Thread rule: the thread that begins them; nothing here is shared.
  */
 #include "store/queue_views.h"
 
@@ -21,8 +21,9 @@ typedef struct view_part {
     uint32_t item;
 } view_part;
 
-#define VIEW_PARTS_MAX 8192u /* of a chunk; what is beyond goes unchecked */
-#define VIEW_PARTS_FEW 128u  /* that are compared without an allocation */
+#define VIEW_PARTS_MAX  65536u   /* of a call; what is beyond goes unchecked */
+#define VIEW_PARTS_FEW  128u     /* that are compared without an allocation */
+#define VIEW_BLOCKS_MAX 1048576u /* of a pool, one bit each */
 
 typedef struct view_parts {
     view_part *parts;
@@ -43,22 +44,21 @@ static uintptr_t views_pool(const kvt_view *view)
     return (uintptr_t)(view->bases != NULL ? view->bases[0] : view->base[0]);
 }
 
-/* Adds what a get writes: the slots of its blocks, or one run of bytes. */
-static void views_add_item(view_parts *all, const queue_item *item, uint32_t index)
+/* Adds what is written through a view: the slots of its blocks, or one run of bytes. */
+static void views_add_view(view_parts *all, const queue_view *one, uint32_t index)
 {
-    const kvt_view *view = item->view;
-    const kvt_layout *layout = &item->get.target.layout;
+    const kvt_view *view = one->view;
     uint32_t per = view->tokens_per_block;
     if (per == 0) {
         uintptr_t start = views_pool(view);
         bool packed = view->bases_kind == KVT_BASES_ONE && view->first_slot == 0 &&
-                      view->base_bytes[0] == item->get.target.bytes;
+                      view->base_bytes[0] == one->bytes;
         if (packed)
             views_add(all, (view_part){
                                .first = start, .end = start + view->base_bytes[0], .item = index});
         return;
     }
-    uint64_t left = layout->tokens, slot = view->first_slot;
+    uint64_t left = one->tokens, slot = view->first_slot;
     for (uint64_t i = 0; left != 0; i++) {
         uint64_t here = per - slot < left ? per - slot : left;
         views_add(all, (view_part){.pool = views_pool(view),
@@ -82,15 +82,32 @@ static int views_order(const void *one, const void *other)
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
-/* How many parts an item has. */
-static uint64_t views_parts_of(const queue_item *item)
+/* How many parts a view has. */
+static uint64_t views_parts_of(const queue_view *one)
 {
-    const uint32_t per = item->view->tokens_per_block;
-    if (item->status != KVT_OK) return 0;
-    return per == 0
-               ? 1
-               : ((uint64_t)item->view->first_slot + item->get.target.layout.tokens + per - 1) /
-                     per;
+    const uint32_t per = one->view->tokens_per_block;
+    return per == 0 ? 1 : ((uint64_t)one->view->first_slot + one->tokens + per - 1) / per;
+}
+
+/* Whether all parts are of one pool, and each of another block: the common case, in any order of
+ * the blocks. */
+static bool views_are_distinct(const view_parts *all)
+{
+    uint64_t words[VIEW_PARTS_FEW] = {0}, *seen = words, most = 0;
+    for (uint32_t i = 0; i < all->count; i++) {
+        if (all->parts[i].pool == 0 || all->parts[i].pool != all->parts[0].pool) return false;
+        if (all->parts[i].block > most) most = all->parts[i].block;
+    }
+    if (most >= VIEW_BLOCKS_MAX) return false;
+    if (most >= 64 * VIEW_PARTS_FEW) seen = calloc(most / 64 + 1, sizeof *seen);
+    bool distinct = seen != NULL;
+    for (uint32_t i = 0; i < all->count && distinct; i++) {
+        const uint64_t block = all->parts[i].block, bit = UINT64_C(1) << (block % 64);
+        distinct = (seen[block / 64] & bit) == 0;
+        seen[block / 64] |= bit;
+    }
+    if (seen != words) free(seen);
+    return distinct;
 }
 
 /* Puts the parts in order. Engines mostly submit their blocks in the order of the pool. */
@@ -102,8 +119,8 @@ static void views_sort(view_parts *all)
     if (i < all->count) qsort(all->parts, all->count, sizeof *all->parts, views_order);
 }
 
-/* Refuses the later of two items whose parts meet. The parts are in order. */
-static void views_compare(queue_item *const *items, const view_parts *all)
+/* Refuses the later of two views whose parts meet. The parts are in order. */
+static void views_compare(const queue_view *views, const view_parts *all)
 {
     uint32_t widest = 0; /* of the parts of this place so far, the one that ends last */
     for (uint32_t i = 1; i < all->count; i++) {
@@ -112,19 +129,19 @@ static void views_compare(queue_item *const *items, const view_parts *all)
         bool same = before->pool == part->pool && before->block == part->block;
         if (same && before->item != part->item && part->first < before->end) {
             uint32_t later = before->item > part->item ? before->item : part->item;
-            items[later]->status = KVT_E_ARGUMENT;
+            *views[later].status = KVT_E_ARGUMENT;
         }
         if (!same || part->end > before->end) widest = i;
     }
 }
 
-void queue_views_check(queue_item *const *items, uint32_t count)
+void queue_views_check(const queue_view *views, uint32_t count)
 {
     if (count < 2) return;
     view_part few[VIEW_PARTS_FEW];
     uint64_t wanted = 0;
     for (uint32_t i = 0; i < count; i++)
-        wanted += views_parts_of(items[i]);
+        wanted += views_parts_of(&views[i]);
     view_parts all = {.parts = few, .capacity = VIEW_PARTS_FEW};
     if (wanted > VIEW_PARTS_FEW) {
         all.capacity = wanted < VIEW_PARTS_MAX ? (uint32_t)wanted : VIEW_PARTS_MAX;
@@ -132,8 +149,10 @@ void queue_views_check(queue_item *const *items, uint32_t count)
     }
     if (all.parts == NULL) return; /* the check is a service: what overlaps is undefined, no more */
     for (uint32_t i = 0; i < count; i++)
-        if (items[i]->status == KVT_OK) views_add_item(&all, items[i], i);
-    views_sort(&all);
-    views_compare(items, &all);
+        views_add_view(&all, &views[i], i);
+    if (!views_are_distinct(&all)) {
+        views_sort(&all);
+        views_compare(views, &all);
+    }
     if (all.parts != few) free(all.parts);
 }

@@ -48,7 +48,8 @@ typedef struct kvt_load_options {
 /*
  * Begins to load entries. All of them have one number of layers; one that has another fails.
  *   keys, views  count of each, in the order of the prefix; views and what they name are borrowed
- *                until kvt_load_end. The bytes that two overlapping views share are undefined
+ *                until kvt_load_end. Of two views that meet, by a run of bytes or a block of one
+ *                pool, the later one's entry fails with KVT_E_ARGUMENT
  *   count        1 to 65536
  *   options      may be NULL: the defaults, without a deadline
  * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: none is stored, or their

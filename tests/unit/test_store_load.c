@@ -227,6 +227,72 @@ static void test_failures_stop_no_other(void **state)
     free_site(s);
 }
 
+enum { PER_BLOCK = 16, ENTRY_BLOCKS = 4, POOL_BLOCKS = ENTRY_BLOCKS * ENTRIES };
+
+/* Whether a pool [layer][side][block][token][head] holds an entry in these blocks. */
+static bool pool_holds(const char *pool, const uint32_t *blocks, const char *packed)
+{
+    const size_t row = 2 * 64 * 2; /* heads of a token */
+    for (size_t plane = 0; plane < 2 * LAYERS; plane++) {
+        for (size_t token = 0; token < 64; token++, packed += row) {
+            size_t block = plane * POOL_BLOCKS + blocks[token / PER_BLOCK];
+            const char *at = pool + (block * PER_BLOCK + token % PER_BLOCK) * row;
+            if (memcmp(at, packed, row) != 0) return false;
+        }
+    }
+    return true;
+}
+
+/* Loads all, of which one fails for its view; ENTRIES: none does. */
+static void load_all_but(site *s, uint32_t failing)
+{
+    kvt_status statuses[ENTRIES];
+    kvt_load *load = begin(s, NULL);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        assert_int_equal(kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE), KVT_OK);
+        kvt_load_release(load, layer + 1);
+    }
+    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(statuses[i], i == failing ? KVT_E_ARGUMENT : KVT_OK);
+}
+
+/* Of two entries whose views meet the later one fails, and nothing of it is written: the others are
+ * whole. Packed views meet by their bytes, paged ones by their blocks. */
+static void test_views_that_meet(void **state)
+{
+    (void)state;
+    site *s = make_site(false, false, 16 << 20);
+    uint32_t blocks[ENTRIES][ENTRY_BLOCKS];
+    char *memory = malloc(ENTRIES * ENTRY_BYTES);
+    assert_non_null(memory);
+    memset(memory, 0xee, ENTRIES * ENTRY_BYTES);
+    s->views[3].base[0] = memory;
+    s->views[7].base[0] = memory + ENTRY_BYTES - 256;
+    load_all_but(s, 7);
+    assert_memory_equal(memory, s->expected[3], ENTRY_BYTES);
+    assert_int_equal((unsigned char)memory[ENTRY_BYTES], 0xee);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        assert_int_equal(kvt_view_axes(&layout, "lsbth", PER_BLOCK, POOL_BLOCKS, &s->views[i]),
+                         KVT_OK);
+        s->views[i].base[0] = memory;
+        s->views[i].blocks = blocks[i];
+        s->views[i].block_count = ENTRY_BLOCKS;
+        for (uint32_t k = 0; k < ENTRY_BLOCKS; k++)
+            blocks[i][k] = (ENTRY_BLOCKS * i + k) * 5 % POOL_BLOCKS; /* scattered */
+    }
+    load_all_but(s, ENTRIES);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_true(pool_holds(memory, blocks[i], s->expected[i]));
+    memset(memory, 0xee, ENTRIES * ENTRY_BYTES);
+    blocks[7][2] = blocks[3][1];
+    load_all_but(s, 7);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(pool_holds(memory, blocks[i], s->expected[i]), i != 7);
+    free(memory);
+    free_site(s);
+}
+
 /* A deadline that has passed starts no device, and stops no load that needs none. */
 static void test_a_deadline_that_has_passed(void **state)
 {
@@ -361,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_little_staging),
         cmocka_unit_test(test_the_window),
         cmocka_unit_test(test_failures_stop_no_other),
+        cmocka_unit_test(test_views_that_meet),
         cmocka_unit_test(test_a_deadline_that_has_passed),
         cmocka_unit_test(test_a_silent_device),
         cmocka_unit_test(test_ends_in_the_middle),
