@@ -25,7 +25,7 @@ export V ?= 0
 
 help:
 	@echo "make build    the library and the command, in Release: build/kvterrace"
-	@echo "make demo     profiles this machine and a model, replays a workload, writes a report"
+	@echo "make demo     profiles this machine, replays a workload, lets a model answer from a store"
 	@echo "make test     builds, then runs all tests"
 	@echo "make check    what CI runs: tests, lint, short benches"
 	@echo "make lint     include direction, purity, banned calls, formatting"

@@ -88,12 +88,14 @@ static void text_forms(const loop_report *report, FILE *file)
         const loop_result *r = &report->results[i];
         for (uint32_t f = 0; f < r->form_count; f++) {
             const loop_form *form = &r->forms[f];
-            char stored[48];
+            char stored[48], size[16] = "-";
+            if (isfinite(form->stored_share))
+                (void)snprintf(size, sizeof size, "%.1f%%", 100.0 * form->stored_share);
             (void)snprintf(stored, sizeof stored, "%llu/%llu/%llu",
                            (unsigned long long)form->stored[1], (unsigned long long)form->stored[2],
                            (unsigned long long)form->stored[3]);
-            fprintf(file, "%-16s %4llu %-36s %5.1f%% %5llu %5llu %5llu %-14s", r->contender,
-                    (unsigned long long)r->seed, form->name, 100.0 * form->stored_share,
+            fprintf(file, "%-16s %4llu %-36s %6s %5llu %5llu %5llu %-14s", r->contender,
+                    (unsigned long long)r->seed, form->name, size,
                     (unsigned long long)form->hits[1], (unsigned long long)form->hits[2],
                     (unsigned long long)form->hits[3], stored);
             text_loss(file, form->rouge_l);

@@ -5,10 +5,17 @@
 
 const loopTiers = ["hbm", "dram", "ssd"];
 
+// Policies have the colours that they have everywhere; what stores one form or a mix has others.
+const loopColours = ["#3aa3b8", "#b3419a", "#c2a100", "#0f8578", "#d0433c", "#8b5cf6"];
+
 function loopGroups(results) {
-  return unique(results.map((row) => String(row.contender))).map((name) => {
+  const names = unique(results.map((row) => String(row.contender)));
+  const single = names.filter((name) => name.includes("+"));
+  return names.map((name) => {
     const runs = results.filter((row) => String(row.contender) === name);
-    return {name, runs, colour: colourOf(name),
+    const colour = name.includes("+") ? loopColours[single.indexOf(name) % loopColours.length] :
+      colourOf(name);
+    return {name, runs, colour,
       mean: (read) => mean(runs.map((run) => {
         const value = read(run);
         return isNumber(value) ? value : NaN;
