@@ -254,7 +254,8 @@ static void group_decode_run(const group_decoder *decoder, uint64_t run, uint64_
 {
     const group_shape *shape = decoder->shape;
     const group_room *room = &decoder->room;
-    const bool large = shape->tokens * decoder->row_bytes >= GROUP_STREAM_BYTES;
+    const bool large =
+        decoder->target->stream || shape->tokens * decoder->row_bytes >= GROUP_STREAM_BYTES;
     for (uint64_t row = 0; row < rows; row += decoder->part) {
         const uint64_t part = rows - row < decoder->part ? rows - row : decoder->part;
         const uint64_t at = (run + row) * decoder->row_bytes;
