@@ -99,6 +99,7 @@ static tiers_location *planted_copy(const tiers_location *location)
     if (copy == NULL || tiers_location_room(copy, location->extent_count) != KVT_OK) abort();
     memcpy(copy->extents, location->extents, location->extent_count * sizeof *copy->extents);
     copy->extent_count = location->extent_count;
+    copy->turn = location->turn;
     return copy;
 }
 

@@ -14,6 +14,7 @@
 
 #include "pool_scratch.h"
 #include "tiers/pool/location.h"
+#include "tiers/pool/stripe.h"
 
 enum { FLAT_MAX = 4096, MEMBERS = 3 };
 
@@ -75,6 +76,38 @@ static void test_round_trip(void **state)
     assert_int_equal(again[0], 0xaa);
     tiers_location_free(copy);
     tiers_location_free(NULL);
+}
+
+/* The first object's turn is 0 and its form version 1, as before there were turns. */
+static void test_turns_are_kept(void **state)
+{
+    fixture *f = *state;
+    tiers_pool *pool = pool_scratch_pool(sizes, speeds, MEMBERS);
+    uint32_t turned = 0;
+    for (int i = 0; i < 9; i++) {
+        uint8_t flat[FLAT_MAX];
+        tiers_location *location, *copy;
+        assert_int_equal(tiers_pool_reserve(pool, 200000, &location), KVT_OK);
+        if (i == 0) assert_int_equal(location->turn, 0);
+        size_t bytes = tiers_location_pack(location, flat, sizeof flat);
+        assert_int_equal(flat[0], location->turn == 0 ? 1 : 2);
+        assert_int_equal(tiers_location_unpack(flat, bytes, &copy), KVT_OK);
+        assert_int_equal(copy->turn, location->turn);
+        tiers_location_free(copy);
+        if (location->turn != 0) {
+            const uint8_t wrong[] = {0, TIERS_TURN_MAX, 200};
+            for (size_t k = 0; k < sizeof wrong; k++) {
+                flat[24] = wrong[k];
+                seal(flat, bytes);
+                assert_int_equal(tiers_location_unpack(flat, bytes, &copy), KVT_E_CORRUPT);
+            }
+            turned++;
+        }
+        tiers_pool_release(pool, location);
+    }
+    assert_true(turned >= 6);
+    tiers_pool_close(pool);
+    (void)f;
 }
 
 static void test_every_truncation_and_bit_flip_is_corrupt(void **state)
@@ -157,7 +190,7 @@ static void test_disagreeing_numbers_are_corrupt(void **state)
     const tiers_extent sound_extents[3] = {{.member = 0, .offset = 0, .bytes = 2 * GRAIN},
                                            {.member = 2, .offset = 0, .bytes = 2 * GRAIN},
                                            {.member = 2, .offset = 5 * GRAIN, .bytes = GRAIN}};
-    for (int wrong = 0; wrong <= 16; wrong++) {
+    for (int wrong = 0; wrong <= 18; wrong++) {
         tiers_share shares[2];
         tiers_extent extents[3];
         memcpy(shares, sound_shares, sizeof shares);
@@ -187,6 +220,8 @@ static void test_disagreeing_numbers_are_corrupt(void **state)
         case 14: location.extent_count = 2; break;
         case 15: extents[1].bytes = 3 * GRAIN; break; /* one extent too many */
         case 16: extents[1].bytes = 0; break;
+        case 17: location.turn = 3; break; /* of three units */
+        case 18: location.turn = 2; break; /* the short unit is member 0's then */
         }
         assert_int_equal(tiers_location_check(&location), wrong == 0 ? KVT_OK : KVT_E_CORRUPT);
     }
@@ -291,6 +326,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trip, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_turns_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_truncation_and_bit_flip_is_corrupt, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_sealed_damage_never_leaves_the_members, set_up,

@@ -124,7 +124,7 @@ static void check_deal(const tiers_share *shares, uint32_t count)
     tiers_dealer dealer;
     int64_t dealt[TIERS_MEMBERS_MAX] = {0};
     uint32_t last = 0;
-    tiers_dealer_init(&dealer, shares, count);
+    tiers_dealer_init(&dealer, shares, count, 0);
     int64_t total = dealer.total;
     for (int64_t t = 1; t <= total; t++) {
         last = tiers_dealer_next(&dealer);
@@ -136,7 +136,28 @@ static void check_deal(const tiers_share *shares, uint32_t count)
     }
     for (uint32_t i = 0; i < count; i++)
         assert_int_equal(dealt[i], shares[i].units);
-    assert_int_equal(tiers_stripe_last(shares, count), last);
+    assert_int_equal(tiers_stripe_last(shares, count, 0), last);
+}
+
+/* From any step on the deal goes round as it does from the first one, to the step before. */
+static void check_turn(const tiers_share *shares, uint32_t count)
+{
+    tiers_dealer plain, turned;
+    tiers_dealer_init(&plain, shares, count, 0);
+    const uint32_t total = plain.total;
+    for (uint32_t turn = 0; turn < total && turn < TIERS_TURN_MAX; turn++) {
+        uint32_t last = 0;
+        tiers_dealer_init(&turned, shares, count, turn);
+        tiers_dealer_init(&plain, shares, count, 0);
+        for (uint32_t i = 0; i < turn; i++)
+            (void)tiers_dealer_next(&plain);
+        for (uint32_t i = turn; i < total; i++)
+            assert_int_equal(tiers_dealer_next(&turned), last = tiers_dealer_next(&plain));
+        tiers_dealer_init(&plain, shares, count, 0);
+        for (uint32_t i = 0; i < turn; i++)
+            assert_int_equal(tiers_dealer_next(&turned), last = tiers_dealer_next(&plain));
+        assert_int_equal(tiers_stripe_last(shares, count, turn), last);
+    }
 }
 
 static void test_every_prefix_is_balanced(void **state)
@@ -155,6 +176,7 @@ static void test_every_prefix_is_balanced(void **state)
             shares[i] = (tiers_share){.member = i, .units = units};
         }
         check_deal(shares, count);
+        check_turn(shares, count);
     }
 }
 
@@ -165,9 +187,13 @@ static void test_the_deal_order_is_pinned(void **state)
     const tiers_share shares[] = {{0, 2}, {3, 4}, {5, 1}};
     const uint32_t expected[] = {1, 0, 1, 1, 0, 1, 2};
     tiers_dealer dealer;
-    tiers_dealer_init(&dealer, shares, 3);
+    tiers_dealer_init(&dealer, shares, 3, 0);
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
         assert_int_equal(tiers_dealer_next(&dealer), expected[i]);
+    tiers_dealer_init(&dealer, shares, 3, 5);
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+        assert_int_equal(tiers_dealer_next(&dealer),
+                         expected[(i + 5) % (sizeof expected / sizeof expected[0])]);
 }
 
 /* Builds a location whose extents are cut into random pieces, at made-up device offsets. */
@@ -186,7 +212,9 @@ static tiers_location *make_location(uint64_t *seed, uint32_t *members_out)
     tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, count);
     assert_non_null(location);
     assert_int_equal(tiers_location_room(location, 4096), KVT_OK);
-    uint32_t last = tiers_stripe_last(shares, count);
+    location->turn =
+        (uint8_t)(random_next(seed) % (units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX));
+    uint32_t last = tiers_stripe_last(shares, count, location->turn);
     for (uint32_t i = 0; i < count; i++) {
         uint64_t left = tiers_stripe_share_bytes(shares, i, last, bytes, unit_bytes);
         uint64_t offset = TIERS_GRAIN_BYTES;
@@ -208,7 +236,7 @@ static tiers_location *make_location(uint64_t *seed, uint32_t *members_out)
 static uint64_t find_byte(const tiers_location *location, uint64_t at, uint32_t *share_out)
 {
     tiers_dealer dealer;
-    tiers_dealer_init(&dealer, location->shares, location->share_count);
+    tiers_dealer_init(&dealer, location->shares, location->share_count, location->turn);
     uint64_t inside[TIERS_MEMBERS_MAX] = {0};
     uint32_t share = 0;
     for (uint64_t unit = 0; unit <= at / location->unit_bytes; unit++) {

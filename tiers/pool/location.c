@@ -11,6 +11,9 @@
  *     .  extent_count x { u32 member, u32 zero, u64 offset, u64 bytes }
  *     .  u64 XXH3-64 of all before it
  *
+ * Version 2 has { u32 turn, u32 zero } behind the counts. It is written for a turn that is not 0
+ * alone, so that whatever version 1 could say still reads as version 1.
+ *
  * The checksum catches damage; the checks behind it make a wrong location harmless all the same.
  *
  * Invariants of a sound location: shares are in ascending order of members and name each at most
@@ -31,7 +34,9 @@
 #include "stripe.h"
 
 #define LOCATION_VERSION      1u
+#define LOCATION_VERSION_TURN 2u
 #define LOCATION_HEAD_BYTES   24u
+#define LOCATION_TURN_BYTES   8u
 #define LOCATION_SHARE_BYTES  8u
 #define LOCATION_EXTENT_BYTES 24u
 #define LOCATION_SUM_BYTES    8u
@@ -60,7 +65,8 @@ tiers_location *tiers_location_make(uint64_t bytes, uint32_t unit_bytes, const t
     if (location == NULL) return NULL;
     location->bytes = bytes;
     location->unit_bytes = unit_bytes;
-    location->share_count = (uint16_t)share_count;
+    _Static_assert(TIERS_MEMBERS_MAX <= UINT8_MAX, "a count of shares is a byte");
+    location->share_count = (uint8_t)share_count;
     location->extents = location_own_extents(location);
     location->shares = (tiers_share *)(void *)(location->extents + share_count);
     if (shares != NULL) memcpy(location->shares, shares, share_count * sizeof *shares);
@@ -124,7 +130,7 @@ static bool location_shares_sound(const tiers_location *location)
         if (i > 0 && share->member <= location->shares[i - 1].member) return false;
         sum += share->units;
     }
-    return sum == units;
+    return sum == units && location->turn < TIERS_TURN_MAX && location->turn < units;
 }
 
 /* Whether an extent is whole grains, not empty, and does not wrap around. Whether the range lies on
@@ -143,7 +149,7 @@ kvt_status tiers_location_check(const tiers_location *location)
     if (location->bytes == 0 || !location_on_grain(location->bytes)) return KVT_E_CORRUPT;
     if (location->unit_bytes == 0 || !location_on_grain(location->unit_bytes)) return KVT_E_CORRUPT;
     if (!location_shares_sound(location)) return KVT_E_CORRUPT;
-    uint32_t last = tiers_stripe_last(location->shares, location->share_count);
+    uint32_t last = tiers_stripe_last(location->shares, location->share_count, location->turn);
     uint32_t at = 0;
     for (uint32_t i = 0; i < location->share_count; i++) {
         uint64_t left = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
@@ -181,24 +187,27 @@ static uint64_t location_get(const uint8_t **at, size_t bytes)
 }
 
 /* The size of a packed location. With 32-bit counts the sum cannot overflow 64 bits. */
-static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
+static size_t location_flat_bytes(uint32_t shares, uint32_t extents, bool turned)
 {
-    return LOCATION_HEAD_BYTES + (size_t)shares * LOCATION_SHARE_BYTES +
-           (size_t)extents * LOCATION_EXTENT_BYTES + LOCATION_SUM_BYTES;
+    return LOCATION_HEAD_BYTES + (turned ? LOCATION_TURN_BYTES : 0) +
+           (size_t)shares * LOCATION_SHARE_BYTES + (size_t)extents * LOCATION_EXTENT_BYTES +
+           LOCATION_SUM_BYTES;
 }
 
 /* A call with capacity 0 asks for the size. */
 size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity)
 {
     assert(location->share_count >= 1 && location->extent_count >= 1);
-    size_t needed = location_flat_bytes(location->share_count, location->extent_count);
+    const bool turned = location->turn != 0;
+    size_t needed = location_flat_bytes(location->share_count, location->extent_count, turned);
     if (needed > capacity) return needed;
     uint8_t *at = target;
-    at = location_put(at, LOCATION_VERSION, 4);
+    at = location_put(at, turned ? LOCATION_VERSION_TURN : LOCATION_VERSION, 4);
     at = location_put(at, location->unit_bytes, 4);
     at = location_put(at, location->bytes, 8);
     at = location_put(at, location->share_count, 4);
     at = location_put(at, location->extent_count, 4);
+    if (turned) at = location_put(at, location->turn, LOCATION_TURN_BYTES);
     for (uint32_t i = 0; i < location->share_count; i++) {
         at = location_put(at, location->shares[i].member, 4);
         at = location_put(at, location->shares[i].units, 4);
@@ -234,24 +243,29 @@ static void location_read_arrays(tiers_location *location, const uint8_t *at)
  * cannot make the pool ask for gigabytes. */
 kvt_status tiers_location_unpack(const void *source, size_t bytes, tiers_location **location_out)
 {
-    if (bytes < location_flat_bytes(1, 1)) return KVT_E_CORRUPT;
+    if (bytes < location_flat_bytes(1, 1, false)) return KVT_E_CORRUPT;
     const uint8_t *at = source;
     const uint8_t *sum = at + bytes - LOCATION_SUM_BYTES;
     if (location_get(&sum, 8) != XXH3_64bits(source, bytes - LOCATION_SUM_BYTES))
         return KVT_E_CORRUPT;
-    if (location_get(&at, 4) != LOCATION_VERSION) return KVT_E_CORRUPT;
+    const uint64_t version = location_get(&at, 4);
+    const bool turned = version == LOCATION_VERSION_TURN;
+    if (version != LOCATION_VERSION && !turned) return KVT_E_CORRUPT;
     uint32_t unit_bytes = (uint32_t)location_get(&at, 4);
     uint64_t object_bytes = location_get(&at, 8);
     uint32_t shares = (uint32_t)location_get(&at, 4);
     uint32_t extents = (uint32_t)location_get(&at, 4);
     if (shares == 0 || shares > TIERS_MEMBERS_MAX || extents == 0) return KVT_E_CORRUPT;
-    if (location_flat_bytes(shares, extents) != bytes) return KVT_E_CORRUPT;
+    if (location_flat_bytes(shares, extents, turned) != bytes) return KVT_E_CORRUPT;
+    const uint64_t turn = turned ? location_get(&at, LOCATION_TURN_BYTES) : 0;
+    if (turn >= TIERS_TURN_MAX || (turned && turn == 0)) return KVT_E_CORRUPT;
 
     tiers_location *location = tiers_location_make(object_bytes, unit_bytes, NULL, shares);
     if (location == NULL) return KVT_E_MEMORY;
     kvt_status status = tiers_location_room(location, extents);
     if (status == KVT_OK) {
         location->extent_count = extents;
+        location->turn = (uint8_t)turn;
         location_read_arrays(location, at);
         status = tiers_location_check(location);
     }

@@ -40,7 +40,7 @@ typedef struct tiers_share {
 } tiers_share;
 
 /* The place of one object. Immutable once reserved; freed by tiers_pool_release. The deal order
- * follows from shares and unit count alone, so it is not stored. */
+ * follows from shares, unit count and turn alone, so it is not stored. */
 typedef struct tiers_location {
     uint64_t bytes; /* object size, a multiple of TIERS_GRAIN_BYTES */
     uint32_t unit_bytes;
@@ -51,7 +51,8 @@ typedef struct tiers_location {
         struct tiers_location *next; /* the pool's: on its list of those that are to be freed */
     };
     uint32_t pins; /* the pool's: transfers of it that have not ended */
-    uint16_t share_count;
+    uint8_t share_count;
+    uint8_t turn;  /* the step of the deal that the first unit is; less than TIERS_TURN_MAX */
     bool released; /* the pool's: the last of them frees it */
     bool named;    /* and something durable may still name it */
 } tiers_location;

@@ -120,6 +120,18 @@ static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, ti
 }
 
 /*
+ * Where the next object's deal begins. Multiples of the golden ratio spread any number of objects
+ * in a row evenly over the steps of a deal. The baselines deal as they are known to.
+ */
+static uint32_t reserve_turn(const tiers_pool *pool, uint64_t units)
+{
+    const uint64_t golden = UINT64_C(2654435769); /* of 2^32 */
+    const uint64_t steps = units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX;
+    if (pool->striping != KVT_STRIPE_PROPORTIONAL) return 0;
+    return (uint32_t)((uint64_t)(uint32_t)(pool->reserved * golden) * steps >> 32);
+}
+
+/*
  * For a nearly full pool, where the last unit, which is short, fits only into a remainder smaller
  * than a unit: tries each member as the owner of the last unit. The deal decides who owns it, so a
  * try counts only when the deal agrees.
@@ -129,7 +141,8 @@ static uint32_t reserve_collect_shares(const uint32_t *units, uint32_t count, ti
  */
 static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *rooms,
                                    tiers_stripe_member *members, uint32_t units,
-                                   uint64_t tail_bytes, uint32_t unit_bytes, tiers_share *shares)
+                                   uint64_t tail_bytes, uint32_t unit_bytes, uint32_t turn,
+                                   tiers_share *shares)
 {
     uint32_t count = pool->member_count;
     uint32_t dealt[TIERS_MEMBERS_MAX];
@@ -140,7 +153,7 @@ static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *
         members[owner].room_units--;
         if (status != KVT_OK) continue;
         uint32_t used = reserve_collect_shares(dealt, count, shares);
-        if (shares[tiers_stripe_last(shares, used)].member == owner) return used;
+        if (shares[tiers_stripe_last(shares, used, turn)].member == owner) return used;
     }
     return 0;
 }
@@ -149,7 +162,8 @@ static uint32_t reserve_share_tail(const tiers_pool *pool, const reserve_rooms *
  * pool again when members that were passed over may get a unit, or NULL. An object of one unit is
  * not dealt but goes whole to the member that is free first. */
 static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms, uint64_t bytes,
-                             uint32_t unit_bytes, tiers_pool *chance, tiers_share *shares)
+                             uint32_t unit_bytes, uint32_t turn, tiers_pool *chance,
+                             tiers_share *shares)
 {
     uint64_t units = tiers_location_units(bytes, unit_bytes);
     if (units > TIERS_UNITS_MAX) return 0;
@@ -171,7 +185,7 @@ static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms,
     }
     uint64_t tail_bytes = bytes % unit_bytes;
     if (tail_bytes == 0) return 0;
-    return reserve_share_tail(pool, rooms, members, (uint32_t)units, tail_bytes, unit_bytes,
+    return reserve_share_tail(pool, rooms, members, (uint32_t)units, tail_bytes, unit_bytes, turn,
                               shares);
 }
 
@@ -219,7 +233,7 @@ static kvt_status reserve_acquire_extents(tiers_pool *pool, tiers_location *loca
 {
     uint32_t room = location->share_count;
     kvt_status status = tiers_location_room(location, room);
-    uint32_t last = tiers_stripe_last(location->shares, location->share_count);
+    uint32_t last = tiers_stripe_last(location->shares, location->share_count, location->turn);
     for (uint32_t i = 0; i < location->share_count && status == KVT_OK; i++) {
         uint64_t bytes = tiers_stripe_share_bytes(location->shares, i, last, location->bytes,
                                                   location->unit_bytes);
@@ -280,19 +294,23 @@ static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_locatio
     bool spared = reserve_spare_failing(pool, &rooms);
     tiers_share shares[TIERS_MEMBERS_MAX];
     tiers_pool *chance = pool->reweigh && pool->striping == KVT_STRIPE_PROPORTIONAL ? pool : NULL;
-    uint32_t share_count = reserve_plan(pool, &rooms, bytes, pool->unit_bytes, chance, shares);
+    const uint64_t units = tiers_location_units(bytes, pool->unit_bytes);
+    const uint32_t turn = reserve_turn(pool, units);
+    uint32_t share_count =
+        reserve_plan(pool, &rooms, bytes, pool->unit_bytes, turn, chance, shares);
     if (share_count == 0 && spared)
-        share_count = reserve_plan(pool, &all, bytes, pool->unit_bytes, chance, shares);
+        share_count = reserve_plan(pool, &all, bytes, pool->unit_bytes, turn, chance, shares);
     assert(share_count <= pool->member_count);
     if (share_count == 0) return KVT_E_SPACE;
     tiers_location *location = tiers_location_make(bytes, pool->unit_bytes, shares, share_count);
     if (location == NULL) return KVT_E_MEMORY;
+    location->turn = share_count > 1 ? (uint8_t)turn : 0;
     kvt_status status = reserve_acquire_extents(pool, location);
     if (status != KVT_OK) {
         tiers_location_free(location);
         return status;
     }
-    uint64_t units = tiers_location_units(bytes, pool->unit_bytes);
+    pool->reserved++;
     pool->cursor = (uint32_t)((pool->cursor + units) % pool->member_count);
     *location_out = location;
     return KVT_OK;
@@ -355,7 +373,7 @@ static void reserve_held(const tiers_location *location, reserve_rooms *held)
 static void reserve_move_extents(tiers_pool *pool, const tiers_location *from, tiers_location *to)
 {
     uint64_t wanted[TIERS_MEMBERS_MAX] = {0};
-    uint32_t last = tiers_stripe_last(to->shares, to->share_count);
+    uint32_t last = tiers_stripe_last(to->shares, to->share_count, to->turn);
     for (uint32_t i = 0; i < to->share_count; i++)
         wanted[to->shares[i].member] =
             tiers_stripe_share_bytes(to->shares, i, last, to->bytes, to->unit_bytes);
@@ -392,9 +410,12 @@ kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64
     tiers_share shares[TIERS_MEMBERS_MAX];
     kvt_status status = KVT_OK;
     pthread_mutex_lock(&pool->mutex);
-    uint32_t share_count = reserve_plan(pool, &held, bytes, old->unit_bytes, NULL, shares);
+    /* Whatever was dealt is not written yet, so the turn need only be one of the new deal's. */
+    const uint32_t turn = (uint32_t)(old->turn % tiers_location_units(bytes, old->unit_bytes));
+    uint32_t share_count = reserve_plan(pool, &held, bytes, old->unit_bytes, turn, NULL, shares);
     assert(share_count > 0 && "a smaller object fits where a larger one was");
     tiers_location *shrunk = tiers_location_make(bytes, old->unit_bytes, shares, share_count);
+    if (shrunk != NULL) shrunk->turn = share_count > 1 ? (uint8_t)turn : 0;
     if (shrunk == NULL || tiers_location_room(shrunk, old->extent_count) != KVT_OK)
         status = KVT_E_MEMORY;
     else
@@ -438,8 +459,8 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
     for (uint32_t i = 0; i < pool->member_count; i++)
         if (rooms.bytes[i] > 0 && tiers_worker_write_failed(pool->members[i].worker))
             rooms.bytes[i] = 0; /* a new layout would keep away from it */
-    uint32_t count =
-        reserve_plan(pool, &rooms, location->bytes, location->unit_bytes, NULL, shares);
+    uint32_t count = reserve_plan(pool, &rooms, location->bytes, location->unit_bytes,
+                                  location->turn, NULL, shares);
     assert(count <= pool->member_count);
     if (count > 0)
         gain =

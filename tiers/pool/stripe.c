@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 /* Doubles decide here, in an order that is fixed, so equal weights give equal shares everywhere. */
 /* ---- shares ---- */
@@ -101,8 +102,9 @@ kvt_status tiers_stripe_share(const tiers_stripe_member *members, uint32_t count
  * written. */
 /* ---- deal order ---- */
 
-/* No unit is dealt yet. */
-void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count)
+/* Units before the turn are dealt and forgotten. */
+void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count,
+                       uint32_t turn)
 {
     assert(share_count >= 1 && share_count <= TIERS_MEMBERS_MAX);
     dealer->shares = shares;
@@ -113,12 +115,18 @@ void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t
         dealer->total += shares[i].units;
         dealer->dealt[i] = 0;
     }
+    assert(turn < dealer->total);
+    while (dealer->step < turn)
+        (void)tiers_dealer_next(dealer);
 }
 
 /* The products fit 64 bits, because units and steps are at most 2^20. */
 uint32_t tiers_dealer_next(tiers_dealer *dealer)
 {
-    assert(dealer->step < dealer->total);
+    if (dealer->step == dealer->total) {
+        dealer->step = 0;
+        memset(dealer->dealt, 0, sizeof dealer->dealt);
+    }
     dealer->step++;
     uint32_t best = dealer->share_count;
     for (uint32_t i = 0; i < dealer->share_count; i++) {
@@ -138,14 +146,14 @@ uint32_t tiers_dealer_next(tiers_dealer *dealer)
     return best;
 }
 
-/* It deals all units, so callers keep the answer. */
-uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count)
+/* Without a turn it deals all units, so callers keep the answer. */
+uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count, uint32_t turn)
 {
     tiers_dealer dealer;
-    tiers_dealer_init(&dealer, shares, share_count);
     if (share_count == 1) return 0;
-    uint32_t last = 0;
-    while (dealer.step < dealer.total)
+    tiers_dealer_init(&dealer, shares, share_count, 0);
+    uint32_t last = 0, steps = turn != 0 ? turn : dealer.total;
+    while (dealer.step < steps)
         last = tiers_dealer_next(&dealer);
     return last;
 }
@@ -160,8 +168,8 @@ uint64_t tiers_stripe_share_bytes(const tiers_share *shares, uint32_t index, uin
     return index == last && tail != 0 ? whole - (unit_bytes - tail) : whole;
 }
 
-/* The deal is repeated from its first unit, because it follows from the shares and nothing of it is
- * stored. */
+/* The deal is repeated from the object's first unit, because it follows from shares and turn and
+ * nothing else of it is stored. */
 /* ---- walk ---- */
 
 /* The walk starts at the first extent of its share; a transfer that begins inside the object skips
@@ -181,7 +189,7 @@ void tiers_walk_init(tiers_walk *walk, const tiers_location *location, uint32_t 
     walk->run_offset = 0;
     walk->run_bytes = 0;
     walk->run_open = false;
-    tiers_dealer_init(&walk->dealer, location->shares, location->share_count);
+    tiers_dealer_init(&walk->dealer, location->shares, location->share_count, location->turn);
     while (location->extents[walk->extent].member != location->shares[share].member)
         walk->extent++;
     assert(walk->extent < location->extent_count && "every share has an extent");

@@ -13,6 +13,10 @@
  * member has its proportion units * t / total to within less than one unit, so a load that stops
  * after some layers kept all members busy.
  *
+ * Objects that are read together, layer by layer, would all ask the same members for the same
+ * layer, if their deals began alike. So each begins at a step of its own, its turn, and goes round;
+ * any t units in a row give each member its proportion to within less than two.
+ *
  * Thread rule: pure functions over the caller's memory.
  */
 #ifndef TIERS_STRIPE_H
@@ -22,6 +26,10 @@
 
 /* Bounds the cost of one deal, also for locations read from a damaged catalog. */
 #define TIERS_UNITS_MAX (1u << 20)
+
+/* The order repeats itself after few units, so that small turns spread as well as large ones, and
+ * finding the first unit stays cheap. */
+#define TIERS_TURN_MAX 64u
 
 typedef struct tiers_stripe_member {
     double weight; /* bytes per second; 0 = takes no part */
@@ -38,19 +46,20 @@ typedef struct tiers_dealer {
     const tiers_share *shares; /* the caller's; stays while dealing */
     uint32_t share_count;
     uint32_t total;
-    uint32_t step; /* units dealt so far */
+    uint32_t step; /* units dealt so far, in this round */
     uint32_t dealt[TIERS_MEMBERS_MAX];
 } tiers_dealer;
 
-/* Starts at the first unit. The shares are sound: none is 0 and their sum is at most
- * TIERS_UNITS_MAX. */
-void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count);
+/* Starts at a step of the deal, less than the number of units. The shares are sound: none is 0 and
+ * their sum is at most TIERS_UNITS_MAX. */
+void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t share_count,
+                       uint32_t turn);
 
-/* The index into shares of the next unit's member; at most `total` calls. */
+/* The index into shares of the next unit's member. After the last step the first one comes. */
 uint32_t tiers_dealer_next(tiers_dealer *dealer);
 
 /* The index into shares of the object's last unit, which may be short. */
-uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count);
+uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count, uint32_t turn);
 
 /* Bytes that share `index` holds of an object of `bytes`, when `last` is the index of its last
  * unit. */
