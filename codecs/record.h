@@ -285,29 +285,41 @@ typedef struct kvt_record_range {
 
 #define KVT_RECORD_RANGES_MAX 16u /* of one layer: two sides of up to five planes, and raw tokens */
 
+/* A record's head, looked at once for the sake of its layers. */
+typedef struct kvt_record_head kvt_record_head;
+
+/*
+ * Checks a head, and keeps what the layers need of it in the caller's memory; the head's own bytes
+ * are not looked at again. What is kept may be copied elsewhere, bytes_out of it, aligned to 8.
+ *   head      the record's first bytes, codecs_head_bytes of them or more; aligned to 8
+ *   whole     they are the whole record
+ *   expected  key and generation; NULL: any
+ * KVT_OK; KVT_E_MISMATCH; KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_SPACE (bytes_out are needed).
+ */
+KVT_NODISCARD kvt_status kvt_record_head_open(const void *head, uint64_t head_bytes, bool whole,
+                                              const kvt_record_spec *expected, void *memory,
+                                              uint64_t capacity, uint64_t *bytes_out);
+
 /*
  * The ranges of a record that one layer lies in, in the record's order; `at` counts on from 0, one
  * behind the other.
- *   head   the record's first bytes, codecs_head_bytes of them or more; aligned to 8
- * KVT_OK; KVT_E_ARGUMENT (opaque, layer); KVT_E_SPACE (more ranges than capacity); KVT_E_CORRUPT;
- * KVT_E_VERSION.
+ * KVT_OK; KVT_E_ARGUMENT (opaque, layer); KVT_E_SPACE (more ranges than capacity).
  */
-KVT_NODISCARD kvt_status kvt_record_layer_ranges(const void *head, uint64_t head_bytes,
-                                                 uint32_t layer, kvt_record_range *ranges,
-                                                 uint32_t capacity, uint32_t *count_out);
+KVT_NODISCARD kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
+                                                kvt_record_range *ranges, uint32_t capacity,
+                                                uint32_t *count_out);
 
 /*
  * Decodes one layer into a view from its ranges, which lie in `payload` as ranges[].at say; the
- * rest of the record but its head need not be there. Statuses and rules as of
- * kvt_record_decode_view.
+ * rest of the record need not be there. ranges NULL: payload is the whole record. Statuses and
+ * rules as of kvt_record_decode_view.
  *   payload   aligned to KVT_RECORD_ALIGN
  */
-KVT_NODISCARD kvt_status kvt_record_decode_layer(const void *head, uint64_t head_bytes,
-                                                 const kvt_record_spec *expected,
-                                                 const kvt_layout *layout, const kvt_view *view,
-                                                 uint32_t layer, const void *payload,
-                                                 const kvt_record_range *ranges, uint32_t count,
-                                                 void *scratch, uint64_t scratch_bytes);
+KVT_NODISCARD kvt_status kvt_record_head_decode(const kvt_record_head *head,
+                                                const kvt_layout *layout, const kvt_view *view,
+                                                uint32_t layer, const void *payload,
+                                                const kvt_record_range *ranges, uint32_t count,
+                                                void *scratch, uint64_t scratch_bytes);
 
 /* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
  * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of

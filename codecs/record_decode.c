@@ -8,6 +8,7 @@
  * allocation.
  */
 #include "record_groups.h"
+#include "record_reader.h"
 #include "record_writer.h"
 
 #include <assert.h>
@@ -81,28 +82,25 @@ static kvt_status record_decode_parts(const uint8_t *record, const record_plan *
     return status;
 }
 
-/* Finds the segments of a matrix. */
-static void record_find_matrix(const record_parsed *parsed, uint32_t layer, kvt_side side,
-                               record_matrix *found)
+void record_find_matrix(const record_plan *plan, const uint8_t *table,
+                        const record_sections *sections, uint32_t layer, kvt_side side,
+                        record_matrix *found)
 {
-    const record_plan *plan = &parsed->plan;
     if (plan->parts) {
-        record_matrix_collect(parsed->table, &parsed->sections, layer, side, found);
+        record_matrix_collect(table, sections, layer, side, found);
         return;
     }
     /* One segment a matrix: no search. */
     uint64_t index = plan->extension.index_count +
                      kvt_layout_sides(&plan->layout) * (uint64_t)layer + (uint64_t)side;
-    memcpy(&found->raw, parsed->table + index * sizeof found->raw, sizeof found->raw);
+    memcpy(&found->raw, table + index * sizeof found->raw, sizeof found->raw);
     found->raw_tokens.kind = 0;
     found->part_count = 0;
 }
 
-/* Decodes a matrix whose segments' offsets count from `record` on. */
-static kvt_status record_decode_found(const uint8_t *record, const record_plan *plan,
-                                      const record_matrix *found, uint32_t layer, kvt_side side,
-                                      const view_rows *target, void *scratch,
-                                      uint64_t scratch_bytes)
+kvt_status record_decode_found(const uint8_t *record, const record_plan *plan,
+                               const record_matrix *found, uint32_t layer, kvt_side side,
+                               const view_rows *target, void *scratch, uint64_t scratch_bytes)
 {
     if (!plan->parts || found->raw.kind != 0)
         return record_decode_segment(record, plan, &found->raw, target, scratch, scratch_bytes);
@@ -114,7 +112,7 @@ static kvt_status record_decode_one(const uint8_t *record, const record_parsed *
                                     void *scratch, uint64_t scratch_bytes)
 {
     record_matrix found;
-    record_find_matrix(parsed, layer, side, &found);
+    record_find_matrix(&parsed->plan, parsed->table, &parsed->sections, layer, side, &found);
     return record_decode_found(record, &parsed->plan, &found, layer, side, target, scratch,
                                scratch_bytes);
 }
@@ -167,9 +165,7 @@ static kvt_status record_decode_indexed(void *argument, uint32_t index, uint32_t
     return status;
 }
 
-/* Whether a record is the expected one; NULL: any. */
-static kvt_status record_check_expected(const record_parsed *parsed,
-                                        const kvt_record_spec *expected)
+kvt_status record_check_expected(const record_parsed *parsed, const kvt_record_spec *expected)
 {
     if (expected == NULL) return KVT_OK;
     const bool same = memcmp(&expected->key, parsed->header.key, sizeof expected->key) == 0 &&
@@ -226,8 +222,7 @@ kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
     return record_decode_layers(&decoder, parsed.plan.layout.layers, workers, scratch_bytes);
 }
 
-/* Whether an entry of the record's layout, with the record's tokens or more, is of this layout. */
-static bool record_layout_fits(const record_plan *plan, const kvt_layout *layout)
+bool record_layout_fits(const record_plan *plan, const kvt_layout *layout)
 {
     const kvt_layout *own = &plan->layout;
     return own->layers == layout->layers && own->kv_heads == layout->kv_heads &&
@@ -340,146 +335,4 @@ kvt_status kvt_record_kept_tokens(const void *record, uint64_t bytes, uint32_t l
         positions_out[found++] = (uint32_t)token;
     }
     return found == plan->stored.tokens ? KVT_OK : KVT_E_CORRUPT;
-}
-
-/* ---- one layer, whose bytes lie apart from the head ---- */
-
-/* Calls `each` for every segment of a matrix. */
-static void record_each_segment(record_matrix *found, void (*each)(void *, record_segment *),
-                                void *context)
-{
-    if (found->raw.kind != 0 || found->part_count == 0) each(context, &found->raw);
-    if (found->raw_tokens.kind != 0) each(context, &found->raw_tokens);
-    for (uint32_t i = 0; i < found->part_count; i++)
-        each(context, &found->parts[i]);
-}
-
-/* The ranges of a layer while they are collected. */
-typedef struct record_ranges {
-    kvt_record_range *ranges;
-    uint32_t count;
-    uint32_t capacity;
-    bool full; /* there were more than capacity */
-} record_ranges;
-
-/* Adds the grains of a segment, in the order of the record; ranges that touch are one. A layer's
- * segments come in few runs, so that the search is short. */
-static void record_add_range(void *context, record_segment *segment)
-{
-    record_ranges *all = context;
-    uint64_t start = segment->offset / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
-    uint64_t end = codecs_align(segment->offset + segment->padded_bytes, KVT_RECORD_ALIGN);
-    uint32_t at = 0;
-    while (at < all->count && all->ranges[at].offset + all->ranges[at].bytes < start)
-        at++;
-    kvt_record_range *range = &all->ranges[at];
-    if (at == all->count || end < range->offset) {
-        if (all->count == all->capacity) {
-            all->full = true;
-            return;
-        }
-        memmove(range + 1, range, (all->count - at) * sizeof *range);
-        *range = (kvt_record_range){.offset = start, .bytes = end - start};
-        all->count++;
-        return;
-    }
-    uint64_t last = range->offset + range->bytes;
-    if (start < range->offset) range->offset = start;
-    range->bytes = (end > last ? end : last) - range->offset;
-}
-
-/* Merges neighbours that have grown together, and says where each range goes in memory. */
-static void record_settle_ranges(record_ranges *all)
-{
-    uint64_t memory = 0;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < all->count; i++) {
-        kvt_record_range *last = kept > 0 ? &all->ranges[kept - 1] : NULL;
-        const kvt_record_range *range = &all->ranges[i];
-        if (last != NULL && last->offset + last->bytes >= range->offset) {
-            uint64_t end = range->offset + range->bytes;
-            if (end > last->offset + last->bytes) last->bytes = end - last->offset;
-        } else {
-            all->ranges[kept++] = *range;
-        }
-    }
-    all->count = kept;
-    for (uint32_t i = 0; i < kept; i++) {
-        all->ranges[i].at = memory;
-        memory += all->ranges[i].bytes;
-    }
-}
-
-kvt_status kvt_record_layer_ranges(const void *head, uint64_t head_bytes, uint32_t layer,
-                                   kvt_record_range *ranges, uint32_t capacity, uint32_t *count_out)
-{
-    record_parsed parsed;
-    assert(head != NULL && ranges != NULL && count_out != NULL);
-    *count_out = 0;
-    kvt_status status = record_parse(head, head_bytes, RECORD_DEPTH_HEAD, &parsed, NULL);
-    if (status != KVT_OK) return status;
-    const kvt_layout *layout = &parsed.plan.layout;
-    if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
-    record_ranges all = {.ranges = ranges, .capacity = capacity};
-    for (uint32_t side = 0; side < kvt_layout_sides(layout); side++) {
-        record_matrix found;
-        record_find_matrix(&parsed, layer, (kvt_side)side, &found);
-        record_each_segment(&found, record_add_range, &all);
-    }
-    if (all.full) return KVT_E_SPACE;
-    record_settle_ranges(&all);
-    *count_out = all.count;
-    return KVT_OK;
-}
-
-/* Where segments lie in memory. */
-typedef struct record_moved {
-    const kvt_record_range *ranges;
-    uint32_t count;
-    bool missing;
-} record_moved;
-
-/* Gives a segment the offset of its bytes in memory. */
-static void record_move_segment(void *context, record_segment *segment)
-{
-    record_moved *moved = context;
-    for (uint32_t i = 0; i < moved->count; i++) {
-        const kvt_record_range *range = &moved->ranges[i];
-        if (segment->offset < range->offset) continue;
-        uint64_t in = segment->offset - range->offset;
-        if (in > range->bytes || segment->padded_bytes > range->bytes - in) continue;
-        segment->offset = range->at + in;
-        return;
-    }
-    moved->missing = true;
-}
-
-kvt_status kvt_record_decode_layer(const void *head, uint64_t head_bytes,
-                                   const kvt_record_spec *expected, const kvt_layout *layout,
-                                   const kvt_view *view, uint32_t layer, const void *payload,
-                                   const kvt_record_range *ranges, uint32_t count, void *scratch,
-                                   uint64_t scratch_bytes)
-{
-    record_parsed parsed;
-    assert(head != NULL && view != NULL && layout != NULL && payload != NULL && ranges != NULL);
-    kvt_status status = record_parse(head, head_bytes, RECORD_DEPTH_HEAD, &parsed, NULL);
-    if (status == KVT_OK) status = record_check_expected(&parsed, expected);
-    if (status != KVT_OK) return status;
-    const record_plan *plan = &parsed.plan;
-    if (!record_layout_fits(plan, layout)) return KVT_E_SPACE;
-    if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
-    if (scratch_bytes < record_scratch_bytes(plan)) return KVT_E_SPACE;
-    for (uint32_t side = 0; status == KVT_OK && side < kvt_layout_sides(layout); side++) {
-        record_matrix found;
-        record_moved moved = {.ranges = ranges, .count = count};
-        record_find_matrix(&parsed, layer, (kvt_side)side, &found);
-        record_each_segment(&found, record_move_segment, &moved);
-        if (moved.missing) return KVT_E_CORRUPT;
-        view_rows target = view_rows_of(view, layout, plan->stored.tokens, layer, (kvt_side)side);
-        target.stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
-        status = record_decode_found(payload, plan, &found, layer, (kvt_side)side, &target, scratch,
-                                     scratch_bytes);
-        view_rows_close(&target);
-    }
-    return status;
 }

@@ -8,13 +8,18 @@
  *     cell    idle -> flying -> landed: its task waits for a thread of the queue -> idle
  *                         \-> given up -> idle
  *
- * A cell is one layer of one entry on its way, or the entry's head. An entry in memory has no
- * reads: its cells are tasks at once. The entry's place is held as a reader from begin to end, so
- * that what was found is what is read, wherever the entry moves meanwhile.
+ *     part    ready -> running -> ended
+ *
+ * A cell is one layer of one entry on its way, or the entry's head. Entries in memory have no
+ * reads: a part is one layer of a group of them, and is run by a thread of the queue or by the
+ * owner while it waits, whoever comes first. The entry's place is held as a reader from begin to
+ * end, so that what was found is what is read, wherever the entry moves meanwhile. The head of a
+ * record is parsed and checked once; every segment is verified as it is decoded.
  *
  *     field                                     guarded by
- *     entries' status, done, cells' states,     load->lock
- *     pending, issued, released
+ *     entries' status, cells' states, parts,    load->lock
+ *     pokes, pending, issued, released
+ *     entries' heads                            begin, or the task of the cell that reads it
  *     complete                                  written under the lock, read by anybody
  *     a cell's transfer and buffer              the thread that runs its task, once it has landed
  *     busy                                      atomic: threads inside, beside the caller
@@ -39,7 +44,7 @@
 static load_cell *load_cell_of(kvt_load *load, size_t entry, uint32_t layer)
 {
     assert(entry < load->count && load->slots > 0);
-    return &load->cells[entry * load->slots + layer % load->slots];
+    return &load->cells[load->entries[entry].cells_at + layer % load->slots];
 }
 
 /* The last word on a cell's reads, on any thread: a thread of the queue goes on with it. */
@@ -54,6 +59,23 @@ static void load_fail(load_entry *entry, kvt_status status)
 {
     assert(status != KVT_OK);
     if (entry->status == KVT_QUEUED) entry->status = status;
+}
+
+#define LOAD_HEAD_ROOM 1024u /* words, of heads that are opened without a second try */
+
+kvt_status load_open_head(load_entry *entry, const void *head, uint64_t bytes, bool whole)
+{
+    uint64_t room[LOAD_HEAD_ROOM], needed;
+    kvt_status status =
+        kvt_record_head_open(head, bytes, whole, &entry->expected, room, sizeof room, &needed);
+    if (status != KVT_OK && status != KVT_E_SPACE) return status;
+    entry->head = malloc(needed);
+    if (entry->head == NULL) return KVT_E_MEMORY;
+    if (status == KVT_E_SPACE)
+        return kvt_record_head_open(head, bytes, whole, &entry->expected, entry->head, needed,
+                                    &needed);
+    memcpy(entry->head, room, needed);
+    return KVT_OK;
 }
 
 /* ---- announcements ---- */
@@ -137,14 +159,35 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, load_starts *starts,
     return KVT_OK;
 }
 
-/* Hands a cell that needs no read to the queue. Lock held. */
-static void load_post(kvt_load *load, load_cell *cell)
+/* Makes one layer of a group ready. Lock held. */
+static void load_issue_group(kvt_load *load, size_t index, uint32_t layer)
 {
-    assert(cell->state == LOAD_IDLE && cell->flight == NULL);
-    cell->state = LOAD_FLYING;
-    cell->flight = NULL;
+    load_group *group = &load->groups[index];
+    load_part *part = &load->parts[index * load->slots + layer % load->slots];
+    if (group->issued > layer) return;
+    *part = (load_part){.group = group, .layer = layer};
+    if (load->ready == NULL)
+        load->ready = part;
+    else
+        load->last_ready->next = part;
+    load->last_ready = part;
+    load->ready_count++;
+    group->issued = layer + 1;
+    load->pending[layer % load->slots]++;
     load->flying++;
-    queue_post(load->queue, &cell->task);
+}
+
+/* Calls a thread for each part that is ready, as far as there are threads. Lock held. */
+static void load_call_threads(kvt_load *load)
+{
+    for (uint32_t i = 0; i < LOAD_POKES && i < load->queue->thread_count; i++) {
+        load_poke *poke = &load->pokes[i];
+        if (load->poked >= load->ready_count) break;
+        if (poke->posted) continue;
+        poke->posted = true;
+        load->poked++;
+        queue_post(load->queue, &poke->task);
+    }
 }
 
 /* Issues one layer of one entry. KVT_OK: it is on its way, or the entry has failed. KVT_BUSY: there
@@ -152,20 +195,15 @@ static void load_post(kvt_load *load, load_cell *cell)
 static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, load_starts *starts)
 {
     load_entry *entry = &load->entries[index];
-    load_cell *cell = load_cell_of(load, index, layer);
     /* An earlier call has issued the cell, and found no staging for another entry of the layer. */
-    if (entry->status != KVT_QUEUED || entry->issued > layer) return KVT_OK;
-    assert(cell->state == LOAD_IDLE);
+    if (entry->status != KVT_QUEUED || load_is_near(entry) || entry->issued > layer) return KVT_OK;
+    load_cell *cell = load_cell_of(load, index, layer);
+    assert(cell->state == LOAD_IDLE && entry->head != NULL);
     cell->layer = layer;
-    kvt_status status = KVT_OK;
-    if (entry->head.memory == NULL) {
-        load_post(load, cell);
-    } else {
-        status = kvt_record_layer_ranges(entry->head.memory, entry->head_bytes, layer, cell->ranges,
-                                         KVT_RECORD_RANGES_MAX, &cell->range_count);
-        if (status == KVT_OK) status = load_fly(load, cell, starts, false);
-        if (status == KVT_BUSY) return KVT_BUSY;
-    }
+    kvt_status status = kvt_record_head_ranges(entry->head, layer, cell->ranges,
+                                               KVT_RECORD_RANGES_MAX, &cell->range_count);
+    if (status == KVT_OK) status = load_fly(load, cell, starts, false);
+    if (status == KVT_BUSY) return KVT_BUSY;
     entry->issued = layer + 1;
     if (status == KVT_OK)
         load->pending[layer % load->slots]++;
@@ -185,7 +223,9 @@ void load_pump(kvt_load *load)
         /* The cells of this layer are those of a layer that has not come. */
         if (layer >= atomic_load(&load->complete) + load->slots) break;
         if (load->reads && base_clock_ns() >= load->options.deadline_ns) break;
-        for (size_t i = 0; i < load->count && !load->starved; i++)
+        for (size_t i = 0; i < load->group_count; i++)
+            load_issue_group(load, i, layer);
+        for (size_t i = 0; load->cell_count != 0 && i < load->count && !load->starved; i++)
             load->starved = load_issue_cell(load, i, layer, &starts) == KVT_BUSY;
         if (load->starved) break;
         load->issued = layer + 1;
@@ -194,29 +234,27 @@ void load_pump(kvt_load *load)
     assert(load->issued <= load->layers && load->released <= load->layers);
     assert(load->issued <= atomic_load(&load->complete) + load->slots);
     load_start(&starts);
+    load_call_threads(load);
     if (load->starved) queue_note_starved(load->queue);
 }
 
 /* ---- tasks ---- */
 
-/* Decodes one layer of an entry into its view; `payload` has its ranges, or NULL. No lock held. */
-static kvt_status load_decode(const kvt_load *load, const load_entry *entry, const load_cell *cell,
-                              const void *payload)
+/* Decodes one layer of an entry into its view. `cell` has the ranges that lie in `payload`; NULL:
+ * payload is the record. No lock held. */
+static kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
+                              const load_cell *cell, const void *payload)
 {
     staging_buffer scratch = {0};
     kvt_status status = KVT_OK;
     if (entry->scratch_bytes != 0)
         status = staging_acquire_now(load->store->staging, entry->scratch_bytes, &scratch);
     if (status != KVT_OK) return status;
-    if (payload != NULL)
-        status = kvt_record_decode_layer(
-            entry->head.memory, entry->head_bytes, &entry->expected, &entry->layout, entry->view,
-            cell->layer, payload, cell->ranges, cell->range_count, scratch.memory, scratch.bytes);
-    else
-        status = kvt_record_decode_view(entry->record, entry->record_bytes, &entry->expected, NULL,
-                                        &entry->layout, entry->view, cell->layer, 1, scratch.memory,
-                                        scratch.bytes);
-    staging_release(load->store->staging, &scratch);
+    status =
+        kvt_record_head_decode(entry->head, &entry->layout, entry->view, layer, payload,
+                               cell != NULL ? cell->ranges : NULL,
+                               cell != NULL ? cell->range_count : 0, scratch.memory, scratch.bytes);
+    if (scratch.memory != NULL) staging_release(load->store->staging, &scratch);
     return status;
 }
 
@@ -235,21 +273,11 @@ static void load_copy_staged(const load_entry *entry, uint32_t layer)
 
 /* What a cell's reads brought: its layer is decoded, or its head looked at. No lock held. */
 static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *cell,
-                           staging_buffer *buffer)
+                           const staging_buffer *buffer)
 {
-    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
-    uint32_t count;
-    if (entry->staged != NULL) {
-        load_copy_staged(entry, cell->layer);
-        return KVT_OK;
-    }
-    if (cell->layer != LOAD_HEAD) return load_decode(load, entry, cell, buffer->memory);
-    kvt_status status = kvt_record_layer_ranges(buffer->memory, entry->head_bytes, 0, ranges,
-                                                KVT_RECORD_RANGES_MAX, &count);
-    if (status != KVT_OK) return status;
-    entry->head = *buffer;
-    *buffer = (staging_buffer){0};
-    return KVT_OK;
+    if (cell->layer != LOAD_HEAD)
+        return load_decode(load, entry, cell->layer, cell, buffer->memory);
+    return load_open_head(entry, buffer->memory, entry->head_bytes, false);
 }
 
 /* Whether the counts include a cell that is not idle. It is for asserts alone. Lock held. */
@@ -299,6 +327,93 @@ void load_run(void *context)
     atomic_fetch_sub(&load->busy, 1);
 }
 
+/* Carries one layer of a group out, but for the entries of which `skipped` says so. Returns those
+ * that failed, and how the first of them did. No lock held. */
+static uint64_t load_run_group(const kvt_load *load, const load_part *part, uint64_t skipped,
+                               kvt_status *status_out)
+{
+    const load_group *group = part->group;
+    uint64_t failed = 0;
+    for (size_t i = group->first; i < group->end; i++) {
+        const load_entry *entry = &load->entries[i];
+        kvt_status status = KVT_OK;
+        if ((skipped >> (i - group->first) & 1) != 0) continue;
+        if (entry->staged != NULL)
+            load_copy_staged(entry, part->layer);
+        else
+            status = load_decode(load, entry, part->layer, NULL, entry->record);
+        if (status != KVT_OK && failed == 0) *status_out = status;
+        if (status != KVT_OK) failed |= UINT64_C(1) << (i - group->first);
+    }
+    return failed;
+}
+
+/* Ends a part: the entries that failed, and those that the end of the load has overtaken. Lock
+ * held. */
+static void load_end_part(kvt_load *load, const load_part *part, uint64_t skipped, uint64_t failed,
+                          kvt_status status)
+{
+    const load_group *group = part->group;
+    for (size_t i = group->first; (failed | skipped) != 0 && i < group->end; i++) {
+        load_entry *entry = &load->entries[i];
+        if ((failed >> (i - group->first) & 1) != 0)
+            load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+        else if ((skipped >> (i - group->first) & 1) != 0 && load_is_near(entry))
+            load_fail(entry, KVT_E_TIMEOUT);
+    }
+    assert(load->flying > 0 && load->pending[part->layer % load->slots] > 0);
+    load->pending[part->layer % load->slots]--;
+    load->flying--;
+}
+
+bool load_step(kvt_load *load)
+{
+    load_part *part = load->ready;
+    if (part == NULL) return false;
+    const load_group *group = part->group;
+    uint64_t skipped = 0;
+    load->ready = part->next;
+    load->ready_count--;
+    assert(group->end - group->first <= LOAD_GROUP_ENTRIES && LOAD_GROUP_ENTRIES <= 64);
+    for (size_t i = group->first; i < group->end; i++) {
+        const load_entry *entry = &load->entries[i];
+        bool live = entry->status == KVT_QUEUED && load_is_near(entry) && !load->ending;
+        skipped |= (uint64_t)!live << (i - group->first);
+    }
+    atomic_fetch_add(&load->busy, 1);
+    pthread_mutex_unlock(&load->lock);
+    kvt_status status = KVT_OK;
+    uint64_t failed = load_run_group(load, part, skipped, &status);
+    pthread_mutex_lock(&load->lock);
+    load_end_part(load, part, skipped, failed, status);
+    bool moved = load_advance(load);
+    load_pump(load);
+    if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts what flies */
+    if (moved && load->options.announced != NULL) {
+        pthread_mutex_unlock(&load->lock);
+        load_announce(load);
+        pthread_mutex_lock(&load->lock);
+    }
+    atomic_fetch_sub(&load->busy, 1);
+    return true;
+}
+
+void load_poked(void *context)
+{
+    load_poke *poke = context;
+    kvt_load *load = poke->load;
+    atomic_fetch_add(&load->busy, 1);
+    pthread_mutex_lock(&load->lock);
+    assert(poke->posted && load->poked > 0);
+    while (load_step(load))
+        continue;
+    poke->posted = false;
+    load->poked--;
+    if (load->ending) pthread_cond_broadcast(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+    atomic_fetch_sub(&load->busy, 1);
+}
+
 void load_tick(kvt_load *load)
 {
     assert(atomic_load(&load->busy) > 0);
@@ -314,7 +429,7 @@ void load_begin_reads(kvt_load *load)
     assert(load->heads == 0 && load->flying == 0 && load->issued == 0);
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
-        if (entry->status != KVT_QUEUED || entry->place == NULL || entry->lent) continue;
+        if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
         load->reads = true;
         if (base_clock_ns() >= load->options.deadline_ns) continue; /* nothing is issued, either */
         load_cell *cell = load_cell_of(load, i, 0);
@@ -336,7 +451,7 @@ void load_begin_reads(kvt_load *load)
 /* Gives up the cells that fly and of which `stuck` says so, or all. Lock held. */
 static void load_give_up(kvt_load *load, bool stuck_alone)
 {
-    for (size_t i = 0; i < load->count * load->slots; i++) {
+    for (size_t i = 0; i < load->cell_count; i++) {
         load_cell *cell = &load->cells[i];
         if (cell->state != LOAD_FLYING || cell->flight == NULL) continue;
         if (stuck_alone && !transfer_is_stuck(cell->flight)) continue;
@@ -368,7 +483,7 @@ void load_stop(kvt_load *load)
     pthread_mutex_lock(&load->lock);
     assert(load->ending);
     load_give_up(load, false);
-    while (load->flying != 0)
+    while (load->flying != 0 || load->poked != 0)
         pthread_cond_wait(&load->changed, &load->lock);
     assert(load->heads == 0);
     pthread_cond_broadcast(&load->changed);

@@ -29,13 +29,13 @@
 
 /* ---- holding entries ---- */
 
-/* Holds what is stored under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS.
+/* Holds what was found under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS.
  * The store's lock is held. */
-static kvt_status load_hold(kvt_load *load, load_entry *entry, uint64_t *clock_ns)
+static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *found,
+                            uint64_t *clock_ns)
 {
     kvt_store *store = load->store;
     assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
-    store_entry *found = entry_find_key(&store->table, &entry->key);
     if (!lifetime_shows(store, found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
     entry->layout = found->kind->layout;
@@ -142,7 +142,7 @@ static void load_free_entries(kvt_load *load, bool counts)
         pthread_mutex_unlock(&store->lock);
     }
     for (size_t i = 0; i < load->count; i++) {
-        staging_release(store->staging, &load->entries[i].head);
+        free(load->entries[i].head);
         if (counts) load_note(load, &load->entries[i]);
         /* A get of its own finds out whether the record or a device failed, and drops the entry. */
         if (load->entries[i].damaged) access_time_entry(store, &load->entries[i].key);
@@ -160,7 +160,12 @@ static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
     if (layout->layers != load->layers) return KVT_E_ARGUMENT;
     kvt_status status = kvt_view_check(entry->view, layout, NULL, 0);
     if (status != KVT_OK) return status;
-    if (entry->place == NULL || entry->lent) return KVT_QUEUED;
+    if (entry->staged != NULL) return KVT_QUEUED;
+    if (entry->lent) {
+        status = load_open_head(entry, entry->record, entry->record_bytes, true);
+        if (status == KVT_OK) return KVT_QUEUED;
+        return status == KVT_E_MEMORY ? status : KVT_MISS;
+    }
     entry->head_bytes = codecs_head_bytes(layout, entry->place->variant);
     return entry->head_bytes != 0 && entry->head_bytes <= entry->record_bytes ? KVT_QUEUED
                                                                               : KVT_MISS;
@@ -185,18 +190,29 @@ static void load_check_overlaps(kvt_load *load)
 }
 
 /* Holds and checks all entries. False: none is left to load. */
-static bool load_hold_all(kvt_load *load)
+static bool load_hold_all(kvt_load *load, const kvt_key *keys)
 {
+    kvt_store *store = load->store;
     bool any = false;
+    _Static_assert(LOAD_STEP <= ENTRY_SIGHT_KEYS, "a step is one look-up");
     for (size_t from = 0; from < load->count; from += LOAD_STEP) {
+        const size_t step = load->count - from < LOAD_STEP ? load->count - from : LOAD_STEP;
         uint64_t clock_ns = 0;
-        pthread_mutex_lock(&load->store->lock);
-        for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++)
-            load->entries[i].status = load_hold(load, &load->entries[i], &clock_ns);
-        pthread_mutex_unlock(&load->store->lock);
+        entry_sight sight;
+        entry_sight_begin(&sight, &store->secret, &keys[from], step);
+        pthread_mutex_lock(&store->lock);
+        for (size_t i = 0; i < step; i++) {
+            load_entry *entry = &load->entries[from + i];
+            store_entry *found = entry_sight_find(&store->table, &sight, i);
+            entry->status = load_hold(load, entry, found, &clock_ns);
+        }
+        pthread_mutex_unlock(&store->lock);
     }
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
+        /* The next record's head comes while this one is looked at. */
+        if (i + 1 < load->count && load->entries[i + 1].lent)
+            access_prefetch(load->entries[i + 1].record);
         if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
     }
     load_check_overlaps(load);
@@ -214,26 +230,70 @@ static void load_free(kvt_load *load)
     pthread_cond_destroy(&load->changed);
     free(load->entries);
     free(load->cells);
+    free(load->groups);
+    free(load->parts);
     free(load->pending);
     free(load);
 }
 
-/* Makes the cells, once the layers are known. */
+/* Makes the groups of entries that lie in memory: neighbours, as long as a layer of them all is
+ * short work. */
+static bool load_make_groups(kvt_load *load)
+{
+    uint64_t bytes = 0;
+    load->groups = calloc(load->count, sizeof *load->groups);
+    if (load->groups == NULL) return false;
+    for (size_t i = 0; i < load->count; i++) {
+        const load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED || !load_is_near(entry)) continue;
+        load_group *group = load->group_count != 0 ? &load->groups[load->group_count - 1] : NULL;
+        if (group == NULL || i - group->first >= LOAD_GROUP_ENTRIES || bytes > LOAD_GROUP_BYTES) {
+            group = &load->groups[load->group_count++];
+            group->first = i;
+            bytes = 0;
+        }
+        bytes += entry->data_bytes / load->layers;
+        group->end = i + 1;
+    }
+    load->parts = calloc(load->group_count * load->slots + 1, sizeof *load->parts);
+    for (uint32_t i = 0; i < LOAD_POKES; i++) {
+        load_poke *poke = &load->pokes[i];
+        *poke = (load_poke){.task = {.run = load_poked, .context = poke}, .load = load};
+    }
+    return load->parts != NULL;
+}
+
+/* Makes the cells of the entries that are read. */
 static bool load_make_cells(kvt_load *load)
+{
+    size_t read = 0;
+    for (size_t i = 0; i < load->count; i++)
+        read += load->entries[i].status == KVT_QUEUED && !load_is_near(&load->entries[i]);
+    load->cells = calloc(read * load->slots + 1, sizeof *load->cells);
+    if (load->cells == NULL) return false;
+    for (size_t i = 0; i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
+        entry->cells_at = load->cell_count;
+        for (uint32_t k = 0; k < load->slots; k++) {
+            load_cell *cell = &load->cells[load->cell_count++];
+            cell->load = load;
+            cell->entry = i;
+            cell->task = (queue_task){.run = load_run, .context = cell};
+        }
+    }
+    assert(load->cell_count == read * load->slots);
+    return true;
+}
+
+/* Makes what carries the layers out, once their number is known. */
+static bool load_make_window(kvt_load *load)
 {
     uint64_t window = (uint64_t)load->options.layers_ahead + 1;
     load->slots = window < load->layers ? (uint32_t)window : load->layers;
     assert(load->slots > 0 && load->cells == NULL);
-    load->cells = calloc(load->count * load->slots, sizeof *load->cells);
     load->pending = calloc(load->slots, sizeof *load->pending);
-    if (load->cells == NULL || load->pending == NULL) return false;
-    for (size_t i = 0; i < load->count * load->slots; i++) {
-        load_cell *cell = &load->cells[i];
-        cell->load = load;
-        cell->entry = i / load->slots;
-        cell->task = (queue_task){.run = load_run, .context = cell};
-    }
-    return true;
+    return load->pending != NULL && load_make_groups(load) && load_make_cells(load);
 }
 
 /* Makes a load without cells. NULL without memory. */
@@ -286,9 +346,9 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
     if (status != KVT_OK) return status;
     kvt_load *load = load_make(queue, keys, views, count, options);
     if (load == NULL) return KVT_E_MEMORY;
-    if (!load_hold_all(load))
+    if (!load_hold_all(load, keys))
         status = KVT_MISS;
-    else if (!load_make_cells(load))
+    else if (!load_make_window(load))
         status = KVT_E_MEMORY;
     else if (!queue_enter_load(queue, load))
         status = KVT_E_STATE;
@@ -338,6 +398,8 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
         }
         waiting = base_clock_ns() < deadline_ns;
         if (load_wait_status(load, layers, waiting) != KVT_QUEUED) continue;
+        /* The owner's thread has nothing else to do; a wake of another one would take longer. */
+        if (load_step(load)) continue;
         base_condition_wait_until(&load->changed, &load->lock,
                                   check_ns < deadline_ns ? check_ns : deadline_ns);
     }

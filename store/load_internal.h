@@ -17,7 +17,7 @@
 /* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
 typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
 
-/* One layer of one entry on its way. */
+/* One layer of an entry that is read, on its way. */
 typedef struct load_cell {
     queue_task task;
     kvt_load *load;
@@ -45,11 +45,38 @@ typedef struct load_entry {
     const void *record;
     uint64_t record_bytes;
     uint64_t scratch_bytes;
-    store_staged *staged; /* held as a user, instead of a place */
-    bool damaged;         /* its place could not be read */
-    staging_buffer head;  /* of a record that is read */
+    store_staged *staged;  /* held as a user, instead of a place */
+    bool damaged;          /* its place could not be read */
+    kvt_record_head *head; /* of its record, looked at once; NULL: not yet, or staged */
     uint64_t head_bytes;
+    size_t cells_at; /* the first of its cells, when it is read */
 } load_entry;
+
+/* Neighbours that lie in memory: their layers are carried out together, because one of them may be
+ * a few bytes. What is read lies between them, and is not theirs. */
+typedef struct load_group {
+    size_t first; /* of the entries */
+    size_t end;
+    uint32_t issued; /* layers of it that have been */
+} load_group;
+
+/* One layer of a group that waits for a thread, or for the owner's next wait. */
+typedef struct load_part {
+    struct load_part *next;
+    const load_group *group;
+    uint32_t layer;
+} load_part;
+
+/* A call of a thread of the queue, which runs what is ready until nothing is. */
+typedef struct load_poke {
+    queue_task task;
+    kvt_load *load;
+    bool posted;
+} load_poke;
+
+#define LOAD_GROUP_ENTRIES 64u
+#define LOAD_GROUP_BYTES   UINT64_C(262144) /* of a layer: a larger group is split */
+#define LOAD_POKES         8u               /* threads of the queue that a load takes at most */
 
 /*
  * Three counts of layers only grow: issued <= complete + slots, so that no two layers share a cell,
@@ -68,6 +95,14 @@ struct kvt_load {
     uint32_t slots; /* cells of an entry: one for each layer of the window */
     load_entry *entries;
     load_cell *cells;
+    size_t cell_count;
+    load_group *groups;
+    size_t group_count;
+    load_part *parts; /* of each group: one for each layer of the window */
+    load_part *ready, *last_ready;
+    uint32_t ready_count;
+    load_poke pokes[LOAD_POKES];
+    uint32_t poked; /* of them posted, or not yet begun */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_mutex_t announce_lock; /* taken alone */
@@ -75,9 +110,9 @@ struct kvt_load {
     _Atomic uint32_t complete;
     uint32_t issued;
     uint32_t released;
-    uint32_t *pending; /* of each slot: cells of its layer on their way */
+    uint32_t *pending; /* of each slot: cells and parts of its layer on their way */
     uint32_t heads;    /* on their way */
-    uint32_t flying;   /* cells that are not idle */
+    uint32_t flying;   /* cells that are not idle, and parts that have not ended */
     uint64_t bytes_read;
     bool reads;   /* some entry comes from a device: the deadline counts */
     bool starved; /* for staging: the queue's threads try again */
@@ -92,8 +127,23 @@ void load_orphan(kvt_load *load);
 /* Tries to issue what had found no staging, and drops one hold of `busy`. No lock held. */
 void load_tick(kvt_load *load);
 
-/* The task of a cell. */
+/* The tasks of a cell and of a poke. */
 void load_run(void *cell);
+void load_poked(void *poke);
+
+/* Whether an entry lies in memory: nothing of it is read. */
+static inline bool load_is_near(const load_entry *entry)
+{
+    return entry->staged != NULL || entry->lent;
+}
+
+/* Checks the head of an entry's record, and keeps what its layers need. As kvt_record_head_open, or
+ * KVT_E_MEMORY. No lock held. */
+kvt_status load_open_head(load_entry *entry, const void *head, uint64_t bytes, bool whole);
+
+/* Runs what waits for a thread, one layer of one group. False: nothing does. Lock held, and
+ * released meanwhile. */
+bool load_step(kvt_load *load);
 
 /* Issues what the window allows. Lock held. */
 void load_pump(kvt_load *load);

@@ -328,12 +328,11 @@ static void groups_do_not_nest(void **state)
     (void)state;
     grouped g;
     kvt_record_info info;
-    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+    uint64_t memory[512], bytes;
     kvt_record_drop drop;
-    uint32_t count;
     grouped_make(&g, groups_shapes, 2, "planes:k4v4,g64", "lossless");
-    assert_status(kvt_record_layer_ranges(g.record.data, g.record.bytes, 0, ranges,
-                                          KVT_RECORD_RANGES_MAX, &count),
+    assert_status(kvt_record_head_open(g.record.data, g.record.bytes, true, NULL, memory,
+                                       sizeof memory, &bytes),
                   KVT_E_VERSION);
     assert_status(kvt_record_drop_planes(g.record.data, g.record.bytes, g.spec.variant, &drop),
                   KVT_E_VERSION);

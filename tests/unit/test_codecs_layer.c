@@ -76,6 +76,81 @@ static char *gather(const site *s, const kvt_record_range *ranges, uint32_t coun
     return payload;
 }
 
+static uint64_t head_memory[4096];
+
+/* The ranges of a layer, by a head that is opened for them. */
+static kvt_status layer_ranges(const void *head, uint64_t head_bytes, uint32_t layer,
+                               kvt_record_range *ranges, uint32_t capacity, uint32_t *count_out)
+{
+    kvt_record_head *opened = (void *)head_memory;
+    uint64_t bytes;
+    *count_out = 0;
+    kvt_status status =
+        kvt_record_head_open(head, head_bytes, false, NULL, opened, sizeof head_memory, &bytes);
+    if (status == KVT_OK)
+        status = kvt_record_head_ranges(opened, layer, ranges, capacity, count_out);
+    return status;
+}
+
+/* A layer, decoded by a copy of a head that is opened for it; the head's bytes are gone then. */
+static kvt_status decode_layer(const void *head, uint64_t head_bytes, const kvt_record_spec *spec,
+                               const kvt_layout *of, const kvt_view *view, uint32_t layer,
+                               const void *payload, const kvt_record_range *ranges, uint32_t count,
+                               void *scratch, uint64_t scratch_bytes)
+{
+    char *copy = aligned(head_bytes), *opened = NULL;
+    uint64_t bytes;
+    memcpy(copy, head, head_bytes);
+    kvt_status status = kvt_record_head_open(copy, head_bytes, false, spec, head_memory,
+                                             sizeof head_memory, &bytes);
+    memset(copy, 0xee, head_bytes);
+    free(copy);
+    if (status != KVT_OK) return status;
+    opened = aligned(bytes);
+    memcpy(opened, head_memory, bytes);
+    memset(head_memory, 0xee, sizeof head_memory);
+    status = kvt_record_head_decode((const kvt_record_head *)(void *)opened, of, view, layer,
+                                    payload, ranges, count, scratch, scratch_bytes);
+    free(opened);
+    return status;
+}
+
+/* Layers out of the whole record, by one head; a record of another key or generation is refused. */
+static void check_whole_record(site *s)
+{
+    const kvt_view view = kvt_view_packed(&layout, s->own);
+    kvt_record_spec other = s->spec;
+    kvt_record_head *head = (void *)head_memory;
+    const uint64_t capacity = sizeof head_memory;
+    uint64_t bytes, needed;
+    other.generation++;
+    assert_int_equal(
+        kvt_record_head_open(s->record, s->record_bytes, true, &other, head, capacity, &bytes),
+        KVT_E_MISMATCH);
+    assert_int_equal(kvt_record_head_open(s->record, s->record_bytes - 1, true, &s->spec, head,
+                                          capacity, &bytes),
+                     KVT_E_CORRUPT);
+    assert_int_equal(
+        kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, capacity, &bytes),
+        KVT_OK);
+    assert_int_equal(
+        kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, bytes - 1, &needed),
+        KVT_E_SPACE);
+    assert_int_equal(needed, bytes);
+    assert_int_equal(
+        kvt_record_head_open(s->record, s->record_bytes, true, &s->spec, head, bytes, &bytes),
+        KVT_OK);
+    memset(s->own, 0, s->source_bytes);
+    for (uint32_t i = 0; i < layout.layers; i++)
+        assert_int_equal(kvt_record_head_decode(head, &layout, &view, i, s->record, NULL, 0,
+                                                s->scratch, s->scratch_bytes),
+                         KVT_OK);
+    assert_memory_equal(s->own, s->whole, s->source_bytes);
+    assert_int_equal(kvt_record_head_decode(head, &layout, &view, layout.layers, s->record, NULL, 0,
+                                            s->scratch, s->scratch_bytes),
+                     KVT_E_ARGUMENT);
+}
+
 static void check_variant(const char *name)
 {
     site s = make_site(name);
@@ -88,45 +163,40 @@ static void check_variant(const char *name)
     for (uint32_t i = layout.layers; i-- > 0;) {
         kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
         uint32_t count = 0;
-        assert_int_equal(
-            kvt_record_layer_ranges(head, head_bytes, i, ranges, KVT_RECORD_RANGES_MAX, &count),
-            KVT_OK);
+        assert_int_equal(layer_ranges(head, head_bytes, i, ranges, KVT_RECORD_RANGES_MAX, &count),
+                         KVT_OK);
         assert_true(count > 0);
         char *payload = gather(&s, ranges, count);
         read += ranges[count - 1].at + ranges[count - 1].bytes;
-        assert_int_equal(kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i,
-                                                 payload, ranges, count, s.scratch,
-                                                 s.scratch_bytes),
+        assert_int_equal(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges,
+                                      count, s.scratch, s.scratch_bytes),
                          KVT_OK);
         /* Without its last range the layer is not there. */
         if (count > 1)
-            assert_int_equal(kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i,
-                                                     payload, ranges, count - 1, s.scratch,
-                                                     s.scratch_bytes),
+            assert_int_equal(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload,
+                                          ranges, count - 1, s.scratch, s.scratch_bytes),
                              KVT_E_CORRUPT);
         payload[ranges[0].bytes / 2] ^= 4;
-        kvt_status status =
-            kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges,
-                                    count, s.scratch, s.scratch_bytes);
+        kvt_status status = decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload,
+                                         ranges, count, s.scratch, s.scratch_bytes);
         free(payload);
         if (status == KVT_OK) continue; /* the bit was a neighbouring layer's */
         assert_int_equal(status, KVT_E_CORRUPT);
         payload = gather(&s, ranges, count);
-        assert_int_equal(kvt_record_decode_layer(head, head_bytes, &s.spec, &layout, &view, i,
-                                                 payload, ranges, count, s.scratch,
-                                                 s.scratch_bytes),
+        assert_int_equal(decode_layer(head, head_bytes, &s.spec, &layout, &view, i, payload, ranges,
+                                      count, s.scratch, s.scratch_bytes),
                          KVT_OK);
         free(payload);
     }
     assert_memory_equal(s.own, s.whole, s.source_bytes);
+    check_whole_record(&s);
     /* Layers share grains at their edges, and no more. */
     assert_true(read <= s.record_bytes - head_bytes + UINT64_C(131072) * layout.layers);
     head[100] ^= 1;
     kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
     uint32_t count = 1;
-    assert_int_not_equal(
-        kvt_record_layer_ranges(head, head_bytes, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
-        KVT_OK);
+    assert_int_not_equal(layer_ranges(head, head_bytes, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
+                         KVT_OK);
     assert_int_equal(count, 0);
     free(head);
     free_site(&s);
@@ -160,14 +230,12 @@ static void test_bad_arguments(void **state)
     site s = make_site("raw");
     kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
     uint32_t count = 1;
-    assert_int_equal(kvt_record_layer_ranges(s.record, s.record_bytes, layout.layers, ranges,
-                                             KVT_RECORD_RANGES_MAX, &count),
+    assert_int_equal(layer_ranges(s.record, s.record_bytes, layout.layers, ranges,
+                                  KVT_RECORD_RANGES_MAX, &count),
                      KVT_E_ARGUMENT);
-    assert_int_equal(kvt_record_layer_ranges(s.record, s.record_bytes, 0, ranges, 0, &count),
-                     KVT_E_SPACE);
-    assert_int_equal(
-        kvt_record_layer_ranges(s.record, 8192, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
-        KVT_E_CORRUPT);
+    assert_int_equal(layer_ranges(s.record, s.record_bytes, 0, ranges, 0, &count), KVT_E_SPACE);
+    assert_int_equal(layer_ranges(s.record, 8192, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
+                     KVT_E_CORRUPT);
     free_site(&s);
 }
 

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * record_layer.c - a record layer by layer. Its head is parsed and checked once. A copy of it is
+ * kept, so that a layer is decoded without a look at the record's own head, which may have been
+ * given back, or be damaged by then. Every segment is verified as it is decoded, as in a whole
+ * record.
+ *
+ * Re-entrant; no allocation. An open head is only read, by any threads.
+ */
+#include "codecs/record.h"
+#include "record_reader.h"
+
+#include <assert.h>
+
+/* What the layers of one record need. */
+struct kvt_record_head {
+    record_sections sections;
+    uint64_t table_at; /* from here on: the segment table, behind the levels */
+    record_plan plan;  /* as far as the levels that the record has; the last member */
+};
+
+static const uint8_t *head_table(const kvt_record_head *head)
+{
+    return (const uint8_t *)head + head->table_at;
+}
+
+kvt_status kvt_record_head_open(const void *head, uint64_t head_bytes, bool whole,
+                                const kvt_record_spec *expected, void *memory, uint64_t capacity,
+                                uint64_t *bytes_out)
+{
+    record_parsed parsed;
+    assert(head != NULL && memory != NULL && bytes_out != NULL && (uintptr_t)memory % 8 == 0);
+    *bytes_out = 0;
+    kvt_status status = record_parse(head, head_bytes,
+                                     whole ? RECORD_DEPTH_LOAD : RECORD_DEPTH_HEAD, &parsed, NULL);
+    if (status == KVT_OK) status = record_check_expected(&parsed, expected);
+    if (status != KVT_OK) return status;
+    const uint64_t plan_bytes = offsetof(record_plan, levels) + parsed.plan.extension.level_count;
+    const uint64_t table_bytes = (uint64_t)parsed.plan.segment_count * sizeof(record_segment);
+    const uint64_t table_at = offsetof(kvt_record_head, plan) + plan_bytes;
+    *bytes_out = table_at + table_bytes;
+    if (*bytes_out > capacity) return KVT_E_SPACE;
+    kvt_record_head *made = memory;
+    made->sections = parsed.sections;
+    made->table_at = table_at;
+    memcpy(&made->plan, &parsed.plan, plan_bytes);
+    memcpy((uint8_t *)made + table_at, parsed.table, table_bytes);
+    return KVT_OK;
+}
+
+/* ---- ranges ---- */
+
+/* Calls `each` for every segment of a matrix. */
+static void record_each_segment(record_matrix *found, void (*each)(void *, record_segment *),
+                                void *context)
+{
+    if (found->raw.kind != 0 || found->part_count == 0) each(context, &found->raw);
+    if (found->raw_tokens.kind != 0) each(context, &found->raw_tokens);
+    for (uint32_t i = 0; i < found->part_count; i++)
+        each(context, &found->parts[i]);
+}
+
+/* The ranges of a layer while they are collected. */
+typedef struct record_ranges {
+    kvt_record_range *ranges;
+    uint32_t count;
+    uint32_t capacity;
+    bool full; /* there were more than capacity */
+} record_ranges;
+
+/* Adds the grains of a segment, in the order of the record; ranges that touch are one. A layer's
+ * segments come in few runs, so that the search is short. */
+static void record_add_range(void *context, record_segment *segment)
+{
+    record_ranges *all = context;
+    uint64_t start = segment->offset / KVT_RECORD_ALIGN * KVT_RECORD_ALIGN;
+    uint64_t end = codecs_align(segment->offset + segment->padded_bytes, KVT_RECORD_ALIGN);
+    uint32_t at = 0;
+    while (at < all->count && all->ranges[at].offset + all->ranges[at].bytes < start)
+        at++;
+    kvt_record_range *range = &all->ranges[at];
+    if (at == all->count || end < range->offset) {
+        if (all->count == all->capacity) {
+            all->full = true;
+            return;
+        }
+        memmove(range + 1, range, (all->count - at) * sizeof *range);
+        *range = (kvt_record_range){.offset = start, .bytes = end - start};
+        all->count++;
+        return;
+    }
+    uint64_t last = range->offset + range->bytes;
+    if (start < range->offset) range->offset = start;
+    range->bytes = (end > last ? end : last) - range->offset;
+}
+
+/* Merges neighbours that have grown together, and says where each range goes in memory. */
+static void record_settle_ranges(record_ranges *all)
+{
+    uint64_t memory = 0;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < all->count; i++) {
+        kvt_record_range *last = kept > 0 ? &all->ranges[kept - 1] : NULL;
+        const kvt_record_range *range = &all->ranges[i];
+        if (last != NULL && last->offset + last->bytes >= range->offset) {
+            uint64_t end = range->offset + range->bytes;
+            if (end > last->offset + last->bytes) last->bytes = end - last->offset;
+        } else {
+            all->ranges[kept++] = *range;
+        }
+    }
+    all->count = kept;
+    for (uint32_t i = 0; i < kept; i++) {
+        all->ranges[i].at = memory;
+        memory += all->ranges[i].bytes;
+    }
+}
+
+kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
+                                  kvt_record_range *ranges, uint32_t capacity, uint32_t *count_out)
+{
+    assert(head != NULL && ranges != NULL && count_out != NULL);
+    const kvt_layout *layout = &head->plan.layout;
+    *count_out = 0;
+    if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
+    record_ranges all = {.ranges = ranges, .capacity = capacity};
+    for (uint32_t side = 0; side < kvt_layout_sides(layout); side++) {
+        record_matrix found;
+        record_find_matrix(&head->plan, head_table(head), &head->sections, layer, (kvt_side)side,
+                           &found);
+        record_each_segment(&found, record_add_range, &all);
+    }
+    if (all.full) return KVT_E_SPACE;
+    record_settle_ranges(&all);
+    *count_out = all.count;
+    return KVT_OK;
+}
+
+/* ---- decoding ---- */
+
+/* Where segments lie in memory. */
+typedef struct record_moved {
+    const kvt_record_range *ranges;
+    uint32_t count;
+    bool missing;
+} record_moved;
+
+/* Gives a segment the offset of its bytes in memory. */
+static void record_move_segment(void *context, record_segment *segment)
+{
+    record_moved *moved = context;
+    for (uint32_t i = 0; i < moved->count; i++) {
+        const kvt_record_range *range = &moved->ranges[i];
+        if (segment->offset < range->offset) continue;
+        uint64_t in = segment->offset - range->offset;
+        if (in > range->bytes || segment->padded_bytes > range->bytes - in) continue;
+        segment->offset = range->at + in;
+        return;
+    }
+    moved->missing = true;
+}
+
+kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout *layout,
+                                  const kvt_view *view, uint32_t layer, const void *payload,
+                                  const kvt_record_range *ranges, uint32_t count, void *scratch,
+                                  uint64_t scratch_bytes)
+{
+    assert(head != NULL && view != NULL && layout != NULL && payload != NULL);
+    const record_plan *plan = &head->plan;
+    kvt_status status = KVT_OK;
+    if (!record_layout_fits(plan, layout)) return KVT_E_SPACE;
+    if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
+    if (scratch_bytes < record_scratch_bytes(plan)) return KVT_E_SPACE;
+    for (uint32_t side = 0; status == KVT_OK && side < kvt_layout_sides(layout); side++) {
+        record_matrix found;
+        record_moved moved = {.ranges = ranges, .count = count};
+        record_find_matrix(plan, head_table(head), &head->sections, layer, (kvt_side)side, &found);
+        if (ranges != NULL) record_each_segment(&found, record_move_segment, &moved);
+        if (moved.missing) return KVT_E_CORRUPT;
+        view_rows target = view_rows_of(view, layout, plan->stored.tokens, layer, (kvt_side)side);
+        target.stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
+        status = record_decode_found(payload, plan, &found, layer, (kvt_side)side, &target, scratch,
+                                     scratch_bytes);
+        view_rows_close(&target);
+    }
+    return status;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * record_reader.h - what the two ways to read a record share: whole (record_decode.c), and layer by
+ * layer with a head that was looked at once (record_layer.c). Re-entrant.
+ */
+#ifndef CODECS_RECORD_READER_H
+#define CODECS_RECORD_READER_H
+
+#include "record_format.h"
+
+/* Whether a record is the expected one; NULL: any. */
+kvt_status record_check_expected(const record_parsed *parsed, const kvt_record_spec *expected);
+
+/* Whether an entry of the record's layout, with the record's tokens or more, is of this layout. */
+bool record_layout_fits(const record_plan *plan, const kvt_layout *layout);
+
+/* Finds the segments of a matrix in a table that has been checked. */
+void record_find_matrix(const record_plan *plan, const uint8_t *table,
+                        const record_sections *sections, uint32_t layer, kvt_side side,
+                        record_matrix *found);
+
+/* Decodes a matrix whose segments' offsets count from `record` on. */
+kvt_status record_decode_found(const uint8_t *record, const record_plan *plan,
+                               const record_matrix *found, uint32_t layer, kvt_side side,
+                               const view_rows *target, void *scratch, uint64_t scratch_bytes);
+
+#endif
