@@ -30,8 +30,9 @@ extern "C" {
 
 typedef struct kvt_load kvt_load;
 
-/* Called when layers are complete, with ever larger numbers, on a thread of the queue, under no
- * lock that a call on the load takes. It must not end the load, nor wait for it. */
+/* Called when layers are complete, with ever larger numbers, on a thread of the queue or on one
+ * that waits in kvt_load_wait, under no lock that a call on the load takes. It must not end the
+ * load, nor wait for it. */
 typedef void kvt_load_announced(void *context, uint32_t layers);
 
 /* Zero but for struct_size, and KVT_NO_DEADLINE as deadline: the defaults. */
@@ -67,7 +68,8 @@ KVT_API uint32_t kvt_load_layers(const kvt_load *load);
 
 /* Waits until so many layers are complete, or until an instant of CLOCK_MONOTONIC in nanoseconds,
  * KVT_NO_DEADLINE for none. No more than layers_ahead + 1 layers come beyond those that
- * kvt_load_release has released.
+ * kvt_load_release has released. The calling thread decodes layers of entries that lie in memory
+ * meanwhile, a piece of a layer at a time, and may be late by one piece.
  * KVT_OK; KVT_E_TIMEOUT (that instant, or the load's deadline); KVT_E_ARGUMENT (more layers than
  * there are); KVT_E_STATE (its queue was closed). */
 KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
