@@ -29,6 +29,11 @@ kvt_script_test(unit/test_reference_texts "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_texts.py)
 kvt_script_test(unit/test_reference_training "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_training.py)
+kvt_room_program(run_estimator_model tests/support/run_estimator_model.c)
+kvt_script_test(unit/test_model_smollm2 "unit;estimator" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_model_smollm2.py $<TARGET_FILE:run_estimator_model>)
+kvt_script_test(unit/test_reference_convert "unit;estimator" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_convert.py $<TARGET_FILE:run_estimator_model>)
 kvt_script_test(unit/test_bench_store "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_store.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_bench_restart "unit;bench" ${Python3_EXECUTABLE}

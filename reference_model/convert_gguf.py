@@ -236,9 +236,11 @@ def convert(path, out):
     config = read_config(source)
     check_tensors(source, config)
     tokens = make_tokenizer(source)
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    facts = {"format": "pt", "source": os.path.basename(path), "source_sha256": digest,
+        while part := file.read(1 << 20):
+            digest.update(part)
+    facts = {"format": "pt", "source": os.path.basename(path), "source_sha256": digest.hexdigest(),
              "name": source.field("general.name", str, ""),
              "license": source.field("general.license", str, "")}
     parent = os.path.dirname(os.path.abspath(out))
