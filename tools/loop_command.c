@@ -254,7 +254,6 @@ static kvt_status loop_run_seed(loop_work *work, uint32_t number)
     if (status == KVT_OK)
         status = loop_run_contenders(work, &requests, seed,
                                      work->results + (size_t)number * work->contender_count);
-    if (status == KVT_OK) work->result_count += work->contender_count;
     if (number == 0) {
         work->requests = requests;
         requests.requests = NULL;
@@ -262,6 +261,16 @@ static kvt_status loop_run_seed(loop_work *work, uint32_t number)
     free(requests.requests);
     replay_workload_free(&other);
     return status;
+}
+
+/* Moves the finished runs to the front: a run has requests when it has ended. */
+static void loop_keep_finished(loop_work *work)
+{
+    for (size_t i = 0; i < (size_t)work->seeds * work->contender_count; i++) {
+        if (work->results[i].requests == 0) continue;
+        if (i != work->result_count) work->results[work->result_count] = work->results[i];
+        work->result_count++;
+    }
 }
 
 static kvt_status loop_run_all(loop_work *work)
@@ -273,6 +282,11 @@ static kvt_status loop_run_all(loop_work *work)
     for (uint32_t s = 0; s < work->seeds && status == KVT_OK; s++)
         status = loop_run_seed(work, s);
     progress_end(&work->bar);
+    loop_keep_finished(work);
+    if (status == KVT_E_CANCELLED)
+        (void)snprintf(work->message, sizeof work->message,
+                       "interrupted; %zu of %zu runs were finished", work->result_count,
+                       (size_t)work->seeds * work->contender_count);
     return status;
 }
 

@@ -13,12 +13,15 @@ Nothing here depends on how long anything takes.
 import glob
 import json
 import os
+import signal
 import sqlite3
+import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import CommandCase  # noqa: E402
+from command_case import COMMAND, CommandCase  # noqa: E402
 
 SOURCE = os.environ["KVT_SOURCE_DIR"]
 MODEL = os.path.join(SOURCE, "reference_model", "model")
@@ -167,6 +170,21 @@ class LoopTest(CommandCase):
         self.assertEqual([one["contexts"] for one in document["classes"]], [2, 1])
         self.assertEqual(document["results"][0]["puts"] - document["results"][0]["puts_refused"],
                          3)
+
+    def test_an_interruption_prints_what_was_finished(self):
+        run = subprocess.Popen([COMMAND, *LOOP[:7], *LOOP[9:], "--contexts", "10", "--set",
+                                "workload.requests=100000", "--policy", "none,lru", "--json"],
+                               cwd=self.folder, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        while not os.path.exists(self.path("s.bin")):
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        output, errors = run.communicate(timeout=600)
+        self.assertEqual(run.returncode, 130)
+        self.assertIn("interrupted; 0 of 2 runs were finished", errors)
+        self.assertEqual(json.loads(output)["schema"], "kvterrace-error-1")
+        self.assertFalse(os.path.exists(self.path("s.bin")))
+        self.assertEqual(glob.glob(f"/tmp/kvterrace-loop-{run.pid}-*"), [])
 
     def test_bad_input_is_refused_before_anything_is_stored(self):
         plain = LOOP[:7] + LOOP[9:]

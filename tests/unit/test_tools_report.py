@@ -74,6 +74,27 @@ def compare_row(against, verdict, ratio):
             "our_quality_mean": 0.99}
 
 
+def loop_run(contender, mean, rouge_l, seed=1, **more):
+    form = {"form": "planes:k4v4,g64", "hits": {"total": 40, "hbm": 10, "dram": 10, "ssd": 20},
+            "stored": {"total": 2, "hbm": 1, "dram": 1, "ssd": 0}, "same_answers": 30,
+            "stored_share": 0.28, "rouge_l": rouge_l, "loss": 1 - rouge_l, "loss_low": 0.0,
+            "loss_high": 0.3, "loss_predicted": 0.05, "loss_within": True, "load_s_p50": 0.01,
+            "load_predicted_s_p50": 0.011}
+    row = {"contender": contender, "seed": seed, "requests": 100, "ttft_s_mean": mean,
+           "ttft_s_p50": mean / 2, "ttft_s_p99": mean * 4, "wait_s_mean": mean / 4,
+           "load_s_mean": mean / 4, "prefill_s_mean": mean / 4, "question_s_mean": mean / 4,
+           "rouge_l": rouge_l, "f1": rouge_l, "same_answers": 90, "load_error_p50": 0.05,
+           "hits": {"total": 60, "hbm": 20, "dram": 20, "ssd": 20}, "exact_checked": 20,
+           "exact_wrong": 0, "tokens_wrong": 0, "rho": 0.2, "forms": [form]}
+    row.update(more)
+    return row
+
+
+def loop(results):
+    return {"schema": "kvterrace-loop-1", "model": {"name": "m"}, "workload": {"requests": 100},
+            "classes": [{"class": "qa", "contexts": 4}], "ladder": [], "results": results}
+
+
 class ReportCase(CommandCase):
     def verdict(self, document):
         self.put("one.json", json.dumps(document))
@@ -304,6 +325,27 @@ class VerdictTest(ReportCase):
                                     (part, sentences))
                 self.page(document)
 
+    def test_loop(self):
+        """The rival is the fastest of those whose answers are as good, not the fastest of all."""
+        rivals = [loop_run("lru", 2.0, 1.0), loop_run("lru+kivi-4", 1.2, 0.99),
+                  loop_run("lru+kivi-2", 0.5, 0.8)]
+        for mean, quality, state, rival in ((0.9, 0.99, "ahead", "lru+kivi-4 1.200 s (0.750 "),
+                                            (1.21, 0.99, "level", "lru+kivi-4"),
+                                            (2.5, 1.0, "behind", "lru 2.000 s (1.250 ")):
+            sentences, _ = self.states(loop([*rivals, loop_run("utility", mean, quality)]))
+            self.assertEqual(sentences[0][0], state)
+            self.assertIn(rival, sentences[0][1])
+        sentences, _ = self.states(loop([loop_run("lru", 2.0, 0.5), loop_run("utility", 1, 1)]))
+        self.assertEqual(sentences[0][0], "note")
+        self.assertIn(("met", "Predicted losses lie within the measured intervals for 2 of 2 "
+                       "forms."), sentences)
+        self.assertIn(("met", "Every byte of 40 gets of exact forms was compared; 0 differ."),
+                      sentences)
+        bad = loop_run("utility", 1, 1, exact_wrong=1, load_error_p50=0.2)
+        bad["forms"][0]["loss_within"] = False
+        states = [state for state, _ in self.states(loop([loop_run("lru", 2, 1), bad]))[0]]
+        self.assertEqual(states, ["ahead", "missed", "missed", "missed"])
+
     def test_other_kinds(self):
         for document, part in (({"schema": "kvterrace-new-9", "rows": [{"a": 1}]}, "kind new"),
                                ({"rows": [1, 2]}, "no schema"), ({}, "no schema"),
@@ -488,6 +530,18 @@ class FigureTest(ReportCase):
                                       "beside it", "lose", 1.3)]})
         self.assertEqual(len(drawn["figures"]), 2)
         self.assertIn("0.800 [0.790, 0.810]", drawn["figures"][0]["text"])
+
+    def test_loop(self):
+        rows = [loop_run(name, mean, quality, seed) for seed in (1, 2) for name, mean, quality in
+                (("lru", 2.0, 1.0), ("lru+kivi-4", 1.0, 0.9), ("lru+mix", 1.1, 0.95),
+                 ("adaptcache", 0.9, 0.93), ("utility", 0.8, 0.97), ("none", 3.0, 1.0))]
+        rows[-1].update(forms=[], hits={"total": 0, "hbm": 0, "dram": 0, "ssd": 0})
+        drawn = self.drawn_as_its_kind(loop(rows))
+        self.assertEqual([figure["title"] for figure in drawn["figures"]],
+                         ["Mean time to first token, measured", "Answers beside time",
+                          "Requests served from the store, by tier",
+                          "Loss by form: measured, and predicted (hollow)"])
+        self.assertEqual(len(set(drawn["figures"][0]["colours"].values())), 6)
 
     def test_grid_and_live(self):
         cell = {"cell": "turns8-zipf0.9-cap200-ssd14", "family": "sessions", "best_rival": "lru",
