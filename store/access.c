@@ -313,16 +313,17 @@ static void access_end(kvt_store *store, access_get *get, access_freed *freed)
     if (get->in_memory && get->record != NULL)
         tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
                              place->record_bytes);
-    place->readers--;
+    bool last = place->readers == 1;
+    place_leave(store, place);
     freed->own = get->staging;
     if (get->load != NULL) access_end_load(get, freed);
-    if (place->readers == 0 && (get->load != NULL || store->draining[get->tier] != 0))
-        pthread_cond_broadcast(&store->changed);
+    if (last && get->load != NULL) pthread_cond_broadcast(&store->changed);
 }
 
 /* Settles an entry whose load failed: the entry falls back to its copy on SSD, or is dropped. It
  * stays as it is when it moved on or left meanwhile, when its device came back, or when another get
- * still reads the place and will find the failure itself. True when the entry is readable now, at
+ * still reads the place and will find the failure itself; nor is it settled for a queue's get while
+ * it is in motion. True when the entry is readable now, at
  * another place or at this one. Lock held. The caller's staging is released before the call,
  * because the move that this waits for may be waiting for staging. */
 static bool access_drop_failed(kvt_store *store, const kvt_key *key, const access_get *get,
@@ -341,8 +342,10 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
             quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
             continue;
         }
-        if (!plan_cancel(store, entry->handle))
-            waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
+        if (plan_cancel(store, entry->handle)) continue;
+        /* No thread of a queue waits: the move may wait for room that a get in its hands has. */
+        if (get->arrived != NULL) return false;
+        waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
     }
     return false;
 }

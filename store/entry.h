@@ -27,20 +27,27 @@ typedef enum entry_state {
     ENTRY_STAGED = 6 /* handed over by a put: readable from staging, its record is in the making */
 } entry_state;
 
+/* How far a place is that is no longer its entry's: its last reader gives it back. With LATER its
+ * row has been deleted, and the extents go through the node. */
+typedef enum place_left { PLACE_HELD = 0, PLACE_LEFT = 1, PLACE_LEFT_LATER = 2 } place_left;
+
 /* The place of one stored variant of an entry. A place has memory of its own, so that readers may
- * finish on a place that is no longer the entry's; the thread that replaces a place waits for its
- * readers and frees it (place_drain). */
+ * finish on a place that is no longer the entry's; nobody waits for them (place_drain). */
 typedef struct store_place {
     uint64_t serial;     /* no two places of one key share it, in this life or another */
     uint64_t generation; /* in the record's header; a record that is copied keeps it */
     uint64_t record_bytes;
     uint64_t scratch_bytes; /* that decoding the record takes, by all of the store's workers */
     tiers_location *location;
-    catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */
+    union {
+        catalog_ticket *ticket; /* the right to delete its catalog row; NULL when it has none */
+        catalog_later *later;   /* of PLACE_LEFT_LATER */
+    };
     kvt_variant variant;
     uint32_t readers;   /* gets and changes that read from it now */
     uint16_t slow_gets; /* gets since its layout fell behind what a new one would give */
     uint8_t tier;       /* kvt_tier */
+    uint8_t left;       /* place_left */
 } store_place;
 _Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 

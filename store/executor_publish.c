@@ -43,7 +43,7 @@ static kvt_status executor_prepare_row(store_op *op)
 }
 
 /* Allocates everything that publishing needs, so that publishing cannot fail for memory. Releases
- * the staging buffer: the next stage may wait for readers, and a reader may wait for staging. */
+ * the staging buffer, which readers may wait for. */
 kvt_status stage_prepare(store_op *op)
 {
     assert(op->place == NULL && op->location != NULL && op->serial != 0);
@@ -63,7 +63,7 @@ kvt_status stage_prepare(store_op *op)
 
 /* Settles the place that publishing replaced. After a promotion the place on SSD stays as the
  * entry's copy when copies have room; every other old place is drained. A copy of an entry that is
- * now on SSD itself is dropped. Lock held; it is released while waiting for readers. */
+ * now on SSD itself is dropped. Lock held. */
 static void executor_leave_place(kvt_store *store, store_entry *entry, store_place *old)
 {
     assert(entry->place != NULL && entry->place != old && entry->state == ENTRY_RESIDENT);
@@ -217,7 +217,7 @@ kvt_status stage_unlist(store_op *op)
     if (!copies_outlast(store, entry)) {
         store_place *place = entry->place;
         watch_note_removed(store, entry, KVT_REMOVED_EVICTED);
-        entry->place = NULL; /* others look at the entry while this waits for readers */
+        entry->place = NULL;
         place_drain(store, place);
         copies_drop(store, entry);
         entry_erase(&store->table, entry);

@@ -80,8 +80,7 @@ static void load_let_go(kvt_load *load, load_entry *entry)
     if (entry->lent)
         tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
                              place->record_bytes);
-    assert(place->readers > 0);
-    place->readers--;
+    place_leave(store, place);
     entry->place = NULL;
 }
 
@@ -137,8 +136,6 @@ static void load_free_entries(kvt_load *load, bool counts)
             if (counts) load_count(store, entry);
             load_let_go(load, entry);
         }
-        /* Places that were replaced wait for their readers. */
-        pthread_cond_broadcast(&store->changed);
         pthread_mutex_unlock(&store->lock);
     }
     for (size_t i = 0; i < load->count; i++) {

@@ -215,7 +215,7 @@ static void persist_lack_room(persist_run *run, const persist_item *item)
 }
 
 /* Drops a victim's copy, or the victim itself. Returns the bytes that come free with the next
- * commit. Lock held, and released while waiting for readers. */
+ * commit. Lock held. */
 static uint64_t persist_displace(persist_run *run, const persist_item *victim)
 {
     kvt_store *store = run->store;

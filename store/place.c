@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place.c - places that are no longer an entry's: extents are given back after the last reader has
- * ended, and after the deletion of the catalog row was committed.
+ * place.c - places that are no longer an entry's: extents are given back by the last reader, after
+ * the deletion of the catalog row was committed. Nobody waits for readers: a reader may be a get
+ * that has landed in a queue whose thread is the one that would wait, or a layered load, which
+ * lasts as long as its owner likes.
  *
  * The file decides for no entry whether its place goes; quarantine.c, copies.c and executor.c do.
  *
@@ -32,19 +34,29 @@ static catalog_later *place_delete_row_now(kvt_store *store, store_place *place)
 
 void place_drain(kvt_store *store, store_place *place)
 {
-    assert(store_is_locked(store));
-    kvt_tier tier = place->tier;
-    catalog_later *later = place_delete_row_now(store, place);
-    store->draining[tier]++;
-    assert(tier != KVT_TIER_NONE && store->pools[tier] != NULL);
-    while (place->readers != 0) {
-        pthread_cond_wait(&store->changed, &store->lock);
+    assert(store_is_locked(store) && place->left == PLACE_HELD);
+    assert(place->tier != KVT_TIER_NONE && store->pools[place->tier] != NULL);
+    if (place->readers == 0) {
+        store->drained++;
+        place_release(store, place);
+        pthread_cond_broadcast(&store->changed);
+        return;
     }
-    assert(place->readers == 0 && store->draining[tier] > 0);
-    store->draining[tier]--;
+    catalog_later *later = place_delete_row_now(store, place);
+    place->left = later != NULL ? PLACE_LEFT_LATER : PLACE_LEFT;
+    if (later != NULL) place->later = later;
+    store->draining[place->tier]++;
+}
+
+void place_leave(kvt_store *store, store_place *place)
+{
+    assert(store_is_locked(store) && place->readers > 0);
+    if (--place->readers != 0 || place->left == PLACE_HELD) return;
+    assert(store->draining[place->tier] > 0);
+    store->draining[place->tier]--;
     store->drained++;
-    if (later != NULL) {
-        catalog_release(store->catalog, later, place->location);
+    if (place->left == PLACE_LEFT_LATER) {
+        catalog_release(store->catalog, place->later, place->location);
         entry_place_free(&store->memory, place);
     } else {
         place_release(store, place);

@@ -56,8 +56,7 @@ static bool quarantine_may_return(kvt_store *store, const store_place *place)
     return place_touches(place, gone) && !place_touches(place, gone & ~durable);
 }
 
-/* Drops a quarantined entry with its row and extents. Lock held, and released while waiting for
- * readers. */
+/* Drops a quarantined entry with its row and extents. Lock held. */
 static void quarantine_drop(kvt_store *store, store_entry *entry)
 {
     assert(entry->state == ENTRY_QUARANTINED && entry->copy == NULL);
@@ -298,7 +297,7 @@ void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
     backoff_forget(entry);
     lease_forget(store, entry);
     store_place *copy = copies_detach(store, entry);
-    entry->place = NULL; /* others look at the entry while this waits for readers */
+    entry->place = NULL;
     place_drain(store, place);
     if (copy != NULL) place_drain(store, copy);
     entry_erase(&store->table, entry);

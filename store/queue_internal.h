@@ -103,7 +103,7 @@ struct kvt_queue {
     queue_item *items;
     queue_list free;
     queue_list waiting[QUEUE_CLASSES]; /* gets, and what waits for nobody */
-    queue_list calls[QUEUE_CLASSES];   /* puts and deletes, which may wait for readers: other
+    queue_list calls[QUEUE_CLASSES];   /* puts and deletes, which may wait for moves: other
                                           threads carry them out, so that gets always end */
     queue_list arrived;                /* reads that have landed, begun */
     queue_item *flying;                /* reads under way, begun; in no order */

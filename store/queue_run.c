@@ -9,8 +9,8 @@
  * Reads that have arrived go first, because they hold staging. A thread never waits for a device:
  * queue_get.c starts reads, and the last completion of one calls queue_arrive.
  *
- * Puts and deletes have threads of their own: they may wait for the reader of an entry, which
- * may be a get that has landed in this queue or in another one.
+ * Puts and deletes have a thread of their own: they may wait for a move, which may wait for room
+ * that a get holds which has landed in this queue or in another one.
  *
  * Thread rule: queue_main and queue_call_main on the queue's threads.
  */

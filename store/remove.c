@@ -32,8 +32,7 @@ static bool remove_covers(const kvt_clear_filter *filter, const store_entry *ent
     return !filter->by_space || filter->space == kvt_key_space(&entry->key);
 }
 
-/* Drops the quarantined entry of a key. False when there is none. Lock held, and released while
- * waiting for readers. */
+/* Drops the quarantined entry of a key. False when there is none. Lock held. */
 static bool remove_quarantined(kvt_store *store, const kvt_key *key, const kvt_clear_filter *filter)
 {
     assert(store_is_locked(store));
@@ -53,7 +52,7 @@ typedef struct remove_result {
 } remove_result;
 
 /* Tries to remove the entry of a key. Returns the entry when it is in motion, NULL when the try is
- * the last. Lock held, and released while waiting for readers. */
+ * the last. Lock held. */
 static const store_entry *remove_try(kvt_store *store, const kvt_key *key,
                                      const kvt_clear_filter *filter, remove_result *result)
 {

@@ -342,9 +342,11 @@ bool place_touches(const store_place *place, uint64_t members);
  */
 void place_release(kvt_store *store, store_place *place);
 
-/* Waits for the readers of a place that is no longer an entry's, then gives it back. Lock held; it
- * is released while waiting. */
+/* Gives a place back that is no longer an entry's: at once, or by its last reader. Lock held. */
 void place_drain(kvt_store *store, store_place *place);
+
+/* A reader of a place ends; the place may be gone afterwards. Lock held. */
+void place_leave(kvt_store *store, store_place *place);
 
 /* ---- store_offer.c ---- */
 
@@ -481,7 +483,7 @@ uint64_t quarantine_gone_members(kvt_store *store, kvt_tier tier);
 uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier);
 
 /* Looks whether a tier lost a member; then takes the member's entries out of the table and lowers
- * the policy's capacity. Lock held; it is released while waiting for readers. */
+ * the policy's capacity. Lock held. */
 void quarantine_refresh_tier(kvt_store *store, kvt_tier tier);
 
 /* Whether a read of the place failed because its device was gone, and the device serves again: it
@@ -489,15 +491,13 @@ void quarantine_refresh_tier(kvt_store *store, kvt_tier tier);
 bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status status);
 
 /* Takes a RESIDENT entry that cannot be read out of the table: quarantined when a device of it is
- * gone and may come back, else dropped. Lock held; it is released while waiting for readers. */
+ * gone and may come back, else dropped. Lock held. */
 void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason);
 
-/* Takes a RESIDENT entry out of store and policy, waiting for its readers. Lock held; it is
- * released while waiting. */
+/* Takes a RESIDENT entry out of store and policy. Lock held. */
 void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason);
 
-/* Drops the quarantined entry of a key, if any. Lock held; it is released while waiting for
- * readers. */
+/* Drops the quarantined entry of a key, if any. Lock held. */
 void quarantine_forget_key(kvt_store *store, const kvt_key *key);
 
 /* Drops quarantined entries of a tier that hold room on members that serve, up to so many bytes.
@@ -506,17 +506,16 @@ bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
 
 /* Takes out the entries of moves that have ended on a member that is gone: no change of the member
  * finds an entry while it moves. After the moves were committed or aborted; afterwards the entries
- * are the caller's no more. Lock held; it is released while waiting for readers. */
+ * are the caller's no more. Lock held. */
 void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count);
 
 /* Takes out the entries that lie on members in the mask, which are out of service: they could only
  * fail, one get at a time, and hold the policy's room meanwhile. They are quarantined, fall back to
  * their copies or are dropped. Entries in motion are left to their moves, which may end there
- * later. Lock held; released while waiting for readers. */
+ * later. Lock held. */
 void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
-/* Drops the entries quarantined on members in the mask. Lock held; released while waiting for
- * readers. */
+/* Drops the entries quarantined on members in the mask. Lock held. */
 void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 
 /* Takes quarantined entries back whose devices all serve again. An entry that finds no memory stays
@@ -591,7 +590,7 @@ bool copies_attach(kvt_store *store, store_entry *entry, store_place *place);
  */
 store_place *copies_detach(kvt_store *store, store_entry *entry);
 
-/* Drops an entry's copy, if any. Lock held; it is released while waiting for readers. */
+/* Drops an entry's copy, if any. Lock held. */
 void copies_drop(kvt_store *store, store_entry *entry);
 
 /* Whether the entry's copy is the record that a move would write. If so the copy is not dropped
@@ -601,12 +600,12 @@ void copies_let_go(kvt_store *store, store_entry *entry);
 
 /* Makes the copy the place of a RESIDENT entry whose place cannot be read. False when there is none
  * or the policy does not take it; the policy has forgotten the entry then, if it had a copy. Lock
- * held; it is released while waiting for readers. */
+ * held. */
 bool copies_fall_back(kvt_store *store, store_entry *entry);
 
 /* Makes the copy the place of a LEAVING entry that the policy evicted from above, and has
  * forgotten, while the SSD tier is below its high watermark with it: the entry is RESIDENT again.
- * False: it leaves. Lock held; it is released while waiting for readers. */
+ * False: it leaves. Lock held. */
 bool copies_outlast(kvt_store *store, store_entry *entry);
 
 /* Bytes of the SSD tier that a copy may still be written into: below store.high_watermark, above
@@ -620,8 +619,7 @@ void copies_trim(kvt_store *store);
  * when there was none. No lock held. */
 bool copies_reclaim(kvt_store *store, uint64_t bytes);
 
-/* Drops the copies with units on a member of the SSD tier in the mask. Lock held; it is released
- * while waiting for readers. */
+/* Drops the copies with units on a member of the SSD tier in the mask. Lock held. */
 void copies_clear_members(kvt_store *store, uint64_t members);
 
 /* ---- persist.c ---- */

@@ -322,7 +322,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_view(kvt_store *store, const kvt_key *k
 /* KVT_OK or KVT_MISS. Does not count as a use. */
 KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);
 
-/* Removes an entry; waits for a read or move of it to end. KVT_OK; KVT_MISS; KVT_BUSY (a lease
+/* Removes an entry; waits for a move of it to end, and for no read: one that has begun ends as it
+ * would have, and its room comes back then. KVT_OK; KVT_MISS; KVT_BUSY (a lease
  * holds it, lookup.h). */
 KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key);
 

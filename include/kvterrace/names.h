@@ -70,7 +70,7 @@ typedef struct kvt_clear_filter {
 
 /*
  * Removes the entries of a space, of a tenant, or of a tenant in a space, with their copies on SSD,
- * those on devices that are out of service included. Waits for reads and moves of these entries, as
+ * those on devices that are out of service included. Waits for moves of these entries, as
  * kvt_delete does. The lock is held for 256 entries at a time.
  *
  * Every entry whose put had returned before the call, and that the filter covers, is gone at the
