@@ -25,7 +25,7 @@ set(KVT_SOURCES_test_store_history ../torture/history.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
 set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c schedule_disk.c
-  schedule_store.c)
+  schedule_store.c schedule_queue.c)
 set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})
 
 # Functions that the linker sends to a program's own __wrap_ of that name.

@@ -14,12 +14,11 @@
  *     when all keys are deleted no tier, ledger or staging holds a byte
  *     everything ends (schedule.h)
  */
-#include "schedule_store.h"
+#include "schedule_run.h"
 
 #include "base/clock.h"
 #include "expected.h"
 #include "schedule.h"
-#include "schedule_disk.h"
 #include "store/store.h"
 
 #include <fcntl.h>
@@ -30,56 +29,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum {
-    RUN_CALLERS = 4,
-    RUN_KEYS = 24,
-    RUN_HOT_KEYS = 6,
-    RUN_VERSIONS = 96,
-    RUN_CALLS = 32,
-    RUN_DISKS = 4, /* DRAM, one or two SSDs, HBM */
-    RUN_VALUE_BYTES = 32 * 1024,
-    RUN_TRIES = 400
-};
-
-#define RUN_MS UINT64_C(1000000)
-
-typedef enum version_state {
-    VERSION_NONE,
-    VERSION_BEGUN,
-    VERSION_KEPT,
-    VERSION_REJECTED
-} version_state;
-
-typedef struct run_key {
-    uint32_t begun;   /* the newest version that was put */
-    uint32_t deleted; /* no version up to this one may be read any more */
-    uint32_t flushed; /* nor after a kill */
-    uint8_t states[RUN_VERSIONS];
-} run_key;
-
-typedef struct run_site {
-    uint64_t random;
-    char folder[64], catalog[96];
-    schedule_disk disks[RUN_DISKS];
-    kvt_device_config configs[RUN_DISKS];
-    uint32_t disk_count;
-    kvt_store_options options;
-    bool faults, faulty, durable;
-    uint64_t stop_step, stop_hash;
-    schedule_outcome outcome;
-    kvt_store *store;
-    run_key keys[RUN_KEYS];
-    uint32_t kept[RUN_KEYS]; /* versions that the next life has to have; 0: none */
-    uint64_t moves;          /* that the observer saw */
-    schedule_counts counts;
-} run_site;
-
-typedef struct run_caller {
-    run_site *site;
-    uint32_t number;
-    unsigned char data[RUN_VALUE_BYTES], expected[RUN_VALUE_BYTES];
-} run_caller;
 
 /* ---- figures in place of measurements at open ---- */
 
@@ -144,12 +93,12 @@ kvt_status __wrap_kvt_record_decode_parallel(const void *record, uint64_t bytes,
 
 /* ---- the model ---- */
 
-static uint32_t run_draw(run_site *site, uint32_t below)
+uint32_t run_draw(run_site *site, uint32_t below)
 {
     return (uint32_t)((expected_random(&site->random) >> 32) * below >> 32);
 }
 
-_Noreturn static void run_complain(const char *what, uint64_t a, uint64_t b)
+_Noreturn void run_complain(const char *what, uint64_t a, uint64_t b)
 {
     char text[160];
     snprintf(text, sizeof text, "%s (%llu, %llu)", what, (unsigned long long)a,
@@ -157,21 +106,28 @@ _Noreturn static void run_complain(const char *what, uint64_t a, uint64_t b)
     schedule_fail(text);
 }
 
-static void run_put(run_caller *caller, uint32_t number)
+kvt_entry run_entry(uint32_t number)
 {
-    run_site *site = caller->site;
-    run_key *key = &site->keys[number];
-    if (key->begun + 1 == RUN_VERSIONS) return;
-    uint32_t version = ++key->begun;
-    key->states[version] = VERSION_BEGUN;
-    expected_fill(number, version, caller->data);
-    kvt_entry entry = {.struct_size = sizeof entry,
+    return (kvt_entry){.struct_size = sizeof(kvt_entry),
                        .key = expected_key_of(number),
                        .layout = expected_layout_of(number),
                        .recompute_seconds = 0.5 + number % 5};
-    kvt_status status = kvt_put(site->store, &entry, caller->data, expected_bytes_of(number));
+}
+
+/* Begins a version of a key; 0: it has had all of them. */
+uint32_t run_begin_version(run_site *site, uint32_t number)
+{
+    run_key *key = &site->keys[number];
+    if (key->begun + 1 == RUN_VERSIONS) return 0;
+    uint32_t version = ++key->begun;
+    key->states[version] = VERSION_BEGUN;
+    return version;
+}
+
+void run_end_version(run_site *site, uint32_t number, uint32_t version, kvt_status status)
+{
+    run_key *key = &site->keys[number];
     key->states[version] = status == KVT_OK ? VERSION_KEPT : VERSION_REJECTED;
-    memset(caller->data, 0xdd, expected_bytes_of(number));
     site->counts.puts++;
     if (status == KVT_REFUSED) site->counts.refused++;
     if (status == KVT_BUSY) site->counts.busy++;
@@ -180,7 +136,19 @@ static void run_put(run_caller *caller, uint32_t number)
     schedule_note("put", (uint64_t)number << 32 | version, (uint64_t)(int64_t)status);
 }
 
-static void run_check_value(const run_caller *caller, uint32_t number, const run_key *before)
+static void run_put(run_caller *caller, uint32_t number)
+{
+    run_site *site = caller->site;
+    uint32_t version = run_begin_version(site, number);
+    if (version == 0) return;
+    expected_fill(number, version, caller->data);
+    const kvt_entry entry = run_entry(number);
+    kvt_status status = kvt_put(site->store, &entry, caller->data, expected_bytes_of(number));
+    memset(caller->data, 0xdd, expected_bytes_of(number));
+    run_end_version(site, number, version, status);
+}
+
+void run_check_value(const run_caller *caller, uint32_t number, const run_key *before)
 {
     const run_key *key = &caller->site->keys[number];
     uint32_t version = expected_version_of(caller->data);
@@ -215,16 +183,20 @@ static uint32_t run_get(run_caller *caller, uint32_t number, uint64_t patience_n
     return status == KVT_OK ? expected_version_of(caller->data) : 0;
 }
 
-static void run_delete(run_site *site, uint32_t number)
+void run_end_delete(run_site *site, uint32_t number, uint32_t newest, kvt_status status)
 {
-    const kvt_key key = expected_key_of(number);
-    uint32_t newest = site->keys[number].begun;
-    kvt_status status = kvt_delete(site->store, &key);
     if (status == KVT_OK || status == KVT_MISS)
         site->keys[number].deleted = newest;
     else if (!site->faulty)
         run_complain("a delete failed without a fault", number, (uint64_t)-status);
     schedule_note("delete", number, (uint64_t)(int64_t)status);
+}
+
+static void run_delete(run_site *site, uint32_t number)
+{
+    const kvt_key key = expected_key_of(number);
+    uint32_t newest = site->keys[number].begun;
+    run_end_delete(site, number, newest, kvt_delete(site->store, &key));
 }
 
 /* ---- callers ---- */
@@ -278,7 +250,9 @@ static void run_call(run_caller *caller)
     uint32_t number = run_draw(site, run_draw(site, 2) == 0 ? RUN_HOT_KEYS : RUN_KEYS);
     uint32_t kind = run_draw(site, 100);
     uint32_t own = number - number % RUN_CALLERS + caller->number;
-    if (kind < 25)
+    if (caller->queue != NULL && kind % 2 == 0)
+        run_batch(caller, own);
+    else if (kind < 25)
         run_put(caller, own);
     else if (kind < 65)
         (void)run_get(caller, number, 0);
@@ -295,10 +269,16 @@ static void run_call(run_caller *caller)
 static void *run_caller_main(void *argument)
 {
     run_caller *caller = argument;
+    const kvt_queue_options options = {.struct_size = sizeof options, .threads = 1, .depth = 8};
+    if (run_draw(caller->site, 2) == 0 &&
+        kvt_queue_open(caller->site->store, &options, &caller->queue) != KVT_OK)
+        run_complain("a queue cannot be opened", caller->number, 0);
     for (uint32_t i = 0; i < RUN_CALLS; i++) {
         if (run_draw(caller->site, 3) == 0) base_sleep(run_draw(caller->site, 30) * RUN_MS);
         run_call(caller);
     }
+    kvt_queue_close(caller->queue);
+    caller->queue = NULL;
     return NULL;
 }
 

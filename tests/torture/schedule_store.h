@@ -24,6 +24,7 @@ typedef struct schedule_counts {
     uint64_t load_failures, failed_operations, quarantined, readmitted, device_changes;
     uint64_t trims, outlived; /* entries that a close and an open had to keep, and did */
     uint64_t kills;
+    uint64_t batches; /* of requests, through queues */
 } schedule_counts;
 
 typedef struct schedule_outcome {

@@ -27,13 +27,14 @@ static void schedule_print_counts(const schedule_counts *counts)
            " promotions=%" PRIu64 " demotions=%" PRIu64 " evictions=%" PRIu64 " aborted=%" PRIu64
            " copies=%" PRIu64 " persisted=%" PRIu64 " recovered=%" PRIu64 " load_failures=%" PRIu64
            " failed_operations=%" PRIu64 " quarantined=%" PRIu64 " readmitted=%" PRIu64
-           " device_changes=%" PRIu64 " trims=%" PRIu64 " outlived=%" PRIu64 " kills=%" PRIu64 "\n",
+           " device_changes=%" PRIu64 " trims=%" PRIu64 " outlived=%" PRIu64 " kills=%" PRIu64
+           " batches=%" PRIu64 "\n",
            counts->puts, counts->refused, counts->busy, counts->hits, counts->staged_hits,
            counts->shared_reads, counts->misses, counts->timeouts, counts->promotions,
            counts->demotions, counts->evictions, counts->aborted, counts->copies, counts->persisted,
            counts->recovered, counts->load_failures, counts->failed_operations, counts->quarantined,
            counts->readmitted, counts->device_changes, counts->trims, counts->outlived,
-           counts->kills);
+           counts->kills, counts->batches);
 }
 
 /* A workload that no longer reaches a part of the store would prove nothing of it. */
