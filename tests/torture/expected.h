@@ -35,6 +35,7 @@
 #include "store/kill_note.h"
 
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/queue.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -153,6 +154,8 @@ void expected_report(atomic_uint *counter, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 void expected_begin_life(expected_model *model);
+/* The calling thread's gets, puts and deletes go through a queue from now on; NULL: they do not. */
+void expected_use_queue(kvt_queue *queue);
 kvt_status expected_get(kvt_store *store, uint32_t number);
 void expected_put(kvt_store *store, uint32_t number);
 void expected_delete(kvt_store *store, uint32_t number);

@@ -7,6 +7,8 @@
  */
 #include "expected.h"
 
+#include "queued.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -176,6 +178,13 @@ static bool model_may_exist(expected_key *key, uint32_t version)
     return attempted - version >= 63 || (atomic_load(&key->valid) >> (version % 64) & 1) != 0;
 }
 
+static _Thread_local kvt_queue *model_queue;
+
+void expected_use_queue(kvt_queue *queue)
+{
+    model_queue = queue;
+}
+
 kvt_status expected_get(kvt_store *store, uint32_t number)
 {
     static _Thread_local char data[EXPECTED_BYTES_MAX], right[EXPECTED_BYTES_MAX];
@@ -187,7 +196,9 @@ kvt_status expected_get(kvt_store *store, uint32_t number)
     uint32_t retirements = atomic_load(&model_at->retirements);
     uint32_t out = atomic_load(&model_at->devices_out);
     memset(data, 0xee, 64);
-    kvt_status status = kvt_get(store, &name, data, bytes, NULL);
+    const kvt_layout layout = expected_layout_of(number);
+    kvt_status status = model_queue != NULL ? queued_get(model_queue, &name, &layout, data)
+                                            : kvt_get(store, &name, data, bytes, NULL);
     if (atomic_load(&key->found) == -1) expected_remember(key, 'G', status);
     atomic_fetch_add(&model_totals->gets, 1);
     if (status == KVT_OK) {
@@ -248,7 +259,9 @@ void expected_put(kvt_store *store, uint32_t number)
     pthread_mutex_unlock(&model_lock);
     expected_remember(key, 'P', (int)version);
     expected_fill(number, version, data);
-    kvt_status status = kvt_put(store, &entry, data, expected_bytes_of(number));
+    kvt_status status = model_queue != NULL
+                            ? queued_put(model_queue, &entry, data)
+                            : kvt_put(store, &entry, data, expected_bytes_of(number));
     atomic_fetch_add(&model_totals->puts, 1);
     expected_remember(key, 'p', status);
     pthread_mutex_lock(&model_lock);
@@ -276,7 +289,8 @@ void expected_delete(kvt_store *store, uint32_t number)
     atomic_fetch_add(&key->weakened, 1);
     pthread_mutex_unlock(&model_lock);
     expected_remember(key, 'D', 0);
-    kvt_status status = kvt_delete(store, &name);
+    kvt_status status =
+        model_queue != NULL ? queued_delete(model_queue, &name) : kvt_delete(store, &name);
     expected_remember(key, 'd', status);
     pthread_mutex_lock(&model_lock);
     atomic_fetch_add(&key->change, 1);

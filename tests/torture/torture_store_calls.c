@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TORTURE_LIFE_SECONDS = 6, TORTURE_STILL_SECONDS = 180 };
+enum { TORTURE_LIFE_SECONDS = 6, TORTURE_LIVES_MAX = 20, TORTURE_STILL_SECONDS = 180 };
 
 typedef struct torture_role {
     void (*begin)(calls_thread *self);
@@ -200,6 +200,7 @@ int main(int count, char **words)
     torture_make_thread(&helper, &site, site.thread_count);
     uint32_t lives = site.seconds / TORTURE_LIFE_SECONDS;
     if (lives < 2) lives = 2;
+    if (lives > TORTURE_LIVES_MAX) lives = TORTURE_LIVES_MAX;
     uint64_t begun_ns = base_clock_ns(), life_ns = site.seconds * CALLS_SECOND / lives;
     for (uint32_t i = 0; i < lives; i++)
         torture_live(&site, threads, &helper, begun_ns + (i + 1) * life_ns, i + 1 == lives);

@@ -9,13 +9,15 @@
  * hold is more than right bytes or a miss: a fault loses no stored entry but the one whose only
  * bytes it hit, which only a failed read can do, and what was flushed comes back.
  *
- * In its normal form the test takes every so many n, of lru with puts that carry their plan out and
- * of utility with puts that hand over; else of each policy with both. With KVT_SWEEP_ALL=1 in the
+ * In its normal form the test takes every so many n, of lru with puts that carry their plan out, of
+ * utility with puts that hand over, and of utility with all calls through a queue; else of each
+ * policy with all of these. With KVT_SWEEP_ALL=1 in the
  * environment it takes all of them, but for SQLite's own allocations, 16,000 a run: 1,000 of these.
  * KVT_SWEEP_ALL=2 takes those, too.
  */
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile.h"
+#include "queued.h"
 #include "store_support.h"
 
 #include <dlfcn.h>
@@ -56,6 +58,7 @@ static _Atomic uint64_t seen[SWEEP_KINDS];
 static atomic_bool fault_hit;
 static const char *policy;
 static bool handed; /* puts hand over; else they return when the entry is stored */
+static bool queued; /* gets, puts and deletes go through a queue */
 static uint32_t findings;
 static uint64_t wrong_bytes;
 
@@ -290,6 +293,7 @@ typedef struct sweep_run {
     kvt_device_config configs[DEVICES];
     kvt_store_options options;
     kvt_store *store;
+    kvt_queue *queue; /* NULL unless queued */
     sweep_entry entries[NUMBERS];
     uint32_t put_number;
     uint64_t load_failures, given_up;
@@ -423,6 +427,19 @@ static void sweep_open(sweep_run *run)
         status = kvt_open(&run->options, &run->store, message, sizeof message);
     if (status != KVT_OK) sweep_fail(message, 0, status);
     if (status != KVT_OK) run->store = NULL;
+    run->queue = NULL;
+    if (!queued || run->store == NULL) return;
+    SWEEP(status = kvt_queue_open(run->store, NULL, &run->queue));
+    if (status != KVT_OK && atomic_load(&fault_hit))
+        status = kvt_queue_open(run->store, NULL, &run->queue);
+    if (status != KVT_OK) sweep_fail("a queue", 0, status);
+}
+
+/* Ends a queue and its store. */
+static void sweep_close(sweep_run *run)
+{
+    kvt_queue_close(run->queue);
+    kvt_close(run->store);
 }
 
 /* Until what was handed over has ended, stored or not; the model knows one put at a time. */
@@ -443,7 +460,8 @@ static void sweep_put(sweep_run *run, uint32_t number)
     run->put_number = number;
     kvt_status status;
     SWEEP({
-        status = kvt_put(run->store, &entry, data, sizeof data);
+        status = run->queue != NULL ? queued_put(run->queue, &entry, data)
+                                    : kvt_put(run->store, &entry, data, sizeof data);
         sweep_await_put(run->store);
     });
     bool expected = status == KVT_OK || (run->entries[number].stored && status == KVT_EXISTS);
@@ -456,7 +474,8 @@ static kvt_status sweep_get(sweep_run *run, uint32_t number, bool faults)
     kvt_key key = support_key(number);
     kvt_status status;
     atomic_store(&armed, faults);
-    status = kvt_get(run->store, &key, data, sizeof data, NULL);
+    status = run->queue != NULL ? queued_get(run->queue, &key, &support_layout, data)
+                                : kvt_get(run->store, &key, data, sizeof data, NULL);
     atomic_store(&armed, false);
     support_fill(number, expected);
     if (status == KVT_OK && memcmp(data, expected, sizeof data) != 0) {
@@ -472,7 +491,8 @@ static void sweep_delete(sweep_run *run, uint32_t number)
 {
     kvt_key key = support_key(number);
     kvt_status status;
-    SWEEP(status = kvt_delete(run->store, &key));
+    SWEEP(status =
+              run->queue != NULL ? queued_delete(run->queue, &key) : kvt_delete(run->store, &key));
     if (status != KVT_OK && status != KVT_MISS) sweep_fail("delete", number, status);
     run->entries[number] = (sweep_entry){0};
 }
@@ -585,11 +605,11 @@ static void sweep_once(sweep_kind kind, uint64_t at, sweep_totals *totals)
     if (run.store != NULL) {
         sweep_live(&run);
         sweep_check(&run, totals, false);
-        SWEEP(kvt_close(run.store));
+        SWEEP(sweep_close(&run));
         sweep_open(&run);
     }
     if (run.store != NULL) sweep_check(&run, totals, true);
-    kvt_close(run.store);
+    sweep_close(&run);
     support_remove_folder(run.folder);
     totals->runs++;
     totals->hits += atomic_load(&fault_hit);
@@ -614,8 +634,11 @@ static void sweep_policy(sweep_totals *totals, int all)
         for (uint64_t n = 0; n < counts[kind]; n += stride)
             sweep_once((sweep_kind)kind, n, totals);
         print_message("%-8s %-11s %-17s calls %llu, runs %llu, faults %llu\n", policy,
-                      handed ? "handed over" : "carried out", sweep_names[kind],
-                      (unsigned long long)counts[kind], (unsigned long long)(totals->runs - runs),
+                      handed   ? "handed over"
+                      : queued ? "by queue"
+                               : "carried out",
+                      sweep_names[kind], (unsigned long long)counts[kind],
+                      (unsigned long long)(totals->runs - runs),
                       (unsigned long long)(totals->hits - hits));
         assert_true(totals->hits > hits);
     }
@@ -628,10 +651,11 @@ static void test_sweep(void **state)
     const char *wish = getenv("KVT_SWEEP_ALL");
     int all = wish != NULL && wish[0] >= '1' && wish[0] <= '2' ? wish[0] - '0' : 0;
     sweep_totals totals = {0};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         policy = policies[i % 2];
-        handed = i % 3 != 0;
-        if (all != 0 || i == 0 || i == 1) sweep_policy(&totals, all);
+        handed = i == 1 || i == 2 || i == 4;
+        queued = i >= 4;
+        if (all != 0 || i == 0 || i == 1 || i == 5) sweep_policy(&totals, all);
     }
     print_message("sweep_runs=%llu faults=%llu entries_checked=%llu lost_by_fault=%llu "
                   "wrong_bytes=%llu findings=%u\n",
