@@ -178,35 +178,62 @@ typedef struct quality_prompt {
     uint32_t first, count, answer_tokens;
 } quality_prompt;
 
+/* One context to go on from: the exact KV, or a variant's. */
+typedef struct quality_lane {
+    float **k, **v; /* [layers], fp32 [context + prompt + answer][kv_heads][head_dim] */
+    float **k_next, **v_next;
+    uint8_t **kept;   /* [layers], [kv_heads][context + ...] */
+    uint8_t **masked; /* the context's part of it, [kv_heads][context] */
+    bool dropped;
+    uint32_t position; /* of the token after the context */
+    uint32_t done;     /* tokens of the answer */
+    uint32_t *answer;  /* [answer_tokens_max] */
+    double rouge_l, f1;
+    void *memory;
+} quality_lane;
+
+enum { QUALITY_LANES_MAX = 16 };
+
 /* The prompts of one entry and the answers from exact KV. */
 typedef struct quality_answers {
     model_session *session;
     const evaluate_entry *entry;
     const tokenizer *tokenizer;
-    uint32_t prompt_count, answer_tokens_max;
+    uint32_t prompt_count, answer_tokens_max, prompt_tokens_max;
     quality_prompt prompts[QUALITY_PROMPTS_MAX];
-    uint32_t *exact;  /* [QUALITY_PROMPTS_MAX][answer_tokens_max] */
-    uint32_t *answer; /* [answer_tokens_max] */
-    uint64_t *words;  /* [2][answer_tokens_max * TOKENIZER_PIECE_BYTES_MAX], of two answers */
-    float **k, **v;   /* [layers], fp32 [context + prompt + answer][kv_heads][head_dim] */
-    float **k_next, **v_next;
-    uint8_t **kept; /* [layers], [kv_heads][context + ...] */
-    float *logits;  /* [answer_tokens_max][vocab] */
+    uint32_t *exact; /* [QUALITY_PROMPTS_MAX][answer_tokens_max] */
+    float *logits;   /* [the larger of answer_tokens_max and QUALITY_LANES_MAX][vocab] */
+    quality_lane lanes[QUALITY_LANES_MAX];
+    uint32_t lane_count, lanes_most;
     void *memory;
 } quality_answers;
 
 /* Generates the exact answers. An entry with questions is asked up to QUALITY_PROMPTS_MAX of them,
  * each answer as long as the reference; another one goes on from its first token for
- * answer_tokens. 0 answer tokens: there are no prompts. KVT_OK or KVT_E_MEMORY. */
+ * answer_tokens. An answer ends at a token that stands for no text. 0 answer tokens: there are no
+ * prompts. KVT_OK or KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status quality_answers_open(model_session *session, const evaluate_entry *judged,
                                               const quality_entry *entry, const tokenizer *words,
                                               uint32_t answer_tokens, quality_answers *answers_out);
 void quality_answers_close(quality_answers *answers); /* also after opening failed */
 
-/* Answers from other KV: means over the prompts; NAN without prompts. KVT_OK or KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status quality_answers_compare(quality_answers *answers,
-                                                 const evaluate_variant *variant,
-                                                 double *rouge_l_out, double *f1_out);
+/* Takes a variant's KV into the next lane, lane_count - 1 afterwards; the variant is not needed any
+ * more. At most lanes_most lanes are there until the next quality_answers_run. KVT_OK or
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_answers_add(quality_answers *answers,
+                                             const evaluate_variant *variant);
+
+/* Answers all prompts from all lanes at once, and sets rouge_l and f1 of the lanes: means over the
+ * prompts; NAN without prompts. The lanes are free afterwards. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_answers_run(quality_answers *answers);
+
+/* One greedy answer of each of the first `count` lanes to a prompt, [draft] at hand: into
+ * lane->answer, lane->done tokens of it. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_generate(quality_answers *answers, uint32_t count,
+                                          const quality_prompt *prompt, const uint32_t *draft);
+
+/* Whether a token stands for no text, as the one that ends an answer does. */
+bool quality_token_ends(const tokenizer *words, uint32_t token);
 
 /* ---- the model that quality is measured on, and what a loss is made of ---- */
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_answer.c - answers of a model and how two of them compare. Greedy generation starts from
- * a draft: one batch over prompt and draft says where the model first departs from it, and only
- * what follows is generated token by token. The exact run's draft is the text, a variant's the
- * exact answer, which most variants keep to the end. Thread rule: one thread per quality_answers.
+ * quality_answer.c - answers of a model and how two of them compare. Those of several variants are
+ * generated together (quality_generate.c), from the exact answer as the draft, which most variants
+ * keep to the end; the exact run's draft is the text. Thread rule: one thread per quality_answers.
  */
 #include "codecs/kernels/checksum.h"
 #include "estimator/model/model.h"
 #include "estimator/model/model_internal.h"
 #include "estimator/quality/quality.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -100,18 +100,6 @@ static kvt_status answer_words(const tokenizer *tokens, const uint32_t *ids, uin
     return status;
 }
 
-static kvt_status answer_compare(const quality_answers *a, const uint32_t *exact, uint32_t count,
-                                 double *rouge_l, double *f1)
-{
-    uint64_t *other_words = a->words + (size_t)a->answer_tokens_max * TOKENIZER_PIECE_BYTES_MAX;
-    uint32_t exact_count, other_count;
-    kvt_status status = answer_words(a->tokenizer, exact, count, a->words, &exact_count);
-    if (status == KVT_OK)
-        status = answer_words(a->tokenizer, a->answer, count, other_words, &other_count);
-    if (status != KVT_OK) return status;
-    return quality_compare_answers(a->words, exact_count, other_words, other_count, rouge_l, f1);
-}
-
 kvt_status quality_compare_texts(const tokenizer *tokens, const uint32_t *exact,
                                  uint32_t exact_count, const uint32_t *other, uint32_t other_count,
                                  double *rouge_l_out, double *f1_out)
@@ -131,82 +119,19 @@ kvt_status quality_compare_texts(const tokenizer *tokens, const uint32_t *exact,
     return status;
 }
 
-/* ---- generation ---- */
-
-/* A context to go on from. */
-typedef struct answer_context {
-    uint16_t *const *k, *const *v;
-    const uint8_t *const *kept; /* NULL: nothing is dropped */
-    uint32_t position;
-} answer_context;
-
-static size_t answer_row(const quality_answers *a)
+/* Tokens up to the one that ends the answer, that included. */
+static uint32_t answer_length(const quality_answers *a, const uint32_t *ids, uint32_t most)
 {
-    return model_kv_dim(a->entry->config);
+    uint32_t count = 0;
+    while (count < most && !(count > 0 && quality_token_ends(a->tokenizer, ids[count - 1])))
+        count++;
+    return count;
 }
 
-/* The context's K and V in front of the buffers; what is generated is written behind them. */
-static void answer_load(const quality_answers *a, const answer_context *context)
+static kvt_status answer_compare(const quality_answers *a, const uint32_t *exact, uint32_t count,
+                                 const quality_lane *lane, double *rouge_l, double *f1)
 {
-    size_t count = a->entry->context_tokens * answer_row(a);
-    for (uint32_t l = 0; l < a->entry->config->layers; l++) {
-        model_convert(KVT_DTYPE_FP16, context->k[l], count, a->k[l]);
-        model_convert(KVT_DTYPE_FP16, context->v[l], count, a->v[l]);
-    }
-}
-
-/* `count` tokens behind the context and `before` tokens after it; logits of the last `wanted`. */
-static kvt_status answer_forward(quality_answers *a, const answer_context *context, uint32_t before,
-                                 const uint32_t *ids, uint32_t count, uint32_t wanted)
-{
-    const model_config *c = a->entry->config;
-    const uint32_t own = a->entry->context_tokens, past_tokens = own + before;
-    model_past past = {.tokens = past_tokens,
-                       .dtype = KVT_DTYPE_FP32,
-                       .k = (const void *const *)a->k,
-                       .v = (const void *const *)a->v,
-                       .kept = context->kept != NULL ? (const uint8_t *const *)a->kept : NULL};
-    for (uint32_t l = 0; l < c->layers; l++) {
-        a->k_next[l] = a->k[l] + past_tokens * answer_row(a);
-        a->v_next[l] = a->v[l] + past_tokens * answer_row(a);
-        for (uint32_t h = 0; context->kept != NULL && h < c->kv_heads; h++) {
-            uint8_t *to = a->kept[l] + (size_t)h * past_tokens;
-            memcpy(to, context->kept[l] + (size_t)h * own, own);
-            memset(to + own, 1, before);
-        }
-    }
-    model_request request = {.tokens = ids,
-                             .token_count = count,
-                             .first_position = context->position + before,
-                             .past = &past,
-                             .k_out = a->k_next,
-                             .v_out = a->v_next,
-                             .logits_first = count - wanted,
-                             .logits_count = wanted,
-                             .logits_out = a->logits};
-    return model_forward(a->session, &request);
-}
-
-/* The greedy answer to a prompt, into a->answer. The draft is as long as the answer. */
-static kvt_status answer_generate(quality_answers *a, const answer_context *context,
-                                  const quality_prompt *prompt, const uint32_t *draft)
-{
-    const uint32_t vocab = a->entry->config->vocab, count = prompt->answer_tokens;
-    uint32_t *ids = malloc(((size_t)prompt->count + count) * sizeof *ids), done = 0;
-    if (ids == NULL) return KVT_E_MEMORY;
-    memcpy(ids, a->entry->tokens + prompt->first, prompt->count * sizeof *ids);
-    memcpy(ids + prompt->count, draft, (count - 1) * sizeof *ids);
-    kvt_status status = answer_forward(a, context, 0, ids, prompt->count + count - 1, count);
-    free(ids);
-    for (bool kept = true; status == KVT_OK && kept && done < count; done++) {
-        a->answer[done] = model_best(a->logits + (size_t)done * vocab, vocab);
-        kept = a->answer[done] == draft[done];
-    }
-    for (; status == KVT_OK && done < count; done++) {
-        status = answer_forward(a, context, prompt->count + done - 1, &a->answer[done - 1], 1, 1);
-        a->answer[done] = model_best(a->logits, vocab);
-    }
-    return status;
+    return quality_compare_texts(a->tokenizer, exact, count, lane->answer, lane->done, rouge_l, f1);
 }
 
 /* ---- one entry ---- */
@@ -223,9 +148,11 @@ static void answers_choose(quality_answers *a, const quality_entry *entry, uint3
     }
     if (count == 0) a->prompts[count++] = (quality_prompt){entry->context_tokens, 1, answer_tokens};
     a->prompt_count = count;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         if (a->prompts[i].answer_tokens > a->answer_tokens_max)
             a->answer_tokens_max = a->prompts[i].answer_tokens;
+        if (a->prompts[i].count > a->prompt_tokens_max) a->prompt_tokens_max = a->prompts[i].count;
+    }
 }
 
 static size_t answers_up(size_t bytes)
@@ -233,43 +160,80 @@ static size_t answers_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* One block of memory: pointers, then what they point to. */
+/* One block of memory for what all lanes share. */
 static kvt_status answers_make(quality_answers *a)
 {
-    const model_config *c = a->entry->config;
-    uint32_t longest = 0, most = a->answer_tokens_max;
-    for (uint32_t i = 0; i < a->prompt_count; i++)
-        if (a->prompts[i].count > longest) longest = a->prompts[i].count;
-    const size_t rows = (size_t)a->entry->context_tokens + longest + most;
-    const size_t pointers = answers_up(c->layers * sizeof(void *));
-    const size_t matrix = answers_up(rows * answer_row(a) * sizeof(float));
-    const size_t kept = answers_up(rows * c->kv_heads);
-    const size_t logits = answers_up((size_t)most * c->vocab * sizeof(float));
-    const size_t ids = answers_up((QUALITY_PROMPTS_MAX + 1u) * (size_t)most * sizeof(uint32_t));
-    const size_t words = 2 * (size_t)most * TOKENIZER_PIECE_BYTES_MAX * sizeof(uint64_t);
-    uint8_t *at = malloc(5 * pointers + c->layers * (2 * matrix + kept) + logits + ids + words);
+    const size_t most = a->answer_tokens_max;
+    const size_t rows = most > QUALITY_LANES_MAX ? most : QUALITY_LANES_MAX;
+    const size_t logits = answers_up(rows * a->entry->config->vocab * sizeof(float));
+    const size_t ids = answers_up(QUALITY_PROMPTS_MAX * most * sizeof(uint32_t));
+    uint8_t *at = malloc(logits + ids);
     a->memory = at;
     if (at == NULL) return KVT_E_MEMORY;
-    a->k = (float **)(void *)at;
-    a->v = (float **)(void *)(at + pointers);
-    a->k_next = (float **)(void *)(at + 2 * pointers);
-    a->v_next = (float **)(void *)(at + 3 * pointers);
-    a->kept = (uint8_t **)(void *)(at + 4 * pointers);
-    at += 5 * pointers;
-    for (uint32_t l = 0; l < c->layers; l++, at += 2 * matrix + kept) {
-        a->k[l] = (float *)(void *)at;
-        a->v[l] = (float *)(void *)(at + matrix);
-        a->kept[l] = at + 2 * matrix;
-    }
     a->logits = (float *)(void *)at;
     a->exact = (uint32_t *)(void *)(at + logits);
-    a->answer = a->exact + (size_t)QUALITY_PROMPTS_MAX * most;
-    a->words = (uint64_t *)(void *)(at + logits + ids);
+    return KVT_OK;
+}
+
+/* One block of memory for a lane: pointers, then what they point to. Returns its bytes, and with
+ * memory sets the pointers. */
+static size_t lane_place(const quality_answers *a, uint8_t *at, quality_lane *lane)
+{
+    const model_config *c = a->entry->config;
+    const size_t rows =
+        (size_t)a->entry->context_tokens + a->prompt_tokens_max + a->answer_tokens_max;
+    const size_t pointers = answers_up(c->layers * sizeof(void *));
+    const size_t matrix = answers_up(rows * model_kv_dim(c) * sizeof(float));
+    const size_t kept = answers_up(rows * c->kv_heads);
+    const size_t ids = answers_up(a->answer_tokens_max * sizeof(uint32_t));
+    if (at != NULL) {
+        lane->k = (float **)(void *)at;
+        lane->v = (float **)(void *)(at + pointers);
+        lane->k_next = (float **)(void *)(at + 2 * pointers);
+        lane->v_next = (float **)(void *)(at + 3 * pointers);
+        lane->kept = (uint8_t **)(void *)(at + 4 * pointers);
+        lane->masked = (uint8_t **)(void *)(at + 5 * pointers);
+        lane->answer = (uint32_t *)(void *)(at + 6 * pointers);
+        at += 6 * pointers + ids;
+        for (uint32_t l = 0; l < c->layers; l++, at += 2 * (matrix + kept)) {
+            lane->k[l] = (float *)(void *)at;
+            lane->v[l] = (float *)(void *)(at + matrix);
+            lane->kept[l] = at + 2 * matrix;
+            lane->masked[l] = at + 2 * matrix + kept;
+        }
+    }
+    return 6 * pointers + ids + 2 * c->layers * (matrix + kept);
+}
+
+/* Contexts of many tokens have fewer lanes. */
+#define ANSWERS_LANE_BYTES ((size_t)2 << 30)
+
+/* A context's K and V in front of the next lane's buffers; what is generated is written behind. */
+static kvt_status answers_load(quality_answers *a, uint16_t *const *k, uint16_t *const *v,
+                               uint8_t *const *kept, uint32_t position)
+{
+    const model_config *c = a->entry->config;
+    const uint32_t tokens = a->entry->context_tokens;
+    const size_t count = tokens * model_kv_dim(c);
+    quality_lane *lane = &a->lanes[a->lane_count];
+    if (lane->memory == NULL) {
+        lane->memory = malloc(lane_place(a, NULL, lane));
+        if (lane->memory == NULL) return KVT_E_MEMORY;
+        (void)lane_place(a, lane->memory, lane);
+    }
+    lane->dropped = kept != NULL;
+    lane->position = position;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        model_convert(KVT_DTYPE_FP16, k[l], count, lane->k[l]);
+        model_convert(KVT_DTYPE_FP16, v[l], count, lane->v[l]);
+        if (kept != NULL) memcpy(lane->masked[l], kept[l], (size_t)c->kv_heads * tokens);
+    }
+    a->lane_count++;
     return KVT_OK;
 }
 
 /* The exact answer to one prompt, with the text after the prompt as the draft. */
-static kvt_status answers_exact(quality_answers *a, const answer_context *context, uint32_t index)
+static kvt_status answers_exact(quality_answers *a, uint32_t index)
 {
     const evaluate_entry *e = a->entry;
     const quality_prompt *prompt = &a->prompts[index];
@@ -279,53 +243,71 @@ static kvt_status answers_exact(quality_answers *a, const answer_context *contex
     uint32_t known = left < prompt->answer_tokens ? left : prompt->answer_tokens;
     memset(exact, 0, a->answer_tokens_max * sizeof *exact);
     memcpy(exact, e->tokens + from, known * sizeof *exact);
-    kvt_status status = answer_generate(a, context, prompt, exact);
-    if (status == KVT_OK) memcpy(exact, a->answer, prompt->answer_tokens * sizeof *exact);
-    return status;
+    kvt_status status = quality_generate(a, 1, prompt, exact);
+    if (status != KVT_OK) return status;
+    /* Behind its end the answer says nothing, and a draft anything. */
+    memset(exact, 0, a->answer_tokens_max * sizeof *exact);
+    memcpy(exact, a->lanes[0].answer, a->lanes[0].done * sizeof *exact);
+    return KVT_OK;
 }
 
 kvt_status quality_answers_open(model_session *session, const evaluate_entry *judged,
                                 const quality_entry *entry, const tokenizer *words,
                                 uint32_t answer_tokens, quality_answers *answers)
 {
-    *answers = (quality_answers){.session = session, .entry = judged, .tokenizer = words};
+    *answers = (quality_answers){
+        .session = session, .entry = judged, .tokenizer = words, .lanes_most = QUALITY_LANES_MAX};
     answers_choose(answers, entry, answer_tokens);
     if (answers->prompt_count == 0) return KVT_OK;
+    const size_t lanes = ANSWERS_LANE_BYTES / lane_place(answers, NULL, NULL);
+    if (lanes < answers->lanes_most) answers->lanes_most = lanes > 0 ? (uint32_t)lanes : 1;
     kvt_status status = answers_make(answers);
-    if (status != KVT_OK) return status;
-    answer_context context = {judged->k, judged->v, NULL, judged->context_tokens};
-    answer_load(answers, &context);
+    if (status == KVT_OK)
+        status = answers_load(answers, judged->k, judged->v, NULL, judged->context_tokens);
     for (uint32_t i = 0; status == KVT_OK && i < answers->prompt_count; i++)
-        status = answers_exact(answers, &context, i);
+        status = answers_exact(answers, i);
+    answers->lane_count = 0;
     return status;
 }
 
 void quality_answers_close(quality_answers *answers)
 {
+    for (uint32_t i = 0; i < QUALITY_LANES_MAX; i++)
+        free(answers->lanes[i].memory);
     free(answers->memory);
     *answers = (quality_answers){.memory = NULL};
 }
 
-kvt_status quality_answers_compare(quality_answers *a, const evaluate_variant *variant,
-                                   double *rouge_l_out, double *f1_out)
+kvt_status quality_answers_add(quality_answers *a, const evaluate_variant *variant)
 {
-    *rouge_l_out = *f1_out = (double)NAN;
-    if (a->prompt_count == 0) return KVT_OK;
-    answer_context context = {variant->k, variant->v,
-                              variant->dropped ? (const uint8_t *const *)variant->kept : NULL,
-                              variant->next_position};
-    answer_load(a, &context);
-    double rouge_l = 0.0, f1 = 0.0, one_rouge_l = 0.0, one_f1 = 0.0;
-    for (uint32_t i = 0; i < a->prompt_count; i++) {
-        const uint32_t *exact = a->exact + (size_t)i * a->answer_tokens_max;
-        kvt_status status = answer_generate(a, &context, &a->prompts[i], exact);
-        if (status == KVT_OK)
-            status = answer_compare(a, exact, a->prompts[i].answer_tokens, &one_rouge_l, &one_f1);
-        if (status != KVT_OK) return status;
-        rouge_l += one_rouge_l / a->prompt_count;
-        f1 += one_f1 / a->prompt_count;
+    assert(a->lane_count < a->lanes_most);
+    if (a->prompt_count == 0) {
+        a->lane_count++;
+        return KVT_OK;
     }
-    *rouge_l_out = fmin(rouge_l, 1.0);
-    *f1_out = fmin(f1, 1.0);
-    return KVT_OK;
+    return answers_load(a, variant->k, variant->v, variant->dropped ? variant->kept : NULL,
+                        variant->next_position);
+}
+
+kvt_status quality_answers_run(quality_answers *a)
+{
+    const uint32_t lanes = a->lane_count;
+    double rouge_l, f1;
+    kvt_status status = KVT_OK;
+    a->lane_count = 0;
+    for (uint32_t i = 0; i < lanes; i++)
+        a->lanes[i].rouge_l = a->lanes[i].f1 = a->prompt_count > 0 ? 0.0 : (double)NAN;
+    for (uint32_t p = 0; status == KVT_OK && p < a->prompt_count; p++) {
+        const uint32_t *exact = a->exact + (size_t)p * a->answer_tokens_max;
+        const uint32_t exact_count = answer_length(a, exact, a->prompts[p].answer_tokens);
+        status = quality_generate(a, lanes, &a->prompts[p], exact);
+        for (uint32_t i = 0; status == KVT_OK && i < lanes; i++) {
+            quality_lane *lane = &a->lanes[i];
+            status = answer_compare(a, exact, exact_count, lane, &rouge_l, &f1);
+            if (status != KVT_OK) return status;
+            lane->rouge_l = fmin(lane->rouge_l + rouge_l / a->prompt_count, 1.0);
+            lane->f1 = fmin(lane->f1 + f1 / a->prompt_count, 1.0);
+        }
+    }
+    return status;
 }

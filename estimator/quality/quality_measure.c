@@ -129,8 +129,7 @@ static kvt_status measure_variant(measure_worker *worker, const evaluate_entry *
     if (status != KVT_OK) return status;
     status = evaluate_variant_run(worker->session, judged, &variant, &result, worker->tokens);
     if (status == KVT_OK) status = measure_recall(worker, judged, &variant, row);
-    if (status == KVT_OK)
-        status = quality_answers_compare(&worker->answers, &variant, &row->rouge_l, &row->f1);
+    if (status == KVT_OK) status = quality_answers_add(&worker->answers, &variant);
     evaluate_variant_close(&variant);
     if (status != KVT_OK) return status;
     row->present = true;
@@ -210,22 +209,47 @@ static kvt_status measure_report_exact(measure_worker *worker, uint32_t index,
     return status;
 }
 
+/* Variants whose answers are generated together. */
+typedef struct measure_group {
+    quality_row rows[QUALITY_LANES_MAX];
+    uint32_t variants[QUALITY_LANES_MAX];
+    uint32_t count;
+} measure_group;
+
+/* Their answers, then the rows to the caller, in order. */
+static kvt_status measure_close_group(measure_worker *worker, uint32_t index, measure_group *group)
+{
+    const uint32_t count = group->count;
+    kvt_status status = quality_answers_run(&worker->answers);
+    group->count = 0;
+    for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
+        group->rows[i].rouge_l = worker->answers.lanes[i].rouge_l;
+        group->rows[i].f1 = worker->answers.lanes[i].f1;
+        status = measure_hand_over(worker->run, index, group->variants[i], &group->rows[i]);
+    }
+    return status;
+}
+
 static kvt_status measure_variants(measure_worker *worker, uint32_t index,
                                    const evaluate_entry *judged)
 {
     measure_run *run = worker->run;
     const quality_request *q = run->request;
+    measure_group group = {.count = 0};
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < q->variant_count; i++) {
-        quality_row row;
+        quality_row *row = &group.rows[group.count];
         if (atomic_load(&run->failed) != KVT_OK) return KVT_E_CANCELLED;
         if (!measure_is_wanted(run, index, i)) continue;
         worker->variant = &q->variants[i];
         status = measure_blame(run, worker->variant,
-                               measure_variant(worker, judged, &q->entries[index], &row));
-        if (status == KVT_OK) status = measure_hand_over(run, index, i, &row);
+                               measure_variant(worker, judged, &q->entries[index], row));
+        if (status != KVT_OK || !row->present) continue;
+        group.variants[group.count++] = i;
+        if (group.count == worker->answers.lanes_most)
+            status = measure_close_group(worker, index, &group);
     }
-    return status;
+    return status == KVT_OK ? measure_close_group(worker, index, &group) : status;
 }
 
 /* Buffers of this entry's sizes; entries of one set mostly have the same. */
