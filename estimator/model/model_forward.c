@@ -92,10 +92,70 @@ static kvt_status forward_reserve(model_session *s, uint32_t rows, bool several)
     return KVT_OK;
 }
 
-/* y[rows][out] = x[rows][in] w[out][in]^T */
+/* A product of few rows: y[rows][out] = x[rows][in] w[out][in]^T. */
+typedef struct forward_few {
+    const float *x, *w;
+    float *y;
+    uint32_t rows, in, out;
+} forward_few;
+
+enum { FEW_ROWS = 16, FEW_TILE = 4 };
+
+/* The sums of up to FEW_TILE rows with up to FEW_TILE outputs. */
+VECTOR_INLINE void forward_few_tile(const forward_few *few, uint32_t row, uint32_t rows,
+                                    uint32_t out, uint32_t outs)
+{
+    vector_floats sums[FEW_TILE][FEW_TILE] = {{{0.0f}}};
+    const float *x[FEW_TILE], *w[FEW_TILE];
+    const size_t in = few->in;
+    for (uint32_t i = 0; i < FEW_TILE; i++) {
+        /* A row or an output that is not there is another one again. */
+        x[i] = few->x + (row + (i < rows ? i : 0)) * in;
+        w[i] = few->w + (out + (i < outs ? i : 0)) * in;
+    }
+    for (uint32_t at = 0; at < few->in; at += VECTOR_LANES) {
+        vector_floats of_x[FEW_TILE], of_w;
+        for (uint32_t i = 0; i < FEW_TILE; i++)
+            vector_load(x[i], at, few->in, 0.0f, &of_x[i]);
+        for (uint32_t o = 0; o < FEW_TILE; o++) {
+            vector_load(w[o], at, few->in, 0.0f, &of_w);
+            for (uint32_t i = 0; i < FEW_TILE; i++)
+                sums[i][o] += of_x[i] * of_w;
+        }
+    }
+    for (uint32_t i = 0; i < rows; i++) {
+        for (uint32_t o = 0; o < outs; o++) {
+            float sum = 0.0f;
+            for (unsigned lane = 0; lane < VECTOR_LANES; lane++)
+                sum += sums[i][o][lane];
+            few->y[(row + (size_t)i) * few->out + out + o] = sum;
+        }
+    }
+}
+
+/* Reads the weights once, as they lie. */
+VECTOR_INLINE void forward_product_body(forward_few *few)
+{
+    for (uint32_t out = 0; out < few->out; out += FEW_TILE) {
+        const uint32_t outs = few->out - out < FEW_TILE ? few->out - out : (uint32_t)FEW_TILE;
+        for (uint32_t row = 0; row < few->rows; row += FEW_TILE) {
+            const uint32_t rows = few->rows - row < FEW_TILE ? few->rows - row : (uint32_t)FEW_TILE;
+            forward_few_tile(few, row, rows, out, outs);
+        }
+    }
+}
+
+VECTOR_VERSIONS(forward_product, forward_few)
+
+/* y[rows][out] = x[rows][in] w[out][in]^T. Of few rows the library spends most of its time on
+ * bringing the weights into another order. */
 static void forward_linear(const float *x, const float *w, float *y, uint32_t rows,
                            model_shape shape)
 {
+    if (rows <= FEW_ROWS) {
+        forward_product(&(forward_few){x, w, y, rows, shape.columns, shape.rows});
+        return;
+    }
     int in = (int)shape.columns, out = (int)shape.rows;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, out, in, 1.0f, x, in, w, in,
                 0.0f, y, out);
