@@ -239,9 +239,9 @@ static void ask_planes(calibrate_state *s, calibrate_answers *a)
 
 static void ask_entropy(calibrate_state *s, calibrate_answers *a)
 {
-    static const char *const axes[] = {",vchan", ""};
-    static const char *const axis_labels[] = {"channel", "token"};
-    static const char *const axis_names[] = {"entropy:k0.25v0.5,vchan", "entropy:k0.25v0.5"};
+    static const char *const axes[] = {"", ",vchan"};
+    static const char *const axis_labels[] = {"token", "channel"};
+    static const char *const axis_names[] = {"entropy:k0.25v0.5", "entropy:k0.25v0.5,vchan"};
     static const struct {
         const char *steps, *label;
         double ratio;
@@ -301,8 +301,8 @@ static void ask_drop(calibrate_state *s, calibrate_answers *a)
 {
     static const char *const labels[] = {"stream", "knorm", "keydiff", "lagkv"};
     static const char *const names[] = {
-        "drop:stream,50+entropy:k0.5v1,vchan", "drop:knorm,50+entropy:k0.5v1,vchan",
-        "drop:keydiff,50+entropy:k0.5v1,vchan", "drop:lagkv,50+entropy:k0.5v1,vchan"};
+        "drop:stream,50+entropy:k0.25v0.5", "drop:knorm,50+entropy:k0.25v0.5",
+        "drop:keydiff,50+entropy:k0.25v0.5", "drop:lagkv,50+entropy:k0.25v0.5"};
     a->drop = labels[ask(s, "drop: score", names, labels, 4)];
 }
 

@@ -77,7 +77,7 @@ static kvt_status sample_exact_ratio(quality_round_trip *round_trip, const char 
     if (kvt_variant_parse(name, &variant) != KVT_OK) return KVT_OK;
     kvt_status status = quality_round_trip_run(round_trip, variant, false);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
-    if (status == KVT_OK) *ratio_out = 16.0 / round_trip->info.bits_per_element;
+    if (status == KVT_OK) *ratio_out = 16.0 / quality_coded_bits(&round_trip->info);
     return status;
 }
 
@@ -315,7 +315,7 @@ static kvt_status sample_variant(quality_round_trip *round_trip, const bench_cod
     if (status == KVT_OK) status = sample_attention(round_trip, probe, &loss->attention_error);
     if (status != KVT_OK) return status;
     loss->present = true;
-    loss->bits_per_element = round_trip->info.bits_per_element;
+    loss->bits_per_element = quality_coded_bits(&round_trip->info);
     loss->physical_bits_per_element = round_trip->info.physical_bits_per_element;
     loss->nmse[0] = round_trip->nmse[0];
     loss->nmse[1] = round_trip->nmse[1];

@@ -217,6 +217,7 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
         const kvt_entry entry = {.struct_size = sizeof entry,
                                  .key = key_of(i),
                                  .layout = layout,
+                                 .first_position = 64, /* no sinks: they are much of an entry */
                                  .recompute_seconds = 1e4};
         fill_entry(i, kv);
         status = kvt_put(store, &entry, kv, sizeof kv);
@@ -264,8 +265,8 @@ static void a_store_takes_the_ladder(void **state)
     store.loss_limit = 1.0;
     store.alpha_seconds = 1;
     assert_true(press(&store, curves, count) > 10);
-    /* A floor between the first rung and the second: the others do not exist. */
-    store.loss_limit = curves[0].loss_upper;
+    /* A floor between the second rung and the third: the others do not exist. */
+    store.loss_limit = curves[1].loss_upper;
     uint32_t within = press(&store, curves, count);
     assert_true(within > 0);
     store.loss_limit = 0.0;
