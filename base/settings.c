@@ -65,6 +65,8 @@ static const kvt_setting settings_table[] = {
     TEXT("store.ladder_class", NULL, "class of texts that was calibrated on; absent: any"),
     NUMBER("store.loss_limit", "0.01",
            "with a ladder: no variant whose upper confidence bound of loss passes this"),
+    NUMBER("store.entry_loss_limit", "1",
+           "with a ladder: no variant in which a tenth of the entries may lose more; 1: no limit"),
     SWITCH("store.learn", "yes",
            "keep what is learned in store.profile, where that may be written"),
     SECONDS("store.learn_interval", "300", "between two such notes; at close, too"),

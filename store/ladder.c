@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ladder.c - the lossy variants that a store may keep: the calibrated variants of one layout,
- * within the loss limit. Without a ladder, and for entries of any other layout, there are exact
+ * within the limits of loss. Without a ladder, and for entries of any other layout, there are exact
  * variants alone.
  *
  * A store gives back every token that was put, so variants that drop tokens are none of its. A row
@@ -15,6 +15,7 @@
 
 #include "estimator/profile/profile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,13 +45,27 @@ kvt_status ladder_open(kvt_store *store, const kvt_store_options *options, kvt_p
     return status == KVT_MISS ? KVT_E_MISMATCH : status;
 }
 
-kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile, double loss_limit)
+/* Whether a variant keeps both limits. Its bound for entries then counts in the scale of the mean
+ * limit, so that one comparison with one bound keeps both, also once observed losses scale it. A
+ * variant whose entries were not looked at keeps no limit of theirs. */
+static bool ladder_keeps(const kvt_store_options *options, kvt_codec_curve *variant)
+{
+    const double mean = options->loss_limit, entry = options->entry_loss_limit;
+    if (variant->loss_upper > mean) return false;
+    if (entry >= 1.0) return true;
+    if (variant->loss_entry == 0.0 || variant->loss_entry > entry) return false;
+    variant->loss_upper = fmax(variant->loss_upper, variant->loss_entry / entry * mean);
+    return true;
+}
+
+kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
+                            const kvt_store_options *options)
 {
     kvt_cost_model *costs = &store->costs;
     store->exact_variants = costs->variant_count;
     for (uint32_t i = 0; i < store->ladder_count; i++) {
         kvt_codec_curve *variant = &store->ladder[i], speeds;
-        if (variant->loss_upper > loss_limit || costs->variant_count == KVT_VARIANTS_MAX) continue;
+        if (!ladder_keeps(options, variant) || costs->variant_count == KVT_VARIANTS_MAX) continue;
         if (!(variant->encode_bytes_per_s > 0) || !(variant->decode_bytes_per_s > 0)) {
             kvt_status status = costs_measure_variant(profile, variant->variant, &speeds);
             if (status != KVT_OK) return status;

@@ -286,8 +286,7 @@ static kvt_status open_costs(open_state *state)
         status = costs_measure_variant(&profile, lossless, &costs->variants[1]);
         costs->variant_count = 2;
     }
-    if (status == KVT_OK)
-        status = ladder_add_costs(state->store, &profile, state->options->loss_limit);
+    if (status == KVT_OK) status = ladder_add_costs(state->store, &profile, state->options);
     if (status == KVT_OK) status = open_check_variants(state);
     costs->prefill = state->options->prefill;
     state->store->holes = state->options->holes;
@@ -500,6 +499,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "watch_seconds is outside 0.01..1e9";
     } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
         fault = "loss_limit is outside 0..1";
+    } else if (!(options->entry_loss_limit > 0 && options->entry_loss_limit <= 1)) {
+        fault = "entry_loss_limit is outside 0..1, or 0";
     } else if (options->codec_workers != NULL &&
                (options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
         fault = "codec_workers are not filled";

@@ -35,6 +35,7 @@ static const settings_field store_fields[] = {
     STORE_FIELD_WITH("learn_interval", learn_seconds, STORE_WITH_PROFILE),
     STORE_FIELD("ladder", ladder),
     STORE_FIELD_WITH("loss_limit", loss_limit, STORE_WITH_LADDER),
+    STORE_FIELD_WITH("entry_loss_limit", entry_loss_limit, STORE_WITH_LADDER),
     STORE_FIELD("format", format),
     STORE_FIELD("lossless", lossless),
     STORE_FIELD("alpha", alpha_seconds),
@@ -410,7 +411,7 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
                                   char *message, size_t message_size)
 {
     *owner_out = NULL;
-    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, other_share))) {
+    if (!struct_size_is_sound(given, STRUCT_SIZE_THROUGH(kvt_store_options, entry_loss_limit))) {
         snprintf(message, message_size,
                  "options have no struct_size: kvt_store_options_init sets it");
         return KVT_E_ARGUMENT;

@@ -768,9 +768,9 @@ void recover_settle_capacity(kvt_store *store);
 KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *options,
                                      kvt_profile *profile, char *message, size_t message_size);
 
-/* Puts the variants within the limit behind the exact variants, whose number it keeps. */
+/* Puts the variants within both limits of loss behind the exact variants, whose number it keeps. */
 KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
-                                          double loss_limit);
+                                          const kvt_store_options *options);
 
 /* Whether entries of a layout may be lossy. */
 bool ladder_allows(const kvt_store *store, const kvt_layout *layout);

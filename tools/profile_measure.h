@@ -29,7 +29,7 @@ typedef struct measure_arguments {
     command_list texts, dumps;
     unsigned metric, use; /* quality_metric, quality_use */
     uint32_t minutes;
-    bool finish;
+    bool finish, ladder;
     uint32_t contexts, context_tokens, continuation_tokens, answer_tokens;
     uint32_t queries, blocks, mixes, threads;
 } measure_arguments;

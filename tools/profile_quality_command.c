@@ -9,6 +9,8 @@
 #include "profile_document.h"
 #include "profile_measure.h"
 
+#include "estimator/quality/promise.h"
+
 #include <jansson.h>
 
 #include <math.h>
@@ -93,6 +95,43 @@ static void print_set(FILE *out, const quality_set_report *set,
     fputc('\n', out);
 }
 
+static void print_share(FILE *out, uint32_t kept, uint32_t offered)
+{
+    if (offered == 0) {
+        fprintf(out, "  %14s", "none offered");
+    } else {
+        fprintf(out, "  %4u of %4u", (unsigned)kept, (unsigned)offered);
+        fprintf(out, " %3.0f", 100.0 * kept / offered);
+    }
+}
+
+/* Bounds for a class that was not measured, and how they hold on the measured ones in turn. */
+static void print_limits(FILE *out, const quality_report *report,
+                         const quality_profile_options *options)
+{
+    if (report->trial_count == 0) return;
+    fprintf(out, "\na class that was not measured (bounds widened by %.2f)\n%-36s %8s %8s %8s\n",
+            report->bounds[0].widening, "variant", "loss", "mean", "90%");
+    for (uint32_t i = 0; i < options->variant_count; i++) {
+        const promise_bound *bound = &report->bounds[i];
+        if (isnan(bound->mean)) continue;
+        fprintf(out, "%-36s %8.4f %8.4f %8.4f\n", options->variants[i].name, bound->loss,
+                bound->mean, bound->entry);
+    }
+    fprintf(out,
+            "\nclasses left out in turn: variants within a limit by the other classes' bounds, and "
+            "those that kept it\n%-8s  %14s  %14s  %14s\n",
+            "limit", "mean", "90% of entries", "not widened");
+    for (uint32_t i = 0; i < report->trial_count; i++) {
+        const promise_trial *trial = &report->trials[i];
+        fprintf(out, "%-8.2f", trial->limit);
+        print_share(out, trial->mean_kept, trial->mean_offered);
+        print_share(out, trial->entry_kept, trial->entry_offered);
+        print_share(out, trial->plain_kept, trial->plain_offered);
+        fputc('\n', out);
+    }
+}
+
 static void profile_quality_print(FILE *out, const quality_report *report,
                                   const quality_profile_options *options)
 {
@@ -106,6 +145,7 @@ static void profile_quality_print(FILE *out, const quality_report *report,
     fputc('\n', out);
     for (uint32_t i = 0; i < report->set_count; i++)
         print_set(out, &report->sets[i], options);
+    print_limits(out, report, options);
 }
 
 /* ---- JSON ---- */
@@ -154,6 +194,21 @@ static int put_spread(json_t *object, const quality_set_report *set)
            json_object_set_new(object, "sensitivity_variants", json_integer(spread->variants)) != 0;
 }
 
+static json_t *pack_limits(const quality_report *report)
+{
+    json_t *limits = json_array();
+    for (uint32_t i = 0; i < report->trial_count; i++) {
+        const promise_trial *trial = &report->trials[i];
+        (void)json_array_append_new(limits,
+                                    json_pack("{s:f, s:I, s:I, s:I, s:I}", "limit", trial->limit,
+                                              "mean_offered", (json_int_t)trial->mean_offered,
+                                              "mean_kept", (json_int_t)trial->mean_kept,
+                                              "entry_offered", (json_int_t)trial->entry_offered,
+                                              "entry_kept", (json_int_t)trial->entry_kept));
+    }
+    return limits;
+}
+
 static json_t *pack_set(const quality_set_report *set, const char *model_name,
                         const quality_profile_options *options)
 {
@@ -193,6 +248,7 @@ static int profile_quality_print_json(const quality_report *report,
     for (uint32_t i = 0; i < report->set_count; i++)
         failed |= json_array_append_new(sets, pack_set(&report->sets[i], facts->name, options));
     failed |= json_object_set_new(root, "sets", sets);
+    failed |= json_object_set_new(root, "left_out", pack_limits(report));
     if (failed == 0) return command_print_document(root);
     json_decref(root);
     return command_fail(KVT_E_MEMORY, "");
@@ -226,6 +282,8 @@ static const command_option quality_rows[] = {
     MEASURE_COUNT(minutes, "minutes", 100000, "Stop after so many; the same command goes on"),
     FLAG_OPTION(measure_arguments, finish, "finish", 0,
                 "Measure nothing more: what is there counts as all"),
+    FLAG_OPTION(measure_arguments, ladder, "ladder", 0,
+                "Store ladders of these variants: of each class, and one for others ('pooled')"),
     DATABASE_OPTION,
     QUICK_OPTION(measure_arguments, quick,
                  "8 entries of each class, 5 variants, answers of 16 tokens"),
@@ -279,6 +337,7 @@ static kvt_status quality_prepare(const measure_arguments *arguments, quality_wo
     options->use = (quality_use)arguments->use;
     options->seconds = 60.0 * arguments->minutes;
     options->finish = arguments->finish;
+    options->ladder = arguments->ladder;
     options->threads = arguments->threads;
     options->classes = work->classes;
     options->variants = work->variants;

@@ -319,6 +319,10 @@ double online_error_quantile(const online_error *error, double share);
  *     ln observed = ln factor + question     question ~ N(-v/2, v), v = question_sd^2 / weight
  */
 
+/* What a class's own factor may be before anything of it is seen: the upper end of the prior that
+ * every class starts from. */
+#define ONLINE_LOSS_CLASS_FACTOR 3.16
+
 typedef struct online_loss_prior {
     double entry_sd;
     double question_sd;

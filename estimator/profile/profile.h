@@ -132,6 +132,8 @@ typedef struct kvt_codec_curve {
     double decode_bytes_per_s; /* likewise */
     double loss;               /* mean 1 - quality; 0 for exact variants */
     double loss_upper;         /* its upper confidence bound; 0 = loss */
+    double loss_entry;         /* 90 % of entries lose no more, at that confidence; 0 = not known */
+    double loss_widening;      /* factor in both bounds for a class never measured; 0 = none */
     bool imported;             /* speeds that were not measured here */
 } kvt_codec_curve;
 

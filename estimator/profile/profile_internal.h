@@ -35,6 +35,12 @@ struct kvt_profile {
 #define PROFILE_APPLICATION_ID 0x4b565450 /* "KVTP" */
 #define PROFILE_SCHEMA_VERSION 2
 
+/* Questions of a calibration whose answers are figures: what 90 % of entries in a variant lose at
+ * most, the variant's name behind it; the factor in all bounds for a class that was not measured.
+ */
+#define PROFILE_ENTRY_LIMIT "loss of nine entries in ten: "
+#define PROFILE_WIDENING    "bounds: factor for a class never measured"
+
 typedef struct profile_table {
     const char *name;
     const char *sql;

@@ -363,16 +363,25 @@ static bool rungs_takes(const kvt_layout *layout, kvt_variant variant)
     return kvt_record_bound(&spec, &bytes, &scratch) == KVT_OK;
 }
 
+/* A figure that stands as text; what is none, or beyond `most`, is not known. */
+static double rungs_share(double value, double most)
+{
+    return value > 0.0 && value <= most ? value : 0.0;
+}
+
 static void rungs_add(const kvt_layout *layout, sqlite3_stmt *statement, rungs_list *rungs)
 {
     kvt_codec_curve *curve = &rungs->curves[rungs->count];
-    *curve = (kvt_codec_curve){.variant = {.codec = (uint16_t)sqlite3_column_int(statement, 0),
-                                           .mode = (uint16_t)sqlite3_column_int(statement, 1),
-                                           .rate = (uint32_t)sqlite3_column_int64(statement, 2)},
-                               .stored_share = sqlite3_column_double(statement, 3) /
-                                               (8.0 * kvt_dtype_bytes(layout->dtype)),
-                               .loss = sqlite3_column_double(statement, 4),
-                               .loss_upper = sqlite3_column_double(statement, 5)};
+    *curve =
+        (kvt_codec_curve){.variant = {.codec = (uint16_t)sqlite3_column_int(statement, 0),
+                                      .mode = (uint16_t)sqlite3_column_int(statement, 1),
+                                      .rate = (uint32_t)sqlite3_column_int64(statement, 2)},
+                          .stored_share = sqlite3_column_double(statement, 3) /
+                                          (8.0 * kvt_dtype_bytes(layout->dtype)),
+                          .loss = sqlite3_column_double(statement, 4),
+                          .loss_upper = sqlite3_column_double(statement, 5),
+                          .loss_entry = rungs_share(sqlite3_column_double(statement, 6), 1.0),
+                          .loss_widening = rungs_share(sqlite3_column_double(statement, 7), 1e6)};
     bool larger =
         rungs->count > 0 && curve->stored_share >= rungs->curves[rungs->count - 1].stored_share;
     if (!larger && rungs_takes(layout, curve->variant)) rungs->count++;
@@ -382,8 +391,13 @@ static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
                                  int64_t calibration, rungs_list *rungs)
 {
     profile_row row = profile_row_begin(
-        profile, "SELECT codec, mode, rate, bits_per_element, loss, loss_upper FROM "
-                 "calibration_rung WHERE calibration_id = ? AND accepted = 1 ORDER BY position");
+        profile,
+        "SELECT codec, mode, rate, bits_per_element, loss, loss_upper, (SELECT CAST(chosen AS "
+        "REAL) FROM calibration_choice h WHERE h.calibration_id = g.calibration_id AND question = "
+        "'" PROFILE_ENTRY_LIMIT "' || g.name), (SELECT CAST(chosen AS REAL) FROM "
+        "calibration_choice h WHERE h.calibration_id = g.calibration_id AND question = "
+        "'" PROFILE_WIDENING "') FROM calibration_rung g WHERE calibration_id = ? AND "
+        "accepted = 1 ORDER BY position");
     profile_row_integer(&row, (uint64_t)calibration);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
     while (row.result == SQLITE_ROW && rungs->count < RUNGS_MAX) {

@@ -60,6 +60,7 @@ typedef struct calibrate_rung {
     quality_variant variant;
     double bits_per_element;
     double loss, loss_upper; /* do not fall along the accepted rungs */
+    double loss_entry;       /* 90 % of entries lose no more; likewise; 0: not known */
     bool accepted;
     char evidence[CALIBRATE_TEXT_BYTES];
 } calibrate_rung;
@@ -70,6 +71,7 @@ typedef struct calibrate_ladder {
     uint32_t choice_count;
     calibrate_rung rungs[CALIBRATE_RUNGS_MAX];
     uint32_t rung_count;
+    double widening; /* in both bounds, for a class that was not measured; 0: it was */
 } calibrate_ladder;
 
 /* Measures what the questions need, answers them, and makes the ladder. rows_out keeps all that was
@@ -101,6 +103,27 @@ KVT_NODISCARD kvt_status calibrate_measure(calibrate_rows *rows, const char *con
 /* The rungs of measured variants, by falling bits; see docs/PROFILE.md for what is refused. */
 void calibrate_make_rungs(const calibrate_rows *rows, const uint32_t *variants, uint32_t count,
                           calibrate_ladder *ladder);
+
+/* ---- bounds of rungs ---- */
+
+/* Where the entries of calibrate_rows come from. */
+typedef struct calibrate_entries {
+    const uint32_t *classes;   /* [entries], below class_count */
+    const uint64_t *documents; /* [entries], as in quality_summarise */
+    uint32_t class_count;
+} calibrate_entries;
+
+enum { CALIBRATE_NEW_CLASS = -1 };
+
+/* Sets loss_entry of the rungs for entries of a class (promise.h). CALIBRATE_NEW_CLASS: for those
+ * of none, and loss_upper with it. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status calibrate_bound(const calibrate_rows *rows, const calibrate_entries *of,
+                                         int class_index, calibrate_ladder *ladder);
+
+/* Puts rungs, choices and bounds of a ladder into the profile. KVT_OK; KVT_E_DATABASE; ... */
+KVT_NODISCARD kvt_status calibrate_put_ladder(kvt_profile *profile, int64_t run, int64_t of_model,
+                                              const char *class_name,
+                                              const calibrate_ladder *ladder);
 
 /* ---- a calibration into a profile database ---- */
 

@@ -45,7 +45,7 @@ typedef struct calibration {
     uint64_t done, expected;
 } calibration;
 
-static uint32_t calibrate_entries(const calibration *c)
+static uint32_t calibrate_entry_count(const calibration *c)
 {
     return c->options->model != NULL ? c->entries.count : c->options->dump_count;
 }
@@ -75,7 +75,7 @@ static bool calibrate_same(kvt_variant a, kvt_variant b)
 /* Fills in what an earlier run has left; true when nothing is missing. */
 static bool calibrate_take_kept(calibration *c)
 {
-    const uint32_t entries = calibrate_entries(c);
+    const uint32_t entries = calibrate_entry_count(c);
     size_t missing = (size_t)entries * c->count;
     for (size_t i = 0; i < c->kept_count; i++) {
         const kept_row *kept = &c->kept[i];
@@ -231,7 +231,7 @@ static kvt_status calibrate_source_tables(void *context, const quality_variant *
                                           double *own_bits_out, double *shared_bits_out)
 {
     calibration *c = context;
-    const uint32_t half = calibrate_entries(c) / 2;
+    const uint32_t half = calibrate_entry_count(c) / 2;
     const uint32_t each =
         half < CALIBRATE_TABLES_ENTRIES ? half : (uint32_t)CALIBRATE_TABLES_ENTRIES;
     calibrate_tables tables;
@@ -304,7 +304,7 @@ static kvt_status calibrate_open_set(calibration *c, uint64_t digest)
                    "{\"calibration\":\"%016llx\",\"entries\":%u,\"context_tokens\":%u,"
                    "\"continuation_tokens\":%u,\"answer_tokens\":%u,\"metric\":\"%s\","
                    "\"queries\":%u}",
-                   (unsigned long long)digest, (unsigned)calibrate_entries(c),
+                   (unsigned long long)digest, (unsigned)calibrate_entry_count(c),
                    (unsigned)o->context_tokens, (unsigned)o->continuation_tokens,
                    (unsigned)o->answer_tokens, quality_metric_name(o->metric),
                    (unsigned)o->queries);
@@ -314,7 +314,7 @@ static kvt_status calibrate_open_set(calibration *c, uint64_t digest)
                              .settings = settings,
                              .context_tokens = c->layout.tokens,
                              .continuation_tokens = o->continuation_tokens,
-                             .entries = calibrate_entries(c)};
+                             .entries = calibrate_entry_count(c)};
     kvt_status status = profile_set_find(c->profile, &set, &c->run, &c->set);
     if (status == KVT_MISS) {
         status =
@@ -325,63 +325,36 @@ static kvt_status calibrate_open_set(calibration *c, uint64_t digest)
     return status == KVT_OK && c->kept_failed ? KVT_E_MEMORY : status;
 }
 
-static int calibrate_put_rung(calibration *c, sqlite3_int64 id, uint32_t position)
-{
-    const calibrate_rung *rung = &c->report->ladder.rungs[position];
-    profile_row row = profile_row_begin(
-        c->profile, "INSERT INTO calibration_rung (calibration_id, position, codec, mode, rate, "
-                    "name, bits_per_element, loss, loss_upper, accepted, evidence) VALUES (?, ?, "
-                    "?, ?, ?, ?, ?, ?, ?, ?, ?)");
-    profile_row_integer(&row, (uint64_t)id);
-    profile_row_integer(&row, position);
-    profile_row_integer(&row, rung->variant.variant.codec);
-    profile_row_integer(&row, rung->variant.variant.mode);
-    profile_row_integer(&row, rung->variant.variant.rate);
-    profile_row_text(&row, rung->variant.name);
-    profile_row_real(&row, rung->bits_per_element);
-    profile_row_real(&row, rung->loss);
-    profile_row_real(&row, rung->loss_upper);
-    profile_row_integer(&row, rung->accepted);
-    profile_row_text(&row, rung->evidence);
-    return profile_row_end(&row);
-}
-
-static int calibrate_put_choice(calibration *c, sqlite3_int64 id, uint32_t index)
-{
-    const calibrate_choice *choice = &c->report->ladder.choices[index];
-    profile_row row = profile_row_begin(
-        c->profile, "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
-                    "VALUES (?, ?, ?, ?)");
-    profile_row_integer(&row, (uint64_t)id);
-    profile_row_text(&row, choice->question);
-    profile_row_text(&row, choice->chosen);
-    profile_row_text(&row, choice->evidence);
-    return profile_row_end(&row);
-}
-
 /* Ladder and choices appear together with the run's completion, or not at all. */
 static kvt_status calibrate_store(calibration *c)
 {
     sqlite3 *database = c->profile->database;
-    const calibrate_ladder *ladder = &c->report->ladder;
     int result = sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (result != SQLITE_OK) return profile_status(result);
-    profile_row row = profile_row_begin(
-        c->profile, "INSERT INTO calibration (run_id, model_id, class) VALUES (?, ?, ?)");
-    profile_row_integer(&row, (uint64_t)c->run);
-    profile_row_integer(&row, (uint64_t)c->model);
-    profile_row_text(&row, c->options->class_name);
-    result = profile_row_end(&row);
-    sqlite3_int64 id = sqlite3_last_insert_rowid(database);
-    for (uint32_t i = 0; result == SQLITE_OK && i < ladder->rung_count; i++)
-        result = calibrate_put_rung(c, id, i);
-    for (uint32_t i = 0; result == SQLITE_OK && i < ladder->choice_count; i++)
-        result = calibrate_put_choice(c, id, i);
-    kvt_status status = profile_status(result);
+    kvt_status status = calibrate_put_ladder(c->profile, c->run, c->model, c->options->class_name,
+                                             &c->report->ladder);
     if (status == KVT_OK) status = profile_run_complete(c->profile, c->run);
     if (status == KVT_OK)
         status = profile_status(sqlite3_exec(database, "COMMIT", NULL, NULL, NULL));
     if (status != KVT_OK) (void)sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL);
+    return status;
+}
+
+/* What 90 % of entries lose at most, of the one class that there is. */
+static kvt_status calibrate_bound_entries(calibration *c, const calibrate_rows *rows)
+{
+    const uint32_t count = c->report->entries;
+    uint32_t *classes = calloc(count, sizeof *classes);
+    uint64_t *documents = calloc(count, sizeof *documents);
+    kvt_status status = KVT_E_MEMORY;
+    if (classes != NULL && documents != NULL) {
+        for (uint32_t i = 0; c->options->model != NULL && i < count; i++)
+            documents[i] = c->entries.entries[i].document;
+        const calibrate_entries of = {classes, documents, 1};
+        status = calibrate_bound(rows, &of, 0, &c->report->ladder);
+    }
+    free(classes);
+    free(documents);
     return status;
 }
 
@@ -409,7 +382,7 @@ static kvt_status calibrate_open(calibration *c)
         o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c, &digest);
     if (status != KVT_OK) return status;
     if (o->model != NULL) digest = c->entries.digest;
-    c->report->entries = calibrate_entries(c);
+    c->report->entries = calibrate_entry_count(c);
     c->expected = (uint64_t)c->report->entries * CALIBRATE_VARIANTS_MAX * 5 / 8;
     c->answers = calloc(c->report->entries, sizeof *c->answers);
     if (c->answers == NULL) return KVT_E_MEMORY;
@@ -443,6 +416,7 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
                                          .context = &c};
         status = calibrate_run(&source, CALIBRATE_SEED, &report_out->ladder, &rows, message,
                                message_size);
+        if (status == KVT_OK) status = calibrate_bound_entries(&c, &rows);
     }
     if (status == KVT_OK) status = calibrate_store(&c);
     report_out->seconds = base_clock_seconds() - start;

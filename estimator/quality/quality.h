@@ -323,6 +323,8 @@ typedef struct quality_profile_options {
     quality_metric metric;
     quality_use use;
     double seconds; /* after which the measurement stops as if it were cancelled; 0: never */
+    bool ladder;    /* a ladder of the measured variants is stored for each class, and as class
+                       "pooled" one for entries of classes that were not measured */
     bool finish;    /* nothing is measured: the entries that are whole count as all there are */
     const char *command_line;
     kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
@@ -346,7 +348,11 @@ typedef struct quality_report {
     quality_use use;
     quality_set_report sets[2 * QUALITY_CLASSES_MAX + 2];
     uint32_t set_count;
-    uint64_t resumed; /* rows that an earlier run had left */
+    /* Of two classes and more: how the bounds of the others hold on each class in turn. */
+    struct promise_trial *trials; /* [trial_count], by rising limit */
+    uint32_t trial_count;
+    struct promise_bound *bounds; /* [variant_count], for entries of a class not measured */
+    uint64_t resumed;             /* rows that an earlier run had left */
     double seconds;
 } quality_report;
 

@@ -13,6 +13,7 @@
 #include "codecs/kernels/checksum.h"
 #include "estimator/model/model_internal.h"
 #include "estimator/profile/profile_internal.h"
+#include "estimator/quality/promise.h"
 #include "estimator/quality/quality.h"
 
 #include <jansson.h>
@@ -410,6 +411,7 @@ static kvt_status run_measure(profile_quality_run *run)
 typedef struct run_whole {
     quality_row *rows;   /* [count][variant_count] */
     uint64_t *documents; /* [count] */
+    uint32_t *classes;   /* [count] */
     uint32_t count;
     double nll, right, questions;
 } run_whole;
@@ -418,6 +420,7 @@ static void run_whole_free(run_whole *whole)
 {
     free(whole->rows);
     free(whole->documents);
+    free(whole->classes);
 }
 
 /* Rows that an entry can have: a variant that does not take the layout has none in any. */
@@ -436,8 +439,10 @@ static kvt_status run_gather(const profile_quality_run *run, uint32_t first, uin
     const quality_profile_options *o = run->options;
     uint32_t most = 0;
     *whole = (run_whole){.rows = calloc((size_t)count * o->variant_count, sizeof *whole->rows),
-                         .documents = calloc(count, sizeof *whole->documents)};
-    if (whole->rows == NULL || whole->documents == NULL) return KVT_E_MEMORY;
+                         .documents = calloc(count, sizeof *whole->documents),
+                         .classes = calloc(count, sizeof *whole->classes)};
+    if (whole->rows == NULL || whole->documents == NULL || whole->classes == NULL)
+        return KVT_E_MEMORY;
     for (uint32_t i = 0; i < run->entry_count; i++) {
         const uint32_t present = run_count_rows(run, i);
         if (present > most) most = present;
@@ -457,6 +462,7 @@ static kvt_status run_gather(const profile_quality_run *run, uint32_t first, uin
             whole->right += exact->answers * exact->questions;
             whole->questions += exact->questions;
         }
+        whole->classes[whole->count] = (uint32_t)(run_class_of(run, i) - run->classes);
         /* An entry without a document is one of its own. */
         whole->documents[whole->count++] = entry->document != 0 ? entry->document : i + 1u;
     }
@@ -536,6 +542,45 @@ static kvt_status run_report_pooled(profile_quality_run *run, bool store)
     return run_report_set(run, QUALITY_POOLED, set, 0, run->entry_count, false, store);
 }
 
+/* Bounds for a class that was not measured, how they hold on each class in turn, and ladders. */
+static kvt_status run_report_limits(profile_quality_run *run, bool store)
+{
+    static const double limits[] = {0.01, 0.02, 0.05};
+    enum { LIMITS = sizeof limits / sizeof limits[0] };
+    const quality_profile_options *o = run->options;
+    quality_report *report = run->report;
+    const char *names[QUALITY_CLASSES_MAX];
+    run_whole whole;
+    kvt_status status = run_gather(run, 0, run->entry_count, false, &whole);
+    for (uint32_t i = 0; i < o->class_count; i++)
+        names[i] = o->classes[i].name;
+    const promise_measured measured = {.rows = {.rows = whole.rows,
+                                                .entry_count = whole.count,
+                                                .variant_count = o->variant_count,
+                                                .classes = whole.classes,
+                                                .documents = whole.documents,
+                                                .class_count = o->class_count,
+                                                .trials = report->sets[0].continuation_tokens},
+                                       .variants = o->variants,
+                                       .class_names = names,
+                                       .all_name = QUALITY_POOLED,
+                                       .metric = o->metric};
+    report->trials = calloc(LIMITS, sizeof *report->trials);
+    report->bounds = calloc(o->variant_count, sizeof *report->bounds);
+    if (report->trials == NULL || report->bounds == NULL) status = KVT_E_MEMORY;
+    for (uint32_t i = 0; status == KVT_OK && i < LIMITS; i++)
+        report->trials[i].limit = limits[i];
+    if (status == KVT_OK && o->class_count > 1) {
+        report->trial_count = LIMITS;
+        status = promise_try(&measured.rows, report->trials, LIMITS);
+        if (status == KVT_OK) status = promise_of_others(&measured.rows, 0, report->bounds);
+    }
+    if (status == KVT_OK && store && o->ladder)
+        status = promise_put_ladders(run->profile, run->run, run->model, &measured);
+    run_whole_free(&whole);
+    return status;
+}
+
 /* store: the curves go into the database, and the run is complete. */
 static kvt_status run_report(profile_quality_run *run, bool store)
 {
@@ -551,6 +596,7 @@ static kvt_status run_report(profile_quality_run *run, bool store)
             status = run_report_set(run, passages, at->recall_set, at->first, count, true, store);
     }
     if (status == KVT_OK && o->class_count > 1) status = run_report_pooled(run, store);
+    if (status == KVT_OK) status = run_report_limits(run, store);
     if (status == KVT_OK && store) status = profile_run_complete(run->profile, run->run);
     return status;
 }
@@ -617,5 +663,7 @@ void quality_report_free(quality_report *report)
         free(report->sets[i].curves);
         free(report->sets[i].sensitivity);
     }
+    free(report->trials);
+    free(report->bounds);
     *report = (quality_report){.set_count = 0};
 }

@@ -154,6 +154,8 @@ typedef struct kvt_store_options {
     double watch_seconds;   /* between two such writes; 10 */
     kvt_variant other_variant; /* of a share of the entries, in place of variant; raw */
     double other_share;        /* 0 to 1; 0 */
+    double entry_loss_limit;   /* no form in which more than a tenth of the entries may lose more
+                                  than this; above 0; 1 = any: loss_limit alone counts; 1 */
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment

@@ -6,6 +6,7 @@
  */
 #include "quality_scratch.h"
 
+#include "estimator/quality/promise.h"
 #include "estimator/quality/quality.h"
 
 enum { CONTEXT = 40, CONTINUATION = 10, PASSAGE = 12, SCORED = 6, LINES = 5, VARIANTS = 2 };
@@ -42,6 +43,8 @@ static bool stop_after(void *context, double done, const char *what)
     return --*left > 0;
 }
 
+static bool with_ladders;
+
 static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_report *report)
 {
     const char *const with[] = {paths[0]}, *const without[] = {paths[1]};
@@ -60,6 +63,7 @@ static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_repo
                                              .metric = QUALITY_KL,
                                              .use = use,
                                              .finish = finish,
+                                             .ladder = with_ladders,
                                              .command_line = "test",
                                              .progress = stop_after,
                                              .progress_context = &calls};
@@ -80,6 +84,13 @@ static int make(void **state)
                    quality_variant_parse("planes:k2v2,g64", &variants[1]) == KVT_OK
                ? 0
                : -1;
+}
+
+static int unmake(void **state)
+{
+    for (int i = 0; i < 2; i++)
+        if (remove(paths[i]) != 0) return -1;
+    return scratch_remove_files(state);
 }
 
 static void passages_are_sets_of_their_own(void **state)
@@ -185,6 +196,42 @@ static void what_is_there_can_be_finished(void **state)
     quality_report_free(&finished);
 }
 
+/* One ladder of each class and one for all others, whose bounds are wider. */
+static void ladders_have_bounds_for_other_classes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"tasks", "chat", "pooled"};
+    quality_report report;
+    kvt_profile *profile = NULL;
+    kvt_codec_curve curves[8];
+    uint32_t count;
+    scratch_remove_database();
+    with_ladders = true;
+    if (run(QUALITY_USE_WORSE, UINT32_MAX, false, &report) != KVT_OK) fail_msg("%s", message);
+    with_ladders = false;
+    assert_int_equal(report.trial_count, 3);
+    assert_true(report.bounds[1].widening > 1.0);
+    assert_int_equal(
+        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message),
+        KVT_OK);
+    const kvt_layout layout = {.layers = (uint16_t)report.model.layers,
+                               .kv_heads = (uint16_t)report.model.kv_heads,
+                               .head_dim = (uint16_t)report.model.head_dim,
+                               .dtype = KVT_DTYPE_FP16,
+                               .tokens = 64};
+    for (int i = 0; i < 3; i++) {
+        kvt_status status = profile_rungs_read(profile, &layout, NULL, names[i], curves, 8, &count,
+                                               message, sizeof message);
+        if (status != KVT_OK) fail_msg("%s: %s", names[i], message);
+        assert_int_equal(count, 1); /* raw is no rung */
+        assert_true(curves[0].loss_entry >= curves[0].loss_upper);
+        assert_true(i < 2 ? curves[0].loss_widening == 0.0 : curves[0].loss_widening > 1.0);
+        assert_true(i < 2 || curves[0].loss_upper == fmin(report.bounds[1].mean, 1.0));
+    }
+    kvt_profile_close(profile);
+    quality_report_free(&report);
+}
+
 static void passages_that_fit_nothing_are_refused(void **state)
 {
     (void)state;
@@ -243,8 +290,9 @@ int main(void)
         cmocka_unit_test(the_use_says_what_a_loss_is),
         cmocka_unit_test(stopped_measurements_keep_passages_and_balance),
         cmocka_unit_test(what_is_there_can_be_finished),
+        cmocka_unit_test(ladders_have_bounds_for_other_classes),
         cmocka_unit_test(passages_that_fit_nothing_are_refused),
         cmocka_unit_test(intervals_are_over_documents),
     };
-    return cmocka_run_group_tests(tests, make, scratch_remove_files);
+    return cmocka_run_group_tests(tests, make, unmake);
 }

@@ -11,6 +11,7 @@
 #include "store_support.h"
 
 #include <kvterrace/queue.h>
+#include <math.h>
 #include <sqlite3.h>
 
 typedef struct test_rung {
@@ -95,6 +96,27 @@ static void make_profile(bool calibrated)
                 i, variant.codec, variant.mode, (unsigned)variant.rate, rung->name, rung->bits,
                 rung->loss, rung->upper, rung->accepted);
     }
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
+/* Bounds of 90 % of entries: of three variants they are known; all are widened. */
+static void add_entry_bounds(void)
+{
+    static const struct {
+        const char *name, *bound;
+    } bounds[] = {{"planes:k8v8,g64", "0.002"},
+                  {"planes:k6v6,g64", "0.004"},
+                  {"planes:k4v4,g64", "0.03"},
+                  {"entropy:k0.25v0.5,vchan", "not a number"}};
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+        run_sql(database,
+                "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
+                "VALUES (1, 'loss of nine entries in ten: %s', %Q, 'made up')",
+                bounds[i].name, bounds[i].bound);
+    run_sql(database, "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
+                      "VALUES (1, 'bounds: factor for a class never measured', '2.5', 'made up')");
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
@@ -344,6 +366,42 @@ static void pressure_makes_entries_coarser(void **state)
     kvt_close(store);
 }
 
+/* A limit for entries keeps what is known to keep it, and counts in the scale of the mean limit. */
+static void entries_have_a_limit_of_their_own(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_codec_curve curves[8];
+    uint32_t count;
+    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    make_profile(true);
+    add_entry_bounds();
+    assert_int_equal(read_ladder(&ladder_layout, NULL, 8, curves, &count, message), KVT_OK);
+    assert_true(curves[0].loss_entry == 0.002 && curves[1].loss_entry == 0.004);
+    assert_true(curves[3].loss_entry == 0.0); /* the text is no figure: not known */
+    for (uint32_t i = 0; i < count; i++)
+        assert_true(curves[i].loss_widening == 2.5);
+    options.entry_loss_limit = 0.005; /* 8 and 6 bits */
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(store->costs.variant_count, store->exact_variants + 2);
+    const kvt_codec_curve *first = &store->costs.variants[store->exact_variants];
+    assert_true(fabs(first[0].loss_upper - 0.002 / 0.005 * 0.01) < 1e-12);
+    assert_true(fabs(first[1].loss_upper - 0.004 / 0.005 * 0.01) < 1e-12);
+    assert_true(press(store, options.loss_limit) > 10);
+    kvt_close(store);
+    options.entry_loss_limit = 0.001; /* nothing keeps it */
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(store->costs.variant_count, store->exact_variants);
+    kvt_close(store);
+    static const double outside[] = {0.0, -0.1, 1.5, NAN};
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        options.entry_loss_limit = outside[i];
+        assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+        assert_non_null(strstr(message, "entry_loss_limit"));
+    }
+}
+
 /* A fixed policy stores every entry in the one form of the ladder that it is given, or in one of
  * two; a form that is not in the ladder, or beyond the limit, is refused at open. */
 static void fixed_policies_take_forms_of_the_ladder(void **state)
@@ -570,6 +628,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(stores_refuse_what_is_not_calibrated, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(pressure_makes_entries_coarser, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(entries_have_a_limit_of_their_own, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(other_entries_stay_exact, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(one_sided_entries_stay_exact, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_lower_limit_drops_coarser_rows, make_folder,

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * promise.c - see promise.h. Losses are positive and spread over orders of magnitude, so classes
+ * differ by factors: their means are compared in logarithms. How far a new class may lie from the
+ * known ones follows from how far these lie from each other, together with what is supposed of
+ * classes before any is seen (PROMISE_PRIOR_SD, the prior that a store's own observations start
+ * from), so that two classes that happen to agree do not make a narrow bound.
+ */
+#include "estimator/quality/promise.h"
+
+#include "base/order.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROMISE_RESAMPLES = 1000, PROMISE_SEED = 1 };
+
+#define PROMISE_PRIOR_SD      0.7 /* a factor of two, as online_loss.c supposes */
+#define PROMISE_PRIOR_CLASSES 3.0 /* that the prior weighs as much as */
+#define PROMISE_NORMAL        1.645
+
+/* The losses of one variant over the entries of one class. */
+typedef struct promise_sample {
+    double *losses;      /* [entries] */
+    uint32_t *documents; /* [entries], from 0 on */
+    uint32_t entries, document_count;
+    double *sums, *counts; /* [entries] */
+    double *means;         /* [PROMISE_RESAMPLES] */
+    uint64_t *names;       /* [entries] */
+    void *memory;
+} promise_sample;
+
+static kvt_status sample_make(const promise_rows *rows, promise_sample *sample)
+{
+    const size_t count = rows->entry_count + 1u;
+    double *at = malloc((3 * count + PROMISE_RESAMPLES) * sizeof *at +
+                        count * (sizeof(uint64_t) + sizeof(uint32_t)));
+    *sample = (promise_sample){.memory = at};
+    if (at == NULL) return KVT_E_MEMORY;
+    sample->losses = at;
+    sample->sums = at + count;
+    sample->counts = at + 2 * count;
+    sample->means = at + 3 * count;
+    sample->names = (uint64_t *)(void *)(at + 3 * count + PROMISE_RESAMPLES);
+    sample->documents = (uint32_t *)(void *)(sample->names + count);
+    return KVT_OK;
+}
+
+static void sample_take(const promise_rows *rows, uint32_t class_index, uint32_t variant,
+                        promise_sample *sample)
+{
+    sample->entries = 0;
+    for (uint32_t e = 0; e < rows->entry_count; e++) {
+        const quality_row *row = &rows->rows[(size_t)e * rows->variant_count + variant];
+        if (rows->classes[e] != class_index || !row->present || !isfinite(row->loss)) continue;
+        sample->names[sample->entries] = rows->documents != NULL ? rows->documents[e] : 0;
+        sample->losses[sample->entries++] = row->loss;
+    }
+    sample->document_count =
+        quality_number_documents(sample->names, sample->entries, sample->documents);
+}
+
+/* A lossy variant that lost nothing here is still lossy: half of the least that could have shown.
+ */
+static double sample_mean(const promise_rows *rows, const promise_sample *sample)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < sample->entries; i++)
+        sum += sample->losses[i];
+    return fmax(sum, 0.5 / rows->trials) / sample->entries;
+}
+
+static uint64_t sample_random(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* The upper end of the mean at PROMISE_CONFIDENCE, by documents; 1 where one is all there is. */
+static double sample_mean_upper(const promise_rows *rows, promise_sample *sample)
+{
+    uint64_t state = PROMISE_SEED;
+    const uint32_t documents = sample->document_count;
+    const double mean = sample_mean(rows, sample);
+    if (documents < 2) return 1.0;
+    memset(sample->sums, 0, documents * sizeof *sample->sums);
+    memset(sample->counts, 0, documents * sizeof *sample->counts);
+    for (uint32_t i = 0; i < sample->entries; i++) {
+        sample->sums[sample->documents[i]] += sample->losses[i];
+        sample->counts[sample->documents[i]] += 1.0;
+    }
+    for (uint32_t r = 0; r < PROMISE_RESAMPLES; r++) {
+        double sum = 0.0, drawn = 0.0;
+        for (uint32_t j = 0; j < documents; j++) {
+            const uint64_t d = (sample_random(&state) >> 32) * documents >> 32;
+            sum += sample->sums[d];
+            drawn += sample->counts[d];
+        }
+        sample->means[r] = sum / drawn;
+    }
+    /* What documents of the sample do not show: without a loss in n of them one in n / 3 may. */
+    const double unseen = 3.0 / documents / rows->trials;
+    return fmin(fmax(quality_quantile(sample->means, PROMISE_RESAMPLES, PROMISE_CONFIDENCE),
+                     fmax(mean, unseen)),
+                1.0);
+}
+
+/* The loss that 90 % of entries do not pass: the quantile, so much higher that as many documents
+ * could show another one. */
+static double sample_entry_upper(promise_sample *sample, double mean_upper)
+{
+    const double room = sqrt(PROMISE_ENTRIES * (1.0 - PROMISE_ENTRIES) / sample->document_count);
+    const double share = fmin(PROMISE_ENTRIES + PROMISE_NORMAL * room, 1.0);
+    /* Of a few documents even the largest loss is none that bounds the rest. */
+    const double few = pow(share, sample->document_count) > 1.0 - PROMISE_CONFIDENCE &&
+                               PROMISE_ENTRIES + PROMISE_NORMAL * room >= 1.0
+                           ? 2.0
+                           : 1.0;
+    const double loss = quality_quantile(sample->losses, sample->entries, share);
+    return fmin(fmax(few * loss, mean_upper), 1.0);
+}
+
+kvt_status promise_of_class(const promise_rows *rows, uint32_t class_index, promise_bound *bounds)
+{
+    promise_sample sample;
+    kvt_status status = sample_make(rows, &sample);
+    if (status != KVT_OK) return status;
+    for (uint32_t v = 0; v < rows->variant_count; v++) {
+        const double nan = (double)NAN;
+        bounds[v] = (promise_bound){nan, nan, nan, 1.0};
+        sample_take(rows, class_index, v, &sample);
+        if (sample.entries == 0) continue;
+        bounds[v].loss = sample_mean(rows, &sample);
+        bounds[v].mean = sample_mean_upper(rows, &sample);
+        bounds[v].entry = sample_entry_upper(&sample, bounds[v].mean);
+    }
+    free(sample.memory);
+    return KVT_OK;
+}
+
+/* Student's 95 % point, one-sided; within 1 % from 2 degrees of freedom on. */
+static double promise_student(double freedom)
+{
+    const double z = PROMISE_NORMAL, z3 = z * z * z, z5 = z3 * z * z;
+    return z + (z3 + z) / (4.0 * freedom) +
+           (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom * freedom) +
+           (3.0 * z5 * z * z + 19.0 * z5 + 17.0 * z3 - 15.0 * z) /
+               (384.0 * freedom * freedom * freedom);
+}
+
+static bool promise_counts(uint64_t left_out, uint32_t class_index)
+{
+    return (left_out >> class_index & 1u) == 0;
+}
+
+/* Variance of the log of class means around their variant's, over the variants that every class
+ * has a loss of, with the prior. Returns the factor that a new class is within. */
+static double promise_widening(const promise_rows *rows, const promise_bound *of_class,
+                               uint64_t left_out, uint32_t classes)
+{
+    double squares = 0.0;
+    uint32_t used = 0;
+    for (uint32_t v = 0; classes > 1 && v < rows->variant_count; v++) {
+        double sum = 0.0, around = 0.0;
+        uint32_t seen = 0;
+        for (uint32_t c = 0; c < rows->class_count; c++) {
+            const double loss = of_class[(size_t)c * rows->variant_count + v].loss;
+            if (!promise_counts(left_out, c) || isnan(loss)) continue;
+            sum += log(loss);
+            seen++;
+        }
+        if (seen < classes) continue;
+        for (uint32_t c = 0; c < rows->class_count; c++) {
+            const double loss = of_class[(size_t)c * rows->variant_count + v].loss;
+            if (promise_counts(left_out, c)) around += pow(log(loss) - sum / seen, 2.0);
+        }
+        squares += around;
+        used++;
+    }
+    const double own = classes - 1.0, freedom = PROMISE_PRIOR_CLASSES + own;
+    const double seen = used > 0 ? squares / used : 0.0; /* classes - 1 times the variance */
+    const double weight = used > 0 ? freedom : PROMISE_PRIOR_CLASSES;
+    const double variance =
+        (PROMISE_PRIOR_CLASSES * PROMISE_PRIOR_SD * PROMISE_PRIOR_SD + seen) / weight;
+    return exp(promise_student(weight) * sqrt(variance * (1.0 + 1.0 / classes)));
+}
+
+kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out, promise_bound *bounds)
+{
+    uint32_t classes = 0;
+    promise_bound *of_class =
+        calloc((size_t)rows->class_count * rows->variant_count, sizeof *of_class);
+    kvt_status status = of_class != NULL ? KVT_OK : KVT_E_MEMORY;
+    assert(rows->class_count <= 64);
+    for (uint32_t c = 0; status == KVT_OK && c < rows->class_count; c++) {
+        classes += promise_counts(left_out, c);
+        status = promise_of_class(rows, c, of_class + (size_t)c * rows->variant_count);
+    }
+    const double widening =
+        status == KVT_OK ? promise_widening(rows, of_class, left_out, classes) : 1.0;
+    for (uint32_t v = 0; status == KVT_OK && v < rows->variant_count; v++) {
+        double loss = 0.0, mean = 0.0, ratio = 1.0;
+        uint32_t seen = 0;
+        for (uint32_t c = 0; c < rows->class_count; c++) {
+            const promise_bound *one = &of_class[(size_t)c * rows->variant_count + v];
+            if (!promise_counts(left_out, c) || isnan(one->loss)) continue;
+            loss += one->loss;
+            mean += log(one->loss);
+            ratio = fmax(ratio, one->entry / one->loss);
+            seen++;
+        }
+        const double nan = (double)NAN;
+        bounds[v] = (promise_bound){nan, nan, nan, widening};
+        if (seen == 0) continue;
+        /* Entries lie around their class's mean as in the class where they lie the farthest. */
+        bounds[v].loss = loss / seen;
+        bounds[v].mean = fmin(fmax(exp(mean / seen) * widening, loss / seen), 1.0);
+        bounds[v].entry = fmin(bounds[v].mean * ratio, 1.0);
+    }
+    free(of_class);
+    return status;
+}
+
+/* Whether 90 % of the class's entries lose no more than the limit. */
+static bool promise_entries_keep(const promise_sample *sample, double limit)
+{
+    uint32_t within = 0;
+    for (uint32_t i = 0; i < sample->entries; i++)
+        within += sample->losses[i] <= limit;
+    return within >= PROMISE_ENTRIES * sample->entries;
+}
+
+/* The upper end of the mean over all other classes together, as if they were one. */
+static double promise_plain(const promise_rows *rows, uint32_t class_index, uint32_t variant,
+                            promise_sample *sample)
+{
+    sample->entries = 0;
+    for (uint32_t e = 0; e < rows->entry_count; e++) {
+        const quality_row *row = &rows->rows[(size_t)e * rows->variant_count + variant];
+        if (rows->classes[e] == class_index || !row->present || !isfinite(row->loss)) continue;
+        sample->names[sample->entries] = rows->documents != NULL ? rows->documents[e] : 0;
+        sample->losses[sample->entries++] = row->loss;
+    }
+    sample->document_count =
+        quality_number_documents(sample->names, sample->entries, sample->documents);
+    return sample->entries > 0 ? sample_mean_upper(rows, sample) : 1.0;
+}
+
+kvt_status promise_try(const promise_rows *rows, promise_trial *trials, uint32_t count)
+{
+    promise_sample sample;
+    promise_bound *bounds = calloc(rows->variant_count + 1u, sizeof *bounds);
+    kvt_status status = sample_make(rows, &sample);
+    if (bounds == NULL) status = KVT_E_MEMORY;
+    for (uint32_t t = 0; t < count; t++)
+        trials[t] = (promise_trial){.limit = trials[t].limit};
+    for (uint32_t c = 0; status == KVT_OK && rows->class_count > 1 && c < rows->class_count; c++) {
+        status = promise_of_others(rows, UINT64_C(1) << c, bounds);
+        for (uint32_t v = 0; status == KVT_OK && v < rows->variant_count; v++) {
+            const double plain = promise_plain(rows, c, v, &sample);
+            sample_take(rows, c, v, &sample);
+            if (sample.entries == 0 || isnan(bounds[v].mean)) continue;
+            const double mean = sample_mean(rows, &sample);
+            for (uint32_t t = 0; t < count; t++) {
+                promise_trial *trial = &trials[t];
+                const bool kept = mean <= trial->limit;
+                trial->mean_offered += bounds[v].mean <= trial->limit;
+                trial->mean_kept += bounds[v].mean <= trial->limit && kept;
+                trial->plain_offered += plain <= trial->limit;
+                trial->plain_kept += plain <= trial->limit && kept;
+                trial->entry_offered += bounds[v].entry <= trial->limit;
+                trial->entry_kept +=
+                    bounds[v].entry <= trial->limit && promise_entries_keep(&sample, trial->limit);
+            }
+        }
+    }
+    free(sample.memory);
+    free(bounds);
+    return status;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * promise.h - what a variant is promised to lose at most: of a class in the mean, and of 90 % of
+ * its entries (docs/PROFILE.md, "What a limit promises"). Bounds are made of measured rows of
+ * several classes, and tried on each class in turn with the bounds that the others give.
+ *
+ * Thread rule: any thread; pure but for memory.
+ */
+#ifndef ESTIMATOR_PROMISE_H
+#define ESTIMATOR_PROMISE_H
+
+#include "estimator/quality/quality.h"
+
+/* The share of entries that a limit per entry speaks of, and how sure the bounds are. */
+#define PROMISE_ENTRIES    0.9
+#define PROMISE_CONFIDENCE 0.95
+
+/* Of one variant. */
+typedef struct promise_bound {
+    double loss;     /* mean over the classes that count */
+    double mean;     /* no class has a higher mean loss, at PROMISE_CONFIDENCE */
+    double entry;    /* 90 % of a class's entries lose no more than this */
+    double widening; /* the factor in both for a class that was never seen; 1: it was */
+} promise_bound;
+
+typedef struct promise_rows {
+    const quality_row *rows; /* [entry_count][variant_count]; loss is what counts */
+    uint32_t entry_count, variant_count;
+    const uint32_t *classes;   /* [entry_count]: the class of each, below class_count */
+    const uint64_t *documents; /* [entry_count], as in quality_summarise */
+    uint32_t class_count;
+    uint32_t trials; /* that one row's loss is a mean of: losses below half of one are not seen */
+} promise_rows;
+
+/* Bounds for entries of one of the classes. A variant without losses there has NAN. KVT_OK or
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status promise_of_class(const promise_rows *rows, uint32_t class_index,
+                                          promise_bound *bounds_out);
+
+/* Bounds for entries of a class that none of the rows is of; classes whose bit is set in `left_out`
+ * are as if they were not there. At least one is left. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out,
+                                           promise_bound *bounds_out);
+
+/* How the bounds of the other classes did on each class in turn, at one limit. */
+typedef struct promise_trial {
+    double limit;
+    uint32_t mean_offered, mean_kept; /* class x variant: bound within the limit; mean too */
+    uint32_t entry_offered, entry_kept;
+    uint32_t plain_offered, plain_kept; /* of the mean limit, by the bound of the others' entries
+                                           as if they were this class: not widened */
+} promise_trial;
+
+/* trials_out[count], their limits set by the caller. Needs two classes or more: with one nothing
+ * is offered. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status promise_try(const promise_rows *rows, promise_trial *trials,
+                                     uint32_t count);
+
+/* ---- the limits of a measurement, and the ladders that it makes ---- */
+
+/* What a measurement with a model has: entries of all classes that are whole. */
+typedef struct promise_measured {
+    promise_rows rows;
+    const quality_variant *variants; /* [variant_count] */
+    const char *const *class_names;  /* [class_count] */
+    const char *all_name;            /* of the ladder for classes that were not measured */
+    quality_metric metric;
+} promise_measured;
+
+/* Ladders of the measured variants into the profile: one of each class, and of two classes and more
+ * one for entries of any other. KVT_OK; KVT_E_MEMORY; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status promise_put_ladders(kvt_profile *profile, int64_t run, int64_t of_model,
+                                             const promise_measured *measured);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_estimator_promise.c - bounds of losses hold for classes that were not measured as often as
+ * they say, worlds of classes drawn at random; what was promised before does not; they tighten with
+ * more classes and loosen where these differ.
+ */
+#include "estimator/quality/promise.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ENTRIES = 40, CLASSES = 6, VARIANTS = 5, TRIALS = 200 };
+
+static quality_row rows[CLASSES * ENTRIES * VARIANTS];
+static uint32_t classes[CLASSES * ENTRIES];
+static uint64_t documents[CLASSES * ENTRIES];
+
+static double uniform(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(*state >> 33) + 0.5) / 2147483648.0;
+}
+
+static double normal(uint64_t *state)
+{
+    const double radius = sqrt(-2.0 * log(uniform(state)));
+    return radius * cos(6.283185307179586 * uniform(state));
+}
+
+/* Classes that differ by exp(+-class_sd), documents of two entries, entries by exp(+-entry_sd). */
+static promise_rows world(uint64_t seed, uint32_t class_count, double class_sd, double entry_sd)
+{
+    uint64_t state = seed * 7919 + 1;
+    for (uint32_t c = 0; c < class_count; c++) {
+        const double of_class = class_sd * normal(&state);
+        for (uint32_t e = 0; e < ENTRIES; e++) {
+            const uint32_t at = c * ENTRIES + e;
+            const double of_entry = entry_sd * normal(&state);
+            classes[at] = c;
+            documents[at] = 1 + at / 2;
+            for (uint32_t v = 0; v < VARIANTS; v++) {
+                const double loss = 0.001 * pow(3.0, v) * exp(of_class + of_entry);
+                rows[at * VARIANTS + v] = (quality_row){.present = true, .loss = fmin(loss, 1.0)};
+            }
+        }
+    }
+    return (promise_rows){.rows = rows,
+                          .entry_count = class_count * ENTRIES,
+                          .variant_count = VARIANTS,
+                          .classes = classes,
+                          .documents = documents,
+                          .class_count = class_count,
+                          .trials = TRIALS};
+}
+
+static void classes_left_out_keep_the_limits(void **state)
+{
+    (void)state;
+    promise_trial sum[3] = {{.limit = 0.01}, {.limit = 0.02}, {.limit = 0.05}}, trials[3];
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        promise_rows of = world(seed, CLASSES, 0.6, 0.5);
+        for (int t = 0; t < 3; t++)
+            trials[t] = (promise_trial){.limit = sum[t].limit};
+        assert_int_equal(promise_try(&of, trials, 3), KVT_OK);
+        for (int t = 0; t < 3; t++) {
+            sum[t].mean_offered += trials[t].mean_offered;
+            sum[t].mean_kept += trials[t].mean_kept;
+            sum[t].entry_offered += trials[t].entry_offered;
+            sum[t].entry_kept += trials[t].entry_kept;
+            sum[t].plain_offered += trials[t].plain_offered;
+            sum[t].plain_kept += trials[t].plain_kept;
+        }
+    }
+    for (int t = 0; t < 3; t++) {
+        assert_true(sum[t].mean_offered > 100 && sum[t].plain_offered > sum[t].mean_offered);
+        assert_true(sum[t].mean_kept >= PROMISE_CONFIDENCE * sum[t].mean_offered);
+        assert_true(sum[t].entry_kept >= PROMISE_CONFIDENCE * sum[t].entry_offered);
+        /* The bound of the others together, as if they were this class, is broken far oftener. */
+        const double broken = 1.0 - (double)sum[t].mean_kept / sum[t].mean_offered;
+        const double plain = 1.0 - (double)sum[t].plain_kept / sum[t].plain_offered;
+        assert_true(plain > 0.04 && plain > 3.0 * broken);
+    }
+    assert_true(sum[2].entry_offered > 100);
+}
+
+static void more_and_likelier_classes_tighten(void **state)
+{
+    (void)state;
+    promise_bound few[VARIANTS], many[VARIANTS], apart[VARIANTS], one[VARIANTS];
+    promise_rows of = world(1, 2, 0.1, 0.4);
+    assert_int_equal(promise_of_others(&of, 0, few), KVT_OK);
+    of = world(1, CLASSES, 0.1, 0.4);
+    assert_int_equal(promise_of_others(&of, 0, many), KVT_OK);
+    assert_true(many[2].widening < few[2].widening && many[2].widening > 1.0);
+    of = world(1, CLASSES, 1.5, 0.4);
+    assert_int_equal(promise_of_others(&of, 0, apart), KVT_OK);
+    assert_true(apart[2].widening > 1.3 * many[2].widening);
+    of = world(1, 1, 0.1, 0.4);
+    assert_int_equal(promise_of_others(&of, 0, one), KVT_OK);
+    assert_true(one[2].widening > few[2].widening);
+    /* A class left out is as one that was never there. */
+    promise_bound without[VARIANTS];
+    of = world(1, 2, 0.1, 0.4);
+    assert_int_equal(promise_of_others(&of, 2, without), KVT_OK);
+    assert_true(without[2].mean == one[2].mean && without[2].entry == one[2].entry);
+}
+
+static void bounds_of_a_class_that_was_seen(void **state)
+{
+    (void)state;
+    promise_bound own[VARIANTS], others[VARIANTS];
+    promise_rows of = world(3, CLASSES, 0.3, 0.5);
+    assert_int_equal(promise_of_class(&of, 1, own), KVT_OK);
+    assert_int_equal(promise_of_others(&of, 0, others), KVT_OK);
+    for (int v = 0; v < VARIANTS; v++) {
+        double sum = 0.0;
+        uint32_t within = 0;
+        for (int e = 0; e < ENTRIES; e++)
+            sum += rows[(ENTRIES + e) * VARIANTS + v].loss / ENTRIES;
+        for (int e = 0; e < ENTRIES; e++)
+            within += rows[(ENTRIES + e) * VARIANTS + v].loss <= own[v].entry;
+        assert_true(fabs(own[v].loss - sum) < 1e-12 && own[v].widening == 1.0);
+        assert_true(own[v].mean > own[v].loss && own[v].entry >= own[v].mean);
+        assert_true(within >= PROMISE_ENTRIES * ENTRIES);
+        assert_true(own[v].mean < others[v].mean && others[v].entry <= 1.0);
+        assert_true(v == 0 || own[v].mean > own[v - 1].mean);
+    }
+}
+
+static void little_evidence_promises_little(void **state)
+{
+    (void)state;
+    promise_bound bounds[VARIANTS];
+    promise_rows of = world(5, 1, 0.0, 0.5);
+    for (uint32_t e = 0; e < ENTRIES; e++)
+        documents[e] = 9; /* all of one document */
+    assert_int_equal(promise_of_class(&of, 0, bounds), KVT_OK);
+    assert_true(bounds[0].mean == 1.0 && bounds[0].entry == 1.0);
+    /* No loss in 40 entries is no proof that there is none. */
+    of = world(5, 1, 0.0, 0.5);
+    for (uint32_t e = 0; e < ENTRIES; e++)
+        rows[e * VARIANTS].loss = 0.0;
+    rows[1].present = false;
+    for (uint32_t e = 0; e < ENTRIES; e++)
+        rows[e * VARIANTS + 4].present = false;
+    assert_int_equal(promise_of_class(&of, 0, bounds), KVT_OK);
+    assert_true(bounds[0].loss > 0.0 && bounds[0].mean > bounds[0].loss);
+    assert_true(bounds[1].loss > 0.0);
+    assert_true(isnan(bounds[4].loss) && isnan(bounds[4].mean));
+    promise_trial trial = {.limit = 0.5};
+    assert_int_equal(promise_try(&of, &trial, 1), KVT_OK);
+    assert_int_equal(trial.mean_offered, 0); /* there is no other class */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classes_left_out_keep_the_limits),
+        cmocka_unit_test(more_and_likelier_classes_tighten),
+        cmocka_unit_test(bounds_of_a_class_that_was_seen),
+        cmocka_unit_test(little_evidence_promises_little),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
