@@ -300,7 +300,7 @@ void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count)
 /* Why a get is to be given up; KVT_OK: it need not be. */
 static kvt_status get_fault(const queue_item *item)
 {
-    if (item->called_off) return KVT_E_CANCELLED;
+    if (item->cancels) return KVT_E_CANCELLED;
     if (base_clock_ns() >= item->deadline_ns) return KVT_E_TIMEOUT;
     /* A device that does not answer would hold the get for ever where it has no deadline. */
     return access_is_stuck(&item->get) ? KVT_E_GONE : KVT_OK;

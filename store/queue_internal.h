@@ -63,7 +63,8 @@ typedef struct queue_item {
     struct kvt_queue *queue;
     bool in_flight;    /* its read is, until it arrives */
     bool begun_wholly; /* the thread that began the read has let go of the item */
-    bool given_up;     /* a thread is taking it back */
+    bool given_up;     /* a thread is taking it back, */
+    bool cancels;      /* because its batch was cancelled; that thread's */
     bool again;        /* it has begun again after its entry moved: once is enough */
     access_get get;
     kvt_status status; /* from here on what the completion says */

@@ -127,6 +127,7 @@ static uint32_t queue_take_late(kvt_queue *queue, queue_item **items, uint64_t *
         if (late || check) {
             if (count == QUEUE_CHUNK) return count; /* the others are seen by the next look */
             item->given_up = true;
+            item->cancels = item->called_off; /* a later cancel is seen by the next look */
             items[count++] = item;
         } else if (item->deadline_ns < next_ns) {
             next_ns = item->deadline_ns;
