@@ -172,7 +172,7 @@ typedef struct bench_adaptcache_arguments {
 static const command_option bench_adaptcache_options[] = {
     QUICK_OPTION(
         bench_adaptcache_arguments, quick,
-        "Two seeds, two settings of eight, fewer requests and mixes: a minute of one core"),
+        "Two seeds, two settings of eight, two rates of six, fewer requests and mixes"),
     COUNT_OPTION(bench_adaptcache_arguments, seeds, "seeds", 1, EXPERIMENT_SEEDS,
                  "Runs of everything, 1 to 40 (default: 6); half of them choose, half judge"),
     THREADS_OPTION(bench_adaptcache_arguments, threads, 64, "Threads, 1 to 64 (default: 1)"),
@@ -210,8 +210,9 @@ static int bench_adaptcache_run(void *context)
     experiment_options_init(&options);
     if (arguments->quick) {
         options.seeds = 2;
-        options.uses = 6;
+        options.uses = 4;
         options.coarse = true;
+        options.rates = 1u << 1 | 1u << 4;
         options.settings = 1u << EXPERIMENT_TASKS | 1u << (EXPERIMENT_SETTINGS - 1);
     }
     if (arguments->seeds > 0) options.seeds = arguments->seeds;

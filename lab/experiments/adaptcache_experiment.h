@@ -53,6 +53,7 @@ typedef struct experiment_options {
     uint32_t seeds;
     uint32_t threads;
     uint32_t settings; /* bit i: run setting i; 0: all */
+    uint32_t rates;    /* bit i: run rate i; 0: all */
     bool coarse;       /* mixes have one rung a tier, never two */
     bool json;
     bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
@@ -165,6 +166,7 @@ KVT_NODISCARD kvt_status experiment_open(experiment *run, const experiment_optio
                                          char *message, size_t message_size);
 void experiment_close(experiment *run);
 bool experiment_has_setting(const experiment_options *options, uint32_t setting);
+bool experiment_has_rate(const experiment_options *options, uint32_t rate);
 /* Requests per second of a rate in a setting: a share of what prefill alone can bear. */
 double experiment_rate(const experiment *run, uint32_t setting, uint32_t rate);
 const experiment_outcome *experiment_outcome_at(const experiment *run, uint32_t setting,

@@ -62,6 +62,7 @@ static void compare_fixed(const experiment *run, uint32_t setting, experiment_gr
 {
     *delay = *quality = (range){0};
     for (uint32_t rate = 0; rate < EXPERIMENT_RATES; rate++) {
+        if (!experiment_has_rate(run->options, rate)) continue;
         const experiment_mean tuned = experiment_mean_of(run, setting, rate, fixed, true);
         if (experiment_mean_of(run, setting, rate, fixed, false).busy >= SATURATED) {
             delay->saturated++;
@@ -102,6 +103,7 @@ static level_figures compare_level(const experiment *run, uint32_t setting, uint
     level_figures figures = {.least = INFINITY, .quality = INFINITY};
     double sum = 0.0;
     for (uint32_t rate = 0; rate < EXPERIMENT_RATES; rate++) {
+        if (!experiment_has_rate(run->options, rate)) continue;
         const uint32_t ours = experiment_fastest(run, setting, rate, engines, 1.0 - loss);
         const uint32_t mix = experiment_fastest(run, setting, rate, mixes, 1.0 - loss);
         const bool we = system_bears(run, setting, rate, ours);
@@ -129,6 +131,7 @@ static double most_load(const experiment *run, uint32_t setting, experiment_grou
 {
     for (uint32_t rate = EXPERIMENT_RATES; rate-- > 0;)
         for (uint32_t i = group.first; i < group.first + group.count; i++) {
+            if (!experiment_has_rate(run->options, rate)) continue;
             const experiment_mean mean = experiment_mean_of(run, setting, rate, i, false);
             if (mean.busy < SATURATED && mean.quality >= 1.0 - loss)
                 return experiment_rate_shares[rate];
@@ -220,7 +223,7 @@ static kvt_status print_json(const experiment *run)
     for (uint32_t setting = 0; setting < EXPERIMENT_SETTINGS; setting++) {
         if (!experiment_has_setting(o, setting)) continue;
         for (uint32_t rate = 0; rate < EXPERIMENT_RATES; rate++)
-            for (uint32_t i = 0; i < run->system_count; i++)
+            for (uint32_t i = 0; experiment_has_rate(o, rate) && i < run->system_count; i++)
                 json_array_append_new(rows, json_system(run, setting, rate, i));
         json_compares(run, setting, rows);
     }
@@ -275,8 +278,7 @@ static void text_fixed(const experiment *run, uint32_t setting)
             compare_fixed(run, setting, experiment_group_of_engine(run, engine), i, &delay,
                           &quality);
             if (engine == 0)
-                fprintf(out, "  %-36s %3u", run->systems[i].name,
-                        EXPERIMENT_RATES - delay.saturated);
+                fprintf(out, "  %-36s %3u", run->systems[i].name, delay.count + delay.unreached);
             text_range(out, &delay);
             text_range(out, &quality);
         }
@@ -313,18 +315,21 @@ static void text_levels(const experiment *run, uint32_t setting)
 static void text_hits(const experiment *run, uint32_t setting)
 {
     FILE *out = run->options->out;
-    fprintf(out, "\n  Hits of DRAM at a share of %g:", experiment_rate_shares[0]);
+    uint32_t lowest = 0;
+    while (!experiment_has_rate(run->options, lowest))
+        lowest++;
+    fprintf(out, "\n  Hits of DRAM at a share of %g:", experiment_rate_shares[lowest]);
     for (uint32_t i = 0; i < run->system_count; i++) {
         const experiment_system *s = &run->systems[i];
         if (s->kind != EXPERIMENT_FIXED || s->menu != EXPERIMENT_MENU_PAPER || s->always) continue;
         fprintf(out, " %s %.0f %%,", s->name,
-                100.0 * experiment_mean_of(run, setting, 0, i, false).dram_hits);
+                100.0 * experiment_mean_of(run, setting, lowest, i, false).dram_hits);
     }
     for (uint32_t engine = 0; engine < EXPERIMENT_ENGINES; engine += 4) {
         const experiment_group group = experiment_group_of_engine(run, engine);
         fprintf(out, "\n  %s by alpha:", experiment_engines[engine].name);
         for (uint32_t i = group.first; i < group.first + group.count; i++) {
-            const experiment_mean mean = experiment_mean_of(run, setting, 0, i, false);
+            const experiment_mean mean = experiment_mean_of(run, setting, lowest, i, false);
             fprintf(out, " %g: %.0f %% %.3f;", run->systems[i].alpha, 100.0 * mean.dram_hits,
                     mean.quality);
         }

@@ -40,6 +40,11 @@ bool experiment_has_setting(const experiment_options *options, uint32_t setting)
     return options->settings == 0 || (options->settings >> setting & 1) != 0;
 }
 
+bool experiment_has_rate(const experiment_options *options, uint32_t rate)
+{
+    return options->rates == 0 || (options->rates >> rate & 1) != 0;
+}
+
 /* ---- systems ---- */
 
 static experiment_system *system_add(experiment *run, experiment_kind kind, experiment_menu menu)
@@ -173,8 +178,8 @@ typedef struct sweep {
     experiment *run;
     pthread_mutex_t lock;
     size_t next, jobs, done; /* a job is one run; settings that are left out have none */
-    uint8_t settings[EXPERIMENT_SETTINGS];
-    uint32_t setting_count;
+    uint8_t settings[EXPERIMENT_SETTINGS], rates[EXPERIMENT_RATES];
+    uint32_t setting_count, rate_count;
     kvt_status status;
     char *message;
     size_t message_size;
@@ -186,8 +191,8 @@ static kvt_status sweep_job(const sweep *all, size_t job, char *message, size_t 
     const uint32_t seeds = run->options->seeds;
     const uint32_t seed = (uint32_t)(job % seeds);
     const uint32_t system = (uint32_t)(job / seeds % run->system_count);
-    const uint32_t rate = (uint32_t)(job / seeds / run->system_count % EXPERIMENT_RATES);
-    const uint32_t setting = all->settings[job / seeds / run->system_count / EXPERIMENT_RATES];
+    const uint32_t rate = all->rates[job / seeds / run->system_count % all->rate_count];
+    const uint32_t setting = all->settings[job / seeds / run->system_count / all->rate_count];
     return experiment_measure(run, &run->draws[setting * seeds + seed], &run->systems[system],
                               experiment_rate(run, setting, rate), seed + 1,
                               &run->outcomes[outcome_place(run, setting, rate, system, seed)],
@@ -234,8 +239,9 @@ static kvt_status sweep_run(experiment *run, char *message, size_t message_size)
     uint32_t started = 0;
     for (uint8_t i = 0; i < EXPERIMENT_SETTINGS; i++)
         if (experiment_has_setting(run->options, i)) all.settings[all.setting_count++] = i;
-    all.jobs =
-        (size_t)all.setting_count * EXPERIMENT_RATES * run->system_count * run->options->seeds;
+    for (uint8_t i = 0; i < EXPERIMENT_RATES; i++)
+        if (experiment_has_rate(run->options, i)) all.rates[all.rate_count++] = i;
+    all.jobs = (size_t)all.setting_count * all.rate_count * run->system_count * run->options->seeds;
     pthread_mutex_init(&all.lock, NULL);
     while (started + 1 < run->options->threads && started < SWEEP_THREADS_MAX &&
            pthread_create(&threads[started], NULL, sweep_thread, &all) == 0)
