@@ -170,9 +170,8 @@ typedef struct bench_adaptcache_arguments {
 } bench_adaptcache_arguments;
 
 static const command_option bench_adaptcache_options[] = {
-    QUICK_OPTION(
-        bench_adaptcache_arguments, quick,
-        "Two seeds, two settings of eight, two rates of six, fewer requests and mixes"),
+    QUICK_OPTION(bench_adaptcache_arguments, quick,
+                 "Two seeds, two settings of eight, two rates of six, fewer requests and mixes"),
     COUNT_OPTION(bench_adaptcache_arguments, seeds, "seeds", 1, EXPERIMENT_SEEDS,
                  "Runs of everything, 1 to 40 (default: 6); half of them choose, half judge"),
     THREADS_OPTION(bench_adaptcache_arguments, threads, 64, "Threads, 1 to 64 (default: 1)"),
