@@ -101,7 +101,8 @@ typedef enum codecs_way {
     CODECS_WAY_NONE,   /* not without losing a second time */
     CODECS_WAY_DROP,   /* kvt_record_drop_planes */
     CODECS_WAY_DERIVE, /* kvt_record_derive */
-    CODECS_WAY_RECODE  /* decode, then encode: `from` is exact, or planes at 8 bits */
+    CODECS_WAY_RECODE  /* decode, then encode: `from` is exact, or planes at 8 bits; or so are the
+                        * tokens that it kept, and `to` keeps some of these */
 } codecs_way;
 
 codecs_way codecs_made_from(kvt_variant from, kvt_variant to);
@@ -109,6 +110,22 @@ codecs_way codecs_made_from(kvt_variant from, kvt_variant to);
 /* Tokens at the front of an entry that its record in this variant stores raw when no extras are
  * given: those below KVT_SINK_TOKENS of the chain. 0 for exact variants. */
 uint32_t codecs_sink_tokens(kvt_variant variant, uint32_t first_position, uint32_t tokens);
+
+/* Whether records of a variant lack tokens. */
+static inline bool codecs_drops_tokens(kvt_variant variant)
+{
+    return variant.mode >> 8 != 0;
+}
+
+/*
+ * The tokens that a record of an entry holds, whose chain ends with the entry, and in how many sets:
+ * 0 all tokens, 1 one set for all layers, else one a layer. Scores of a caller count as one set. All
+ * follows from the arguments. KVT_OK; KVT_E_UNSUPPORTED (the layout takes no such drop, or no token
+ * of it would stay).
+ */
+KVT_NODISCARD kvt_status codecs_kept_tokens(const kvt_layout *layout, uint32_t first_position,
+                                            kvt_variant variant, uint32_t *tokens_out,
+                                            uint32_t *sets_out);
 
 /* Bytes of the head of a record of this layout and variant: header slots and tables. 0 for a
  * variant that the layout does not have. */

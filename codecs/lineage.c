@@ -24,6 +24,17 @@ static bool lineage_is_exact(kvt_variant variant)
     }
 }
 
+/* Fewer of the tokens that are there, by the same method: at a smaller share these methods keep some
+ * of what they keep at a larger one, whatever the dropped tokens held. Scores of keys need all keys.
+ */
+static bool lineage_narrows(kvt_variant from, kvt_variant to)
+{
+    const uint32_t method = codecs_drop_method(from);
+    if (method != KVT_DROP_STREAM && method != KVT_DROP_SCORES) return false;
+    return codecs_drop_method(to) == method && codecs_drop_keep(to) <= codecs_drop_keep(from) &&
+           lineage_is_exact(codecs_variant_core(from));
+}
+
 codecs_way codecs_made_from(kvt_variant from, kvt_variant to)
 {
     const kvt_codec *codec = kvt_codec_find(from.codec);
@@ -35,5 +46,5 @@ codecs_way codecs_made_from(kvt_variant from, kvt_variant to)
         if (codec->derives_to != NULL && codec->derives_to(present, wanted))
             return CODECS_WAY_DERIVE;
     }
-    return lineage_is_exact(from) ? CODECS_WAY_RECODE : CODECS_WAY_NONE;
+    return lineage_is_exact(from) || lineage_narrows(from, to) ? CODECS_WAY_RECODE : CODECS_WAY_NONE;
 }

@@ -58,6 +58,17 @@ kvt_status record_rows_plan(const kvt_record_spec *spec, const kvt_codec_extras 
     return KVT_OK;
 }
 
+kvt_status codecs_kept_tokens(const kvt_layout *layout, uint32_t first_position,
+                              kvt_variant variant, uint32_t *tokens_out, uint32_t *sets_out)
+{
+    const kvt_record_spec spec = {.layout = *layout, .first_position = first_position};
+    const kvt_codec_extras scored = {.struct_size = sizeof scored, .score_layers = 1};
+    *tokens_out = layout->tokens;
+    *sets_out = 0;
+    if (!codecs_drops_tokens(variant)) return KVT_OK;
+    return record_rows_plan(&spec, &scored, variant, tokens_out, sets_out);
+}
+
 /* The parts of the scratch; returns its size. */
 static uint64_t rows_place(const record_plan *plan, uint8_t *scratch, record_rows *rows,
                            double **scores_out, uint64_t scores_count)

@@ -47,6 +47,7 @@
 #include "key.h"
 #include "policy.h"
 #include "prefill.h"
+#include "rope.h"
 #include "types.h"
 #include "view.h"
 

@@ -47,6 +47,15 @@ static void each_pair_has_its_way(void **state)
         {"drop:stream,50+planes:k8v8,g64", "planes:k4v4,g64", CODECS_WAY_NONE},
         {"drop:stream,50+raw", "raw", CODECS_WAY_NONE},
         {"planes:k8v8,g64", "drop:stream,50+planes:k4v4,g64", CODECS_WAY_RECODE},
+        {"drop:stream,50", "drop:stream,25", CODECS_WAY_RECODE},
+        {"drop:stream,50", "drop:stream,50+entropy:k1v1", CODECS_WAY_RECODE},
+        {"drop:scores,50+lossless", "drop:scores,25+planes:k4v4,g64", CODECS_WAY_RECODE},
+        {"drop:scores,50+planes:k8v8,g64", "drop:scores,25+planes:k4v4,g64", CODECS_WAY_RECODE},
+        {"drop:scores,50+planes:k6v6,g64", "drop:scores,25+planes:k4v4,g64", CODECS_WAY_NONE},
+        {"drop:stream,25", "drop:stream,50", CODECS_WAY_NONE},
+        {"drop:stream,50", "drop:scores,25", CODECS_WAY_NONE},
+        {"drop:knorm,50", "drop:knorm,25", CODECS_WAY_NONE},
+        {"drop:keydiff,50", "drop:keydiff,50+planes:k4v4,g64", CODECS_WAY_NONE},
     };
     (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {

@@ -3,6 +3,8 @@
  * test_codecs_rows.c - the drop stage inside records: which rows are kept, before any codec, and
  * what a reader learns about them.
  */
+#include "codecs/codecs.h"
+#include "codecs/drop.h"
 #include "codecs_support.h"
 
 #include <stdio.h>
@@ -140,6 +142,78 @@ static void planes_drop_after_tokens(void **state)
     encoded_free(&direct);
 }
 
+/* What a record holds follows from its layout, place and variant. */
+static void kept_tokens_are_known_without_the_record(void **state)
+{
+    static const char *const names[] = {"drop:stream,50", "drop:stream,3.1+planes", "drop:knorm,25",
+                                        "drop:lagkv,75", "planes"};
+    static const uint32_t sets[] = {1, 1, LAYERS, LAYERS, 0};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        for (uint32_t first = 0; first < 3000; first += 1000) {
+            uint32_t tokens, found;
+            encoded e = make(names[i], NULL, first);
+            kvt_record_info info;
+            assert_status(kvt_record_parse(e.record.data, e.record.bytes, &info), KVT_OK);
+            assert_status(codecs_kept_tokens(&whole, first, e.spec.variant, &tokens, &found),
+                          KVT_OK);
+            assert_int_equal(tokens, info.stored_tokens);
+            assert_int_equal(found, sets[i]);
+            encoded_free(&e);
+        }
+    }
+    /* Four tokens of this chain stay, the sinks, and the entry has none of them. */
+    kvt_layout small = whole;
+    kvt_variant variant;
+    uint32_t tokens, found;
+    small.tokens = 8;
+    assert_status(kvt_variant_parse("drop:stream,3.1", &variant), KVT_OK);
+    assert_status(codecs_kept_tokens(&small, 100, variant, &tokens, &found), KVT_E_UNSUPPORTED);
+    small.tokens_may_drop = 0;
+    assert_status(codecs_kept_tokens(&small, 0, variant, &tokens, &found), KVT_E_UNSUPPORTED);
+}
+
+/* Tokens dropped once more are those that would have been dropped at once: the kept rows at their
+ * places, zeros elsewhere, give the record of the entry itself. */
+static void a_smaller_share_is_part_of_a_larger_one(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"drop:stream,50", "drop:stream,25"},
+        {"drop:scores,50", "drop:scores,25+planes:k4v4,g64"},
+        {"drop:scores,75", "drop:scores,12.5+entropy:k0.5v1"}};
+    static float scores[TOKENS];
+    static uint32_t kept[TOKENS];
+    (void)state;
+    for (uint32_t i = 0; i < TOKENS; i++)
+        scores[i] = (float)(i * 7919 % 53) - 26; /* many are equal */
+    for (uint32_t p = 0; p < sizeof pairs / sizeof pairs[0]; p++) {
+        const kvt_codec_extras extras = {
+            .struct_size = sizeof extras, .scores = scores, .score_layers = 1};
+        const kvt_codec_extras *given = p != 0 ? &extras : NULL;
+        encoded more = make(pairs[p][0], given, p * 500), fewer = make(pairs[p][1], given, p * 500);
+        assert_status(
+            kvt_record_kept_tokens(more.record.data, more.record.bytes, 0, kept, TOKENS), KVT_OK);
+        guarded restored = guarded_make(6 * TOKENS * ROW), again = guarded_make(2 << 20);
+        const uint64_t keep = more.decoded.bytes / 6;
+        for (uint32_t m = 0; m < 6; m++)
+            assert_status(drop_scatter(more.decoded.data + m * keep, ROW, kept,
+                                       (uint32_t)(keep / ROW), TOKENS,
+                                       restored.data + (uint64_t)m * TOKENS * ROW),
+                          KVT_OK);
+        uint64_t bytes;
+        assert_status(kvt_record_encode_with(&fewer.spec, given, restored.data, restored.bytes,
+                                             again.data, again.bytes, fewer.scratch.data,
+                                             fewer.scratch.bytes, &bytes),
+                      KVT_OK);
+        assert_int_equal(bytes, fewer.record.bytes);
+        assert_memory_equal(again.data, fewer.record.data, bytes);
+        free(restored.data);
+        free(again.data);
+        encoded_free(&more);
+        encoded_free(&fewer);
+    }
+}
+
 static void every_flipped_index_byte_is_found(void **state)
 {
     (void)state;
@@ -195,6 +269,8 @@ int main(void)
         cmocka_unit_test(every_method_keeps_whole_rows),
         cmocka_unit_test(codecs_see_the_kept_rows_only),
         cmocka_unit_test(planes_drop_after_tokens),
+        cmocka_unit_test(kept_tokens_are_known_without_the_record),
+        cmocka_unit_test(a_smaller_share_is_part_of_a_larger_one),
         cmocka_unit_test(every_flipped_index_byte_is_found),
         cmocka_unit_test(drops_that_may_not_be_are_refused),
     };
