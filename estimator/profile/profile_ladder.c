@@ -4,7 +4,7 @@
  * calibration, or from what was measured or imported of its quality. Thread rule: as profile.h
  * says.
  */
-#include "codecs/record.h"
+#include "codecs/codecs.h"
 #include "estimator/profile/profile.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_quality.h"
@@ -369,6 +369,25 @@ static double rungs_share(double value, double most)
     return value > 0.0 && value <= most ? value : 0.0;
 }
 
+/* What a variant asks of an entry beyond its layout: nothing, that its tokens may go, or scores of
+ * the caller besides. Entries that take a variant take those that ask for less. */
+static uint32_t rungs_need(kvt_variant variant)
+{
+    if (!kvt_variant_drops_tokens(variant)) return 0;
+    return codecs_drop_method(variant) == KVT_DROP_SCORES ? 2 : 1;
+}
+
+/* A rung that is not smaller than the last one that asks for the same says nothing. */
+static bool rungs_is_larger(const rungs_list *rungs, const kvt_codec_curve *curve)
+{
+    const uint32_t need = rungs_need(curve->variant);
+    for (uint32_t i = rungs->count; i-- > 0;) {
+        if (rungs_need(rungs->curves[i].variant) != need) continue;
+        return curve->stored_share >= rungs->curves[i].stored_share;
+    }
+    return false;
+}
+
 static void rungs_add(const kvt_layout *layout, sqlite3_stmt *statement, rungs_list *rungs)
 {
     kvt_codec_curve *curve = &rungs->curves[rungs->count];
@@ -382,9 +401,7 @@ static void rungs_add(const kvt_layout *layout, sqlite3_stmt *statement, rungs_l
                           .loss_upper = sqlite3_column_double(statement, 5),
                           .loss_entry = rungs_share(sqlite3_column_double(statement, 6), 1.0),
                           .loss_widening = rungs_share(sqlite3_column_double(statement, 7), 1e6)};
-    bool larger =
-        rungs->count > 0 && curve->stored_share >= rungs->curves[rungs->count - 1].stored_share;
-    if (!larger && rungs_takes(layout, curve->variant)) rungs->count++;
+    if (!rungs_is_larger(rungs, curve) && rungs_takes(layout, curve->variant)) rungs->count++;
 }
 
 static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
@@ -416,15 +433,36 @@ static void rungs_remove(rungs_list *rungs, uint32_t at)
             (rungs->count - at) * sizeof rungs->curves[0]);
 }
 
-/* Variants that drop tokens were not compared with those that keep them; here both count. */
+/* By falling size; equals keep their order. */
+static void rungs_sort(rungs_list *rungs)
+{
+    for (uint32_t i = 1; i < rungs->count; i++) {
+        const kvt_codec_curve curve = rungs->curves[i];
+        uint32_t at = i;
+        for (; at > 0 && rungs->curves[at - 1].stored_share < curve.stored_share; at--)
+            rungs->curves[at] = rungs->curves[at - 1];
+        rungs->curves[at] = curve;
+    }
+}
+
+/* Whether every entry that takes a rung has one that is no larger and loses less. */
+static bool rungs_is_beaten(const rungs_list *rungs, uint32_t rung)
+{
+    const kvt_codec_curve *own = &rungs->curves[rung];
+    for (uint32_t i = 0; i < rungs->count; i++) {
+        const kvt_codec_curve *other = &rungs->curves[i];
+        if (other->stored_share > own->stored_share || !(other->loss < own->loss)) continue;
+        if (rungs_need(other->variant) <= rungs_need(own->variant)) return true;
+    }
+    return false;
+}
+
+/* Variants that drop tokens were not compared with those that keep them; here both count. What
+ * beats a rung that goes beats what that rung has beaten, so the order does not matter. */
 static void rungs_refuse_beaten(rungs_list *rungs)
 {
-    double least = 2.0;
-    for (uint32_t i = rungs->count; i-- > 0;) {
-        double loss = rungs->curves[i].loss;
-        if (loss > least) rungs_remove(rungs, i);
-        if (loss < least) least = loss;
-    }
+    for (uint32_t i = rungs->count; i-- > 0;)
+        if (rungs_is_beaten(rungs, i)) rungs_remove(rungs, i);
 }
 
 static void rungs_thin(rungs_list *rungs, uint32_t capacity)
@@ -461,6 +499,7 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
         rungs_find(profile, &one, model, class_name, &calibration, message, message_size);
     if (status == KVT_OK) status = rungs_read_all(profile, &one, calibration, &rungs);
     if (status != KVT_OK) return status;
+    rungs_sort(&rungs);
     rungs_refuse_beaten(&rungs);
     rungs_thin(&rungs, capacity);
     for (uint32_t i = 0; i < rungs.count; i++) {
