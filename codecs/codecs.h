@@ -111,17 +111,11 @@ codecs_way codecs_made_from(kvt_variant from, kvt_variant to);
  * given: those below KVT_SINK_TOKENS of the chain. 0 for exact variants. */
 uint32_t codecs_sink_tokens(kvt_variant variant, uint32_t first_position, uint32_t tokens);
 
-/* Whether records of a variant lack tokens. */
-static inline bool codecs_drops_tokens(kvt_variant variant)
-{
-    return variant.mode >> 8 != 0;
-}
-
 /*
- * The tokens that a record of an entry holds, whose chain ends with the entry, and in how many sets:
- * 0 all tokens, 1 one set for all layers, else one a layer. Scores of a caller count as one set. All
- * follows from the arguments. KVT_OK; KVT_E_UNSUPPORTED (the layout takes no such drop, or no token
- * of it would stay).
+ * The tokens that a record of an entry holds, whose chain ends with the entry, and in how many
+ * sets: 0 all tokens, 1 one set for all layers, else one a layer. Scores of a caller count as one
+ * set. All follows from the arguments. KVT_OK; KVT_E_UNSUPPORTED (the layout takes no such drop, or
+ * no token of it would stay).
  */
 KVT_NODISCARD kvt_status codecs_kept_tokens(const kvt_layout *layout, uint32_t first_position,
                                             kvt_variant variant, uint32_t *tokens_out,

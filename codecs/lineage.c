@@ -24,8 +24,9 @@ static bool lineage_is_exact(kvt_variant variant)
     }
 }
 
-/* Fewer of the tokens that are there, by the same method: at a smaller share these methods keep some
- * of what they keep at a larger one, whatever the dropped tokens held. Scores of keys need all keys.
+/* Fewer of the tokens that are there, by the same method: at a smaller share these methods keep
+ * some of what they keep at a larger one, whatever the dropped tokens held. Scores of keys need all
+ * keys.
  */
 static bool lineage_narrows(kvt_variant from, kvt_variant to)
 {
@@ -46,5 +47,6 @@ codecs_way codecs_made_from(kvt_variant from, kvt_variant to)
         if (codec->derives_to != NULL && codec->derives_to(present, wanted))
             return CODECS_WAY_DERIVE;
     }
-    return lineage_is_exact(from) || lineage_narrows(from, to) ? CODECS_WAY_RECODE : CODECS_WAY_NONE;
+    return lineage_is_exact(from) || lineage_narrows(from, to) ? CODECS_WAY_RECODE
+                                                               : CODECS_WAY_NONE;
 }

@@ -65,7 +65,7 @@ kvt_status codecs_kept_tokens(const kvt_layout *layout, uint32_t first_position,
     const kvt_codec_extras scored = {.struct_size = sizeof scored, .score_layers = 1};
     *tokens_out = layout->tokens;
     *sets_out = 0;
-    if (!codecs_drops_tokens(variant)) return KVT_OK;
+    if (!kvt_variant_drops_tokens(variant)) return KVT_OK;
     return record_rows_plan(&spec, &scored, variant, tokens_out, sets_out);
 }
 

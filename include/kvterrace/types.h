@@ -92,12 +92,19 @@ typedef struct kvt_layout {
 /* Groups of layers that one entry may have, each with a layout of its own. */
 #define KVT_GROUPS_MAX 64u
 
-/* A variant is a codec with its setting; mode and rate mean what the codec's card says. */
+/* A variant is a codec with its setting; mode and rate mean what the codec's card says, but for the
+ * mode's high byte: it is 0, or says by which method and share tokens are dropped. */
 typedef struct kvt_variant {
     uint16_t codec; /* kvt_codec_id, see codec.h */
     uint16_t mode;
     uint32_t rate;
 } kvt_variant;
+
+/* Whether the variant holds some of an entry's tokens alone. */
+static inline bool kvt_variant_drops_tokens(kvt_variant variant)
+{
+    return variant.mode >> 8 != 0;
+}
 
 /* Affine cost of moving bytes: request_seconds + bytes / bytes_per_s. */
 typedef struct kvt_affine {

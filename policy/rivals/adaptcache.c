@@ -5,8 +5,8 @@
  * fits. Over all entries of the tier, the new one among them:
  *
  *     change   any variant with fewer bytes in the tier, none more above: compressed further, also
- *              from what is lossy already; in a lower tier, which counts as free until it
- *              overflows in its turn; or evicted
+ *              from what is lossy already, unless that has dropped tokens which the other holds;
+ *              in a lower tier, which counts as free until it overflows in its turn; or evicted
  *     loss     f * (cost(o') - cost(o)) / bytes freed      cost(o) = alpha * loss(o) + T(o)
  *
  * Our reading where the paper says nothing: f is the decayed counter that `utility` uses, so that
@@ -23,11 +23,19 @@
 #include "policy/engine.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* A change that loses nothing sorts before all others, so their logarithms are shifted above it. */
 #define ADAPT_STAGING   64     /* share of a tier that is kept free at most */
 #define ADAPT_WORTHLESS 0.0    /* key of a change that loses nothing */
 #define ADAPT_BASE      0x1p20 /* of the others: they are logarithms and may be negative */
+
+/* Whether option `at` has dropped tokens that another variant may hold. */
+static bool adapt_lacks_tokens(const stored_option *now, const stored_option *then, uint8_t at)
+{
+    if (!kvt_variant_drops_tokens(now->variant) || (then->made_from >> at & 1) != 0) return false;
+    return memcmp(&now->variant, &then->variant, sizeof now->variant) != 0;
+}
 
 /* Bytes that a change from option `at` frees in a tier; 0 when it is none there. A limit of the
  * tenant or a tier that is too small rules an option out here as well. */
@@ -39,7 +47,8 @@ static uint64_t adapt_freed(const kvt_policy *policy, const entry *e, uint8_t at
     const stored_option *now = entry_option(policy, e, at);
     const stored_option *then = entry_option(policy, e, to);
     if (to == at || (e->excluded >> to & 1) != 0 || !then->fits) return 0;
-    if (then->loss < now->loss) return 0; /* what is lost does not come back */
+    if (then->loss < now->loss) return 0;            /* what is lost does not come back, */
+    if (adapt_lacks_tokens(now, then, at)) return 0; /* and dropped tokens in no other variant */
     for (int above = 0; above < tier; above++)
         if (then->bytes[above] > entry_bytes(policy, e, at, above)) return 0;
     return then->bytes[tier] < held ? held - then->bytes[tier] : 0;
