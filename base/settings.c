@@ -59,7 +59,8 @@ static const kvt_setting settings_table[] = {
     CHOICE("store.ladder", "none", "none|calibrated",
            "lossy variants: none, or those of the calibration in store.profile"),
     TEXT("store.ladder_layout", NULL,
-         "layers, KV heads and head_dim of the entries that may be lossy, as 32x8x128:bf16"),
+         "layers, KV heads and head_dim of the entries that may be lossy, as 32x8x128:bf16; with "
+         ",drop behind it they may lose tokens, too, where an entry's layout says so"),
     TEXT("store.ladder_model", NULL,
          "model that was calibrated, by its name in the profile; absent: any"),
     TEXT("store.ladder_class", NULL, "class of texts that was calibrated on; absent: any"),

@@ -26,6 +26,7 @@
 #include "codecs/view_rows.h"
 #include "store/access_get.h"
 #include "store/fork_guard.h"
+#include "store/token_drop.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -54,6 +55,8 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
     if (entry->kind->source_bytes != target->bytes) return KVT_E_ARGUMENT;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
     const store_place *place = entry->place;
+    kvt_status status = token_drop_admits(target, &entry->kind->layout, place->variant);
+    if (status != KVT_OK) return status;
     view->staging_bytes = place->scratch_bytes;
     view->in_memory = tiers_pool_lends(store->pools[place->tier], place->location);
     if (view->in_memory) return KVT_OK;
@@ -162,7 +165,9 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
     assert(store_is_locked(store));
     get->handle = view->entry->handle;
     get->class_id = view->entry->class_id;
-    get->tokens = view->entry->kind->layout.tokens;
+    get->layout = view->entry->kind->layout;
+    get->first_position = view->entry->first_position;
+    get->tokens = get->layout.tokens;
     get->in_memory = view->in_memory;
     get->owner = !view->in_memory && !view->join;
     kvt_status status = access_begin(store, view->entry, get);
@@ -433,13 +438,15 @@ void access_let_go(kvt_store *store, access_get *get)
 
 /* Decodes the record into the target. The scratch of a read's owner lies behind the record in the
  * same staging buffer; every other get has staging for scratch alone. */
-static kvt_status access_decode(const kvt_store *store, const access_get *get,
+static kvt_status access_decode(const kvt_store *store, access_get *get,
                                 const access_target *target)
 {
     assert(get->record != NULL && (get->load == NULL || get->load->status == KVT_OK));
     const staging_buffer *staging = get->owner ? &get->load->buffer : &get->staging;
     uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
     void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
+    if (kvt_variant_drops_tokens(get->variant))
+        return token_drop_decode(store, get, target, scratch, staging->bytes - before);
     if (target->view != NULL)
         return (get->of_many ? kvt_record_decode_of_many : kvt_record_decode_view)(
             get->record, get->record_bytes, &get->expected, store->workers, &target->layout,
@@ -508,7 +515,8 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
                            .elapsed_ns = elapsed_ns,
                            .shared = joined,
                            .timed_out = late,
-                           .tokens_kept = status == KVT_OK ? get->tokens : 0};
+                           .tokens_kept = status == KVT_OK ? get->tokens : 0,
+                           .position_sets = status == KVT_OK ? get->position_sets : 0};
 }
 
 kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_target *target,
@@ -538,7 +546,7 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
     if (gets[0]->record != NULL) access_prefetch(gets[0]->record);
     clock_ns[0] = store_now_ns(store);
     for (uint32_t i = 0; i < count; i++) {
-        const access_get *get = gets[i];
+        access_get *get = gets[i];
         assert(get->in_memory && get->load == NULL && get->staged == NULL);
         /* The next record's head comes while this one is decoded. */
         if (i + 1 < count && gets[i + 1]->record != NULL) access_prefetch(gets[i + 1]->record);
@@ -562,6 +570,16 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
     }
 }
 
+/* Ends a get that would be given fewer tokens than it asked for. */
+static kvt_status access_refuse_tokens(kvt_store *store, access_get *get, kvt_get_info *info)
+{
+    assert(!get->quiet && get->place == NULL);
+    get->refused_tokens = true;
+    (void)!access_refuse(store, KVT_MISS, info);
+    info->refused_tokens = true;
+    return KVT_MISS;
+}
+
 /* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
 static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const access_target *target,
                                  access_get *get, bool again, kvt_get_info *info)
@@ -576,6 +594,7 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const acc
         *get = fresh;
         status = access_open(store, key, target, get);
         if (status == KVT_E_MISMATCH) return status;
+        if (status == KVT_REFUSED) return access_refuse_tokens(store, get, info);
         if (status != KVT_OK) return get->quiet ? status : access_refuse(store, status, info);
         status = access_fetch(store, get);
         if (!access_may_begin_again(get, status)) break;
@@ -608,6 +627,15 @@ static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_
     return status;
 }
 
+void access_give_info(const kvt_get_info *info, kvt_get_info *given)
+{
+    kvt_get_info whole = *info;
+    whole.positions = given->positions;
+    whole.positions_capacity = given->positions_capacity;
+    whole.rope = given->rope;
+    struct_size_out(given, &whole, sizeof whole);
+}
+
 /* A get with the caller's info. */
 static kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
                                 uint64_t deadline_ns, kvt_get_info *info)
@@ -615,17 +643,13 @@ static kvt_status access_answer(kvt_store *store, const kvt_key *key, const acce
     if (info == NULL) return access_run(store, key, target, deadline_ns, false, NULL);
     kvt_get_info whole = {0};
     kvt_status status = access_run(store, key, target, deadline_ns, false, &whole);
-    whole.positions = info->positions;
-    whole.positions_capacity = info->positions_capacity;
-    struct_size_out(info, &whole, sizeof whole);
+    access_give_info(&whole, info);
     return status;
 }
 
-/* Whether a caller's info has a size that some version of this library has had. NULL is sound. */
-static bool access_info_is_sound(const kvt_get_info *info)
+bool access_info_is_sound(const kvt_get_info *info)
 {
-    return info == NULL ||
-           struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, positions_capacity));
+    return info == NULL || struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, reserved));
 }
 
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,
@@ -633,8 +657,9 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || data == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    const access_target target = {.data = data, .bytes = data_bytes};
-    return access_answer(store, key, &target, deadline_ns, info);
+    access_target target = {.data = data, .bytes = data_bytes};
+    kvt_status status = token_drop_ask(info, &target);
+    return status == KVT_OK ? access_answer(store, key, &target, deadline_ns, info) : status;
 }
 
 bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target)
@@ -665,6 +690,8 @@ kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *vi
      * one meanwhile. */
     while (status == KVT_E_MISMATCH) {
         access_target target = {.view = view};
+        status = token_drop_ask(info, &target);
+        if (status != KVT_OK) return status;
         if (access_find_layout(store, key, &target)) {
             status = kvt_view_check(view, &target.layout, NULL, 0);
             if (status != KVT_OK) return status;
@@ -686,7 +713,7 @@ void access_time_entry(kvt_store *store, const kvt_key *key)
     void *data = bytes != 0 ? malloc(bytes) : NULL;
     if (data == NULL) return;
     uint64_t deadline_ns = base_clock_ns() + ACCESS_TIMING_NS;
-    const access_target target = {.data = data, .bytes = bytes};
+    const access_target target = {.data = data, .bytes = bytes, .takes_dropped = true};
     (void)!access_run(store, key, &target, deadline_ns, true, NULL);
     free(data);
 }
@@ -747,7 +774,7 @@ static size_t access_match(const kvt_store *store, const entry_sight *sight)
     size_t matched = 0;
     while (matched < sight->count) {
         const store_entry *entry = entry_sight_find(&store->table, sight, matched);
-        if (!lifetime_shows(store, entry)) break;
+        if (!lifetime_shows(store, entry) || token_drop_is_uncounted(entry)) break;
         matched++;
     }
     return matched;

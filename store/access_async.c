@@ -65,7 +65,8 @@ static kvt_status async_look(kvt_store *store, access_get *get, access_view *vie
         get->stage = ACCESS_READY;
         return KVT_OK;
     }
-    if (status != KVT_OK) return status;
+    get->refused_tokens = status == KVT_REFUSED;
+    if (status != KVT_OK) return get->refused_tokens ? KVT_MISS : status;
     if (access_loses_too_much(store, view->entry, get->loss_max)) {
         get->refused_loss = true;
         return KVT_MISS;
@@ -96,6 +97,8 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     if (same) return async_enter(store, &now, get, clock_ns);
     /* What is there has changed, and not gone: the get begins anew and asks for other staging. */
     bool again = status == KVT_OK || status == KVT_QUEUED || status == KVT_E_MISMATCH;
+    get->refused_tokens = status == KVT_REFUSED;
+    if (get->refused_tokens) return KVT_MISS;
     return again ? KVT_BUSY : status;
 }
 

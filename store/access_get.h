@@ -25,6 +25,10 @@ typedef struct access_target {
     kvt_layout layout;
     uint32_t first_layer; /* of a view */
     uint32_t layer_count; /* 0: all from the first one on */
+    bool takes_dropped;   /* records that have dropped tokens, too */
+    uint32_t *positions;  /* of the tokens that such a record holds; NULL: not wanted */
+    uint64_t positions_capacity;
+    const kvt_rope *rope; /* turns such keys on to contiguous positions; or NULL */
 } access_target;
 
 /* How far a get is that no thread waits for. */
@@ -62,7 +66,11 @@ struct access_get {
     uint64_t began_ns;      /* store_now_ns */
     uint64_t source_bytes;
     learn_transfer transfer; /* owner */
-    uint32_t tokens;         /* of the entry */
+    kvt_layout layout;       /* of the entry, */
+    uint32_t first_position; /* its place in the chain, */
+    uint32_t tokens;         /* and its tokens; those in the record once that is decoded */
+    uint32_t position_sets;  /* of kept tokens, as kvt_get_info says */
+    bool refused_tokens;     /* it was refused because the record has dropped tokens */
     kvt_status failure;      /* of the load, or KVT_OK */
 
     /* Of a get that no thread waits for (access_async.c). */
@@ -90,9 +98,9 @@ typedef struct access_view {
 
 /*
  * Finds the entry and the staging that a get of it needs. Everything that decoding needs was worked
- * out when the place was published, so no codec is asked here.
- * Lock held. KVT_OK; KVT_QUEUED (the bytes are to be copied from the staging of their put);
- * KVT_MISS; KVT_E_ARGUMENT (another size); KVT_E_MISMATCH (not the layout of the target's view).
+ * out when the place was published, so no codec is asked here. Lock held. KVT_OK; KVT_QUEUED (the
+ * bytes are to be copied from the staging of their put); KVT_MISS; KVT_E_MISMATCH (not the layout
+ * of the target's view); KVT_E_ARGUMENT (another size), and what token_drop_admits says.
  */
 kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
                        access_view *view);
@@ -152,6 +160,12 @@ kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info
  * allows the get to begin again. No lock held. */
 kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_target *target,
                            access_get *get, kvt_status status, bool again, kvt_get_info *info);
+
+/* Whether a caller's info has a size that some version of this library has had. NULL is sound. */
+bool access_info_is_sound(const kvt_get_info *info);
+
+/* Fills a caller's info, but for what the caller has set in it. */
+void access_give_info(const kvt_get_info *info, kvt_get_info *given);
 
 /* ---- access_async.c: gets that no thread waits for ---- */
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "store/store.h"
 
+#include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
 
 #include <assert.h>
@@ -239,6 +240,20 @@ kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind
     return sum;
 }
 
+#define COSTS_SAMPLE_TOKENS 256u
+
+/* Scores where a variant chooses tokens by them, all of them different. */
+static kvt_codec_extras costs_sample_extras(kvt_variant variant, float scores[COSTS_SAMPLE_TOKENS])
+{
+    kvt_codec_extras extras = {.struct_size = sizeof extras};
+    for (uint32_t i = 0; i < COSTS_SAMPLE_TOKENS; i++)
+        scores[i] = (float)(i * 97u % COSTS_SAMPLE_TOKENS);
+    if (codecs_drop_method(variant) != KVT_DROP_SCORES) return extras;
+    extras.scores = scores;
+    extras.score_layers = 1;
+    return extras;
+}
+
 kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant variant,
                                  kvt_codec_curve *out)
 {
@@ -251,9 +266,13 @@ kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant varian
                                        .kv_heads = 8,
                                        .head_dim = 128,
                                        .dtype = KVT_DTYPE_BF16,
-                                       .tokens = 256},
+                                       .tokens = COSTS_SAMPLE_TOKENS,
+                                       .tokens_may_drop = 1},
                             .variant = variant,
                             .first_position = KVT_SINK_TOKENS}; /* a share has no sinks in it */
+    float scores[COSTS_SAMPLE_TOKENS];
+    const kvt_codec_extras extras = costs_sample_extras(variant, scores);
+    kvt_record_info info = {.decoded_bytes = 0};
     uint64_t source_bytes, record_bytes, scratch_bytes, written = 0;
     kvt_status status = kvt_layout_bytes(&spec.layout, &source_bytes);
     if (status == KVT_OK) status = kvt_record_bound(&spec, &record_bytes, &scratch_bytes);
@@ -266,11 +285,13 @@ kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant varian
     codecs_kv_sample_fill(&spec.layout, 1, memory);
     for (int run = 0; run < 3 && status >= 0; run++) {
         double start = base_clock_seconds();
-        status = kvt_record_encode(&spec, memory, source_bytes, record, record_bytes,
-                                   memory + scratch_at, scratch_bytes, &written);
+        status = kvt_record_encode_with(&spec, extras.scores != NULL ? &extras : NULL, memory,
+                                        source_bytes, record, record_bytes, memory + scratch_at,
+                                        scratch_bytes, &written);
         double middle = base_clock_seconds();
+        if (status >= 0) status = kvt_record_parse(record, written, &info);
         if (status >= 0) {
-            status = kvt_record_decode(record, written, NULL, memory, source_bytes,
+            status = kvt_record_decode(record, written, NULL, memory, info.decoded_bytes,
                                        memory + scratch_at, scratch_bytes);
         }
         double end = base_clock_seconds();

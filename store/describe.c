@@ -6,11 +6,13 @@
  * Thread rule: any thread; the control lock for a few hash steps, or for TOUCH_STEP keys.
  */
 #include "base/struct_size.h"
+#include "codecs/codecs.h"
 #include "store/fork_guard.h"
 
+#include <assert.h>
 #include <kvterrace/names.h>
 
-#define DESCRIBE_LEAST STRUCT_SIZE_THROUGH(kvt_description, lifetime_seconds)
+#define DESCRIBE_LEAST STRUCT_SIZE_THROUGH(kvt_description, reserved)
 
 /* Fills in where an entry lies. The bytes of a put that was handed over lie in memory, as they were
  * put. */
@@ -45,6 +47,16 @@ static void describe_entry(const kvt_store *store, const store_entry *entry, kvt
     describe_place(entry, out);
 }
 
+/* How many tokens the record holds follows from the rest. No lock held. */
+static void describe_tokens(kvt_description *out)
+{
+    uint32_t sets;
+    kvt_status status = codecs_kept_tokens(&out->layout, out->first_position, out->variant,
+                                           &out->tokens_kept, &sets);
+    assert(status == KVT_OK && "it is stored");
+    (void)status;
+}
+
 kvt_status kvt_describe(kvt_store *store, const kvt_key *key, kvt_description *out)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
@@ -56,6 +68,7 @@ kvt_status kvt_describe(kvt_store *store, const kvt_key *key, kvt_description *o
     bool there = lifetime_shows(store, entry);
     if (there) describe_entry(store, entry, &whole);
     pthread_mutex_unlock(&store->lock);
+    if (there) describe_tokens(&whole);
     struct_size_out(out, &whole, sizeof whole);
     return there ? KVT_OK : KVT_MISS;
 }

@@ -173,6 +173,7 @@ static void entry_kind_leave(entry_memory *memory, const entry_kind *left)
 static void entry_free(entry_memory *memory, store_entry *entry)
 {
     entry_kind_leave(memory, entry->kind);
+    if (entry->rare != NULL) free(entry->rare->scores);
     free(entry->rare);
     base_slab_give(&memory->entries, entry);
 }

@@ -78,6 +78,8 @@ typedef struct entry_rare {
     kvt_variant larger_variant; /* the variant whose record came out larger than planned last, */
     uint64_t larger_bytes;      /* and its size; 0 = none */
     uint64_t pinned_until_ns; /* a move failed: the policy's plans leave it out until then; or 0 */
+    float *scores; /* of the caller, one a token, or NULL; fixed from the put on, and freed with the
+                      entry */
 } entry_rare;
 
 typedef struct store_entry {

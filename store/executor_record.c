@@ -9,6 +9,7 @@
 #include "codecs/view_rows.h"
 #include "store/executor_internal.h"
 #include "store/placement_note.h"
+#include "store/token_drop.h"
 
 #include <assert.h>
 #include <string.h>
@@ -136,14 +137,20 @@ kvt_status stage_recode(store_op *op)
     op->larger = status == KVT_E_SPACE;
     if (status != KVT_E_UNSUPPORTED) return status;
     kvt_record_spec expected = op->spec;
-    status =
-        kvt_record_decode_parallel(op->record, op->record_bytes, &expected, op->store->workers,
-                                   decoded, op->entry->kind->source_bytes, scratch, scratch_bytes);
+    if (kvt_variant_drops_tokens(source->variant))
+        status = token_drop_restore(op, decoded, scratch, scratch_bytes);
+    else
+        status = kvt_record_decode_parallel(op->record, op->record_bytes, &expected,
+                                            op->store->workers, decoded,
+                                            op->entry->kind->source_bytes, scratch, scratch_bytes);
     if (status != KVT_OK) return status;
     op->spec.generation = executor_next_serial(op->store);
-    status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, decoded,
-                                        op->entry->kind->source_bytes, target, target_bytes,
-                                        scratch, scratch_bytes, &op->record_bytes);
+    if (kvt_variant_drops_tokens(op->spec.variant))
+        status = token_drop_encode(op, decoded, target, target_bytes, scratch, scratch_bytes);
+    else
+        status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, decoded,
+                                            op->entry->kind->source_bytes, target, target_bytes,
+                                            scratch, scratch_bytes, &op->record_bytes);
     op->record = target;
     return executor_note_size(op, status);
 }
@@ -190,18 +197,31 @@ static kvt_status executor_encode_in_place(store_op *op)
     return KVT_OK;
 }
 
+/* Codes the bytes of a put into staging. packed has room for the entry where a drop stage wants the
+ * bytes of an apart view in one run. */
+static kvt_status executor_encode_into(store_op *op, uint64_t bound, char *packed, char *scratch)
+{
+    const uint64_t left = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
+    if (!kvt_variant_drops_tokens(op->spec.variant))
+        return kvt_record_encode_view(&op->spec, op->store->workers, op->view, op->record, bound,
+                                      scratch, left, &op->record_bytes);
+    view_gather_entry(op->view, &op->spec.layout, packed);
+    return token_drop_encode(op, packed, op->record, bound, scratch, left);
+}
+
 /* put: makes the record in staging. */
 static kvt_status executor_encode_staged(store_op *op)
 {
-    uint64_t bound = staging_round(op->bound_bytes);
-    kvt_status status = staging_acquire(op->store->staging, bound + op->scratch_bytes,
+    const bool drops = kvt_variant_drops_tokens(op->spec.variant);
+    const uint64_t bound = staging_round(op->bound_bytes);
+    const uint64_t gathered = drops ? staging_round(op->entry->kind->source_bytes) : 0;
+    kvt_status status = staging_acquire(op->store->staging, bound + gathered + op->scratch_bytes,
                                         STAGING_NO_DEADLINE, &op->staging);
     if (status != KVT_OK) return status;
     op->record = op->staging.memory;
     uint64_t started_ns = store_now_ns(op->store);
-    status = kvt_record_encode_view(&op->spec, op->store->workers, op->view, op->record, bound,
-                                    (char *)op->record + bound, op->staging.bytes - bound,
-                                    &op->record_bytes);
+    char *packed = (char *)op->record + bound;
+    status = executor_encode_into(op, bound, packed, packed + gathered);
     if (status == KVT_OK)
         learn_note_encode(op->store, op->spec.variant, op->entry->kind->source_bytes,
                           (double)(store_now_ns(op->store) - started_ns) * 1e-9);
@@ -214,7 +234,7 @@ static kvt_status executor_bound_put(store_op *op)
     const kvt_codec_workers *workers = op->store->workers;
     kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
     if (status != KVT_OK || op->spec.variant.codec == KVT_CODEC_RAW ||
-        !view_is_apart(op->view, &op->spec.layout))
+        kvt_variant_drops_tokens(op->spec.variant) || !view_is_apart(op->view, &op->spec.layout))
         return status;
     return kvt_record_scratch_view(&op->spec, workers != NULL ? workers->count : 1,
                                    &op->scratch_bytes);

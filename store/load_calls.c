@@ -13,6 +13,7 @@
 #include "codecs/codecs.h"
 #include "store/fork_guard.h"
 #include "store/queue_views.h"
+#include "store/token_drop.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -36,7 +37,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
 {
     kvt_store *store = load->store;
     assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
-    if (!lifetime_shows(store, found)) return KVT_MISS;
+    if (!lifetime_shows(store, found) || token_drop_is_uncounted(found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
     entry->layout = found->kind->layout;
     entry->data_bytes = found->kind->source_bytes;

@@ -560,7 +560,8 @@ static kvt_status open_steps(open_state *state)
         if (status == KVT_MISS) status = KVT_E_GONE;
     }
     if (status == KVT_OK)
-        status = ladder_open(store, options, state->profile, state->message, state->message_size);
+        status = ladder_open(store, options, state->profile, state->note, sizeof state->note,
+                             state->message, state->message_size);
     if (status == KVT_OK) status = open_catalog(state);
     if (status == KVT_OK) status = open_secret(state);
     if (status == KVT_OK) status = open_check_missing(state);

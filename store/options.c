@@ -340,7 +340,7 @@ static kvt_status options_read_prefill(kvt_config *config, options_owner *owner,
     return status;
 }
 
-/* LAYERSxHEADSxDIM:DTYPE, such as 32x8x128:bf16. */
+/* LAYERSxHEADSxDIM:DTYPE[,drop], such as 32x8x128:bf16. */
 static bool options_parse_layout(const char *text, kvt_layout *layout)
 {
     static const struct {
@@ -356,9 +356,13 @@ static bool options_parse_layout(const char *text, kvt_layout *layout)
         *counts[i] = (uint16_t)count;
         text = end + 1;
     }
+    const size_t length = strcspn(text, ",");
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
-        if (strcmp(text, dtypes[i].name) == 0) layout->dtype = dtypes[i].dtype;
-    return layout->dtype != KVT_DTYPE_OPAQUE;
+        if (strlen(dtypes[i].name) == length && strncmp(text, dtypes[i].name, length) == 0)
+            layout->dtype = dtypes[i].dtype;
+    text += length;
+    layout->tokens_may_drop = strcmp(text, ",drop") == 0;
+    return layout->dtype != KVT_DTYPE_OPAQUE && (*text == '\0' || layout->tokens_may_drop);
 }
 
 /* Reads the settings of a ladder, which need a profile and a layout. */
@@ -376,8 +380,8 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
     }
     if (!options_parse_layout(layout, &options->ladder_layout)) {
         (void)snprintf(message, message_size,
-                       "store.ladder_layout: '%s' is not LAYERSxHEADSxDIM:DTYPE with DTYPE bf16, "
-                       "fp16 or fp32, such as 32x8x128:bf16",
+                       "store.ladder_layout: '%s' is not LAYERSxHEADSxDIM:DTYPE[,drop] with DTYPE "
+                       "bf16, fp16 or fp32, such as 32x8x128:bf16",
                        layout);
         return KVT_E_CONFIG;
     }

@@ -13,6 +13,7 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/token_drop.h"
 #include "store/watching.h"
 
 #include <stdlib.h>
@@ -26,8 +27,7 @@ static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes
     if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (!(entry->lifetime_seconds >= 0 && entry->lifetime_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
-    if (entry->token_scores != NULL || entry->token_score_count != 0) return KVT_E_UNSUPPORTED;
-    return KVT_OK;
+    return token_drop_check_scores(entry);
 }
 
 /* ---- the call ---- */
@@ -72,6 +72,7 @@ static kvt_status put_offer(kvt_store *store, put_work *work)
     kvt_status status =
         handover_is_on(store) ? put_hand_over(store, work) : put_carry_out(store, work);
     free(plan.moves);
+    free(work->scores);
     pthread_mutex_lock(&store->lock);
     store->counters.puts++;
     if (status == KVT_REFUSED) trust_count_refused(store, handle);

@@ -7,6 +7,7 @@
  * decision.
  */
 #include "store/handover.h"
+#include "store/token_drop.h"
 
 #include <assert.h>
 #include <string.h>
@@ -48,9 +49,19 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
     return status;
 }
 
-/* Makes an ARRIVING entry for a key that is not stored. Lock held. */
-static kvt_status put_enter(kvt_store *store, const kvt_entry *source, store_entry **entry_out)
+/* Whether the entry before a new one is stored as a whole context, which has none behind it: what
+ * was computed behind all of its tokens is of no use behind some of them. Lock held. */
+static bool put_follows_context(const kvt_store *store, const kvt_entry *source)
 {
+    if (source->parent == NULL) return false;
+    const store_entry *parent = entry_find_key(&store->table, source->parent);
+    return parent != NULL && lifetime_shows(store, parent) && token_drop_is_uncounted(parent);
+}
+
+/* Makes an ARRIVING entry for a key that is not stored, with the copy of its scores. Lock held. */
+static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entry_out)
+{
+    const kvt_entry *source = work->source;
     assert(store_is_locked(store));
     quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
@@ -68,10 +79,16 @@ static kvt_status put_enter(kvt_store *store, const kvt_entry *source, store_ent
         store->counters.puts_existing++;
         return KVT_EXISTS;
     }
+    if (put_follows_context(store, source)) return KVT_E_ARGUMENT;
     kvt_layout layout = source->layout;
     if (layout.sides == 2) layout.sides = 0; /* one name of the two */
     kvt_status status = entry_insert(&store->table, &source->key, &layout, &entry);
     if (status != KVT_OK) return status;
+    status = token_drop_give_scores(entry, &work->scores);
+    if (status != KVT_OK) {
+        entry_erase(&store->table, entry);
+        return status;
+    }
     entry->has_parent = source->parent != NULL;
     if (entry->has_parent) entry->parent = *source->parent;
     entry->born = store->next_serial;
@@ -129,6 +146,11 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
     store_entry *entry = NULL;
     kvt_status status = KVT_OK;
     work->plan->count = 0;
+    /* Outside of the lock: they may be many. A plan that failed took the last copy with its entry.
+     */
+    if (work->staged == NULL && work->scores == NULL)
+        status = token_drop_copy_scores(store, work->source, &work->scores);
+    if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     uint64_t trials = store->counters.puts_tried;
     if (work->staged != NULL) {
@@ -136,14 +158,17 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
         assert(entry != NULL && entry->state == ENTRY_STAGED);
         if (store->handover.stopping) status = KVT_E_CANCELLED;
     } else {
-        status = put_enter(store, work->source, &entry);
+        status = put_enter(store, work, &entry);
     }
     if (status == KVT_OK) {
         status = put_plan(store, work, entry);
         /* KVT_EXISTS cannot be: the policy knows no handle that the table does not. */
         assert(status != KVT_EXISTS);
         bool ends = status != KVT_OK && status != KVT_QUEUED;
-        if (ends && work->staged == NULL) entry_erase(&store->table, entry);
+        if (ends && work->staged == NULL) {
+            token_drop_take_scores(entry, &work->scores);
+            entry_erase(&store->table, entry);
+        }
     }
     work->progress.trial = store->counters.puts_tried != trials;
     pthread_mutex_unlock(&store->lock);

@@ -27,6 +27,7 @@ typedef struct put_work {
     const kvt_entry *source;
     const kvt_view *view; /* where the caller's bytes are, or the staged ones */
     uint64_t data_bytes;
+    float *scores; /* a copy of the source's, for the entry that the call makes; or NULL */
     struct store_staged *staged; /* executor: the entry is in the table */
     bool full;                   /* caller: there is no room for the bytes */
     bool here;                   /* caller: one plan may be carried out before the hand-over */

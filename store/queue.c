@@ -25,7 +25,7 @@
 
 /* Sizes in version 0.2.0. */
 #define QUEUE_OPTIONS_LEAST    STRUCT_SIZE_THROUGH(kvt_queue_options, depth)
-#define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, layer_count)
+#define QUEUE_REQUEST_LEAST    STRUCT_SIZE_THROUGH(kvt_request, info)
 #define QUEUE_COMPLETION_LEAST STRUCT_SIZE_THROUGH(kvt_completion, elapsed_ns)
 #define QUEUE_STATS_LEAST      STRUCT_SIZE_THROUGH(kvt_queue_stats, wakes)
 
@@ -252,7 +252,9 @@ static kvt_status queue_check(const kvt_request *request)
     if (request == NULL || request->urgency >= QUEUE_CLASSES) return KVT_E_ARGUMENT;
     if (!(request->loss_max <= 1)) return KVT_E_ARGUMENT; /* NAN, too */
     switch (request->kind) {
-    case KVT_REQUEST_GET: return request->view != NULL ? KVT_OK : KVT_E_ARGUMENT;
+    case KVT_REQUEST_GET:
+        if (!access_info_is_sound(request->info)) return KVT_E_ARGUMENT;
+        return request->view != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PUT:
         return request->view != NULL && request->entry != NULL ? KVT_OK : KVT_E_ARGUMENT;
     case KVT_REQUEST_PREFETCH:
@@ -292,6 +294,7 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->first_layer = request->first_layer;
     item->layer_count = request->layer_count;
     item->entry = request->entry;
+    item->given = request->info;
 }
 
 /* Wakes as many threads as there is work for. One that finds none takes the lock, and maybe a core,
@@ -376,6 +379,7 @@ static kvt_completion queue_completion(const queue_item *item)
                             .tier = read ? (uint32_t)item->info.tier : 0,
                             .timed_out = item->info.timed_out,
                             .refused_loss = item->refused_loss,
+                            .refused_tokens = item->info.refused_tokens,
                             .variant = read ? item->info.variant : (kvt_variant){0},
                             .stored_bytes = read ? item->info.stored_bytes : 0,
                             .elapsed_ns = item->info.elapsed_ns};

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "codecs/view_rows.h"
 #include "store/queue_views.h"
+#include "store/token_drop.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -47,9 +48,11 @@ static void get_done(kvt_store *store, queue_item *item, kvt_status status, get_
 {
     item->status = status;
     item->refused_loss = item->get.refused_loss;
+    item->info.refused_tokens = item->get.refused_tokens;
+    const bool refused = item->refused_loss || item->info.refused_tokens;
     if (status == KVT_MISS)
         item->info.timed_out =
-            (item->info.timed_out || base_clock_ns() >= item->deadline_ns) && !item->refused_loss;
+            !refused && (item->info.timed_out || base_clock_ns() >= item->deadline_ns);
     get_note(store, item);
     assert(outcome->done_count < QUEUE_CHUNK);
     outcome->done[outcome->done_count++] = item;
@@ -125,12 +128,13 @@ static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
                                  .loss_max = item->loss_max,
                                  .arrived = get_landed,
                                  .arrived_context = item};
+        item->status = token_drop_ask(item->given, &item->get.target);
     }
     pthread_mutex_lock(&store->lock);
     for (uint32_t i = 0; i < count; i++) {
         access_target *target = &items[i]->get.target;
         bool there = access_take_layout(store, entry_sight_find(&store->table, &sight, i), target);
-        items[i]->status = there ? KVT_OK : KVT_MISS;
+        if (!there) items[i]->status = KVT_MISS;
         bytes += target->bytes;
     }
     pthread_mutex_unlock(&store->lock);

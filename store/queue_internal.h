@@ -59,6 +59,7 @@ typedef struct queue_item {
     uint32_t first_layer;
     uint32_t layer_count;
     const kvt_entry *entry;         /* same */
+    kvt_get_info *given;            /* same, of a get; or NULL */
     struct queue_item *next_flying; /* in the list of those whose read is under way */
     struct kvt_queue *queue;
     bool in_flight;    /* its read is, until it arrives */

@@ -64,6 +64,8 @@ void queue_complete_one(kvt_queue *queue, queue_item *item, uint64_t now_ns)
     item->entry = NULL;
     item->state = QUEUE_COMPLETED;
     item->info.elapsed_ns = now_ns - item->submitted_ns;
+    if (item->given != NULL && item->status == KVT_OK) access_give_info(&item->info, item->given);
+    item->given = NULL;
     queue->counts.completed++;
     if (item->status == KVT_E_CANCELLED) queue->counts.cancelled++;
     if (item->info.timed_out || item->status == KVT_E_TIMEOUT) queue->counts.timed_out++;

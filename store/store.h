@@ -277,7 +277,9 @@ struct kvt_store {
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
     kvt_cost_model curve_costs;   /* as the measured curves have it, under lock */
     kvt_hole_mode holes;
-    uint32_t exact_variants;                  /* of costs; the lossy ones follow */
+    uint32_t exact_variants;                  /* of costs; the lossy ones follow, */
+    uint32_t whole_variants;                  /* from here on those that drop tokens, */
+    uint32_t unscored_variants;               /* and from here on those that do by scores */
     kvt_layout ladder_layout;                 /* of the entries that may be lossy; zero: none may */
     kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* what the profile offers, whatever the limit */
     uint32_t ladder_count;
@@ -762,11 +764,13 @@ void recover_settle_capacity(kvt_store *store);
 
 /* ---- ladder.c ---- */
 
-/* Looks the ladder up, before a device is touched. KVT_OK, also without a ladder; KVT_E_ARGUMENT;
+/* Looks the ladder up, before a device is touched. An empty note says afterwards which variants the
+ * layout leaves out. KVT_OK, also without a ladder; KVT_E_ARGUMENT;
  * KVT_E_MISMATCH (no calibration, or one of another layout or class); KVT_E_DATABASE;
  * KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *options,
-                                     kvt_profile *profile, char *message, size_t message_size);
+                                     kvt_profile *profile, char *note, size_t note_size,
+                                     char *message, size_t message_size);
 
 /* Puts the variants within both limits of loss behind the exact variants, whose number it keeps. */
 KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
@@ -774,5 +778,12 @@ KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *
 
 /* Whether entries of a layout may be lossy. */
 bool ladder_allows(const kvt_store *store, const kvt_layout *layout);
+
+/* How many of the variants, from the first on, an entry may take. scored: it is about to be taken
+ * in with a record by scores. Lock held. */
+uint32_t ladder_variants(const kvt_store *store, const store_entry *entry, bool scored);
+
+/* Whether an entry of a layout has a use for scores. */
+bool ladder_wants_scores(const kvt_store *store, const kvt_layout *layout);
 
 #endif

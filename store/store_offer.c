@@ -8,14 +8,17 @@
  *
  * Thread rule: under the control lock.
  */
+#include "codecs/codecs.h"
 #include "store/store.h"
 
 #include <assert.h>
 #include <string.h>
 
-kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
-                          const store_entry *entry, const kvt_known_size *measured,
-                          kvt_option *options, kvt_policy_entry *offer_out)
+/* scored: the entry is to be taken in with a record by scores, which it has lost. */
+static kvt_status store_offer_as(const kvt_store *store, const kvt_cost_model *figures,
+                                 const store_entry *entry, bool scored,
+                                 const kvt_known_size *measured, kvt_option *options,
+                                 kvt_policy_entry *offer_out)
 {
     assert(store_is_locked(store));
     double shares[KVT_VARIANTS_MAX];
@@ -32,7 +35,7 @@ kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
         .request_tokens = entry->request_tokens,
         .class_id = entry->class_id,
         .tenant = entry->tenant,
-        .variants = ladder_allows(store, &entry->kind->layout) ? 0 : store->exact_variants,
+        .variants = ladder_variants(store, entry, scored),
         .recompute_seconds = (double)entry->recompute_seconds,
         .loss_factor = factor.mean,
         .loss_factor_upper = factor.upper,
@@ -40,6 +43,13 @@ kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
         .known = known,
         .known_count = known_count};
     return kvt_offer_build(figures, store->holes, &offer, options, offer_out);
+}
+
+kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
+                          const store_entry *entry, const kvt_known_size *measured,
+                          kvt_option *options, kvt_policy_entry *offer_out)
+{
+    return store_offer_as(store, figures, entry, false, measured, options, offer_out);
 }
 
 kvt_status store_offer(const kvt_store *store, const store_entry *entry, kvt_option *options,
@@ -72,7 +82,8 @@ kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier
     assert(store_is_locked(store));
     kvt_option options[KVT_OPTIONS_MAX];
     kvt_policy_entry offer;
-    kvt_status status = store_offer(store, entry, options, &offer);
+    const bool scored = codecs_drop_method(variant) == KVT_DROP_SCORES;
+    kvt_status status = store_offer_as(store, &store->costs, entry, scored, NULL, options, &offer);
     if (status != KVT_OK) return status;
     uint8_t option = store_find_option(tier, variant, record_bytes, options, offer.option_count);
     if (option == KVT_OPTION_NONE) return KVT_E_UNSUPPORTED;

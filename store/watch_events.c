@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/token_drop.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -175,7 +176,8 @@ static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *e
     event->instant_ns = base_clock_ns();
     event->key = entry->key;
     if (entry->has_parent) event->parent = entry->parent;
-    event->tokens = entry->kind->layout.tokens;
+    /* Readers count tokens, and such an entry may have fewer by now. */
+    event->tokens = token_drop_is_uncounted(entry) ? 0 : entry->kind->layout.tokens;
     event->first_position = entry->first_position;
     event->tenant = entry->tenant;
     if (entry->place != NULL) {

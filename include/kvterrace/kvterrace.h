@@ -121,7 +121,8 @@ typedef struct kvt_store_options {
     double get_deadline_seconds; /* of kvt_get; 0 = none */
     bool ladder; /* keep lossy forms: those of the profile's calibration for ladder_layout; false */
     kvt_layout ladder_layout; /* layers, kv_heads, head_dim, sides and dtype; all others stay exact.
-                               * No calibration is of one side: KVT_E_MISMATCH */
+                               * No calibration is of one side: KVT_E_MISMATCH. tokens_may_drop 1:
+                               * with the forms that drop tokens, for entries that say so, too */
     const char *ladder_model; /* by its name in the profile; NULL = any of that layout */
     const char *ladder_class; /* of texts that it was calibrated on; NULL = any */
     bool learn;           /* keep what is learned in the profile, where that may be written; true */
@@ -228,9 +229,10 @@ typedef struct kvt_entry {
     uint32_t request_tokens; /* of the requests that use it, which share alpha among their tokens; 0
                                 = they end with this entry */
     uint32_t token_score_count; /* 0, or the layout's tokens */
-    const float *token_scores;  /* of what each token is worth to those after it, for a form that
-                                    drops tokens; NULL with a count of 0. No form of this version
-                                    takes them */
+    const float *token_scores;  /* of what each token is worth to those after it, the same for all
+                                    layers: a form by scores keeps those of the highest. Finite, and
+                                    not all 0; only where the layout's tokens_may_drop is 1. NULL
+                                    with a count of 0 */
     double lifetime_seconds; /* from the put on; at its end the entry is a miss; 0 = no end; at most
                                 1e9 */
 } kvt_entry;
@@ -248,8 +250,8 @@ typedef struct kvt_entry {
  * service); KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
- * KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (token_scores); KVT_E_SPACE (no room could be
- * made); KVT_E_MEMORY. Durable only after kvt_flush.
+ * KVT_E_ARGUMENT (also token_scores, and a parent whose layout lets tokens go); KVT_E_SPACE (no
+ * room could be made); KVT_E_MEMORY. Durable only after kvt_flush.
  *
  * With put_staging_bytes 0 the call itself makes room, encodes and writes, KVT_OK means stored, and
  * KVT_E_IO is possible, too.
@@ -258,8 +260,15 @@ KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entr
                                          uint64_t data_bytes);
 
 /* How a get was served. An entry that a put has handed over is copied from memory: tier DRAM, raw,
- * no device time. Before the call struct_size, positions and positions_capacity are set; all else
- * is overwritten. */
+ * no device time. Before the call struct_size, positions, positions_capacity and rope are set; all
+ * else is overwritten.
+ *
+ * An entry whose layout says tokens_may_drop may have a form that holds some of its tokens alone. A
+ * get is given such a form only when it has room for positions; its K rows are the first ones of
+ * each matrix then, and the rows behind them are not written. Of positions, [position_sets][K], row
+ * i of layer l is positions[i] with one set, and positions[l * K + i] with a set a layer; each set
+ * ascends. positions_capacity of layers times the layout's tokens is enough for any form; the
+ * layout's tokens are enough for those with one set. */
 typedef struct kvt_get_info {
     uint32_t struct_size;
     kvt_tier tier;
@@ -271,11 +280,16 @@ typedef struct kvt_get_info {
     uint64_t elapsed_ns;   /* what it took */
     bool shared;           /* waited on another get's read */
     bool timed_out;        /* a miss for want of time: the entry may still be stored */
-    uint32_t tokens_kept;  /* of the layout's tokens; fewer where the form has dropped some. This
-                              version drops none: with KVT_OK it is the layout's tokens */
-    uint32_t *positions;   /* where each kept token stood in the entry, ascending, when some were
-                              dropped and all fit; else not written. NULL with a capacity of 0 */
-    uint64_t positions_capacity;
+    bool refused_tokens;   /* a miss because the form has dropped tokens: the entry is stored */
+    uint32_t tokens_kept;  /* of the layout's tokens; fewer where the form has dropped some */
+    uint32_t *positions;   /* which tokens of the entry these are, from 0 on, where some were
+                              dropped; else not written. NULL with a capacity of 0 */
+    uint64_t positions_capacity; /* 0: forms that have dropped tokens are not wanted */
+    const kvt_rope *rope;        /* NULL, or turns the kept keys from where the tokens stood on to
+                               positions without gaps, from first_position on (rope.h); nothing is
+                               turned where no token was dropped */
+    uint32_t position_sets;      /* 0: every token is there; else 1, or one a layer */
+    uint32_t reserved;
 } kvt_get_info;
 
 /*
@@ -285,8 +299,10 @@ typedef struct kvt_get_info {
  *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK
  *   info    may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
- * KVT_OK; KVT_MISS (not stored, or its load failed: the entry is dropped and the event counted);
- * KVT_E_ARGUMENT (wrong size, of data or of info); KVT_E_MEMORY. Blocking.
+ * KVT_OK; KVT_MISS (not stored, its load failed: the entry is dropped and the event counted; or
+ * info->refused_tokens); KVT_E_ARGUMENT (wrong size, of data or of info; too little room for
+ * positions; a rope out of range); KVT_E_UNSUPPORTED (keys of the layout do not turn as the rope
+ * says); KVT_E_MEMORY. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data,
                                          uint64_t data_bytes, kvt_get_info *info);
@@ -322,7 +338,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_view(kvt_store *store, const kvt_key *k
                                               const kvt_view *view, uint64_t deadline_ns,
                                               kvt_get_info *info);
 
-/* KVT_OK or KVT_MISS. Does not count as a use. */
+/* KVT_OK or KVT_MISS. Does not count as a use. An entry that may lose tokens is there, too. */
 KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);
 
 /* Removes an entry; waits for a move of it to end, and for no read: one that has begun ends as it
@@ -340,10 +356,11 @@ KVT_API KVT_NODISCARD kvt_status kvt_delete(kvt_store *store, const kvt_key *key
 KVT_API KVT_NODISCARD kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys,
                                                    size_t count, double *seconds_out);
 
-/* How many leading keys are stored, by scanning from the first; holes end the run. The lock is held
- * for 256 keys at a time, so that a long scan holds nobody up: each key counted was stored at the
- * moment at which it was looked up. The entries are not pinned: a later get may still miss. KVT_OK;
- * KVT_E_ARGUMENT. */
+/* How many leading keys are stored, by scanning from the first; holes end the run, and so does an
+ * entry whose layout says tokens_may_drop, whatever its form: tokens are counted here. The lock is
+ * held for 256 keys at a time, so that a long scan holds nobody up: each key counted was stored at
+ * the moment at which it was looked up. The entries are not pinned: a later get may still miss.
+ * KVT_OK; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys,
                                                   size_t count, size_t *matched_out);
 

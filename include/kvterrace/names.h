@@ -41,6 +41,8 @@ typedef struct kvt_description {
     uint32_t class_id;
     double age_seconds;      /* since its put, or since the open that found it; to 1/16 s */
     double lifetime_seconds; /* that are left; 0 = no end */
+    uint32_t tokens_kept;    /* of the layout's tokens, in the record; 0 of an opaque entry */
+    uint32_t reserved;
 } kvt_description;
 
 /* Says what is stored under a key. Not a use.

@@ -90,6 +90,9 @@ typedef struct kvt_request {
     uint64_t user;        /* comes back with the completion */
     uint32_t first_layer; /* get: layers that are wanted */
     uint32_t layer_count; /* 0: all from first_layer on */
+    kvt_get_info *info; /* get: NULL, or as of kvt_get_view: with it a get may be given a form that
+                             has dropped tokens. It and its positions are borrowed until the
+                             completion, and filled when that says KVT_OK */
 } kvt_request;
 
 /*
@@ -116,6 +119,7 @@ typedef struct kvt_completion {
     uint32_t tier;         /* get with KVT_OK: where it lay; kvt_tier */
     bool timed_out;        /* get: a miss at its deadline; the entry may still be stored */
     bool refused_loss;     /* get: a miss because the stored variant may lose more than loss_max */
+    bool refused_tokens;   /* get: a miss because that has dropped tokens (kvt_get_info) */
     kvt_variant variant;   /* get with KVT_OK: as it lay */
     uint64_t stored_bytes; /* and the bytes of its record that were read */
     uint64_t elapsed_ns;   /* from the submit on */

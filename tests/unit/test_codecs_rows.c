@@ -177,10 +177,9 @@ static void kept_tokens_are_known_without_the_record(void **state)
  * places, zeros elsewhere, give the record of the entry itself. */
 static void a_smaller_share_is_part_of_a_larger_one(void **state)
 {
-    static const char *const pairs[][2] = {
-        {"drop:stream,50", "drop:stream,25"},
-        {"drop:scores,50", "drop:scores,25+planes:k4v4,g64"},
-        {"drop:scores,75", "drop:scores,12.5+entropy:k0.5v1"}};
+    static const char *const pairs[][2] = {{"drop:stream,50", "drop:stream,25"},
+                                           {"drop:scores,50", "drop:scores,25+planes:k4v4,g64"},
+                                           {"drop:scores,75", "drop:scores,12.5+entropy:k0.5v1"}};
     static float scores[TOKENS];
     static uint32_t kept[TOKENS];
     (void)state;
@@ -191,8 +190,8 @@ static void a_smaller_share_is_part_of_a_larger_one(void **state)
             .struct_size = sizeof extras, .scores = scores, .score_layers = 1};
         const kvt_codec_extras *given = p != 0 ? &extras : NULL;
         encoded more = make(pairs[p][0], given, p * 500), fewer = make(pairs[p][1], given, p * 500);
-        assert_status(
-            kvt_record_kept_tokens(more.record.data, more.record.bytes, 0, kept, TOKENS), KVT_OK);
+        assert_status(kvt_record_kept_tokens(more.record.data, more.record.bytes, 0, kept, TOKENS),
+                      KVT_OK);
         guarded restored = guarded_make(6 * TOKENS * ROW), again = guarded_make(2 << 20);
         const uint64_t keep = more.decoded.bytes / 6;
         for (uint32_t m = 0; m < 6; m++)

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_drop.c - entries that may lose tokens: every method and codec in every tier and view,
+ * against an encoding of the test's own; who is given fewer tokens; what counts no such entry; keys
+ * turned on; scores.
+ */
+#include "codecs/keys_rerotate.h"
+#include "drop_site.h"
+#include "lab/bench/engine_views.h"
+
+#include <kvterrace/load.h>
+#include <kvterrace/lookup.h>
+#include <kvterrace/queue.h>
+#include <kvterrace/watch.h>
+#include <math.h>
+
+/* The same into every layout that engines have. */
+static void check_views(kvt_store *store, uint32_t number, uint32_t first)
+{
+    static uint8_t data[ENTRY];
+    static uint32_t positions[POSITIONS];
+    static expected e;
+    const kvt_key key = support_key(number);
+    fill_entry(number, data);
+    for (uint32_t i = 0; i < ENGINE_VIEWS; i += 3) {
+        engine_pool pool;
+        kvt_get_info info = {
+            .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+        assert_true(engine_pool_open(&pool, &engine_views[i], &drop_layout, 1, FILL));
+        assert_int_equal(kvt_get_view(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
+        expect(data, number, first, info.variant, &e);
+        check_positions(&e, first, info.variant, positions);
+        for (uint32_t m = 0; m < MATRICES; m++) {
+            for (uint32_t at = 0; at < 2 * TOKENS; at++) {
+                const uint32_t token = at / 2, head = at % 2;
+                const uint8_t *had = engine_head_at(&pool.view, 2, m / 2, m % 2, token, head);
+                const uint8_t *row = e.rows + ((size_t)m * e.tokens + token) * ROW + head * 128;
+                if (token < e.tokens)
+                    assert_memory_equal(had, row, 128);
+                else
+                    assert_true(had[0] == FILL && had[127] == FILL);
+            }
+        }
+        engine_pool_close(&pool);
+    }
+}
+
+/* A store whose one tier has room for a record of the form, and none for all of the entry. */
+static void check_form(const char *name, double bits, kvt_tier tier, uint32_t first)
+{
+    const test_rung rung = {name, bits, 0.01, 0.02, true};
+    kvt_variant wanted;
+    site s;
+    assert_int_equal(kvt_variant_parse(name, &wanted), KVT_OK);
+    site_prepare(&s, tier, ENTRY * 15 / 16, &rung, 1);
+    site_open(&s);
+    kvt_status status = put_entry(s.store, 1, first, true);
+    if (status != KVT_OK) fail_msg("%s in tier %d: %d", name, tier, status);
+    kvt_variant variant = check_entry(s.store, 1, first);
+    assert_memory_equal(&variant, &wanted, sizeof wanted);
+    check_views(s.store, 1, first);
+    kvt_close(s.store);
+}
+
+typedef struct test_form {
+    const char *name;
+    double bits;
+} test_form;
+
+static const test_form forms[] = {
+    {"drop:stream,50", 8.2},
+    {"drop:stream,75+lossless", 9.5},
+    {"drop:stream,50+planes:k8v8,g64", 4.6},
+    {"drop:stream,25+entropy:k0.25v0.5,vchan", 1.5},
+    {"drop:stream,50+kivi:k4v4,g64", 2.8},
+    {"drop:stream,50+rotate:b4", 2.8},
+    {"drop:scores,50", 8.2},
+    {"drop:scores,25+lossless", 4},
+    {"drop:scores,50+planes:k4v4,g64", 2.8},
+    {"drop:scores,75+entropy:k0.25v0.5", 4},
+    {"drop:knorm,50", 8.2},
+    {"drop:keydiff,25+planes:k8v8,g64", 2.6},
+    {"drop:lagkv,50+entropy:k0.25v0.5", 3},
+};
+
+static void every_form_comes_back_from_every_tier(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        const kvt_tier tier = (kvt_tier)(KVT_TIER_HBM + i % 3);
+        check_form(forms[i].name, forms[i].bits, tier, 0);
+        check_form(forms[i].name, forms[i].bits, i % 3 == 2 ? KVT_TIER_DRAM : KVT_TIER_SSD, 0);
+        /* The end of a longer chain has no sinks. */
+        check_form(forms[i].name, forms[i].bits, KVT_TIER_DRAM, 100);
+    }
+}
+
+/* ---- who is given fewer tokens, and who sees the entry ---- */
+
+/* A store with entry 1 by StreamingLLM at a half, in DRAM. */
+static void open_dropped(site *s, const char *form)
+{
+    const test_rung rung = {form, 8.2, 0.01, 0.02, true};
+    site_prepare(s, KVT_TIER_DRAM, ENTRY * 15 / 16, &rung, 1);
+    site_open(s);
+    assert_int_equal(put_entry(s->store, 1, 0, true), KVT_OK);
+}
+
+static void assert_untouched(const uint8_t *got)
+{
+    for (size_t i = 0; i < ENTRY; i++)
+        assert_int_equal(got[i], FILL);
+}
+
+static void only_gets_that_ask_are_given_fewer_tokens(void **state)
+{
+    (void)state;
+    static uint8_t got[ENTRY];
+    static uint32_t positions[POSITIONS];
+    const kvt_key key = support_key(1);
+    site s;
+    open_dropped(&s, "drop:knorm,50");
+    memset(got, FILL, sizeof got);
+    const kvt_store_stats before = support_stats(s.store);
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, NULL), KVT_MISS);
+    kvt_get_info info = {.struct_size = sizeof info};
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_MISS);
+    assert_true(info.refused_tokens && !info.timed_out);
+    assert_int_equal(info.tokens_kept, 0);
+    /* A set of one layer has room, that of the other has not. */
+    info = (kvt_get_info){
+        .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS - 1};
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    assert_false(info.refused_tokens);
+    info.positions = NULL;
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    assert_untouched(got);
+    const kvt_store_stats after = support_stats(s.store);
+    assert_int_equal(after.misses - before.misses, 2);
+    assert_int_equal(after.load_failures, 0);
+    check_entry(s.store, 1, 0);
+    kvt_close(s.store);
+    /* One set needs room for one. */
+    open_dropped(&s, "drop:stream,50");
+    info.positions = positions;
+    info.positions_capacity = TOKENS;
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
+    assert_int_equal(info.position_sets, 1);
+    info.positions_capacity = TOKENS - 1;
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    kvt_close(s.store);
+}
+
+/* Submits one get and returns what became of it. */
+static kvt_completion get_queued(kvt_queue *queue, const kvt_view *view, kvt_get_info *info)
+{
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_GET,
+                                 .key = support_key(1),
+                                 .view = view,
+                                 .info = info};
+    kvt_completion done = {.struct_size = sizeof done};
+    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_wait(queue, UINT64_MAX), KVT_OK);
+    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    return done;
+}
+
+static void gets_of_queues_ask_with_an_info(void **state)
+{
+    (void)state;
+    static uint8_t got[ENTRY], data[ENTRY];
+    static uint32_t positions[POSITIONS];
+    static expected e;
+    kvt_queue *queue;
+    site s;
+    open_dropped(&s, "drop:scores,50+planes:k8v8,g64");
+    assert_int_equal(kvt_queue_open(s.store, NULL, &queue), KVT_OK);
+    const kvt_view view = kvt_view_packed(&drop_layout, got);
+    memset(got, FILL, sizeof got);
+    kvt_completion done = get_queued(queue, &view, NULL);
+    assert_true(done.status == KVT_MISS && done.refused_tokens && !done.timed_out);
+    kvt_get_info info = {.struct_size = sizeof info, .positions = positions};
+    done = get_queued(queue, &view, &info);
+    assert_true(done.status == KVT_MISS && done.refused_tokens);
+    info.positions_capacity = 7;
+    done = get_queued(queue, &view, &info);
+    assert_true(done.status == KVT_E_ARGUMENT && !done.refused_tokens);
+    info.struct_size = 8;
+    assert_int_equal(get_queued(queue, &view, &info).status, KVT_E_ARGUMENT);
+    assert_untouched(got);
+    info = (kvt_get_info){
+        .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+    done = get_queued(queue, &view, &info);
+    assert_int_equal(done.status, KVT_OK);
+    fill_entry(1, data);
+    expect(data, 1, 0, done.variant, &e);
+    assert_int_equal(info.tokens_kept, e.tokens);
+    assert_int_equal(info.tier, KVT_TIER_DRAM);
+    check_positions(&e, 0, done.variant, positions);
+    for (uint32_t m = 0; m < MATRICES; m++)
+        assert_memory_equal(got + m * MATRIX, e.rows + (size_t)m * e.tokens * ROW, e.tokens * ROW);
+    kvt_queue_close(queue);
+    kvt_close(s.store);
+}
+
+/* Calls that count tokens see no such entry, not even while its form is exact. */
+static void check_uncounted(kvt_store *store)
+{
+    static uint8_t got[ENTRY];
+    const kvt_key key = support_key(1);
+    const kvt_view view = kvt_view_packed(&drop_layout, got);
+    const kvt_view *views[] = {&view};
+    kvt_worth worth = {.struct_size = sizeof worth};
+    kvt_queue *queue;
+    kvt_load *load;
+    size_t count = 7;
+    assert_int_equal(kvt_match_prefix(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(count, 0);
+    assert_int_equal(kvt_match_worth(store, &key, 1, &worth), KVT_OK);
+    assert_int_equal(worth.stored, 0);
+    count = 7;
+    assert_int_equal(kvt_get_prefix(store, &key, views, 1, UINT64_MAX, &count), KVT_OK);
+    assert_int_equal(count, 0);
+    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    assert_int_equal(kvt_load_begin(queue, &key, views, 1, NULL, &load), KVT_MISS);
+    kvt_queue_close(queue);
+    assert_int_equal(kvt_exists(store, &key), KVT_OK);
+    count = 0;
+    assert_int_equal(kvt_touch(store, &key, 1, &count), KVT_OK);
+    assert_int_equal(count, 1);
+    double seconds;
+    assert_int_equal(kvt_predict_loads(store, &key, 1, &seconds), KVT_OK);
+    assert_true(seconds > 0);
+}
+
+static void token_counts_leave_such_entries_out(void **state)
+{
+    (void)state;
+    static uint8_t data[ENTRY];
+    const test_rung rung = {"drop:stream,50", 8.2, 0.01, 0.02, true};
+    const kvt_key parent = support_key(1);
+    site s;
+    for (int exact = 0; exact < 2; exact++) {
+        site_prepare(&s, KVT_TIER_DRAM, exact ? 8 * ENTRY : ENTRY * 15 / 16, &rung, 1);
+        site_open(&s);
+        kvt_events *events;
+        kvt_event event;
+        size_t count;
+        assert_int_equal(kvt_events_open(s.store, 16, &events), KVT_OK);
+        assert_int_equal(put_entry(s.store, 1, 0, false), KVT_OK);
+        assert_int_equal(kvt_events_drain(events, &event, 1, &count, NULL), KVT_OK);
+        assert_true(count == 1 && event.kind == KVT_EVENT_STORED && event.tokens == 0);
+        kvt_events_close(events);
+        kvt_variant variant = check_entry(s.store, 1, 0);
+        assert_int_equal(kvt_variant_drops_tokens(variant), !exact);
+        check_uncounted(s.store);
+        /* Nothing is counted behind it. */
+        kvt_entry child = make_entry(2, NULL);
+        child.parent = &parent;
+        child.first_position = TOKENS;
+        fill_entry(2, data);
+        assert_int_equal(kvt_put(s.store, &child, data, ENTRY), KVT_E_ARGUMENT);
+        kvt_close(s.store);
+    }
+}
+
+/* ---- keys turned on ---- */
+
+/* Compares keys of a get with a rope to those without, turned by the codecs' own call. */
+static void check_turned(kvt_store *store, const kvt_rope *rope, uint32_t first)
+{
+    static uint8_t plain[ENTRY], turned[ENTRY];
+    static uint32_t positions[POSITIONS];
+    const kvt_key key = support_key(1);
+    kvt_get_info info = {
+        .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+    engine_pool pool;
+    assert_int_equal(kvt_get(store, &key, plain, ENTRY, &info), KVT_OK);
+    assert_int_equal(info.position_sets, LAYERS);
+    const uint32_t kept = info.tokens_kept;
+    info.rope = rope;
+    assert_int_equal(kvt_get(store, &key, turned, ENTRY, &info), KVT_OK);
+    assert_ptr_equal(info.rope, rope);
+    assert_true(engine_pool_open(&pool, &engine_views[5], &drop_layout, 1, FILL));
+    assert_int_equal(kvt_get_view(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
+    for (uint32_t m = 0; m < MATRICES; m++) {
+        uint8_t *rows = plain + (size_t)m * MATRIX;
+        if (m % 2 == KVT_SIDE_K) {
+            assert_memory_not_equal(rows, turned + (size_t)m * MATRIX, (size_t)kept * ROW);
+            assert_int_equal(kvt_keys_rerotate(&drop_layout, rope, positions + m / 2 * kept, kept,
+                                               first, first, rows, (uint64_t)kept * ROW),
+                             KVT_OK);
+        }
+        assert_memory_equal(rows, turned + (size_t)m * MATRIX, (size_t)kept * ROW);
+        for (uint32_t at = 0; at < 2 * kept; at++)
+            assert_memory_equal(rows + at * 128,
+                                engine_head_at(&pool.view, 2, m / 2, m % 2, at / 2, at % 2), 128);
+    }
+    engine_pool_close(&pool);
+}
+
+static void keys_are_turned_on_request(void **state)
+{
+    (void)state;
+    static uint8_t got[ENTRY];
+    static uint32_t positions[POSITIONS];
+    const test_rung rung = {"drop:knorm,50", 8.2, 0.01, 0.02, true};
+    const kvt_rope halves = {.struct_size = sizeof halves, .rotary_dim = 64, .base = 1e4};
+    const kvt_rope bad[] = {
+        {.struct_size = 4, .rotary_dim = 64, .base = 1e4},
+        {.struct_size = sizeof bad[0], .rotary_dim = 63, .base = 1e4},
+        {.struct_size = sizeof bad[0], .rotary_dim = 64, .base = (double)NAN},
+        {.struct_size = sizeof bad[0], .rotary_dim = 64, .base = 1e4, .pairing = 2},
+    };
+    const kvt_rope wide = {.struct_size = sizeof wide, .rotary_dim = 128, .base = 1e4};
+    const kvt_key key = support_key(1);
+    site s;
+    for (uint32_t first = 0; first < 200; first += 100) {
+        site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, &rung, 1);
+        site_open(&s);
+        assert_int_equal(put_entry(s.store, 1, first, false), KVT_OK);
+        check_turned(s.store, &halves, first);
+        kvt_get_info info = {
+            .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+        for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            info.rope = &bad[i];
+            assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+        }
+        info.rope = &wide;
+        assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_UNSUPPORTED);
+        kvt_close(s.store);
+    }
+    /* Where every token is there, nothing is turned. */
+    site_prepare(&s, KVT_TIER_DRAM, 4 * ENTRY, &rung, 1);
+    site_open(&s);
+    assert_int_equal(put_entry(s.store, 1, 0, false), KVT_OK);
+    kvt_get_info info = {.struct_size = sizeof info, .rope = &halves};
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
+    static uint8_t data[ENTRY];
+    fill_entry(1, data);
+    assert_memory_equal(got, data, ENTRY);
+    info.rope = &bad[0];
+    assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
+    kvt_close(s.store);
+}
+
+/* ---- scores, and entries that keep every token ---- */
+
+static void bad_scores_are_refused(void **state)
+{
+    (void)state;
+    static uint8_t data[ENTRY];
+    static float scores[TOKENS];
+    const test_rung rung = {"drop:scores,50", 8.2, 0.01, 0.02, true};
+    const kvt_key key = support_key(1);
+    site s;
+    site_prepare(&s, KVT_TIER_DRAM, 4 * ENTRY, &rung, 1);
+    site_open(&s);
+    fill_entry(1, data);
+    for (int fault = 0; fault < 8; fault++) {
+        fill_scores(1, scores);
+        kvt_entry entry = make_entry(1, scores);
+        if (fault == 0) entry.token_score_count = TOKENS - 1;
+        if (fault == 1) entry.token_score_count = TOKENS + 1;
+        if (fault == 2) entry.token_score_count = 0;
+        if (fault == 3) entry.token_scores = NULL;
+        if (fault == 4) scores[77] = (float)NAN;
+        if (fault == 5) scores[TOKENS - 1] = (float)INFINITY;
+        if (fault == 6) memset(scores, 0, sizeof scores);
+        if (fault == 7) entry.layout.tokens_may_drop = 0;
+        assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
+    }
+    kvt_entry opaque = make_entry(1, scores);
+    opaque.layout = (kvt_layout){
+        .dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = ENTRY, .tokens = TOKENS, .tokens_may_drop = 1};
+    fill_scores(1, scores);
+    assert_int_equal(kvt_put(s.store, &opaque, data, ENTRY), KVT_E_ARGUMENT);
+    assert_int_equal(support_stats(s.store).tiers[KVT_TIER_DRAM].entries, 0);
+    kvt_close(s.store);
+}
+
+/* Only the drop form would fit: an entry that may not take it is refused, and others are exact. */
+static void others_keep_every_token(void **state)
+{
+    (void)state;
+    static uint8_t data[ENTRY];
+    const test_rung rungs[] = {{"drop:scores,50", 8.2, 0.01, 0.02, true},
+                               {"drop:stream,50", 8.2, 0.03, 0.04, true}};
+    kvt_entry entry = make_entry(1, NULL);
+    site s;
+    fill_entry(1, data);
+    /* Without scores there is no form by scores. */
+    site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, rungs, 1);
+    site_open(&s);
+    assert_string_equal(s.message, "");
+    assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_REFUSED);
+    assert_int_equal(put_entry(s.store, 1, 0, true), KVT_OK);
+    kvt_close(s.store);
+    /* The layout does not say that tokens may go. */
+    site_prepare(&s, KVT_TIER_DRAM, ENTRY * 15 / 16, rungs, 2);
+    site_open(&s);
+    entry.layout.tokens_may_drop = 0;
+    assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_REFUSED);
+    entry.layout.tokens_may_drop = 1;
+    assert_int_equal(kvt_put(s.store, &entry, data, ENTRY), KVT_OK);
+    kvt_close(s.store);
+    /* The ladder's does not, and the open says so. */
+    s.options.ladder_layout.tokens_may_drop = 0;
+    site_open(&s);
+    assert_non_null(strstr(s.message, "2 variants that drop tokens"));
+    assert_int_equal(put_entry(s.store, 1, 0, true), KVT_REFUSED);
+    kvt_close(s.store);
+    /* The limit of loss holds. */
+    s.options.ladder_layout.tokens_may_drop = 1;
+    s.options.loss_limit = 0.015;
+    site_open(&s);
+    assert_int_equal(put_entry(s.store, 1, 0, true), KVT_REFUSED);
+    kvt_close(s.store);
+    s.options.ladder_layout.tokens_may_drop = 2;
+    assert_int_equal(kvt_open(&s.options, &s.store, s.message, sizeof s.message), KVT_E_ARGUMENT);
+}
+
+/* Of a chain of 108 tokens a 32nd keeps the sinks alone, and the last 8 tokens have none. */
+static void forms_that_would_keep_nothing_are_not_offered(void **state)
+{
+    (void)state;
+    static uint8_t data[8 * LAYERS * 2 * ROW];
+    const test_rung rung = {"drop:stream,3.125", 0.6, 0.01, 0.02, true};
+    kvt_entry entry = make_entry(1, NULL);
+    site s;
+    site_prepare(&s, KVT_TIER_DRAM, 16384, &rung, 1);
+    site_open(&s);
+    entry.layout.tokens = 8;
+    entry.first_position = 100;
+    assert_int_equal(kvt_put(s.store, &entry, data, sizeof data), KVT_REFUSED);
+    entry.first_position = 0;
+    kvt_status status = kvt_put(s.store, &entry, data, sizeof data);
+    assert_true(status == KVT_OK || status == KVT_REFUSED);
+    kvt_close(s.store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_form_comes_back_from_every_tier, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(only_gets_that_ask_are_given_fewer_tokens, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(gets_of_queues_ask_with_an_info, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(token_counts_leave_such_entries_out, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(keys_are_turned_on_request, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(bad_scores_are_refused, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(others_keep_every_token, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(forms_that_would_keep_nothing_are_not_offered, make_folder,
+                                        remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
