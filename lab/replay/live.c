@@ -89,6 +89,8 @@ typedef struct live_server {
     uint64_t later_blocks[KVT_TIER_COUNT]; /* found and not loaded; tokens of the leading run */
     uint64_t later_tokens[KVT_TIER_COUNT];
     uint64_t verified, wrong, failed_puts;
+    live_forms forms; /* of a store with a ladder; a block is checked before the next is read */
+    kvt_get_info got;
 } live_server;
 
 static bool live_is_interrupted(const live_run *run)
@@ -170,7 +172,11 @@ static void live_check_held(live_server *server)
     for (uint32_t i = 0; i < server->held; i++) {
         const uint8_t *data = server->buffer + (size_t)i * run->block_bytes;
         uint32_t block = server->prefix[server->first_held + i];
-        if (live_matches(run->options->seed, block, data, run->block_bytes)) {
+        const bool whole =
+            run->live->store->ladder
+                ? live_forms_match(&server->forms, run->options->seed, block, &server->got, data)
+                : live_matches(run->options->seed, block, data, run->block_bytes);
+        if (whole) {
             server->verified++;
         } else {
             server->wrong++;
@@ -255,6 +261,30 @@ static int live_find(const live_run *run, const kvt_key *key)
     return KVT_TIER_NONE;
 }
 
+/* The leading blocks that are stored. A block that may lose tokens is a context, which no call that
+ * counts tokens sees. */
+static kvt_status live_match(const live_server *server, size_t *matched_out)
+{
+    const live_run *run = server->run;
+    *matched_out = 0;
+    if (!run->layout.tokens_may_drop)
+        return kvt_match_prefix(run->store, server->keys, server->request->block_count,
+                                matched_out);
+    kvt_status status = kvt_exists(run->store, &server->keys[0]);
+    *matched_out = status == KVT_OK ? 1 : 0;
+    return status == KVT_MISS ? KVT_OK : status;
+}
+
+/* Keeps what a get gave until it is checked, and counts its form. */
+static void live_note_form(live_server *server, const kvt_get_info *info)
+{
+    live_run *run = server->run;
+    server->got = *info;
+    pthread_mutex_lock(&run->lock);
+    live_forms_count(run->result, info, run->layout.tokens);
+    pthread_mutex_unlock(&run->lock);
+}
+
 /* Gets the chosen head of the leading run, until a miss. Returns the blocks that arrived; errors
  * are misses here and counted by the store as load failures. */
 static uint32_t live_load(live_server *server)
@@ -264,20 +294,24 @@ static uint32_t live_load(live_server *server)
     size_t matched = 0;
     double predicted_s = 0.0;
     server->loaded_ns = base_clock_ns();
-    if (kvt_match_prefix(run->store, server->keys, request->block_count, &matched) != KVT_OK) {
-        return 0;
-    }
+    if (live_match(server, &matched) != KVT_OK) return 0;
     uint32_t chosen = live_choose(server, (uint32_t)matched, &predicted_s), loaded = 0;
     uint64_t load_ns = 0;
     while (loaded < chosen) {
         kvt_get_info info = {.struct_size = sizeof info};
-        if (server->held == run->buffer_blocks) live_check_held(server);
+        const bool forms = run->live->store->ladder;
+        if (server->held == run->buffer_blocks || forms) live_check_held(server);
+        if (forms && run->layout.tokens_may_drop) {
+            info.positions = server->forms.positions;
+            info.positions_capacity = server->forms.positions_capacity;
+        }
         uint8_t *data = server->buffer + (size_t)server->held * run->block_bytes;
         if (kvt_get(run->store, &server->keys[loaded], data, run->block_bytes, &info) != KVT_OK) {
             break;
         }
         load_ns += info.elapsed_ns;
         server->held++;
+        if (forms) live_note_form(server, &info);
         server->tier_blocks[info.tier]++;
         server->tier_tokens[info.tier] += live_block_tokens(run, request, loaded);
         loaded++;
@@ -333,6 +367,11 @@ static void live_put_rest(live_server *server, uint32_t loaded)
                            .layout = run->layout,
                            .first_position = i * unit,
                            .request_tokens = server->request->input_tokens};
+        if (run->live->store->ladder && run->layout.tokens_may_drop) {
+            entry.token_scores =
+                live_forms_scores(&server->forms, run->options->seed, server->prefix[i]);
+            entry.token_score_count = run->layout.tokens;
+        }
         if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
             entry.recompute_seconds =
                 kvt_offer_recompute_seconds(&run->prefill, run->live->store->holes, i * unit, unit,
@@ -435,6 +474,10 @@ static kvt_status live_server_open(live_run *run, live_server *server)
     server->keys = malloc(((size_t)run->workload->longest_prefix + 1) * sizeof *server->keys);
     server->buffer = malloc((size_t)run->buffer_blocks * 2 * run->block_bytes);
     server->seconds = malloc(((size_t)run->workload->longest_prefix + 1) * sizeof *server->seconds);
+    if (run->live->store->ladder) {
+        kvt_status status = live_forms_open(&server->forms, &run->layout);
+        if (status != KVT_OK) return status;
+    }
     return server->keys != NULL && server->seconds != NULL && server->buffer != NULL ? KVT_OK
                                                                                      : KVT_E_MEMORY;
 }
@@ -465,6 +508,7 @@ static kvt_status live_run_servers(live_run *run)
         pthread_join(servers[i].thread, NULL);
     run->result->wall_s = (double)(base_clock_ns() - run->begin_ns) * 1e-9;
     for (uint32_t i = 0; i < count; i++) {
+        live_forms_close(&servers[i].forms);
         free(servers[i].keys);
         free(servers[i].seconds);
         free(servers[i].buffer);
@@ -608,6 +652,11 @@ static kvt_status live_prepare(live_run *run, const replay_options *options,
     if (per_token == 0) per_token = 1;
     run->layout = live_layout(per_token, workload->block_tokens);
     run->block_bytes = per_token * workload->block_tokens;
+    if (run->live->store->ladder) {
+        run->layout = live_forms_layout(run->live->store, workload->block_tokens);
+        kvt_status sound = kvt_layout_bytes(&run->layout, &run->block_bytes);
+        if (sound != KVT_OK) return sound;
+    }
     uint64_t blocks = LIVE_BUFFER_BYTES / run->block_bytes;
     if (blocks > workload->longest_prefix) blocks = workload->longest_prefix;
     run->buffer_blocks = blocks > 0 ? (uint32_t)blocks : 1;
@@ -630,7 +679,8 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     pthread_mutex_init(&run.lock, NULL);
     pthread_mutex_init(&run.log.lock, NULL);
     snprintf(message, message_size, "out of memory");
-    kvt_status status = live_prepare(&run, options, workload, result);
+    kvt_status status = live_forms_check(options, workload, live->store, message, message_size);
+    if (status == KVT_OK) status = live_prepare(&run, options, workload, result);
     if (status != KVT_OK) goto out;
     status = live_open_log(&run, message, message_size);
     if (status != KVT_OK) goto out;

@@ -64,6 +64,45 @@ void live_fill(uint64_t seed, uint32_t block, void *data, uint64_t bytes);
 /* Whether data is exactly what live_fill makes. */
 bool live_matches(uint64_t seed, uint32_t block, const void *data, uint64_t bytes);
 
+/* ---- forms of a store's ladder: live_forms.c ---- */
+
+/* What one server needs to know what a form of a block gives back. */
+typedef struct live_forms {
+    kvt_layout layout;
+    uint64_t bytes; /* of a block */
+    uint64_t room_bytes;
+    uint32_t *positions; /* of the get that is to be checked */
+    uint64_t positions_capacity;
+    float *scores;
+    uint32_t *kept;
+    uint8_t *source, *decoded, *record, *scratch;
+} live_forms;
+
+/* Whether a run can have the store's ladder, if there is one. KVT_OK; KVT_E_CONFIG with a message.
+ */
+KVT_NODISCARD kvt_status live_forms_check(const replay_options *options,
+                                          const replay_workload *workload,
+                                          const kvt_store_options *store, char *message,
+                                          size_t message_size);
+
+/* The layout of blocks of a store with a ladder. */
+kvt_layout live_forms_layout(const kvt_store_options *store, uint32_t tokens);
+
+/* KVT_OK; KVT_E_MEMORY. close also after an error. */
+KVT_NODISCARD kvt_status live_forms_open(live_forms *forms, const kvt_layout *layout);
+void live_forms_close(live_forms *forms);
+
+/* The scores of a block, until the next call on the forms. */
+const float *live_forms_scores(live_forms *forms, uint64_t seed, uint32_t block);
+
+/* Whether a get gave every byte and kept position that the form has of the block. data is as the
+ * get left it, its positions in the forms' own. */
+bool live_forms_match(live_forms *forms, uint64_t seed, uint32_t block, const kvt_get_info *info,
+                      const uint8_t *data);
+
+/* Counts a get that was served. */
+void live_forms_count(replay_result *result, const kvt_get_info *info, uint32_t tokens);
+
 /* ---- a block of a workload as an entry that is offered to an engine ---- */
 
 /*

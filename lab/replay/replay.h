@@ -215,6 +215,15 @@ typedef struct replay_explained {
     kvt_explanation why;
 } replay_explained;
 
+/* A form that gets of a live run were served, by tier. */
+typedef struct replay_form {
+    kvt_variant variant;
+    uint64_t gets[KVT_TIER_COUNT];
+    uint64_t tokens, tokens_kept; /* of the entries, and in what was read */
+} replay_form;
+
+#define REPLAY_FORMS_MAX 16u
+
 typedef struct replay_result {
     char policy[32];
     char mode[8]; /* "sim" or "live" */
@@ -272,6 +281,8 @@ typedef struct replay_result {
     double scale;
     double wall_s;
     uint64_t verified_gets, wrong_bytes, failed_puts, load_failures;
+    replay_form forms[REPLAY_FORMS_MAX]; /* with store.ladder */
+    uint32_t form_count;
     bool moves_match;  /* the plan log's lines equal the store's own counters */
     double put_mean_s; /* seconds a server spends putting after the first token, unscaled clock */
     char plan_log[256];

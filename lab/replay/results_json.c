@@ -225,6 +225,25 @@ static json_t *json_prediction(const replay_result *result, bool *sound)
     return object;
 }
 
+/* Gets by form and tier, in runs over a store with a ladder. */
+static json_t *json_forms(const replay_result *result, bool *sound)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < result->form_count; i++) {
+        const replay_form *form = &result->forms[i];
+        char name[96];
+        json_t *one = json_object();
+        (void)kvt_variant_format(form->variant, name, sizeof name);
+        json_put(one, "form", json_string(name), sound);
+        for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
+            json_put(one, json_tier_keys[tier], json_count(form->gets[tier]), sound);
+        json_put(one, "tokens", json_count(form->tokens), sound);
+        json_put(one, "tokens_kept", json_count(form->tokens_kept), sound);
+        json_add(list, one, sound);
+    }
+    return list;
+}
+
 static void json_put_live(json_t *object, const replay_result *result, bool *sound)
 {
     json_put(object, "scale", json_seconds(result->scale), sound);
@@ -241,6 +260,7 @@ static void json_put_live(json_t *object, const replay_result *result, bool *sou
     }
     json_put(object, "emulated", emulated, sound);
     json_put(object, "load_prediction", json_prediction(result, sound), sound);
+    if (result->form_count != 0) json_put(object, "forms", json_forms(result, sound), sound);
     json_put(object, "curves_reopened", json_count(result->reopened), sound);
 }
 

@@ -256,6 +256,24 @@ static void text_moves(const replay_report *report, FILE *file)
     }
 }
 
+/* The forms that gets were served in a run over a ladder, by tier. */
+static void text_forms(const replay_result *result, FILE *file)
+{
+    if (result->form_count == 0) return;
+    fprintf(file, "  %-36s %8s %8s %8s %12s\n", "gets by form", "hbm", "dram", "ssd",
+            "tokens kept");
+    for (uint32_t i = 0; i < result->form_count; i++) {
+        const replay_form *form = &result->forms[i];
+        char name[96];
+        (void)kvt_variant_format(form->variant, name, sizeof name);
+        fprintf(file, "  %-36s %8llu %8llu %8llu %11.1f%%\n", name,
+                (unsigned long long)form->gets[KVT_TIER_HBM],
+                (unsigned long long)form->gets[KVT_TIER_DRAM],
+                (unsigned long long)form->gets[KVT_TIER_SSD],
+                100.0 * (double)form->tokens_kept / (double)form->tokens);
+    }
+}
+
 static void text_live(const replay_report *report, FILE *file)
 {
     for (size_t i = 0; i < report->result_count; i++) {
@@ -270,6 +288,7 @@ static void text_live(const replay_report *report, FILE *file)
                 (unsigned long long)result->moves_committed,
                 (unsigned long long)result->moves_aborted,
                 result->moves_match ? "agrees" : "DIFFERS from the store's counters");
+        text_forms(result, file);
     }
 }
 
