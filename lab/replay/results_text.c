@@ -260,8 +260,10 @@ static void text_moves(const replay_report *report, FILE *file)
 static void text_forms(const replay_result *result, FILE *file)
 {
     if (result->form_count == 0) return;
-    fprintf(file, "  %-36s %8s %8s %8s %12s\n", "gets by form", "hbm", "dram", "ssd",
-            "tokens kept");
+    fprintf(file,
+            "  The quality above counts no loss of these forms: replay --model measures answers.\n"
+            "  %-36s %8s %8s %8s %12s\n",
+            "gets by form", "hbm", "dram", "ssd", "tokens kept");
     for (uint32_t i = 0; i < result->form_count; i++) {
         const replay_form *form = &result->forms[i];
         char name[96];
