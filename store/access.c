@@ -87,7 +87,6 @@ static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access
 
 #define ACCESS_HEAD_BYTES 4096u /* of a record: what decoding looks at first */
 #define ACCESS_LINE_BYTES 64u
-
 void access_prefetch(const void *record)
 {
     for (uint32_t at = 0; at < ACCESS_HEAD_BYTES; at += ACCESS_LINE_BYTES)
@@ -574,10 +573,9 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
 static kvt_status access_refuse_tokens(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     assert(!get->quiet && get->place == NULL);
-    get->refused_tokens = true;
-    (void)!access_refuse(store, KVT_MISS, info);
-    info->refused_tokens = true;
-    return KVT_MISS;
+    kvt_status status = access_refuse(store, KVT_MISS, info);
+    get->refused_tokens = info->refused_tokens = true;
+    return status;
 }
 
 /* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
