@@ -131,7 +131,8 @@ kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
     for (int need = 0; need < LADDER_NEEDS; need++) {
         for (uint32_t i = 0; i < store->ladder_count; i++) {
             kvt_codec_curve *rung = &store->ladder[i];
-            if ((int)ladder_need_of(rung->variant) != need || !ladder_keeps(options, rung)) continue;
+            if ((int)ladder_need_of(rung->variant) != need || !ladder_keeps(options, rung))
+                continue;
             kvt_status status = ladder_add_rung(store, profile, rung);
             if (status != KVT_OK) return status;
         }
