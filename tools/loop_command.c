@@ -127,7 +127,7 @@ static kvt_status loop_set_ladder(loop_work *work)
     const kvt_layout layout = loop_layout(&work->site, 1);
     char text[96];
     if (kvt_config_text(config, "store.profile") == NULL) return KVT_OK;
-    (void)snprintf(text, sizeof text, "store.ladder_layout=%ux%ux%u:fp16", layout.layers,
+    (void)snprintf(text, sizeof text, "store.ladder_layout=%ux%ux%u:fp16,drop", layout.layers,
                    layout.kv_heads, layout.head_dim);
     kvt_status status =
         kvt_config_set(config, "store.ladder=calibrated", work->message, sizeof work->message);
@@ -347,12 +347,14 @@ static int loop_judge(const loop_work *work)
 {
     for (size_t i = 0; i < work->result_count; i++) {
         const loop_result *result = &work->results[i];
-        if (result->exact_wrong == 0 && result->tokens_wrong == 0) continue;
-        fprintf(stderr,
-                "kvterrace replay: %s: %llu exact gets gave other bytes, %llu first tokens differ "
-                "from those of equal bytes\n",
-                result->contender, (unsigned long long)result->exact_wrong,
-                (unsigned long long)result->tokens_wrong);
+        if (result->exact_wrong == 0 && result->tokens_wrong == 0 && result->positions_wrong == 0)
+            continue;
+        fprintf(
+            stderr,
+            "kvterrace replay: %s: %llu exact gets gave other bytes, %llu gets other tokens than "
+            "they kept, %llu first tokens differ from those of equal bytes\n",
+            result->contender, (unsigned long long)result->exact_wrong,
+            (unsigned long long)result->positions_wrong, (unsigned long long)result->tokens_wrong);
         return EXIT_FAILED;
     }
     return EXIT_FINE;

@@ -119,7 +119,8 @@ void verdict_loop(const json_t *document, json_t *verdict)
     json_array_foreach(results, i, row)
     {
         checked += view_number(row, "exact_checked", 0.0);
-        wrong += view_number(row, "exact_wrong", 0.0) + view_number(row, "tokens_wrong", 0.0);
+        wrong += view_number(row, "exact_wrong", 0.0) + view_number(row, "tokens_wrong", 0.0) +
+                 view_number(row, "positions_wrong", 0.0);
     }
     loop_say_times(results, verdict);
     loop_say_losses(results, verdict);

@@ -116,7 +116,8 @@ KVT_NODISCARD kvt_status loop_open(const loop_options *options, loop_site *site,
                                    size_t message_size);
 void loop_close(loop_site *site);
 
-/* An entry of the model: fp16, layer by layer, K before V. */
+/* An entry of the model: fp16, layer by layer, K before V; a whole context, whose tokens may be
+ * dropped. */
 kvt_layout loop_layout(const loop_site *site, uint32_t tokens);
 
 /* ---- requests ---- */
@@ -158,10 +159,10 @@ KVT_NODISCARD kvt_status loop_generator_open(model_session *session, uint32_t ro
                                              uint32_t answer_tokens, loop_generator *generator);
 void loop_generator_close(loop_generator *generator);
 
-/* Takes a context's rows over: kv is fp16 as loop_layout says with so many tokens. position: of the
- * token after them. */
+/* Takes a context's rows over: kv is fp16 as loop_layout says with `tokens` tokens, of each matrix
+ * of which the first `kept` rows count. The next token stands at position `tokens`. */
 void loop_generator_load(loop_generator *generator, const uint8_t *kv, uint32_t tokens,
-                         uint32_t position);
+                         uint32_t kept);
 
 /* The first token of the answer to a question. KVT_OK or KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status loop_generator_ask(loop_generator *generator, const uint32_t *question,
@@ -210,6 +211,9 @@ typedef struct loop_ladder {
     uint32_t all;   /* and the single variants of contenders behind them */
     char class_name[64];
 } loop_ladder;
+
+/* Raw or lossless with every token. */
+bool loop_variant_is_exact(kvt_variant variant);
 
 /* Reads "lru+kivi-4" (docs/LOOP.md). KVT_OK; KVT_E_ARGUMENT with a message. */
 KVT_NODISCARD kvt_status loop_contender_parse(const char *name, loop_contender *contender_out,
@@ -269,6 +273,7 @@ typedef struct loop_result {
     double load_error_p50, load_error_p90; /* of gets, relative */
     uint64_t load_predictions;
     uint64_t exact_checked, exact_wrong, tokens_wrong; /* gets of exact forms, first tokens */
+    uint64_t positions_checked, positions_wrong;       /* gets of forms that dropped tokens */
     uint64_t puts, refused, busy, failed_puts, load_failures;
     uint64_t promotions, demotions, evictions;
     uint64_t bytes_read[KVT_TIER_COUNT], bytes_written[KVT_TIER_COUNT];

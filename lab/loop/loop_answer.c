@@ -55,15 +55,16 @@ void loop_generator_close(loop_generator *g)
     *g = (loop_generator){.memory = NULL};
 }
 
-void loop_generator_load(loop_generator *g, const uint8_t *kv, uint32_t tokens, uint32_t position)
+void loop_generator_load(loop_generator *g, const uint8_t *kv, uint32_t tokens, uint32_t kept)
 {
-    const size_t count = tokens * generator_row(g), bytes = count * sizeof(uint16_t);
+    const size_t count = kept * generator_row(g);
+    const size_t bytes = tokens * generator_row(g) * sizeof(uint16_t);
     for (uint32_t l = 0; l < g->config->layers; l++, kv += 2 * bytes) {
         model_convert(KVT_DTYPE_FP16, kv, count, g->k[l]);
         model_convert(KVT_DTYPE_FP16, kv + bytes, count, g->v[l]);
     }
-    g->held = tokens;
-    g->position = position;
+    g->held = kept;
+    g->position = tokens;
 }
 
 /* Runs tokens on the rows held; their rows are held then, too. Logits of the last `wanted`. */

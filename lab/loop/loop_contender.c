@@ -38,6 +38,13 @@ static kvt_status contender_variant(const char *text, kvt_variant *variant_out)
     return kvt_variant_parse(name, variant_out);
 }
 
+/* A variant that drops tokens says so beside its codec, which may be raw. */
+bool loop_variant_is_exact(kvt_variant variant)
+{
+    return (variant.codec == KVT_CODEC_RAW || variant.codec == KVT_CODEC_LOSSLESS) &&
+           !quality_variant_drops(variant);
+}
+
 static bool contender_policy_known(const char *name)
 {
     const char *known;
@@ -80,7 +87,8 @@ kvt_status loop_contender_parse(const char *name, loop_contender *contender, cha
         (void)snprintf(message, size, "%s: '%s' is no variant", name, plus + 1);
         return KVT_E_ARGUMENT;
     }
-    if (contender->variant.codec != KVT_CODEC_RAW) contender->forms = LOOP_FORMS_ONE;
+    if (contender->variant.codec != KVT_CODEC_RAW || !loop_variant_is_exact(contender->variant))
+        contender->forms = LOOP_FORMS_ONE;
     return KVT_OK;
 }
 
@@ -248,7 +256,7 @@ static void ladder_write_rung(const loop_site *site, const kvt_codec_curve *curv
 {
     const profile_model *facts = &site->measured.facts;
     char name[QUALITY_NAME_BYTES];
-    if (curve->variant.codec == KVT_CODEC_RAW || curve->variant.codec == KVT_CODEC_LOSSLESS) return;
+    if (loop_variant_is_exact(curve->variant)) return;
     (void)kvt_variant_format(curve->variant, name, sizeof name);
     (void)fprintf(file, "%s,%s,%s,%u,\"%s\",%.17g,%.17g,%.17g\n", facts->name, facts->digest,
                   LOOP_CLASS_OWN, position, name,

@@ -123,6 +123,10 @@ static void text_checks(const loop_report *report, FILE *file)
         fprintf(file, " %llu exact gets checked, %llu differ; %llu loads declined, %llu puts, ",
                 (unsigned long long)r->exact_checked, (unsigned long long)r->exact_wrong,
                 (unsigned long long)r->loads_declined, (unsigned long long)r->puts);
+        if (r->positions_checked > 0)
+            fprintf(file, "kept tokens of %llu gets checked, %llu wrong; ",
+                    (unsigned long long)r->positions_checked,
+                    (unsigned long long)r->positions_wrong);
         fprintf(file, "%llu refused, %llu busy, %llu failed; %.1f s\n",
                 (unsigned long long)r->refused, (unsigned long long)r->busy,
                 (unsigned long long)r->failed_puts, r->wall_s);
@@ -262,6 +266,8 @@ static json_t *report_result(const loop_result *r, bool *sound)
         {"exact_checked", r->exact_checked},
         {"exact_wrong", r->exact_wrong},
         {"tokens_wrong", r->tokens_wrong},
+        {"positions_checked", r->positions_checked},
+        {"positions_wrong", r->positions_wrong},
         {"puts", r->puts},
         {"puts_refused", r->refused},
         {"puts_busy", r->busy},

@@ -8,6 +8,7 @@
  */
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
+#include "codecs/record.h"
 #include "lab/loop/loop_sample.h"
 #include "lab/replay/random.h"
 
@@ -30,7 +31,9 @@ typedef struct loop_state {
     uint64_t begin_ns;  /* the library's clock at run time 0 */
     uint64_t paused_ns; /* for so long the run clock stood still */
     uint64_t leapt_ns;
-    uint8_t *got; /* what a get brings */
+    uint8_t *got;        /* what a get brings */
+    uint32_t *positions; /* of kept tokens, a set a layer at most */
+    uint64_t positions_room;
 } loop_state;
 
 /* Nanoseconds of the run clock. */
@@ -85,10 +88,65 @@ static bool loop_wants_load(const loop_state *state, const loop_context *context
                kvt_prefill_seconds(&state->site->prefill, 0, context->entry->context_tokens);
 }
 
+/* Whether the sets of kept tokens ascend, lie within the entry and hold its sinks. */
+static bool loop_positions_are_sound(const kvt_get_info *info, uint32_t tokens)
+{
+    const uint32_t kept = info->tokens_kept;
+    for (uint32_t set = 0; set < info->position_sets; set++) {
+        const uint32_t *at = info->positions + (size_t)set * kept;
+        for (uint32_t i = 0; i < kept; i++) {
+            if (at[i] >= tokens || (i > 0 && at[i] <= at[i - 1])) return false;
+            if (i < KVT_SINK_TOKENS && at[i] != i) return false;
+        }
+    }
+    return info->position_sets > 0 && kept > 0 && kept < tokens;
+}
+
+/* Rows behind the kept ones were not written: zeroed, so that equal KV has equal checksums. Where
+ * the kept rows are exact (a drop without a further codec), each is compared. */
+static bool loop_take_dropped(loop_state *state, const loop_context *context,
+                              const kvt_get_info *info, const uint8_t *exact)
+{
+    const model_config *c = state->site->generator.config;
+    const uint32_t tokens = context->entry->context_tokens, kept = info->tokens_kept;
+    const size_t row = (size_t)c->kv_heads * c->head_dim * sizeof(uint16_t);
+    char name[QUALITY_NAME_BYTES];
+    (void)kvt_variant_format(info->variant, name, sizeof name);
+    const bool compare = exact != NULL && strchr(name, '+') == NULL;
+    bool same = loop_positions_are_sound(info, tokens);
+    for (uint32_t m = 0; m < 2 * c->layers; m++) {
+        uint8_t *matrix = state->got + m * tokens * row;
+        const size_t set = info->position_sets > 1 ? (size_t)(m / 2) * kept : 0;
+        for (uint32_t i = 0; same && compare && i < kept; i++)
+            same = memcmp(matrix + i * row,
+                          exact + (m * (size_t)tokens + info->positions[set + i]) * row, row) == 0;
+        memset(matrix + kept * row, 0, (tokens - kept) * row);
+    }
+    return same;
+}
+
+/* What a get that dropped tokens brought, looked at while the run clock stands still. */
+static kvt_status loop_check_dropped(loop_state *state, const loop_context *context,
+                                     const kvt_get_info *info)
+{
+    const uint64_t begin_ns = base_clock_ns();
+    const uint8_t *exact = NULL;
+    kvt_status status = loop_kv_map(state->site, context, &exact);
+    if (status == KVT_OK) {
+        state->result->positions_checked++;
+        state->result->positions_wrong += !loop_take_dropped(state, context, info, exact);
+    }
+    loop_kv_unmap(context, exact);
+    state->paused_ns += base_clock_ns() - begin_ns;
+    return status;
+}
+
 /* Reads the context's KV into state->got. KVT_OK; KVT_MISS. */
 static kvt_status loop_load(loop_state *state, const loop_context *context, loop_sample *sample)
 {
-    kvt_get_info info = {.struct_size = sizeof info};
+    kvt_get_info info = {.struct_size = sizeof info,
+                         .positions = state->positions,
+                         .positions_capacity = state->positions_room};
     double predicted_s;
     if (!loop_wants_load(state, context, &predicted_s)) {
         sample->declined = !isnan(predicted_s);
@@ -99,15 +157,15 @@ static kvt_status loop_load(loop_state *state, const loop_context *context, loop
     }
     kvt_status status = kvt_get(state->store, &context->key, state->got, context->kv_bytes, &info);
     if (status != KVT_OK) return status;
-    if (info.tokens_kept != context->entry->context_tokens) return KVT_E_UNSUPPORTED;
     sample->hit = true;
     sample->tier = info.tier;
     sample->variant = info.variant;
+    sample->tokens_kept = info.tokens_kept;
     sample->staged = info.stored_bytes == 0;
     sample->decode_s = 1e-9 * (double)info.decode_ns;
     sample->get_s = 1e-9 * (double)info.elapsed_ns;
     sample->predicted_s = 1e-9 * (double)info.predicted_ns;
-    return KVT_OK;
+    return info.position_sets > 0 ? loop_check_dropped(state, context, &info) : KVT_OK;
 }
 
 /* The context's KV is computed, or the seconds that this took pass. kv_out gets exact KV, mapped:
@@ -128,11 +186,6 @@ static kvt_status loop_compute(loop_state *state, const loop_context *context,
     return status == KVT_OK ? loop_kv_map(site, context, kv_out) : status;
 }
 
-static bool loop_is_exact(kvt_variant variant)
-{
-    return variant.codec == KVT_CODEC_RAW || variant.codec == KVT_CODEC_LOSSLESS;
-}
-
 /* The whole answer from what came back, generated once for equal bytes while the run clock stands
  * still. */
 static kvt_status loop_answer_from(loop_state *state, const loop_context *context,
@@ -144,7 +197,7 @@ static kvt_status loop_answer_from(loop_state *state, const loop_context *contex
     const uint64_t checksum = checksum_of(kv, context->kv_bytes);
     kvt_status status = KVT_OK;
     loop_answer *answer = loop_answer_find(site, context, question, checksum);
-    if (sample->hit && loop_is_exact(sample->variant)) {
+    if (sample->hit && loop_variant_is_exact(sample->variant)) {
         state->result->exact_checked++;
         state->result->exact_wrong += checksum != context->kv_checksum;
     }
@@ -186,13 +239,14 @@ static kvt_status loop_put(loop_state *state, const loop_context *context, const
 
 /* The first token, on the KV that is there, and what the run's clock says of it. */
 static kvt_status loop_ask(loop_state *state, const loop_context *context,
-                           const loop_question *question, const uint8_t *kv, uint32_t *first_out)
+                           const loop_question *question, const uint8_t *kv, uint32_t kept,
+                           uint32_t *first_out)
 {
     loop_generator *generator = &state->site->generator;
     const quality_entry *entry = context->entry;
     const uint64_t begin_ns = base_clock_ns();
     const double begin_s = base_cpu_seconds();
-    loop_generator_load(generator, kv, entry->context_tokens, entry->context_tokens);
+    loop_generator_load(generator, kv, entry->context_tokens, kept);
     kvt_status status =
         loop_generator_ask(generator, entry->tokens + question->first, question->count, first_out);
     loop_count_computing(state, begin_ns, begin_s);
@@ -213,7 +267,8 @@ static kvt_status loop_serve(loop_state *state, const loop_request *request, loo
     if (status == KVT_MISS) status = loop_compute(state, context, &kv);
     const uint64_t computed_ns = loop_now(state);
     const uint8_t *used = sample->hit ? state->got : kv;
-    if (status == KVT_OK) status = loop_ask(state, context, question, used, &first);
+    const uint32_t kept = sample->hit ? sample->tokens_kept : context->entry->context_tokens;
+    if (status == KVT_OK) status = loop_ask(state, context, question, used, kept, &first);
     const uint64_t first_ns = loop_now(state);
     if (status == KVT_OK && !sample->hit && !sample->declined)
         status = loop_put(state, context, kv);
@@ -225,7 +280,7 @@ static kvt_status loop_serve(loop_state *state, const loop_request *request, loo
     sample->put_s = 1e-9 * (double)(put_ns - first_ns);
     if (status == KVT_OK) status = loop_answer_from(state, context, question, used, first, sample);
     if (status == KVT_OK && state->site->options.observe && sample->hit &&
-        !loop_is_exact(sample->variant))
+        !loop_variant_is_exact(sample->variant))
         (void)!kvt_observe_quality(state->store, &context->key, sample->variant,
                                    fmin(fmax(1.0 - sample->rouge_l, 0.0), 1.0),
                                    1.0 / LOOP_QUESTIONS_MAX);
@@ -255,8 +310,8 @@ static kvt_status loop_fill_store(loop_state *state, kvt_store_options *store, c
     store->other_variant = contender->other;
     store->other_share = contender->other_share;
     store->lossless = whole && store->lossless;
-    store->ladder = whole || !loop_is_exact(contender->variant) ||
-                    (contender->other_share > 0 && !loop_is_exact(contender->other));
+    store->ladder = whole || !loop_variant_is_exact(contender->variant) ||
+                    (contender->other_share > 0 && !loop_variant_is_exact(contender->other));
     if (!store->ladder) return KVT_OK;
     store->ladder_layout = loop_layout(state->site, 256);
     store->ladder_layout.tokens = 0;
@@ -365,7 +420,9 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
     for (uint32_t i = 0; i < site->context_count; i++)
         if (site->contexts[i].kv_bytes > most) most = site->contexts[i].kv_bytes;
     state.got = malloc(most);
-    kvt_status status = state.got != NULL ? KVT_OK : KVT_E_MEMORY;
+    state.positions_room = (uint64_t)site->tokens_max * site->generator.config->layers;
+    state.positions = malloc(state.positions_room * sizeof *state.positions);
+    kvt_status status = state.got != NULL && state.positions != NULL ? KVT_OK : KVT_E_MEMORY;
     if (status == KVT_OK) status = loop_samples_open(&state.samples, options->requests->count);
     if (status == KVT_OK) status = live_devices_note(&devices, options->store);
     if (status == KVT_OK)
@@ -393,5 +450,6 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
     }
     loop_samples_close(&state.samples);
     free(state.got);
+    free(state.positions);
     return status;
 }

@@ -15,6 +15,7 @@ typedef struct loop_sample {
     bool same;        /* the answer is the exact one */
     kvt_tier tier;
     kvt_variant variant;
+    uint32_t tokens_kept;
     double wait_s, load_s, prefill_s, question_s, put_s;
     double get_s, decode_s, predicted_s; /* predicted 0: not known */
     double rouge_l, f1;

@@ -126,6 +126,7 @@ kvt_layout loop_layout(const loop_site *site, uint32_t tokens)
                         .head_dim = (uint16_t)config->head_dim,
                         .dtype = KVT_DTYPE_FP16,
                         .order = KVT_ORDER_LAYER_SIDE,
+                        .tokens_may_drop = 1,
                         .tokens = tokens};
 }
 

@@ -49,6 +49,7 @@ static void names_say_policy_and_forms(void **state)
                 {"gdsf+lossless", "gdsf", "lossless", LOOP_FORMS_ONE},
                 {"lru+kivi-4", "lru", "kivi:k4v4,g64", LOOP_FORMS_ONE},
                 {"lru+planes:k4v4/g64", "lru", "planes:k4v4,g64", LOOP_FORMS_ONE},
+                {"lru+drop:stream/50", "lru", "drop:stream,50", LOOP_FORMS_ONE},
                 {"lru+mix", "lru", "raw", LOOP_FORMS_MIX},
                 {"utility", "utility", "raw", LOOP_FORMS_LADDER},
                 {"adaptcache", "adaptcache", "raw", LOOP_FORMS_LADDER}};

@@ -52,10 +52,10 @@ RUN_MEMBERS = {
     "ttft_s_mean", "ttft_s_p50", "ttft_s_p90", "ttft_s_p99", "wait_s_mean", "load_s_mean",
     "prefill_s_mean", "question_s_mean", "put_s_mean", "rho", "rouge_l", "rouge_l_p10", "f1",
     "loss_predicted", "load_predictions", "load_error_p50", "load_error_p90", "exact_checked",
-    "exact_wrong", "tokens_wrong", "puts", "puts_refused", "puts_busy", "puts_failed",
-    "load_failures", "promotions", "demotions", "evictions", "bytes_read", "bytes_written",
-    "capacity_bytes", "used_bytes", "emulated", "answers_fingerprint", "span_s", "paused_s",
-    "leapt_s", "wall_s", "forms"}
+    "exact_wrong", "tokens_wrong", "positions_checked", "positions_wrong", "puts", "puts_refused",
+    "puts_busy", "puts_failed", "load_failures", "promotions", "demotions", "evictions",
+    "bytes_read", "bytes_written", "capacity_bytes", "used_bytes", "emulated",
+    "answers_fingerprint", "span_s", "paused_s", "leapt_s", "wall_s", "forms"}
 FORM_MEMBERS = {
     "form", "hits", "stored", "staged", "same_answers", "contexts", "stored_share", "rouge_l", "f1",
     "loss", "loss_low", "loss_high", "loss_predicted", "loss_upper", "loss_within", "load_s_p50",
@@ -72,7 +72,7 @@ class LoopTest(CommandCase):
                          MODEL, "--text", "recall=" + TEXT, "--database", "p.db")
         self.run_command("profile", "quality", "--loss", "rouge_l", "--contexts", "3", "--model",
                          MODEL, "--text", "recall=" + TEXT, "--database", "p.db", "--variants",
-                         "kivi:k4v4;kivi:k2v2")
+                         "kivi:k4v4;kivi:k2v2;drop:stream,50")
 
     def expect_sound(self, run):
         """Counts of one run add up."""
@@ -80,6 +80,7 @@ class LoopTest(CommandCase):
         self.assertEqual(run["requests"], 40)
         self.assertEqual(run["exact_wrong"], 0)
         self.assertEqual(run["tokens_wrong"], 0)
+        self.assertEqual(run["positions_wrong"], 0)
         self.assertEqual(run["puts_failed"], 0)
         self.assertEqual(run["load_failures"], 0)
         hits = run["hits"]
@@ -130,6 +131,19 @@ class LoopTest(CommandCase):
         self.assertFalse(os.path.exists(self.path("s.bin")))
         self.assertTrue(os.path.exists(self.path("loop.html")))
         self.assertEqual(glob.glob("/tmp/kvterrace-loop-%d-*" % os.getpid()), [])
+
+    def test_forms_that_drop_tokens(self):
+        """The kept rows of a drop without a codec are exact; it costs this model answers."""
+        self.calibrate()
+        document = self.run_json(*LOOP, *SHORT, "--policy", "lru+drop:stream/50")
+        run = document["results"][0]
+        self.expect_sound(run)
+        forms = {form["form"]: form for form in run["forms"]}
+        dropped = forms["drop:stream,50"]
+        self.assertGreater(dropped["hits"]["total"], 0)
+        self.assertEqual(run["positions_checked"], dropped["hits"]["total"])
+        self.assertLess(dropped["rouge_l"], 1)
+        self.assertLess(dropped["stored_share"], 0.6)
 
     def test_equal_seeds_make_equal_runs(self):
         first = self.run_json(*LOOP[:7], *LOOP[9:], *SHORT, "--policy", "lru,none", "--cache", "c")
