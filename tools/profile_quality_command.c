@@ -282,7 +282,7 @@ static const command_option quality_rows[] = {
     MEASURE_COUNT(minutes, "minutes", 100000, "Stop after so many; the same command goes on"),
     FLAG_OPTION(measure_arguments, finish, "finish", 0,
                 "Measure nothing more: what is there counts as all"),
-    FLAG_OPTION(measure_arguments, ladder, "ladder", 0,
+    FLAG_OPTION(measure_arguments, ladder, "store-ladders", 0,
                 "Store ladders of these variants: of each class, and one for others ('pooled')"),
     DATABASE_OPTION,
     QUICK_OPTION(measure_arguments, quick,
