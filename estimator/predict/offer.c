@@ -10,6 +10,7 @@
 #include "estimator/predict/predict.h"
 
 #include "codecs/codecs.h"
+#include "codecs/record_groups.h"
 
 #include <kvterrace/codec.h>
 #include <kvterrace/prefill.h>
@@ -119,6 +120,17 @@ static bool offer_is_raw(kvt_variant variant)
     return variant.codec == KVT_CODEC_RAW && codecs_drop_method(variant) == 0;
 }
 
+/* A size that a record of the entry has shown counts alone. */
+static void offer_take_known(const kvt_offer *offer, const kvt_codec_curve *curve,
+                             cost_variant *out)
+{
+    for (uint32_t i = 0; i < offer->known_count; i++) {
+        const kvt_known_size *known = &offer->known[i];
+        if (memcmp(&known->variant, &curve->variant, sizeof known->variant) != 0) continue;
+        out->planned_bytes = out->expected_bytes = known->bytes;
+    }
+}
+
 /* A raw record's size is known exactly; of another variant the share that was learned of such
  * entries counts, or the measured one, both without the chain's sinks, which are stored raw. */
 static void offer_fill_bytes(const kvt_offer *offer, const offer_size *size,
@@ -133,11 +145,47 @@ static void offer_fill_bytes(const kvt_offer *offer, const offer_size *size,
     out->expected_bytes = raw ? size->raw_bytes : offer_record_bytes(size, payload);
     out->planned_bytes =
         raw ? size->raw_bytes : offer_record_bytes(size, payload * OFFER_SIZE_MARGIN);
-    for (uint32_t i = 0; i < offer->known_count; i++) {
-        const kvt_known_size *known = &offer->known[i];
-        if (memcmp(&known->variant, &curve->variant, sizeof known->variant) != 0) continue;
-        out->planned_bytes = out->expected_bytes = known->bytes;
+    offer_take_known(offer, curve, out);
+}
+
+/* Adds a group's record and times to every variant: an option stores each group in its variant or,
+ * where a lossy one is not for the group, in an exact one. */
+static void offer_add_group(const kvt_cost_model *model, const kvt_offer *offer, uint32_t group,
+                            uint32_t count, cost_variant *variants)
+{
+    const kvt_offer_groups *groups = offer->groups;
+    const bool lossy = (groups->lossy >> group & 1) != 0;
+    const kvt_offer one = {.layout = groups->layouts[group],
+                           .first_position = offer->first_position};
+    offer_size size;
+    kvt_status status = offer_measure(&one.layout, &size);
+    assert(status == KVT_OK);
+    (void)status;
+    const double bytes = (double)size.source_bytes / (double)model->parallel_codecs;
+    for (uint32_t i = 0; i < count; i++) {
+        const bool other = model->variants[i].loss > 0.0 && !lossy;
+        const kvt_codec_curve *curve = &model->variants[other ? groups->exact : i];
+        cost_variant cost;
+        offer_fill_bytes(&one, &size, curve, i, &cost);
+        variants[i].planned_bytes += cost.planned_bytes;
+        variants[i].expected_bytes += cost.expected_bytes;
+        variants[i].decode_seconds += bytes / curve->decode_bytes_per_s;
+        variants[i].encode_seconds += bytes / curve->encode_bytes_per_s;
     }
+}
+
+/* Sizes and times of the groups add up. The losses are the curves', because the groups that a lossy
+ * variant is for are all the layers that it was measured with. */
+static void offer_fill_groups(const kvt_cost_model *model, const kvt_offer *offer, uint32_t count,
+                              cost_variant *variants)
+{
+    for (uint32_t i = 0; i < count; i++)
+        variants[i] = (cost_variant){.planned_bytes = RECORD_GROUPS_HEAD_BYTES,
+                                     .expected_bytes = RECORD_GROUPS_HEAD_BYTES};
+    for (uint32_t i = 0; i < offer->groups->count; i++)
+        offer_add_group(model, offer, i, count, variants);
+    for (uint32_t i = 0; i < count; i++)
+        offer_take_known(offer, &model->variants[i], &variants[i]);
 }
 
 static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *offer,
@@ -145,6 +193,10 @@ static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *off
 {
     assert(count <= KVT_VARIANTS_MAX);
     double per_thread = (double)size->source_bytes / (double)model->parallel_codecs;
+    if (offer->groups != NULL) {
+        offer_fill_groups(model, offer, count, variants);
+        return;
+    }
     for (uint32_t i = 0; i < count; i++) {
         const kvt_codec_curve *curve = &model->variants[i];
         offer_fill_bytes(offer, size, curve, i, &variants[i]);
@@ -227,7 +279,7 @@ double kvt_offer_recompute_seconds(const kvt_prefill *prefill, kvt_hole_mode hol
 static double offer_none_seconds(const kvt_cost_model *model, kvt_hole_mode holes,
                                  const kvt_offer *offer)
 {
-    bool opaque = offer->layout.dtype == KVT_DTYPE_OPAQUE;
+    bool opaque = offer->layout.dtype == KVT_DTYPE_OPAQUE && offer->groups == NULL;
     if (opaque || offer->recompute_seconds != 0.0) return offer->recompute_seconds;
     return kvt_offer_recompute_seconds(&model->prefill, holes, offer->first_position,
                                        offer->layout.tokens, offer->request_tokens);

@@ -38,12 +38,21 @@ typedef struct kvt_known_size {
 } kvt_known_size;
 
 /* What is known of an entry when it is offered to the engine; zero is what is not known. */
+/* The groups of layers of an entry: one option list is common to them. */
+typedef struct kvt_offer_groups {
+    const kvt_layout *layouts;
+    uint32_t count;
+    uint32_t exact; /* the model's variant that groups take which are not lossy */
+    uint64_t lossy; /* groups that lossy variants are for, a bit each */
+} kvt_offer_groups;
+
 typedef struct kvt_offer {
-    uint64_t handle;         /* names it in the engine; not 0 */
-    uint64_t parent;         /* the entry with the tokens before it; 0 = none */
-    kvt_layout layout;       /* tells its tokens, its bytes and its record's header */
-    uint32_t first_position; /* of its first token */
-    uint32_t request_tokens; /* of the requests that use it; 0 = up to this entry's end */
+    uint64_t handle;                /* names it in the engine; not 0 */
+    uint64_t parent;                /* the entry with the tokens before it; 0 = none */
+    kvt_layout layout;              /* tells its tokens, its bytes and its record's header */
+    const kvt_offer_groups *groups; /* of an entry of groups, whose layout is theirs; else NULL */
+    uint32_t first_position;        /* of its first token */
+    uint32_t request_tokens;        /* of the requests that use it; 0 = up to this entry's end */
     uint32_t class_id;
     uint32_t tenant;
     uint32_t variants;           /* only the model's first so many; 0 = all */
