@@ -26,6 +26,7 @@
 #include "codecs/view_rows.h"
 #include "store/access_get.h"
 #include "store/fork_guard.h"
+#include "store/groups.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
 
@@ -36,6 +37,15 @@
 #include <time.h>
 
 /* ---- get ---- */
+
+/* Whether entries of a kind are what the target's views were checked for. */
+static bool access_has_layout(const entry_kind *kind, const access_target *target)
+{
+    return memcmp(&kind->layout, &target->layout, sizeof kind->layout) == 0 &&
+           kind->group_count == target->group_count &&
+           (kind->group_count == 0 ||
+            memcmp(kind->groups, target->groups, kind->group_count * sizeof *kind->groups) == 0);
+}
 
 kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
                        access_view *view)
@@ -49,9 +59,7 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
     assert(store_is_locked(store));
     *view = (access_view){.entry = entry};
     if (!lifetime_shows(store, entry)) return KVT_MISS;
-    if (target->view != NULL &&
-        memcmp(&entry->kind->layout, &target->layout, sizeof entry->kind->layout) != 0)
-        return KVT_E_MISMATCH;
+    if (target->view != NULL && !access_has_layout(entry->kind, target)) return KVT_E_MISMATCH;
     if (entry->kind->source_bytes != target->bytes) return KVT_E_ARGUMENT;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
     const store_place *place = entry->place;
@@ -446,6 +454,10 @@ static kvt_status access_decode(const kvt_store *store, access_get *get,
     void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
     if (kvt_variant_drops_tokens(get->variant))
         return token_drop_decode(store, get, target, scratch, staging->bytes - before);
+    if (target->view != NULL && target->group_count != 0)
+        return record_groups_decode_views(
+            get->record, get->record_bytes, &get->expected, store->workers, target->groups,
+            target->view, target->group_count, 0, 0, scratch, staging->bytes - before);
     if (target->view != NULL)
         return (get->of_many ? kvt_record_decode_of_many : kvt_record_decode_view)(
             get->record, get->record_bytes, &get->expected, store->workers, &target->layout,
@@ -464,7 +476,10 @@ static void access_copy_staged(kvt_store *store, access_get *get, const access_t
     assert(get->place == NULL && target->bytes <= get->staged->buffer.bytes);
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
-    if (target->view != NULL)
+    if (target->view != NULL && target->group_count != 0)
+        groups_scatter(target->groups, target->view, target->group_count,
+                       get->staged->buffer.memory);
+    else if (target->view != NULL)
         view_scatter_entry(target->view, &target->layout, target->first_layer, target->layer_count,
                            get->staged->buffer.memory);
     else
@@ -660,20 +675,26 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     return status == KVT_OK ? access_answer(store, key, &target, deadline_ns, info) : status;
 }
 
-bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target)
+bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target,
+                        kvt_layout *groups)
 {
     assert(store_is_locked(store));
     if (!lifetime_shows(store, entry)) return false;
     target->layout = entry->kind->layout;
     target->bytes = entry->kind->source_bytes;
+    target->group_count = entry->kind->group_count;
+    target->groups = groups;
+    if (groups != NULL && target->group_count != 0)
+        memcpy(groups, entry->kind->groups, target->group_count * sizeof *groups);
     return true;
 }
 
 /* The same, without the lock. */
-static bool access_find_layout(kvt_store *store, const kvt_key *key, access_target *target)
+static bool access_find_layout(kvt_store *store, const kvt_key *key, access_target *target,
+                               kvt_layout *groups)
 {
     pthread_mutex_lock(&store->lock);
-    bool found = access_take_layout(store, entry_find_key(&store->table, key), target);
+    bool found = access_take_layout(store, entry_find_key(&store->table, key), target, groups);
     pthread_mutex_unlock(&store->lock);
     return found;
 }
@@ -690,8 +711,32 @@ kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *vi
         access_target target = {.view = view};
         status = token_drop_ask(info, &target);
         if (status != KVT_OK) return status;
-        if (access_find_layout(store, key, &target)) {
+        if (access_find_layout(store, key, &target, NULL)) {
+            if (target.group_count != 0) return KVT_E_ARGUMENT;
             status = kvt_view_check(view, &target.layout, NULL, 0);
+            if (status != KVT_OK) return status;
+        }
+        status = access_answer(store, key, &target, deadline_ns, info);
+    }
+    return status;
+}
+
+kvt_status kvt_get_views(kvt_store *store, const kvt_key *key, const kvt_view *const *views,
+                         uint32_t count, uint64_t deadline_ns, kvt_get_info *info)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (key == NULL || views == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
+    if (count == 0 || count > KVT_GROUPS_MAX) return KVT_E_ARGUMENT;
+    kvt_status status = KVT_E_MISMATCH;
+    kvt_layout groups[KVT_GROUPS_MAX];
+    kvt_view copies[KVT_GROUPS_MAX];
+    /* As in kvt_get_view: the entry may have become another one meanwhile. */
+    while (status == KVT_E_MISMATCH) {
+        access_target target = {.view = copies};
+        if (access_find_layout(store, key, &target, groups)) {
+            const bool grouped = target.group_count != 0;
+            if (count != (grouped ? target.group_count : 1)) return KVT_E_ARGUMENT;
+            status = groups_take_views(grouped ? groups : &target.layout, views, count, copies);
             if (status != KVT_OK) return status;
         }
         status = access_answer(store, key, &target, deadline_ns, info);

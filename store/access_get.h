@@ -17,16 +17,19 @@
 
 typedef struct access_get access_get;
 
-/* Where a get's values go: a packed buffer, or a view that was checked for `layout`. */
+/* Where a get's values go: a packed buffer, or a view that was checked for `layout`, or one view
+ * for each group. */
 typedef struct access_target {
     void *data;
-    uint64_t bytes; /* of the packed entry */
-    const kvt_view *view;
+    uint64_t bytes;       /* of the packed entry */
+    const kvt_view *view; /* of groups: the first of an array */
     kvt_layout layout;
-    uint32_t first_layer; /* of a view */
-    uint32_t layer_count; /* 0: all from the first one on */
-    bool takes_dropped;   /* records that have dropped tokens, too */
-    uint32_t *positions;  /* of the tokens that such a record holds; NULL: not wanted */
+    const kvt_layout *groups; /* group_count of them, or NULL: the layouts are not known */
+    uint32_t group_count;     /* of the entry; 0: it has none */
+    uint32_t first_layer;     /* of a view */
+    uint32_t layer_count;     /* 0: all from the first one on */
+    bool takes_dropped;       /* records that have dropped tokens, too */
+    uint32_t *positions;      /* of the tokens that such a record holds; NULL: not wanted */
     uint64_t positions_capacity;
     const kvt_rope *rope; /* turns such keys on to contiguous positions; or NULL */
 } access_target;
@@ -114,9 +117,11 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
 kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get,
                         uint64_t *clock_ns);
 
-/* Takes the layout and size of an entry that was found, or NULL, into a target; false when it is
- * not readable. Lock held. */
-bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target);
+/* Takes the layout, size and group count of an entry that was found, or NULL, into a target; false
+ * when it is not readable. groups: room for KVT_GROUPS_MAX layouts, which the target's groups are
+ * then; may be NULL. Lock held. */
+bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target,
+                        kvt_layout *groups);
 
 /* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
  * *clock_ns: store_now_ns, or 0 when it has not been read; afterwards the end of the decision, from

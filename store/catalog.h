@@ -23,6 +23,8 @@ typedef struct catalog_row {
     kvt_key parent;
     bool has_parent;
     kvt_layout layout;
+    const void *groups; /* group_count layouts, at any address; NULL with a count of 0 */
+    uint32_t group_count;
     uint32_t first_position;
     double recompute_seconds;
     kvt_variant variant;
@@ -146,8 +148,9 @@ KVT_NODISCARD kvt_status catalog_ticket_new(const kvt_key *key, uint64_t serial,
                                             catalog_ticket **ticket_out);
 void catalog_ticket_free(catalog_ticket *ticket);
 
-/* A new row, copied with its packed location, ready to be queued without needing memory then. Freed
- * by catalog_insertion_free, or taken over by catalog_insert. KVT_OK; KVT_E_MEMORY. */
+/* A new row, copied with its packed location and its groups, ready to be queued without needing
+ * memory then. Freed by catalog_insertion_free, or taken over by catalog_insert. KVT_OK;
+ * KVT_E_MEMORY. */
 typedef struct catalog_node catalog_insertion;
 KVT_NODISCARD kvt_status catalog_insertion_new(const catalog_row *row,
                                                catalog_insertion **insertion_out);

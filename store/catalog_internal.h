@@ -20,12 +20,13 @@
 /* Versions up to the present one are read, and migrated when a catalog is opened for writing. */
 #define CATALOG_VERSION_FIRST 1
 #define CATALOG_VERSION_SUMS  2 /* with a secret, and checksums of identity and rows */
-#define CATALOG_VERSION       3 /* with lifetimes, tenants, classes and request lengths */
+#define CATALOG_VERSION_TERMS 3 /* with lifetimes, tenants, classes and request lengths */
+#define CATALOG_VERSION       4 /* with the layouts of groups */
 #define CATALOG_EPOCH_MAX     (INT32_MAX - 1)
 
 #define CATALOG_ROW_VALUES                                                                         \
     "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?"  \
-    "24)"
+    "24,?25)"
 
 /* The facts of a change that is no deletion. */
 typedef union catalog_facts {

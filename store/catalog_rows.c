@@ -7,7 +7,7 @@
  *
  * Thread rule: the opener's thread, but catalog_bind_row, which is the writer's as well.
  */
-#include "codecs/record.h"
+#include "codecs/record_groups.h"
 #include "store/catalog_internal.h"
 
 #include <assert.h>
@@ -27,7 +27,8 @@ kvt_status catalog_make_entries(store_catalog *catalog, const char *table)
              " codec INTEGER NOT NULL, mode INTEGER NOT NULL, rate INTEGER NOT NULL,"
              " record_bytes INTEGER NOT NULL, location BLOB NOT NULL, serial INTEGER NOT NULL,"
              " expires_ns INTEGER NOT NULL, tenant INTEGER NOT NULL, class_id INTEGER NOT NULL,"
-             " request_tokens INTEGER NOT NULL, checksum INTEGER NOT NULL) STRICT, WITHOUT ROWID;",
+             " request_tokens INTEGER NOT NULL, layouts BLOB, checksum INTEGER NOT NULL)"
+             " STRICT, WITHOUT ROWID;",
              table);
     return catalog_exec(catalog, sql);
 }
@@ -42,11 +43,17 @@ static uint32_t catalog_order_of(const kvt_layout *layout)
     return layout->order | (layout->sides == 1 ? CATALOG_ONE_SIDE : 0);
 }
 
+/* Bytes of the column layouts: those of a row's groups. */
+static size_t catalog_group_bytes(const catalog_row *row)
+{
+    return row->group_count * sizeof row->layout;
+}
+
 /* XXH3 over the columns as numbers of one width, seeded with that of the location. A version that
  * lacks the last columns sums the others. */
 static uint64_t catalog_sum_row(const catalog_row *row, int version)
 {
-    uint64_t words[29] = {0}, *next = words + 8, seconds;
+    uint64_t words[31] = {0}, *next = words + 8, seconds;
     const kvt_layout *layout = &row->layout;
     memcpy(words, &row->key, sizeof row->key);
     if (row->has_parent) memcpy(words + 4, &row->parent, sizeof row->parent);
@@ -68,11 +75,15 @@ static uint64_t catalog_sum_row(const catalog_row *row, int version)
     *next++ = row->variant.mode;
     *next++ = row->variant.rate;
     *next++ = row->record_bytes;
-    if (version >= CATALOG_VERSION) {
+    if (version >= CATALOG_VERSION_TERMS) {
         *next++ = row->expires_ns;
         *next++ = row->tenant;
         *next++ = row->class_id;
         *next++ = row->request_tokens;
+    }
+    if (version >= CATALOG_VERSION) {
+        *next++ = row->group_count;
+        *next++ = row->group_count != 0 ? XXH3_64bits(row->groups, catalog_group_bytes(row)) : 0;
     }
     assert(next <= words + sizeof words / sizeof words[0]);
     return XXH3_64bits_withSeed(words, (size_t)(next - words) * sizeof words[0],
@@ -109,7 +120,11 @@ void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
     sqlite3_bind_int64(statement, 21, row->tenant);
     sqlite3_bind_int64(statement, 22, row->class_id);
     sqlite3_bind_int64(statement, 23, row->request_tokens);
-    sqlite3_bind_int64(statement, 24, (int64_t)catalog_sum_row(row, CATALOG_VERSION));
+    if (row->group_count != 0)
+        sqlite3_bind_blob64(statement, 24, row->groups, catalog_group_bytes(row), SQLITE_STATIC);
+    else
+        sqlite3_bind_null(statement, 24);
+    sqlite3_bind_int64(statement, 25, (int64_t)catalog_sum_row(row, CATALOG_VERSION));
 }
 
 /* ---- reading ---- */
@@ -123,6 +138,20 @@ static uint64_t catalog_column(sqlite3_stmt *statement, int column, uint64_t lim
         return 0;
     }
     return (uint64_t)value;
+}
+
+/* Reads the groups of a row, whose layout has been read. False: they are none of its layout. */
+static bool catalog_read_groups(sqlite3_stmt *statement, int column, catalog_row *row)
+{
+    kvt_layout groups[KVT_GROUPS_MAX], layout;
+    const size_t bytes = (size_t)sqlite3_column_bytes(statement, column);
+    if (sqlite3_column_type(statement, column) == SQLITE_NULL) return true;
+    if (bytes == 0 || bytes > sizeof groups || bytes % sizeof groups[0] != 0) return false;
+    row->groups = sqlite3_column_blob(statement, column);
+    row->group_count = (uint32_t)(bytes / sizeof groups[0]);
+    memcpy(groups, row->groups, bytes);
+    return record_groups_layout(groups, row->group_count, &layout) == KVT_OK &&
+           memcmp(&layout, &row->layout, sizeof layout) == 0;
 }
 
 /* Fills a row from the statement; an unsound one gets location NULL but keeps its key. */
@@ -172,6 +201,7 @@ static void catalog_read_row(const store_catalog *catalog, sqlite3_stmt *stateme
         row->record_bytes % KVT_RECORD_ALIGN != 0 || row->record_bytes == 0) {
         sound = false;
     }
+    if (!catalog_read_groups(statement, 23, row)) sound = false;
     if (sound) {
         /* SQLite keeps the blob until the next step; visitors copy what they keep. */
         union {
@@ -181,17 +211,20 @@ static void catalog_read_row(const store_catalog *catalog, sqlite3_stmt *stateme
         row->location = blob.plain;
         row->location_bytes = (size_t)sqlite3_column_bytes(statement, 17);
     }
-    uint64_t sum = (uint64_t)sqlite3_column_int64(statement, 23);
+    uint64_t sum = (uint64_t)sqlite3_column_int64(statement, 24);
     bool summed = catalog->version >= CATALOG_VERSION_SUMS;
     if (sound && summed && catalog_sum_row(row, catalog->version) != sum) row->location = NULL;
 }
 
-/* The columns that a version may lack: never, and tenant, class and length of nobody. */
+/* The columns that a version may lack: never, and tenant, class and length of nobody; no groups. */
 static const char *catalog_late_columns(const store_catalog *catalog)
 {
     if (catalog->version >= CATALOG_VERSION)
-        return "expires_ns, tenant, class_id, request_tokens, checksum";
-    return catalog->version >= CATALOG_VERSION_SUMS ? "0, 0, 0, 0, checksum" : "0, 0, 0, 0, 0";
+        return "expires_ns, tenant, class_id, request_tokens, layouts, checksum";
+    if (catalog->version >= CATALOG_VERSION_TERMS)
+        return "expires_ns, tenant, class_id, request_tokens, NULL, checksum";
+    return catalog->version >= CATALOG_VERSION_SUMS ? "0, 0, 0, 0, NULL, checksum"
+                                                    : "0, 0, 0, 0, NULL, 0";
 }
 
 /* All rows; visit returns false to end. */

@@ -83,12 +83,19 @@ kvt_status catalog_insertion_new(const catalog_row *row, catalog_insertion **ins
     if (node == NULL) return KVT_E_MEMORY;
     node->insertion = true;
     node->facts->row = *row;
-    node->facts->row.location = malloc(row->location_bytes);
-    if (node->facts->row.location == NULL) {
+    /* The groups lie behind the location, in one piece with it. */
+    const size_t group_bytes = row->group_count * sizeof row->layout;
+    uint8_t *copies = malloc(row->location_bytes + group_bytes);
+    if (copies == NULL) {
         free(node);
         return KVT_E_MEMORY;
     }
-    memcpy(node->facts->row.location, row->location, row->location_bytes);
+    memcpy(copies, row->location, row->location_bytes);
+    node->facts->row.location = copies;
+    if (group_bytes != 0) {
+        memcpy(copies + row->location_bytes, row->groups, group_bytes);
+        node->facts->row.groups = copies + row->location_bytes;
+    }
     *insertion_out = node;
     return KVT_OK;
 }

@@ -11,8 +11,9 @@
 
 #include <assert.h>
 #include <kvterrace/names.h>
+#include <string.h>
 
-#define DESCRIBE_LEAST STRUCT_SIZE_THROUGH(kvt_description, reserved)
+#define DESCRIBE_LEAST STRUCT_SIZE_THROUGH(kvt_description, groups)
 
 /* Fills in where an entry lies. The bytes of a put that was handed over lie in memory, as they were
  * put. */
@@ -33,7 +34,11 @@ static void describe_place(const store_entry *entry, kvt_description *out)
 /* Fills in what is known of a readable entry. Lock held. */
 static void describe_entry(const kvt_store *store, const store_entry *entry, kvt_description *out)
 {
-    out->layout = entry->kind->layout;
+    const entry_kind *kind = entry->kind;
+    out->layout = kind->layout;
+    out->group_count = kind->group_count;
+    if (kind->group_count != 0 && kind->group_count <= out->groups_capacity)
+        memcpy(out->groups, kind->groups, kind->group_count * sizeof *kind->groups);
     out->bytes = entry->kind->source_bytes;
     out->has_parent = entry->has_parent;
     out->parent = entry->parent;
@@ -51,6 +56,11 @@ static void describe_entry(const kvt_store *store, const store_entry *entry, kvt
 static void describe_tokens(kvt_description *out)
 {
     uint32_t sets;
+    /* No group drops tokens, and the variant is not one of the layout that stands for them. */
+    if (out->group_count != 0) {
+        out->tokens_kept = out->layout.tokens;
+        return;
+    }
     kvt_status status = codecs_kept_tokens(&out->layout, out->first_position, out->variant,
                                            &out->tokens_kept, &sets);
     assert(status == KVT_OK && "it is stored");
@@ -62,7 +72,10 @@ kvt_status kvt_describe(kvt_store *store, const kvt_key *key, kvt_description *o
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || out == NULL) return KVT_E_ARGUMENT;
     if (!struct_size_is_sound(out, DESCRIBE_LEAST)) return KVT_E_ARGUMENT;
-    kvt_description whole = {.struct_size = sizeof whole};
+    if (out->groups == NULL && out->groups_capacity != 0) return KVT_E_ARGUMENT;
+    kvt_description whole = {.struct_size = sizeof whole,
+                             .groups_capacity = out->groups_capacity,
+                             .groups = out->groups};
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
     bool there = lifetime_shows(store, entry);

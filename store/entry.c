@@ -108,10 +108,28 @@ void entry_place_free(entry_memory *memory, store_place *place)
     base_slab_give(&memory->places, place);
 }
 
-/* The head of a layout's chain. */
-static entry_kind **entry_kind_chain(entry_kind **kinds, size_t buckets, const kvt_layout *layout)
+/* The shape of a kind. */
+static entry_shape entry_kind_shape(const entry_kind *kind)
 {
-    return &kinds[XXH3_64bits(layout, sizeof *layout) & (buckets - 1)];
+    return (entry_shape){&kind->layout, kind->groups, kind->group_count};
+}
+
+/* The head of a shape's chain. */
+static entry_kind **entry_kind_chain(entry_kind **kinds, size_t buckets, const entry_shape *shape)
+{
+    uint64_t hash = XXH3_64bits(shape->layout, sizeof *shape->layout);
+    if (shape->group_count != 0)
+        hash =
+            XXH3_64bits_withSeed(shape->groups, shape->group_count * sizeof *shape->groups, hash);
+    return &kinds[hash & (buckets - 1)];
+}
+
+static bool entry_kind_is(const entry_kind *kind, const entry_shape *shape)
+{
+    return memcmp(&kind->layout, shape->layout, sizeof *shape->layout) == 0 &&
+           kind->group_count == shape->group_count &&
+           (shape->group_count == 0 ||
+            memcmp(kind->groups, shape->groups, shape->group_count * sizeof *shape->groups) == 0);
 }
 
 /* Doubles the buckets of the kinds. Failing to is harmless: chains grow. */
@@ -123,7 +141,8 @@ static void entry_grow_kinds(entry_memory *memory)
     for (size_t i = 0; i < memory->kind_buckets; i++) {
         for (entry_kind *kind = memory->kinds[i], *next; kind != NULL; kind = next) {
             next = kind->next;
-            entry_kind **head = entry_kind_chain(kinds, count, &kind->layout);
+            const entry_shape shape = entry_kind_shape(kind);
+            entry_kind **head = entry_kind_chain(kinds, count, &shape);
             kind->next = *head;
             *head = kind;
         }
@@ -133,19 +152,22 @@ static void entry_grow_kinds(entry_memory *memory)
     memory->kind_buckets = count;
 }
 
-/* The kind of a layout, with one user more; NULL without memory. */
-static const entry_kind *entry_kind_join(entry_memory *memory, const kvt_layout *layout)
+/* The kind of a shape, with one user more; NULL without memory. */
+static const entry_kind *entry_kind_join(entry_memory *memory, const entry_shape *shape)
 {
-    entry_kind *kind = *entry_kind_chain(memory->kinds, memory->kind_buckets, layout);
-    while (kind != NULL && memcmp(&kind->layout, layout, sizeof *layout) != 0)
+    entry_kind *kind = *entry_kind_chain(memory->kinds, memory->kind_buckets, shape);
+    while (kind != NULL && !entry_kind_is(kind, shape))
         kind = kind->next;
     if (kind == NULL) {
-        kind = malloc(sizeof *kind);
+        const size_t group_bytes = shape->group_count * sizeof kind->groups[0];
+        kind = malloc(sizeof *kind + group_bytes);
         if (kind == NULL) return NULL;
         if (memory->kind_count >= memory->kind_buckets) entry_grow_kinds(memory);
-        entry_kind **head = entry_kind_chain(memory->kinds, memory->kind_buckets, layout);
-        *kind = (entry_kind){.next = *head, .layout = *layout};
-        kvt_status status = kvt_layout_bytes(layout, &kind->source_bytes);
+        entry_kind **head = entry_kind_chain(memory->kinds, memory->kind_buckets, shape);
+        *kind = (entry_kind){
+            .next = *head, .layout = *shape->layout, .group_count = shape->group_count};
+        if (group_bytes != 0) memcpy(kind->groups, shape->groups, group_bytes);
+        kvt_status status = kvt_layout_bytes(&kind->layout, &kind->source_bytes);
         assert(status == KVT_OK);
         (void)status;
         *head = kind;
@@ -158,7 +180,8 @@ static const entry_kind *entry_kind_join(entry_memory *memory, const kvt_layout 
 /* Takes one user away from a kind. */
 static void entry_kind_leave(entry_memory *memory, const entry_kind *left)
 {
-    entry_kind **link = entry_kind_chain(memory->kinds, memory->kind_buckets, &left->layout);
+    const entry_shape shape = entry_kind_shape(left);
+    entry_kind **link = entry_kind_chain(memory->kinds, memory->kind_buckets, &shape);
     while (*link != left)
         link = &(*link)->next;
     entry_kind *kind = *link;
@@ -319,7 +342,7 @@ static void entry_grow_buckets(entry_table *table)
     table->bucket_count = count;
 }
 
-kvt_status entry_insert(entry_table *table, const kvt_key *key, const kvt_layout *layout,
+kvt_status entry_insert(entry_table *table, const kvt_key *key, const entry_shape *shape,
                         store_entry **entry_out)
 {
     assert(table->secret != NULL);
@@ -327,7 +350,7 @@ kvt_status entry_insert(entry_table *table, const kvt_key *key, const kvt_layout
     uint64_t handle = entry_handle(table->secret, key);
     if (entry_find_handle(table, handle) != NULL) return KVT_REFUSED;
     if (table->count >= table->bucket_count / 2) entry_grow_buckets(table);
-    const entry_kind *kind = entry_kind_join(table->memory, layout);
+    const entry_kind *kind = entry_kind_join(table->memory, shape);
     if (kind == NULL) return KVT_E_MEMORY;
     store_entry *entry = base_slab_take(&table->memory->entries);
     if (entry == NULL) {

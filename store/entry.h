@@ -70,6 +70,8 @@ typedef struct entry_kind {
     kvt_layout layout;
     uint64_t source_bytes; /* of an entry, uncompressed: the layout's */
     uint32_t users;        /* entries; the last one frees it */
+    uint32_t group_count;  /* 0: the layout says all */
+    kvt_layout groups[];   /* of an entry with groups, whose layout is that of their bytes */
 } entry_kind;
 
 /* The facts that few entries have. All zeros are those of an entry without them. */
@@ -182,10 +184,17 @@ store_entry *entry_find_handle(const entry_table *table, uint64_t handle);
 /* entry_find_key with the key's handle. */
 store_entry *entry_find_hashed(const entry_table *table, uint64_t handle, const kvt_key *key);
 
-/* Adds an entry for a key that is not in the table, in state ARRIVING; the layout is sound. KVT_OK;
- * KVT_REFUSED (another key with the same handle is there: once in 2^64 pairs); KVT_E_MEMORY. */
+/* What entries are made of: a sound layout, and the layouts of groups when it stands for some. */
+typedef struct entry_shape {
+    const kvt_layout *layout;
+    const kvt_layout *groups; /* NULL: none */
+    uint32_t group_count;
+} entry_shape;
+
+/* Adds an entry for a key that is not in the table, in state ARRIVING. KVT_OK; KVT_REFUSED (another
+ * key with the same handle is there: once in 2^64 pairs); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status entry_insert(entry_table *table, const kvt_key *key,
-                                      const kvt_layout *layout, store_entry **entry_out);
+                                      const entry_shape *shape, store_entry **entry_out);
 
 /* The entry's rare facts, to be changed; NULL without memory. */
 entry_rare *entry_rare_make(store_entry *entry);

@@ -155,7 +155,7 @@ kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move, execut
 }
 
 kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
-                             const kvt_view *view, executor_result *result_out)
+                             const kvt_view *views, executor_result *result_out)
 {
     assert(count == 0 || moves != NULL);
     kvt_status status = KVT_OK;
@@ -166,7 +166,7 @@ kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t c
         bool is_put = moves[done].kind == KVT_MOVE_PUT;
         store_op op = {.store = store,
                        .move = &moves[done],
-                       .view = is_put ? view : NULL,
+                       .views = is_put ? views : NULL,
                        .planned = true,
                        .for_put = for_put};
         status = executor_run_op(&op, &result_out->cause);

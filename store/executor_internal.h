@@ -21,6 +21,7 @@
 #ifndef STORE_EXECUTOR_INTERNAL_H
 #define STORE_EXECUTOR_INTERNAL_H
 
+#include "codecs/record_groups.h"
 #include "store/store.h"
 
 typedef enum store_stage {
@@ -42,13 +43,15 @@ typedef struct store_op {
     kvt_store *store;
     const kvt_move *move;
     store_entry *entry;
-    kvt_key key;          /* the entry's, which may leave before the operation ends */
-    uint64_t began_ns;    /* store_now_ns */
-    uint64_t device_ns;   /* of reading and writing */
-    uint64_t code_ns;     /* of encoding and decoding */
-    const kvt_view *view; /* put: where the bytes are */
-    kvt_tier tier;        /* target */
+    kvt_key key;           /* the entry's, which may leave before the operation ends */
+    uint64_t began_ns;     /* store_now_ns */
+    uint64_t device_ns;    /* of reading and writing */
+    uint64_t code_ns;      /* of encoding and decoding */
+    const kvt_view *views; /* put: where the bytes are; one, or one a group */
+    kvt_tier tier;         /* target */
     kvt_record_spec spec;
+    record_groups_spec groups; /* of an entry with groups, beside spec; else its count is 0 */
+    kvt_variant group_variants[KVT_GROUPS_MAX]; /* what groups.variants points to */
     staging_buffer staging;
     void *record; /* in staging: what is to be written */
     uint64_t record_bytes;

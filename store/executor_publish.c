@@ -25,6 +25,8 @@ static kvt_status executor_prepare_row(store_op *op)
                        .parent = entry->parent,
                        .has_parent = entry->has_parent,
                        .layout = entry->kind->layout,
+                       .groups = entry->kind->groups,
+                       .group_count = entry->kind->group_count,
                        .first_position = entry->first_position,
                        .recompute_seconds = (double)entry->recompute_seconds,
                        .variant = op->place->variant,

@@ -8,6 +8,7 @@
 #include "codecs/codecs.h"
 #include "codecs/view_rows.h"
 #include "store/executor_internal.h"
+#include "store/groups.h"
 #include "store/placement_note.h"
 #include "store/token_drop.h"
 
@@ -24,6 +25,17 @@ static uint64_t executor_next_serial(kvt_store *store)
     return serial;
 }
 
+/* Fills the specification of the groups' records from that of the whole. Called again when its
+ * generation has been set. */
+static void executor_fill_groups(store_op *op)
+{
+    const entry_kind *kind = op->entry->kind;
+    memset(&op->groups, 0, sizeof op->groups);
+    if (kind->group_count != 0)
+        op->groups =
+            groups_spec(op->store, &op->spec, kind->groups, kind->group_count, op->group_variants);
+}
+
 /* Fills the specification of the new record from the entry and the move; the generation is set by
  * the stages. */
 static void executor_fill_spec(store_op *op)
@@ -35,6 +47,7 @@ static void executor_fill_spec(store_op *op)
     op->spec.layout = entry->kind->layout;
     op->spec.variant = op->move->to_variant;
     op->spec.first_position = entry->first_position;
+    executor_fill_groups(op);
 }
 
 kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec, uint64_t *bytes_out,
@@ -43,6 +56,22 @@ kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec, u
     kvt_status status = kvt_record_bound(spec, bytes_out, scratch_bytes_out);
     if (status != KVT_OK || store->workers == NULL) return status;
     return kvt_record_scratch_parallel(spec, store->workers->count, scratch_bytes_out);
+}
+
+/* The same of an operation's record, with scratch to make it from the views of a put. */
+static kvt_status executor_bound_op(store_op *op)
+{
+    if (op->groups.count != 0)
+        return groups_bound(op->store, &op->groups, op->views, &op->bound_bytes,
+                            &op->scratch_bytes);
+    return executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
+}
+
+/* Gives the record that is to be encoded a generation of its own. */
+static void executor_set_generation(store_op *op)
+{
+    op->spec.generation = executor_next_serial(op->store);
+    executor_fill_groups(op);
 }
 
 /* change: brings the source record into staging and verifies it, room for recoding included. */
@@ -58,7 +87,8 @@ kvt_status stage_read(store_op *op)
     op->scratch_bytes = source->scratch_bytes;
     kvt_status status = KVT_OK;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
-        status = executor_bound(store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
+        executor_fill_groups(op);
+        status = executor_bound_op(op);
         if (status != KVT_OK) return status;
         uint64_t scratch = op->scratch_bytes;
         if (source->scratch_bytes > scratch) scratch = source->scratch_bytes;
@@ -94,9 +124,16 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
 {
     assert(op->source != NULL && target != NULL);
     const kvt_variant to = op->move->to_variant;
+    const codecs_way way = codecs_made_from(op->source->variant, to);
     kvt_record_drop drop;
     kvt_status status;
-    switch (codecs_made_from(op->source->variant, to)) {
+    if (op->groups.count != 0 && (way == CODECS_WAY_DROP || way == CODECS_WAY_DERIVE)) {
+        status = record_groups_derive(op->record, op->record_bytes, to, target, target_bytes,
+                                      scratch, scratch_bytes, &op->record_bytes);
+        if (status == KVT_OK) op->record = target;
+        return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
+    }
+    switch (way) {
     case CODECS_WAY_DROP:
         status = kvt_record_drop_planes(op->record, op->record_bytes, to, &drop);
         if (status == KVT_OK) op->record_bytes = drop.record_bytes;
@@ -122,6 +159,33 @@ static kvt_status executor_note_size(const store_op *op, kvt_status status)
     return KVT_OK;
 }
 
+/* Encodes packed bytes. */
+static kvt_status executor_encode_packed(store_op *op, void *packed, void *target,
+                                         uint64_t target_bytes, void *scratch,
+                                         uint64_t scratch_bytes)
+{
+    kvt_view views[KVT_GROUPS_MAX];
+    const record_groups_spec *groups = &op->groups;
+    if (groups->count == 0)
+        return kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, packed,
+                                          op->entry->kind->source_bytes, target, target_bytes,
+                                          scratch, scratch_bytes, &op->record_bytes);
+    record_groups_pack(groups->layouts, groups->count, packed, views);
+    return record_groups_encode(groups, op->store->workers, views, target, target_bytes, scratch,
+                                scratch_bytes, &op->record_bytes);
+}
+
+/* Encodes what a put's views have. */
+static kvt_status executor_encode_views(store_op *op, void *record, uint64_t capacity,
+                                        void *scratch, uint64_t scratch_bytes)
+{
+    if (op->groups.count != 0)
+        return record_groups_encode(&op->groups, op->store->workers, op->views, record, capacity,
+                                    scratch, scratch_bytes, &op->record_bytes);
+    return kvt_record_encode_view(&op->spec, op->store->workers, op->views, record, capacity,
+                                  scratch, scratch_bytes, &op->record_bytes);
+}
+
 /* change: when the variant differs, makes the new record inside the staging buffer. */
 kvt_status stage_recode(store_op *op)
 {
@@ -144,13 +208,11 @@ kvt_status stage_recode(store_op *op)
                                             op->store->workers, decoded,
                                             op->entry->kind->source_bytes, scratch, scratch_bytes);
     if (status != KVT_OK) return status;
-    op->spec.generation = executor_next_serial(op->store);
+    executor_set_generation(op);
     if (kvt_variant_drops_tokens(op->spec.variant))
         status = token_drop_encode(op, decoded, target, target_bytes, scratch, scratch_bytes);
     else
-        status = kvt_record_encode_parallel(&op->spec, NULL, op->store->workers, decoded,
-                                            op->entry->kind->source_bytes, target, target_bytes,
-                                            scratch, scratch_bytes, &op->record_bytes);
+        status = executor_encode_packed(op, decoded, target, target_bytes, scratch, scratch_bytes);
     op->record = target;
     return executor_note_size(op, status);
 }
@@ -173,15 +235,16 @@ static kvt_status executor_encode_in_place(store_op *op)
     tiers_pool *pool = op->store->pools[op->tier];
     tiers_location *location = NULL;
     uint64_t head_bytes, bytes;
-    kvt_status status = codecs_raw_record_bytes(&op->spec.layout, &head_bytes, &bytes);
+    kvt_status status = op->groups.count != 0
+                            ? record_groups_raw_bytes(op->groups.layouts, op->groups.count, &bytes)
+                            : codecs_raw_record_bytes(&op->spec.layout, &head_bytes, &bytes);
     if (status == KVT_OK) status = tiers_pool_reserve(pool, bytes, &location);
     if (status != KVT_OK) return KVT_MISS;
     uint64_t started_ns = store_now_ns(op->store);
     void *record = tiers_pool_lend(pool, location);
     status = KVT_MISS;
     if (record != NULL) {
-        status = kvt_record_encode_view(&op->spec, op->store->workers, op->view, record, bytes,
-                                        NULL, 0, &op->record_bytes);
+        status = executor_encode_views(op, record, bytes, NULL, 0);
         tiers_pool_take_back(pool, location, KVT_IO_WRITE, op->record_bytes);
     }
     op->written = status == KVT_OK;
@@ -203,9 +266,8 @@ static kvt_status executor_encode_into(store_op *op, uint64_t bound, char *packe
 {
     const uint64_t left = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
     if (!kvt_variant_drops_tokens(op->spec.variant))
-        return kvt_record_encode_view(&op->spec, op->store->workers, op->view, op->record, bound,
-                                      scratch, left, &op->record_bytes);
-    view_gather_entry(op->view, &op->spec.layout, packed);
+        return executor_encode_views(op, op->record, bound, scratch, left);
+    view_gather_entry(op->views, &op->spec.layout, packed);
     return token_drop_encode(op, packed, op->record, bound, scratch, left);
 }
 
@@ -232,9 +294,9 @@ static kvt_status executor_encode_staged(store_op *op)
 static kvt_status executor_bound_put(store_op *op)
 {
     const kvt_codec_workers *workers = op->store->workers;
-    kvt_status status = executor_bound(op->store, &op->spec, &op->bound_bytes, &op->scratch_bytes);
-    if (status != KVT_OK || op->spec.variant.codec == KVT_CODEC_RAW ||
-        kvt_variant_drops_tokens(op->spec.variant) || !view_is_apart(op->view, &op->spec.layout))
+    kvt_status status = executor_bound_op(op);
+    if (status != KVT_OK || op->groups.count != 0 || op->spec.variant.codec == KVT_CODEC_RAW ||
+        kvt_variant_drops_tokens(op->spec.variant) || !view_is_apart(op->views, &op->spec.layout))
         return status;
     return kvt_record_scratch_view(&op->spec, workers != NULL ? workers->count : 1,
                                    &op->scratch_bytes);
@@ -243,10 +305,10 @@ static kvt_status executor_bound_put(store_op *op)
 /* put: makes the record from the caller's bytes, in its tier or in staging. */
 kvt_status stage_encode(store_op *op)
 {
-    assert(op->view != NULL && op->move->kind == KVT_MOVE_PUT);
+    assert(op->views != NULL && op->move->kind == KVT_MOVE_PUT);
     assert(op->source == NULL && op->staging.memory == NULL);
     executor_fill_spec(op);
-    op->spec.generation = executor_next_serial(op->store);
+    executor_set_generation(op);
     kvt_status status = executor_bound_put(op);
     if (status != KVT_OK) return status;
     status = executor_may_encode_in_place(op) ? executor_encode_in_place(op) : KVT_MISS;

@@ -23,6 +23,7 @@
  * Thread rule: as handover.h says.
  */
 #include "store/handover.h"
+#include "store/groups.h"
 #include "store/watching.h"
 
 #include "base/wait.h"
@@ -227,7 +228,7 @@ static void handover_give_up(kvt_store *store, const kvt_entry *source, const kv
     }
 }
 
-kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_view *view,
+kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_view *views,
                            const kvt_plan *plan, const put_progress *progress,
                            staging_buffer *buffer)
 {
@@ -246,7 +247,10 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
         return KVT_E_MEMORY;
     }
     uint64_t began_ns = base_clock_ns();
-    view_gather_entry(view, &source->layout, buffer->memory);
+    if (source->group_count != 0)
+        groups_gather(source->groups, views, source->group_count, buffer->memory);
+    else
+        view_gather_entry(views, &source->layout, buffer->memory);
     uint64_t copy_ns = base_clock_ns() - began_ns;
     staged->source_bytes = bytes;
     staged->buffer = *buffer;
@@ -256,6 +260,8 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
     assert(entry != NULL);
     entry_set_state(entry, ENTRY_ARRIVING, ENTRY_STAGED);
     entry->staged = staged;
+    /* The caller's array is gone when the put returns; a STAGED entry keeps its kind. */
+    if (source->group_count != 0) staged->source.groups = entry->kind->groups;
     watch_note_stored(store, entry);
     if (staged->count != 0) {
         handover_cost(store, staged->moves, staged->count, staged->seconds);

@@ -10,6 +10,7 @@
  * Thread rule: any thread; factors under the control lock, reuse under its own.
  */
 #include "store/fork_guard.h"
+#include "store/groups.h"
 
 #include <assert.h>
 #include <math.h>
@@ -36,7 +37,11 @@ static const kvt_codec_curve *learn_curve_of(const kvt_store *store, const store
                                              kvt_variant variant)
 {
     assert(store_is_locked(store));
-    if (!ladder_allows(store, &entry->kind->layout)) return NULL;
+    const entry_kind *kind = entry->kind;
+    const bool lossy = kind->group_count != 0
+                           ? groups_lossy(store, kind->groups, kind->group_count) != 0
+                           : ladder_allows(store, &kind->layout);
+    if (!lossy) return NULL;
     for (uint32_t i = 0; i < store->costs.variant_count; i++) {
         if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0)
             return &store->costs.variants[i];

@@ -77,6 +77,8 @@ void learn_note_size(kvt_store *store, const store_entry *entry, kvt_variant var
 {
     assert(record_bytes > 0 && entry->kind->source_bytes > 0);
     store_learn *learn = store->learn;
+    /* Of groups, each has a share of its own; the entry's own size is known from its place. */
+    if (entry->kind->group_count != 0) return;
     double share =
         offer_coded_share(&entry->kind->layout, variant, entry->first_position, record_bytes);
     if (isnan(share)) return;
@@ -99,6 +101,7 @@ void learn_size_shares(const kvt_store *store, const store_entry *entry,
     store_learn *learn = store->learn;
     for (uint32_t i = 0; i < KVT_VARIANTS_MAX; i++)
         shares[i] = (double)NAN;
+    if (entry->kind->group_count != 0) return;
     pthread_mutex_lock(&learn->lock);
     const learn_size_kind *kind = size_find(learn, entry);
     for (uint32_t i = 0; kind != NULL && i < store->costs.variant_count; i++) {

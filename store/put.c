@@ -12,6 +12,7 @@
  */
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
+#include "store/groups.h"
 #include "store/handover.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
@@ -26,7 +27,9 @@ static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes
     if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
     if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
     if (!(entry->lifetime_seconds >= 0 && entry->lifetime_seconds <= 1e9)) return KVT_E_ARGUMENT;
+    /* With groups the layout is that of all of them: groups_take_entry has checked theirs. */
     if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
+    if (entry->reserved != 0) return KVT_E_ARGUMENT;
     return token_drop_check_scores(entry);
 }
 
@@ -46,7 +49,7 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     if (work->here) status = put_run(store, work);
     if ((status == KVT_OK && !work->here) || status == KVT_QUEUED)
         status =
-            handover_accept(store, work->source, work->view, work->plan, &work->progress, &buffer);
+            handover_accept(store, work->source, work->views, work->plan, &work->progress, &buffer);
     staging_release(store->handover.staging, &buffer);
     return status;
 }
@@ -86,11 +89,11 @@ static kvt_status put_offer(kvt_store *store, put_work *work)
     return status;
 }
 
-/* The caller's entry as this library knows it; NULL as struct_size_in. */
+/* The caller's entry as this library knows it; NULL as struct_size_in, and as groups_take_entry. */
 static const kvt_entry *put_take_entry(const kvt_entry *given, kvt_entry *whole)
 {
-    return struct_size_in(given, whole, sizeof *whole,
-                          STRUCT_SIZE_THROUGH(kvt_entry, lifetime_seconds));
+    given = struct_size_in(given, whole, sizeof *whole, STRUCT_SIZE_THROUGH(kvt_entry, groups));
+    return given != NULL ? groups_take_entry(given, whole) : NULL;
 }
 
 kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, uint64_t data_bytes)
@@ -103,9 +106,9 @@ kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, u
     kvt_status status = put_check_entry(work.source, &work.data_bytes);
     if (status != KVT_OK) return status;
     if (work.data_bytes != data_bytes) return KVT_E_ARGUMENT;
-    /* It is only read. */
-    const kvt_view view = kvt_view_packed(&work.source->layout, (void *)(uintptr_t)data);
-    work.view = &view;
+    kvt_view views[KVT_GROUPS_MAX];
+    put_pack_views(work.source, (void *)(uintptr_t)data, views); /* it is only read */
+    work.views = views;
     return put_offer(store, &work);
 }
 
@@ -114,9 +117,27 @@ kvt_status kvt_put_view(kvt_store *store, const kvt_entry *given, const kvt_view
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (given == NULL || view == NULL) return KVT_E_ARGUMENT;
     kvt_entry whole = {0};
-    put_work work = {.source = put_take_entry(given, &whole), .view = view};
-    if (work.source == NULL) return KVT_E_ARGUMENT;
+    put_work work = {.source = put_take_entry(given, &whole), .views = view};
+    if (work.source == NULL || work.source->group_count != 0) return KVT_E_ARGUMENT;
     kvt_status status = put_check_entry(work.source, &work.data_bytes);
     if (status == KVT_OK) status = kvt_view_check(view, &work.source->layout, NULL, 0);
+    return status == KVT_OK ? put_offer(store, &work) : status;
+}
+
+kvt_status kvt_put_views(kvt_store *store, const kvt_entry *given, const kvt_view *const *views,
+                         uint32_t count)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (given == NULL || views == NULL) return KVT_E_ARGUMENT;
+    kvt_entry whole = {0};
+    kvt_view copies[KVT_GROUPS_MAX];
+    put_work work = {.source = put_take_entry(given, &whole), .views = copies};
+    if (work.source == NULL) return KVT_E_ARGUMENT;
+    const bool grouped = work.source->group_count != 0;
+    if (count != (grouped ? work.source->group_count : 1)) return KVT_E_ARGUMENT;
+    kvt_status status = put_check_entry(work.source, &work.data_bytes);
+    if (status == KVT_OK)
+        status = groups_take_views(grouped ? work.source->groups : &work.source->layout, views,
+                                   count, copies);
     return status == KVT_OK ? put_offer(store, &work) : status;
 }

@@ -6,6 +6,7 @@
  * Thread rule: the caller of the put or one executor; the control lock for the moment of a
  * decision.
  */
+#include "codecs/record_groups.h"
 #include "store/handover.h"
 #include "store/token_drop.h"
 
@@ -80,9 +81,14 @@ static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entr
         return KVT_EXISTS;
     }
     if (put_follows_context(store, source)) return KVT_E_ARGUMENT;
-    kvt_layout layout = source->layout;
+    kvt_layout layout = source->layout, groups[KVT_GROUPS_MAX];
     if (layout.sides == 2) layout.sides = 0; /* one name of the two */
-    kvt_status status = entry_insert(&store->table, &source->key, &layout, &entry);
+    for (uint32_t i = 0; i < source->group_count; i++) {
+        groups[i] = source->groups[i];
+        if (groups[i].sides == 2) groups[i].sides = 0;
+    }
+    const entry_shape shape = {&layout, groups, source->group_count};
+    kvt_status status = entry_insert(&store->table, &source->key, &shape, &entry);
     if (status != KVT_OK) return status;
     status = token_drop_give_scores(entry, &work->scores);
     if (status != KVT_OK) {
@@ -252,7 +258,7 @@ kvt_status put_run(kvt_store *store, put_work *work)
     while (status == KVT_OK) {
         executor_result result;
         const kvt_plan *plan = work->plan;
-        progress->last = executor_run_plan(store, plan->moves, plan->count, work->view, &result);
+        progress->last = executor_run_plan(store, plan->moves, plan->count, work->views, &result);
         if (progress->last == KVT_OK || !put_tries_again(store, work, &result))
             return progress->last;
         work->failure = progress->last;
@@ -262,14 +268,23 @@ kvt_status put_run(kvt_store *store, put_work *work)
     return status;
 }
 
+void put_pack_views(const kvt_entry *source, void *data, kvt_view views[KVT_GROUPS_MAX])
+{
+    if (source->group_count != 0)
+        record_groups_pack(source->groups, source->group_count, data, views);
+    else
+        views[0] = kvt_view_packed(&source->layout, data);
+}
+
 kvt_status put_finish(kvt_store *store, store_staged *staged, kvt_plan *plan)
 {
     assert(staged->begun && staged->count <= plan->capacity);
     memcpy(plan->moves, staged->moves, staged->count * sizeof *plan->moves);
     plan->count = staged->count;
-    const kvt_view view = kvt_view_packed(&staged->source.layout, staged->buffer.memory);
+    kvt_view views[KVT_GROUPS_MAX];
+    put_pack_views(&staged->source, staged->buffer.memory, views);
     put_work work = {.source = &staged->source,
-                     .view = &view,
+                     .views = views,
                      .staged = staged,
                      .plan = plan,
                      .progress = staged->progress};

@@ -25,7 +25,7 @@ typedef struct put_progress {
 /* One put under way, in the hands of the caller or of an executor. */
 typedef struct put_work {
     const kvt_entry *source;
-    const kvt_view *view; /* where the caller's bytes are, or the staged ones */
+    const kvt_view *views; /* where the caller's bytes are, or the staged ones; one a group */
     uint64_t data_bytes;
     float *scores; /* a copy of the source's, for the entry that the call makes; or NULL */
     struct store_staged *staged; /* executor: the entry is in the table */
@@ -48,6 +48,9 @@ bool put_is_copy(const kvt_store *store, const put_work *work);
  * one plan here, that one failed, and another is marked, or none when an executor decides. No lock
  * held. */
 KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
+
+/* The views of packed bytes of an entry: one, or one a group. */
+void put_pack_views(const kvt_entry *source, void *data, kvt_view views[KVT_GROUPS_MAX]);
 
 /* A status from inside the store in the words of the public contract. */
 kvt_status put_status(kvt_status status);

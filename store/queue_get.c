@@ -133,7 +133,8 @@ static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
     pthread_mutex_lock(&store->lock);
     for (uint32_t i = 0; i < count; i++) {
         access_target *target = &items[i]->get.target;
-        bool there = access_take_layout(store, entry_sight_find(&store->table, &sight, i), target);
+        bool there =
+            access_take_layout(store, entry_sight_find(&store->table, &sight, i), target, NULL);
         if (!there) items[i]->status = KVT_MISS;
         bytes += target->bytes;
     }
@@ -147,6 +148,7 @@ static kvt_status get_check(const queue_item *item)
 {
     const access_target *target = &item->get.target;
     if (item->status != KVT_OK) return item->status;
+    if (target->group_count != 0) return KVT_E_ARGUMENT; /* it has more than one view */
     uint32_t layers = target->layout.layers;
     if (item->first_layer > layers || item->layer_count > layers - item->first_layer)
         return KVT_E_ARGUMENT;

@@ -12,6 +12,7 @@
 #include "store/rebuild.h"
 
 #include "codecs/record_format.h"
+#include "codecs/record_groups.h"
 #include "codecs/record_note.h"
 
 #include <assert.h>
@@ -106,12 +107,37 @@ static bool choose_verify(const choose_job *job, kvt_record_info *info)
            memcmp(note.pool, job->note.pool, sizeof note.pool) == 0;
 }
 
+/* Takes the layouts of a sound record of groups. The scan has counted the slots of the groups'
+ * records as headers without a note, which they are not. */
+static void choose_take_groups(kvt_recover_report *report, const choose_job *job,
+                               kvt_layout layouts[KVT_GROUPS_MAX])
+{
+    record_groups groups;
+    const uint8_t *record = job->read->buffer;
+    kvt_status status = record_groups_open(record, job->note.location->bytes, &groups);
+    assert(status == KVT_OK);
+    (void)status;
+    for (uint32_t i = 0; i < groups.count; i++) {
+        layouts[i] = groups.groups[i].layout;
+        for (uint32_t slot = 0; slot < 2; slot++) {
+            const uint8_t *at = record + groups.groups[i].offset + slot * RECORD_NOTE_BLOCK_BYTES;
+            const void *note;
+            uint64_t bytes;
+            if (record_note_of_slot(at, &note, &bytes) != KVT_MISS) continue;
+            report->headers -= report->headers > 0;
+            report->without_note -= report->without_note > 0;
+        }
+    }
+}
+
 /* Counts a record as an entry, and adds its row to the draft unless this is a dry run. */
 static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kvt_record_info *info)
 {
     kvt_recover_report *report = walk->state->report;
     const placement_note *note = &job->note;
+    kvt_layout layouts[KVT_GROUPS_MAX];
     kvt_status status = choose_add_key(walk, job->key_hash);
+    if (info->group_count != 0) choose_take_groups(report, job, layouts);
     report->entries++;
     report->bytes += info->record_bytes;
     if (status != KVT_OK || walk->state->draft == NULL) return status;
@@ -121,6 +147,8 @@ static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kv
                        .parent = note->parent,
                        .has_parent = note->has_parent,
                        .layout = info->spec.layout,
+                       .groups = layouts,
+                       .group_count = info->group_count,
                        .first_position = info->spec.first_position,
                        .recompute_seconds = note->recompute_seconds,
                        .variant = info->spec.variant,

@@ -12,7 +12,7 @@
  */
 #include "base/clock.h"
 #include "base/kill_point.h"
-#include "store/store.h"
+#include "store/groups.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -149,10 +149,28 @@ static void recover_fill_entry(kvt_store *store, store_entry *entry, const catal
     lifetime_from_calendar(store, entry, row->expires_ns);
 }
 
+/* The scratch that decoding the record of a row with groups takes. */
+static kvt_status recover_group_scratch(const kvt_store *store, const catalog_row *row,
+                                        uint64_t *bytes_out)
+{
+    const kvt_record_spec spec = {.key = row->key,
+                                  .generation = row->generation,
+                                  .variant = row->variant,
+                                  .first_position = row->first_position};
+    kvt_layout layouts[KVT_GROUPS_MAX];
+    kvt_variant variants[KVT_GROUPS_MAX];
+    uint64_t bound_bytes;
+    memcpy(layouts, row->groups, row->group_count * sizeof layouts[0]);
+    const record_groups_spec groups =
+        groups_spec(store, &spec, layouts, row->group_count, variants);
+    return groups_bound(store, &groups, NULL, &bound_bytes, bytes_out);
+}
+
 /* The scratch that decoding a row's record takes. Rows that follow each other mostly share layout
  * and variant, so the last answer is kept. */
 static kvt_status recover_scratch(recover_list *list, const catalog_row *row, uint64_t *bytes_out)
 {
+    if (row->group_count != 0) return recover_group_scratch(list->walk.store, row, bytes_out);
     if (!list->scratch_known || memcmp(&list->layout, &row->layout, sizeof row->layout) != 0 ||
         memcmp(&list->variant, &row->variant, sizeof row->variant) != 0) {
         const kvt_record_spec spec = {.key = row->key,
@@ -201,8 +219,12 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
     } else {
         tiers_location_free(location);
     }
-    if (status == KVT_OK)
-        status = entry_insert(&store->table, &row->key, &row->layout, &item.entry);
+    if (status == KVT_OK) {
+        kvt_layout groups[KVT_GROUPS_MAX];
+        const entry_shape shape = {&row->layout, groups, row->group_count};
+        if (row->group_count != 0) memcpy(groups, row->groups, row->group_count * sizeof groups[0]);
+        status = entry_insert(&store->table, &row->key, &shape, &item.entry);
+    }
     if (status != KVT_OK) {
         recover_forget(store, item);
         return status;

@@ -9,7 +9,7 @@
  * Thread rule: under the control lock.
  */
 #include "codecs/codecs.h"
-#include "store/store.h"
+#include "store/groups.h"
 
 #include <assert.h>
 #include <string.h>
@@ -27,7 +27,13 @@ static kvt_status store_offer_as(const kvt_store *store, const kvt_cost_model *f
     learn_size_shares(store, entry, shares);
     uint32_t known_count = learn_known_sizes(entry, known);
     if (measured != NULL && measured->bytes != 0) known[known_count++] = *measured;
+    const entry_kind *kind = entry->kind;
+    const kvt_offer_groups groups = {.layouts = kind->groups,
+                                     .count = kind->group_count,
+                                     .exact = groups_exact(store),
+                                     .lossy = groups_lossy(store, kind->groups, kind->group_count)};
     const kvt_offer offer = {
+        .groups = kind->group_count != 0 ? &groups : NULL,
         .handle = entry->handle,
         .parent = entry->has_parent ? entry_handle(&store->secret, &entry->parent) : 0,
         .layout = entry->kind->layout,
@@ -35,7 +41,9 @@ static kvt_status store_offer_as(const kvt_store *store, const kvt_cost_model *f
         .request_tokens = entry->request_tokens,
         .class_id = entry->class_id,
         .tenant = entry->tenant,
-        .variants = ladder_variants(store, entry, scored),
+        .variants = kind->group_count == 0 ? ladder_variants(store, entry, scored)
+                    : groups.lossy != 0    ? store->whole_variants
+                                           : store->exact_variants,
         .recompute_seconds = (double)entry->recompute_seconds,
         .loss_factor = factor.mean,
         .loss_factor_upper = factor.upper,

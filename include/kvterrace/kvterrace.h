@@ -217,8 +217,8 @@ KVT_API void kvt_close(kvt_store *store);
 typedef struct kvt_entry {
     uint32_t struct_size;
     kvt_key key;
-    const kvt_key *parent; /* entry of the preceding tokens; NULL = a root */
-    kvt_layout layout;
+    const kvt_key *parent;    /* entry of the preceding tokens; NULL = a root */
+    kvt_layout layout;        /* zero for an entry of groups */
     uint32_t first_position;  /* position of the first token in its sequence */
     double recompute_seconds; /* 0 = predict by the prefill model; required for opaque layouts to
                                  be worth storing under the utility policy */
@@ -235,11 +235,25 @@ typedef struct kvt_entry {
                                     with a count of 0 */
     double lifetime_seconds; /* from the put on; at its end the entry is a miss; 0 = no end; at most
                                 1e9 */
+    uint32_t group_count;    /* 0, or groups of layers, each with its own layout: 1 to
+                                KVT_GROUPS_MAX */
+    uint32_t reserved;
+    const kvt_layout *groups; /* group_count of them; NULL with a count of 0 */
 } kvt_entry;
 
 /*
+ * An entry of groups is one entry: one key, place, variant and lifetime. Full attention, a sliding
+ * window of fewer tokens, an index of one side and opaque state may be its groups, up to 2^46 bytes
+ * together. Its tokens are the most that a group has. Of its groups those may be stored lossy that
+ * are of the ladder's shape (kvt_store_options.ladder_layout, layers aside), when they have
+ * together as many layers as it; all others are stored exact. Nothing of it drops tokens: a group
+ * with tokens_may_drop is KVT_E_ARGUMENT, and so are token scores.
+ */
+
+/*
  * Offers an entry. The store may decline it; what it accepts is readable at once.
- *   data    data_bytes as kvt_layout_bytes(layout) says; read until return, then the caller's again
+ *   data    data_bytes as kvt_layout_bytes(layout) says; of an entry of groups their packed bytes,
+ *           one after the other. Read until return, then the caller's again
  * The call decides, copies the bytes into the put's staging and returns; threads of the store make
  * room, encode and write behind it. While several puts are under way, they ask the policy, too:
  * what it declines then is a miss from then on, counted in puts_refused. An entry that cannot be
@@ -296,7 +310,8 @@ typedef struct kvt_get_info {
  * Reads an entry into the caller's buffer, verified: key, generation and every checksum. Waits as
  * long as kvt_store_options.get_deadline_seconds says, which is for ever by default: then until the
  * devices answer, or are unresponsive for longer than kvt_device_config.timeout_ns.
- *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK
+ *   data    at least the entry's decoded size; data_bytes must equal it; undefined unless KVT_OK.
+ *           Of an entry of groups all of them, one after the other
  *   info    may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
  * KVT_OK; KVT_MISS (not stored, its load failed: the entry is dropped and the event counted; or
@@ -323,20 +338,39 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_until(kvt_store *store, const kvt_key *
  * kvt_put of bytes that lie where a view says (view.h), for example in an engine's paged pool; the
  * put gathers them into its staging. The view is checked as kvt_view_check does.
  *   view   its arrays and its memory are read until return
- * Statuses as of kvt_put, and those of kvt_view_check.
+ * Statuses as of kvt_put, and those of kvt_view_check; KVT_E_ARGUMENT for an entry of groups.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_put_view(kvt_store *store, const kvt_entry *entry,
                                               const kvt_view *view);
 
 /*
+ * The same of an entry of groups, with a view for each in their order; an entry without groups has
+ * one.
+ *   views   count of them; each may be of memory of its own. They and what they name are read until
+ *           return
+ *   count   the entry's group_count; another one is KVT_E_ARGUMENT
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_put_views(kvt_store *store, const kvt_entry *entry,
+                                               const kvt_view *const *views, uint32_t count);
+
+/*
  * kvt_get_until into the places of a view; nothing between them is written. The view is checked for
  * the layout of the entry that is stored.
  *   view   its arrays are read until return; the memory that it names is undefined unless KVT_OK
- * Statuses as of kvt_get_until, and those of kvt_view_check.
+ * Statuses as of kvt_get_until, and those of kvt_view_check; KVT_E_ARGUMENT for an entry of groups.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get_view(kvt_store *store, const kvt_key *key,
                                               const kvt_view *view, uint64_t deadline_ns,
                                               kvt_get_info *info);
+
+/*
+ * The same of an entry of groups, with a view for each in their order; an entry without groups has
+ * one. Views are not compared with each other: what two of them share is undefined.
+ *   count   the entry's groups, 1 to KVT_GROUPS_MAX; another one than is stored is KVT_E_ARGUMENT
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_get_views(kvt_store *store, const kvt_key *key,
+                                               const kvt_view *const *views, uint32_t count,
+                                               uint64_t deadline_ns, kvt_get_info *info);
 
 /* KVT_OK or KVT_MISS. Does not count as a use. An entry that may lose tokens is there, too. */
 KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);

@@ -43,10 +43,14 @@ typedef struct kvt_description {
     double lifetime_seconds; /* that are left; 0 = no end */
     uint32_t tokens_kept;    /* of the layout's tokens, in the record; 0 of an opaque entry */
     uint32_t reserved;
+    uint32_t group_count;     /* of an entry of groups, whose layout here is opaque; else 0 */
+    uint32_t groups_capacity; /* set by the caller, as groups is */
+    kvt_layout *groups;       /* gets the groups' layouts when all fit; NULL with a capacity of 0 */
 } kvt_description;
 
 /* Says what is stored under a key. Not a use.
- *   out   struct_size is set by the caller; all else is overwritten, with zeros unless KVT_OK
+ *   out   struct_size, groups and groups_capacity are set by the caller; all else is overwritten,
+ *         with zeros unless KVT_OK
  * KVT_OK; KVT_MISS; KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). */
 KVT_API KVT_NODISCARD kvt_status kvt_describe(kvt_store *store, const kvt_key *key,
                                               kvt_description *out);

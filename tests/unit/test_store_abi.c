@@ -22,7 +22,7 @@ BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
 BEGINS(kvt_policy_config, other_share);
 BEGINS(kvt_policy_entry, tenant);
-BEGINS(kvt_entry, lifetime_seconds);
+BEGINS(kvt_entry, groups);
 BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
 BEGINS(kvt_store_stats, moves_deferred);
@@ -36,7 +36,7 @@ BEGINS(kvt_health_item, text);
 BEGINS(kvt_policy_worth, per_byte);
 BEGINS(kvt_space, extra);
 BEGINS(kvt_clear_filter, space);
-BEGINS(kvt_description, reserved);
+BEGINS(kvt_description, groups);
 BEGINS(kvt_space_stats, copy_bytes);
 BEGINS(kvt_view, reserved3);
 

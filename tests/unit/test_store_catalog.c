@@ -136,13 +136,17 @@ static void test_damaged_identity(void **state)
     support_remove_folder(site.folder);
 }
 
-/* The checksum that version 2 gave a row: XXH3 over the columns of its table, each a word, seeded
- * with that of the location. The arguments are those columns in the order of the table. */
-static void open_sum_version_2(sqlite3_context *context, int count, sqlite3_value **columns)
+enum { OPEN_COLUMNS_2 = 19, OPEN_COLUMNS_3 = 23 };
+
+/* The checksum that version 2 or 3 gave a row: XXH3 over the columns of its table, each a word,
+ * seeded with that of the location. The arguments are those columns in the order of the table. */
+static void open_sum_older(sqlite3_context *context, int count, sqlite3_value **columns)
 {
-    uint64_t words[25] = {0};
+    uint64_t words[29] = {0};
     static const int order[] = {1, 18, 3, 4, 5, 6, 7, 8, 9, 10, 11, -1, 13, 14, 15, 16};
-    assert_int_equal(count, 19);
+    const size_t late = (size_t)(count - OPEN_COLUMNS_2),
+                 first = 9 + sizeof order / sizeof order[0];
+    assert_true(count == OPEN_COLUMNS_2 || count == OPEN_COLUMNS_3);
     memcpy(words, sqlite3_value_blob(columns[0]), sizeof(kvt_key));
     if (sqlite3_value_type(columns[2]) != SQLITE_NULL) {
         memcpy(words + 4, sqlite3_value_blob(columns[2]), sizeof(kvt_key));
@@ -155,21 +159,26 @@ static void open_sum_version_2(sqlite3_context *context, int count, sqlite3_valu
         else
             words[9 + i] = (uint64_t)sqlite3_value_int64(columns[order[i]]);
     }
+    for (size_t i = 0; i < late; i++)
+        words[first + i] = (uint64_t)sqlite3_value_int64(columns[OPEN_COLUMNS_2 + i]);
     uint64_t seed =
         XXH3_64bits(sqlite3_value_blob(columns[17]), (size_t)sqlite3_value_bytes(columns[17]));
-    sqlite3_result_int64(context, (int64_t)XXH3_64bits_withSeed(words, sizeof words, seed));
+    sqlite3_result_int64(
+        context, (int64_t)XXH3_64bits_withSeed(words, (first + late) * sizeof words[0], seed));
 }
 
-/* Turns a catalog into one of version 1 or 2, of which one row is damaged. */
+/* Turns a catalog into one of an older version, of which one row is damaged. */
 static void open_make_older(const char *catalog, int version)
 {
     static const char columns[] =
         "key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens, "
         "tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate, "
         "record_bytes, location, serial";
-    char sql[2600];
+    static const char late[] = ", expires_ns, tenant, class_id, request_tokens";
+    char sql[3000], all[400];
     sqlite3 *db = NULL;
     char *fault = NULL;
+    snprintf(all, sizeof all, "%s%s", columns, version == 3 ? late : "");
     snprintf(sql, sizeof sql,
              "BEGIN; CREATE TABLE old(key BLOB PRIMARY KEY, generation INTEGER NOT NULL, parent "
              "BLOB, layers INTEGER NOT NULL, kv_heads INTEGER NOT NULL, head_dim INTEGER NOT NULL,"
@@ -177,20 +186,22 @@ static void open_make_older(const char *catalog, int version)
              " tokens_may_drop INTEGER NOT NULL, opaque_bytes INTEGER NOT NULL,"
              " first_position INTEGER NOT NULL, recompute_seconds REAL NOT NULL, codec INTEGER NOT "
              "NULL, mode INTEGER NOT NULL, rate INTEGER NOT NULL, record_bytes INTEGER NOT NULL,"
-             " location BLOB NOT NULL, serial INTEGER NOT NULL%s) STRICT, WITHOUT ROWID;"
+             " location BLOB NOT NULL, serial INTEGER NOT NULL%s%s) STRICT, WITHOUT ROWID;"
              "INSERT INTO old SELECT %s%s%s%s FROM entry; DROP TABLE entry; ALTER TABLE old RENAME "
              "TO entry; %s;"
              "UPDATE entry SET layers=%d WHERE key=(SELECT max(key) FROM entry);"
              "PRAGMA user_version=%d; COMMIT",
-             version == 2 ? ", checksum INTEGER NOT NULL" : "", columns,
-             version == 2 ? ", sum_version_2(" : "", version == 2 ? columns : "",
-             version == 2 ? ")" : "",
+             version == 3 ? ", expires_ns INTEGER NOT NULL, tenant INTEGER NOT NULL, class_id "
+                            "INTEGER NOT NULL, request_tokens INTEGER NOT NULL"
+                          : "",
+             version >= 2 ? ", checksum INTEGER NOT NULL" : "", all,
+             version >= 2 ? ", sum_older(" : "", version >= 2 ? all : "", version >= 2 ? ")" : "",
              version == 1 ? "DELETE FROM meta WHERE name IN ('secret', 'identity_checksum')" : "",
              version == 1 ? 70000 : 3, version);
     assert_int_equal(sqlite3_open(catalog, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_create_function(db, "sum_version_2", 19, SQLITE_UTF8, NULL,
-                                             open_sum_version_2, NULL, NULL),
-                     SQLITE_OK);
+    assert_int_equal(
+        sqlite3_create_function(db, "sum_older", -1, SQLITE_UTF8, NULL, open_sum_older, NULL, NULL),
+        SQLITE_OK);
     if (sqlite3_exec(db, sql, NULL, NULL, &fault) != SQLITE_OK) fail_msg("%s: %s", sql, fault);
     sqlite3_close(db);
 }
@@ -206,7 +217,7 @@ static void test_version_1(void **state)
     assert_int_equal(chmod(site.catalog, 0644), 0);
     open_expect_usable(&site, 1, "version 1");
     open_expect_mode(site.catalog, "");
-    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 3);
+    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 4);
     support_remove_folder(site.folder);
 }
 
@@ -231,11 +242,31 @@ static void test_version_2(void **state)
         if (i == 0) open_expect_usable(&site, 1, "version 2");
     }
     assert_memory_equal(before, after, sizeof before);
-    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 3);
+    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 4);
     assert_int_equal(open_count_elsewhere(site.catalog,
                                           "SELECT count(*) FROM entry WHERE expires_ns=0 AND "
                                           "tenant=0 AND class_id=0 AND request_tokens=0"),
                      OPEN_ENTRIES);
+    support_remove_folder(site.folder);
+}
+
+/* A catalog of version 3, as it was before entries had groups: all else of its rows stays. */
+static void test_version_3(void **state)
+{
+    (void)state;
+    open_site site;
+    open_prepare(&site);
+    open_fill_and_close(&site);
+    open_run_sql(site.catalog, "CREATE TABLE kept AS SELECT * FROM entry");
+    open_make_older(site.catalog, 3);
+    open_expect_usable(&site, 1, "version 3");
+    assert_int_equal(open_count_elsewhere(site.catalog, "PRAGMA user_version"), 4);
+    assert_int_equal(
+        open_count_elsewhere(site.catalog,
+                             "SELECT count(*) FROM entry JOIN kept ON entry.key=kept.key AND "
+                             "entry.expires_ns=kept.expires_ns AND entry.tenant=kept.tenant AND "
+                             "entry.checksum=kept.checksum AND entry.layouts IS NULL"),
+        OPEN_ENTRIES - 1);
     support_remove_folder(site.folder);
 }
 
@@ -328,8 +359,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_rows),     cmocka_unit_test(test_damaged_keys),
         cmocka_unit_test(test_damaged_identity), cmocka_unit_test(test_version_1),
-        cmocka_unit_test(test_version_2),        cmocka_unit_test(test_crafted_keys),
-        cmocka_unit_test(test_handles),
+        cmocka_unit_test(test_version_2),        cmocka_unit_test(test_version_3),
+        cmocka_unit_test(test_crafted_keys),     cmocka_unit_test(test_handles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,10 +153,16 @@ static void test_describe_of_nothing_and_with_nothing(void **state)
     kvt_key key = support_key(1);
     memset(&found, 1, sizeof found);
     found.struct_size = sizeof found;
+    found.groups = NULL; /* the caller's, with its capacity */
+    found.groups_capacity = 0;
     assert_int_equal(kvt_describe(store, &key, &found), KVT_MISS);
     found.struct_size = 0;
     assert_memory_equal(&found, &zero, sizeof found);
     assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
+    found.struct_size = sizeof found;
+    found.groups_capacity = 1;
+    assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
+    found.groups_capacity = 0;
     found.struct_size = 8;
     assert_int_equal(kvt_describe(store, &key, &found), KVT_E_ARGUMENT);
     found.struct_size = sizeof found;

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_groups_ladder.c - lossy forms of entries with groups: the groups of the ladder's shape
+ * become coarser under pressure, as one coding of what was put; all others stay exact, and so does
+ * an entry whose groups of that shape are not the ladder's layers.
+ */
+#include "codecs/record_groups.h"
+#include "ladder_support.h"
+
+static const test_rung test_rungs[] = {
+    {"planes:k8v8,g64", 8.5, 0.0005, 0.001, true},
+    {"planes:k6v6,g64", 6.5, 0.001, 0.002, true},
+    {"planes:k4v4,g64", 4.5, 0.005, 0.009, true},
+    {"entropy:k0.25v0.5,vchan", 3.5, 0.006, 0.010, true},
+};
+static const kvt_layout ladder_layout = {
+    .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 512};
+#define LADDER_ENTRY_BYTES (512u * 1024u)
+
+static char folder[64], profile_path[96], ssd_path[96], catalog_path[96];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    support_make_folder(folder, sizeof folder);
+    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
+    (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
+    (void)snprintf(catalog_path, sizeof catalog_path, "%s/catalog.db", folder);
+    ladder_make_profile(profile_path, test_rungs, sizeof test_rungs / sizeof test_rungs[0]);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    support_remove_folder(folder);
+    return 0;
+}
+
+static kvt_store_options ladder_options(uint64_t dram_bytes)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
+    options.staging_bytes = 16 << 20;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
+    options.tick_seconds = 0;
+    options.profile_path = profile_path;
+    options.ladder = true;
+    options.ladder_layout = ladder_layout;
+    options.alpha_seconds = 1;
+    return options;
+}
+
+static kvt_status open_store(const kvt_store_options *options, kvt_store **store, char *message)
+{
+    message[0] = '\0';
+    return kvt_open(options, store, message, 256);
+}
+
+enum { ENTRIES = 48, GROUPS = 4 };
+
+/* Full attention and a window, together the ladder's two layers; an index of one side; bytes. */
+static const kvt_layout shapes[GROUPS] = {
+    {.layers = 1, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 512},
+    {.layers = 1, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 256},
+    {.layers = 2, .kv_heads = 1, .head_dim = 32, .dtype = KVT_DTYPE_BF16, .sides = 1, .tokens = 64},
+    {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 3000}};
+
+#define DATA_BYTES (1024u * 1024u)
+
+static uint64_t fill_groups(uint32_t number, const kvt_layout *layouts, void *data)
+{
+    uint64_t at = 0, bytes;
+    for (uint32_t i = 0; i < GROUPS; i++) {
+        assert_int_equal(kvt_layout_bytes(&layouts[i], &bytes), KVT_OK);
+        assert_true(at + bytes <= DATA_BYTES);
+        codecs_kv_sample_fill(&layouts[i], 100 * number + i, (char *)data + at);
+        at += bytes;
+    }
+    return at;
+}
+
+static kvt_status put_groups(kvt_store *store, uint32_t number, const kvt_layout *layouts)
+{
+    static char data[DATA_BYTES];
+    const uint64_t bytes = fill_groups(number, layouts, data);
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = support_key(number),
+                             .groups = layouts,
+                             .group_count = GROUPS,
+                             .recompute_seconds = 1e4};
+    return kvt_put(store, &entry, data, bytes);
+}
+
+/* What one coding of a group gives back. */
+static void code_group(const kvt_layout *layout, const void *data, uint64_t bytes,
+                       kvt_variant variant, void *decoded)
+{
+    static _Alignas(4096) char record[2 * DATA_BYTES], scratch[2 << 20];
+    const kvt_record_spec spec = {.generation = 1, .layout = *layout, .variant = variant};
+    uint64_t made, bound, need;
+    assert_int_equal(kvt_record_bound(&spec, &bound, &need), KVT_OK);
+    assert_true(bound <= sizeof record && need <= sizeof scratch);
+    assert_true(kvt_record_encode(&spec, data, bytes, record, sizeof record, scratch,
+                                  sizeof scratch, &made) >= 0);
+    assert_int_equal(kvt_record_decode(record, made, NULL, decoded, bytes, scratch, sizeof scratch),
+                     KVT_OK);
+}
+
+/* Compares one group with one coding of what was put, or one of planes at 8 bits before it. */
+static void check_group(const kvt_layout *layout, const char *data, const char *got, uint64_t bytes,
+                        kvt_variant variant)
+{
+    static char wanted[DATA_BYTES], fine[DATA_BYTES];
+    kvt_variant planes;
+    code_group(layout, data, bytes, variant, wanted);
+    if (memcmp(got, wanted, bytes) == 0) return;
+    assert_int_equal(kvt_variant_parse("planes:k8v8,g64", &planes), KVT_OK);
+    code_group(layout, data, bytes, planes, fine);
+    code_group(layout, fine, bytes, variant, wanted);
+    assert_memory_equal(got, wanted, bytes);
+}
+
+/* Checks an entry by groups. True: it is held lossy; *held counts those that are there. */
+static bool check_groups(kvt_store *store, uint32_t number, const kvt_layout *layouts,
+                         uint32_t *held)
+{
+    static char data[DATA_BYTES], got[DATA_BYTES];
+    const uint64_t bytes = fill_groups(number, layouts, data);
+    const kvt_key key = support_key(number);
+    kvt_get_info info = {.struct_size = sizeof info};
+    const kvt_status status = kvt_get(store, &key, got, bytes, &info);
+    if (status == KVT_MISS) return false;
+    assert_int_equal(status, KVT_OK);
+    *held += 1;
+    const bool exact =
+        info.variant.codec == KVT_CODEC_RAW || info.variant.codec == KVT_CODEC_LOSSLESS;
+    uint64_t at = 0, size;
+    for (uint32_t i = 0; i < GROUPS; i++) {
+        assert_int_equal(kvt_layout_bytes(&layouts[i], &size), KVT_OK);
+        if (exact || i >= 2)
+            assert_memory_equal(got + at, data + at, size);
+        else
+            check_group(&layouts[i], data + at, got + at, size, info.variant);
+        at += size;
+    }
+    return !exact;
+}
+
+/* Changes of one lossy variant into another, by the moves that were carried out. */
+typedef struct changes {
+    uint32_t lossy;
+    uint32_t recoded; /* from an exact one */
+    uint32_t count;
+    uint64_t handles[2 * ENTRIES];
+    kvt_variant variants[2 * ENTRIES];
+} changes;
+
+static void note_move(void *context, const kvt_move *move, kvt_status outcome)
+{
+    changes *all = context;
+    uint32_t at = 0;
+    if (outcome != KVT_OK || move->kind == KVT_MOVE_EVICT) return;
+    while (at < all->count && all->handles[at] != move->handle)
+        at++;
+    if (at == all->count) {
+        assert_true(at < 2 * ENTRIES);
+        all->handles[all->count++] = move->handle;
+    } else if (move->kind == KVT_MOVE_CHANGE &&
+               memcmp(&all->variants[at], &move->to_variant, sizeof move->to_variant) != 0) {
+        const bool exact = all->variants[at].codec <= KVT_CODEC_LOSSLESS;
+        all->recoded += exact;
+        all->lossy += !exact;
+    }
+    all->variants[at] = move->to_variant;
+}
+
+/* Puts more than raw records have room for, with a round of the background after each or without;
+ * how many are lossy then. */
+static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool rounds)
+{
+    uint32_t lossy = 0, held = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_status status = put_groups(store, i, layouts);
+        assert_true(status == KVT_OK || status == KVT_REFUSED || status == KVT_EXISTS);
+        if (rounds) assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
+    }
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        lossy += check_groups(store, i, layouts, &held);
+    assert_true(held > 4);
+    return lossy;
+}
+
+static void groups_become_coarser(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(0);
+    const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
+    options.catalog_path = catalog_path;
+    options.tiers[KVT_TIER_SSD].devices = &device;
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    const uint32_t lossy = press_groups(store, shapes, false);
+    assert_true(lossy > 4);
+    kvt_close(store);
+    /* A restart serves the same. */
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    uint32_t again = 0, held = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        again += check_groups(store, i, shapes, &held);
+    assert_int_equal(again, lossy);
+    assert_int_equal(support_stats(store).recovery_drops, 0);
+    assert_int_equal(support_stats(store).load_failures, 0);
+    kvt_close(store);
+}
+
+/* From memory to a smaller SSD: records are coded anew, or made of coarser ones. */
+static void groups_are_recoded(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    changes seen = {.count = 0};
+    support_fault memory = {.capacity_bytes = 6 * LADDER_ENTRY_BYTES, .fast = true};
+    support_fault drive = {.capacity_bytes = 6 * LADDER_ENTRY_BYTES};
+    const kvt_device_config devices[2] = {support_fault_config(&memory, "mem0"),
+                                          support_fault_config(&drive, "ssd0")};
+    kvt_store_options options = ladder_options(0);
+    options.observer = note_move;
+    options.observer_context = &seen;
+    options.tiers[KVT_TIER_DRAM].devices = &devices[0];
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    options.tiers[KVT_TIER_SSD].devices = &devices[1];
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    for (uint32_t i = 0; i < 4; i++)
+        (void)press_groups(store, shapes, true);
+    assert_true(seen.recoded + seen.lossy > 0);
+    assert_int_equal(support_stats(store).load_failures, 0);
+    assert_int_equal(support_stats(store).moves_failed_io, 0);
+    kvt_close(store);
+}
+
+/* One layer of the shape, or three: not what was calibrated. */
+static void other_counts_of_layers_stay_exact(void **state)
+{
+    (void)state;
+    char message[256];
+    kvt_store *store = NULL;
+    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    for (uint16_t layers = 1; layers <= 2; layers++) {
+        kvt_layout layouts[GROUPS];
+        memcpy(layouts, shapes, sizeof layouts);
+        layouts[0].layers = layers;
+        if (layers == 1) layouts[1].head_dim = 32;
+        assert_int_equal(open_store(&options, &store, message), KVT_OK);
+        assert_int_equal(press_groups(store, layouts, false), 0);
+        kvt_close(store);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(groups_become_coarser, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(groups_are_recoded, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(other_counts_of_layers_stay_exact, make_folder,
+                                        remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
