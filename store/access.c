@@ -649,9 +649,8 @@ void access_give_info(const kvt_get_info *info, kvt_get_info *given)
     struct_size_out(given, &whole, sizeof whole);
 }
 
-/* A get with the caller's info. */
-static kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
-                                uint64_t deadline_ns, kvt_get_info *info)
+kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
+                         uint64_t deadline_ns, kvt_get_info *info)
 {
     if (info == NULL) return access_run(store, key, target, deadline_ns, false, NULL);
     kvt_get_info whole = {0};
@@ -673,75 +672,6 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     access_target target = {.data = data, .bytes = data_bytes};
     kvt_status status = token_drop_ask(info, &target);
     return status == KVT_OK ? access_answer(store, key, &target, deadline_ns, info) : status;
-}
-
-bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target,
-                        kvt_layout *groups)
-{
-    assert(store_is_locked(store));
-    if (!lifetime_shows(store, entry)) return false;
-    target->layout = entry->kind->layout;
-    target->bytes = entry->kind->source_bytes;
-    target->group_count = entry->kind->group_count;
-    target->groups = groups;
-    if (groups != NULL && target->group_count != 0)
-        memcpy(groups, entry->kind->groups, target->group_count * sizeof *groups);
-    return true;
-}
-
-/* The same, without the lock. */
-static bool access_find_layout(kvt_store *store, const kvt_key *key, access_target *target,
-                               kvt_layout *groups)
-{
-    pthread_mutex_lock(&store->lock);
-    bool found = access_take_layout(store, entry_find_key(&store->table, key), target, groups);
-    pthread_mutex_unlock(&store->lock);
-    return found;
-}
-
-kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *view,
-                        uint64_t deadline_ns, kvt_get_info *info)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    kvt_status status = KVT_E_MISMATCH;
-    /* The view is checked for the entry's layout under no lock; the entry may have become another
-     * one meanwhile. */
-    while (status == KVT_E_MISMATCH) {
-        access_target target = {.view = view};
-        status = token_drop_ask(info, &target);
-        if (status != KVT_OK) return status;
-        if (access_find_layout(store, key, &target, NULL)) {
-            if (target.group_count != 0) return KVT_E_ARGUMENT;
-            status = kvt_view_check(view, &target.layout, NULL, 0);
-            if (status != KVT_OK) return status;
-        }
-        status = access_answer(store, key, &target, deadline_ns, info);
-    }
-    return status;
-}
-
-kvt_status kvt_get_views(kvt_store *store, const kvt_key *key, const kvt_view *const *views,
-                         uint32_t count, uint64_t deadline_ns, kvt_get_info *info)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || views == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    if (count == 0 || count > KVT_GROUPS_MAX) return KVT_E_ARGUMENT;
-    kvt_status status = KVT_E_MISMATCH;
-    kvt_layout groups[KVT_GROUPS_MAX];
-    kvt_view copies[KVT_GROUPS_MAX];
-    /* As in kvt_get_view: the entry may have become another one meanwhile. */
-    while (status == KVT_E_MISMATCH) {
-        access_target target = {.view = copies};
-        if (access_find_layout(store, key, &target, groups)) {
-            const bool grouped = target.group_count != 0;
-            if (count != (grouped ? target.group_count : 1)) return KVT_E_ARGUMENT;
-            status = groups_take_views(grouped ? groups : &target.layout, views, count, copies);
-            if (status != KVT_OK) return status;
-        }
-        status = access_answer(store, key, &target, deadline_ns, info);
-    }
-    return status;
 }
 
 #define ACCESS_TIMING_NS UINT64_C(5000000000) /* a device that takes longer is not waited for */

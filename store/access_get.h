@@ -117,9 +117,9 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
 kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get,
                         uint64_t *clock_ns);
 
-/* Takes the layout, size and group count of an entry that was found, or NULL, into a target; false
- * when it is not readable. groups: room for KVT_GROUPS_MAX layouts, which the target's groups are
- * then; may be NULL. Lock held. */
+/* access_views.c: takes the layout, size and group count of an entry that was found, or NULL, into
+ * a target; false when it is not readable. groups: room for KVT_GROUPS_MAX layouts, which the
+ * target's groups are then; may be NULL. Lock held. */
 bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target,
                         kvt_layout *groups);
 
@@ -165,6 +165,12 @@ kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info
  * allows the get to begin again. No lock held. */
 kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_target *target,
                            access_get *get, kvt_status status, bool again, kvt_get_info *info);
+
+/* Runs a get on the caller's thread, with the caller's info, which may be NULL. Statuses as of
+ * kvt_get_until; KVT_E_MISMATCH: the entry is not of the layouts that the target's views were
+ * checked for, and nothing was read or counted. No lock held. */
+kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
+                         uint64_t deadline_ns, kvt_get_info *info);
 
 /* Whether a caller's info has a size that some version of this library has had. NULL is sound. */
 bool access_info_is_sound(const kvt_get_info *info);
