@@ -47,7 +47,8 @@ typedef struct kvt_load_options {
 } kvt_load_options;
 
 /*
- * Begins to load entries. All of them have one number of layers; one that has another fails.
+ * Begins to load entries. All of them have one number of layers; one that has another, or groups,
+ * fails.
  *   keys, views  count of each, in the order of the prefix; views and what they name are borrowed
  *                until kvt_load_end. Of two views that meet, by a run of bytes or a block of one
  *                pool, the later one's entry fails with KVT_E_ARGUMENT

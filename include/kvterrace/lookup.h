@@ -59,7 +59,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key
  *                not arrived by then is not waited for; what lies in memory is read all the same
  *   loaded_out   leading entries that are whole
  * KVT_OK, also when nothing is stored; KVT_E_ARGUMENT (also a view that does not fit its entry, or
- * an entry of groups, which has more than one; *loaded_out counts the entries before it); KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
+ * an entry of groups, which has more than one; *loaded_out counts the entries before it);
+ * KVT_E_MEMORY; KVT_E_STATE (in a child of fork).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
                                                 const struct kvt_view *const *views, size_t count,

@@ -81,8 +81,8 @@ typedef struct kvt_request {
     uint32_t tier;          /* prefetch: kvt_tier, above the one where it lies */
     kvt_key key;            /* all but put */
     const kvt_entry *entry; /* put; borrowed until the completion, as all that it points to */
-    /* An entry of groups has more than one: its get or put is KVT_E_ARGUMENT, kvt_get_views,
-     * kvt_put_views and layered loads (load.h) take it. */
+    /* An entry of groups has more than one: its get or put is KVT_E_ARGUMENT; kvt_get_views and
+     * kvt_put_views take it. */
     const kvt_view *view; /* get, put; borrowed until the completion, its arrays and the KV, too */
     uint64_t deadline_ns; /* get, put: until when to wait for devices and for room;
                              KVT_NO_DEADLINE = for as long as it takes; 0 = not at all */

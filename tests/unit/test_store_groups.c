@@ -2,12 +2,13 @@
 /*
  * test_store_groups.c - entries of several groups of layers in a store: packed and through views,
  * in memory, on SSD and from the staging of their put, over a restart, a lost catalog and damage;
- * what is refused. test_store_groups_ladder has lossy forms, test_store_groups_load layered loads.
+ * what is refused. test_store_groups_ladder has lossy forms.
  */
 #include "groups_support.h"
 #include "store_support.h"
 
 #include <fcntl.h>
+#include <kvterrace/load.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/recover.h>
@@ -481,6 +482,9 @@ static void other_numbers_of_views_are_refused(void **state)
             }
             drained += now;
         }
+        kvt_load *load = NULL;
+        if (groups_of(i) != 0)
+            assert_int_equal(kvt_load_begin(queue, &key, a.pointers, 1, NULL, &load), KVT_MISS);
         kvt_queue_close(queue);
     }
     apart_free(&a, GROUPS_SHAPES);
