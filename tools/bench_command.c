@@ -186,6 +186,7 @@ static const command_option bench_adaptcache_options[] = {
     TEXT_OPTION(bench_adaptcache_arguments, texts, "texts", 0, "DIR",
                 "Real texts below DIR (leval, longbench, qmsum; .jsonl.zst) instead of the "
                 "built-in table of their lengths"),
+    GONE_OPTION("zipf", "gone: even and Zipf popularity are both run"),
     {0},
 };
 
@@ -218,7 +219,7 @@ static int bench_adaptcache_run(void *context)
     if (arguments->threads > 0) options.threads = arguments->threads;
     if (arguments->ladders != NULL) options.ladders = arguments->ladders;
     if (arguments->classes.count != 0 && arguments->classes.count != EXPERIMENT_TASKS)
-        return command_fail(KVT_E_CONFIG, "--class is given three times, or not at all");
+        return command_misuse("--class is given three times, or not at all");
     for (size_t i = 0; i < arguments->classes.count; i++)
         options.classes[i] = arguments->classes.items[i];
     options.ladders = command_data_path(&arguments->common, options.ladders);

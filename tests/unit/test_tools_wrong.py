@@ -244,7 +244,10 @@ CASES = [
     (["bench", "policy", "--seeds", "99"], "'99' is not from 1 to 7"),
     (["bench", "grid", "--half", "hiden"], "did you mean 'hidden'?"),
     (["bench", "grid", "--set", "store.alpha=1"], "no effect here"),
-    (["bench", "adaptcache", "--zipf", "9"], "from 0 to 2"),
+    (["bench", "adaptcache", "--seeds", "99"], "from 1 to 40"),
+    (["bench", "adaptcache", "--class", "qa"], "three times"),
+    (["bench", "adaptcache", "--profile", "no_such_profile"], "no_such_profile.csv"),
+    (["bench", "adaptcache", "--zipf", "1"], "are both run"),
 ]
 
 
