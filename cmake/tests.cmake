@@ -32,7 +32,13 @@ set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})
 set(KVT_WRAPPED_test_store_get_plan kvt_record_bound kvt_record_scratch_parallel
   kvt_record_decode_parallel)
 set(KVT_WRAPPED_test_store_lifetime base_clock_ns base_calendar_ns)
-set(KVT_WRAPPED_test_store_ladder staging_acquire)
+# What makes a store's decisions the same on every machine (tests/support/steady_costs.h).
+set(KVT_WRAPPED_STEADY costs_probe_device costs_measure_variant learn_open)
+foreach(subject drop drop_moves groups_ladder ladder)
+  set(KVT_WRAPPED_test_store_${subject} ${KVT_WRAPPED_STEADY} store_now_ns)
+endforeach()
+list(APPEND KVT_WRAPPED_test_store_ladder staging_acquire)
+set(KVT_WRAPPED_test_replay_live_forms ${KVT_WRAPPED_STEADY}) # requests come by the real clock
 set(KVT_WRAPPED_test_store_memory tiers_worker_queue)
 set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
   costs_measure_variant learn_size_shares)

@@ -8,6 +8,7 @@
 
 #include "codecs/codecs.h"
 #include "ladder_support.h"
+#include "steady_costs.h"
 
 #include <kvterrace/names.h>
 

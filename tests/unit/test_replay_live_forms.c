@@ -6,6 +6,7 @@
  */
 #include "lab/replay/replay.h"
 #include "ladder_support.h"
+#include "steady_costs.h"
 
 enum { CONTEXT_TOKENS = 512 };
 

@@ -6,6 +6,7 @@
  */
 #include "codecs/record_groups.h"
 #include "ladder_support.h"
+#include "steady_costs.h"
 
 static const test_rung test_rungs[] = {
     {"planes:k8v8,g64", 8.5, 0.0005, 0.001, true},
@@ -58,7 +59,7 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     return kvt_open(options, store, message, 256);
 }
 
-enum { ENTRIES = 48, GROUPS = 4 };
+enum { ENTRIES = 48, GROUPS = 4, ROUNDS = 4 };
 
 /* Full attention and a window, together the ladder's two layers; an index of one side; bytes. */
 static const kvt_layout shapes[GROUPS] = {
@@ -89,7 +90,7 @@ static kvt_status put_groups(kvt_store *store, uint32_t number, const kvt_layout
                              .key = support_key(number),
                              .groups = layouts,
                              .group_count = GROUPS,
-                             .recompute_seconds = 1e4};
+                             .recompute_seconds = 1e3 * (number + 1)};
     return kvt_put(store, &entry, data, bytes);
 }
 
@@ -153,8 +154,8 @@ typedef struct changes {
     uint32_t lossy;
     uint32_t recoded; /* from an exact one */
     uint32_t count;
-    uint64_t handles[2 * ENTRIES];
-    kvt_variant variants[2 * ENTRIES];
+    uint64_t handles[ROUNDS * ENTRIES];
+    kvt_variant variants[ROUNDS * ENTRIES];
 } changes;
 
 static void note_move(void *context, const kvt_move *move, kvt_status outcome)
@@ -165,7 +166,7 @@ static void note_move(void *context, const kvt_move *move, kvt_status outcome)
     while (at < all->count && all->handles[at] != move->handle)
         at++;
     if (at == all->count) {
-        assert_true(at < 2 * ENTRIES);
+        assert_true(at < ROUNDS * ENTRIES);
         all->handles[all->count++] = move->handle;
     } else if (move->kind == KVT_MOVE_CHANGE &&
                memcmp(&all->variants[at], &move->to_variant, sizeof move->to_variant) != 0) {
@@ -183,7 +184,9 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
     uint32_t lossy = 0, held = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_status status = put_groups(store, i, layouts);
-        assert_true(status == KVT_OK || status == KVT_REFUSED || status == KVT_EXISTS);
+        /* "adaptcache" keeps little room free for coding anew what is there. */
+        const bool full = rounds && status == KVT_E_SPACE;
+        assert_true(status == KVT_OK || status == KVT_REFUSED || status == KVT_EXISTS || full);
         if (rounds) assert_int_equal(kvt_maintain(store, NULL), KVT_OK);
     }
     for (uint32_t i = 0; i < ENTRIES; i++)
@@ -217,18 +220,21 @@ static void groups_become_coarser(void **state)
     kvt_close(store);
 }
 
-/* From memory to a smaller SSD: records are coded anew, or made of coarser ones. */
+/* From memory to a smaller SSD, step by step: exact records are coded anew, and lossy ones are made
+ * coarser. */
 static void groups_are_recoded(void **state)
 {
     (void)state;
     char message[256];
     kvt_store *store = NULL;
     changes seen = {.count = 0};
-    support_fault memory = {.capacity_bytes = 6 * LADDER_ENTRY_BYTES, .fast = true};
+    support_fault memory = {.capacity_bytes = 16 * LADDER_ENTRY_BYTES, .fast = true};
     support_fault drive = {.capacity_bytes = 6 * LADDER_ENTRY_BYTES};
     const kvt_device_config devices[2] = {support_fault_config(&memory, "mem0"),
                                           support_fault_config(&drive, "ssd0")};
     kvt_store_options options = ladder_options(0);
+    options.policy = "adaptcache"; /* compresses in place, also what is lossy already */
+    options.lossless = false;
     options.observer = note_move;
     options.observer_context = &seen;
     options.tiers[KVT_TIER_DRAM].devices = &devices[0];
@@ -236,9 +242,9 @@ static void groups_are_recoded(void **state)
     options.tiers[KVT_TIER_SSD].devices = &devices[1];
     options.tiers[KVT_TIER_SSD].device_count = 1;
     assert_int_equal(open_store(&options, &store, message), KVT_OK);
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < ROUNDS; i++)
         (void)press_groups(store, shapes, true);
-    assert_true(seen.recoded + seen.lossy > 0);
+    assert_true(seen.recoded > 0 && seen.lossy > 0);
     assert_int_equal(support_stats(store).load_failures, 0);
     assert_int_equal(support_stats(store).moves_failed_io, 0);
     kvt_close(store);

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "codecs/record.h"
 #include "estimator/profile/profile.h"
-#include "store/store.h"
+#include "steady_costs.h"
 #include "store_support.h"
 
 #include <kvterrace/queue.h>
