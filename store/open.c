@@ -494,13 +494,13 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
                !open_variant_is_exact(options->other_variant)) {
         fault = "other_variant is not one that a store keeps";
     } else if (!(options->learn_seconds > 0 && options->learn_seconds <= 1e9)) {
-        fault = "learn_seconds is outside 0..1e9";
+        fault = "learn_seconds is not above 0 and at most 1e9";
     } else if (!(options->watch_seconds >= 0.01 && options->watch_seconds <= 1e9)) {
         fault = "watch_seconds is outside 0.01..1e9";
     } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
         fault = "loss_limit is outside 0..1";
     } else if (!(options->entry_loss_limit > 0 && options->entry_loss_limit <= 1)) {
-        fault = "entry_loss_limit is outside 0..1, or 0";
+        fault = "entry_loss_limit is not above 0 and at most 1";
     } else if (options->codec_workers != NULL &&
                (options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
         fault = "codec_workers are not filled";

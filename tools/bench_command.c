@@ -220,6 +220,8 @@ static int bench_adaptcache_run(void *context)
     if (arguments->ladders != NULL) options.ladders = arguments->ladders;
     if (arguments->classes.count != 0 && arguments->classes.count != EXPERIMENT_TASKS)
         return command_misuse("--class is given three times, or not at all");
+    if (arguments->classes.count != 0 && arguments->profile == NULL)
+        return command_misuse("--class names a class of a profile: --profile is missing");
     for (size_t i = 0; i < arguments->classes.count; i++)
         options.classes[i] = arguments->classes.items[i];
     options.ladders = command_data_path(&arguments->common, options.ladders);

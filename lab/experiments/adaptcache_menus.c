@@ -257,7 +257,7 @@ static kvt_status menu_choose(experiment *run, kvt_profile *profile, const menu_
     }
     qsort(chosen->list, chosen->count, sizeof chosen->list[0], menu_order);
     menu_thin(chosen, KVT_VARIANTS_MAX - 1);
-    kvt_status status = KVT_MISS;
+    kvt_status status = KVT_E_CONFIG;
     if (chosen->count == 0)
         (void)snprintf(
             message, message_size, "%s: no variant of %s was measured on %s, %s and %s",
@@ -282,12 +282,43 @@ static void menu_keep_complete(menu_curves *curves)
     curves->count = kept;
 }
 
+/* Refuses a profile that has no curve of a class that is asked for, and says which it has. */
+static kvt_status menu_check_classes(const experiment *run, kvt_profile *profile,
+                                     const menu_curves *curves, char *message, size_t message_size)
+{
+    char names[512] = "";
+    size_t length = 0;
+    kvt_quality_curve row;
+    uint32_t task = 0;
+    while (task < EXPERIMENT_TASKS && curves->entries[task] > 0)
+        task++;
+    if (task == EXPERIMENT_TASKS) return KVT_OK;
+    for (size_t at = 0; kvt_profile_quality_at(profile, at, &row) == KVT_OK; at++) {
+        char listed[sizeof row.class_name + 4];
+        (void)snprintf(listed, sizeof listed, ", %s,", row.class_name);
+        if (strcmp(row.model, curves->model) != 0 || strstr(names, listed) != NULL) continue;
+        /* Each name stands between commas; the next one takes the place of the last comma. */
+        const size_t start = length > 0 ? length - 1 : 0;
+        if (start + strlen(listed) + 1 > sizeof names) break;
+        length = start + (size_t)snprintf(names + start, sizeof names - start, "%s", listed);
+    }
+    if (length == 0)
+        (void)snprintf(message, message_size, "%s: no quality was measured in it",
+                       run->options->profile);
+    else
+        (void)snprintf(message, message_size, "%s: no class %s; --class takes three of %.*s",
+                       run->options->profile, run->options->classes[task], (int)length - 3,
+                       names + 2);
+    return KVT_E_CONFIG;
+}
+
 static kvt_status menu_read_curves(experiment *run, kvt_profile *profile, char *message,
                                    size_t message_size)
 {
     menu_curves *curves = calloc(1, sizeof *curves);
     if (curves == NULL) return KVT_E_MEMORY;
     kvt_status status = menu_collect(run, profile, curves);
+    if (status == KVT_OK) status = menu_check_classes(run, profile, curves, message, message_size);
     menu_keep_complete(curves);
     for (uint32_t task = 0; status == KVT_OK && task < EXPERIMENT_TASKS; task++) {
         experiment_task *to = &run->tasks[task];

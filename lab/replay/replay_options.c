@@ -78,7 +78,13 @@ static void options_add_raw(replay_options *options)
 /* ---- what each setting fills ---- */
 
 /* A live replay drives a store, which reads its own settings; a simulation stands for one. */
-enum { OPTIONS_LIVE = 1, OPTIONS_SIMULATED = 2, OPTIONS_STORE_MODEL = 4, OPTIONS_WITH_LADDER = 8 };
+enum {
+    OPTIONS_LIVE = 1,
+    OPTIONS_SIMULATED = 2,
+    OPTIONS_STORE_MODEL = 4,
+    OPTIONS_WITH_LADDER = 8,
+    OPTIONS_WITH_OVERLAP = 16
+};
 
 #define OPTIONS_FIELD(name, member, mode)                                                          \
     SETTINGS_FIELD(replay_options, name, member, .modes = (mode))
@@ -100,7 +106,7 @@ static const settings_field options_fields[] = {
     OPTIONS_RANGE("replay.loss_limit", loss_limit, OPTIONS_WITH_LADDER, 0, 1, "0 to 1"),
     OPTIONS_FIELD("replay.seed", seed, 0),
     OPTIONS_FIELD("replay.overlap", overlap, 0),
-    OPTIONS_RANGE("replay.layers", layers, OPTIONS_SIMULATED, 0, 65536, "0 to 65536"),
+    OPTIONS_RANGE("replay.layers", layers, OPTIONS_WITH_OVERLAP, 0, 65536, "0 to 65536"),
     OPTIONS_FIELD("replay.prefetch", prefetch, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.limit", limit, 0),
     OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
@@ -535,6 +541,7 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_profile *profile,
 static void options_read_plain(kvt_config *config, bool live, replay_options *options)
 {
     options_read_fields(config, live ? OPTIONS_LIVE : OPTIONS_SIMULATED, options);
+    if (!live && options->overlap) options_read_fields(config, OPTIONS_WITH_OVERLAP, options);
     /* The bounds of puts are a store's settings; a plain simulation has none. */
     if (!live && options->store_model) options_read_fields(config, OPTIONS_STORE_MODEL, options);
     options->plan_log = kvt_config_text(config, "replay.plan_log");

@@ -51,6 +51,8 @@ FILES = {
 }
 SIM = ["replay", "--workload", "poisson", "--set", "workload.requests=20"]
 LIVE = [*SIM, "--mode", "live"]
+PROFILES = os.path.join(os.environ["KVT_SOURCE_DIR"], "profiles")
+ADAPTCACHE = ["bench", "adaptcache", "--quick", "--ladders", PROFILES]
 DEVICE = ["--set", "device.a.tier=ssd", "--set", "device.a.backend=file", "--set", "device.a.path="]
 
 
@@ -129,6 +131,7 @@ CASES = [
     ([*SIM, "--report", "adir"], "Is a directory"),
     ([*SIM, "--report", "nodir/x.html"], "No such file or directory"),
     (setting("replay.servers=0"), "replay.servers"),
+    (setting("replay.layers=32"), "replay.layers has no effect here"),
     (setting("replay.bytes_per_token=0"), "replay.bytes_per_token"),
     (setting("replay.block_tokens=0"), "replay.block_tokens"),
     (setting("replay.warmup=2"), "replay.warmup"),
@@ -177,6 +180,11 @@ CASES = [
     (["check-config", "sim.ini"], "needs read_bandwidth"),
     (["replay", "--json=x"], "takes no argument"),
     (["check-config", "lru.ini"], "store.ladder: a calibrated ladder needs store.profile"),
+    (["check-config", "ladder.ini", "--set", "store.loss_limit=5"], "store.loss_limit: 0 to 1"),
+    (["check-config", "ladder.ini", "--set", "store.entry_loss_limit=0"],
+     "store.entry_loss_limit: above 0, up to 1"),
+    (["check-config", "ladder.ini", "--set", "store.learn_interval=0"],
+     "store.learn_interval: above 0"),
     (["check-config", "catalog.ini"], "adir: this is a folder"),
     ([*SIM, "--database", "good.db", "--report", "good.db"], "uses that file for something else"),
     (["settings", "workloads"], "did you mean 'workload'?"),
@@ -248,6 +256,10 @@ CASES = [
     (["bench", "adaptcache", "--class", "qa"], "three times"),
     (["bench", "adaptcache", "--profile", "no_such_profile"], "no_such_profile.csv"),
     (["bench", "adaptcache", "--zipf", "1"], "are both run"),
+    ([*ADAPTCACHE, "--profile", "reference-model"],
+     "no class qa; --class takes three of pooled, recall-768\n"),
+    ([*ADAPTCACHE, "--profile", "codecs-gpu"], "no quality was measured in it"),
+    ([*ADAPTCACHE, "--class", "a", "--class", "b", "--class", "c"], "--profile is missing"),
 ]
 
 
