@@ -20,10 +20,9 @@ import struct
 import sys
 import tempfile
 
-import numpy
-
 try:
     import gguf
+    import numpy
     import tokenizers
 except ImportError as missing:
     sys.exit("convert_gguf.py: %s (python3 -m pip install gguf tokenizers)" % missing)

@@ -35,14 +35,24 @@ QA = ["leval/financial_qa", "leval/legal_contract_qa", "leval/multidoc_qa", "lev
 AGENT = "agent/magagent"
 
 
+class Refused(Exception):
+    """What is asked for cannot be made; the text says why."""
+
+
 class Coder:
     """The model's tokenizer and chat format."""
 
     def __init__(self, path):
-        import tokenizers
-        self.tokens = tokenizers.Tokenizer.from_file(os.path.join(path, "tokenizer.json"))
+        try:
+            import tokenizers
+        except ImportError as missing:
+            raise Refused("%s (python3 -m pip install tokenizers)" % missing)
+        name = os.path.join(path, "tokenizer.json")
+        with open(name, "rb"):  # the package's own error does not name the file
+            pass
+        self.tokens = tokenizers.Tokenizer.from_file(name)
         if self.tokens.token_to_id("<|im_start|>") is None:
-            sys.exit("make_token_texts.py: %s has no <|im_start|>: another chat format" % path)
+            raise Refused("%s has no <|im_start|>: another chat format" % path)
 
     def plain(self, text):
         # A text that names a special token must not become one.
@@ -67,9 +77,16 @@ def rows(folder, name):
         with open(path, "rb") as file:
             data = file.read()
     else:
-        data = subprocess.run(["zstd", "-dc", path + ".zst"], stdout=subprocess.PIPE,
-                              check=True).stdout
-    return [json.loads(line) for line in data.decode().split("\n") if line]
+        with open(path + ".zst", "rb") as file:
+            result = subprocess.run(["zstd", "-dc"], stdin=file, stdout=subprocess.PIPE,
+                                    stderr=subprocess.DEVNULL, check=False)
+        if result.returncode != 0:
+            raise Refused("%s.zst is not zstd, or cut short" % path)
+        data = result.stdout
+    try:
+        return [json.loads(line) for line in data.decode().split("\n") if line]
+    except ValueError as error:
+        raise Refused("%s: %s" % (path, error))
 
 
 def document_texts(folder, source):
@@ -238,11 +255,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, help="a folder with tokenizer.json")
     parser.add_argument("--texts", required=True, help="the folder with leval/ and so on")
-    parser.add_argument("--out", required=True, help="an existing folder")
+    parser.add_argument("--out", required=True, help="the folder for the texts; made where it is missing")
     parser.add_argument("--entries", type=int, default=120, help="of each class")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    if arguments.entries < 1:
+        parser.error("--entries: at least 1")
+    try:
+        make(arguments)
+    except Refused as error:
+        sys.exit("make_token_texts.py: %s" % error)
+    except OSError as error:
+        sys.exit("make_token_texts.py: %s: %s" % (error.filename, error.strerror))
+
+
+def make(arguments):
     coder = Coder(arguments.model)
+    os.makedirs(arguments.out, exist_ok=True)
     draw = lambda kind: texts.Draw("%d token texts %s" % (arguments.seed, kind))
     for kind, sources in (("summarisation", SUMMARISATION), ("qa", QA)):
         write(arguments.out, kind, from_documents(coder, arguments.texts, kind, sources,

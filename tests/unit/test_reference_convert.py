@@ -294,6 +294,25 @@ class ConvertTest(unittest.TestCase):
                 made[kind] = [json.loads(line) for line in file]
         return made
 
+    def test_wrong_inputs_of_texts_are_one_line(self):
+        self.write_texts()
+        folder = os.path.join(self.folder, "texts")
+        script = [sys.executable, "-B", os.path.join(SCRIPTS, "make_token_texts.py")]
+        write_gguf(self.path)
+        convert_gguf.convert(self.path, self.out)
+        cut = os.path.join(folder, make_token_texts.SUMMARISATION[0] + ".jsonl")
+        with open(cut, "r+") as file:
+            file.truncate(40)
+        for model, texts, part in (("nowhere", folder, "nowhere/tokenizer.json: No such file"),
+                                   (self.out, "nowhere", "jsonl.zst: No such file"),
+                                   (self.out, folder, cut + ": ")):
+            result = subprocess.run([*script, "--model", model, "--texts", texts, "--out",
+                                     os.path.join(self.folder, "new", "out")],
+                                    capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(part, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
     def check_entry(self, entry):
         ids, context, recall = entry["tokens"], entry["context"], entry["recall"]
         self.assertTrue(make_token_texts.SHORTEST <= context <= 7100, context)
