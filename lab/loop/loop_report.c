@@ -115,11 +115,15 @@ static void text_checks(const loop_report *report, FILE *file)
     fputc('\n', file);
     for (size_t i = 0; i < report->result_count; i++) {
         const loop_result *r = &report->results[i];
-        fprintf(file, "%s, seed %llu: %s; predicted seconds of %llu loads off by", r->contender,
-                (unsigned long long)r->seed, r->forms_text,
-                (unsigned long long)r->load_predictions);
-        fprintf(file, " %.1f %% (median), %.1f %% (p90);", 100.0 * r->load_error_p50,
-                100.0 * r->load_error_p90);
+        fprintf(file, "%s, seed %llu: %s;", r->contender, (unsigned long long)r->seed,
+                r->forms_text);
+        if (r->load_predictions > 0)
+            fprintf(file,
+                    " predicted seconds of %llu loads off by %.1f %% (median), %.1f %% (p90);",
+                    (unsigned long long)r->load_predictions, 100.0 * r->load_error_p50,
+                    100.0 * r->load_error_p90);
+        else
+            fputs(" no load was predicted;", file);
         fprintf(file, " %llu exact gets checked, %llu differ; %llu loads declined, %llu puts, ",
                 (unsigned long long)r->exact_checked, (unsigned long long)r->exact_wrong,
                 (unsigned long long)r->loads_declined, (unsigned long long)r->puts);

@@ -171,6 +171,11 @@ class LoopTest(CommandCase):
         self.assertEqual(each["results"][0]["answers_fingerprint"],
                          first["results"][1]["answers_fingerprint"])
         self.assertEqual(each["results"][0]["hits"]["total"], 0)
+        # Of a run without a hit nothing is said about predicted loads.
+        text = self.run_command(*LOOP[:7], *LOOP[9:], *SHORT, "--policy", "none", "--cache",
+                                "c").stdout
+        self.assertIn("no load was predicted;", text)
+        self.assertNotIn("nan", text)
 
     def test_traces_and_classes(self):
         trace = "".join(json.dumps({"timestamp": 100 * i, "input_length": 700, "output_length": 4,
