@@ -241,8 +241,9 @@ const command_spec bench_layers_spec = {
     .summary = "loads that computing hides, layer by layer",
     .about = "A prefix of 32 entries with 32 layers is loaded from every configured device of the "
              "tier ssd, which are overwritten, while each layer is computed in as long as it "
-             "loads: layer by layer, whole entries before the computing, and one device after the "
-             "other. Says how long the computing waited.",
+             "loads: layer by layer (layers, and coarse with stripe units of the default size), "
+             "whole entries before the computing (whole), and one device after the other "
+             "(serial). Says how long the computing waited.",
     .details = BENCH_DRIVES_OR "else four throttled memory devices. Exits 1 when bytes are wrong.",
     .example = "  kvterrace bench layers --quick",
     .options = bench_list_options,

@@ -3,7 +3,7 @@
  * bench_layers.c - how much of a load over drives hides behind computing, layer by layer.
  *
  * A prefix of 32 entries with 32 layers each lies on the drives. A computation of a layer takes as
- * long as the load of a layer: it is a sleep, as the computing is the GPU's. Three ways are timed:
+ * long as the load of a layer: it is a sleep, as the computing is the GPU's. Four ways are timed:
  *
  *     layers   kvt_load_begin, and for each layer wait, compute, release
  *     coarse   the same, over stripe units of the default size
