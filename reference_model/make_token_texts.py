@@ -255,7 +255,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, help="a folder with tokenizer.json")
     parser.add_argument("--texts", required=True, help="the folder with leval/ and so on")
-    parser.add_argument("--out", required=True, help="the folder for the texts; made where it is missing")
+    parser.add_argument("--out", required=True,
+                        help="the folder for the texts; made where it is missing")
     parser.add_argument("--entries", type=int, default=120, help="of each class")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()

@@ -117,8 +117,6 @@ class CommandTest(CommandCase):
                 ("store.staging", "[store]\nstaging = 0\n"),
                 ("store.tick", "[store]\ntick = 2h\n"),
                 ("store.get_deadline", "[store]\nget_deadline = 1000000h\n"),
-                ("store.put_backlog", "[store]\nput_backlog = 1000000h\n"),
-                ("store.close_deadline", "[store]\nclose_deadline = 1000000h\n"),
                 ("replay.servers", "[replay]\nservers = 0\n"),
                 ("replay.scale", "[replay]\nscale = 2\n"),
                 ("workload.rate: above 0", "[workload]\nrate = 0\n"),
