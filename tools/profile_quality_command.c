@@ -279,7 +279,9 @@ static const command_option quality_rows[] = {
     COUNT_OPTION(measure_arguments, answer_tokens, "answer-tokens", 0, 4096,
                  "Tokens of a greedy answer, 0 for none (32)"),
     MEASURE_THREADS,
-    MEASURE_COUNT(minutes, "minutes", 100000, "Stop after so many; the same command goes on"),
+    MEASURE_COUNT(
+        minutes, "minutes", 100000,
+        "Stop after so many and at least one variant of an entry; the same command goes on"),
     FLAG_OPTION(measure_arguments, finish, "finish", 0,
                 "Measure nothing more: what is there counts as all"),
     FLAG_OPTION(measure_arguments, ladder, "store-ladders", 0,

@@ -322,7 +322,8 @@ typedef struct quality_profile_options {
     uint32_t threads;       /* 0: one per processor */
     quality_metric metric;
     quality_use use;
-    double seconds; /* after which the measurement stops as if it were cancelled; 0: never */
+    double seconds; /* after which, and after one row at least, the measurement stops as if it were
+                       cancelled; 0: never */
     bool ladder;    /* a ladder of the measured variants is stored for each class, and as class
                        "pooled" one for entries of classes that were not measured */
     bool finish;    /* nothing is measured: the entries that are whole count as all there are */

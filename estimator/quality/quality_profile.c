@@ -57,6 +57,7 @@ typedef struct profile_quality_run {
     const run_class *at;
     bool of_recall; /* rows that are read belong to passages */
     uint64_t done;  /* rows */
+    bool measures;  /* a row was measured by this call */
 } profile_quality_run;
 
 /* ---- what is measured ---- */
@@ -301,7 +302,9 @@ static bool run_progress(const profile_quality_run *run, uint32_t turn)
     const quality_profile_options *o = run->options;
     const run_class *at = run_class_of(run, run->numbers[turn]);
     double all = (double)run->entry_count * o->variant_count;
-    if (o->seconds > 0.0 && base_clock_seconds() - run->started >= o->seconds) return false;
+    /* A run that is given less than its first row takes would never go on. */
+    if (o->seconds > 0.0 && run->measures && base_clock_seconds() - run->started >= o->seconds)
+        return false;
     if (o->progress == NULL) return true;
     return o->progress(o->progress_context, (double)run->done / all,
                        o->classes[at - run->classes].name);
@@ -382,6 +385,7 @@ static kvt_status run_done(void *context, uint32_t turn, uint32_t variant, const
     if (status == KVT_OK)
         status = profile_entry_insert(run->profile, at->set, number - at->first, key, to);
     run->done++;
+    run->measures = true;
     if (status == KVT_OK && !run_progress(run, turn)) status = KVT_E_CANCELLED;
     return status;
 }

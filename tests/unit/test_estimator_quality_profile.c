@@ -21,6 +21,8 @@ static bool count_progress(void *context, double done, const char *what)
     return --*left > 0;
 }
 
+static double seconds_given; /* 0: no limit */
+
 static kvt_status run(quality_metric metric, uint32_t calls, quality_report *report)
 {
     static const char *const plain[] = {files.plain}, *const asked[] = {files.asked};
@@ -42,6 +44,7 @@ static kvt_status run(quality_metric metric, uint32_t calls, quality_report *rep
                                              .answer_tokens = 5,
                                              .threads = 2,
                                              .metric = metric,
+                                             .seconds = seconds_given,
                                              .command_line = "test",
                                              .progress = count_progress,
                                              .progress_context = &calls};
@@ -170,6 +173,26 @@ static void a_stopped_run_goes_on(void **state)
     quality_report_free(&whole);
 }
 
+/* However short the time is, the same call again and again ends with everything measured. */
+static void too_short_a_time_measures_all_the_same(void **state)
+{
+    (void)state;
+    quality_report report;
+    uint32_t runs = 0;
+    kvt_status status = KVT_E_CANCELLED;
+    scratch_remove_database();
+    seconds_given = 1e-9;
+    while (status == KVT_E_CANCELLED && runs <= ALL_ROWS) {
+        status = run(QUALITY_TOP1, UINT32_MAX, &report);
+        quality_report_free(&report);
+        runs++;
+    }
+    seconds_given = 0;
+    assert_int_equal(status, KVT_OK);
+    assert_true(runs > 1);
+    assert_int_equal(number_of(ROWS_SQL), ALL_ROWS);
+}
+
 static void wrong_requests_are_refused(void **state)
 {
     (void)state;
@@ -219,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_curves_are_stored),
         cmocka_unit_test(a_stopped_run_goes_on),
+        cmocka_unit_test(too_short_a_time_measures_all_the_same),
         cmocka_unit_test(wrong_requests_are_refused),
     };
     return cmocka_run_group_tests(tests, scratch_make_files, scratch_remove_files);
