@@ -260,6 +260,25 @@ void quality_entries_free(quality_entries *entries)
     *entries = (quality_entries){.count = 0};
 }
 
+/* Token ids outside the vocabulary are texts of another model. */
+static kvt_status entries_check_ids(const entries_work *work, char *message, size_t message_size)
+{
+    const uint32_t vocab = work->tokens != NULL ? tokenizer_vocab(work->tokens) : UINT32_MAX;
+    for (size_t i = 0; i < work->texts.count; i++) {
+        const evaluate_tokens *tokens = work->texts.marks[i].tokens;
+        const uint32_t count = tokens != NULL ? tokens->count + tokens->recall_count : 0;
+        for (uint32_t t = 0; t < count; t++) {
+            if (tokens->ids[t] < vocab) continue;
+            (void)snprintf(message, message_size,
+                           "text %zu has the token id %u, and the model's vocabulary ends at %u: "
+                           "is it of another model?",
+                           i + 1, (unsigned)tokens->ids[t], (unsigned)vocab - 1);
+            return KVT_E_ARGUMENT;
+        }
+    }
+    return KVT_OK;
+}
+
 static kvt_status entries_check_tokenizer(const entries_work *work, char *message,
                                           size_t message_size)
 {
@@ -288,6 +307,7 @@ kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
         if (status == KVT_OK) status = entries_add_texts(&work.texts, &more);
     }
     if (status == KVT_OK) status = entries_check_tokenizer(&work, message, message_size);
+    if (status == KVT_OK) status = entries_check_ids(&work, message, message_size);
     /* No text gives more than one entry. */
     if (work.limit > work.texts.count) work.limit = (uint32_t)work.texts.count;
     work.entries = calloc((size_t)work.limit + 1, sizeof *work.entries);

@@ -25,6 +25,7 @@ FILES = {
     "negtok.jsonl": (ROW % (1, -5)).encode(),
     "hugetok.jsonl": (ROW % (1, 1 << 40)).encode(),
     "back.jsonl": (ROW % (9000, 500) + ROW % (1, 500)).encode(),
+    "ids.jsonl": b'{"tokens": [5, 4093, 7, 8], "context": 2}\n',
     "text.jsonl": b'{"text": "once upon a time"}\n',
     "broken.ini": b"[store\n",
     "nonutf8.ini": b"\xff\xfe = 1\n",
@@ -51,6 +52,7 @@ FILES = {
 }
 SIM = ["replay", "--workload", "poisson", "--set", "workload.requests=20"]
 LIVE = [*SIM, "--mode", "live"]
+MODEL = os.path.join(os.environ["KVT_SOURCE_DIR"], "reference_model", "model")
 PROFILES = os.path.join(os.environ["KVT_SOURCE_DIR"], "profiles")
 ADAPTCACHE = ["bench", "adaptcache", "--quick", "--ladders", PROFILES]
 DEVICE = ["--set", "device.a.tier=ssd", "--set", "device.a.backend=file", "--set", "device.a.path="]
@@ -256,6 +258,8 @@ CASES = [
     (["bench", "adaptcache", "--class", "qa"], "three times"),
     (["bench", "adaptcache", "--profile", "no_such_profile"], "no_such_profile.csv"),
     (["bench", "adaptcache", "--zipf", "1"], "are both run"),
+    (["profile", "quality", "--model", MODEL, "--text", "ids.jsonl", "--database", "good.db"],
+     "text 1 has the token id 4093, and the model's vocabulary ends at 671"),
     ([*ADAPTCACHE, "--profile", "reference-model"],
      "no class qa; --class takes three of pooled, recall-768\n"),
     ([*ADAPTCACHE, "--profile", "codecs-gpu"], "no quality was measured in it"),
