@@ -39,20 +39,26 @@ static kvt_status queue_touch(kvt_store *store, const kvt_key *key)
     return status == KVT_OK && touched == 0 ? KVT_MISS : status;
 }
 
-/* Puts an entry. One that finds its staging or a tier's writes behind tries again until its
- * deadline. No lock held. */
-static kvt_status queue_put(kvt_store *store, const queue_item *item)
+/* Whether a request is called off, with its batch or with the whole queue. No lock held. */
+static bool queue_called_off(kvt_queue *queue, const queue_item *item)
 {
-    kvt_queue *queue = item->queue;
-    for (;;) {
-        kvt_status status = kvt_put_view(store, item->entry, item->view);
-        if (status != KVT_BUSY) return status;
-        pthread_mutex_lock(&queue->lock);
-        bool ends = queue->stopping || item->called_off;
-        pthread_mutex_unlock(&queue->lock);
-        if (ends || base_clock_ns() >= item->deadline_ns) return status;
+    pthread_mutex_lock(&queue->lock);
+    bool ends = queue->stopping || item->called_off;
+    pthread_mutex_unlock(&queue->lock);
+    return ends;
+}
+
+/* Tries a put again that found its staging or a tier's writes behind, until its deadline or until
+ * it is called off. No lock held. */
+static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
+{
+    kvt_status status = KVT_BUSY;
+    while (status == KVT_BUSY && base_clock_ns() < item->deadline_ns) {
+        if (queue_called_off(item->queue, item)) return KVT_E_CANCELLED;
         base_sleep(QUEUE_PUT_PAUSE_NS);
+        status = kvt_put_view(store, item->entry, item->view);
     }
+    return status;
 }
 
 /* Carries one request out that is neither a get nor in flight anywhere. A deadline bounds waiting,
@@ -60,7 +66,7 @@ static kvt_status queue_put(kvt_store *store, const queue_item *item)
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     switch (item->kind) {
-    case KVT_REQUEST_PUT: return queue_put(store, item);
+    case KVT_REQUEST_PUT: return kvt_put_view(store, item->entry, item->view);
     case KVT_REQUEST_EXISTS: return kvt_exists(store, &item->key);
     case KVT_REQUEST_PREFETCH: return kvt_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);
@@ -69,13 +75,26 @@ static kvt_status queue_run_one(kvt_store *store, queue_item *item)
     }
 }
 
-/* Carries a chunk out that reads no entry. No lock held. */
+/* Carries a chunk out that reads no entry. Puts and deletes may wait, and what waits behind them
+ * may be called off meanwhile: it has not begun. Nor do those that have ended wait with a put for
+ * room: they are completed before. No lock held. */
 static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count)
 {
     assert(count > 0 && count <= QUEUE_CHUNK);
-    for (uint32_t i = 0; i < count; i++)
-        items[i]->status = queue_run_one(queue->store, items[i]);
-    queue_complete(queue, items, count);
+    const uint32_t kind = items[0]->kind;
+    const bool waits = kind == KVT_REQUEST_PUT || kind == KVT_REQUEST_DELETE;
+    uint32_t completed = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        item->status = KVT_E_CANCELLED;
+        if (waits && queue_called_off(queue, item)) continue;
+        item->status = queue_run_one(queue->store, item);
+        if (kind != KVT_REQUEST_PUT || item->status != KVT_BUSY) continue;
+        queue_complete(queue, items + completed, i - completed);
+        completed = i;
+        item->status = queue_put_again(queue->store, item);
+    }
+    queue_complete(queue, items + completed, count - completed);
 }
 
 /* ---- a thread ---- */

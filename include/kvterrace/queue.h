@@ -139,8 +139,9 @@ KVT_API size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t c
  * could complete); KVT_E_TIMEOUT; KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns);
 
-/* Calls a batch off: its requests that have not begun, and gets whose read is in flight, complete
- * with KVT_E_CANCELLED. What is being decoded or put completes as it would have. KVT_OK; KVT_MISS
+/* Calls a batch off: its requests that have not begun, puts that wait for room, and gets whose read
+ * is in flight complete with KVT_E_CANCELLED. What is being decoded or put completes as it would
+ * have. KVT_OK; KVT_MISS
  * (the batch is unknown, or all of it had completed); KVT_E_STATE. Waits for nothing. */
 KVT_API KVT_NODISCARD kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch);
 
