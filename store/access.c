@@ -419,14 +419,16 @@ static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get
 kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info)
 {
     assert(status != KVT_OK);
-    bool late = status == KVT_E_TIMEOUT;
+    const bool late = status == KVT_E_TIMEOUT, dropped = status == KVT_REFUSED;
+    const bool missed = status == KVT_MISS || late || dropped;
     pthread_mutex_lock(&store->lock);
     store->counters.gets++;
-    if (status == KVT_MISS || late) store->counters.misses++;
-    if (late) store->counters.timeouts++;
+    store->counters.misses += missed;
+    store->counters.timeouts += late;
+    store->counters.refused_tokens += dropped;
     pthread_mutex_unlock(&store->lock);
-    if (info != NULL) *info = (kvt_get_info){.timed_out = late};
-    return late ? KVT_MISS : status;
+    if (info != NULL) *info = (kvt_get_info){.timed_out = late, .refused_tokens = dropped};
+    return missed ? KVT_MISS : status;
 }
 
 bool access_may_begin_again(const access_get *get, kvt_status status)
@@ -588,9 +590,8 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
 static kvt_status access_refuse_tokens(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     assert(!get->quiet && get->place == NULL);
-    kvt_status status = access_refuse(store, KVT_MISS, info);
-    get->refused_tokens = info->refused_tokens = true;
-    return status;
+    get->refused_tokens = true;
+    return access_refuse(store, KVT_REFUSED, info);
 }
 
 /* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */

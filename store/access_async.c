@@ -22,7 +22,7 @@
 /* Ends a get that holds nothing. No lock held. */
 static void async_refuse(kvt_store *store, access_get *get, kvt_status status)
 {
-    get->status = access_refuse(store, status, NULL);
+    get->status = access_refuse(store, get->refused_tokens ? KVT_REFUSED : status, NULL);
     get->stage = ACCESS_ENDED;
 }
 

@@ -157,7 +157,8 @@ bool access_may_begin_again(const access_get *get, kvt_status status);
 /* Gives up load, place and staging of a get that begins again. No lock held. */
 void access_let_go(kvt_store *store, access_get *get);
 
-/* Counts a get that ends before it holds a load or a place. */
+/* Counts a get that ends before it holds a load or a place. KVT_REFUSED: the form has dropped
+ * tokens that the get wants, which is a miss. */
 kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info);
 
 /* Decodes what has come, or copies what is staged, counts, and gives everything up. status: how the

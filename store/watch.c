@@ -134,6 +134,7 @@ static uint32_t watch_form(const kvt_store *store, kvt_variant variant)
 static watch_miss watch_why(const watch_get *get)
 {
     if (get->info->timed_out) return WATCH_MISS_DEADLINE;
+    if (get->info->refused_tokens) return WATCH_MISS_TOKENS;
     switch (get->failure) {
     case KVT_OK: return WATCH_MISS_ABSENT;
     case KVT_E_CORRUPT:

@@ -31,7 +31,8 @@ typedef enum watch_miss {
     WATCH_MISS_CORRUPT = 1, /* a checksum, or the record's format */
     WATCH_MISS_DEVICE = 2,  /* a read failed */
     WATCH_MISS_DEADLINE = 3,
-    WATCH_MISS_COUNT = 4
+    WATCH_MISS_TOKENS = 4, /* the form has dropped tokens, and the get did not ask for such */
+    WATCH_MISS_COUNT = 5
 } watch_miss;
 
 /* Buckets by powers of two: the first holds what is at most 2^first, the next ones 2^step times

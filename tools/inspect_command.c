@@ -113,9 +113,10 @@ static int inspect_show_record(const inspect_arguments *arguments, const char *p
     inspect_hex(key, info.spec.key.bytes, sizeof info.spec.key.bytes);
     (void)kvt_variant_format(info.spec.variant, variant, sizeof variant);
     return inspect_show(
-        json_pack("{s:s, s:s, s:I, s:s, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "kind",
+        json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "kind",
                   "record", "key", key, "generation", (json_int_t)info.spec.generation, "variant",
-                  variant, "first_position", (json_int_t)info.spec.first_position, "layout",
+                  variant, "tokens_kept", (json_int_t)info.stored_tokens, "first_position",
+                  (json_int_t)info.spec.first_position, "layout",
                   inspect_layout_json(&info.spec.layout), "source_bytes",
                   (json_int_t)info.source_bytes, "record_bytes", (json_int_t)info.record_bytes,
                   "payload_bytes", (json_int_t)info.payload_bytes, "segments",
@@ -205,9 +206,10 @@ static bool inspect_take_entry(void *context, const inspect_entry *entry)
     if (entry->readable) {
         (void)kvt_variant_format(entry->variant, variant, sizeof variant);
         json_t *more = json_pack(
-            "{s:s, s:I, s:I, s:I, s:o}", "variant", variant, "record_bytes",
-            (json_int_t)entry->record_bytes, "first_position", (json_int_t)entry->first_position,
-            "extents", (json_int_t)entry->extents, "layout", inspect_layout_json(&entry->layout));
+            "{s:s, s:I, s:I, s:I, s:I, s:o}", "variant", variant, "tokens_kept",
+            (json_int_t)entry->tokens_kept, "record_bytes", (json_int_t)entry->record_bytes,
+            "first_position", (json_int_t)entry->first_position, "extents",
+            (json_int_t)entry->extents, "layout", inspect_layout_json(&entry->layout));
         (void)json_object_update(row, more);
         json_decref(more);
         if (entry->has_parent) {

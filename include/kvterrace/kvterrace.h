@@ -574,6 +574,8 @@ typedef struct kvt_store_stats {
     uint64_t expired;     /* entries removed because their lifetime had ended, ever */
     uint64_t moves_deferred; /* background moves put off for a round, because reads that somebody
                                 waits for kept a device busy; each round counts */
+    uint64_t refused_tokens; /* gets that had not asked for fewer tokens than were put, of forms
+                                that have dropped some: misses of entries that are stored */
 } kvt_store_stats;
 
 /*

@@ -4,6 +4,7 @@
  */
 #include "lab/inspect/inspect.h"
 
+#include "codecs/codecs.h"
 #include "codecs/record_format.h"
 #include "lab/inspect/watch_read.h"
 #include "store/catalog.h"
@@ -164,6 +165,16 @@ static bool inspect_visit_device(void *context, const catalog_device *row)
     return visitor->device(visitor->context, &device);
 }
 
+/* The tokens that a row's form keeps; 0 where its layout has no such form, as an opaque one. */
+static uint32_t inspect_kept_tokens(const catalog_row *row)
+{
+    uint32_t tokens, sets;
+    if (row->layout.dtype == KVT_DTYPE_OPAQUE) return 0;
+    kvt_status status =
+        codecs_kept_tokens(&row->layout, row->first_position, row->variant, &tokens, &sets);
+    return status == KVT_OK ? tokens : 0;
+}
+
 static bool inspect_visit_entry(void *context, const catalog_row *row)
 {
     const inspect_visitor *visitor = context;
@@ -176,6 +187,7 @@ static bool inspect_visit_entry(void *context, const catalog_row *row)
         entry.layout = row->layout;
         entry.first_position = row->first_position;
         entry.variant = row->variant;
+        entry.tokens_kept = inspect_kept_tokens(row);
         entry.record_bytes = row->record_bytes;
         if (tiers_location_unpack(row->location, row->location_bytes, &location) == KVT_OK) {
             entry.extents = location->extent_count;

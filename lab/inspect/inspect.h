@@ -65,6 +65,7 @@ typedef struct inspect_entry {
     kvt_layout layout;
     uint32_t first_position;
     kvt_variant variant;
+    uint32_t tokens_kept; /* of the layout's tokens, in the record; 0 of an opaque entry */
     uint64_t record_bytes;
     uint32_t extents; /* 0 when the location cannot be read */
     uint64_t members; /* bit i: holds a part */

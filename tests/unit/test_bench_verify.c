@@ -280,6 +280,7 @@ static bool seen_entry(void *context, const inspect_entry *entry)
     assert_true(entry->readable);
     assert_true(entry->extents > 0);
     assert_int_equal(entry->layout.tokens, support_layout.tokens);
+    assert_int_equal(entry->tokens_kept, support_layout.tokens);
     seen->members |= entry->members;
     seen->entries++;
     return true;

@@ -7,6 +7,7 @@
 #include "codecs/keys_rerotate.h"
 #include "drop_site.h"
 #include "lab/bench/engine_views.h"
+#include "metrics_support.h"
 
 #include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
@@ -106,6 +107,20 @@ static void open_dropped(site *s, const char *form)
     assert_int_equal(put_entry(s->store, 1, 0, true), KVT_OK);
 }
 
+/* Gets that the metrics count as misses for a reason. */
+static uint64_t count_misses(kvt_store *store, const char *reason)
+{
+    const size_t room = kvt_metrics_write(store, NULL, 0) + 4096;
+    char *text = malloc(room);
+    assert_non_null(text);
+    assert_true(kvt_metrics_write(store, text, room) <= room);
+    metrics_text *parsed = metrics_parse(text);
+    const double count = metrics_sum(parsed, "kvterrace_misses_total", reason);
+    free(parsed);
+    free(text);
+    return (uint64_t)count;
+}
+
 static void assert_untouched(const uint8_t *got)
 {
     for (size_t i = 0; i < ENTRY; i++)
@@ -137,6 +152,9 @@ static void only_gets_that_ask_are_given_fewer_tokens(void **state)
     assert_untouched(got);
     const kvt_store_stats after = support_stats(s.store);
     assert_int_equal(after.misses - before.misses, 2);
+    assert_int_equal(after.refused_tokens - before.refused_tokens, 2);
+    assert_int_equal(count_misses(s.store, "refused_tokens"), 2);
+    assert_int_equal(count_misses(s.store, "absent"), 0);
     assert_int_equal(after.load_failures, 0);
     check_entry(s.store, 1, 0);
     kvt_close(s.store);
@@ -183,6 +201,8 @@ static void gets_of_queues_ask_with_an_info(void **state)
     kvt_get_info info = {.struct_size = sizeof info, .positions = positions};
     done = get_queued(queue, &view, &info);
     assert_true(done.status == KVT_MISS && done.refused_tokens);
+    assert_int_equal(support_stats(s.store).refused_tokens, 2);
+    assert_int_equal(count_misses(s.store, "refused_tokens"), 2);
     info.positions_capacity = 7;
     done = get_queued(queue, &view, &info);
     assert_true(done.status == KVT_E_ARGUMENT && !done.refused_tokens);

@@ -107,6 +107,13 @@ class FilesTest(CommandCase):
         self.assertTrue(stat.S_ISFIFO(os.lstat(self.path(name)).st_mode))
         return text
 
+    def test_inspect_shows_kept_tokens(self):
+        self.put_dump("kv.safetensors")
+        for variant, share in (("lossless", 1), ("drop:stream,50", 2)):
+            self.run_command("encode", "kv.safetensors", "--variant", variant, "-o", "kv.kvt")
+            document = self.run_json("inspect", "kv.kvt")
+            self.assertEqual(document["tokens_kept"] * share, document["layout"]["tokens"])
+
     def test_what_is_no_file_is_never_replaced(self):
         """A pipe and a device node are written to, and are what they were."""
         self.put_dump("kv.safetensors")
