@@ -16,6 +16,14 @@
  * What a layer gave is sound when it is announced, but for entries that have failed: they stop no
  * other, and kvt_load_status says which they are.
  *
+ * A load reads its entries for as long as it is open, and the room of one that is moved or removed
+ * meanwhile is free only after kvt_load_end. A put that needs that room waits for it. So the thread
+ * that is to end a load first ends it, and then calls what waits for writes: kvt_flush, kvt_persist
+ * without a deadline, kvt_maintain, kvt_put with put_staging_bytes 0, or a wait for a queue's put
+ * without a deadline. Before the end such a call may wait for its own caller, for ever. Other
+ * threads may make these calls at any time; a kvt_put that hands its entry over does not wait, and
+ * may say KVT_BUSY.
+ *
  * Thread rule: every function on a kvt_load from any thread, begin and end excepted; none while its
  * queue or the store is being closed. After that kvt_load_end frees the load.
  */
