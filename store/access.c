@@ -138,7 +138,8 @@ void access_count_use(kvt_store *store, const store_entry *entry, uint64_t *cloc
     uint64_t started_ns = *clock_ns != 0 ? *clock_ns : store_now_ns(store);
     kvt_status status =
         kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
-    *clock_ns = store_count_decision(store, started_ns);
+    *clock_ns = store_now_ns(store);
+    store_count_decision(store, started_ns, *clock_ns);
     if (status == KVT_OK && plan.count != 0) {
         plan_mark(store, &plan);
         plan_queue(store, &plan);

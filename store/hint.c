@@ -29,7 +29,7 @@ static kvt_status hint_promote(kvt_store *store, const store_entry *entry, kvt_t
     backoff_expire(store);
     uint64_t started_ns = store_now_ns(store);
     kvt_status status = kvt_policy_promote(store->policy, started_ns, entry->handle, tier, &plan);
-    store_count_decision(store, started_ns);
+    store_count_decision(store, started_ns, store_now_ns(store));
     if (status != KVT_OK || plan.count == 0) return status;
     assert(plan.count <= plan.capacity);
     plan_mark(store, &plan);

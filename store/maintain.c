@@ -78,7 +78,7 @@ static kvt_status maintain_plan_tick(kvt_store *store, uint32_t limit, uint64_t 
     if (backoff_may_tick(store)) {
         uint64_t started_ns = store_now_ns(store);
         status = kvt_policy_tick(store->policy, started_ns, limit, budget, plan);
-        store_count_decision(store, started_ns);
+        store_count_decision(store, started_ns, store_now_ns(store));
         if (status == KVT_OK && pressure_defers_moves(store, plan->moves, plan->count)) {
             plan_withdraw(store, plan); /* what is still worth it is planned again */
             plan->count = 0;

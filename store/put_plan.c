@@ -44,7 +44,7 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
     if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
-    store_count_decision(store, started_ns);
+    store_count_decision(store, started_ns, store_now_ns(store));
     if (status == KVT_OK) trust_note_plan(store, plan);
     if (status == KVT_REFUSED) status = trust_note_refused(store, entry, &offer, plan);
     return status;

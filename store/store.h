@@ -314,8 +314,8 @@ uint64_t store_now_ns(const kvt_store *store);
 /* Counts a load that failed, of a get or of a move. Lock held. */
 void store_count_load_failure(kvt_store *store, kvt_status failure);
 
-/* Counts a decision that began at started_ns (store_now_ns). Returns when it ended. Lock held. */
-uint64_t store_count_decision(kvt_store *store, uint64_t started_ns);
+/* Counts a decision that took from started_ns to ended_ns (store_now_ns). Lock held. */
+void store_count_decision(kvt_store *store, uint64_t started_ns, uint64_t ended_ns);
 
 /* The tier of a bytes vector with bytes in one tier; NONE when it is all zero. */
 kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT]);

@@ -73,14 +73,13 @@ static uint32_t common_time_bucket(uint64_t ns)
     return bucket < STORE_TIMES ? bucket : STORE_TIMES - 1;
 }
 
-uint64_t store_count_decision(kvt_store *store, uint64_t started_ns)
+void store_count_decision(kvt_store *store, uint64_t started_ns, uint64_t ended_ns)
 {
     assert(store_is_locked(store));
-    const uint64_t now_ns = store_now_ns(store), took_ns = now_ns - started_ns;
-    assert(started_ns != 0 && now_ns >= started_ns);
+    assert(started_ns != 0 && ended_ns >= started_ns);
+    const uint64_t took_ns = ended_ns - started_ns;
     store->counters.decision_times[common_time_bucket(took_ns)]++;
     store->counters.decision_ns += took_ns;
-    return now_ns;
 }
 
 void store_count_load_failure(kvt_store *store, kvt_status failure)
