@@ -520,13 +520,15 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
 {
     bool late = status == KVT_E_TIMEOUT, joined = !get->owner && !get->in_memory;
     double predicted_seconds = 0;
+    /* A get that left early may not look into a load that others still finish. */
+    const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->load->read_ns;
     if (status == KVT_OK && !joined)
         predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
                                            (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
     *info = (kvt_get_info){.tier = get->tier,
                            .variant = get->variant,
                            .stored_bytes = get->record_bytes,
-                           .read_ns = late || get->in_memory ? 0 : get->load->read_ns,
+                           .read_ns = read_ns,
                            .decode_ns = decode_ns,
                            .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
                            .elapsed_ns = elapsed_ns,
