@@ -64,8 +64,9 @@ typedef struct experiment_options {
 /* 1,100 contexts, 10 requests each, 6 seeds, all settings, ladders in profiles/, one thread. */
 void experiment_options_init(experiment_options *options);
 
-/* Runs and prints it. KVT_OK; KVT_E_CANCELLED (progress said so; nothing is printed); KVT_E_MISS
- * and what the ladders', the profile's and the texts' readers give; KVT_E_MEMORY; KVT_E_IO. */
+/* Runs and prints it. KVT_OK; KVT_E_CANCELLED (progress said so; nothing is printed); KVT_E_CONFIG
+ * (the profile lacks a class or a method); what the ladders', the profile's and the texts' readers
+ * give; KVT_E_MEMORY; KVT_E_IO. */
 KVT_NODISCARD kvt_status experiment_run(const experiment_options *options, char *message,
                                         size_t message_size);
 

@@ -293,7 +293,7 @@ static void profiles_without_a_class_are_refused(void **state)
     write_profile(path, NULL);
     options.profile = path;
     options.classes[1] = "poems";
-    assert_int_equal(experiment_open(&run, &options, message, sizeof message), KVT_MISS);
+    assert_int_equal(experiment_open(&run, &options, message, sizeof message), KVT_E_CONFIG);
     assert_non_null(strstr(message, "poems"));
     experiment_close(&run);
     assert_int_equal(unlink(path), 0);
