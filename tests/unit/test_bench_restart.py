@@ -34,7 +34,9 @@ def main(command):
         check([row["ended_by"] for row in rows] == ["close", "kill"] * 2, "other rows", document)
         check(all(row["wrong_bytes"] == 0 for row in rows), "wrong bytes", document)
         check(all(row["checked"] > 0 for row in rows), "nothing was read", document)
-        check(rows[0]["bytes_back_ratio"] >= 0.99, "a close lost what fits", document)
+        # By entries where all are back: what is written back may be smaller than it was in memory.
+        check(rows[0]["entries_back"] == rows[0]["entries_stored"]
+              or rows[0]["bytes_back_ratio"] >= 0.99, "a close lost what fits", document)
         check(rows[2]["entries_back"] < rows[2]["entries_stored"],
               "one place per entry brought all back", document)
         check([row["persist_bytes_per_s"] for row in document["gets_beside_write_back"]][0] == 0,
