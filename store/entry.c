@@ -287,10 +287,11 @@ static store_entry **entry_sight_bucket(const entry_table *table, const entry_si
     return i < sight->count ? &table->buckets[sight->handles[i] & (table->bucket_count - 1)] : NULL;
 }
 
-/* Asks for the part of an entry that lookups and predictions read. */
+/* Asks for the part of an entry that lookups and predictions read; NULL: for nothing. */
 static void entry_prefetch(const store_entry *entry)
 {
     const char *first = (const char *)entry;
+    if (entry == NULL) return; /* an empty bucket */
     __builtin_prefetch(first);
     __builtin_prefetch(first + 64);
     __builtin_prefetch(first + offsetof(store_entry, since));
