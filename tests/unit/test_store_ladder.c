@@ -6,19 +6,11 @@
  */
 #include "base/clock.h"
 #include "codecs/record.h"
-#include "estimator/profile/profile.h"
+#include "ladder_support.h"
 #include "steady_costs.h"
-#include "store_support.h"
 
 #include <kvterrace/queue.h>
 #include <math.h>
-#include <sqlite3.h>
-
-typedef struct test_rung {
-    const char *name;
-    double bits, loss, upper;
-    bool accepted;
-} test_rung;
 
 static const test_rung test_rungs[] = {
     {"planes:k8v8,g64", 8.5, 0.0005, 0.001, true},
@@ -55,48 +47,10 @@ static int remove_folder(void **state)
     return 0;
 }
 
-static void run_sql(sqlite3 *database, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    char *sql = sqlite3_vmprintf(format, arguments);
-    va_end(arguments);
-    char *error = NULL;
-    if (sqlite3_exec(database, sql, NULL, NULL, &error) != SQLITE_OK)
-        fail_msg("%s: %s", sql, error != NULL ? error : "");
-    sqlite3_free(sql);
-}
-
+/* Without a calibration the profile is empty. */
 static void make_profile(bool calibrated)
 {
-    kvt_profile *profile = NULL;
-    sqlite3 *database = NULL;
-    char message[256] = "";
-    assert_int_equal(
-        kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
-        KVT_OK);
-    kvt_profile_close(profile);
-    if (!calibrated) return;
-    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
-    run_sql(database,
-            "INSERT INTO run (id, kind, complete, host_identity, host_name, kernel, "
-            "cpu_model, cpu_count, memory_bytes, started_utc, library_version, "
-            "sqlite_version, zstd_version, seed) VALUES (1, 'calibration', 1, '', '', '', "
-            "'', 1, 1, '', '0', '', '', 1)");
-    run_sql(database, "INSERT INTO model VALUES (1, 'tiny', '', 0, 2, 4, 2, 64, 0)");
-    run_sql(database, "INSERT INTO calibration VALUES (1, 1, 1, 'stories')");
-    for (int i = 0; i < TEST_RUNGS; i++) {
-        const test_rung *rung = &test_rungs[i];
-        kvt_variant variant;
-        assert_int_equal(kvt_variant_parse(rung->name, &variant), KVT_OK);
-        run_sql(database,
-                "INSERT INTO calibration_rung (calibration_id, position, codec, mode, rate, name, "
-                "bits_per_element, loss, loss_upper, accepted, evidence) VALUES (1, %d, %d, %d, "
-                "%u, %Q, %f, %f, %f, %d, 'made up')",
-                i, variant.codec, variant.mode, (unsigned)variant.rate, rung->name, rung->bits,
-                rung->loss, rung->upper, rung->accepted);
-    }
-    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    ladder_make_profile(profile_path, test_rungs, calibrated ? TEST_RUNGS : 0);
 }
 
 /* Bounds of 90 % of entries: of three variants they are known; all are widened. */
@@ -111,12 +65,14 @@ static void add_entry_bounds(void)
     sqlite3 *database = NULL;
     assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
-        run_sql(database,
-                "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
-                "VALUES (1, 'loss of nine entries in ten: %s', %Q, 'made up')",
-                bounds[i].name, bounds[i].bound);
-    run_sql(database, "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
-                      "VALUES (1, 'bounds: factor for a class never measured', '2.5', 'made up')");
+        ladder_run_sql(
+            database,
+            "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
+            "VALUES (1, 'loss of nine entries in ten: %s', %Q, 'made up')",
+            bounds[i].name, bounds[i].bound);
+    ladder_run_sql(database,
+                   "INSERT INTO calibration_choice (calibration_id, question, chosen, evidence) "
+                   "VALUES (1, 'bounds: factor for a class never measured', '2.5', 'made up')");
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
