@@ -290,7 +290,7 @@ typedef struct kvt_record_head kvt_record_head;
 
 /*
  * Checks a head, and keeps what the layers need of it in the caller's memory; the head's own bytes
- * are not looked at again. What is kept may be copied elsewhere, bytes_out of it, aligned to 8.
+ * are not looked at again. The kept facts may be copied elsewhere, bytes_out of them, aligned to 8.
  *   head      the record's first bytes, codecs_head_bytes of them or more; aligned to 8
  *   whole     they are the whole record
  *   expected  key and generation; NULL: any

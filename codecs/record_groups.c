@@ -148,7 +148,7 @@ void record_groups_pack(const kvt_layout *layouts, uint32_t count, void *data, k
 
 /* ---- the head ---- */
 
-/* What a head needs beside its table. */
+/* The needs of a head beside its table. */
 typedef struct groups_head {
     const kvt_record_spec *spec; /* key, generation, first position; the layout of all groups */
     kvt_variant variant;

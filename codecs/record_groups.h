@@ -23,7 +23,7 @@
 /* Bytes before the first group's record: two slots and the table of groups. */
 #define RECORD_GROUPS_HEAD_BYTES UINT64_C(12288)
 
-/* What a record of groups is made of. The arrays have `count` members and stay the caller's. */
+/* The parts of a record of groups. The arrays have `count` members and stay the caller's. */
 typedef struct record_groups_spec {
     kvt_key key;
     uint64_t generation; /* at least 1 */
@@ -41,7 +41,7 @@ typedef struct record_group {
     uint64_t bytes;
 } record_group;
 
-/* What a record's head says. */
+/* The facts in a record's head. */
 typedef struct record_groups {
     uint32_t count;
     uint32_t first_position;

@@ -12,7 +12,7 @@
 
 #include <assert.h>
 
-/* What the layers of one record need. */
+/* The needs of the layers of one record. */
 struct kvt_record_head {
     record_sections sections;
     uint64_t table_at; /* from here on: the segment table, behind the levels */

@@ -28,7 +28,7 @@ static kvt_status record_plan_levels(record_plan *plan, const kvt_codec_extras *
 }
 
 /* Which tokens of each side are stored raw: sinks and window of the chain, and the codec's own.
- * What a drop stage keeps begins with the sinks, so the same number of rows lies in front. */
+ * Rows that a drop stage keeps begin with the sinks, so the same number of them lies in front. */
 static void record_plan_raw_tokens(record_plan *plan, const kvt_record_spec *spec,
                                    const kvt_codec_extras *extras, bool dropped, uint32_t tokens)
 {

@@ -218,7 +218,7 @@ def agent_calls(coder, folder):
 
 
 def from_agent(coder, folder, draw, count):
-    """Lengths are drawn, and the call of the session that comes nearest is taken: most calls are
+    """Lengths are drawn, and the call whose length comes nearest is taken: most calls are
     short. A call beyond the longest context keeps its end."""
     sessions = agent_calls(coder, folder)
     names = draw.shuffled(sorted(sessions))
