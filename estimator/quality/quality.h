@@ -180,10 +180,10 @@ typedef struct quality_prompt {
 
 /* One context to go on from: the exact KV, or a variant's. */
 typedef struct quality_lane {
-    float **k, **v; /* [layers], fp32 [context + prompt + answer][kv_heads][head_dim] */
-    float **k_next, **v_next;
-    uint8_t **kept;   /* [layers], [kv_heads][context + ...] */
-    uint8_t **masked; /* the context's part of it, [kv_heads][context] */
+    uint16_t **k, **v;        /* [layers], fp16 [context + prompt + answer][kv_heads][head_dim] */
+    float **k_next, **v_next; /* [layers], fp32 [prompt + answer][...]: what a pass has made */
+    uint8_t **kept;           /* [layers], [kv_heads][context + ...] */
+    uint8_t **masked;         /* the context's part of it, [kv_heads][context] */
     bool dropped;
     uint32_t position; /* of the token after the context */
     uint32_t done;     /* tokens of the answer */

@@ -183,26 +183,30 @@ static size_t lane_place(const quality_answers *a, uint8_t *at, quality_lane *la
     const size_t rows =
         (size_t)a->entry->context_tokens + a->prompt_tokens_max + a->answer_tokens_max;
     const size_t pointers = answers_up(c->layers * sizeof(void *));
-    const size_t matrix = answers_up(rows * model_kv_dim(c) * sizeof(float));
+    const size_t matrix = answers_up(rows * model_kv_dim(c) * sizeof(uint16_t));
+    const size_t next =
+        answers_up((rows - a->entry->context_tokens) * model_kv_dim(c) * sizeof(float));
     const size_t kept = answers_up(rows * c->kv_heads);
     const size_t ids = answers_up(a->answer_tokens_max * sizeof(uint32_t));
     if (at != NULL) {
-        lane->k = (float **)(void *)at;
-        lane->v = (float **)(void *)(at + pointers);
+        lane->k = (uint16_t **)(void *)at;
+        lane->v = (uint16_t **)(void *)(at + pointers);
         lane->k_next = (float **)(void *)(at + 2 * pointers);
         lane->v_next = (float **)(void *)(at + 3 * pointers);
         lane->kept = (uint8_t **)(void *)(at + 4 * pointers);
         lane->masked = (uint8_t **)(void *)(at + 5 * pointers);
         lane->answer = (uint32_t *)(void *)(at + 6 * pointers);
         at += 6 * pointers + ids;
-        for (uint32_t l = 0; l < c->layers; l++, at += 2 * (matrix + kept)) {
-            lane->k[l] = (float *)(void *)at;
-            lane->v[l] = (float *)(void *)(at + matrix);
-            lane->kept[l] = at + 2 * matrix;
-            lane->masked[l] = at + 2 * matrix + kept;
+        for (uint32_t l = 0; l < c->layers; l++, at += 2 * (matrix + next + kept)) {
+            lane->k[l] = (uint16_t *)(void *)at;
+            lane->v[l] = (uint16_t *)(void *)(at + matrix);
+            lane->k_next[l] = (float *)(void *)(at + 2 * matrix);
+            lane->v_next[l] = (float *)(void *)(at + 2 * matrix + next);
+            lane->kept[l] = at + 2 * (matrix + next);
+            lane->masked[l] = at + 2 * (matrix + next) + kept;
         }
     }
-    return 6 * pointers + ids + 2 * c->layers * (matrix + kept);
+    return 6 * pointers + ids + 2 * c->layers * (matrix + next + kept);
 }
 
 /* Contexts of many tokens have fewer lanes. */
@@ -224,8 +228,8 @@ static kvt_status answers_load(quality_answers *a, uint16_t *const *k, uint16_t 
     lane->dropped = kept != NULL;
     lane->position = position;
     for (uint32_t l = 0; l < c->layers; l++) {
-        model_convert(KVT_DTYPE_FP16, k[l], count, lane->k[l]);
-        model_convert(KVT_DTYPE_FP16, v[l], count, lane->v[l]);
+        memcpy(lane->k[l], k[l], count * sizeof *k[l]);
+        memcpy(lane->v[l], v[l], count * sizeof *v[l]);
         if (kept != NULL) memcpy(lane->masked[l], kept[l], (size_t)c->kv_heads * tokens);
     }
     a->lane_count++;

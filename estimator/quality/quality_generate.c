@@ -5,6 +5,7 @@
  * only what follows is generated token by token, all lanes in one pass over the weights, which is
  * most of the time of a step. Thread rule: one thread per quality_answers.
  */
+#include "base/half.h"
 #include "estimator/model/model.h"
 #include "estimator/model/model_internal.h"
 #include "estimator/quality/quality.h"
@@ -27,7 +28,7 @@ bool quality_token_ends(const tokenizer *words, uint32_t token)
 }
 
 /* `count` tokens behind the lane's context and `before` tokens after it; logits of the last
- * `wanted`. The request points into the lane and into `past`. */
+ * `wanted`. The request points into the lane and into `past`; generate_keep follows it. */
 static model_request generate_request(const quality_answers *a, const quality_lane *lane,
                                       uint32_t before, const uint32_t *ids, uint32_t count,
                                       uint32_t wanted, float *logits, model_past *past)
@@ -35,14 +36,12 @@ static model_request generate_request(const quality_answers *a, const quality_la
     const model_config *c = a->entry->config;
     const uint32_t own = a->entry->context_tokens, past_tokens = own + before;
     *past = (model_past){.tokens = past_tokens,
-                         .dtype = KVT_DTYPE_FP32,
+                         .dtype = KVT_DTYPE_FP16,
                          .k = (const void *const *)lane->k,
                          .v = (const void *const *)lane->v,
                          .kept = lane->dropped ? (const uint8_t *const *)lane->kept : NULL};
-    for (uint32_t l = 0; l < c->layers; l++) {
-        lane->k_next[l] = lane->k[l] + past_tokens * generate_row(a);
-        lane->v_next[l] = lane->v[l] + past_tokens * generate_row(a);
-        for (uint32_t h = 0; lane->dropped && h < c->kv_heads; h++) {
+    for (uint32_t l = 0; lane->dropped && l < c->layers; l++) {
+        for (uint32_t h = 0; h < c->kv_heads; h++) {
             uint8_t *to = lane->kept[l] + (size_t)h * past_tokens;
             memcpy(to, lane->masked[l] + (size_t)h * own, own);
             memset(to + own, 1, before);
@@ -57,6 +56,27 @@ static model_request generate_request(const quality_answers *a, const quality_la
                            .logits_first = count - wanted,
                            .logits_count = wanted,
                            .logits_out = logits};
+}
+
+/* Values beyond fp16 become its largest: infinity would make every later token NaN. */
+static uint16_t generate_half(float value)
+{
+    const float largest = 65504.0f;
+    return half_from_float(value > largest ? largest : (value < -largest ? -largest : value));
+}
+
+/* Rounds what the request made to fp16, behind what the lane has: a step reads all of that, and
+ * reading is its time. */
+static void generate_keep(const quality_answers *a, quality_lane *lane, const model_request *q)
+{
+    const size_t place = q->past->tokens * generate_row(a),
+                 count = q->token_count * generate_row(a);
+    for (uint32_t l = 0; l < a->entry->config->layers; l++) {
+        for (size_t i = 0; i < count; i++) {
+            lane->k[l][place + i] = generate_half(lane->k_next[l][i]);
+            lane->v[l][place + i] = generate_half(lane->v_next[l][i]);
+        }
+    }
 }
 
 /* Whether the lane's answer has come to its end. */
@@ -81,6 +101,7 @@ static kvt_status generate_from_draft(quality_answers *a, quality_lane *lane,
         generate_request(a, lane, 0, ids, prompt->count + most - 1, most, a->logits, &past);
     kvt_status status = model_forward(a->session, &request);
     free(ids);
+    if (status == KVT_OK) generate_keep(a, lane, &request);
     lane->done = 0;
     for (bool kept = true; status == KVT_OK && kept && !generate_is_over(a, lane, most);) {
         const uint32_t at = lane->done++;
@@ -112,8 +133,10 @@ kvt_status quality_generate(quality_answers *a, uint32_t count, const quality_pr
             active[left++] = lane;
         }
         if (left > 0) status = model_forward_many(a->session, requests, left);
-        for (uint32_t i = 0; status == KVT_OK && i < left; i++)
+        for (uint32_t i = 0; status == KVT_OK && i < left; i++) {
+            generate_keep(a, active[i], &requests[i]);
             active[i]->answer[active[i]->done++] = model_best(a->logits + (size_t)i * vocab, vocab);
+        }
     } while (status == KVT_OK && left > 0);
     return status;
 }
