@@ -3,9 +3,10 @@
  * keys_rerotate.c - turns the keys that a dropped record gave back to contiguous positions; checks
  * what the caller hands over, the turning itself is drop_rope.c. Re-entrant.
  */
-#include "drop.h"
-
 #include "keys_rerotate.h"
+
+#include "base/struct_size.h"
+#include "drop.h"
 
 #include <assert.h>
 
@@ -28,7 +29,10 @@ kvt_status kvt_keys_rerotate(const kvt_layout *layout, const kvt_rope *rope, con
     assert(layout != NULL && rope != NULL && kept != NULL && keys != NULL);
     const drop_shape shape = {count, layout->kv_heads, layout->head_dim, layout->dtype};
     drop_rope turn = {rope->frequencies, rope->rotary_dim, rope->pairing};
-    if (rope->struct_size < sizeof *rope) return KVT_E_ARGUMENT;
+    kvt_rope whole;
+    if (struct_size_in(rope, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_rope, frequencies)) ==
+        NULL)
+        return KVT_E_ARGUMENT;
     if (kvt_layout_bytes(layout, &unused) != KVT_OK) return KVT_E_ARGUMENT;
     if (layout->dtype == KVT_DTYPE_OPAQUE || layout->dtype == KVT_DTYPE_FP8) {
         return KVT_E_UNSUPPORTED;

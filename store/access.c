@@ -61,9 +61,11 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
     if (!lifetime_shows(store, entry)) return KVT_MISS;
     if (target->view != NULL && !access_has_layout(entry->kind, target)) return KVT_E_MISMATCH;
     if (entry->kind->source_bytes != target->bytes) return KVT_E_ARGUMENT;
+    kvt_status status = token_drop_fits(target, &entry->kind->layout);
+    if (status != KVT_OK) return status;
     if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
     const store_place *place = entry->place;
-    kvt_status status = token_drop_admits(target, &entry->kind->layout, place->variant);
+    status = token_drop_admits(target, &entry->kind->layout, place->variant);
     if (status != KVT_OK) return status;
     view->staging_bytes = place->scratch_bytes;
     view->in_memory = tiers_pool_lends(store->pools[place->tier], place->location);

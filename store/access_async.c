@@ -22,6 +22,11 @@
 /* Ends a get that holds nothing. No lock held. */
 static void async_refuse(kvt_store *store, access_get *get, kvt_status status)
 {
+    if (get->refused_loss) {
+        pthread_mutex_lock(&store->lock);
+        store->counters.refused_loss++;
+        pthread_mutex_unlock(&store->lock);
+    }
     get->status = access_refuse(store, get->refused_tokens ? KVT_REFUSED : status, NULL);
     get->stage = ACCESS_ENDED;
 }

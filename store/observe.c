@@ -121,6 +121,7 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->readmitted = counters->readmitted;
     stats->timeouts = counters->timeouts;
     stats->refused_tokens = counters->refused_tokens;
+    stats->refused_loss = counters->refused_loss;
     stats->moves_failed_io = counters->moves_failed_io;
     stats->moves_failed_space = counters->moves_failed_space;
     stats->moves_failed_larger = counters->moves_failed_larger;
@@ -170,7 +171,7 @@ kvt_status kvt_stats(kvt_store *store, kvt_store_stats *stats)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (stats == NULL ||
-        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, refused_tokens)))
+        !struct_size_is_sound(stats, STRUCT_SIZE_THROUGH(kvt_store_stats, refused_loss)))
         return KVT_E_ARGUMENT;
     kvt_store_stats whole = {0};
     observe_store(store, &whole);

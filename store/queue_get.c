@@ -40,7 +40,8 @@ static void get_note(kvt_store *store, const queue_item *item)
                                        .status = item->status,
                                        .failure = get->failure,
                                        .tokens = get->tokens,
-                                       .data_bytes = get->target.bytes});
+                                       .data_bytes = get->target.bytes,
+                                       .refused_loss = item->refused_loss});
 }
 
 /* The item has ended with the status of its get. */

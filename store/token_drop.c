@@ -8,6 +8,7 @@
  */
 #include "store/token_drop.h"
 
+#include "base/struct_size.h"
 #include "codecs/drop.h"
 #include "codecs/keys_rerotate.h"
 #include "codecs/view_rows.h"
@@ -65,11 +66,15 @@ void token_drop_take_scores(store_entry *entry, float **copy)
 
 /* ---- what a get brings ---- */
 
+#define ROPE_LEAST STRUCT_SIZE_THROUGH(kvt_rope, frequencies)
+
 /* Whether a rope's numbers are sound, whatever the layout. */
 static bool token_drop_rope_is_sound(const kvt_rope *rope)
 {
     enum { CHANNELS_MAX = 1024 };
-    if (rope->struct_size < sizeof *rope || rope->reserved != 0) return false;
+    kvt_rope whole;
+    if (struct_size_in(rope, &whole, sizeof whole, ROPE_LEAST) == NULL) return false;
+    if (rope->reserved != 0) return false;
     if (rope->rotary_dim % 2 != 0 || rope->pairing > KVT_ROPE_NEIGHBOURS) return false;
     if (rope->frequencies == NULL)
         return rope->rotary_dim <= CHANNELS_MAX && rope->base > 1.0 && rope->base <= 1e300;
@@ -97,14 +102,19 @@ static uint32_t token_drop_sets(const kvt_layout *layout, kvt_variant variant)
     return method == KVT_DROP_STREAM || method == KVT_DROP_SCORES ? 1 : layout->layers;
 }
 
+kvt_status token_drop_fits(const access_target *target, const kvt_layout *layout)
+{
+    const kvt_rope *rope = target->rope;
+    if (rope != NULL && (kvt_layout_sides(layout) != 2 || rope->rotary_dim > layout->head_dim))
+        return KVT_E_UNSUPPORTED;
+    return KVT_OK;
+}
+
 kvt_status token_drop_admits(const access_target *target, const kvt_layout *layout,
                              kvt_variant variant)
 {
     if (!kvt_variant_drops_tokens(variant)) return KVT_OK;
     if (!target->takes_dropped) return KVT_REFUSED;
-    const kvt_rope *rope = target->rope;
-    if (rope != NULL && (kvt_layout_sides(layout) != 2 || rope->rotary_dim > layout->head_dim))
-        return KVT_E_UNSUPPORTED;
     if (target->positions == NULL) return KVT_OK;
     const uint64_t needed = (uint64_t)token_drop_sets(layout, variant) * layout->tokens;
     return target->positions_capacity < needed ? KVT_E_ARGUMENT : KVT_OK;

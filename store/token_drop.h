@@ -47,9 +47,12 @@ static inline bool token_drop_is_uncounted(const store_entry *entry)
  * Any thread. */
 KVT_NODISCARD kvt_status token_drop_ask(const kvt_get_info *info, access_target *target);
 
+/* Whether keys of the layout turn as a target asks, whatever form is stored. KVT_OK;
+ * KVT_E_UNSUPPORTED. Any thread. */
+KVT_NODISCARD kvt_status token_drop_fits(const access_target *target, const kvt_layout *layout);
+
 /* Whether a target takes a form. KVT_OK; KVT_REFUSED (it has dropped tokens, and the get did not
- * ask for such); KVT_E_ARGUMENT (there is too little room for their positions); KVT_E_UNSUPPORTED
- * (the keys of the layout do not turn so). Any thread. */
+ * ask for such); KVT_E_ARGUMENT (there is too little room for their positions). Any thread. */
 KVT_NODISCARD kvt_status token_drop_admits(const access_target *target, const kvt_layout *layout,
                                            kvt_variant variant);
 

@@ -135,6 +135,7 @@ static watch_miss watch_why(const watch_get *get)
 {
     if (get->info->timed_out) return WATCH_MISS_DEADLINE;
     if (get->info->refused_tokens) return WATCH_MISS_TOKENS;
+    if (get->refused_loss) return WATCH_MISS_LOSS;
     switch (get->failure) {
     case KVT_OK: return WATCH_MISS_ABSENT;
     case KVT_E_CORRUPT:

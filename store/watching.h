@@ -32,7 +32,8 @@ typedef enum watch_miss {
     WATCH_MISS_DEVICE = 2,  /* a read failed */
     WATCH_MISS_DEADLINE = 3,
     WATCH_MISS_TOKENS = 4, /* the form has dropped tokens, and the get did not ask for such */
-    WATCH_MISS_COUNT = 5
+    WATCH_MISS_LOSS = 5,   /* the form may lose more than the get accepts */
+    WATCH_MISS_COUNT = 6
 } watch_miss;
 
 /* Buckets by powers of two: the first holds what is at most 2^first, the next ones 2^step times
@@ -110,6 +111,7 @@ typedef struct watch_get {
     kvt_status failure; /* of the load, when there was one; else KVT_OK */
     uint32_t tokens;    /* of the entry; 0 = not known */
     uint64_t data_bytes;
+    bool refused_loss;
 } watch_get;
 
 void watch_note_get(kvt_store *store, const watch_get *get);

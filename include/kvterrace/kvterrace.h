@@ -576,6 +576,7 @@ typedef struct kvt_store_stats {
                                 waits for kept a device busy; each round counts */
     uint64_t refused_tokens; /* gets that had not asked for fewer tokens than were put, of forms
                                 that have dropped some: misses of entries that are stored */
+    uint64_t refused_loss;   /* gets of forms that may lose more than the get accepts: misses */
 } kvt_store_stats;
 
 /*

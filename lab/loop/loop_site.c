@@ -144,9 +144,11 @@ kvt_status loop_open(const loop_options *options, loop_site *site, char *message
                                       options->context_tokens, options->continuation_tokens,
                                       options->contexts != 0 ? options->contexts : UINT32_MAX,
                                       &site->entries[i], reason, sizeof reason);
+        const char *path = options->texts[i].path; /* reasons of a file begin with it */
+        const bool named = strncmp(reason, path, strlen(path)) == 0;
         if (status != KVT_OK)
-            (void)snprintf(message, size, "class %s, %.150s: %s", options->texts[i].class_name,
-                           options->texts[i].path, reason);
+            (void)snprintf(message, size, "class %s%s%.150s: %s", options->texts[i].class_name,
+                           named ? "" : ", ", named ? "" : path, reason);
     }
     if (status != KVT_OK) return status;
     (void)snprintf(message, size, "out of memory");

@@ -519,6 +519,7 @@ static void requests_get_what_they_accept(void **state)
         got += done.status == KVT_OK && upper > 0;
     }
     assert_true(refused > 0 && got > 0);
+    assert_int_equal(support_stats(store).refused_loss, refused);
     kvt_close(store);
 }
 
