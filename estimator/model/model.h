@@ -113,8 +113,9 @@ double model_log_sum(const float *logits, uint32_t vocab);
 /* The id with the largest logit, the first of equals. */
 uint32_t model_best(const float *logits, uint32_t vocab);
 
-/* KL(exact || variant) in nats of two rows of logits; 0 when they are equal. Rounding may leave a
- * value a few 1e-16 below zero, which is not cut off because means would then be biased. */
+/* KL(exact || variant) in nats of two rows of logits; 0 when they are equal. Exponentials are fp32
+ * ones: a value may be a few 1e-8 off, and as much below zero, which is not cut off because means
+ * would then be biased. */
 double model_kl(const float *exact, const float *variant, uint32_t vocab);
 
 /* The negative log-likelihood of tokens[1..count) given all before, summed, in nats.

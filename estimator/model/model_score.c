@@ -4,6 +4,7 @@
  */
 #include "estimator/model/model.h"
 #include "estimator/model/model_internal.h"
+#include "estimator/model/model_vector.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,23 +20,100 @@ uint32_t model_best(const float *logits, uint32_t vocab)
     return best;
 }
 
-double model_log_sum(const float *logits, uint32_t vocab)
+/* One row's logits, or two rows' at the same tokens; what is asked of them. */
+typedef struct score_row {
+    const float *logits, *other;
+    uint32_t count;
+    float most, other_most; /* the largest of each */
+    double sum, other_sum;  /* of e^(logit - largest) */
+    double apart;           /* of e^(logit - largest) (logit - other) */
+} score_row;
+
+enum { SCORE_LANES_EACH = 64 }; /* vectors that are added up in fp32 */
+
+VECTOR_INLINE void score_most_body(score_row *row)
 {
-    double most = (double)logits[model_best(logits, vocab)], sum = 0.0;
-    for (uint32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - most);
-    return most + log(sum);
+    vector_floats most = (vector_floats){0.0f} + row->logits[0], next;
+    for (uint32_t i = 0; i < row->count; i += VECTOR_LANES) {
+        vector_load(row->logits, i, row->count, row->logits[0], &next);
+        vector_raise(&most, &next);
+    }
+    row->most = most[0];
+    for (unsigned lane = 1; lane < VECTOR_LANES; lane++)
+        if (most[lane] > row->most) row->most = most[lane];
 }
 
+VECTOR_VERSIONS(score_most, score_row)
+
+VECTOR_INLINE double score_total(const vector_floats *sums)
+{
+    double total = 0.0;
+    for (unsigned lane = 0; lane < VECTOR_LANES; lane++)
+        total += (double)(*sums)[lane];
+    return total;
+}
+
+/* Lanes behind the row's end count as e^-87. */
+VECTOR_INLINE void score_sum_body(score_row *row)
+{
+    row->sum = 0.0;
+    for (uint32_t i = 0; i < row->count;) {
+        vector_floats sums = {0.0f}, x;
+        for (unsigned n = 0; n < SCORE_LANES_EACH && i < row->count; n++, i += VECTOR_LANES) {
+            vector_load(row->logits, i, row->count, row->most - 87.0f, &x);
+            x -= row->most;
+            vector_exp(&x);
+            sums += x;
+        }
+        row->sum += score_total(&sums);
+    }
+}
+
+VECTOR_VERSIONS(score_sum, score_row)
+
+VECTOR_INLINE void score_sums_body(score_row *row)
+{
+    row->sum = row->other_sum = row->apart = 0.0;
+    for (uint32_t i = 0; i < row->count;) {
+        vector_floats sums = {0.0f}, others = {0.0f}, apart = {0.0f}, x, y;
+        for (unsigned n = 0; n < SCORE_LANES_EACH && i < row->count; n++, i += VECTOR_LANES) {
+            vector_load(row->logits, i, row->count, row->most - 87.0f, &x);
+            vector_load(row->other, i, row->count, row->other_most - 87.0f, &y);
+            x -= row->most;
+            y -= row->other_most;
+            const vector_floats between = x - y;
+            vector_exp(&x);
+            vector_exp(&y);
+            sums += x;
+            others += y;
+            apart += x * between;
+        }
+        row->sum += score_total(&sums);
+        row->other_sum += score_total(&others);
+        row->apart += score_total(&apart);
+    }
+}
+
+VECTOR_VERSIONS(score_sums, score_row)
+
+double model_log_sum(const float *logits, uint32_t vocab)
+{
+    score_row row = {.logits = logits, .count = vocab};
+    score_most(&row);
+    score_sum(&row);
+    return (double)row.most + log(row.sum);
+}
+
+/* With x and y less their largest: sum p (x - y) - (log sum e^x - log sum e^y). */
 double model_kl(const float *exact, const float *variant, uint32_t vocab)
 {
-    double exact_sum = model_log_sum(exact, vocab), variant_sum = model_log_sum(variant, vocab);
-    double kl = 0.0;
-    for (uint32_t i = 0; i < vocab; i++) {
-        double log_p = (double)exact[i] - exact_sum, log_q = (double)variant[i] - variant_sum;
-        kl += exp(log_p) * (log_p - log_q);
-    }
-    return kl;
+    score_row row = {.logits = exact, .other = variant, .count = vocab};
+    score_row other = {.logits = variant, .count = vocab};
+    score_most(&row);
+    score_most(&other);
+    row.other_most = other.most;
+    score_sums(&row);
+    return row.apart / row.sum - log(row.sum / row.other_sum);
 }
 
 kvt_status model_nll(model_session *session, const uint32_t *tokens, uint32_t count,

@@ -187,13 +187,20 @@ static kvt_status evaluate_variant_make(const evaluate_entry *e, evaluate_varian
     size_t logits = evaluate_round_up((size_t)e->continuation_tokens * c->vocab * sizeof(float));
     size_t matrix = evaluate_round_up(evaluate_matrix(e) * sizeof(uint16_t));
     size_t kept = evaluate_round_up((size_t)c->kv_heads * e->context_tokens);
-    uint8_t *at = malloc(3 * pointers + logits + c->layers * (2 * matrix + kept));
-    if (at == NULL) return KVT_E_MEMORY;
+    const size_t bytes = 3 * pointers + logits + c->layers * (2 * matrix + kept);
+    if (bytes > variant->memory_bytes) {
+        evaluate_variant_close(variant);
+        variant->memory = malloc(bytes);
+        if (variant->memory == NULL) return KVT_E_MEMORY;
+        variant->memory_bytes = bytes;
+    }
+    uint8_t *at = variant->memory;
     *variant = (evaluate_variant){.k = (uint16_t **)(void *)at,
                                   .v = (uint16_t **)(void *)(at + pointers),
                                   .kept = (uint8_t **)(void *)(at + 2 * pointers),
                                   .logits = (float *)(void *)(at + 3 * pointers),
-                                  .memory = at};
+                                  .memory = at,
+                                  .memory_bytes = variant->memory_bytes};
     at += 3 * pointers + logits;
     for (uint32_t l = 0; l < c->layers; l++, at += 2 * matrix + kept) {
         variant->k[l] = (uint16_t *)(void *)at;
@@ -228,7 +235,6 @@ static void evaluate_compare(const evaluate_entry *e, const float *logits, evalu
 kvt_status evaluate_variant_open(const evaluate_entry *e, evaluate_transform transform,
                                  void *context, evaluate_variant *variant)
 {
-    *variant = (evaluate_variant){.memory = NULL};
     kvt_status status = evaluate_variant_make(e, variant);
     if (status != KVT_OK) return status;
     evaluate_kv kv = {.config = e->config,
@@ -249,7 +255,7 @@ kvt_status evaluate_variant_open(const evaluate_entry *e, evaluate_transform tra
 void evaluate_variant_close(evaluate_variant *variant)
 {
     free(variant->memory);
-    variant->memory = NULL;
+    *variant = (evaluate_variant){.memory = NULL};
 }
 
 /* What attention over the context makes of other KV. */
@@ -302,7 +308,7 @@ kvt_status evaluate_entry_run(model_session *session, const evaluate_entry *e,
                               evaluate_transform transform, void *context,
                               evaluate_result *result_out, evaluate_token *tokens_out)
 {
-    evaluate_variant variant;
+    evaluate_variant variant = {.memory = NULL};
     *result_out = (evaluate_result){.kl = 0.0};
     kvt_status status = evaluate_variant_open(e, transform, context, &variant);
     if (status != KVT_OK) return status;

@@ -145,9 +145,11 @@ typedef struct evaluate_variant {
     uint32_t next_position;
     float *logits; /* [continuation_tokens][vocab] once run */
     void *memory;
+    size_t memory_bytes;
 } evaluate_variant;
 
-/* KVT_OK; KVT_E_MEMORY; what the transform gave. */
+/* variant_out is all zero or was opened before, of any entry: its memory is used again then.
+ * KVT_OK; KVT_E_MEMORY; what the transform gave. */
 KVT_NODISCARD kvt_status evaluate_variant_open(const evaluate_entry *entry,
                                                evaluate_transform transform, void *context,
                                                evaluate_variant *variant_out);

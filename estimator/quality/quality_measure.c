@@ -33,8 +33,9 @@ typedef struct measure_worker {
     model_session *session;
     quality_round_trip round_trip; /* as long as the present entry's context */
     const quality_variant *variant;
-    evaluate_token *tokens; /* [continuation_tokens] */
-    evaluate_recall recall; /* of the present entry; tokens NULL: it has none */
+    evaluate_variant changed; /* the context as the variant brings it */
+    evaluate_token *tokens;   /* [continuation_tokens] */
+    evaluate_recall recall;   /* of the present entry; tokens NULL: it has none */
     quality_answers answers;
 } measure_worker;
 
@@ -121,16 +122,15 @@ static kvt_status measure_variant(measure_worker *worker, const evaluate_entry *
                                   const quality_entry *entry, quality_row *row)
 {
     const quality_round_trip *round_trip = &worker->round_trip;
-    evaluate_variant variant;
+    evaluate_variant *changed = &worker->changed;
     evaluate_result result;
     *row = (quality_row){.present = false};
-    kvt_status status = evaluate_variant_open(judged, measure_transform, worker, &variant);
+    kvt_status status = evaluate_variant_open(judged, measure_transform, worker, changed);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     if (status != KVT_OK) return status;
-    status = evaluate_variant_run(worker->session, judged, &variant, &result, worker->tokens);
-    if (status == KVT_OK) status = measure_recall(worker, judged, &variant, row);
-    if (status == KVT_OK) status = quality_answers_add(&worker->answers, &variant);
-    evaluate_variant_close(&variant);
+    status = evaluate_variant_run(worker->session, judged, changed, &result, worker->tokens);
+    if (status == KVT_OK) status = measure_recall(worker, judged, changed, row);
+    if (status == KVT_OK) status = quality_answers_add(&worker->answers, changed);
     if (status != KVT_OK) return status;
     row->present = true;
     row->bits_per_element = quality_coded_bits(&round_trip->info);
@@ -318,6 +318,7 @@ static void *measure_work(void *argument)
     int none = KVT_OK;
     if (status != KVT_OK) (void)atomic_compare_exchange_strong(&run->failed, &none, status);
     quality_round_trip_close(&worker->round_trip);
+    evaluate_variant_close(&worker->changed);
     free(worker->tokens);
     model_session_close(worker->session);
     return NULL;

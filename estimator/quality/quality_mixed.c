@@ -170,7 +170,7 @@ static kvt_status mixed_entry(mixed_run *run, model_session *session, uint32_t i
     kvt_status status = evaluate_entry_open(session, cut->tokens, cut->context_tokens,
                                             cut->continuation_tokens, &entry);
     for (uint32_t m = 0; status == KVT_OK && m < o->mixes; m++) {
-        evaluate_variant variant;
+        evaluate_variant variant = {.memory = NULL};
         evaluate_result result;
         run->draw = run->draws + (size_t)m * o->blocks;
         status = evaluate_variant_open(entry, mixed_transform, run, &variant);

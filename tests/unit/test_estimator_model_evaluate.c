@@ -170,7 +170,7 @@ static void kept_outputs_are_those_of_a_probe(void **state)
     bench_case b = case_make(44);
     const evaluate_entry *e = b.entry;
     double factor = 0.7;
-    evaluate_variant variant;
+    evaluate_variant variant = {.memory = NULL};
     evaluate_result result;
     model_probe_result plain;
     assert_int_equal(evaluate_variant_open(e, scale_values, &factor, &variant), KVT_OK);

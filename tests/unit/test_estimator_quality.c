@@ -471,7 +471,7 @@ static void drafts_do_not_change_answers(void **state)
     quality_entries entries;
     quality_answers answers;
     evaluate_entry *judged = NULL;
-    evaluate_variant exact, changed;
+    evaluate_variant exact = {.memory = NULL}, changed = exact;
     model_session *session = NULL;
     const char *const paths[] = {files.plain};
     tokenizer *tokens = open_tokenizer();
