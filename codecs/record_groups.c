@@ -58,6 +58,31 @@ uint32_t record_groups_layers(const kvt_layout *layouts, uint32_t count)
     return layers;
 }
 
+bool record_groups_range_of(const kvt_layout *layouts, uint32_t groups, uint32_t first,
+                            uint32_t count, record_groups_range *range_out)
+{
+    const uint32_t layers = record_groups_layers(layouts, groups);
+    if (first > layers || count > layers - first) return false;
+    *range_out = (record_groups_range){.first = first,
+                                       .end = count == 0 ? layers : first + count,
+                                       .all = first == 0 && (count == 0 || count == layers)};
+    return true;
+}
+
+bool record_groups_part(const record_groups_range *range, const kvt_layout *layout, uint32_t before,
+                        uint32_t *first_out, uint32_t *count_out)
+{
+    const uint32_t own = layout->layers;
+    const uint32_t from = range->first > before ? range->first - before : 0;
+    const uint32_t to = range->end < before + own ? range->end : before + own;
+    *first_out = *count_out = 0;
+    if (own == 0) return range->all;
+    if (from >= own || before + from >= to) return false;
+    *first_out = from;
+    *count_out = to - before - from;
+    return true;
+}
+
 /* The spec of one group's record. */
 static kvt_record_spec groups_spec_of(const record_groups_spec *spec, uint32_t group)
 {
@@ -329,6 +354,22 @@ kvt_status record_groups_open(const void *head, uint64_t bytes, record_groups *g
     return groups_read_head(head, bytes, false, groups_out, &header);
 }
 
+uint64_t record_groups_head_bytes(const record_groups *groups, uint32_t group)
+{
+    const record_group *row = &groups->groups[group];
+    const kvt_variant may[] = {groups->variant,
+                               {.codec = KVT_CODEC_RAW},
+                               {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_FAST},
+                               {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE}};
+    uint64_t most = 0;
+    if (row->layout.dtype == KVT_DTYPE_OPAQUE) return 0;
+    for (uint32_t i = 0; i < sizeof may / sizeof may[0]; i++) {
+        const uint64_t bytes = codecs_head_bytes(&row->layout, may[i]);
+        if (bytes > most) most = bytes;
+    }
+    return most < row->bytes ? most : row->bytes;
+}
+
 /* Whether a group's record is the one that head and table promise. */
 static bool groups_record_fits(const record_groups *groups, uint32_t group,
                                const record_parsed *parsed, const kvt_record_info *info)
@@ -498,23 +539,16 @@ kvt_status record_groups_decode_views(const void *record, uint64_t bytes,
     if (groups.count != count) return KVT_E_SPACE;
     for (uint32_t i = 0; i < count; i++)
         if (!groups_same_layout(&groups.groups[i].layout, &layouts[i])) return KVT_E_SPACE;
-    const uint32_t layers = record_groups_layers(layouts, count);
-    if (first_layer > layers || layer_count > layers - first_layer) return KVT_E_ARGUMENT;
-    const bool all = first_layer == 0 && (layer_count == 0 || layer_count == layers);
-    const uint32_t end = layer_count == 0 ? layers : first_layer + layer_count;
+    record_groups_range range;
+    if (!record_groups_range_of(layouts, count, first_layer, layer_count, &range))
+        return KVT_E_ARGUMENT;
     const groups_decoder decoder = {record, &groups, workers, scratch, scratch_bytes};
     uint32_t before = 0; /* layers of the groups before this one */
     for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
-        const uint32_t own = layouts[i].layers;
-        const uint32_t from = first_layer > before ? first_layer - before : 0;
-        const uint32_t to = end < before + own ? end : before + own;
-        if (own == 0 && all) {
-            status = groups_decode_one(&decoder, i, &layouts[i], &views[i], 0, 0);
-        } else if (from < own && before + from < to) {
-            status =
-                groups_decode_one(&decoder, i, &layouts[i], &views[i], from, to - before - from);
-        }
-        before += own;
+        uint32_t from, own;
+        if (record_groups_part(&range, &layouts[i], before, &from, &own))
+            status = groups_decode_one(&decoder, i, &layouts[i], &views[i], from, own);
+        before += layouts[i].layers;
     }
     return status;
 }

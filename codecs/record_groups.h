@@ -64,6 +64,23 @@ KVT_NODISCARD kvt_status record_groups_layout(const kvt_layout *layouts, uint32_
 /* Layers of all groups; an opaque group has none. */
 uint32_t record_groups_layers(const kvt_layout *layouts, uint32_t count);
 
+/* Layers of an entry that are wanted, which count over its groups in their order. */
+typedef struct record_groups_range {
+    uint32_t first;
+    uint32_t end;
+    bool all; /* opaque groups, which have no layers, are wanted then, too */
+} record_groups_range;
+
+/* A range from `first` on, of `count` layers, 0 for all that follow. False: the entry does not have
+ * them. */
+bool record_groups_range_of(const kvt_layout *layouts, uint32_t groups, uint32_t first,
+                            uint32_t count, record_groups_range *range_out);
+
+/* The layers of one group that a range has, as the group counts them; `before` is the number of
+ * layers in the groups before it. False: none. A whole opaque group is 0 and 0. */
+bool record_groups_part(const record_groups_range *range, const kvt_layout *layout, uint32_t before,
+                        uint32_t *first_out, uint32_t *count_out);
+
 /* Worst-case record size, and scratch for encoding and decoding with so many workers, 0 for none;
  * apart: from views that may have a matrix apart. KVT_OK; KVT_E_ARGUMENT (the spec);
  * KVT_E_UNSUPPORTED (a variant for its group's layout, or one that drops tokens). */
@@ -93,6 +110,10 @@ bool record_is_grouped(const void *record, uint64_t bytes);
  * KVT_E_VERSION. */
 KVT_NODISCARD kvt_status record_groups_open(const void *head, uint64_t bytes,
                                             record_groups *groups_out);
+
+/* Bytes of a group's record, from its start, that hold its head in whichever variant the group may
+ * have; no more than the record has. 0 for an opaque group, which is read whole. */
+uint64_t record_groups_head_bytes(const record_groups *groups, uint32_t group);
 
 /* kvt_record_parse and kvt_record_verify of such a record. */
 KVT_NODISCARD kvt_status record_groups_parse(const void *record, uint64_t bytes, bool verify,
