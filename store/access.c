@@ -462,7 +462,8 @@ static kvt_status access_decode(const kvt_store *store, access_get *get,
     if (target->view != NULL && target->group_count != 0)
         return record_groups_decode_views(
             get->record, get->record_bytes, &get->expected, store->workers, target->groups,
-            target->view, target->group_count, 0, 0, scratch, staging->bytes - before);
+            target->view, target->group_count, target->first_layer, target->layer_count, scratch,
+            staging->bytes - before);
     if (target->view != NULL)
         return (get->of_many ? kvt_record_decode_of_many : kvt_record_decode_view)(
             get->record, get->record_bytes, &get->expected, store->workers, &target->layout,
@@ -482,8 +483,8 @@ static void access_copy_staged(kvt_store *store, access_get *get, const access_t
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
     if (target->view != NULL && target->group_count != 0)
-        groups_scatter(target->groups, target->view, target->group_count,
-                       get->staged->buffer.memory);
+        groups_scatter(target->groups, target->view, target->group_count, target->first_layer,
+                       target->layer_count, get->staged->buffer.memory);
     else if (target->view != NULL)
         view_scatter_entry(target->view, &target->layout, target->first_layer, target->layer_count,
                            get->staged->buffer.memory);

@@ -104,8 +104,7 @@ kvt_status groups_take_views(const kvt_layout *layouts, const kvt_view *const *v
     return KVT_OK;
 }
 
-/* Bytes of a group; its layout is sound. */
-static uint64_t groups_bytes(const kvt_layout *layout)
+uint64_t groups_bytes(const kvt_layout *layout)
 {
     uint64_t bytes;
     kvt_status status = kvt_layout_bytes(layout, &bytes);
@@ -122,9 +121,18 @@ void groups_gather(const kvt_layout *layouts, const kvt_view *views, uint32_t co
 }
 
 void groups_scatter(const kvt_layout *layouts, const kvt_view *views, uint32_t count,
-                    const void *packed)
+                    uint32_t first_layer, uint32_t layer_count, const void *packed)
 {
     const uint8_t *at = packed;
-    for (uint32_t i = 0; i < count; at += groups_bytes(&layouts[i]), i++)
-        view_scatter_entry(&views[i], &layouts[i], 0, 0, at);
+    record_groups_range range;
+    bool has = record_groups_range_of(layouts, count, first_layer, layer_count, &range);
+    assert(has);
+    (void)has;
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < count; at += groups_bytes(&layouts[i]), i++) {
+        uint32_t first, layers;
+        if (record_groups_part(&range, &layouts[i], before, &first, &layers))
+            view_scatter_entry(&views[i], &layouts[i], first, layers, at);
+        before += layouts[i].layers;
+    }
 }

@@ -45,9 +45,14 @@ KVT_NODISCARD kvt_status groups_bound(const kvt_store *store, const record_group
 KVT_NODISCARD kvt_status groups_take_views(const kvt_layout *layouts, const kvt_view *const *views,
                                            uint32_t count, kvt_view *copies_out);
 
-/* Copies the groups' bytes from their views into packed memory, and packed bytes into the views. */
+/* Bytes of a group; its layout is sound. */
+uint64_t groups_bytes(const kvt_layout *layout);
+
+/* Copies the groups' bytes from their views into packed memory, and packed bytes of layers that the
+ * groups have into the views: layer_count of them from first_layer on, 0 for all that follow, as
+ * record_groups_range_of counts. */
 void groups_gather(const kvt_layout *layouts, const kvt_view *views, uint32_t count, void *packed);
 void groups_scatter(const kvt_layout *layouts, const kvt_view *views, uint32_t count,
-                    const void *packed);
+                    uint32_t first_layer, uint32_t layer_count, const void *packed);
 
 #endif

@@ -3,14 +3,16 @@
  * load.c - layered loads: reads layer by layer over a group of entries, within the window that the
  * caller's releases open. What the owner calls is in load_calls.c; docs/CALLS.md has the picture.
  *
- *     entry   held -> head read -> layers read and decoded -> complete
+ *     entry   held -> head read [-> heads of its groups read] -> layers read and decoded -> complete
  *                \-> failed (its reads in flight end, and count for nothing)
  *     cell    idle -> flying -> landed: its task waits for a thread of the queue -> idle
  *                         \-> given up -> idle
  *
  *     part    ready -> running -> ended
  *
- * A cell is one layer of one entry on its way, or the entry's head. Entries in memory have no
+ * A cell is one layer of one entry on its way, or the entry's head. The layers of an entry with
+ * groups are those of its sections, one behind the other; an opaque group comes with the layer
+ * before it, or with the first one. Entries in memory have no
  * reads: a part is one layer of a group of them, and is run by a thread of the queue or by the
  * owner while it waits, whoever comes first. The entry's place is held as a reader from begin to
  * end, so that what was found is what is read, wherever the entry moves meanwhile. The head of a
@@ -29,6 +31,8 @@
 #include "store/load_internal.h"
 
 #include "base/clock.h"
+#include "codecs/codecs.h"
+#include "codecs/record_groups.h"
 #include "codecs/view_rows.h"
 
 #include <assert.h>
@@ -61,20 +65,91 @@ static void load_fail(load_entry *entry, kvt_status status)
     if (entry->status == KVT_QUEUED) entry->status = status;
 }
 
+/* ---- sections ---- */
+
+/* The section that has a layer of an entry. */
+static const load_section *load_section_of(const load_entry *entry, uint32_t layer)
+{
+    const load_section *section = entry->sections;
+    while (layer - section->first_layer >= section->layout.layers)
+        section++;
+    assert(section < entry->sections + entry->section_count);
+    return section;
+}
+
+/* Opaque sections that come with a layer, neighbours in the record. */
+typedef struct load_extra {
+    const load_section *first;
+    const load_section *end;
+} load_extra;
+
+/* The opaque sections before the first layer of an entry, and those behind the last layer of a
+ * section. Returns how many runs of them there are. */
+static uint32_t load_extras(const load_entry *entry, const load_section *section, uint32_t layer,
+                            load_extra *extras)
+{
+    const load_section *last = entry->sections + entry->section_count, *next = section + 1;
+    uint32_t count = 0;
+    if (layer == 0 && section != entry->sections)
+        extras[count++] = (load_extra){entry->sections, section};
+    if (layer - section->first_layer != section->layout.layers - 1u) return count;
+    while (next != last && next->layout.layers == 0)
+        next++;
+    if (next != section + 1) extras[count++] = (load_extra){section + 1, next};
+    return count;
+}
+
+/* Bytes of a run in the record. */
+static uint64_t load_extra_bytes(const load_extra *extra)
+{
+    const load_section *last = extra->end - 1;
+    assert(extra->first < extra->end);
+    return last->offset + last->bytes - extra->first->offset;
+}
+
+kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes)
+{
+    record_groups groups;
+    load_section *sections = entry->sections;
+    if (!entry->grouped) {
+        sections->bytes = entry->record_bytes;
+        sections->head_bytes = codecs_head_bytes(&sections->layout, entry->variant);
+        bool fits = sections->head_bytes != 0 && sections->head_bytes <= entry->record_bytes;
+        return fits ? KVT_OK : KVT_E_CORRUPT;
+    }
+    kvt_status status = record_groups_open(head, bytes, &groups);
+    if (status != KVT_OK) return status;
+    if (groups.generation != entry->expected.generation ||
+        memcmp(&groups.key, &entry->expected.key, sizeof groups.key) != 0)
+        return KVT_E_MISMATCH;
+    if (groups.count != entry->section_count || groups.record_bytes > entry->record_bytes)
+        return KVT_E_CORRUPT;
+    for (uint32_t i = 0; i < groups.count; i++) {
+        if ((groups.groups[i].layout.dtype == KVT_DTYPE_OPAQUE) != (sections[i].layout.layers == 0))
+            return KVT_E_CORRUPT;
+        sections[i].offset = groups.groups[i].offset;
+        sections[i].bytes = groups.groups[i].bytes;
+        sections[i].head_bytes = record_groups_head_bytes(&groups, i);
+    }
+    return KVT_OK;
+}
+
 #define LOAD_HEAD_ROOM 1024u /* words, of heads that are opened without a second try */
 
-kvt_status load_open_head(load_entry *entry, const void *head, uint64_t bytes, bool whole)
+kvt_status load_open_head(const load_entry *entry, load_section *section, const void *head,
+                          uint64_t bytes, bool whole)
 {
     uint64_t room[LOAD_HEAD_ROOM], needed;
+    assert(section->head == NULL);
     kvt_status status =
         kvt_record_head_open(head, bytes, whole, &entry->expected, room, sizeof room, &needed);
     if (status != KVT_OK && status != KVT_E_SPACE) return status;
-    entry->head = malloc(needed);
-    if (entry->head == NULL) return KVT_E_MEMORY;
+    section->head = malloc(needed);
+    if (section->head == NULL) return KVT_E_MEMORY;
     if (status == KVT_E_SPACE)
-        return kvt_record_head_open(head, bytes, whole, &entry->expected, entry->head, needed,
+        return kvt_record_head_open(head, bytes, whole, &entry->expected, section->head, needed,
                                     &needed);
-    memcpy(entry->head, room, needed);
+    memcpy(section->head, room, needed);
     return KVT_OK;
 }
 
@@ -130,23 +205,31 @@ static void load_start(load_starts *starts)
     starts->count = 0;
 }
 
-/* Makes a cell fly with its ranges; at_once: past the bound of staging. KVT_OK; KVT_BUSY: no
- * staging now; KVT_E_MEMORY. Lock held. */
-static kvt_status load_fly(kvt_load *load, load_cell *cell, load_starts *starts, bool at_once)
+/* Makes a cell fly with ranges of the entry's record; at_once: past the bound of staging. KVT_OK;
+ * KVT_BUSY: no staging now; KVT_E_MEMORY; KVT_E_CORRUPT: a range that the record does not have. Lock
+ * held. */
+static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_range *ranges,
+                           uint32_t count, load_starts *starts, bool at_once)
 {
     const load_entry *entry = &load->entries[cell->entry];
-    const kvt_record_range *last = &cell->ranges[cell->range_count - 1];
     staging_buffer buffer = {0};
-    uint64_t bytes = last->at + last->bytes;
-    assert(cell->state == LOAD_IDLE && cell->flight == NULL && entry->place != NULL);
+    uint64_t bytes = 0;
+    assert(cell->state == LOAD_IDLE && cell->flight == NULL && entry->place != NULL && count > 0);
+    for (uint32_t i = 0; i < count; i++) {
+        assert(ranges[i].at == bytes);
+        bytes += ranges[i].bytes;
+        if (ranges[i].offset > entry->record_bytes ||
+            ranges[i].bytes > entry->record_bytes - ranges[i].offset)
+            return KVT_E_CORRUPT;
+    }
     store_staging *staging = load->store->staging;
     kvt_status status = at_once ? staging_acquire_now(staging, bytes, &buffer)
                                 : staging_acquire(staging, bytes, 0, &buffer);
     if (status != KVT_OK) return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
     const store_place *place = entry->place;
-    cell->flight = transfer_prepare_ranges(load->store->staging, load->store->pools[place->tier],
-                                           place->location, cell->ranges, cell->range_count,
-                                           &buffer, load_landed, cell);
+    cell->flight =
+        transfer_prepare_ranges(load->store->staging, load->store->pools[place->tier],
+                                place->location, ranges, count, &buffer, load_landed, cell);
     if (cell->flight == NULL) {
         staging_release(load->store->staging, &buffer);
         return KVT_E_MEMORY;
@@ -157,6 +240,63 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, load_starts *starts,
     if (starts->count == LOAD_START_GROUP) load_start(starts);
     starts->transfers[starts->count++] = cell->flight;
     return KVT_OK;
+}
+
+/* Makes a cell fly for the first bytes of its entry's record. Lock held. */
+static kvt_status load_fly_head(kvt_load *load, load_cell *cell, load_starts *starts)
+{
+    const load_entry *entry = &load->entries[cell->entry];
+    const kvt_record_range range = {.bytes = entry->grouped ? RECORD_GROUPS_HEAD_BYTES
+                                                            : entry->sections->head_bytes};
+    cell->layer = LOAD_HEAD;
+    return load_fly(load, cell, &range, 1, starts, true);
+}
+
+/* Makes a cell fly for the heads of all groups of its entry. Lock held. */
+static kvt_status load_fly_heads(kvt_load *load, load_cell *cell, load_starts *starts)
+{
+    const load_entry *entry = &load->entries[cell->entry];
+    kvt_record_range ranges[KVT_GROUPS_MAX];
+    uint32_t count = 0;
+    uint64_t at = 0;
+    cell->layer = LOAD_HEADS;
+    for (uint32_t i = 0; i < entry->section_count; i++) {
+        const load_section *section = &entry->sections[i];
+        if (section->head_bytes == 0) continue;
+        ranges[count++] = (kvt_record_range){section->offset, section->head_bytes, at};
+        at += section->head_bytes;
+    }
+    return load_fly(load, cell, ranges, count, starts, true);
+}
+
+/* Makes a cell fly for a layer. Lock held. */
+static kvt_status load_fly_layer(kvt_load *load, load_cell *cell, uint32_t layer,
+                                 load_starts *starts)
+{
+    const load_entry *entry = &load->entries[cell->entry];
+    const load_section *section = load_section_of(entry, layer);
+    kvt_record_range ranges[LOAD_RANGES_MAX];
+    load_extra extras[2];
+    uint64_t at = 0;
+    assert(section->head != NULL);
+    cell->layer = layer;
+    kvt_status status =
+        kvt_record_head_ranges(section->head, layer - section->first_layer, cell->ranges,
+                               KVT_RECORD_RANGES_MAX, &cell->range_count);
+    if (status != KVT_OK) return status;
+    uint32_t count = cell->range_count;
+    for (uint32_t i = 0; i < count; i++) {
+        ranges[i] = cell->ranges[i];
+        ranges[i].offset += section->offset;
+        at += ranges[i].bytes;
+    }
+    const uint32_t extra_count = load_extras(entry, section, layer, extras);
+    for (uint32_t i = 0; i < extra_count; i++) {
+        const uint64_t bytes = load_extra_bytes(&extras[i]);
+        ranges[count++] = (kvt_record_range){extras[i].first->offset, bytes, at};
+        at += bytes;
+    }
+    return load_fly(load, cell, ranges, count, starts, false);
 }
 
 /* Makes one layer of a group ready. Lock held. */
@@ -198,11 +338,7 @@ static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, 
     /* An earlier call has issued the cell, and found no staging for another entry of the layer. */
     if (entry->status != KVT_QUEUED || load_is_near(entry) || entry->issued > layer) return KVT_OK;
     load_cell *cell = load_cell_of(load, index, layer);
-    assert(cell->state == LOAD_IDLE && entry->head != NULL);
-    cell->layer = layer;
-    kvt_status status = kvt_record_head_ranges(entry->head, layer, cell->ranges,
-                                               KVT_RECORD_RANGES_MAX, &cell->range_count);
-    if (status == KVT_OK) status = load_fly(load, cell, starts, false);
+    kvt_status status = load_fly_layer(load, cell, layer, starts);
     if (status == KVT_BUSY) return KVT_BUSY;
     entry->issued = layer + 1;
     if (status == KVT_OK)
@@ -240,51 +376,125 @@ void load_pump(kvt_load *load)
 
 /* ---- tasks ---- */
 
-/* Decodes one layer of an entry into its view. `cell` has the ranges that lie in `payload`; NULL:
- * payload is the record. No lock held. */
-static kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
-                              const load_cell *cell, const void *payload)
+/* Decodes a whole opaque section, whose record is here. */
+static kvt_status load_decode_opaque(const load_entry *entry, const load_section *section,
+                                     const uint8_t *record, const staging_buffer *scratch)
 {
+    return kvt_record_decode_view(record, section->bytes, &entry->expected, NULL, &section->layout,
+                                  section->view, 0, 0, scratch->memory, scratch->bytes);
+}
+
+/* Decodes one layer of an entry into its view, and what comes with it. `cell` has the ranges that
+ * lie in `payload`; NULL: payload is the record. No lock held. */
+static kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
+                              const load_cell *cell, const uint8_t *payload)
+{
+    const load_section *section = load_section_of(entry, layer);
     staging_buffer scratch = {0};
+    load_extra extras[2];
+    uint64_t at = 0; /* of the next bytes behind the layer's, in a cell */
     kvt_status status = KVT_OK;
     if (entry->scratch_bytes != 0)
         status = staging_acquire_now(load->store->staging, entry->scratch_bytes, &scratch);
     if (status != KVT_OK) return status;
-    status =
-        kvt_record_head_decode(entry->head, &entry->layout, entry->view, layer, payload,
-                               cell != NULL ? cell->ranges : NULL,
-                               cell != NULL ? cell->range_count : 0, scratch.memory, scratch.bytes);
+    status = kvt_record_head_decode(
+        section->head, &section->layout, section->view, layer - section->first_layer,
+        cell != NULL ? payload : payload + section->offset, cell != NULL ? cell->ranges : NULL,
+        cell != NULL ? cell->range_count : 0, scratch.memory, scratch.bytes);
+    for (uint32_t i = 0; cell != NULL && i < cell->range_count; i++)
+        at += cell->ranges[i].bytes;
+    const uint32_t extra_count = load_extras(entry, section, layer, extras);
+    for (uint32_t i = 0; i < extra_count; i++) {
+        const uint64_t start = extras[i].first->offset;
+        for (const load_section *one = extras[i].first; one != extras[i].end; one++) {
+            const uint64_t from = cell != NULL ? at + (one->offset - start) : one->offset;
+            if (status == KVT_OK) status = load_decode_opaque(entry, one, payload + from, &scratch);
+        }
+        at += load_extra_bytes(&extras[i]);
+    }
     if (scratch.memory != NULL) staging_release(load->store->staging, &scratch);
     return status;
 }
 
-/* Copies one layer of bytes that a put has handed over. */
+/* Copies one layer of bytes that a put has handed over, and what comes with it. */
 static void load_copy_staged(const load_entry *entry, uint32_t layer)
 {
+    const load_section *section = load_section_of(entry, layer);
     const uint8_t *bytes = entry->staged->buffer.memory;
-    for (uint32_t side = 0; side < kvt_layout_sides(&entry->layout); side++) {
-        view_rows rows =
-            view_rows_of(entry->view, &entry->layout, entry->layout.tokens, layer, (kvt_side)side);
-        uint64_t at = kvt_layout_matrix_offset(&entry->layout, layer, (kvt_side)side);
-        view_rows_scatter(&rows, 0, rows.bytes, bytes + at);
+    const uint32_t own = layer - section->first_layer;
+    load_extra extras[2];
+    for (uint32_t side = 0; side < kvt_layout_sides(&section->layout); side++) {
+        view_rows rows = view_rows_of(section->view, &section->layout, section->layout.tokens, own,
+                                      (kvt_side)side);
+        uint64_t at = kvt_layout_matrix_offset(&section->layout, own, (kvt_side)side);
+        view_rows_scatter(&rows, 0, rows.bytes, bytes + section->packed_at + at);
         view_rows_close(&rows);
     }
+    const uint32_t extra_count = load_extras(entry, section, layer, extras);
+    for (uint32_t i = 0; i < extra_count; i++)
+        for (const load_section *one = extras[i].first; one != extras[i].end; one++)
+            view_scatter_entry(one->view, &one->layout, 0, 0, bytes + one->packed_at);
+}
+
+/* Looks at the heads of an entry's groups, which lie one behind the other. */
+static kvt_status load_use_heads(const load_entry *entry, const uint8_t *heads)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++) {
+        load_section *section = &entry->sections[i];
+        if (section->head_bytes != 0)
+            status = load_open_head(entry, section, heads, section->head_bytes, false);
+        heads += section->head_bytes;
+    }
+    return status;
 }
 
 /* What a cell's reads brought: its layer is decoded, or its head looked at. No lock held. */
 static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *cell,
                            const staging_buffer *buffer)
 {
+    if (cell->layer == LOAD_HEADS) return load_use_heads(entry, buffer->memory);
     if (cell->layer != LOAD_HEAD)
         return load_decode(load, entry, cell->layer, cell, buffer->memory);
-    return load_open_head(entry, buffer->memory, entry->head_bytes, false);
+    if (entry->grouped) return load_open_table(entry, buffer->memory, RECORD_GROUPS_HEAD_BYTES);
+    return load_open_head(entry, entry->sections, buffer->memory, entry->sections->head_bytes,
+                          false);
+}
+
+/* Whether a cell is there for a head or heads. */
+static bool load_is_head(const load_cell *cell)
+{
+    return cell->layer == LOAD_HEAD || cell->layer == LOAD_HEADS;
 }
 
 /* Whether the counts include a cell that is not idle. It is for asserts alone. Lock held. */
 static inline bool load_counts_cell(const kvt_load *load, const load_cell *cell)
 {
-    if (cell->layer == LOAD_HEAD) return load->heads > 0;
+    if (load_is_head(cell)) return load->heads > 0;
     return load->pending[cell->layer % load->slots] > 0;
+}
+
+/* Ends the work of a cell. A head with a table of groups flies on for the heads of these, before the
+ * deadline. Lock held. */
+static void load_end_cell(kvt_load *load, load_cell *cell)
+{
+    load_entry *entry = &load->entries[cell->entry];
+    bool on = cell->layer == LOAD_HEAD && entry->grouped && entry->status == KVT_QUEUED &&
+              !load->ending && base_clock_ns() < load->options.deadline_ns;
+    assert(load->flying > 0 && load_counts_cell(load, cell));
+    cell->state = LOAD_IDLE;
+    if (on) {
+        load_starts starts = {.count = 0};
+        kvt_status status = load_fly_heads(load, cell, &starts);
+        load_start(&starts);
+        on = status == KVT_OK;
+        if (!on) load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+    }
+    if (load_is_head(cell))
+        load->heads -= !on;
+    else
+        load->pending[cell->layer % load->slots]--;
+    load->flying--;
 }
 
 /* A cell that has landed: its task, on a thread of the queue. */
@@ -312,13 +522,7 @@ void load_run(void *context)
         load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
     else if (!live)
         load_fail(entry, KVT_E_TIMEOUT);
-    assert(load->flying > 0 && load_counts_cell(load, cell));
-    if (cell->layer == LOAD_HEAD)
-        load->heads--;
-    else
-        load->pending[cell->layer % load->slots]--;
-    cell->state = LOAD_IDLE;
-    load->flying--;
+    load_end_cell(load, cell);
     bool moved = load_advance(load);
     load_pump(load);
     if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts what flies */
@@ -432,15 +636,11 @@ void load_begin_reads(kvt_load *load)
         if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
         load->reads = true;
         if (base_clock_ns() >= load->options.deadline_ns) continue; /* nothing is issued, either */
-        load_cell *cell = load_cell_of(load, i, 0);
-        cell->layer = LOAD_HEAD;
-        cell->range_count = 1;
-        cell->ranges[0] = (kvt_record_range){.bytes = entry->head_bytes};
-        kvt_status status = load_fly(load, cell, &starts, true);
+        kvt_status status = load_fly_head(load, load_cell_of(load, i, 0), &starts);
         if (status == KVT_OK)
             load->heads++;
         else
-            load_fail(entry, status);
+            load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
     }
     load_start(&starts);
     load_pump(load);
@@ -460,7 +660,7 @@ static void load_give_up(kvt_load *load, bool stuck_alone)
         cell->flight = NULL;
         cell->state = LOAD_IDLE;
         load->flying--;
-        if (cell->layer == LOAD_HEAD)
+        if (load_is_head(cell))
             load->heads--;
         else
             load->pending[cell->layer % load->slots]--;

@@ -12,6 +12,7 @@
 #include "base/wait.h"
 #include "codecs/codecs.h"
 #include "store/fork_guard.h"
+#include "store/groups.h"
 #include "store/queue_views.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
@@ -25,13 +26,32 @@
 #define LOAD_AHEAD_MAX     64u
 #define LOAD_STEP          256u                /* entries under one hold of the store's lock */
 #define LOAD_CHECK_NS      UINT64_C(100000000) /* between two looks at devices */
-#define LOAD_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, announced_context)
+#define LOAD_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, view_counts)
 #define LOAD_RESULT_LEAST  STRUCT_SIZE_THROUGH(kvt_load_result, bytes_read)
 
 /* ---- holding entries ---- */
 
-/* Holds what was found under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS.
+/* Gives the sections of an entry their layouts. False: the caller's number of views is another one.
  * The store's lock is held. */
+static bool load_take_layouts(load_entry *entry, const entry_kind *kind)
+{
+    entry->grouped = kind->group_count != 0;
+    if (entry->section_count != (entry->grouped ? kind->group_count : 1)) return false;
+    uint32_t layers = 0;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < entry->section_count; i++) {
+        load_section *section = &entry->sections[i];
+        section->layout = entry->grouped ? kind->groups[i] : kind->layout;
+        section->first_layer = layers;
+        section->packed_at = at;
+        layers += section->layout.layers;
+        at += entry->grouped ? groups_bytes(&section->layout) : kind->source_bytes;
+    }
+    return true;
+}
+
+/* Holds what was found under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS;
+ * KVT_E_ARGUMENT: it has another number of groups. The store's lock is held. */
 static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *found,
                             uint64_t *clock_ns)
 {
@@ -39,6 +59,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
     if (!lifetime_shows(store, found) || token_drop_is_uncounted(found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
+    if (!load_take_layouts(entry, found->kind)) return KVT_E_ARGUMENT;
     entry->layout = found->kind->layout;
     entry->data_bytes = found->kind->source_bytes;
     entry->tier = KVT_TIER_DRAM;
@@ -140,7 +161,8 @@ static void load_free_entries(kvt_load *load, bool counts)
         pthread_mutex_unlock(&store->lock);
     }
     for (size_t i = 0; i < load->count; i++) {
-        free(load->entries[i].head);
+        for (uint32_t k = 0; k < load->entries[i].section_count; k++)
+            free(load->entries[i].sections[k].head);
         if (counts) load_note(load, &load->entries[i]);
         /* A get of its own finds out whether the record or a device failed, and drops the entry. */
         if (load->entries[i].damaged) access_time_entry(store, &load->entries[i].key);
@@ -149,39 +171,60 @@ static void load_free_entries(kvt_load *load, bool counts)
 
 /* ---- begin ---- */
 
-/* Checks a held entry against the load: its layers, its view. KVT_QUEUED: sound. */
-static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
+/* Finds and checks the heads of a record that lies in memory. */
+static kvt_status load_open_lent(load_entry *entry)
 {
-    const kvt_layout *layout = &entry->layout;
-    if (layout->dtype == KVT_DTYPE_OPAQUE) return KVT_E_ARGUMENT;
-    if (load->layers == 0) load->layers = layout->layers;
-    if (layout->layers != load->layers) return KVT_E_ARGUMENT;
-    kvt_status status = kvt_view_check(entry->view, layout, NULL, 0);
-    if (status != KVT_OK) return status;
-    if (entry->staged != NULL) return KVT_QUEUED;
-    if (entry->lent) {
-        status = load_open_head(entry, entry->record, entry->record_bytes, true);
-        if (status == KVT_OK) return KVT_QUEUED;
-        return status == KVT_E_MEMORY ? status : KVT_MISS;
+    kvt_status status = load_open_table(entry, entry->record, entry->record_bytes);
+    for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++) {
+        load_section *section = &entry->sections[i];
+        if (section->head_bytes != 0)
+            status =
+                load_open_head(entry, section, (const uint8_t *)entry->record + section->offset,
+                               section->bytes, true);
     }
-    entry->head_bytes = codecs_head_bytes(layout, entry->place->variant);
-    return entry->head_bytes != 0 && entry->head_bytes <= entry->record_bytes ? KVT_QUEUED
-                                                                              : KVT_MISS;
+    return status;
 }
 
-/* Fails entries that would be written where an earlier one is. Without memory for the check none
- * is: what overlaps is undefined, no more. */
+/* Checks a held entry against the load: its layers, its views. KVT_QUEUED: sound. */
+static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
+{
+    const load_section *last = &entry->sections[entry->section_count - 1];
+    const uint32_t layers = last->first_layer + last->layout.layers;
+    kvt_status status = KVT_OK;
+    if (layers == 0) return KVT_E_ARGUMENT;
+    if (load->layers == 0) load->layers = layers;
+    if (layers != load->layers) return KVT_E_ARGUMENT;
+    for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++)
+        status = kvt_view_check(entry->sections[i].view, &entry->sections[i].layout, NULL, 0);
+    if (status != KVT_OK) return status;
+    if (entry->staged != NULL) return KVT_QUEUED;
+    if (entry->lent)
+        status = load_open_lent(entry);
+    else if (entry->grouped)
+        status = entry->record_bytes > RECORD_GROUPS_HEAD_BYTES ? KVT_OK : KVT_E_CORRUPT;
+    else
+        status = load_open_table(entry, NULL, 0);
+    if (status == KVT_OK) return KVT_QUEUED;
+    return status == KVT_E_MEMORY ? status : KVT_MISS;
+}
+
+/* Fails entries that would be written where an earlier one is, or twice in one place. Without
+ * memory for the check none is: what overlaps is undefined, no more. */
 static void load_check_overlaps(kvt_load *load)
 {
-    queue_view *views = malloc(load->count * sizeof *views);
+    queue_view *views = malloc(load->section_count * sizeof *views);
     uint32_t sound = 0;
     for (size_t i = 0; i < load->count && views != NULL; i++) {
         load_entry *entry = &load->entries[i];
         if (entry->status != KVT_QUEUED) continue;
-        views[sound++] = (queue_view){.view = entry->view,
-                                      .tokens = entry->layout.tokens,
-                                      .bytes = entry->data_bytes,
-                                      .status = &entry->status};
+        for (uint32_t k = 0; k < entry->section_count; k++) {
+            const kvt_layout *layout = &entry->sections[k].layout;
+            views[sound++] =
+                (queue_view){.view = entry->sections[k].view,
+                             .tokens = layout->tokens,
+                             .bytes = entry->grouped ? groups_bytes(layout) : entry->data_bytes,
+                             .status = &entry->status};
+        }
     }
     if (views != NULL) queue_views_check(views, sound);
     free(views);
@@ -227,6 +270,7 @@ static void load_free(kvt_load *load)
     pthread_mutex_destroy(&load->announce_lock);
     pthread_cond_destroy(&load->changed);
     free(load->entries);
+    free(load->sections);
     free(load->cells);
     free(load->groups);
     free(load->parts);
@@ -294,6 +338,18 @@ static bool load_make_window(kvt_load *load)
     return load->pending != NULL && load_make_groups(load) && load_make_cells(load);
 }
 
+/* How many views a caller gives; 0: a number is out of range. */
+static size_t load_views(const kvt_load_options *options, size_t count)
+{
+    size_t views = 0;
+    if (options->view_counts == NULL) return count;
+    for (size_t i = 0; i < count; i++) {
+        if (options->view_counts[i] == 0 || options->view_counts[i] > KVT_GROUPS_MAX) return 0;
+        views += options->view_counts[i];
+    }
+    return views;
+}
+
 /* Makes a load without cells. NULL without memory. */
 static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
                            size_t count, const kvt_load_options *options)
@@ -309,15 +365,24 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     load->options = *options;
     if (load->options.layers_ahead == 0) load->options.layers_ahead = LOAD_AHEAD_DEFAULT;
     load->count = count;
+    load->section_count = load_views(options, count);
     load->entries = calloc(count, sizeof *load->entries);
-    if (load->entries == NULL) {
+    load->sections = calloc(load->section_count, sizeof *load->sections);
+    if (load->entries == NULL || load->sections == NULL) {
         load_free(load);
         return NULL;
     }
+    load_section *sections = load->sections;
     for (size_t i = 0; i < count; i++) {
-        load->entries[i].key = keys[i];
-        load->entries[i].view = views[i];
+        load_entry *entry = &load->entries[i];
+        entry->key = keys[i];
+        entry->sections = sections;
+        entry->section_count = options->view_counts != NULL ? options->view_counts[i] : 1;
+        sections += entry->section_count;
     }
+    for (size_t i = 0; i < load->section_count; i++)
+        load->sections[i].view = views[i];
+    load->options.view_counts = NULL; /* the caller's again */
     return load;
 }
 
@@ -329,8 +394,10 @@ static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
     if (queue == NULL || keys == NULL || views == NULL || load_out == NULL) return KVT_E_ARGUMENT;
     if (count == 0 || count > LOAD_ENTRIES_MAX || options == NULL) return KVT_E_ARGUMENT;
     if (options->layers_ahead > LOAD_AHEAD_MAX || !(options->loss_max <= 1)) return KVT_E_ARGUMENT;
-    for (size_t i = 0; i < count; i++)
+    const size_t view_count = load_views(options, count);
+    for (size_t i = 0; i < view_count; i++)
         if (views[i] == NULL) return KVT_E_ARGUMENT;
+    if (view_count == 0) return KVT_E_ARGUMENT;
     return queue_is_ours(queue) ? KVT_OK : KVT_E_STATE;
 }
 

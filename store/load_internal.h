@@ -12,7 +12,12 @@
 #include <kvterrace/load.h>
 #include <stdatomic.h>
 
-#define LOAD_HEAD UINT32_MAX /* in place of a layer: the record's head */
+/* In place of a layer: the record's head, or the heads of its groups' records. */
+#define LOAD_HEAD  UINT32_MAX
+#define LOAD_HEADS (UINT32_MAX - 1)
+
+/* Ranges of a layer, with the opaque groups before and behind it. */
+#define LOAD_RANGES_MAX (KVT_RECORD_RANGES_MAX + 2)
 
 /* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
 typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
@@ -25,16 +30,30 @@ typedef struct load_cell {
     uint32_t layer;
     load_cell_state state;
     store_transfer *flight; /* NULL: nothing is read */
-    uint32_t range_count;
+    uint32_t range_count;   /* of the layer in its group's record; what else is read lies behind */
     kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
 } load_cell;
+
+/* A group of layers of an entry; an entry without groups has one. */
+typedef struct load_section {
+    const kvt_view *view;
+    kvt_layout layout;
+    uint32_t first_layer; /* its first one in the entry */
+    uint64_t packed_at;   /* of its bytes among the entry's */
+    uint64_t offset;      /* of its record in the entry's, once that is known */
+    uint64_t bytes;
+    uint64_t head_bytes;   /* to read for its head; 0 of an opaque group, which is read whole */
+    kvt_record_head *head; /* looked at once; NULL: not yet, staged, or opaque */
+} load_section;
 
 /* One entry of a load. */
 typedef struct load_entry {
     kvt_key key;
-    const kvt_view *view;
     kvt_status status; /* KVT_QUEUED: on its way */
     uint32_t issued;   /* layers of it that have been issued */
+    load_section *sections;
+    uint32_t section_count;
+    bool grouped; /* the entry has groups, maybe one */
     kvt_layout layout;
     uint64_t data_bytes; /* as it was put */
     kvt_tier tier;       /* where it lay, and how */
@@ -45,11 +64,9 @@ typedef struct load_entry {
     const void *record;
     uint64_t record_bytes;
     uint64_t scratch_bytes;
-    store_staged *staged;  /* held as a user, instead of a place */
-    bool damaged;          /* its place could not be read */
-    kvt_record_head *head; /* of its record, looked at once; NULL: not yet, or staged */
-    uint64_t head_bytes;
-    size_t cells_at; /* the first of its cells, when it is read */
+    store_staged *staged; /* held as a user, instead of a place */
+    bool damaged;         /* its place could not be read */
+    size_t cells_at;      /* the first of its cells, when it is read */
 } load_entry;
 
 /* Neighbours that lie in memory: their layers are carried out together, because one of them may be
@@ -94,6 +111,8 @@ struct kvt_load {
     uint32_t layers;
     uint32_t slots; /* cells of an entry: one for each layer of the window */
     load_entry *entries;
+    load_section *sections; /* of all entries, one behind the other */
+    size_t section_count;
     load_cell *cells;
     size_t cell_count;
     load_group *groups;
@@ -137,9 +156,15 @@ static inline bool load_is_near(const load_entry *entry)
     return entry->staged != NULL || entry->lent;
 }
 
-/* Checks the head of an entry's record, and keeps what its layers need. As kvt_record_head_open, or
+/* Finds the groups of an entry in the table of its record, whose first bytes these are; an entry
+ * without groups is one section. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. No lock held.
+ */
+kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes);
+
+/* Checks the head of a section's record, and keeps what its layers need. As kvt_record_head_open, or
  * KVT_E_MEMORY. No lock held. */
-kvt_status load_open_head(load_entry *entry, const void *head, uint64_t bytes, bool whole);
+kvt_status load_open_head(const load_entry *entry, load_section *section, const void *head,
+                          uint64_t bytes, bool whole);
 
 /* Runs what waits for a thread, one layer of one group. False: nothing does. Lock held, and
  * released meanwhile. */

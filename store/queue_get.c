@@ -8,11 +8,13 @@
  */
 #include "base/clock.h"
 #include "codecs/view_rows.h"
+#include "store/groups.h"
 #include "store/queue_views.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 /* What a chunk's items came to. */
 typedef struct get_outcome {
@@ -104,6 +106,31 @@ static void get_landed(void *context)
     queue_arrive(item->queue, item);
 }
 
+/* Makes a get of a request: all that does not depend on what is stored. Its status says whether it
+ * may go on. */
+static void get_make(queue_item *item, uint64_t handle)
+{
+    item->get = (access_get){.deadline_ns = item->deadline_ns,
+                             .handle = handle,
+                             .waited = item->urgency == KVT_CLASS_WAITED,
+                             .key = &item->key,
+                             .target = {.view = item->view,
+                                        .first_layer = item->first_layer,
+                                        .layer_count = item->layer_count},
+                             .loss_max = item->loss_max,
+                             .arrived = get_landed,
+                             .arrived_context = item};
+    item->status = token_drop_ask(item->given, &item->get.target);
+    if (item->views == NULL) return;
+    if (item->groups == NULL) /* it may have begun before */
+        item->groups =
+            malloc(sizeof *item->groups + item->view_count * sizeof item->groups->views[0]);
+    if (item->groups != NULL)
+        item->get.target.view = item->groups->views;
+    else
+        item->status = KVT_E_MEMORY;
+}
+
 /* Prepares the gets of a chunk, with the layouts of what is stored now: one hold of the store's
  * lock. */
 static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
@@ -117,25 +144,14 @@ static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
     for (uint32_t i = 1; i < count; i++)
         keys[i] = items[i]->key;
     entry_sight_begin(&sight, &store->secret, keys, count);
-    for (uint32_t i = 0; i < count; i++) {
-        queue_item *item = items[i];
-        item->get = (access_get){.deadline_ns = item->deadline_ns,
-                                 .handle = sight.handles[i],
-                                 .waited = item->urgency == KVT_CLASS_WAITED,
-                                 .key = &item->key,
-                                 .target = {.view = item->view,
-                                            .first_layer = item->first_layer,
-                                            .layer_count = item->layer_count},
-                                 .loss_max = item->loss_max,
-                                 .arrived = get_landed,
-                                 .arrived_context = item};
-        item->status = token_drop_ask(item->given, &item->get.target);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        get_make(items[i], sight.handles[i]);
     pthread_mutex_lock(&store->lock);
     for (uint32_t i = 0; i < count; i++) {
         access_target *target = &items[i]->get.target;
-        bool there =
-            access_take_layout(store, entry_sight_find(&store->table, &sight, i), target, NULL);
+        queue_groups *groups = items[i]->groups;
+        bool there = access_take_layout(store, entry_sight_find(&store->table, &sight, i), target,
+                                        groups != NULL ? groups->layouts : NULL);
         if (!there) items[i]->status = KVT_MISS;
         bytes += target->bytes;
     }
@@ -144,33 +160,53 @@ static void get_prepare(kvt_queue *queue, queue_item **items, uint32_t count)
         items[i]->get.of_many = bytes >= VIEW_STREAM_BYTES;
 }
 
-/* Checks the view and the layers of a get for the layout of its entry. */
-static kvt_status get_check(const queue_item *item)
+/* Layouts that a get's views are for: those of its entry's groups, or the entry's own. */
+static const kvt_layout *get_layouts(const access_target *target, uint32_t *count_out)
+{
+    *count_out = target->group_count != 0 ? target->group_count : 1;
+    return target->group_count != 0 ? target->groups : &target->layout;
+}
+
+/* Checks the views and the layers of a get for the layouts of its entry. */
+static kvt_status get_check(queue_item *item)
 {
     const access_target *target = &item->get.target;
     if (item->status != KVT_OK) return item->status;
-    if (target->group_count != 0) return KVT_E_ARGUMENT; /* it has more than one view */
-    uint32_t layers = target->layout.layers;
+    const bool many = item->views != NULL;
+    uint32_t count;
+    const kvt_layout *layouts = get_layouts(target, &count);
+    if (many ? item->view_count != count : target->group_count != 0) return KVT_E_ARGUMENT;
+    const uint32_t layers = record_groups_layers(layouts, count);
     if (item->first_layer > layers || item->layer_count > layers - item->first_layer)
         return KVT_E_ARGUMENT;
     if (item->first_layer == layers && layers != 0) return KVT_E_ARGUMENT;
+    if (many) return groups_take_views(layouts, item->views, count, item->groups->views);
     return kvt_view_check(item->view, &target->layout, NULL, 0);
 }
 
-/* Refuses gets of a chunk that would write what an earlier one writes. */
+/* Refuses gets of a chunk that would write what an earlier one writes, or the same twice. Without
+ * memory for the views of many groups none is refused: what overlaps is undefined, no more. */
 static void get_check_overlaps(queue_item *const *items, uint32_t count)
 {
-    queue_view views[QUEUE_CHUNK];
-    uint32_t sound = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    queue_view few[QUEUE_CHUNK], *views = few;
+    uint32_t wanted = 0, sound = 0;
+    for (uint32_t i = 0; i < count; i++)
+        wanted += items[i]->views != NULL ? items[i]->view_count : 1;
+    if (wanted > QUEUE_CHUNK) views = malloc(wanted * sizeof *views);
+    for (uint32_t i = 0; i < count && views != NULL; i++) {
         const access_target *target = &items[i]->get.target;
+        uint32_t groups;
         if (items[i]->status != KVT_OK) continue;
-        views[sound++] = (queue_view){.view = target->view,
-                                      .tokens = target->layout.tokens,
-                                      .bytes = target->bytes,
-                                      .status = &items[i]->status};
+        const kvt_layout *layouts = get_layouts(target, &groups);
+        for (uint32_t k = 0; k < groups; k++)
+            views[sound++] = (queue_view){
+                .view = &target->view[k],
+                .tokens = layouts[k].tokens,
+                .bytes = target->group_count != 0 ? groups_bytes(&layouts[k]) : target->bytes,
+                .status = &items[i]->status};
     }
-    queue_views_check(views, sound);
+    if (views != NULL) queue_views_check(views, sound);
+    if (views != few) free(views);
 }
 
 /* Ends the gets of a chunk that cannot be begun; returns how many are left, at the front. */

@@ -40,6 +40,13 @@ typedef enum queue_state {
     QUEUE_COMPLETED = 3
 } queue_state;
 
+/* The views of a get that has several, as it begins: copies of their numbers, and the layouts that
+ * they are for. */
+typedef struct queue_groups {
+    kvt_layout layouts[KVT_GROUPS_MAX];
+    kvt_view views[]; /* view_count of them */
+} queue_groups;
+
 /* One accepted request. Its place in memory does not change while the queue is open. */
 typedef struct queue_item {
     struct queue_item *next; /* in one of the lists */
@@ -55,7 +62,10 @@ typedef struct queue_item {
     uint64_t deadline_ns; /* as kvt_request.deadline_ns */
     double loss_max;
     kvt_key key;
-    const kvt_view *view; /* the caller's, until the completion */
+    const kvt_view *view;         /* the caller's, until the completion; or NULL, and then: */
+    const kvt_view *const *views; /* same, view_count of them */
+    uint32_t view_count;
+    queue_groups *groups; /* of a get with views, from its beginning on; or NULL */
     uint32_t first_layer;
     uint32_t layer_count;
     const kvt_entry *entry;         /* same */

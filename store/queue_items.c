@@ -10,6 +10,7 @@
 #include "store/load_internal.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 bool queue_is_ours(const kvt_queue *queue)
@@ -59,8 +60,11 @@ queue_item *queue_take(queue_list *list)
 void queue_complete_one(kvt_queue *queue, queue_item *item, uint64_t now_ns)
 {
     assert(item->state == QUEUE_BEGUN || item->state == QUEUE_WAITING);
-    /* The view and the entry are the caller's again once the completion is seen. */
+    /* The views and the entry are the caller's again once the completion is seen. */
     item->view = NULL;
+    item->views = NULL;
+    free(item->groups);
+    item->groups = NULL;
     item->entry = NULL;
     item->state = QUEUE_COMPLETED;
     item->info.elapsed_ns = now_ns - item->submitted_ns;

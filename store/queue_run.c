@@ -48,6 +48,14 @@ static bool queue_called_off(kvt_queue *queue, const queue_item *item)
     return ends;
 }
 
+/* Puts an entry through its view or views. No lock held. */
+static kvt_status queue_put(kvt_store *store, const queue_item *item)
+{
+    if (item->views != NULL)
+        return kvt_put_views(store, item->entry, item->views, item->view_count);
+    return kvt_put_view(store, item->entry, item->view);
+}
+
 /* Tries a put again that found its staging or a tier's writes behind, until its deadline or until
  * it is called off. No lock held. */
 static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
@@ -56,7 +64,7 @@ static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
     while (status == KVT_BUSY && base_clock_ns() < item->deadline_ns) {
         if (queue_called_off(item->queue, item)) return KVT_E_CANCELLED;
         base_sleep(QUEUE_PUT_PAUSE_NS);
-        status = kvt_put_view(store, item->entry, item->view);
+        status = queue_put(store, item);
     }
     return status;
 }
@@ -66,7 +74,7 @@ static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     switch (item->kind) {
-    case KVT_REQUEST_PUT: return kvt_put_view(store, item->entry, item->view);
+    case KVT_REQUEST_PUT: return queue_put(store, item);
     case KVT_REQUEST_EXISTS: return kvt_exists(store, &item->key);
     case KVT_REQUEST_PREFETCH: return kvt_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);

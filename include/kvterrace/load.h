@@ -52,18 +52,26 @@ typedef struct kvt_load_options {
     double loss_max;       /* as kvt_request.loss_max */
     kvt_load_announced *announced; /* may be NULL */
     void *announced_context;
+    const uint32_t *view_counts; /* NULL: one view an entry; else `count` of them: the views of each
+                                    entry, one for each of its groups, 1 to KVT_GROUPS_MAX; read
+                                    until begin returns */
 } kvt_load_options;
 
 /*
- * Begins to load entries. All of them have one number of layers; one that has another, or groups,
- * fails.
- *   keys, views  count of each, in the order of the prefix; views and what they name are borrowed
- *                until kvt_load_end. Of two views that meet, by a run of bytes or a block of one
- *                pool, the later one's entry fails with KVT_E_ARGUMENT
+ * Begins to load entries. All of them have one number of layers, counted over an entry's groups in
+ * their order; one that has another fails. An opaque group has no layers: it comes with the layer
+ * before it, or with the first one when none is before.
+ *   keys         count of them, in the order of the prefix
+ *   views        one for each key; with options->view_counts as many as that says for the first
+ *                entry, then those of the second one, and so on. A number that is not the entry's is
+ *                KVT_E_ARGUMENT for that entry. Views and what they name are borrowed until
+ *                kvt_load_end, the array until begin returns. Of two views that meet, by a run of
+ *                bytes or a block of one pool, the later one's entry fails with KVT_E_ARGUMENT
  *   count        1 to 65536
  *   options      may be NULL: the defaults, without a deadline
- * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: none is stored, or their
- * layout is opaque, and there is no load; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of
+ * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: none is stored, or none
+ * has layers, or none of the numbers of views is right, and there is no load; KVT_E_ARGUMENT (a
+ * number in view_counts is out of range, too); KVT_E_MEMORY; KVT_E_STATE (in a child of
  * fork; the store was closed).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys,
@@ -88,7 +96,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
 KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
 
 /* An entry now: KVT_OK (all of it has come); KVT_QUEUED (not yet); why it failed: KVT_MISS,
- * KVT_E_ARGUMENT (its view, its layers), KVT_E_MEMORY. index is below the load's count. */
+ * KVT_E_ARGUMENT (its views or their number, its layers), KVT_E_MEMORY. index is below the load's
+ * count. */
 KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
 
 /* What a load gave. */

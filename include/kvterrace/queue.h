@@ -57,10 +57,10 @@ KVT_API void kvt_queue_close(kvt_queue *queue);
 KVT_API int kvt_queue_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {
-    KVT_REQUEST_GET = 1,      /* as kvt_get_view */
-    KVT_REQUEST_PUT = 2,      /* as kvt_put_view. While the store cannot keep up it waits until its
-                                 deadline, and is KVT_BUSY then */
-    KVT_REQUEST_EXISTS = 3,   /* as kvt_exists: no use */
+    KVT_REQUEST_GET = 1,    /* as kvt_get_view, or kvt_get_views */
+    KVT_REQUEST_PUT = 2,    /* as kvt_put_view, or kvt_put_views. While the store cannot keep up it
+                                 waits until its deadline, and is KVT_BUSY then */
+    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use */
     KVT_REQUEST_PREFETCH = 4, /* as kvt_prefetch: towards a tier */
     KVT_REQUEST_DELETE = 5,   /* as kvt_delete */
     KVT_REQUEST_TOUCH = 6     /* a use without a read */
@@ -81,26 +81,31 @@ typedef struct kvt_request {
     uint32_t tier;          /* prefetch: kvt_tier, above the one where it lies */
     kvt_key key;            /* all but put */
     const kvt_entry *entry; /* put; borrowed until the completion, as all that it points to */
-    /* An entry of groups has more than one: its get or put is KVT_E_ARGUMENT; kvt_get_views and
-     * kvt_put_views take it. */
-    const kvt_view *view; /* get, put; borrowed until the completion, its arrays and the KV, too */
-    uint64_t deadline_ns; /* get, put: until when to wait for devices and for room;
+    const kvt_view *view;   /* get, put; borrowed until the completion, its arrays and the KV, too;
+                             NULL with views. For an entry of groups: KVT_E_ARGUMENT */
+    uint64_t deadline_ns;   /* get, put: until when to wait for devices and for room;
                              KVT_NO_DEADLINE = for as long as it takes; 0 = not at all */
     double loss_max;      /* get: a miss when the stored variant's loss may pass this, by its upper
                              confidence bound; 0 = whatever the store keeps; below 0 = exact
                              variants alone */
     uint64_t user;        /* comes back with the completion */
-    uint32_t first_layer; /* get: layers that are wanted */
+    uint32_t first_layer; /* get: layers that are wanted, counted over all groups in their order;
+                             an opaque group is written when all are */
     uint32_t layer_count; /* 0: all from first_layer on */
     kvt_get_info *info; /* get: NULL, or as of kvt_get_view: with it a get may be given a form that
                              has dropped tokens. It and its positions are borrowed until the
                              completion, and filled when that says KVT_OK */
+    const kvt_view *const *views; /* get, put: NULL, or as of kvt_get_views and kvt_put_views a view
+                                     for each group, in place of view; borrowed as it is, the
+                                     array, too */
+    uint32_t view_count;          /* of views; 1 to KVT_GROUPS_MAX, and 0 without views */
 } kvt_request;
 
 /*
  * Accepts a batch: all of it, or nothing. A request that is unsound, or whose view does not fit the
  * entry, completes with its own status and leaves the others whole. Of two gets that are begun
- * together into overlapping memory the later one completes with KVT_E_ARGUMENT.
+ * together into overlapping memory the later one completes with KVT_E_ARGUMENT, as does a get of
+ * which two views overlap.
  *   count      0 is allowed, and completes nothing
  *   batch_out  names the batch to kvt_cancel, ascending from 1; may be NULL
  * KVT_OK; KVT_BUSY (more than depth would be accepted and not drained: drain, then submit again);
