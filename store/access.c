@@ -460,10 +460,10 @@ static kvt_status access_decode(const kvt_store *store, access_get *get,
     if (kvt_variant_drops_tokens(get->variant))
         return token_drop_decode(store, get, target, scratch, staging->bytes - before);
     if (target->view != NULL && target->group_count != 0)
-        return record_groups_decode_views(
-            get->record, get->record_bytes, &get->expected, store->workers, target->groups,
-            target->view, target->group_count, target->first_layer, target->layer_count, scratch,
-            staging->bytes - before);
+        return record_groups_decode_views(get->record, get->record_bytes, &get->expected,
+                                          store->workers, target->groups, target->view,
+                                          target->group_count, target->first_layer,
+                                          target->layer_count, scratch, staging->bytes - before);
     if (target->view != NULL)
         return (get->of_many ? kvt_record_decode_of_many : kvt_record_decode_view)(
             get->record, get->record_bytes, &get->expected, store->workers, &target->layout,

@@ -3,7 +3,7 @@
  * load.c - layered loads: reads layer by layer over a group of entries, within the window that the
  * caller's releases open. What the owner calls is in load_calls.c; docs/CALLS.md has the picture.
  *
- *     entry   held -> head read [-> heads of its groups read] -> layers read and decoded -> complete
+ *     entry   held -> head read [-> heads of its groups read] -> layers decoded -> complete
  *                \-> failed (its reads in flight end, and count for nothing)
  *     cell    idle -> flying -> landed: its task waits for a thread of the queue -> idle
  *                         \-> given up -> idle
@@ -206,8 +206,8 @@ static void load_start(load_starts *starts)
 }
 
 /* Makes a cell fly with ranges of the entry's record; at_once: past the bound of staging. KVT_OK;
- * KVT_BUSY: no staging now; KVT_E_MEMORY; KVT_E_CORRUPT: a range that the record does not have. Lock
- * held. */
+ * KVT_BUSY: no staging now; KVT_E_MEMORY; KVT_E_CORRUPT: a range that the record does not have.
+ * Lock held. */
 static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_range *ranges,
                            uint32_t count, load_starts *starts, bool at_once)
 {
@@ -474,8 +474,8 @@ static inline bool load_counts_cell(const kvt_load *load, const load_cell *cell)
     return load->pending[cell->layer % load->slots] > 0;
 }
 
-/* Ends the work of a cell. A head with a table of groups flies on for the heads of these, before the
- * deadline. Lock held. */
+/* Ends the work of a cell. A head with a table of groups flies on for the heads of these, before
+ * the deadline. Lock held. */
 static void load_end_cell(kvt_load *load, load_cell *cell)
 {
     load_entry *entry = &load->entries[cell->entry];

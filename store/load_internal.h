@@ -157,12 +157,12 @@ static inline bool load_is_near(const load_entry *entry)
 }
 
 /* Finds the groups of an entry in the table of its record, whose first bytes these are; an entry
- * without groups is one section. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. No lock held.
- */
+ * without groups is one section. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. No lock
+ * held. */
 kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes);
 
-/* Checks the head of a section's record, and keeps what its layers need. As kvt_record_head_open, or
- * KVT_E_MEMORY. No lock held. */
+/* Checks the head of a section's record, and keeps what its layers need. As kvt_record_head_open,
+ * or KVT_E_MEMORY. No lock held. */
 kvt_status load_open_head(const load_entry *entry, load_section *section, const void *head,
                           uint64_t bytes, bool whole);
 

@@ -63,8 +63,8 @@ typedef struct kvt_load_options {
  * before it, or with the first one when none is before.
  *   keys         count of them, in the order of the prefix
  *   views        one for each key; with options->view_counts as many as that says for the first
- *                entry, then those of the second one, and so on. A number that is not the entry's is
- *                KVT_E_ARGUMENT for that entry. Views and what they name are borrowed until
+ *                entry, then those of the second one, and so on. A number that is not the entry's
+ *                is KVT_E_ARGUMENT for that entry. Views and what they name are borrowed until
  *                kvt_load_end, the array until begin returns. Of two views that meet, by a run of
  *                bytes or a block of one pool, the later one's entry fails with KVT_E_ARGUMENT
  *   count        1 to 65536

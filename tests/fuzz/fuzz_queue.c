@@ -29,6 +29,7 @@ enum {
     FUZZ_BATCH = 6,
     FUZZ_DEPTH = 24,
     FUZZ_CALLS = 40,
+    FUZZ_GROUPS = 2,     /* of an entry that has some: its own layout, and that of the next one */
     FUZZ_BYTES_MAX = 256 /* of a request or completion that a newer caller might have */
 };
 
@@ -79,6 +80,8 @@ typedef struct fuzz_site {
     void *bases[FUZZ_VIEWS][FUZZ_BASES];
     uint64_t bases_bytes[FUZZ_VIEWS][FUZZ_BASES];
     uint32_t blocks[FUZZ_VIEWS][FUZZ_BLOCKS];
+    const kvt_view *pointers[FUZZ_VIEWS + FUZZ_GROUPS]; /* the first ones again at the end */
+    kvt_layout layouts[FUZZ_VIEWS + FUZZ_GROUPS];
     kvt_entry entries[FUZZ_VIEWS];
     kvt_key parent;
     float scores[FUZZ_BLOCKS];
@@ -187,9 +190,21 @@ static void fuzz_make_view(fuzz_input *input, fuzz_site *site, uint32_t at)
         fuzz_change_view(input, view);
 }
 
+/* Makes an entry one of groups, whose views are those of this entry and the next one. */
+static void fuzz_group(fuzz_input *input, fuzz_site *site, uint32_t at)
+{
+    kvt_entry *entry = &site->entries[at];
+    memset(&entry->layout, 0, sizeof entry->layout);
+    entry->groups = &site->layouts[at];
+    entry->group_count = FUZZ_GROUPS;
+    if (fuzz_byte(input) % 16 == 0) entry->group_count = fuzz_byte(input) % (FUZZ_GROUPS + 1);
+    if (fuzz_byte(input) % 16 == 0) entry->layout = site->layouts[at];
+}
+
 /* Entries and views are borrowed while requests fly: they are made while none does. */
 static void fuzz_make_things(fuzz_input *input, fuzz_site *site)
 {
+    bool grouped[FUZZ_VIEWS];
     for (uint32_t i = 0; i < FUZZ_VIEWS; i++) {
         kvt_entry *entry = &site->entries[i];
         *entry = (kvt_entry){.struct_size = sizeof *entry,
@@ -212,11 +227,18 @@ static void fuzz_make_things(fuzz_input *input, fuzz_site *site)
             entry->token_scores = site->scores;
             entry->token_score_count = fuzz_byte(input) % (FUZZ_BLOCKS + 1);
         }
+        grouped[i] = spoils % 32 == 31 || (changes & 3) == 3;
         /* A struct that says to be longer has to be: what it says is cut to what there is. */
         if (entry->struct_size > sizeof *entry) entry->struct_size = 0;
         fuzz_make_view(input, site, i);
         if (site->views[i].struct_size > sizeof site->views[i]) site->views[i].struct_size = 0;
     }
+    for (uint32_t i = 0; i < FUZZ_VIEWS + FUZZ_GROUPS; i++) {
+        site->layouts[i] = site->entries[i % FUZZ_VIEWS].layout;
+        site->pointers[i] = &site->views[i % FUZZ_VIEWS];
+    }
+    for (uint32_t i = 0; i < FUZZ_VIEWS; i++)
+        if (grouped[i]) fuzz_group(input, site, i);
 }
 
 /* ---- calls ---- */
@@ -234,6 +256,12 @@ static kvt_request fuzz_request(fuzz_input *input, fuzz_site *site, uint32_t use
     if (request.kind == KVT_REQUEST_PREFETCH) request.tier = KVT_TIER_DRAM;
     if (request.kind <= KVT_REQUEST_PUT) request.view = &site->views[at];
     if (request.kind == KVT_REQUEST_PUT) request.entry = &site->entries[at];
+    if (request.kind <= KVT_REQUEST_PUT && site->entries[at].groups != NULL) {
+        request.view = changes % 64 == 63 ? request.view : NULL;
+        request.views = &site->pointers[at];
+        request.view_count = site->entries[at].group_count;
+        if (changes % 16 == 15) request.view_count = fuzz_byte(input) % (FUZZ_GROUPS + 1);
+    }
     if (changes < 128) return request;
     switch (changes % 10) {
     case 0: request.kind = (uint32_t)fuzz_number(input, 9); break;
@@ -255,6 +283,11 @@ static kvt_request fuzz_request(fuzz_input *input, fuzz_site *site, uint32_t use
     case 8: request.layer_count = (uint32_t)fuzz_number(input, 4); break;
     default: request.view = &site->views[fuzz_byte(input) % FUZZ_VIEWS];
     }
+    if (changes < 250 || request.kind > KVT_REQUEST_PUT) return request;
+    /* Several views where there may be one, and one of several. */
+    request.view = NULL;
+    request.views = &site->pointers[fuzz_byte(input) % FUZZ_VIEWS];
+    request.view_count = 1 + fuzz_byte(input) % FUZZ_GROUPS;
     return request;
 }
 

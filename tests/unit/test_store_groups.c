@@ -224,7 +224,7 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
     apart_free(&a, count);
 }
 
-/* Gets one packed, through views, by a load and by a queue; KVT_MISS each way, or the same bytes. */
+/* Gets one packed, through views, by a load and by a queue: KVT_MISS each way, or one value. */
 static kvt_status get_one(kvt_store *store, uint32_t number)
 {
     static char got[DATA_BYTES], wanted[DATA_BYTES];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_groups_load.c - entries of several groups of layers through layered loads and queues,
- * in every variant: bit for bit what kvt_get_views gives, layer by layer and range by range; what is
- * refused, faults, deadlines, cancels and closes in the middle.
+ * in every variant: bit for bit what kvt_get_views gives, layer by layer and range by range; what
+ * is refused, faults, deadlines, cancels and closes in the middle.
  */
 #include "ladder_support.h"
 
@@ -127,8 +127,8 @@ static void copy_layer(const kvt_layout *layout, const kvt_view *view, uint32_t 
             }
 }
 
-/* Whether a place has exactly these layers of what is wanted, and of the opaque groups those which a
- * load brings with them, or all or none of them. */
+/* Whether a place has exactly these layers of what is wanted, and of the opaque groups those that
+ * come with them, or none. */
 static void assert_has(const site *s, uint32_t number, uint32_t first, uint32_t end, bool opaque)
 {
     const place *wanted = &s->wanted[number], *got = &s->got[number];
@@ -628,8 +628,8 @@ static void gets_are_called_off(void **state)
     }
 }
 
-/* One entry is deleted, one is damaged, one is put anew with other groups while they are loaded: the
- * load reads what it found, and the missing ones stop no other. */
+/* One entry is missing, and one is deleted while it is loaded: the load reads what it found, and
+ * the missing one stops no other. */
 static void parts_of_a_context_are_missing(void **state)
 {
     site *s = *state;
