@@ -6,10 +6,11 @@ find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 set(KVT_NEEDS_base base)
 set(KVT_NEEDS_codecs codecs base)
+set(KVT_NEEDS_basis basis codecs base)
 set(KVT_NEEDS_policy policy base)
 set(KVT_NEEDS_tiers tiers base)
-set(KVT_NEEDS_estimator estimator quality codecs tiers base)
-set(KVT_NEEDS_store store estimator codecs tiers policy base)
+set(KVT_NEEDS_estimator estimator quality basis codecs tiers base)
+set(KVT_NEEDS_store store estimator basis codecs tiers policy base)
 # What lab/ replays and what it benches; both stand on all the rooms.
 set(KVT_NEEDS_replay lab quality ${KVT_NEEDS_store})
 set(KVT_NEEDS_bench ${KVT_NEEDS_replay})

@@ -19,14 +19,15 @@ import sys
 
 # Which room may include headers of which other one; a folder is a room. Everyone may include
 # include/, base/ and itself. Rooms stand in the order of their floors.
-LIBRARY = ["codecs", "codecs/kernels", "policy", "policy/rivals", "tiers/devices", "tiers/pool",
-           "estimator/profile", "estimator/measure", "estimator/predict", "store"]
+LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "policy/rivals", "tiers/devices",
+           "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "store"]
 LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments", "lab/loop"]
 ROOM_INCLUDES = {
     "include": set(),
     "base": set(),
     "codecs": {"codecs/kernels"},
     "codecs/kernels": {"codecs"},
+    "basis": {"codecs"},
     "policy": set(),
     "policy/rivals": {"policy"},
     "tiers/devices": set(),
@@ -36,7 +37,8 @@ ROOM_INCLUDES = {
                           "estimator/profile"},
     "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},
     "estimator/model": {"codecs", "codecs/kernels"},
-    "estimator/quality": {"codecs", "codecs/kernels", "estimator/profile", "estimator/model"},
+    "estimator/quality": {"codecs", "codecs/kernels", "basis", "estimator/profile",
+                          "estimator/model"},
     "store": set(LIBRARY) - {"policy", "policy/rivals"},
     "lab/replay": set(LIBRARY),
     "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
@@ -61,7 +63,7 @@ PURE_ROOMS = {
 # Rooms that never call the heap: policy asks the allocator it was given, codecs get scratch from
 # their caller, headers hold no bodies that allocate. The other rooms allocate at open and per
 # operation, and free what they allocate.
-HEAPLESS_ROOMS = {"include", "codecs", "codecs/kernels", "policy", "policy/rivals"}
+HEAPLESS_ROOMS = {"include", "codecs", "codecs/kernels", "basis", "policy", "policy/rivals"}
 HEAP_CALLS = ["malloc", "calloc", "realloc", "reallocarray", "aligned_alloc", "posix_memalign",
               "strdup", "strndup", "asprintf", "vasprintf", "free", "mmap"]
 
