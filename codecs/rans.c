@@ -48,17 +48,29 @@ static bool rans_encode_scalar(const rans_encode_table *table, const uint8_t *sy
     return true;
 }
 
+void rans_encode_start(uint32_t state_count, uint16_t *states)
+{
+    for (uint32_t i = 0; i < state_count; i++) {
+        states[i] = RANS_STATE_MIN;
+    }
+}
+
 uint8_t *rans_encode(const rans_encode_table *table, const uint8_t *symbols, uint64_t count,
                      uint32_t state_count, uint8_t *begin, uint8_t *end, uint16_t *states)
+{
+    assert(state_count > 0 && state_count <= RANS_STATES_MAX);
+    rans_encode_start(state_count, states);
+    return rans_encode_more(table, symbols, count, state_count, begin, end, states);
+}
+
+uint8_t *rans_encode_more(const rans_encode_table *table, const uint8_t *symbols, uint64_t count,
+                          uint32_t state_count, uint8_t *begin, uint8_t *end, uint16_t *states)
 {
     assert(state_count > 0 && state_count <= RANS_STATES_MAX);
     assert((state_count & (state_count - 1)) == 0); /* states take turns by a mask */
     assert(begin <= end);
     uint8_t *at = end;
     uint64_t whole = count - count % state_count;
-    for (uint32_t i = 0; i < state_count; i++) {
-        states[i] = RANS_STATE_MIN;
-    }
     if (!rans_encode_scalar(table, symbols, whole, count, state_count, begin, &at, states)) {
         return NULL;
     }

@@ -114,6 +114,13 @@ uint32_t rans_state_count(uint64_t symbols);
 uint8_t *rans_encode(const rans_encode_table *table, const uint8_t *symbols, uint64_t count,
                      uint32_t state_count, uint8_t *begin, uint8_t *end, uint16_t *states);
 
+/* The same in pieces of different tables, the last piece first: start sets the states, and every
+ * call codes one piece before `end` and returns where it begins, or NULL. The first symbol of each
+ * piece belongs to state 0. */
+void rans_encode_start(uint32_t state_count, uint16_t *states);
+uint8_t *rans_encode_more(const rans_encode_table *table, const uint8_t *symbols, uint64_t count,
+                          uint32_t state_count, uint8_t *begin, uint8_t *end, uint16_t *states);
+
 /* A stream that is being decoded in pieces. */
 typedef struct rans_decoder {
     const rans_decode_table *table;
@@ -130,7 +137,8 @@ kvt_status rans_decode_start(rans_decoder *decoder, const rans_decode_table *tab
                              uint32_t state_count, const uint8_t *states, const uint8_t *bytes,
                              uint64_t byte_count);
 
-/* Decodes count symbols. All pieces but the last are a multiple of state_count. */
+/* Decodes count symbols with decoder->table. All pieces but the last are a multiple of state_count,
+ * or they are those of rans_encode_more. */
 void rans_decode(rans_decoder *decoder, uint8_t *symbols, uint64_t count);
 
 /* Whether the stream ended as a sound one does. */

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transform_body.h - the functions of transform_kernels.h in plain loops over lanes, which the
+ * compiler makes vectors of; compiled once per instruction set. The including file defines
+ * TRANSFORM_TARGET and TRANSFORM_TABLE, and TRANSFORM_MULTIPLY where it has a product of its own.
+ * Products and sums are separate statements, so that no compiler fuses them. Not a header for
+ * others.
+ */
+#include "base/half.h"
+#include "transform_kernels.h"
+
+#include <string.h>
+
+#define BODY_ROUNDER 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
+
+/* Tokens with the lanes that are there for rounding up. */
+static inline uint32_t body_lanes(uint32_t tokens)
+{
+    return (tokens + TRANSFORM_LANE_GROUP - 1) / TRANSFORM_LANE_GROUP * TRANSFORM_LANE_GROUP;
+}
+
+#if !defined(TRANSFORM_MULTIPLY)
+#define TRANSFORM_MULTIPLY body_multiply
+TRANSFORM_TARGET static void body_multiply(const transform_product *product)
+{
+    const uint32_t lanes = body_lanes(product->tokens);
+    for (uint32_t o = 0; o < product->count; o++) {
+        float *restrict out = product->out + (uint64_t)o * TRANSFORM_LANES;
+        memset(out, 0, lanes * sizeof *out);
+        for (uint32_t k = 0; k < product->row_count; k++) {
+            const uint64_t row = product->rows != NULL ? product->rows[k] : k;
+            const float *restrict in = product->in + (uint64_t)k * TRANSFORM_LANES;
+            const float factor =
+                half_bf16_to_float(product->matrix[row * product->width + product->first + o]);
+            for (uint32_t t = 0; t < lanes; t++) {
+                const float term = factor * in[t];
+                out[t] = out[t] + term;
+            }
+        }
+    }
+}
+#endif
+
+TRANSFORM_TARGET static bool body_centre(float *restrict in, float mean, uint32_t tokens)
+{
+    const uint32_t lanes = body_lanes(tokens);
+    uint32_t outside = 0;
+    for (uint32_t t = 0; t < lanes; t++) {
+        const float distance = in[t] - mean;
+        uint32_t bits;
+        memcpy(&bits, &distance, sizeof bits);
+        outside |= (bits & 0x7fffffffu) >= (127u + 60u) << 23 ? 1u : 0u;
+        bits = (bits + 0x7fu + (bits >> 8 & 1u)) & 0xffffff00u;
+        bits = (bits & 0x7fffffffu) < (127u - 40u) << 23 ? 0u : bits;
+        memcpy(&in[t], &bits, sizeof bits);
+    }
+    return outside == 0;
+}
+
+TRANSFORM_TARGET static bool body_quantise(const float *restrict values,
+                                           const transform_rounding *rounding, uint32_t tokens,
+                                           int16_t *restrict codes)
+{
+    const uint32_t lanes = body_lanes(tokens);
+    const float inverse = rounding->inverse;
+    const float third = rounding->third != 0.0f ? rounding->third : 1.0f;
+    uint32_t outside = 0;
+    for (uint32_t t = 0; t < lanes; t++) {
+        float y = values[t] * inverse;
+        y = y < 2097152.0f ? y : 2097152.0f;
+        y = y > -2097152.0f ? y : -2097152.0f;
+        y = y + BODY_ROUNDER;
+        y = y - BODY_ROUNDER;
+        /* By 1 nothing changes; by a power of 1/3 no integer comes near a tie. */
+        y = y * third;
+        y = y + BODY_ROUNDER;
+        y = y - BODY_ROUNDER;
+        const int32_t code = (int32_t)y;
+        outside |= code > INT16_MAX || code < -INT16_MAX ? 1u : 0u;
+        codes[t] = (int16_t)code;
+    }
+    return outside == 0;
+}
+
+TRANSFORM_TARGET static void body_turn(float *restrict x, float *restrict y,
+                                       const float *restrict c, const float *restrict s,
+                                       uint32_t tokens)
+{
+    const uint32_t lanes = body_lanes(tokens);
+    for (uint32_t t = 0; t < lanes; t++) {
+        const float xc = x[t] * c[t];
+        const float ys = y[t] * s[t];
+        const float yc = y[t] * c[t];
+        const float xs = x[t] * s[t];
+        x[t] = xc - ys;
+        y[t] = yc + xs;
+    }
+}
+
+TRANSFORM_TARGET static void body_restore(float *restrict values, float step, float mean,
+                                          uint32_t tokens)
+{
+    const uint32_t lanes = body_lanes(tokens);
+    for (uint32_t t = 0; t < lanes; t++) {
+        const float scaled = values[t] * step;
+        values[t] = scaled + mean;
+    }
+}
+
+/* Finite, and of at most 65504. */
+static inline uint16_t body_fp16(float value)
+{
+    const uint32_t bits = half_float_bits(value);
+    const uint32_t size = bits & 0x7fffffffu;
+    const uint32_t normal = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
+    /* Below 2^-14 the adder of 0.5 rounds to the subnormal step of 2^-24. */
+    const uint32_t small = half_float_bits(half_bits_float(size) + 0.5f) - 0x3f000000u;
+    return (uint16_t)((size < 0x38800000u ? small : normal) | (bits >> 16 & 0x8000u));
+}
+
+TRANSFORM_TARGET static void body_narrow(uint8_t dtype, const float *restrict values,
+                                         uint32_t count, uint8_t *restrict target)
+{
+    if (dtype == KVT_DTYPE_FP32) {
+        memcpy(target, values, count * sizeof *values);
+        return;
+    }
+    for (uint32_t i = 0; dtype == KVT_DTYPE_BF16 && i < count; i++) {
+        const uint32_t bits = half_float_bits(values[i]);
+        const uint16_t half = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+        memcpy(target + 2 * (uint64_t)i, &half, sizeof half);
+    }
+    for (uint32_t i = 0; dtype == KVT_DTYPE_FP16 && i < count; i++) {
+        float value = values[i] < 65504.0f ? values[i] : 65504.0f;
+        value = value > -65504.0f ? value : -65504.0f;
+        const uint16_t half = body_fp16(value);
+        memcpy(target + 2 * (uint64_t)i, &half, sizeof half);
+    }
+}
+
+const transform_kernels TRANSFORM_TABLE = {
+    .multiply = TRANSFORM_MULTIPLY,
+    .centre = body_centre,
+    .quantise = body_quantise,
+    .turn = body_turn,
+    .restore = body_restore,
+    .narrow = body_narrow,
+};

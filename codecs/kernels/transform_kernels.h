@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transform_kernels.h - the arithmetic of codec 8 on blocks of up to 256 tokens, for each
+ * instruction set. Lanes are tokens: arrays are [row][256], and a row's tokens are rounded up to
+ * 16.
+ *
+ * A product's factors have so few bits that it is exact in fp32 (docs/codecs/transform.md), so a
+ * fused multiply-add and a product with a sum give the same bits; sums are taken in ascending
+ * order. Re-entrant.
+ */
+#ifndef CODECS_TRANSFORM_KERNELS_H
+#define CODECS_TRANSFORM_KERNELS_H
+
+#include <kvterrace/types.h>
+
+enum {
+    TRANSFORM_LANES = 256,     /* floats between rows */
+    TRANSFORM_LANE_GROUP = 16, /* tokens are rounded up to a multiple of this */
+    TRANSFORM_PANEL = 8        /* outputs that are made together */
+};
+
+/* out[o] = sum over k of matrix[rows[k]][first + o] * in[k], for o below count. */
+typedef struct transform_product {
+    const uint16_t *matrix; /* bf16 [width][width] */
+    uint32_t width;
+    const uint16_t *rows; /* ascending, row_count of them; NULL: all */
+    uint32_t row_count;
+    uint32_t first;
+    uint32_t count;
+    uint32_t tokens;
+    const float *in; /* [row_count][256] */
+    float *out;      /* [count][256] */
+    float *panel;    /* scratch [row_count][TRANSFORM_PANEL] */
+} transform_product;
+
+/* How values become codes: inverse = units a step; third = 1 / 3^j, or 0 when j is 0. */
+typedef struct transform_rounding {
+    float inverse;
+    float third;
+} transform_rounding;
+
+typedef struct transform_kernels {
+    void (*multiply)(const transform_product *product);
+
+    /* in[i] -= mean, rounded to 16 significant bits, and 0 below 2^-40. False when one is not
+     * finite or not below 2^60. */
+    bool (*centre)(float *in, float mean, uint32_t tokens);
+
+    /* False when a code is beyond 32767. */
+    bool (*quantise)(const float *values, const transform_rounding *rounding, uint32_t tokens,
+                     int16_t *codes);
+
+    /* (x, y) turned: x c - y s, y c + x s. */
+    void (*turn)(float *x, float *y, const float *c, const float *s, uint32_t tokens);
+
+    /* values[i] = values[i] * step + mean. */
+    void (*restore)(float *values, float step, float mean, uint32_t tokens);
+
+    /* Elements of finite values below 2^100 in size: limited to the dtype's largest, to the
+     * nearest, ties to even. */
+    void (*narrow)(uint8_t dtype, const float *values, uint32_t count, uint8_t *target);
+} transform_kernels;
+
+extern const transform_kernels transform_kernels_scalar;
+extern const transform_kernels transform_kernels_avx2;
+extern const transform_kernels transform_kernels_avx512;
+
+/* The ones of the level in use. */
+const transform_kernels *transform_kernels_choose(void);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transform.h - codec 8: a linear transform with a basis learnt per model, one uniform step, and an
+ * order-0 entropy coder with the basis's tables. docs/codecs/transform.md has the arithmetic and
+ * the format.
+ *
+ * A segment is what is coded together: one matrix for spans of heads, the matrices of one layer, or
+ * those of four. A segment is cut into blocks of 256 tokens that decode alone.
+ *
+ * Steps nest in ratio 3, as in entropy.h: the code at step 3s is the code at step s divided by 3
+ * and rounded to nearest, so that transform_derive_step3 gives byte for byte what encoding at 3s
+ * gives.
+ *
+ * A segment with an element that is not finite or beyond 2^60 in size, or with a code beyond 32767,
+ * is not taken (KVT_RAW). Elements closer than 2^-40 to their mean count as their mean.
+ *
+ * No state, no allocation; the caller gives scratch aligned to 64. Re-entrant.
+ */
+#ifndef CODECS_TRANSFORM_H
+#define CODECS_TRANSFORM_H
+
+#include "transform_basis.h"
+#include "view_rows.h"
+
+enum {
+    TRANSFORM_STEP_ONE = 64, /* a step of the basis's unit */
+    TRANSFORM_STEP_MAX = 1023,
+    TRANSFORM_BLOCK_TOKENS = 256,
+    TRANSFORM_MATRICES_MAX = 8 /* of a segment */
+};
+
+/* A segment of an entry: which matrices of which tokens. */
+typedef struct transform_segment {
+    const transform_basis *basis;
+    uint32_t index;          /* below transform_segment_count */
+    uint32_t first_position; /* of token 0, for the turning of keys */
+    uint32_t tokens;         /* at least 1 */
+    uint16_t step;           /* in 1/64 of the basis's unit, 1 .. TRANSFORM_STEP_MAX */
+    uint8_t dtype;           /* KVT_DTYPE_FP16, BF16 or FP32 */
+} transform_segment;
+
+uint32_t transform_segment_count(const transform_shape *shape);
+
+/* The matrices of a segment: layers ascending, K before V. first_layer_out may be NULL. */
+uint32_t transform_segment_matrices(const transform_shape *shape, uint32_t index,
+                                    uint32_t *first_layer_out);
+
+/* Bytes of the segment's elements. An encoding that would not be smaller is refused, so that this
+ * is room enough. */
+uint64_t transform_bound(const transform_segment *segment);
+
+/* Scratch of each function below, for segments of this basis and any tokens. */
+uint64_t transform_scratch_bytes(const transform_shape *shape);
+
+/* matrices: each [tokens][row], without gaps, at any address. KVT_OK; KVT_RAW (not taken, or it
+ * would not shrink: target's content is undefined); KVT_E_SPACE past capacity. */
+kvt_status transform_encode(const transform_segment *segment, const void *const *matrices,
+                            void *target, uint64_t capacity, void *scratch, uint64_t *written_out);
+
+/*
+ * Decodes tokens [first_token, first_token + count) of a segment: the blocks that they lie in, and
+ * nothing of the others.
+ *   targets   one for each matrix, of `count` rows; NULL for those that are not wanted
+ * KVT_OK or KVT_E_CORRUPT.
+ */
+kvt_status transform_decode(const transform_segment *segment, const void *source, uint64_t bytes,
+                            uint32_t first_token, uint32_t count, const view_rows *const *targets,
+                            void *scratch);
+
+/* Makes of the encoding of a segment the one at three times its step. KVT_OK, KVT_E_CORRUPT,
+ * KVT_RAW, KVT_E_SPACE; KVT_E_ARGUMENT: 3 times the step is beyond TRANSFORM_STEP_MAX. */
+kvt_status transform_derive_step3(const transform_segment *segment, const void *source,
+                                  uint64_t bytes, void *target, uint64_t capacity, void *scratch,
+                                  uint64_t *written_out);
+
+#endif
