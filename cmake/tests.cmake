@@ -20,12 +20,12 @@ set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CM
 # Programs of more than one source file.
 set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_life.c)
 set(KVT_SOURCES_torture_store_soak expected_values.c)
-set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c calls_drive.c
+set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c memory_drive.c
   calls_site.c calls_direct.c calls_queue.c calls_load.c)
 set(KVT_SOURCES_test_store_history ../torture/history.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
-set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c schedule_disk.c
+set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c memory_drive.c
   schedule_store.c schedule_queue.c)
 set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})
 

@@ -7,7 +7,7 @@
  * its bytes. The first violation ends the program.
  *
  *     calls_values.c   keys, layouts, contents, views; what bytes a get may give
- *     calls_drive.c    drives of memory that the operator gives orders
+ *     memory_drive.c   drives of memory that the operator gives orders
  *     calls_site.c     the store, its profile and drives; the operator; violations
  *     calls_direct.c   the blocking calls
  *     calls_queue.c    batches of requests; cancels and closes in flight
@@ -20,6 +20,7 @@
 #define TESTS_TORTURE_CALLS_H
 
 #include "history.h"
+#include "memory_drive.h"
 
 #include "base/clock.h"
 
@@ -48,24 +49,6 @@ enum {
 #define CALLS_MS     UINT64_C(1000000)
 #define CALLS_SECOND UINT64_C(1000000000)
 
-/* ---- drives ---- */
-
-/* A drive; the orders are given by any thread at any time. */
-typedef struct calls_drive {
-    const char *name;
-    uint64_t capacity_bytes;
-    uint64_t timeout_ns;
-    unsigned char *bytes; /* they outlive the device */
-    atomic_uint latency_ns;
-    atomic_bool gone;
-    atomic_bool full;        /* writes end with KVT_E_SPACE */
-    atomic_uint fail_one_in; /* 0: no operation fails */
-    atomic_ullong silent_until_ns;
-    atomic_ullong operations, failed;
-} calls_drive;
-
-kvt_device_config calls_drive_config(calls_drive *drive);
-
 /* ---- the site ---- */
 
 /* What was done, for the last line. */
@@ -82,7 +65,8 @@ typedef struct calls_site {
     uint32_t seconds;
     uint32_t thread_count;
     char folder[64], catalog[96], profile[96];
-    calls_drive drives[CALLS_DRIVES];
+    memory_drive drives[CALLS_DRIVES];
+    uint64_t drive_random[CALLS_DRIVES];
     kvt_device_config configs[CALLS_DRIVES];
     kvt_store_options options;
     kvt_store *store;

@@ -82,6 +82,12 @@ static bool site_make_profile(const calls_site *site)
 
 /* ---- the store ---- */
 
+/* A memory_drive's chance; the context is its own random state. */
+static uint32_t site_drive_draw(void *context, uint32_t below)
+{
+    return (uint32_t)(expected_random(context) % below);
+}
+
 bool calls_site_make(calls_site *site)
 {
     static const char *const names[CALLS_DRIVES] = {"disk0", "disk1", "disk2"};
@@ -92,14 +98,24 @@ bool calls_site_make(calls_site *site)
     snprintf(site->profile, sizeof site->profile, "%s/profile.db", site->folder);
     if (!site_make_profile(site)) return false;
     for (int i = 0; i < CALLS_DRIVES; i++) {
-        calls_drive *drive = &site->drives[i];
-        drive->name = names[i];
-        drive->capacity_bytes = 896 << 10;
-        drive->timeout_ns = 2 * CALLS_SECOND;
-        drive->latency_ns = 40000;
-        drive->bytes = calloc(1, drive->capacity_bytes);
+        memory_drive *drive = &site->drives[i];
+        site->drive_random[i] = site->seed + (uint64_t)i;
+        *drive = (memory_drive){.name = names[i],
+                                .capacity_bytes = 896 << 10,
+                                .bytes = calloc(1, 896 << 10),
+                                .depth = 8,
+                                .request_bytes = 65536,
+                                .spread = 4,
+                                .timeout_ns = 2 * CALLS_SECOND,
+                                .look_ns = 5 * CALLS_MS,
+                                .durable = true,
+                                .wakes = true,
+                                .draw = site_drive_draw,
+                                .draw_context = &site->drive_random[i],
+                                .latency_ns = 40000,
+                                .fail_left = UINT32_MAX};
         if (drive->bytes == NULL) return false;
-        site->configs[i] = calls_drive_config(drive);
+        site->configs[i] = memory_drive_config(drive);
     }
     kvt_store_options *options = &site->options;
     kvt_store_options_init(options);
@@ -235,7 +251,7 @@ static bool site_serves(calls_site *site, uint32_t index)
 /* Ends all orders of a drive, and brings it back. */
 static void site_mend_drive(calls_site *site, uint32_t index)
 {
-    calls_drive *drive = &site->drives[index];
+    memory_drive *drive = &site->drives[index];
     char message[256] = "";
     kvt_status status = KVT_OK;
     drive->gone = false;
@@ -269,7 +285,7 @@ static void site_change(calls_site *site, uint32_t index, kvt_device_action acti
 static void site_disturb(calls_thread *self, uint32_t index)
 {
     calls_site *site = self->site;
-    calls_drive *drive = &site->drives[index];
+    memory_drive *drive = &site->drives[index];
     uint64_t pause_ns = (5 + calls_draw(self, 80)) * CALLS_MS;
     switch (calls_draw(self, 16)) {
     case 0:

@@ -6,7 +6,7 @@
 #ifndef TESTS_SCHEDULE_RUN_H
 #define TESTS_SCHEDULE_RUN_H
 
-#include "schedule_disk.h"
+#include "memory_drive.h"
 #include "schedule_store.h"
 
 #include <kvterrace/queue.h>
@@ -42,7 +42,7 @@ typedef struct run_key {
 typedef struct run_site {
     uint64_t random;
     char folder[64], catalog[96];
-    schedule_disk disks[RUN_DISKS];
+    memory_drive disks[RUN_DISKS];
     kvt_device_config configs[RUN_DISKS];
     uint32_t disk_count;
     kvt_store_options options;

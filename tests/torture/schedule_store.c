@@ -309,7 +309,7 @@ static void run_change(run_site *site, uint32_t disk, kvt_device_action action)
 static void run_operate(run_site *site)
 {
     uint32_t at = run_draw(site, site->disk_count);
-    schedule_disk *disk = &site->disks[at];
+    memory_drive *disk = &site->disks[at];
     uint64_t pause_ns = (5 + run_draw(site, 60)) * RUN_MS;
     switch (run_draw(site, 6)) {
     case 0:
@@ -367,7 +367,7 @@ static bool run_serves(run_site *site, uint32_t disk)
 static void run_mend(run_site *site)
 {
     for (uint32_t i = 0; i < site->disk_count; i++) {
-        schedule_disk *disk = &site->disks[i];
+        memory_drive *disk = &site->disks[i];
         disk->fail_one_in = 0;
         disk->gone = false;
         while (base_clock_ns() < disk->silent_until_ns)
@@ -551,18 +551,36 @@ static void *run_share(size_t bytes)
     return memory;
 }
 
+/* The disks take their chance and their steps from the scheduler. */
+static uint32_t run_disk_draw(void *context, uint32_t below)
+{
+    (void)context;
+    return schedule_draw(below);
+}
+
+static void run_disk_submitted(void)
+{
+    schedule_step(0);
+}
+
 static void run_make_disk(run_site *site, uint32_t at, const char *name, uint64_t bytes,
                           bool durable)
 {
-    schedule_disk *disk = &site->disks[at];
-    *disk = (schedule_disk){.name = name,
-                            .capacity_bytes = bytes,
-                            .durable = durable,
-                            .wakes = run_draw(site, 2) == 0,
-                            .trims = run_draw(site, 2) == 0,
-                            .latency_ns = durable ? 100000 : 2000,
-                            .bytes = run_share(bytes)};
-    site->configs[at] = schedule_disk_config(disk);
+    memory_drive *disk = &site->disks[at];
+    *disk = (memory_drive){.name = name,
+                           .capacity_bytes = bytes,
+                           .bytes = run_share(bytes),
+                           .depth = 4,
+                           .request_bytes = 8192,
+                           .spread = 9,
+                           .timeout_ns = UINT64_C(2000000000),
+                           .durable = durable,
+                           .wakes = run_draw(site, 2) == 0,
+                           .trims = run_draw(site, 2) == 0,
+                           .draw = run_disk_draw,
+                           .submitted = run_disk_submitted,
+                           .latency_ns = durable ? 100000 : 2000};
+    site->configs[at] = memory_drive_config(disk);
     site->configs[at].trim = disk->trims;
     if (run_draw(site, 4) == 0) site->configs[at].in_flight_bytes_max = 8192;
 }
@@ -621,7 +639,7 @@ static void run_survive(run_site *site)
     for (uint32_t i = 0; i < RUN_KEYS; i++)
         site->keys[i].deleted = site->keys[i].flushed;
     for (uint32_t i = 0; i < site->disk_count; i++) {
-        schedule_disk *disk = &site->disks[i];
+        memory_drive *disk = &site->disks[i];
         disk->fail_one_in = 0;
         disk->silent_until_ns = 0;
         disk->gone = false;

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calls_drive.c - drives of memory with a latency, which fail, fall silent, fill and go when they
- * are told. Operations end in any order; half of the bytes move at the submission and half at the
- * end, so that a buffer or extent that is used too early shows.
- *
- * Thread rule: orders by any thread; all else the thread that has the device.
+ * memory_drive.c - see memory_drive.h.
  */
-#include "calls.h"
+#include "memory_drive.h"
 
 #include "base/wait.h"
-#include "expected.h"
 #include "tiers/devices/device_ops.h"
 
 #include <errno.h>
@@ -17,16 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRIVE_DEPTH = 8, DRIVE_ALIGN = 4096, DRIVE_REQUEST_BYTES = 65536 };
+enum { DRIVE_DEPTH_MAX = 16, DRIVE_ALIGN = 4096 };
+
+#define DRIVE_PAUSE_NS UINT64_C(2000000)
 
 typedef struct drive_device {
     kvt_device base;
-    calls_drive *drive;
-    uint64_t random;
+    memory_drive *drive;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool woken;
-    kvt_io *flying[DRIVE_DEPTH]; /* device_word: when it ends */
+    kvt_io *flying[DRIVE_DEPTH_MAX]; /* device_word: when it ends */
     uint32_t count;
 } drive_device;
 
@@ -35,7 +31,7 @@ static const kvt_device_ops drive_ops;
 static kvt_status drive_open(const kvt_device_config *config, kvt_device **device_out,
                              char *message, size_t message_size)
 {
-    calls_drive *drive = config->ops_context;
+    memory_drive *drive = config->ops_context;
     if (drive->gone) {
         if (message_size != 0) snprintf(message, message_size, "%s is gone", drive->name);
         return KVT_E_GONE;
@@ -43,16 +39,17 @@ static kvt_status drive_open(const kvt_device_config *config, kvt_device **devic
     drive_device *self = calloc(1, sizeof *self);
     if (self == NULL) return KVT_E_MEMORY;
     self->drive = drive;
-    self->random = drive->operations + 1;
     self->base.ops = &drive_ops;
     snprintf(self->base.name, sizeof self->base.name, "%s", config->name);
-    self->base.facts = (kvt_device_facts){.capacity_bytes = drive->capacity_bytes,
-                                          .align_bytes = DRIVE_ALIGN,
-                                          .request_bytes_max = DRIVE_REQUEST_BYTES,
-                                          .depth_max = DRIVE_DEPTH,
-                                          .flags = KVT_DEVICE_DURABLE};
-    snprintf(self->base.facts.engine, sizeof self->base.facts.engine, "calls");
-    snprintf(self->base.facts.identity, sizeof self->base.facts.identity, "calls %s", drive->name);
+    kvt_device_facts *facts = &self->base.facts;
+    facts->capacity_bytes = drive->capacity_bytes;
+    facts->align_bytes = DRIVE_ALIGN;
+    facts->request_bytes_max = drive->request_bytes;
+    facts->depth_max = drive->depth;
+    facts->flags = drive->durable ? KVT_DEVICE_DURABLE : 0;
+    if (drive->trims) facts->flags |= KVT_DEVICE_TRIM;
+    snprintf(facts->engine, sizeof facts->engine, "memory drive");
+    snprintf(facts->identity, sizeof facts->identity, "memory drive %s", drive->name);
     pthread_mutex_init(&self->lock, NULL);
     base_condition_init(&self->changed);
     *device_out = &self->base;
@@ -62,65 +59,77 @@ static kvt_status drive_open(const kvt_device_config *config, kvt_device **devic
 static void drive_close(kvt_device *device)
 {
     drive_device *self = (drive_device *)device;
-    if (self->count != 0) abort();
+    if (self->count != 0) {
+        fprintf(stderr, "%s is closed with operations in flight\n", device->name);
+        abort();
+    }
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->lock);
     free(self);
 }
 
+/* Moves one half of an operation's bytes. */
 static void drive_move(const drive_device *self, const kvt_io *io, bool second)
 {
-    uint32_t half = io->bytes / 2, at = second ? half : 0, bytes = second ? io->bytes - half : half;
+    uint32_t half = io->bytes / 2, at = second ? half : 0;
     unsigned char *there = self->drive->bytes + io->offset + at;
     unsigned char *here = (unsigned char *)io->buffer + at;
+    uint32_t bytes = second ? io->bytes - half : half;
     if (io->kind == KVT_IO_READ)
         memcpy(here, there, bytes);
     else
         memcpy(there, here, bytes);
 }
 
-static bool drive_fails(drive_device *self)
+static uint32_t drive_draw(const memory_drive *drive, uint32_t below)
 {
-    uint32_t one_in = self->drive->fail_one_in;
-    if (one_in == 0 || expected_random(&self->random) % one_in != 0) return false;
-    atomic_fetch_add(&self->drive->failed, 1);
+    return drive->draw(drive->draw_context, below);
+}
+
+/* Whether this operation is one of those that were ordered to fail. */
+static bool drive_fails(memory_drive *drive)
+{
+    const uint32_t one_in = drive->fail_one_in;
+    if (one_in == 0 || drive->fail_left == 0 || drive_draw(drive, one_in) != 0) return false;
+    drive->fail_left--;
+    drive->failed++;
     return true;
 }
 
 static kvt_status drive_submit(kvt_device *device, kvt_io *io)
 {
     drive_device *self = (drive_device *)device;
-    calls_drive *drive = self->drive;
-    if (self->count == DRIVE_DEPTH) return KVT_BUSY;
+    memory_drive *drive = self->drive;
+    if (self->count == drive->depth) return KVT_BUSY;
     uint64_t now_ns = base_clock_ns();
-    uint32_t latency_ns = drive->latency_ns;
-    atomic_fetch_add(&drive->operations, 1);
+    drive->operations++;
     io->status = KVT_OK;
     io->os_error = 0;
     io->submitted_ns = now_ns;
     io->next = NULL;
-    io->device_word = now_ns + latency_ns + expected_random(&self->random) % (4 * latency_ns + 1);
-    if (drive_fails(self)) io->status = KVT_E_IO;
-    if (io->kind == KVT_IO_WRITE && drive->full) io->status = KVT_E_SPACE;
+    io->device_word =
+        now_ns + drive->latency_ns + drive_draw(drive, drive->spread * drive->latency_ns + 1);
+    if (drive->full && io->kind == KVT_IO_WRITE) io->status = KVT_E_SPACE;
     if (drive->gone) io->status = KVT_E_GONE;
+    if (io->status == KVT_OK && drive_fails(drive)) io->status = KVT_E_IO;
     if (io->status == KVT_OK) drive_move(self, io, false);
     self->flying[self->count++] = io;
+    if (drive->submitted != NULL) drive->submitted();
     return KVT_QUEUED;
 }
 
+/* Takes the operations that have ended, in any order. */
 static size_t drive_collect(drive_device *self, kvt_io **done, size_t max, uint64_t now_ns)
 {
-    calls_drive *drive = self->drive;
     size_t count = 0;
-    bool gone = drive->gone;
-    if (now_ns < drive->silent_until_ns && !gone) return 0;
+    if (now_ns < self->drive->silent_until_ns && !self->drive->gone) return 0;
     for (uint32_t i = 0; i < self->count && count < max;) {
         kvt_io *io = self->flying[i];
         if (io->device_word > now_ns) {
             i++;
             continue;
         }
-        if (gone && io->status == KVT_OK) io->status = KVT_E_GONE;
+        if (self->drive->gone && io->status == KVT_OK) io->status = KVT_E_GONE;
         if (io->status == KVT_OK) drive_move(self, io, true);
         if (io->status != KVT_OK) io->os_error = io->status == KVT_E_SPACE ? ENOSPC : EIO;
         io->finished_ns = now_ns;
@@ -130,14 +139,17 @@ static size_t drive_collect(drive_device *self, kvt_io **done, size_t max, uint6
     return count;
 }
 
-/* When something may happen next; orders may come at any time, so a look is never far. */
+/* When something may happen next. An order may come at any time, so a look is never far. */
 static uint64_t drive_next(const drive_device *self, uint64_t now_ns, uint64_t deadline_ns)
 {
-    uint64_t next = now_ns + 5 * CALLS_MS;
+    const memory_drive *drive = self->drive;
+    const uint64_t silent_ns = drive->gone ? 0 : drive->silent_until_ns;
+    uint64_t next = deadline_ns, look_ns = now_ns + drive->look_ns;
     for (uint32_t i = 0; i < self->count; i++)
         if (self->flying[i]->device_word < next) next = self->flying[i]->device_word;
-    if (next > deadline_ns) next = deadline_ns;
-    return next > now_ns ? next : now_ns + CALLS_MS;
+    if (next < silent_ns) next = silent_ns < deadline_ns ? silent_ns : deadline_ns;
+    if (drive->look_ns != 0 && look_ns < next) next = look_ns;
+    return next > now_ns ? next : now_ns + 1;
 }
 
 static size_t drive_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
@@ -171,7 +183,7 @@ static void drive_wake(kvt_device *device)
 
 static void drive_attach(kvt_device *device)
 {
-    device->wakes = true;
+    device->wakes = ((drive_device *)device)->drive->wakes;
 }
 
 static void drive_detach(kvt_device *device)
@@ -181,17 +193,28 @@ static void drive_detach(kvt_device *device)
 
 static kvt_status drive_sync(kvt_device *device)
 {
-    drive_device *self = (drive_device *)device;
-    while (base_clock_ns() < self->drive->silent_until_ns && !self->drive->gone)
-        base_sleep(CALLS_MS);
-    base_sleep(self->drive->latency_ns);
-    if (self->drive->gone) return KVT_E_GONE;
-    return drive_fails(self) ? KVT_E_IO : KVT_OK;
+    memory_drive *drive = ((drive_device *)device)->drive;
+    drive->syncs++;
+    while (base_clock_ns() < drive->silent_until_ns && !drive->gone)
+        base_sleep(DRIVE_PAUSE_NS);
+    base_sleep(drive->latency_ns + drive_draw(drive, drive->latency_ns + 1));
+    if (drive->gone) return KVT_E_GONE;
+    return drive_fails(drive) ? KVT_E_IO : KVT_OK;
+}
+
+static kvt_status drive_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
+{
+    memory_drive *drive = ((drive_device *)device)->drive;
+    memset(drive->bytes + offset, 0xa5, bytes / 2);
+    base_sleep(drive->latency_ns);
+    memset(drive->bytes + offset + bytes / 2, 0xa5, bytes - bytes / 2);
+    drive->trims_done++;
+    return drive->gone ? KVT_E_GONE : KVT_OK;
 }
 
 static const kvt_device_ops drive_ops = {.struct_size = sizeof drive_ops,
                                          .abi_version = KVT_DEVICE_ABI,
-                                         .name = "calls",
+                                         .name = "memory drive",
                                          .open = drive_open,
                                          .close = drive_close,
                                          .submit = drive_submit,
@@ -199,13 +222,14 @@ static const kvt_device_ops drive_ops = {.struct_size = sizeof drive_ops,
                                          .sync = drive_sync,
                                          .attach = drive_attach,
                                          .detach = drive_detach,
+                                         .trim = drive_trim,
                                          .wake = drive_wake};
 
-kvt_device_config calls_drive_config(calls_drive *drive)
+kvt_device_config memory_drive_config(memory_drive *drive)
 {
     return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
                                .name = drive->name,
-                               .backend = "calls",
+                               .backend = "memory drive",
                                .ops = &drive_ops,
                                .ops_context = drive,
                                .capacity_bytes = drive->capacity_bytes,
