@@ -15,53 +15,43 @@
 
 enum { CALIBRATE_PATHS_MAX = 4096, CALIBRATE_ANSWER_TOKENS = 32 };
 
+/* What the options of the calibration point into. */
+typedef struct calibrate_work {
+    measure_classes classes;
+    quality_variant variants[CALIBRATE_RUNGS_MAX];
+    calibrate_wanted wanted;
+    calibrate_options options;
+    calibrate_report report;
+} calibrate_work;
+
 static const command_option calibrate_table[] = {
     MEASURE_MODEL,
     MEASURE_TOKENIZER,
-    MEASURE_TEXTS("[CLASS=]FILE", CALIBRATE_PATHS_MAX),
+    MEASURE_TEXTS("[CLASS=]FILE", QUALITY_CLASSES_MAX *MEASURE_TEXTS_MAX),
     LIST_OPTION(measure_arguments, dumps, "kv", "FILE", CALIBRATE_PATHS_MAX, 0,
                 "A KV dump with queries instead of a model; more may follow without the option"),
     OPERANDS(measure_arguments, dumps, "FILE", 0, CALIBRATE_PATHS_MAX, 0),
     MEASURE_TEXT(name, "name", "NAME", "What the profile calls the model (from its path; 'model')"),
     MEASURE_CLASS_ROW,
+    MEASURE_VARIANTS(" (those that follow from the answers)"),
     MEASURE_METRIC,
-    MEASURE_CONTEXTS(100000, "Entries (40)"),
+    MEASURE_USE,
+    MEASURE_CONTEXTS(100000, "Entries of each class (40)"),
+    MEASURE_COUNT(question_contexts, "question-contexts", 100000,
+                  "Of them, that questions are asked on (12)"),
     MEASURE_LENGTHS,
     MEASURE_QUERIES,
     MEASURE_THREADS,
+    MEASURE_MINUTES(
+        "Stop after so many and at least one variant of an entry; the same command goes on"),
+    FLAG_OPTION(measure_arguments, finish, "finish", 0,
+                "Measure nothing more: answer by what any measurement of these texts has left"),
     DATABASE_OPTION,
-    QUICK_OPTION(measure_arguments, quick, "12 entries"),
+    QUICK_OPTION(measure_arguments, quick, "12 entries of each class"),
     {0},
 };
 
 /* ---- the command line ---- */
-
-/* A calibration is of one class, however often it is named: by --class, or before a text. Cuts the
- * class off each text. EXIT_FINE, or a code after a message. */
-static int calibrate_find_class(measure_arguments *arguments, char class_name[64])
-{
-    class_name[0] = '\0';
-    for (size_t i = 0; i <= arguments->texts.count; i++) {
-        const bool last = i == arguments->texts.count;
-        const char *text = last ? arguments->class_name : arguments->texts.items[i];
-        const char *mark = last || text == NULL ? NULL : strchr(text, '=');
-        const size_t length = last && text != NULL ? strlen(text)
-                              : mark != NULL       ? (size_t)(mark - text)
-                                                   : 0;
-        if (mark != NULL) arguments->texts.items[i] = mark + 1;
-        if (mark == NULL && (!last || text == NULL)) continue;
-        if (length == 0 || length >= 64)
-            return command_misuse("%.*s: a class has 1 to 63 bytes",
-                                  (int)(length > 80 ? 80 : length), text);
-        if (class_name[0] != '\0' &&
-            (strlen(class_name) != length || memcmp(class_name, text, length) != 0))
-            return command_misuse("a calibration is of one class: %s and %.*s", class_name,
-                                  (int)length, text);
-        (void)snprintf(class_name, 64, "%.*s", (int)length, text);
-    }
-    if (class_name[0] == '\0') (void)snprintf(class_name, 64, "%s", MEASURE_CLASS);
-    return EXIT_FINE;
-}
 
 static int calibrate_check(void *context)
 {
@@ -76,81 +66,139 @@ static int calibrate_check(void *context)
 
 /* ---- the report ---- */
 
+static void calibrate_print_ladder(FILE *out, const calibrate_report *report, uint32_t index)
+{
+    const calibrate_ladder *ladder = &report->ladders[index];
+    fprintf(out, "\nclass %s: %u entries", report->names[index], (unsigned)ladder->entries);
+    if (ladder->widening > 1.0)
+        fprintf(out, "; for classes that were not measured, bounds widened by %.2f",
+                ladder->widening);
+    fprintf(out, "\n%-44s %6s %8s %8s %8s  %s\n", "rung", "bits", "loss", "mean", "90%",
+            "evidence");
+    for (uint32_t i = 0; i < ladder->rung_count; i++) {
+        const calibrate_rung *rung = &ladder->rungs[i];
+        fprintf(out, "%s %-42s %6.2f %8.4f %8.4f %8.4f  %s\n", rung->accepted ? " " : "x",
+                rung->variant.name, rung->bits_per_element, rung->loss, rung->loss_upper,
+                rung->loss_entry, rung->evidence);
+    }
+}
+
+static void calibrate_print_trials(FILE *out, const char *what, const promise_trial *trials)
+{
+    fprintf(out, "\n%s\n%-8s  %18s  %18s  %18s\n", what, "limit", "mean", "90% of entries",
+            "entries within");
+    for (uint32_t i = 0; i < CALIBRATE_LIMITS; i++) {
+        fprintf(out, "%-8.2f", trials[i].limit);
+        measure_print_share(out, trials[i].mean_kept, trials[i].mean_offered);
+        measure_print_share(out, trials[i].entry_kept, trials[i].entry_offered);
+        measure_print_share(out, trials[i].entry_within, trials[i].entry_seen);
+        fputc('\n', out);
+    }
+}
+
 static void calibrate_print(FILE *out, const calibrate_report *report,
                             const calibrate_options *options)
 {
-    const calibrate_ladder *ladder = &report->ladder;
-    fprintf(out, "%s, class %s: %u layers x %u KV heads x %u, %u entries, %u variants, %.0f s",
-            report->model.name, options->class_name, (unsigned)report->model.layers,
-            (unsigned)report->model.kv_heads, (unsigned)report->model.head_dim,
-            (unsigned)report->entries, (unsigned)report->measured, report->seconds);
+    const calibrate_ladder *ladder = &report->ladders[report->ladder_count - 1];
+    fprintf(out, "%s: %u layers x %u KV heads x %u, %u entries of %u classes, %u variants, %.0f s",
+            report->model.name, (unsigned)report->model.layers, (unsigned)report->model.kv_heads,
+            (unsigned)report->model.head_dim, (unsigned)report->entries,
+            (unsigned)options->class_count, (unsigned)report->measured, report->seconds);
     if (report->resumed > 0)
         fprintf(out, ", %llu rows were there", (unsigned long long)report->resumed);
     fputs("\n\n", out);
     for (uint32_t i = 0; i < ladder->choice_count; i++)
         fprintf(out, "%-20s %s\n    %s\n", ladder->choices[i].question, ladder->choices[i].chosen,
                 ladder->choices[i].evidence);
-    fprintf(out, "\n%-44s %6s %8s %8s  %s\n", "rung", "bits", "loss", "upper", "evidence");
-    for (uint32_t i = 0; i < ladder->rung_count; i++) {
-        const calibrate_rung *rung = &ladder->rungs[i];
-        fprintf(out, "%s %-42s %6.2f %8.4f %8.4f  %s\n", rung->accepted ? " " : "x",
-                rung->variant.name, rung->bits_per_element, rung->loss, rung->loss_upper,
-                rung->evidence);
-    }
+    for (uint32_t i = 0; i < report->ladder_count; i++)
+        calibrate_print_ladder(out, report, i);
+    if (report->ladder_count > 1)
+        calibrate_print_trials(out,
+                               "classes left out in turn: rungs within a limit by the other "
+                               "classes' bounds, and those that kept it",
+                               report->classes);
+    calibrate_print_trials(out,
+                           "half of each class's documents in turn: rungs within a limit by the "
+                           "other half's bounds, and those that kept it",
+                           report->documents);
 }
 
+static json_t *calibrate_pack_rungs(const calibrate_ladder *ladder)
+{
+    json_t *rungs = json_array();
+    for (uint32_t i = 0; i < ladder->rung_count; i++) {
+        const calibrate_rung *rung = &ladder->rungs[i];
+        (void)json_array_append_new(
+            rungs, json_pack("{s:s, s:f, s:f, s:f, s:f, s:b, s:s}", "variant", rung->variant.name,
+                             "bits_per_element", rung->bits_per_element, "loss", rung->loss,
+                             "loss_upper", rung->loss_upper, "loss_entry", rung->loss_entry,
+                             "accepted", (int)rung->accepted, "evidence", rung->evidence));
+    }
+    return rungs;
+}
+
+static json_t *calibrate_pack_ladders(const calibrate_report *report)
+{
+    json_t *ladders = json_array();
+    for (uint32_t i = 0; i < report->ladder_count; i++) {
+        const calibrate_ladder *ladder = &report->ladders[i];
+        (void)json_array_append_new(
+            ladders, json_pack("{s:o, s:I, s:f, s:o}", "class", view_string(report->names[i]),
+                               "entries", (json_int_t)ladder->entries, "widening",
+                               ladder->widening > 1.0 ? ladder->widening : 1.0, "rungs",
+                               calibrate_pack_rungs(ladder)));
+    }
+    return ladders;
+}
+
+/* The last ladder, of classes that were not measured or of the only one, stands at the top. */
 static json_t *calibrate_document(const calibrate_report *report, const calibrate_options *options)
 {
-    const calibrate_ladder *ladder = &report->ladder;
-    json_t *rungs = json_array(), *choices = json_array();
-    int failed = rungs == NULL || choices == NULL;
-    for (uint32_t i = 0; failed == 0 && i < ladder->rung_count; i++) {
-        const calibrate_rung *rung = &ladder->rungs[i];
-        failed = json_array_append_new(
-            rungs, json_pack("{s:s, s:f, s:f, s:f, s:b, s:s}", "variant", rung->variant.name,
-                             "bits_per_element", rung->bits_per_element, "loss", rung->loss,
-                             "loss_upper", rung->loss_upper, "accepted", (int)rung->accepted,
-                             "evidence", rung->evidence));
-    }
-    for (uint32_t i = 0; failed == 0 && i < ladder->choice_count; i++) {
+    const uint32_t top = report->ladder_count - 1;
+    const calibrate_ladder *ladder = &report->ladders[top];
+    json_t *choices = json_array();
+    for (uint32_t i = 0; i < ladder->choice_count; i++) {
         const calibrate_choice *choice = &ladder->choices[i];
-        failed = json_array_append_new(
-            choices, json_pack("{s:s, s:s, s:s}", "question", choice->question, "chosen",
-                               choice->chosen, "evidence", choice->evidence));
+        (void)json_array_append_new(choices, json_pack("{s:s, s:s, s:s}", "question",
+                                                       choice->question, "chosen", choice->chosen,
+                                                       "evidence", choice->evidence));
     }
-    json_t *root = json_pack(
-        "{s:s, s:o, s:s, s:o, s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "schema",
-        "kvterrace-profile-calibrate-1", "model", view_string(report->model.name), "digest",
-        report->model.digest, "class", view_string(options->class_name), "metric",
-        options->model != NULL ? quality_metric_name(options->metric) : "attention", "entries",
-        (json_int_t)report->entries, "variants", (json_int_t)report->measured, "resumed_rows",
-        (json_int_t)report->resumed, "seconds", report->seconds, "choices", choices, "rungs",
-        rungs);
-    if (failed == 0) return root;
-    json_decref(root);
-    return NULL;
+    return json_pack(
+        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "schema",
+        "kvterrace-profile-calibrate-2", "model", view_string(report->model.name), "digest",
+        report->model.digest, "class", view_string(report->names[top]), "metric",
+        options->model != NULL ? quality_metric_name(options->metric) : "attention", "use",
+        quality_use_name(options->use), "entries", (json_int_t)report->entries, "variants",
+        (json_int_t)report->measured, "resumed_rows", (json_int_t)report->resumed, "seconds",
+        report->seconds, "choices", choices, "rungs", calibrate_pack_rungs(ladder), "ladders",
+        calibrate_pack_ladders(report), "left_out",
+        measure_pack_trials(report->classes, report->ladder_count > 1 ? CALIBRATE_LIMITS : 0),
+        "documents_left_out", measure_pack_trials(report->documents, CALIBRATE_LIMITS));
 }
 
 /* ---- the calibration ---- */
 
-static void calibrate_prepare(measure_arguments *arguments, const char *class_name,
-                              calibrate_options *options)
+static void calibrate_set_options(measure_arguments *arguments, calibrate_work *work)
 {
     const quality_metric metric = (quality_metric)arguments->metric;
     const bool answers = metric == QUALITY_ROUGE_L || metric == QUALITY_F1;
-    *options = (calibrate_options){
+    work->options = (calibrate_options){
         .name = arguments->name,
-        .class_name = class_name,
         .model = arguments->model,
         .tokenizer = arguments->tokenizer,
-        .texts = arguments->texts.items,
-        .text_count = (uint32_t)arguments->texts.count,
+        .classes = work->classes.classes,
+        .class_count = work->classes.count,
+        .wanted = work->wanted.count > 0 ? &work->wanted : NULL,
         .contexts = measure_or(arguments->contexts, arguments->quick ? 12 : 40),
+        .question_contexts = measure_or(arguments->question_contexts, 12),
         .context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS),
         .continuation_tokens =
             measure_or(arguments->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
         .answer_tokens = answers ? (uint32_t)CALIBRATE_ANSWER_TOKENS : 0,
         .metric = metric,
+        .use = (quality_use)arguments->use,
+        .seconds = 60.0 * arguments->minutes,
+        .finish = arguments->finish,
         .dumps = arguments->dumps.items,
         .dump_count = (uint32_t)arguments->dumps.count,
         .queries = arguments->queries,
@@ -158,44 +206,60 @@ static void calibrate_prepare(measure_arguments *arguments, const char *class_na
         .command_line = arguments->common.line,
         .progress = progress_ask,
         .progress_context = &arguments->bar};
-    if (options->name == NULL && options->model == NULL) options->name = "model";
+    if (work->options.model == NULL && work->options.name == NULL) work->options.name = "model";
 }
 
-static int calibrate_measure_all(measure_arguments *arguments, const calibrate_options *options,
+static kvt_status calibrate_prepare(measure_arguments *arguments, calibrate_work *work,
+                                    char *message, size_t message_size)
+{
+    kvt_status status = command_parse_classes(arguments, &work->classes, message, message_size);
+    /* Dumps are of one class, which has no texts. */
+    if (status == KVT_OK && work->classes.count == 0) {
+        (void)snprintf(work->classes.names[0], sizeof work->classes.names[0], "%s",
+                       arguments->class_name != NULL ? arguments->class_name : MEASURE_CLASS);
+        work->classes.classes[work->classes.count++] =
+            (quality_class){.name = work->classes.names[0]};
+    }
+    if (status == KVT_OK && arguments->variants != NULL) {
+        work->wanted.variants = work->variants;
+        status =
+            command_parse_variants(arguments->variants, false, work->variants, CALIBRATE_RUNGS_MAX,
+                                   &work->wanted.count, message, message_size);
+    }
+    if (status == KVT_OK) calibrate_set_options(arguments, work);
+    return status;
+}
+
+static int calibrate_measure_all(measure_arguments *arguments, calibrate_work *work,
                                  kvt_profile *profile)
 {
     char message[COMMAND_MESSAGE_BYTES] = "";
-    calibrate_report *report = malloc(sizeof *report);
-    int code = EXIT_FINE;
-    if (report == NULL) return command_fail(KVT_E_MEMORY, "");
     measure_begin(arguments);
-    kvt_status status = calibrate_profile_run(profile, options, report, message, sizeof message);
+    kvt_status status =
+        calibrate_profile_run(profile, &work->options, &work->report, message, sizeof message);
     progress_end(&arguments->bar);
-    if (status != KVT_OK)
-        code = measure_fail(status, message);
-    else if (arguments->common.json)
-        code = command_print_document(calibrate_document(report, options));
-    else
-        calibrate_print(stdout, report, options);
-    free(report);
-    return code;
+    if (status != KVT_OK) return measure_fail(status, message);
+    if (arguments->common.json)
+        return command_print_document(calibrate_document(&work->report, &work->options));
+    calibrate_print(stdout, &work->report, &work->options);
+    return EXIT_FINE;
 }
 
 static int calibrate_start(void *context)
 {
     measure_arguments *arguments = context;
-    char message[COMMAND_MESSAGE_BYTES] = "", class_name[64];
-    calibrate_options options;
+    char message[COMMAND_MESSAGE_BYTES] = "";
     command_profile profile = {0};
-    int code = calibrate_find_class(arguments, class_name);
-    if (code != EXIT_FINE) return code;
     command_choose_blas();
-    calibrate_prepare(arguments, class_name, &options);
-    kvt_status status =
-        command_profile_begin(arguments->common.config, &profile, message, sizeof message);
-    code = status == KVT_OK ? calibrate_measure_all(arguments, &options, profile.profile)
-                            : command_fail_input(status, message);
+    calibrate_work *work = calloc(1, sizeof *work);
+    if (work == NULL) return command_fail(KVT_E_MEMORY, "");
+    kvt_status status = calibrate_prepare(arguments, work, message, sizeof message);
+    if (status == KVT_OK)
+        status = command_profile_begin(arguments->common.config, &profile, message, sizeof message);
+    int code = status == KVT_OK ? calibrate_measure_all(arguments, work, profile.profile)
+                                : command_fail_input(status, message);
     code = command_profile_finish(&profile, code);
+    free(work);
     return code;
 }
 
@@ -203,11 +267,13 @@ const command_spec profile_calibrate_spec = {
     .name = "calibrate",
     .summary = "choose and measure a model's ladder of variants",
     .about = "Measures the choices of a model's ladder of variants (K:V bits, axes, steps, "
-             "rotation, drop score) pair by pair on the same entries, and stores the ladder with "
-             "the evidence for each variant; one that a cheaper variant beats is refused. The "
-             "store takes it with store.ladder = calibrated, the simulation with replay.ladder = "
-             "profile:NAME:CLASS. A calibration that was stopped goes on when it is given again.",
-    .synopsis = "--model FILE --text FILE...\n--kv FILE...",
+             "rotation, drop score) pair by pair on the same entries, and stores the ladder of "
+             "each class with the evidence for each variant; one that a cheaper variant beats is "
+             "refused. With two classes and more there is one for other classes as well, "
+             "\"pooled\". The store takes them with store.ladder = calibrated, the simulation "
+             "with replay.ladder = profile:NAME:CLASS. What profile quality, or a calibration that "
+             "was stopped, has measured of these texts is not measured again.",
+    .synopsis = "--model FILE --text [CLASS=]FILE...\n--kv FILE...",
     .example = "  kvterrace profile calibrate --model reference_model/model \\\n"
                "    --text chat=reference_model/texts/recall-768.jsonl --quick",
     .options = calibrate_table,
@@ -215,4 +281,5 @@ const command_spec profile_calibrate_spec = {
     .check = calibrate_check,
     .run = calibrate_start,
     .settings = SETTINGS_PROFILE,
+    .lists = LISTS_VARIANTS,
 };

@@ -8,6 +8,7 @@
 
 #include "base/config_values.h"
 #include "estimator/model/model.h"
+#include "estimator/quality/promise.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +130,78 @@ kvt_status command_parse_variants(const char *list, bool quick, quality_variant 
     }
     free(copy);
     return status;
+}
+
+/* ---- classes of texts ---- */
+
+/* Puts a text to the others of its class. */
+static kvt_status classes_add(measure_classes *work, const char *standard, const char *text,
+                              char *message, size_t message_size)
+{
+    const char *mark = strchr(text, '='), *path = mark != NULL ? mark + 1 : text;
+    const char *name = mark != NULL ? text : standard;
+    size_t length = mark != NULL ? (size_t)(mark - text) : strlen(name);
+    uint32_t i = 0;
+    while (i < work->count &&
+           (strlen(work->names[i]) != length || memcmp(work->names[i], name, length) != 0)) {
+        i++;
+    }
+    if (i == QUALITY_CLASSES_MAX || length == 0 || length >= sizeof work->names[0]) {
+        (void)snprintf(message, message_size, "%.200s: at most %d classes, of 1 to 63 bytes", text,
+                       (int)QUALITY_CLASSES_MAX);
+        return KVT_E_ARGUMENT;
+    }
+    if (i < work->count && work->classes[i].text_count == MEASURE_TEXTS_MAX) {
+        (void)snprintf(message, message_size, "%.200s: at most %d texts of a class", text,
+                       (int)MEASURE_TEXTS_MAX);
+        return KVT_E_ARGUMENT;
+    }
+    if (i == work->count) {
+        (void)snprintf(work->names[i], sizeof work->names[i], "%.*s", (int)length, name);
+        work->classes[work->count++] =
+            (quality_class){.name = work->names[i], .texts = work->paths[i]};
+    }
+    work->paths[i][work->classes[i].text_count++] = path;
+    return KVT_OK;
+}
+
+kvt_status command_parse_classes(const measure_arguments *arguments, measure_classes *classes,
+                                 char *message, size_t message_size)
+{
+    const char *standard = arguments->class_name != NULL ? arguments->class_name : MEASURE_CLASS;
+    kvt_status status = KVT_OK;
+    for (size_t i = 0; status == KVT_OK && i < arguments->texts.count; i++)
+        status = classes_add(classes, standard, arguments->texts.items[i], message, message_size);
+    return status;
+}
+
+/* ---- limits that were tried ---- */
+
+void measure_print_share(FILE *out, uint32_t kept, uint32_t offered)
+{
+    if (offered == 0) {
+        fprintf(out, "  %18s", "none offered");
+    } else {
+        fprintf(out, "  %5u of %5u", (unsigned)kept, (unsigned)offered);
+        fprintf(out, " %3.0f%%", 100.0 * kept / offered);
+    }
+}
+
+json_t *measure_pack_trials(const promise_trial *trials, uint32_t count)
+{
+    json_t *limits = json_array();
+    for (uint32_t i = 0; i < count; i++) {
+        const promise_trial *trial = &trials[i];
+        (void)json_array_append_new(
+            limits,
+            json_pack("{s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "limit", trial->limit, "mean_offered",
+                      (json_int_t)trial->mean_offered, "mean_kept", (json_int_t)trial->mean_kept,
+                      "entry_offered", (json_int_t)trial->entry_offered, "entry_kept",
+                      (json_int_t)trial->entry_kept, "entries_offered",
+                      (json_int_t)trial->entry_seen, "entries_within",
+                      (json_int_t)trial->entry_within));
+    }
+    return limits;
 }
 
 /* ---- kernels of OpenBLAS ---- */

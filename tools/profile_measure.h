@@ -10,6 +10,8 @@
 
 #include "estimator/quality/quality.h"
 
+#include <jansson.h>
+
 /* Reads names with blanks or ';' between them; NULL: the usual ones, or the few of --quick.
  * KVT_OK; KVT_E_ARGUMENT (a name that is none, or more than capacity; the message says which);
  * KVT_E_MEMORY. */
@@ -20,6 +22,8 @@ KVT_NODISCARD kvt_status command_parse_variants(const char *list, bool quick,
 
 #define MEASURE_CLASS "text" /* of texts that name none */
 
+enum { MEASURE_TEXTS_MAX = 32 /* of a class */ };
+
 /* A command uses the fields that its table fills; 0 and NULL: not given. */
 typedef struct measure_arguments {
     command_common common;
@@ -29,10 +33,29 @@ typedef struct measure_arguments {
     command_list texts, dumps;
     unsigned metric, use; /* quality_metric, quality_use */
     uint32_t minutes;
-    bool finish, ladder;
-    uint32_t contexts, context_tokens, continuation_tokens, answer_tokens;
+    bool finish;
+    uint32_t contexts, question_contexts, context_tokens, continuation_tokens, answer_tokens;
     uint32_t queries, blocks, mixes, threads;
 } measure_arguments;
+
+/* Texts by class, and what the classes point into. */
+typedef struct measure_classes {
+    char names[QUALITY_CLASSES_MAX][64];
+    const char *paths[QUALITY_CLASSES_MAX][MEASURE_TEXTS_MAX];
+    quality_class classes[QUALITY_CLASSES_MAX];
+    uint32_t count;
+} measure_classes;
+
+/* Reads each --text [CLASS=]FILE; --class names those that name none. KVT_OK; KVT_E_ARGUMENT (the
+ * message says what). */
+KVT_NODISCARD kvt_status command_parse_classes(const measure_arguments *arguments,
+                                               measure_classes *classes_out, char *message,
+                                               size_t message_size);
+
+/* How bounds held at each limit: two columns of 22 characters, and as JSON. */
+struct promise_trial;
+void measure_print_share(FILE *out, uint32_t kept, uint32_t offered);
+json_t *measure_pack_trials(const struct promise_trial *trials, uint32_t count);
 
 #define MEASURE_COUNT(field, name, most, help)                                                     \
     COUNT_OPTION(measure_arguments, field, name, 1, most, help)
@@ -66,6 +89,7 @@ typedef struct measure_arguments {
         .text = "What the KV is for: answers, recall or the worse (worse)", .kind = OPTION_CHOICE, \
         .offset = offsetof(measure_arguments, use), .extra = "worse|answers|recall"                \
     }
+#define MEASURE_MINUTES(help)        MEASURE_COUNT(minutes, "minutes", 100000, help)
 #define MEASURE_CONTEXTS(most, help) MEASURE_COUNT(contexts, "contexts", most, help)
 #define MEASURE_LENGTHS                                                                            \
     MEASURE_COUNT(context_tokens, "context-tokens", 65536, "Tokens of a context (768)"),           \

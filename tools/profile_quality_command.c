@@ -95,16 +95,6 @@ static void print_set(FILE *out, const quality_set_report *set,
     fputc('\n', out);
 }
 
-static void print_share(FILE *out, uint32_t kept, uint32_t offered)
-{
-    if (offered == 0) {
-        fprintf(out, "  %14s", "none offered");
-    } else {
-        fprintf(out, "  %4u of %4u", (unsigned)kept, (unsigned)offered);
-        fprintf(out, " %3.0f", 100.0 * kept / offered);
-    }
-}
-
 /* Bounds for a class that was not measured, and how they hold on the measured ones in turn. */
 static void print_limits(FILE *out, const quality_report *report,
                          const quality_profile_options *options)
@@ -120,14 +110,15 @@ static void print_limits(FILE *out, const quality_report *report,
     }
     fprintf(out,
             "\nclasses left out in turn: variants within a limit by the other classes' bounds, and "
-            "those that kept it\n%-8s  %14s  %14s  %14s\n",
-            "limit", "mean", "90% of entries", "not widened");
+            "those that kept it\n%-8s  %18s  %18s  %18s  %18s\n",
+            "limit", "mean", "90% of entries", "entries within", "mean, not widened");
     for (uint32_t i = 0; i < report->trial_count; i++) {
         const promise_trial *trial = &report->trials[i];
         fprintf(out, "%-8.2f", trial->limit);
-        print_share(out, trial->mean_kept, trial->mean_offered);
-        print_share(out, trial->entry_kept, trial->entry_offered);
-        print_share(out, trial->plain_kept, trial->plain_offered);
+        measure_print_share(out, trial->mean_kept, trial->mean_offered);
+        measure_print_share(out, trial->entry_kept, trial->entry_offered);
+        measure_print_share(out, trial->entry_within, trial->entry_seen);
+        measure_print_share(out, trial->plain_kept, trial->plain_offered);
         fputc('\n', out);
     }
 }
@@ -194,21 +185,6 @@ static int put_spread(json_t *object, const quality_set_report *set)
            json_object_set_new(object, "sensitivity_variants", json_integer(spread->variants)) != 0;
 }
 
-static json_t *pack_limits(const quality_report *report)
-{
-    json_t *limits = json_array();
-    for (uint32_t i = 0; i < report->trial_count; i++) {
-        const promise_trial *trial = &report->trials[i];
-        (void)json_array_append_new(limits,
-                                    json_pack("{s:f, s:I, s:I, s:I, s:I}", "limit", trial->limit,
-                                              "mean_offered", (json_int_t)trial->mean_offered,
-                                              "mean_kept", (json_int_t)trial->mean_kept,
-                                              "entry_offered", (json_int_t)trial->entry_offered,
-                                              "entry_kept", (json_int_t)trial->entry_kept));
-    }
-    return limits;
-}
-
 static json_t *pack_set(const quality_set_report *set, const char *model_name,
                         const quality_profile_options *options)
 {
@@ -248,19 +224,16 @@ static int profile_quality_print_json(const quality_report *report,
     for (uint32_t i = 0; i < report->set_count; i++)
         failed |= json_array_append_new(sets, pack_set(&report->sets[i], facts->name, options));
     failed |= json_object_set_new(root, "sets", sets);
-    failed |= json_object_set_new(root, "left_out", pack_limits(report));
+    failed |= json_object_set_new(root, "left_out",
+                                  measure_pack_trials(report->trials, report->trial_count));
     if (failed == 0) return command_print_document(root);
     json_decref(root);
     return command_fail(KVT_E_MEMORY, "");
 }
 
-#define QUALITY_TEXTS_MAX 32
-
 /* What the options of the measurement point into. */
 typedef struct quality_work {
-    char names[QUALITY_CLASSES_MAX][64];
-    const char *paths[QUALITY_CLASSES_MAX][QUALITY_TEXTS_MAX];
-    quality_class classes[QUALITY_CLASSES_MAX];
+    measure_classes classes;
     quality_variant variants[QUALITY_VARIANTS_MAX];
     quality_profile_options options;
 } quality_work;
@@ -269,7 +242,7 @@ static const command_option quality_rows[] = {
     MEASURE_MODEL,
     MEASURE_TEXT(name, "name", "NAME", "What the profile calls it (from the path)"),
     MEASURE_TOKENIZER,
-    MEASURE_TEXTS("[CLASS=]FILE", QUALITY_TEXTS_MAX),
+    MEASURE_TEXTS("[CLASS=]FILE", QUALITY_CLASSES_MAX *MEASURE_TEXTS_MAX),
     MEASURE_CLASS_ROW,
     MEASURE_VARIANTS(""),
     MEASURE_METRIC,
@@ -279,55 +252,21 @@ static const command_option quality_rows[] = {
     COUNT_OPTION(measure_arguments, answer_tokens, "answer-tokens", 0, 4096,
                  "Tokens of a greedy answer, 0 for none (32)"),
     MEASURE_THREADS,
-    MEASURE_COUNT(
-        minutes, "minutes", 100000,
+    MEASURE_MINUTES(
         "Stop after so many and at least one variant of an entry; the same command goes on"),
     FLAG_OPTION(measure_arguments, finish, "finish", 0,
                 "Measure nothing more: what is there counts as all"),
-    FLAG_OPTION(measure_arguments, ladder, "store-ladders", 0,
-                "Store ladders of these variants: of each class, and one for others ('pooled')"),
     DATABASE_OPTION,
     QUICK_OPTION(measure_arguments, quick,
                  "8 entries of each class, 5 variants, answers of 16 tokens"),
     {0},
 };
 
-/* Puts a text to the others of its class. */
-static kvt_status quality_add_class(quality_work *work, const char *standard, const char *text,
-                                    char *message, size_t message_size)
-{
-    quality_profile_options *options = &work->options;
-    const char *mark = strchr(text, '='), *path = mark != NULL ? mark + 1 : text;
-    const char *name = mark != NULL ? text : standard;
-    size_t length = mark != NULL ? (size_t)(mark - text) : strlen(name);
-    uint32_t i = 0;
-    while (i < options->class_count &&
-           (strlen(work->names[i]) != length || memcmp(work->names[i], name, length) != 0)) {
-        i++;
-    }
-    if (i == QUALITY_CLASSES_MAX || length == 0 || length >= sizeof work->names[0]) {
-        (void)snprintf(message, message_size, "%.200s: at most %d classes, of 1 to 63 bytes", text,
-                       (int)QUALITY_CLASSES_MAX);
-        return KVT_E_ARGUMENT;
-    }
-    if (i == options->class_count) {
-        (void)snprintf(work->names[i], sizeof work->names[i], "%.*s", (int)length, name);
-        work->classes[options->class_count++] =
-            (quality_class){.name = work->names[i], .texts = work->paths[i]};
-    }
-    work->paths[i][work->classes[i].text_count++] = path;
-    return KVT_OK;
-}
-
 static kvt_status quality_prepare(const measure_arguments *arguments, quality_work *work,
                                   char *message, size_t message_size)
 {
     quality_profile_options *options = &work->options;
-    const char *standard = arguments->class_name != NULL ? arguments->class_name : MEASURE_CLASS;
-    kvt_status status = KVT_OK;
-    for (size_t i = 0; status == KVT_OK && i < arguments->texts.count; i++)
-        status =
-            quality_add_class(work, standard, arguments->texts.items[i], message, message_size);
+    kvt_status status = command_parse_classes(arguments, &work->classes, message, message_size);
     if (status == KVT_OK)
         status = command_parse_variants(arguments->variants, arguments->quick, work->variants,
                                         QUALITY_VARIANTS_MAX, &options->variant_count, message,
@@ -339,9 +278,9 @@ static kvt_status quality_prepare(const measure_arguments *arguments, quality_wo
     options->use = (quality_use)arguments->use;
     options->seconds = 60.0 * arguments->minutes;
     options->finish = arguments->finish;
-    options->ladder = arguments->ladder;
     options->threads = arguments->threads;
-    options->classes = work->classes;
+    options->classes = work->classes.classes;
+    options->class_count = work->classes.count;
     options->variants = work->variants;
     options->command_line = arguments->common.line;
     options->contexts = measure_or(arguments->contexts, arguments->quick ? 8 : 100);

@@ -115,6 +115,31 @@ kvt_status profile_set_find(kvt_profile *profile, const profile_set *set, int64_
     return quality_read_status(result);
 }
 
+kvt_status profile_sets_of_texts(kvt_profile *profile, int64_t model, profile_set_visit *visit,
+                                 void *context)
+{
+    profile_row row = profile_row_begin(
+        profile,
+        "SELECT s.id, coalesce((SELECT p.id FROM quality_set p WHERE p.run_id = s.run_id AND "
+        "p.class = s.class || '" PROFILE_PASSAGES "' AND p.settings = s.settings), 0), s.settings "
+        "FROM quality_set s JOIN run r ON r.id = s.run_id WHERE s.model_id = ?1 AND "
+        "r.library_version = ?2 AND s.method = 'continuation' AND r.kind <> 'import' ORDER BY "
+        "s.id");
+    profile_row_integer(&row, (uint64_t)model);
+    profile_row_text(&row, profile_library_version);
+    if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
+    while (row.result == SQLITE_ROW) {
+        const char *settings = (const char *)sqlite3_column_text(row.statement, 2);
+        visit(context, sqlite3_column_int64(row.statement, 0),
+              sqlite3_column_int64(row.statement, 1), settings != NULL ? settings : "");
+        row.result = sqlite3_step(row.statement);
+    }
+    int result = row.result;
+    sqlite3_finalize(row.statement);
+    kvt_status status = quality_read_status(result);
+    return status == KVT_MISS ? KVT_OK : status;
+}
+
 kvt_status profile_set_insert(kvt_profile *profile, int64_t run, const profile_set *set,
                               int64_t *set_out)
 {
@@ -187,15 +212,19 @@ kvt_status profile_entry_insert(kvt_profile *profile, int64_t set, uint32_t entr
     return profile_status(profile_row_end(&row));
 }
 
-kvt_status profile_entries_read(kvt_profile *profile, int64_t set, profile_entry_visit *visit,
-                                void *context)
+kvt_status profile_entries_read(kvt_profile *profile, int64_t set, int64_t passages,
+                                profile_entry_visit *visit, void *context)
 {
     profile_row row = profile_row_begin(
-        profile, "SELECT codec, mode, rate, entry, bits_per_element, loss, kl, kl_first, "
-                 "kl_second, top1, nll_delta, rouge_l, f1, answers, attention_error, "
-                 "attention_error_high, retained_mass, flip_rate FROM quality_entry WHERE "
-                 "set_id = ? ORDER BY entry, codec, mode, rate");
+        profile,
+        "SELECT a.codec, a.mode, a.rate, a.entry, a.bits_per_element, a.loss, a.kl, a.kl_first, "
+        "a.kl_second, a.top1, a.nll_delta, a.rouge_l, a.f1, a.answers, a.attention_error, "
+        "a.attention_error_high, a.retained_mass, a.flip_rate, p.kl, p.kl_first, p.kl_second, "
+        "p.top1, p.nll_delta FROM quality_entry a LEFT JOIN quality_entry p ON p.set_id = ?2 AND "
+        "p.entry = a.entry AND p.codec = a.codec AND p.mode = a.mode AND p.rate = a.rate WHERE "
+        "a.set_id = ?1 ORDER BY a.entry, a.codec, a.mode, a.rate");
     profile_row_integer(&row, (uint64_t)set);
+    profile_row_integer(&row, (uint64_t)passages);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
     while (row.result == SQLITE_ROW) {
         quality_row read = {.present = true};
@@ -212,7 +241,12 @@ kvt_status profile_entries_read(kvt_profile *profile, int64_t set, profile_entry
                                    &read.attention_error,
                                    &read.attention_error_high,
                                    &read.retained_mass,
-                                   &read.flip_rate};
+                                   &read.flip_rate,
+                                   &read.recall_kl,
+                                   &read.recall_kl_first,
+                                   &read.recall_kl_second,
+                                   &read.recall_top1,
+                                   &read.recall_nll_delta};
         for (int i = 0; i < (int)(sizeof members / sizeof members[0]); i++)
             *members[i] = quality_column(row.statement, 4 + i);
         read.physical_bits_per_element = read.nmse[0] = read.nmse[1] = (double)NAN;

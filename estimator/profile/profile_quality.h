@@ -41,7 +41,7 @@ typedef struct quality_row {
     double retained_mass, flip_rate;
     double nmse[2]; /* K, V */
     /* The same of a passage of the context that is given word for word; stored as a row of the
-     * class's set of recall. */
+     * class's set of passages. */
     double recall_kl, recall_kl_first, recall_kl_second, recall_top1, recall_nll_delta;
 } quality_row;
 
@@ -110,11 +110,20 @@ KVT_NODISCARD kvt_status profile_set_insert(kvt_profile *profile, int64_t run,
 KVT_NODISCARD kvt_status profile_entry_insert(kvt_profile *profile, int64_t set, uint32_t entry,
                                               kvt_variant variant, const quality_row *row);
 
-/* Every row of a set. */
+/* Every row of a set, each with what the set of passages has of the same entry and variant
+ * (`passages` 0: there is none, and the recall figures are NAN). */
 typedef void profile_entry_visit(void *context, uint32_t entry, kvt_variant variant,
                                  const quality_row *row);
-KVT_NODISCARD kvt_status profile_entries_read(kvt_profile *profile, int64_t set,
+KVT_NODISCARD kvt_status profile_entries_read(kvt_profile *profile, int64_t set, int64_t passages,
                                               profile_entry_visit *visit, void *context);
+
+#define PROFILE_PASSAGES "/recall" /* behind the name of a class: the set of its passages */
+
+/* Every set that was measured by continuing on the model, by this library version, oldest first;
+ * `passages`: the set of its passages, or 0. */
+typedef void profile_set_visit(void *context, int64_t set, int64_t passages, const char *settings);
+KVT_NODISCARD kvt_status profile_sets_of_texts(kvt_profile *profile, int64_t model,
+                                               profile_set_visit *visit, void *context);
 
 /* Replaces a curve of the same variant. KVT_E_ARGUMENT when it has no loss. */
 KVT_NODISCARD kvt_status profile_curve_insert(kvt_profile *profile, int64_t set,

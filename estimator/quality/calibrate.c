@@ -23,18 +23,26 @@ enum { CALIBRATE_CANDIDATES_MAX = 6, CALIBRATE_NONE = UINT32_MAX };
 
 /* ---- measuring ---- */
 
-static kvt_status rows_make(calibrate_rows *rows, const calibrate_source *source, uint64_t seed)
+kvt_status calibrate_rows_make(calibrate_rows *rows, const calibrate_source *source, uint64_t seed)
 {
+    const size_t entries = source->entries;
     *rows = (calibrate_rows){.source = source, .seed = seed};
-    rows->rows = calloc((size_t)source->entries * CALIBRATE_VARIANTS_MAX, sizeof *rows->rows);
+    rows->rows = calloc(entries * CALIBRATE_VARIANTS_MAX + 1, sizeof *rows->rows);
     rows->curves = calloc(CALIBRATE_VARIANTS_MAX, sizeof *rows->curves);
-    return rows->rows != NULL && rows->curves != NULL ? KVT_OK : KVT_E_MEMORY;
+    rows->documents = calloc(entries + 1, sizeof *rows->documents);
+    rows->sums = calloc(2 * entries + 1, sizeof *rows->sums);
+    if (rows->rows == NULL || rows->curves == NULL || rows->documents == NULL || rows->sums == NULL)
+        return KVT_E_MEMORY;
+    (void)quality_number_documents(source->documents, source->entries, rows->documents);
+    return KVT_OK;
 }
 
 void calibrate_rows_free(calibrate_rows *rows)
 {
     free(rows->rows);
     free(rows->curves);
+    free(rows->documents);
+    free(rows->sums);
     *rows = (calibrate_rows){.source = NULL};
 }
 
@@ -50,40 +58,48 @@ static const quality_row *rows_at(const calibrate_rows *rows, uint32_t entry, ui
     return &rows->rows[(size_t)entry * CALIBRATE_VARIANTS_MAX + variant];
 }
 
-/* Measures variants [first, rows->count), and makes their curves. */
-static kvt_status rows_fill(calibrate_rows *rows, uint32_t first)
+/* Measures the variants at places `at`, and makes the curves of all. */
+static kvt_status rows_fill(calibrate_rows *rows, const uint32_t *at, uint32_t count, bool question)
 {
-    const uint32_t entries = rows->source->entries, count = rows->count - first;
+    const uint32_t entries = rows->source->entries;
+    quality_variant variants[CALIBRATE_VARIANTS_MAX];
     quality_spread spread;
     if (count == 0) return KVT_OK;
     quality_row *fresh = calloc((size_t)entries * count, sizeof *fresh);
     if (fresh == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < count; i++)
+        variants[i] = rows->variants[at[i]];
     kvt_status status =
-        rows->source->measure(rows->source->context, rows->variants + first, count, fresh);
+        rows->source->measure(rows->source->context, variants, count, question, fresh);
     for (uint32_t e = 0; status == KVT_OK && e < entries; e++)
-        memcpy(&rows->rows[(size_t)e * CALIBRATE_VARIANTS_MAX + first], fresh + (size_t)e * count,
-               count * sizeof *fresh);
+        for (uint32_t i = 0; i < count; i++)
+            rows->rows[(size_t)e * CALIBRATE_VARIANTS_MAX + at[i]] = fresh[(size_t)e * count + i];
     if (status == KVT_OK)
-        status = quality_summarise(fresh, NULL, entries, count, rows->seed, rows->curves + first,
-                                   &spread);
+        status = quality_summarise(rows->rows, rows->source->documents, entries,
+                                   CALIBRATE_VARIANTS_MAX, rows->seed, rows->curves, &spread);
     free(fresh);
     return status;
 }
 
 kvt_status calibrate_measure(calibrate_rows *rows, const char *const *names, uint32_t count,
-                             uint32_t *indices_out)
+                             bool question, uint32_t *indices_out)
 {
-    uint32_t first = rows->count;
+    uint32_t at[CALIBRATE_VARIANTS_MAX] = {0}, missing = 0;
+    const uint32_t first = rows->count;
     for (uint32_t i = 0; i < count; i++) {
         quality_variant variant;
         if (quality_variant_parse(names[i], &variant) != KVT_OK) return KVT_E_ARGUMENT;
-        indices_out[i] = rows_find(rows, variant.name);
-        if (indices_out[i] != CALIBRATE_NONE) continue;
-        assert(rows->count < CALIBRATE_VARIANTS_MAX);
-        indices_out[i] = rows->count;
-        rows->variants[rows->count++] = variant;
+        uint32_t found = indices_out[i] = rows_find(rows, variant.name);
+        if (found != CALIBRATE_NONE && (rows->whole[found] || question)) continue;
+        assert(rows->count < CALIBRATE_VARIANTS_MAX || found != CALIBRATE_NONE);
+        if (found == CALIBRATE_NONE) {
+            found = indices_out[i] = rows->count;
+            rows->variants[rows->count++] = variant;
+        }
+        at[missing++] = found;
+        rows->whole[found] = !question || rows->source->asked == NULL;
     }
-    kvt_status status = rows_fill(rows, first);
+    kvt_status status = rows_fill(rows, at, missing, question);
     if (status != KVT_OK) rows->count = first;
     for (uint32_t i = 0; status == KVT_OK && i < count; i++)
         if (rows->curves[indices_out[i]].entries == 0) indices_out[i] = CALIBRATE_NONE;
@@ -107,30 +123,63 @@ static double calibrate_student(uint32_t freedom)
     return 1.95996 + (2.37227 + (2.8225 + 2.5559 / v) / v) / v;
 }
 
-calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits)
+/* The difference of two variants on one entry; false where it lacks one of them. */
+static bool compare_entry(const calibrate_rows *rows, uint32_t entry, const uint32_t pair[2],
+                          bool even_bits, double *difference)
 {
-    calibrate_pair pair = {0, 0.0, 0.0, 0.0};
-    double sum = 0.0, squares = 0.0;
-    for (uint32_t e = 0; e < rows->source->entries; e++) {
-        const quality_row *one = rows_at(rows, e, a), *other = rows_at(rows, e, b);
-        if (!one->present || !other->present) continue;
-        double difference = log(rows_distortion(one) / rows_distortion(other));
-        if (even_bits)
-            difference += CALIBRATE_BIT * (one->bits_per_element - other->bits_per_element);
+    const quality_row *one = rows_at(rows, entry, pair[0]), *other = rows_at(rows, entry, pair[1]);
+    if (!one->present || !other->present) return false;
+    *difference = log(rows_distortion(one) / rows_distortion(other));
+    if (even_bits) *difference += CALIBRATE_BIT * (one->bits_per_element - other->bits_per_element);
+    return true;
+}
+
+/* Student's interval of a mean whose parts are documents: entries of one are no proof of each
+ * other. */
+static void compare_interval(const double *sums, const double *counts, uint32_t places,
+                             calibrate_pair *pair)
+{
+    double squares = 0.0;
+    for (uint32_t d = 0; d < places; d++) {
+        const double off = sums[d] - counts[d] * pair->mean;
+        squares += off * off;
+        pair->documents += counts[d] > 0.0;
+    }
+    pair->low = -INFINITY;
+    pair->high = INFINITY;
+    if (pair->documents < 2) return;
+    const double freedom = pair->documents - 1.0, count = pair->entries;
+    const double half =
+        calibrate_student(pair->documents - 1) * sqrt(squares * pair->documents / freedom) / count;
+    pair->low = pair->mean - half;
+    pair->high = pair->mean + half;
+}
+
+static uint32_t rows_class_of(const calibrate_rows *rows, uint32_t entry)
+{
+    return rows->source->classes != NULL ? rows->source->classes[entry] : 0;
+}
+
+calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
+                                 int class_index)
+{
+    const uint32_t both[2] = {a, b}, entries = rows->source->entries;
+    calibrate_pair pair = {.entries = 0};
+    double *sums = rows->sums, *counts = rows->sums + entries, sum = 0.0, difference;
+    for (uint32_t i = 0; i < 2 * entries; i++)
+        sums[i] = 0.0;
+    for (uint32_t e = 0; e < entries; e++) {
+        if (class_index != CALIBRATE_ALL_CLASSES && rows_class_of(rows, e) != (uint32_t)class_index)
+            continue;
+        if (!compare_entry(rows, e, both, even_bits, &difference)) continue;
+        sums[rows->documents[e]] += difference;
+        counts[rows->documents[e]] += 1.0;
         sum += difference;
-        squares += difference * difference;
         pair.entries++;
     }
     if (pair.entries == 0) return pair;
-    double count = pair.entries, freedom = count - 1.0;
-    pair.mean = sum / count;
-    pair.low = -INFINITY;
-    pair.high = INFINITY;
-    if (pair.entries < 2) return pair;
-    double variance = fmax(squares / count - pair.mean * pair.mean, 0.0) * count / freedom;
-    double half = calibrate_student(pair.entries - 1) * sqrt(variance / count);
-    pair.low = pair.mean - half;
-    pair.high = pair.mean + half;
+    pair.mean = sum / pair.entries;
+    compare_interval(sums, counts, entries, &pair);
     return pair;
 }
 
@@ -168,6 +217,36 @@ answer(calibrate_ladder *ladder, const char *question, const char *chosen, const
     va_end(arguments);
 }
 
+static calibrate_pair compare_all(const calibrate_rows *rows, uint32_t a, uint32_t b)
+{
+    return calibrate_compare(rows, a, b, true, CALIBRATE_ALL_CLASSES);
+}
+
+/* Adds to the last answer every class in which another candidate is better beyond doubt. */
+static void answer_classes(calibrate_state *s, const uint32_t *at, const char *const *labels,
+                           uint32_t count, uint32_t best)
+{
+    const calibrate_source *source = s->rows->source;
+    calibrate_choice *choice = &s->ladder->choices[s->ladder->choice_count - 1];
+    for (uint32_t c = 0; source->class_count > 1 && c < source->class_count; c++) {
+        uint32_t other = CALIBRATE_NONE;
+        calibrate_pair least = {.mean = 0.0};
+        for (uint32_t i = 0; i < count; i++) {
+            if (at[i] == CALIBRATE_NONE || i == best) continue;
+            calibrate_pair pair = calibrate_compare(s->rows, at[i], at[best], true, (int)c);
+            if (pair.entries == 0 || !(pair.high < 0.0) || pair.mean >= least.mean) continue;
+            least = pair;
+            other = i;
+        }
+        if (other == CALIBRATE_NONE) continue;
+        const size_t used = strlen(choice->evidence);
+        (void)snprintf(choice->evidence + used, sizeof choice->evidence - used,
+                       "; %s disagrees: %s, %.3g times [%.3g, %.3g], %u entries",
+                       source->class_names[c], labels[other], exp(least.mean), exp(least.low),
+                       exp(least.high), (unsigned)least.entries);
+    }
+}
+
 /*
  * The candidate with the least distortion at even bits; the first one, which is the default, unless
  * another is better beyond doubt. Returns its index among the candidates; 0 when nothing could be
@@ -179,35 +258,35 @@ static uint32_t ask(calibrate_state *s, const char *question, const char *const 
     uint32_t at[CALIBRATE_CANDIDATES_MAX], best = CALIBRATE_NONE, rival = CALIBRATE_NONE;
     char one[128], other[128];
     assert(count <= CALIBRATE_CANDIDATES_MAX);
-    if (s->status == KVT_OK) s->status = calibrate_measure(s->rows, names, count, at);
+    if (s->status == KVT_OK) s->status = calibrate_measure(s->rows, names, count, true, at);
     if (s->status != KVT_OK) return 0;
     for (uint32_t i = 0; i < count; i++) {
         if (at[i] == CALIBRATE_NONE) continue;
         if (best == CALIBRATE_NONE) {
             best = i;
-        } else if (calibrate_compare(s->rows, at[i], at[best], true).high < 0.0) {
+        } else if (compare_all(s->rows, at[i], at[best]).high < 0.0) {
             rival = best;
             best = i;
-        } else if (rival == CALIBRATE_NONE ||
-                   calibrate_compare(s->rows, at[i], at[rival], true).mean < 0.0) {
+        } else if (rival == CALIBRATE_NONE || compare_all(s->rows, at[i], at[rival]).mean < 0.0) {
             rival = i;
         }
     }
     if (best == CALIBRATE_NONE) {
-        answer(s->ladder, question, labels[0], "the layout takes none of the candidates");
+        answer(s->ladder, question, labels[0], "none of the candidates was measured");
         return 0;
     }
     describe_variant(s->rows, at[best], one, sizeof one);
     if (rival == CALIBRATE_NONE) {
-        answer(s->ladder, question, labels[best], "%s; the only one for this layout", one);
+        answer(s->ladder, question, labels[best], "%s; the only one that was measured", one);
         return best;
     }
-    calibrate_pair pair = calibrate_compare(s->rows, at[best], at[rival], true);
+    calibrate_pair pair = compare_all(s->rows, at[best], at[rival]);
     describe_variant(s->rows, at[rival], other, sizeof other);
     answer(s->ladder, question, labels[best],
            "%s; %s; at even bits %.3g times [%.3g, %.3g], %u entries%s", one, other, exp(pair.mean),
            exp(pair.low), exp(pair.high), (unsigned)pair.entries,
            pair.high < 0.0 ? "" : ": no clear difference, so the default");
+    answer_classes(s, at, labels, count, best);
     return best;
 }
 
@@ -306,13 +385,41 @@ static void ask_drop(calibrate_state *s, calibrate_answers *a)
     a->drop = labels[ask(s, "drop: score", names, labels, 4)];
 }
 
+/* What is asked if every answer is the default one: measured at once, since each measurement of an
+ * entry begins with its exact run. */
+static void ask_usual(calibrate_state *s)
+{
+    static const char *const usual[] = {"planes:k4v4,g64",
+                                        "planes:k4v4,g64,vhead",
+                                        "planes:k4v4,g64,vchan",
+                                        "planes:k6v4,g64",
+                                        "planes:k4v6,g64,vfirst",
+                                        "entropy:k0.25v0.5",
+                                        "entropy:k0.25v0.5,vchan",
+                                        "entropy:k0.25v0.25",
+                                        "entropy:k0.5v0.25",
+                                        "entropy:k0.125v0.5",
+                                        "entropy:k1v2,middle",
+                                        "entropy:k1v2",
+                                        "rotate:b4",
+                                        "rotate:b4,row",
+                                        "rotate:b3,row",
+                                        "drop:stream,50+entropy:k0.25v0.5",
+                                        "drop:knorm,50+entropy:k0.25v0.5",
+                                        "drop:keydiff,50+entropy:k0.25v0.5",
+                                        "drop:lagkv,50+entropy:k0.25v0.5"};
+    enum { USUAL = sizeof usual / sizeof usual[0] };
+    uint32_t at[USUAL];
+    if (s->status == KVT_OK) s->status = calibrate_measure(s->rows, usual, USUAL, true, at);
+}
+
 /* ---- rungs ---- */
 
 enum { CALIBRATE_RUNG_NAMES = 20 };
 
 typedef struct calibrate_names {
     char text[CALIBRATE_RUNG_NAMES][QUALITY_NAME_BYTES];
-    const char *places[CALIBRATE_RUNG_NAMES];
+    const char *places[CALIBRATE_RUNGS_MAX];
     uint32_t count;
 } calibrate_names;
 
@@ -346,35 +453,85 @@ static void name_rungs(const calibrate_answers *a, calibrate_names *names)
                  a->entropy_axis, a->centroids);
 }
 
+static void name_wanted(const calibrate_wanted *wanted, calibrate_names *names)
+{
+    for (uint32_t i = 0; i < wanted->count; i++)
+        names->places[names->count++] = wanted->variants[i].name;
+}
+
+/* Rungs that have rows on at least half of the entries that the best known one has; others were
+ * measured for a question alone. */
+static uint32_t choose_rungs(const calibrate_rows *rows, const uint32_t *at, uint32_t count,
+                             uint32_t *rungs)
+{
+    uint32_t most = 0, kept = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (at[i] != CALIBRATE_NONE && rows->curves[at[i]].entries > most)
+            most = rows->curves[at[i]].entries;
+    for (uint32_t i = 0; i < count; i++)
+        if (at[i] != CALIBRATE_NONE && 2 * rows->curves[at[i]].entries >= most)
+            rungs[kept++] = at[i];
+    return kept;
+}
+
+uint32_t calibrate_ladder_count(const calibrate_source *source)
+{
+    return source->class_count > 1 ? source->class_count + 1 : 1;
+}
+
+static kvt_status make_ladders(const calibrate_rows *rows, const uint32_t *rungs, uint32_t count,
+                               calibrate_ladder *ladders, char *message, size_t message_size)
+{
+    const calibrate_source *source = rows->source;
+    const uint32_t ladder_count = calibrate_ladder_count(source);
+    for (uint32_t c = 0; c < ladder_count; c++) {
+        const int class_index =
+            c > 0 && c == source->class_count ? (int)CALIBRATE_NEW_CLASS : (int)c;
+        if (c > 0) memcpy(ladders[c].choices, ladders[0].choices, sizeof ladders[0].choices);
+        ladders[c].choice_count = ladders[0].choice_count;
+        kvt_status status = calibrate_make_ladder(rows, rungs, count, class_index, &ladders[c]);
+        if (status == KVT_E_ARGUMENT)
+            (void)snprintf(message, message_size,
+                           "a calibration takes two entries or more with a row of every rung%s%s",
+                           ladder_count > 1 ? ": too few of class " : "",
+                           ladder_count > 1 ? source->class_names[c] : "");
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
 kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
-                         calibrate_ladder *ladder_out, calibrate_rows *rows_out, char *message,
-                         size_t message_size)
+                         const calibrate_wanted *wanted, calibrate_ladder *ladders_out,
+                         calibrate_rows *rows_out, char *message, size_t message_size)
 {
     calibrate_answers answers = {.planes_axis = ""};
     calibrate_names names = {.count = 0};
-    uint32_t at[CALIBRATE_RUNG_NAMES], present = 0;
-    memset(ladder_out, 0, sizeof *ladder_out);
-    calibrate_state s = {.rows = rows_out, .ladder = ladder_out, .status = KVT_OK};
-    s.status = rows_make(rows_out, source, seed);
+    uint32_t at[CALIBRATE_RUNGS_MAX], rungs[CALIBRATE_RUNGS_MAX];
+    memset(ladders_out, 0, calibrate_ladder_count(source) * sizeof *ladders_out);
+    calibrate_state s = {.rows = rows_out, .ladder = ladders_out, .status = KVT_OK};
+    s.status = calibrate_rows_make(rows_out, source, seed);
     if (s.status == KVT_OK && source->entries < 2) {
         (void)snprintf(message, message_size, "a calibration takes two entries or more");
         return KVT_E_ARGUMENT;
     }
+    ask_usual(&s);
     ask_planes(&s, &answers);
     ask_entropy(&s, &answers);
     ask_tables(&s, &answers);
     ask_rotation(&s, &answers);
     ask_drop(&s, &answers);
     if (s.status != KVT_OK) return s.status;
-    name_rungs(&answers, &names);
-    kvt_status status = calibrate_measure(rows_out, names.places, names.count, at);
+    if (wanted != NULL) {
+        name_wanted(wanted, &names);
+    } else {
+        name_rungs(&answers, &names);
+    }
+    kvt_status status = calibrate_measure(rows_out, names.places, names.count, false, at);
     if (status != KVT_OK) return status;
-    for (uint32_t i = 0; i < names.count; i++)
-        if (at[i] != CALIBRATE_NONE) at[present++] = at[i];
-    if (present == 0) {
+    const uint32_t count = choose_rungs(rows_out, at, names.count, rungs);
+    if (count == 0) {
         (void)snprintf(message, message_size, "the layout takes no lossy form");
         return KVT_E_ARGUMENT;
     }
-    calibrate_make_rungs(rows_out, at, present, ladder_out);
-    return KVT_OK;
+    return make_ladders(rows_out, rungs, count, ladders_out, message, message_size);
 }

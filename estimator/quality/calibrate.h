@@ -4,8 +4,10 @@
  *
  * What a good variant is differs between models, and some answers invert (K or V first, tokens or
  * channels, rotated or not, which tokens to drop). So each is a question with candidates: all are
- * measured on the same entries and compared pair by pair. From the chosen ones follow the rungs,
- * and of those only such count as no cheaper rung beats.
+ * measured on the same entries and compared pair by pair, over entries of all classes. From the
+ * chosen ones follow the rungs, and of those only such count as no cheaper rung beats. Each class
+ * has a ladder of these rungs with its own losses, and classes that were not measured have one
+ * with wider bounds.
  *
  * Thread rule: one calibration at a time; the source may use threads of its own.
  */
@@ -13,26 +15,35 @@
 #define ESTIMATOR_CALIBRATE_H
 
 #include "estimator/profile/profile.h"
+#include "estimator/quality/promise.h"
 #include "estimator/quality/quality.h"
 
 #include <kvterrace/codec.h>
 
 enum {
-    CALIBRATE_VARIANTS_MAX = 64,
+    CALIBRATE_VARIANTS_MAX = 80,
     CALIBRATE_RUNGS_MAX = 32,
     CALIBRATE_CHOICES_MAX = 8,
-    CALIBRATE_TEXT_BYTES = 320
+    CALIBRATE_TEXT_BYTES = 480,
+    CALIBRATE_LADDERS_MAX = QUALITY_CLASSES_MAX + 1
 };
 
 /* Where rows come from: a model that goes on from decoded KV, or dumps with queries. */
 typedef struct calibrate_source {
     uint32_t entries;
-    uint32_t trials; /* that one row's loss is a mean of: tokens, or queries */
-    /* Measures the variants on every entry: rows_out[entry * count + variant], with loss set and,
-     * where the method has it, kl; otherwise attention_error. Rows of variants that do not take the
-     * layout are not present. */
+    /* [entries], below class_count; NULL: all of class 0. */
+    const uint32_t *classes;
+    uint32_t class_count;           /* 1 to QUALITY_CLASSES_MAX; 0 counts as 1 */
+    const char *const *class_names; /* [class_count]; may be NULL with one class */
+    const uint64_t *documents;      /* [entries], as in quality_summarise; may be NULL */
+    const bool *asked; /* [entries]: questions are asked on these alone; NULL: on all */
+    uint32_t trials;   /* that one row's loss is a mean of: tokens, or queries */
+    /* Measures the variants: rows_out[entry * count + variant], with loss set and, where the method
+     * has it, kl, the distortion that variants are compared by; otherwise attention_error. A
+     * question needs the asked entries alone; rows of others that are there anyhow count as well.
+     * Rows of variants that do not take the layout are not present. */
     kvt_status (*measure)(void *context, const quality_variant *variants, uint32_t count,
-                          quality_row *rows_out);
+                          bool question, quality_row *rows_out);
     /* Mean bits per element of an entropy variant with each matrix' own tables and with one table
      * per layer and side of other entries' codes; NULL: that question is not asked. */
     kvt_status (*tables)(void *context, const quality_variant *variant, double *own_bits_out,
@@ -44,9 +55,12 @@ typedef struct calibrate_source {
 typedef struct calibrate_rows {
     const calibrate_source *source;
     quality_variant variants[CALIBRATE_VARIANTS_MAX];
+    bool whole[CALIBRATE_VARIANTS_MAX]; /* all entries were wanted, not the asked ones alone */
     uint32_t count;
     quality_row *rows;     /* [entries][CALIBRATE_VARIANTS_MAX] */
     quality_curve *curves; /* [CALIBRATE_VARIANTS_MAX]; entries 0: does not take the layout */
+    uint32_t *documents;   /* [entries], from 0 on */
+    double *sums;          /* [2 * entries], for comparing */
     uint64_t seed;
 } calibrate_rows;
 
@@ -71,53 +85,75 @@ typedef struct calibrate_ladder {
     uint32_t choice_count;
     calibrate_rung rungs[CALIBRATE_RUNGS_MAX];
     uint32_t rung_count;
-    double widening; /* in both bounds, for a class that was not measured; 0: it was */
+    uint32_t entries; /* that have a row of every rung */
+    double widening;  /* in both bounds, for a class that was not measured; 0: it was */
 } calibrate_ladder;
 
-/* Measures what the questions need, answers them, and makes the ladder. rows_out keeps all that was
- * measured; calibrate_rows_free it, also after an error. KVT_OK; KVT_E_ARGUMENT (the layout takes
- * no lossy variant, or fewer than two entries); KVT_E_MEMORY; what the source gave. */
+/* Variants to judge as rungs, instead of those that follow from the answers. */
+typedef struct calibrate_wanted {
+    const quality_variant *variants;
+    uint32_t count; /* at most CALIBRATE_RUNGS_MAX */
+} calibrate_wanted;
+
+/* Measures what the questions need, answers them, and makes the ladders: one of each class in
+ * order, and of two classes and more one for entries of any other; all have the same choices and
+ * rungs. wanted may be NULL. rows_out keeps all that was measured; calibrate_rows_free it, also
+ * after an error. KVT_OK; KVT_E_ARGUMENT (the layout takes no lossy variant, or a class has fewer
+ * than two entries with a row of every rung); KVT_E_MEMORY; what the source gave. */
 KVT_NODISCARD kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
-                                       calibrate_ladder *ladder_out, calibrate_rows *rows_out,
+                                       const calibrate_wanted *wanted,
+                                       calibrate_ladder *ladders_out, calibrate_rows *rows_out,
                                        char *message, size_t message_size);
-void calibrate_rows_free(calibrate_rows *rows);
+uint32_t calibrate_ladder_count(const calibrate_source *source);
 
 /* ---- parts, for tests ---- */
+
+/* Room for rows of the source. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status calibrate_rows_make(calibrate_rows *rows, const calibrate_source *source,
+                                             uint64_t seed);
+void calibrate_rows_free(calibrate_rows *rows);
 
 /* Two variants entry by entry: log of distortion (KL, or squared attention error), less what the
  * difference in bits is worth: 2 ln 2 a bit, as at high rates. Below zero: a is better. */
 typedef struct calibrate_pair {
-    uint32_t entries;
-    double mean, low, high; /* 95 % interval of the mean */
+    uint32_t entries, documents;
+    double mean, low, high; /* 95 % interval of the mean, over documents */
 } calibrate_pair;
 
-/* even_bits: bits count as above; else distortion alone. */
-calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b,
-                                 bool even_bits);
+enum { CALIBRATE_ALL_CLASSES = -1, CALIBRATE_NEW_CLASS = -1 };
 
-/* Measures variants by name that have not been. indices_out[count]: where they are; UINT32_MAX for
- * one that does not take the layout. */
+/* Over the entries of a class that have both. even_bits: bits count as above; else distortion
+ * alone. */
+calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
+                                 int class_index);
+
+/* Measures variants by name that have not been, on all entries or, for a question, on those that
+ * are asked. indices_out[count]: where they are; UINT32_MAX for one that does not take the layout.
+ */
 KVT_NODISCARD kvt_status calibrate_measure(calibrate_rows *rows, const char *const *names,
-                                           uint32_t count, uint32_t *indices_out);
+                                           uint32_t count, bool question, uint32_t *indices_out);
 
-/* The rungs of measured variants, by falling bits; see docs/PROFILE.md for what is refused. */
-void calibrate_make_rungs(const calibrate_rows *rows, const uint32_t *variants, uint32_t count,
-                          calibrate_ladder *ladder);
+/* The rungs of measured variants, by falling bits, for entries of one class, or of those that were
+ * not measured (CALIBRATE_NEW_CLASS); docs/PROFILE.md says what is refused. Entries that lack a row
+ * of one of them do not count. Choices are left alone. KVT_OK; KVT_E_ARGUMENT (fewer than two
+ * entries are left); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status calibrate_make_ladder(const calibrate_rows *rows, const uint32_t *variants,
+                                               uint32_t count, int class_index,
+                                               calibrate_ladder *ladder);
+
+enum { CALIBRATE_LIMITS = 3 }; /* 0.01, 0.02 and 0.05 */
+
+/* Tries the bounds of a ladder's rungs at the limits, on entries that have a row of each: of
+ * classes left out in turn, and of half of the documents of each class. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status calibrate_try(const calibrate_rows *rows, const calibrate_ladder *ladder,
+                                       promise_trial classes[CALIBRATE_LIMITS],
+                                       promise_trial documents[CALIBRATE_LIMITS]);
 
 /* ---- bounds of rungs ---- */
 
-/* Where the entries of calibrate_rows come from. */
-typedef struct calibrate_entries {
-    const uint32_t *classes;   /* [entries], below class_count */
-    const uint64_t *documents; /* [entries], as in quality_summarise */
-    uint32_t class_count;
-} calibrate_entries;
-
-enum { CALIBRATE_NEW_CLASS = -1 };
-
 /* Sets loss_entry of the rungs for entries of a class (promise.h). CALIBRATE_NEW_CLASS: for those
- * of none, and loss_upper with it. KVT_OK or KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status calibrate_bound(const calibrate_rows *rows, const calibrate_entries *of,
+ * of none, and loss_upper with it. `variants` are those of the rows. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status calibrate_bound(const promise_rows *rows, const quality_variant *variants,
                                          int class_index, calibrate_ladder *ladder);
 
 /* Puts rungs, choices and bounds of a ladder into the profile. KVT_OK; KVT_E_DATABASE; ... */
@@ -129,21 +165,29 @@ KVT_NODISCARD kvt_status calibrate_put_ladder(kvt_profile *profile, int64_t run,
 
 /*
  * The source is a model and texts, or KV dumps with queries. Every measured row is stored as it is
- * done; a calibration that was stopped is gone on with when model, texts or dumps, cuts and metric
- * are the same. The profile belongs to the calling thread, and to one of the measuring threads at
- * a time meanwhile.
+ * done. Rows that any measurement of this library version has left of the same model, texts and
+ * cuts are not measured again, whether it was a calibration or one of quality, complete or not. The
+ * profile belongs to the calling thread, and to one of the measuring threads at a time meanwhile.
  */
 
 typedef struct calibrate_options {
-    const char *name;       /* of the model; NULL: from its path (not with dumps) */
-    const char *class_name; /* of the texts, 1 to 63 bytes */
-    const char *model;      /* as model_open takes it; NULL: dumps */
-    const char *tokenizer;  /* NULL: tokenizer.bin in the model's folder */
-    const char *const *texts;
-    uint32_t text_count;
-    uint32_t contexts, context_tokens, continuation_tokens;
+    const char *name;             /* of the model; NULL: from its path (not with dumps) */
+    const char *model;            /* as model_open takes it; NULL: dumps */
+    const char *tokenizer;        /* NULL: tokenizer.bin in the model's folder */
+    const quality_class *classes; /* with dumps one, without texts */
+    uint32_t class_count;
+    const calibrate_wanted *wanted; /* NULL: rungs follow from the answers */
+    uint32_t contexts;              /* of each class, at most */
+    uint32_t question_contexts;     /* of them, that questions are asked on; 0: all */
+    uint32_t context_tokens, continuation_tokens;
     uint32_t answer_tokens; /* for metrics that compare answers */
     quality_metric metric;
+    quality_use use;
+    double seconds; /* after which, and after one row at least, the calibration stops as if it were
+                       cancelled; 0: never */
+    bool finish;    /* nothing is measured: the rows that are there count as all. Without `wanted`
+                       the rungs are the lossy variants that were measured on as many entries as
+                       most */
     const char *const *dumps;
     uint32_t dump_count;
     uint32_t queries; /* of a dump's layers and heads; 0: the usual */
@@ -157,9 +201,13 @@ typedef struct calibrate_report {
     profile_model model;
     uint32_t entries;
     uint32_t measured; /* variants */
-    uint64_t resumed;  /* rows that an earlier run had left */
+    uint64_t resumed;  /* rows that were there */
     double seconds;
-    calibrate_ladder ladder;
+    char names[CALIBRATE_LADDERS_MAX][64];
+    calibrate_ladder ladders[CALIBRATE_LADDERS_MAX];
+    uint32_t ladder_count;
+    /* How bounds hold on what they were not made of: classes left out, and halves of documents. */
+    promise_trial classes[CALIBRATE_LIMITS], documents[CALIBRATE_LIMITS];
 } calibrate_report;
 
 /* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;

@@ -2,8 +2,6 @@
 /*
  * calibrate_ladder.c - which measured variants are rungs. Thread rule: see calibrate.h.
  */
-#include "codecs/codec_table.h"
-#include "codecs/record.h"
 #include "estimator/quality/calibrate.h"
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
@@ -12,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A variant that might become a rung. */
 typedef struct ladder_candidate {
@@ -97,7 +96,8 @@ static void ladder_fill(const calibrate_rows *rows, const ladder_candidate *cand
         return;
     }
     const ladder_candidate *other = &candidates[candidate->beaten_by];
-    calibrate_pair pair = calibrate_compare(rows, candidate->variant, other->variant, false);
+    calibrate_pair pair =
+        calibrate_compare(rows, candidate->variant, other->variant, false, CALIBRATE_ALL_CLASSES);
     (void)snprintf(rung->evidence, sizeof rung->evidence,
                    "%s; worse than %s at %.2f bits: %.3g times its %s [%.3g, %.3g]", measured,
                    rows->variants[other->variant].name, other->bits, exp(pair.mean),
@@ -105,8 +105,8 @@ static void ladder_fill(const calibrate_rows *rows, const ladder_candidate *cand
                    exp(pair.high));
 }
 
-void calibrate_make_rungs(const calibrate_rows *rows, const uint32_t *variants, uint32_t count,
-                          calibrate_ladder *ladder)
+static void ladder_make_rungs(const calibrate_rows *rows, const uint32_t *variants, uint32_t count,
+                              calibrate_ladder *ladder)
 {
     ladder_candidate candidates[CALIBRATE_RUNGS_MAX];
     assert(count <= CALIBRATE_RUNGS_MAX);
@@ -128,94 +128,112 @@ void calibrate_make_rungs(const calibrate_rows *rows, const uint32_t *variants, 
     ladder_smooth(ladder, true);
 }
 
-/* ---- entropy tables of other entries ---- */
+/* ---- the entries of one class ---- */
 
-enum { TABLES_ALIGN = 4096 };
+/* Entries that have a row of every rung, as rows of their own. */
+typedef struct ladder_part {
+    calibrate_source source;
+    calibrate_rows rows;
+    uint32_t *classes;
+    uint64_t *documents;
+} ladder_part;
 
-static void *tables_room(uint64_t bytes)
+static void part_free(ladder_part *part)
 {
-    return aligned_alloc(TABLES_ALIGN, (bytes / TABLES_ALIGN + 1) * TABLES_ALIGN);
+    calibrate_rows_free(&part->rows);
+    free(part->classes);
+    free(part->documents);
 }
 
-static size_t tables_count(const calibrate_tables *t)
+static bool part_is_whole(const calibrate_rows *rows, uint32_t entry, const uint32_t *variants,
+                          uint32_t count)
 {
-    return (size_t)t->layout.layers * 2 * KVT_ENTROPY_SYMBOLS;
+    for (uint32_t i = 0; i < count; i++)
+        if (!rows->rows[(size_t)entry * CALIBRATE_VARIANTS_MAX + variants[i]].present) return false;
+    return true;
 }
 
-kvt_status calibrate_tables_open(kvt_variant variant, const kvt_layout *layout, calibrate_tables *t)
+static kvt_status part_make(const calibrate_rows *rows, const uint32_t *variants, uint32_t count,
+                            int class_index, ladder_part *part)
 {
-    const kvt_codec *codec = kvt_codec_find(variant.codec);
-    *t = (calibrate_tables){.variant = variant, .layout = *layout};
-    if (codec == NULL || codec->id != KVT_CODEC_ENTROPY || variant.mode >> 8 != 0 ||
-        codec->check(variant, layout) != KVT_OK) {
-        return KVT_E_UNSUPPORTED;
-    }
-    t->counts = malloc(tables_count(t) * sizeof *t->counts);
-    if (t->counts == NULL) return KVT_E_MEMORY;
-    /* One of everything, so that no symbol is without a place. */
-    for (size_t i = 0; i < tables_count(t); i++)
-        t->counts[i] = 1;
-    return KVT_OK;
-}
-
-void calibrate_tables_close(calibrate_tables *t)
-{
-    free(t->counts);
-    t->counts = NULL;
-}
-
-kvt_status calibrate_tables_count(calibrate_tables *t, uint32_t tokens, const void *entry)
-{
-    const kvt_codec *codec = kvt_codec_find(t->variant.codec);
-    kvt_layout layout = t->layout;
-    kvt_status status = KVT_OK;
-    layout.tokens = tokens;
-    kvt_matrix matrix = {.tokens = tokens,
-                         .kv_heads = layout.kv_heads,
-                         .head_dim = layout.head_dim,
-                         .dtype = layout.dtype,
-                         .planes = 1};
-    uint64_t bytes = codec->matrix_scratch(t->variant, &matrix);
-    matrix.side = KVT_SIDE_V;
-    uint64_t of_v = codec->matrix_scratch(t->variant, &matrix);
-    if (of_v > bytes) bytes = of_v;
-    void *scratch = tables_room(bytes);
-    if (scratch == NULL) return KVT_E_MEMORY;
-    for (uint32_t i = 0; status >= 0 && i < 2u * layout.layers; i++) {
-        matrix.layer = (uint16_t)(i / 2);
-        matrix.side = (uint8_t)(i % 2);
-        const uint8_t *source =
-            (const uint8_t *)entry + kvt_layout_matrix_offset(&layout, i / 2, (kvt_side)(i % 2));
-        status = kvt_entropy_count(t->variant, &matrix, source, scratch, bytes,
-                                   t->counts + (size_t)i * KVT_ENTROPY_SYMBOLS);
-    }
-    free(scratch);
-    return status == KVT_RAW ? KVT_OK : status;
-}
-
-kvt_status calibrate_tables_code(calibrate_tables *t, uint32_t tokens, const void *entry)
-{
-    kvt_record_spec spec = {.generation = 1, .layout = t->layout, .variant = t->variant};
-    const kvt_codec_extras shared = {.struct_size = sizeof shared,
-                                     .sink_tokens = KVT_SINK_TOKENS, /* as without extras */
-                                     .symbol_counts = t->counts,
-                                     .count_layers = t->layout.layers};
-    uint64_t source_bytes, bound, scratch_bytes, bytes;
-    kvt_record_info info;
-    spec.layout.tokens = tokens;
-    kvt_status status = kvt_layout_bytes(&spec.layout, &source_bytes);
-    if (status == KVT_OK) status = kvt_record_bound(&spec, &bound, &scratch_bytes);
+    const calibrate_source *from = rows->source;
+    quality_spread spread;
+    *part = (ladder_part){.source = *from,
+                          .classes = calloc(from->entries + 1u, sizeof *part->classes),
+                          .documents = calloc(from->entries + 1u, sizeof *part->documents)};
+    kvt_status status = calibrate_rows_make(&part->rows, from, rows->seed);
+    if (part->classes == NULL || part->documents == NULL) status = KVT_E_MEMORY;
     if (status != KVT_OK) return status;
-    void *record = tables_room(bound), *scratch = tables_room(scratch_bytes);
-    if (record == NULL || scratch == NULL) status = KVT_E_MEMORY;
-    for (int way = 0; status >= 0 && way < 2; way++) {
-        status = kvt_record_encode_with(&spec, way == 0 ? NULL : &shared, entry, source_bytes,
-                                        record, bound, scratch, scratch_bytes, &bytes);
-        if (status >= 0) status = kvt_record_parse(record, bytes, &info);
-        if (status >= 0) *(way == 0 ? &t->own_bits : &t->shared_bits) += info.bits_per_element;
+    part->source.entries = 0;
+    for (uint32_t e = 0; e < from->entries; e++) {
+        const uint32_t of_class = from->classes != NULL ? from->classes[e] : 0;
+        if (class_index != CALIBRATE_NEW_CLASS && of_class != (uint32_t)class_index) continue;
+        if (!part_is_whole(rows, e, variants, count)) continue;
+        const uint32_t at = part->source.entries++;
+        part->classes[at] = of_class;
+        part->documents[at] = from->documents != NULL ? from->documents[e] : 0;
+        for (uint32_t i = 0; i < count; i++)
+            part->rows.rows[(size_t)at * CALIBRATE_VARIANTS_MAX + variants[i]] =
+                rows->rows[(size_t)e * CALIBRATE_VARIANTS_MAX + variants[i]];
     }
-    free(record);
-    free(scratch);
-    if (status >= 0) t->coded++;
-    return status < 0 ? status : KVT_OK;
+    part->source.classes = part->classes;
+    part->source.documents = part->documents;
+    part->rows.source = &part->source;
+    part->rows.count = rows->count;
+    memcpy(part->rows.variants, rows->variants, sizeof rows->variants);
+    (void)quality_number_documents(part->documents, part->source.entries, part->rows.documents);
+    return quality_summarise(part->rows.rows, part->documents, part->source.entries,
+                             CALIBRATE_VARIANTS_MAX, rows->seed, part->rows.curves, &spread);
+}
+
+static promise_rows part_promises(const ladder_part *part)
+{
+    return (promise_rows){.rows = part->rows.rows,
+                          .entry_count = part->source.entries,
+                          .variant_count = CALIBRATE_VARIANTS_MAX,
+                          .classes = part->classes,
+                          .documents = part->documents,
+                          .class_count =
+                              part->source.class_count > 1 ? part->source.class_count : 1,
+                          .trials = part->source.trials};
+}
+
+kvt_status calibrate_make_ladder(const calibrate_rows *rows, const uint32_t *variants,
+                                 uint32_t count, int class_index, calibrate_ladder *ladder)
+{
+    ladder_part part;
+    kvt_status status = part_make(rows, variants, count, class_index, &part);
+    ladder->entries = part.source.entries;
+    if (status == KVT_OK && part.source.entries < 2) status = KVT_E_ARGUMENT;
+    if (status == KVT_OK) {
+        const promise_rows promised = part_promises(&part);
+        ladder_make_rungs(&part.rows, variants, count, ladder);
+        status = calibrate_bound(&promised, part.rows.variants, class_index, ladder);
+    }
+    part_free(&part);
+    return status;
+}
+
+kvt_status calibrate_try(const calibrate_rows *rows, const calibrate_ladder *ladder,
+                         promise_trial classes[CALIBRATE_LIMITS],
+                         promise_trial documents[CALIBRATE_LIMITS])
+{
+    static const double limits[CALIBRATE_LIMITS] = {0.01, 0.02, 0.05};
+    uint32_t variants[CALIBRATE_RUNGS_MAX], count = 0;
+    ladder_part part;
+    for (uint32_t i = 0; i < rows->count; i++)
+        for (uint32_t r = 0; r < ladder->rung_count; r++)
+            if (strcmp(rows->variants[i].name, ladder->rungs[r].variant.name) == 0)
+                variants[count++] = i;
+    for (int i = 0; i < CALIBRATE_LIMITS; i++)
+        classes[i] = documents[i] = (promise_trial){.limit = limits[i]};
+    kvt_status status = part_make(rows, variants, count, CALIBRATE_NEW_CLASS, &part);
+    if (status == KVT_OK) {
+        const promise_rows promised = part_promises(&part);
+        status = promise_try(&promised, classes, CALIBRATE_LIMITS);
+        if (status == KVT_OK)
+            status = promise_try_documents(&promised, documents, CALIBRATE_LIMITS);
+    }
+    part_free(&part);
+    return status;
 }

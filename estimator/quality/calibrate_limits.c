@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const promise_bound *limits_of(const calibrate_rows *rows, const promise_bound *bounds,
-                                      const char *name)
+static const promise_bound *limits_of(const promise_rows *rows, const quality_variant *variants,
+                                      const promise_bound *bounds, const char *name)
 {
-    for (uint32_t i = 0; i < rows->count; i++)
-        if (strcmp(rows->variants[i].name, name) == 0) return &bounds[i];
+    for (uint32_t i = 0; i < rows->variant_count; i++)
+        if (strcmp(variants[i].name, name) == 0) return &bounds[i];
     return NULL;
 }
 
@@ -36,25 +36,18 @@ static void limits_raise(calibrate_ladder *ladder, bool drops)
     }
 }
 
-kvt_status calibrate_bound(const calibrate_rows *rows, const calibrate_entries *of, int class_index,
-                           calibrate_ladder *ladder)
+kvt_status calibrate_bound(const promise_rows *rows, const quality_variant *variants,
+                           int class_index, calibrate_ladder *ladder)
 {
-    const promise_rows promised = {.rows = rows->rows,
-                                   .entry_count = rows->source->entries,
-                                   .variant_count = CALIBRATE_VARIANTS_MAX,
-                                   .classes = of->classes,
-                                   .documents = of->documents,
-                                   .class_count = of->class_count,
-                                   .trials = rows->source->trials};
-    promise_bound *bounds = calloc(CALIBRATE_VARIANTS_MAX, sizeof *bounds);
+    promise_bound *bounds = calloc(rows->variant_count + 1u, sizeof *bounds);
     if (bounds == NULL) return KVT_E_MEMORY;
     kvt_status status = class_index == CALIBRATE_NEW_CLASS
-                            ? promise_of_others(&promised, 0, bounds)
-                            : promise_of_class(&promised, (uint32_t)class_index, bounds);
+                            ? promise_of_others(rows, 0, bounds)
+                            : promise_of_class(rows, (uint32_t)class_index, bounds);
     ladder->widening = 0.0;
     for (uint32_t i = 0; status == KVT_OK && i < ladder->rung_count; i++) {
         calibrate_rung *rung = &ladder->rungs[i];
-        const promise_bound *bound = limits_of(rows, bounds, rung->variant.name);
+        const promise_bound *bound = limits_of(rows, variants, bounds, rung->variant.name);
         rung->loss_entry = 0.0;
         if (bound == NULL || isnan(bound->entry)) continue;
         rung->loss_entry = fmax(bound->entry, rung->loss);

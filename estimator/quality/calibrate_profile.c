@@ -1,256 +1,127 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calibrate_profile.c - a calibration into a profile (calibrate.h). Thread rule: callbacks come
- * from measuring threads, one at a time.
+ * calibrate_profile.c - a calibration into a profile (calibrate.h): opens what it is of, runs it,
+ * tries its limits, and stores the ladders. Thread rule: see calibrate_internal.h.
  */
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/quality/calibrate.h"
-#include "estimator/quality/quality.h"
-#include "estimator/quality/quality_round_trip.h"
+#include "estimator/quality/calibrate_internal.h"
+#include "estimator/quality/quality_rows.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALIBRATE_SEED = 1 };
+/* ---- opening ---- */
 
-/* A row that an earlier run has left. */
-typedef struct kept_row {
-    kvt_variant variant;
-    uint32_t entry;
-    quality_row row;
-} kept_row;
+static kvt_status calibrate_check(const calibrate_options *o, char *message, size_t message_size)
+{
+    const char *wrong = NULL;
+    if (o->metric >= QUALITY_METRICS) wrong = "a metric";
+    if (o->use >= QUALITY_USES) wrong = "a use";
+    if (o->model == NULL && (o->dump_count == 0 || o->name == NULL)) wrong = "a model, or dumps";
+    if (o->model != NULL &&
+        (o->contexts < 2 || o->context_tokens < 1 || o->continuation_tokens < 4))
+        wrong = "two entries or more, of 1 + 4 tokens";
+    if (o->class_count < 1 || o->class_count > QUALITY_CLASSES_MAX) wrong = "1 to 8 classes";
+    if (o->model == NULL && o->class_count != 1) wrong = "dumps of one class";
+    if (o->wanted != NULL && (o->wanted->count < 1 || o->wanted->count > CALIBRATE_RUNGS_MAX))
+        wrong = "1 to 32 variants as rungs";
+    for (uint32_t i = 0; wrong == NULL && i < o->class_count; i++) {
+        const size_t length = strlen(o->classes[i].name);
+        if (length < 1 || length > 63 - strlen(PROFILE_PASSAGES) ||
+            (o->class_count > 1 && strcmp(o->classes[i].name, QUALITY_POOLED) == 0))
+            wrong = "names of classes of 1 to 56 bytes, of several none 'pooled'";
+        if (o->model != NULL && o->classes[i].text_count == 0) wrong = "texts";
+    }
+    if (wrong == NULL) return KVT_OK;
+    (void)snprintf(message, message_size, "a calibration takes %s", wrong);
+    return KVT_E_ARGUMENT;
+}
 
-typedef struct calibration {
-    kvt_profile *profile;
+static kvt_status calibrate_make_room(calibration *c, uint32_t entries)
+{
+    c->classes = calloc(entries, sizeof *c->classes);
+    c->numbers = calloc(entries, sizeof *c->numbers);
+    c->documents = calloc(entries, sizeof *c->documents);
+    c->asked = calloc(entries, sizeof *c->asked);
+    c->exact = calloc(entries, sizeof *c->exact);
+    c->entries = calloc(entries, sizeof *c->entries);
+    if (c->classes == NULL || c->numbers == NULL || c->documents == NULL || c->asked == NULL ||
+        c->exact == NULL || c->entries == NULL)
+        return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < entries; i++)
+        c->exact[i].answers = (double)NAN;
+    return KVT_OK;
+}
+
+/* Entries of the classes in turn. A use that looks at answers alone measures no passages. */
+static void calibrate_take_turns(calibration *c)
+{
+    const calibrate_options *o = c->options;
+    const uint32_t asked = o->question_contexts != 0 ? o->question_contexts : UINT32_MAX;
+    uint32_t all = 0, count = 0;
+    for (uint32_t i = 0; i < o->class_count; i++)
+        all += c->taken[i];
+    for (uint32_t turn = 0; count < all; turn++) {
+        for (uint32_t i = 0; i < o->class_count; i++) {
+            if (turn >= c->taken[i]) continue;
+            const quality_entry *entry = &c->texts[i].entries[turn];
+            c->entries[count] = *entry;
+            if (o->use == QUALITY_USE_ANSWERS) c->entries[count].recall = NULL;
+            c->classes[count] = i;
+            c->numbers[count] = turn;
+            c->documents[count] = entry->document;
+            c->asked[count++] = turn < asked;
+        }
+    }
+    c->entry_count = count;
+}
+
+typedef struct longest_set {
     const calibrate_options *options;
-    calibrate_report *report;
-    char *message;
-    size_t message_size;
-    quality_model measured;  /* of a model */
-    quality_entries entries; /* of texts */
-    quality_map map;         /* of dumps */
-    kvt_layout layout;
-    int64_t run, model, set;
-    kept_row *kept;
-    size_t kept_count, kept_capacity;
-    bool kept_failed;
-    double *answers; /* [entries]: of exact KV */
-    /* While measuring. */
-    const quality_variant *variants;
-    uint32_t count;
-    quality_row *rows;
-    uint64_t done, expected;
-} calibration;
+    uint32_t entries;
+} longest_set;
 
-static uint32_t calibrate_entry_count(const calibration *c)
+/* Texts are read so far as any measurement did that could share their beginning. */
+static void calibrate_see_set(void *context, int64_t set, int64_t passages, const char *settings)
 {
-    return c->options->model != NULL ? c->entries.count : c->options->dump_count;
+    longest_set *longest = context;
+    quality_cuts cuts;
+    (void)set, (void)passages;
+    if (!quality_cuts_read(settings, &cuts) || cuts.entries <= longest->entries) return;
+    if (cuts.context_tokens == longest->options->context_tokens &&
+        cuts.continuation_tokens == longest->options->continuation_tokens)
+        longest->entries = cuts.entries;
 }
 
-/* ---- rows ---- */
-
-static void calibrate_keep(void *context, uint32_t entry, kvt_variant variant,
-                           const quality_row *row)
-{
-    calibration *c = context;
-    if (c->kept_count == c->kept_capacity) {
-        size_t capacity = c->kept_capacity * 2 + 256;
-        kept_row *grown = realloc(c->kept, capacity * sizeof *grown);
-        c->kept_failed |= grown == NULL;
-        if (grown == NULL) return;
-        c->kept = grown;
-        c->kept_capacity = capacity;
-    }
-    c->kept[c->kept_count++] = (kept_row){.variant = variant, .entry = entry, .row = *row};
-}
-
-static bool calibrate_same(kvt_variant a, kvt_variant b)
-{
-    return a.codec == b.codec && a.mode == b.mode && a.rate == b.rate;
-}
-
-/* Fills in what an earlier run has left; true when nothing is missing. */
-static bool calibrate_take_kept(calibration *c)
-{
-    const uint32_t entries = calibrate_entry_count(c);
-    size_t missing = (size_t)entries * c->count;
-    for (size_t i = 0; i < c->kept_count; i++) {
-        const kept_row *kept = &c->kept[i];
-        for (uint32_t v = 0; v < c->count && kept->entry < entries; v++) {
-            if (!calibrate_same(quality_variant_key(&c->variants[v]), kept->variant)) continue;
-            c->rows[(size_t)kept->entry * c->count + v] = kept->row;
-            c->report->resumed++;
-            missing--;
-        }
-    }
-    return missing == 0;
-}
-
-static bool calibrate_progress(const calibration *c)
+static kvt_status calibrate_read_texts(calibration *c)
 {
     const calibrate_options *o = c->options;
-    /* How much there is depends on the answers; the share never falls. */
-    double share = (double)c->done / (double)c->expected;
-    return o->progress == NULL ||
-           o->progress(o->progress_context, share < 1.0 ? share : 1.0, "calibration");
-}
-
-static bool calibrate_wanted(void *context, uint32_t entry, uint32_t variant)
-{
-    const calibration *c = context;
-    return !c->rows[(size_t)entry * c->count + variant].present;
-}
-
-static kvt_status calibrate_opened(void *context, uint32_t entry, const quality_exact *exact)
-{
-    calibration *c = context;
-    c->answers[entry] = exact->answers;
-    return calibrate_progress(c) ? KVT_OK : KVT_E_CANCELLED;
-}
-
-static kvt_status calibrate_done(void *context, uint32_t entry, uint32_t variant,
-                                 const quality_row *row)
-{
-    calibration *c = context;
-    quality_row *to = &c->rows[(size_t)entry * c->count + variant];
-    *to = *row;
-    to->loss = quality_row_loss(c->options->metric, row, c->answers[entry]);
-    c->done++;
-    kvt_status status = profile_entry_insert(c->profile, c->set, entry,
-                                             quality_variant_key(&c->variants[variant]), to);
-    if (status == KVT_OK && !calibrate_progress(c)) status = KVT_E_CANCELLED;
-    return status;
-}
-
-static kvt_status calibrate_with_model(calibration *c)
-{
-    const calibrate_options *o = c->options;
-    const quality_request request = {.model = c->measured.weights,
-                                     .tokenizer = c->measured.tokens,
-                                     .entries = c->entries.entries,
-                                     .entry_count = c->entries.count,
-                                     .variants = c->variants,
-                                     .variant_count = c->count,
-                                     .threads = o->threads,
-                                     .answer_tokens = o->answer_tokens,
-                                     .wanted = calibrate_wanted,
-                                     .opened = calibrate_opened,
-                                     .done = calibrate_done,
-                                     .context = c};
-    return quality_measure(&request, c->message, c->message_size);
-}
-
-static bool calibrate_dump_progress(void *context, double done, const char *what)
-{
-    const calibration *c = context;
-    (void)done, (void)what;
-    return calibrate_progress(c);
-}
-
-static kvt_status calibrate_with_dumps(calibration *c)
-{
-    const calibrate_options *o = c->options;
-    const quality_dumps_options dumps = {.paths = o->dumps,
-                                         .count = o->dump_count,
-                                         .name = o->name,
-                                         .class_name = o->class_name,
-                                         .variants = c->variants,
-                                         .variant_count = c->count,
-                                         .queries = o->queries,
-                                         .threads = o->threads,
-                                         .progress = calibrate_dump_progress,
-                                         .progress_context = c};
-    kvt_status status =
-        quality_dumps_measure(&dumps, &c->map, c->rows, c->message, c->message_size);
-    for (uint32_t e = 0; status == KVT_OK && e < o->dump_count; e++) {
-        for (uint32_t v = 0; status == KVT_OK && v < c->count; v++) {
-            const quality_row *row = &c->rows[(size_t)e * c->count + v];
-            c->done++;
-            if (row->present)
-                status = profile_entry_insert(c->profile, c->set, e,
-                                              quality_variant_key(&c->variants[v]), row);
-        }
+    longest_set longest = {.options = o, .entries = o->contexts};
+    uint32_t all = 0;
+    bool questions = false;
+    kvt_status status = profile_sets_of_texts(c->profile, c->model, calibrate_see_set, &longest);
+    for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
+        quality_entries *texts = &c->texts[i];
+        status = quality_entries_read(o->classes[i].texts, o->classes[i].text_count,
+                                      c->measured.tokens, o->context_tokens, o->continuation_tokens,
+                                      longest.entries, texts, c->message, c->message_size);
+        c->taken[i] = texts->count < o->contexts ? texts->count : o->contexts;
+        all += c->taken[i];
+        for (uint32_t j = 0; j < c->taken[i]; j++)
+            questions = questions || texts->entries[j].question_count > 0;
     }
-    return status;
-}
-
-/* The source of calibrate_run. */
-static kvt_status calibrate_source_measure(void *context, const quality_variant *variants,
-                                           uint32_t count, quality_row *rows_out)
-{
-    calibration *c = context;
-    c->variants = variants;
-    c->count = count;
-    c->rows = rows_out;
-    c->report->measured += count;
-    if (calibrate_take_kept(c)) return calibrate_progress(c) ? KVT_OK : KVT_E_CANCELLED;
-    return c->options->model != NULL ? calibrate_with_model(c) : calibrate_with_dumps(c);
-}
-
-/* ---- entropy tables ---- */
-
-/* One entry's KV to `tables`, to be counted or coded. */
-static kvt_status calibrate_table_entry(calibration *c, model_session *session, uint32_t index,
-                                        bool code, calibrate_tables *tables)
-{
-    kvt_layout layout = c->layout;
-    evaluate_entry *entry = NULL;
-    quality_dump dump = {.file = NULL};
-    uint64_t bytes = 0;
-    void *kv = NULL;
-    kvt_status status;
-    if (c->options->model != NULL) {
-        const quality_entry *cut = &c->entries.entries[index];
-        layout.tokens = cut->context_tokens;
-        status = evaluate_entry_open(session, cut->tokens, cut->context_tokens,
-                                     cut->continuation_tokens, &entry);
-    } else {
-        status = quality_dump_open(c->options->dumps[index], &dump, c->message, c->message_size);
-        layout.tokens = dump.layout.tokens;
+    if (status == KVT_OK && o->metric == QUALITY_ANSWERS && !questions) {
+        (void)snprintf(c->message, c->message_size, "no text has questions with answers");
+        status = KVT_E_ARGUMENT;
     }
-    if (status == KVT_OK) status = kvt_layout_bytes(&layout, &bytes);
-    if (status == KVT_OK) kv = malloc(bytes);
-    if (status == KVT_OK && kv == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK && entry == NULL) quality_dump_load(&dump, kv);
-    for (uint32_t i = 0; status == KVT_OK && entry != NULL && i < 2u * layout.layers; i++)
-        memcpy((uint8_t *)kv + kvt_layout_matrix_offset(&layout, i / 2, (kvt_side)(i % 2)),
-               i % 2 == 0 ? entry->k[i / 2] : entry->v[i / 2], kvt_layout_matrix_bytes(&layout));
-    if (status == KVT_OK)
-        status = code ? calibrate_tables_code(tables, layout.tokens, kv)
-                      : calibrate_tables_count(tables, layout.tokens, kv);
-    free(kv);
-    quality_dump_close(&dump);
-    evaluate_entry_close(entry);
+    if (status == KVT_OK) status = calibrate_make_room(c, all);
+    if (status == KVT_OK) calibrate_take_turns(c);
     return status;
 }
-
-static kvt_status calibrate_source_tables(void *context, const quality_variant *variant,
-                                          double *own_bits_out, double *shared_bits_out)
-{
-    calibration *c = context;
-    const uint32_t half = calibrate_entry_count(c) / 2;
-    const uint32_t each =
-        half < CALIBRATE_TABLES_ENTRIES ? half : (uint32_t)CALIBRATE_TABLES_ENTRIES;
-    calibrate_tables tables;
-    model_session *session = NULL;
-    kvt_status status = calibrate_tables_open(variant->variant, &c->layout, &tables);
-    if (status == KVT_OK && c->options->model != NULL)
-        status = model_session_open(c->measured.weights, &session);
-    for (uint32_t i = 0; status == KVT_OK && i < 2 * each; i++)
-        status = calibrate_table_entry(c, session, i, i >= each, &tables);
-    if (status == KVT_OK && tables.coded > 0) {
-        *own_bits_out = tables.own_bits / tables.coded;
-        *shared_bits_out = tables.shared_bits / tables.coded;
-    }
-    model_session_close(session);
-    calibrate_tables_close(&tables);
-    return status;
-}
-
-/* ---- into the database ---- */
 
 static kvt_status calibrate_open_model(calibration *c)
 {
@@ -265,10 +136,8 @@ static kvt_status calibrate_open_model(calibration *c)
                              .head_dim = (uint16_t)facts->head_dim,
                              .dtype = KVT_DTYPE_FP16,
                              .tokens = o->context_tokens};
-    status = quality_entries_read(o->texts, o->text_count, c->measured.tokens, o->context_tokens,
-                                  o->continuation_tokens, o->contexts, &c->entries, c->message,
-                                  c->message_size);
-    return status == KVT_OK ? profile_model_put(c->profile, facts, &c->model) : status;
+    status = profile_model_put(c->profile, facts, &c->model);
+    return status == KVT_OK ? calibrate_read_texts(c) : status;
 }
 
 static kvt_status calibrate_open_dumps(calibration *c, uint64_t *digest_out)
@@ -289,89 +158,82 @@ static kvt_status calibrate_open_dumps(calibration *c, uint64_t *digest_out)
     facts->layers = c->layout.layers;
     facts->kv_heads = c->layout.kv_heads;
     facts->head_dim = c->layout.head_dim;
+    c->entry_count = o->dump_count;
     kvt_status status = profile_model_of_shape(c->profile, facts, &c->model);
     if (status == KVT_OK)
-        status = quality_map_make(c->profile, o->name, o->class_name, NULL, NULL, 0, &c->map);
+        status = quality_map_make(c->profile, o->name, o->classes[0].name, NULL, NULL, 0, &c->map);
+    if (status == KVT_OK) status = calibrate_make_room(c, c->entry_count);
+    for (uint32_t i = 0; status == KVT_OK && i < c->entry_count; i++)
+        c->asked[i] = o->question_contexts == 0 || i < o->question_contexts;
     return status;
 }
 
-/* The set of an interrupted calibration with the same settings, or a new one. */
-static kvt_status calibrate_open_set(calibration *c, uint64_t digest)
+/* ---- sets in the database ---- */
+
+/* The set of an interrupted calibration with the same settings, or a new one; the first decides
+ * which run it is. */
+static kvt_status calibrate_open_set(calibration *c, const char *class_name, const char *settings,
+                                     uint32_t entries, int64_t *set_out)
 {
     const calibrate_options *o = c->options;
-    char settings[256];
-    (void)snprintf(settings, sizeof settings,
-                   "{\"calibration\":\"%016llx\",\"entries\":%u,\"context_tokens\":%u,"
-                   "\"continuation_tokens\":%u,\"answer_tokens\":%u,\"metric\":\"%s\","
-                   "\"queries\":%u}",
-                   (unsigned long long)digest, (unsigned)calibrate_entry_count(c),
-                   (unsigned)o->context_tokens, (unsigned)o->continuation_tokens,
-                   (unsigned)o->answer_tokens, quality_metric_name(o->metric),
-                   (unsigned)o->queries);
     const profile_set set = {.model = c->model,
-                             .class_name = o->class_name,
-                             .method = o->model != NULL ? "continuation" : "attention",
+                             .class_name = class_name,
+                             .method = o->model != NULL ? QUALITY_METHOD : "attention",
                              .settings = settings,
                              .context_tokens = c->layout.tokens,
                              .continuation_tokens = o->continuation_tokens,
-                             .entries = calibrate_entry_count(c)};
-    kvt_status status = profile_set_find(c->profile, &set, &c->run, &c->set);
-    if (status == KVT_MISS) {
+                             .entries = entries};
+    int64_t found = 0;
+    kvt_status status = profile_set_find(c->profile, &set, &found, set_out);
+    if (status == KVT_OK && c->run == 0) c->run = found;
+    if (status == KVT_OK && c->run != found) status = KVT_MISS;
+    if (status == KVT_MISS && c->run == 0) {
         status =
-            profile_run_begin(c->profile, "calibration", o->command_line, CALIBRATE_SEED, &c->run);
-        if (status == KVT_OK) status = profile_set_insert(c->profile, c->run, &set, &c->set);
+            profile_run_begin(c->profile, "calibration", o->command_line, QUALITY_SEED, &c->run);
+        if (status == KVT_OK) status = KVT_MISS;
     }
-    if (status == KVT_OK) status = profile_entries_read(c->profile, c->set, calibrate_keep, c);
-    return status == KVT_OK && c->kept_failed ? KVT_E_MEMORY : status;
+    return status == KVT_MISS ? profile_set_insert(c->profile, c->run, &set, set_out) : status;
 }
 
-/* Ladder and choices appear together with the run's completion, or not at all. */
-static kvt_status calibrate_store(calibration *c)
+static bool calibrate_has_passages(const calibration *c, uint32_t class_index)
 {
-    sqlite3 *database = c->profile->database;
-    int result = sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-    if (result != SQLITE_OK) return profile_status(result);
-    kvt_status status = calibrate_put_ladder(c->profile, c->run, c->model, c->options->class_name,
-                                             &c->report->ladder);
-    if (status == KVT_OK) status = profile_run_complete(c->profile, c->run);
-    if (status == KVT_OK)
-        status = profile_status(sqlite3_exec(database, "COMMIT", NULL, NULL, NULL));
-    if (status != KVT_OK) (void)sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL);
+    for (uint32_t i = 0; i < c->entry_count; i++)
+        if (c->classes[i] == class_index && c->entries[i].recall != NULL) return true;
+    return false;
+}
+
+static kvt_status calibrate_open_class(calibration *c, uint32_t class_index)
+{
+    const calibrate_options *o = c->options;
+    const char *name = o->classes[class_index].name;
+    const uint32_t entries = c->taken[class_index];
+    char passages[64];
+    const quality_cuts cuts = {.texts = quality_entries_digest(&c->texts[class_index], entries),
+                               .entries = entries,
+                               .context_tokens = o->context_tokens,
+                               .continuation_tokens = o->continuation_tokens,
+                               .answer_tokens = o->answer_tokens,
+                               .metric = o->metric,
+                               .use = o->use,
+                               .calibration = true};
+    char *settings = quality_cuts_write(&cuts);
+    if (settings == NULL) return KVT_E_MEMORY;
+    kvt_status status = calibrate_open_set(c, name, settings, entries, &c->sets[class_index]);
+    (void)snprintf(passages, sizeof passages, "%s" PROFILE_PASSAGES, name);
+    if (status == KVT_OK && calibrate_has_passages(c, class_index))
+        status = calibrate_open_set(c, passages, settings, entries, &c->passages[class_index]);
+    free(settings);
     return status;
 }
 
-/* What 90 % of entries lose at most, of the one class that there is. */
-static kvt_status calibrate_bound_entries(calibration *c, const calibrate_rows *rows)
+static kvt_status calibrate_open_dump_set(calibration *c, uint64_t digest)
 {
-    const uint32_t count = c->report->entries;
-    uint32_t *classes = calloc(count, sizeof *classes);
-    uint64_t *documents = calloc(count, sizeof *documents);
-    kvt_status status = KVT_E_MEMORY;
-    if (classes != NULL && documents != NULL) {
-        for (uint32_t i = 0; c->options->model != NULL && i < count; i++)
-            documents[i] = c->entries.entries[i].document;
-        const calibrate_entries of = {classes, documents, 1};
-        status = calibrate_bound(rows, &of, 0, &c->report->ladder);
-    }
-    free(classes);
-    free(documents);
-    return status;
-}
-
-static kvt_status calibrate_check(const calibrate_options *o, char *message, size_t message_size)
-{
-    const char *wrong = NULL;
-    size_t length = strlen(o->class_name);
-    if (length < 1 || length > 63) wrong = "a class of 1 to 63 bytes";
-    if (o->metric >= QUALITY_METRICS) wrong = "a metric";
-    if (o->model == NULL && (o->dump_count == 0 || o->name == NULL)) wrong = "a model, or dumps";
-    if (o->model != NULL && o->text_count == 0) wrong = "texts";
-    if (o->model != NULL &&
-        (o->contexts < 2 || o->context_tokens < 1 || o->continuation_tokens < 4))
-        wrong = "two entries or more, of 1 + 4 tokens";
-    if (wrong == NULL) return KVT_OK;
-    (void)snprintf(message, message_size, "a calibration takes %s", wrong);
-    return KVT_E_ARGUMENT;
+    const calibrate_options *o = c->options;
+    char settings[160];
+    (void)snprintf(settings, sizeof settings,
+                   "{\"calibration\":\"%016llx\",\"entries\":%u,\"queries\":%u}",
+                   (unsigned long long)digest, (unsigned)c->entry_count, (unsigned)o->queries);
+    return calibrate_open_set(c, o->classes[0].name, settings, c->entry_count, &c->sets[0]);
 }
 
 static kvt_status calibrate_open(calibration *c)
@@ -380,13 +242,96 @@ static kvt_status calibrate_open(calibration *c)
     uint64_t digest = 0;
     kvt_status status =
         o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c, &digest);
+    if (status == KVT_OK && o->model == NULL) status = calibrate_open_dump_set(c, digest);
+    for (uint32_t i = 0; status == KVT_OK && o->model != NULL && i < o->class_count; i++)
+        status = calibrate_open_class(c, i);
     if (status != KVT_OK) return status;
-    if (o->model != NULL) digest = c->entries.digest;
-    c->report->entries = calibrate_entry_count(c);
-    c->expected = (uint64_t)c->report->entries * CALIBRATE_VARIANTS_MAX * 5 / 8;
-    c->answers = calloc(c->report->entries, sizeof *c->answers);
-    if (c->answers == NULL) return KVT_E_MEMORY;
-    return calibrate_open_set(c, digest);
+    c->report->entries = c->entry_count;
+    c->expected = (uint64_t)c->entry_count * CALIBRATE_VARIANTS_MAX / 2;
+    return calibrate_take_rows(c);
+}
+
+/* ---- what was found ---- */
+
+/* What a row's loss is a mean of: tokens of the continuation, of the passage, or the fewer of both;
+ * of dumps queries. */
+static uint32_t calibrate_trials(const calibration *c)
+{
+    const calibrate_options *o = c->options;
+    double answers = 0.0, recall = 0.0;
+    uint32_t passages = 0;
+    if (o->model == NULL) {
+        const uint32_t queries = o->queries != 0 ? o->queries : (uint32_t)QUALITY_DUMPS_QUERIES;
+        return queries * c->report->model.heads * c->report->model.layers;
+    }
+    for (uint32_t i = 0; i < c->entry_count; i++) {
+        answers += c->entries[i].continuation_tokens;
+        if (c->entries[i].recall != NULL) recall += c->entries[i].recall_scored;
+        passages += c->entries[i].recall != NULL;
+    }
+    answers /= c->entry_count;
+    if (passages == 0 || o->use == QUALITY_USE_ANSWERS) return (uint32_t)answers;
+    recall /= passages;
+    return (uint32_t)(o->use == QUALITY_USE_RECALL ? recall : fmin(answers, recall));
+}
+
+/* Ladders and choices appear together with the run's completion, or not at all. */
+static kvt_status calibrate_store(calibration *c)
+{
+    sqlite3 *database = c->profile->database;
+    int result = sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (result != SQLITE_OK) return profile_status(result);
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK && i < c->report->ladder_count; i++)
+        status = calibrate_put_ladder(c->profile, c->run, c->model, c->report->names[i],
+                                      &c->report->ladders[i]);
+    if (status == KVT_OK) status = profile_run_complete(c->profile, c->run);
+    if (status == KVT_OK)
+        status = profile_status(sqlite3_exec(database, "COMMIT", NULL, NULL, NULL));
+    if (status != KVT_OK) (void)sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL);
+    return status;
+}
+
+static kvt_status calibrate_ask(calibration *c)
+{
+    const calibrate_options *o = c->options;
+    calibrate_report *report = c->report;
+    calibrate_rows rows = {.source = NULL};
+    const char *names[QUALITY_CLASSES_MAX];
+    quality_variant variants[CALIBRATE_RUNGS_MAX];
+    calibrate_wanted known = {.variants = variants};
+    const calibrate_wanted *wanted = o->wanted;
+    for (uint32_t i = 0; i < o->class_count; i++)
+        names[i] = o->classes[i].name;
+    if (o->finish && wanted == NULL) {
+        known.count = calibrate_known_variants(c, variants, CALIBRATE_RUNGS_MAX);
+        wanted = &known;
+    }
+    if (o->finish && c->kept_count == 0) {
+        (void)snprintf(c->message, c->message_size, "nothing was measured of these texts yet");
+        return KVT_E_ARGUMENT;
+    }
+    const uint32_t trials = calibrate_trials(c);
+    const calibrate_source source = {.entries = c->entry_count,
+                                     .classes = c->classes,
+                                     .class_count = o->class_count,
+                                     .class_names = names,
+                                     .documents = c->documents,
+                                     .asked = c->asked,
+                                     .trials = trials > 0 ? trials : 1,
+                                     .measure = calibrate_source_measure,
+                                     .tables = o->finish ? NULL : calibrate_source_tables,
+                                     .context = c};
+    kvt_status status = calibrate_run(&source, QUALITY_SEED, wanted, report->ladders, &rows,
+                                      c->message, c->message_size);
+    report->ladder_count = calibrate_ladder_count(&source);
+    for (uint32_t i = 0; i < report->ladder_count; i++)
+        (void)snprintf(report->names[i], sizeof report->names[i], "%s",
+                       i < o->class_count ? names[i] : QUALITY_POOLED);
+    if (status == KVT_OK)
+        status = calibrate_try(&rows, &report->ladders[0], report->classes, report->documents);
+    calibrate_rows_free(&rows);
+    return status;
 }
 
 kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *options,
@@ -396,34 +341,24 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
                      .options = options,
                      .report = report_out,
                      .message = message,
-                     .message_size = message_size};
-    calibrate_rows rows = {.source = NULL};
-    double start = base_clock_seconds();
+                     .message_size = message_size,
+                     .started = base_clock_seconds()};
     memset(report_out, 0, sizeof *report_out);
     message[0] = '\0';
     kvt_status status = calibrate_check(options, message, message_size);
     if (status == KVT_OK) status = calibrate_open(&c);
-    if (status == KVT_OK) {
-        const uint32_t trials =
-            options->model != NULL
-                ? options->continuation_tokens
-                : (options->queries != 0 ? options->queries : (uint32_t)QUALITY_DUMPS_QUERIES) *
-                      report_out->model.heads * report_out->model.layers;
-        const calibrate_source source = {.entries = report_out->entries,
-                                         .trials = trials > 0 ? trials : 1,
-                                         .measure = calibrate_source_measure,
-                                         .tables = calibrate_source_tables,
-                                         .context = &c};
-        status = calibrate_run(&source, CALIBRATE_SEED, &report_out->ladder, &rows, message,
-                               message_size);
-        if (status == KVT_OK) status = calibrate_bound_entries(&c, &rows);
-    }
+    if (status == KVT_OK) status = calibrate_ask(&c);
     if (status == KVT_OK) status = calibrate_store(&c);
-    report_out->seconds = base_clock_seconds() - start;
-    calibrate_rows_free(&rows);
-    quality_entries_free(&c.entries);
+    report_out->seconds = base_clock_seconds() - c.started;
+    for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
+        quality_entries_free(&c.texts[i]);
     quality_model_close(&c.measured);
+    free(c.entries);
+    free(c.classes);
+    free(c.numbers);
+    free(c.documents);
+    free(c.asked);
+    free(c.exact);
     free(c.kept);
-    free(c.answers);
     return status;
 }

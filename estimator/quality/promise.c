@@ -225,13 +225,30 @@ kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out, promis
     return status;
 }
 
-/* Whether 90 % of the class's entries lose no more than the limit. */
-static bool promise_entries_keep(const promise_sample *sample, double limit)
+/* Counts what a bound would have offered at each limit, and how the sample kept it. */
+static void trials_add(const promise_rows *rows, const promise_sample *sample,
+                       const promise_bound *bound, promise_trial *trials, uint32_t count)
 {
-    uint32_t within = 0;
-    for (uint32_t i = 0; i < sample->entries; i++)
-        within += sample->losses[i] <= limit;
-    return within >= PROMISE_ENTRIES * sample->entries;
+    const double mean = sample_mean(rows, sample);
+    for (uint32_t t = 0; t < count; t++) {
+        promise_trial *trial = &trials[t];
+        uint32_t within = 0;
+        for (uint32_t i = 0; i < sample->entries; i++)
+            within += sample->losses[i] <= trial->limit;
+        trial->mean_offered += bound->mean <= trial->limit;
+        trial->mean_kept += bound->mean <= trial->limit && mean <= trial->limit;
+        if (!(bound->entry <= trial->limit)) continue;
+        trial->entry_offered++;
+        trial->entry_kept += within >= PROMISE_ENTRIES * sample->entries;
+        trial->entry_seen += sample->entries;
+        trial->entry_within += within;
+    }
+}
+
+static void trials_begin(promise_trial *trials, uint32_t count)
+{
+    for (uint32_t t = 0; t < count; t++)
+        trials[t] = (promise_trial){.limit = trials[t].limit};
 }
 
 /* The upper end of the mean over all other classes together, as if they were one. */
@@ -256,29 +273,66 @@ kvt_status promise_try(const promise_rows *rows, promise_trial *trials, uint32_t
     promise_bound *bounds = calloc(rows->variant_count + 1u, sizeof *bounds);
     kvt_status status = sample_make(rows, &sample);
     if (bounds == NULL) status = KVT_E_MEMORY;
-    for (uint32_t t = 0; t < count; t++)
-        trials[t] = (promise_trial){.limit = trials[t].limit};
+    trials_begin(trials, count);
     for (uint32_t c = 0; status == KVT_OK && rows->class_count > 1 && c < rows->class_count; c++) {
         status = promise_of_others(rows, UINT64_C(1) << c, bounds);
         for (uint32_t v = 0; status == KVT_OK && v < rows->variant_count; v++) {
             const double plain = promise_plain(rows, c, v, &sample);
             sample_take(rows, c, v, &sample);
             if (sample.entries == 0 || isnan(bounds[v].mean)) continue;
-            const double mean = sample_mean(rows, &sample);
+            trials_add(rows, &sample, &bounds[v], trials, count);
             for (uint32_t t = 0; t < count; t++) {
-                promise_trial *trial = &trials[t];
-                const bool kept = mean <= trial->limit;
-                trial->mean_offered += bounds[v].mean <= trial->limit;
-                trial->mean_kept += bounds[v].mean <= trial->limit && kept;
-                trial->plain_offered += plain <= trial->limit;
-                trial->plain_kept += plain <= trial->limit && kept;
-                trial->entry_offered += bounds[v].entry <= trial->limit;
-                trial->entry_kept +=
-                    bounds[v].entry <= trial->limit && promise_entries_keep(&sample, trial->limit);
+                const bool kept = sample_mean(rows, &sample) <= trials[t].limit;
+                trials[t].plain_offered += plain <= trials[t].limit;
+                trials[t].plain_kept += plain <= trials[t].limit && kept;
             }
         }
     }
     free(sample.memory);
     free(bounds);
+    return status;
+}
+
+/* Classes of the halves of one class: 0 and 1 in turns of its documents, 2 for all else. Returns
+ * how many documents it has. */
+static uint32_t promise_halve(const promise_rows *rows, uint32_t class_index,
+                              promise_sample *sample, uint32_t *halves)
+{
+    uint32_t count = 0;
+    for (uint32_t e = 0; e < rows->entry_count; e++)
+        if (rows->classes[e] == class_index)
+            sample->names[count++] = rows->documents != NULL ? rows->documents[e] : 0;
+    const uint32_t documents = quality_number_documents(sample->names, count, sample->documents);
+    count = 0;
+    for (uint32_t e = 0; e < rows->entry_count; e++)
+        halves[e] = rows->classes[e] == class_index ? sample->documents[count++] % 2 : 2;
+    return documents;
+}
+
+kvt_status promise_try_documents(const promise_rows *rows, promise_trial *trials, uint32_t count)
+{
+    promise_sample sample;
+    promise_rows halved = *rows;
+    promise_bound *bounds = calloc(rows->variant_count + 1u, sizeof *bounds);
+    uint32_t *halves = calloc(rows->entry_count + 1u, sizeof *halves);
+    kvt_status status = sample_make(rows, &sample);
+    if (bounds == NULL || halves == NULL) status = KVT_E_MEMORY;
+    trials_begin(trials, count);
+    halved.classes = halves;
+    halved.class_count = 2;
+    for (uint32_t c = 0; status == KVT_OK && c < rows->class_count; c++) {
+        if (promise_halve(rows, c, &sample, halves) < 4) continue;
+        for (uint32_t half = 0; status == KVT_OK && half < 2; half++) {
+            status = promise_of_class(&halved, half, bounds);
+            for (uint32_t v = 0; status == KVT_OK && v < rows->variant_count; v++) {
+                sample_take(&halved, 1 - half, v, &sample);
+                if (sample.entries == 0 || isnan(bounds[v].mean)) continue;
+                trials_add(&halved, &sample, &bounds[v], trials, count);
+            }
+        }
+    }
+    free(sample.memory);
+    free(bounds);
+    free(halves);
     return status;
 }

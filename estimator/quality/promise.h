@@ -42,34 +42,24 @@ KVT_NODISCARD kvt_status promise_of_class(const promise_rows *rows, uint32_t cla
 KVT_NODISCARD kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out,
                                            promise_bound *bounds_out);
 
-/* How the bounds of the other classes did on each class in turn, at one limit. */
+/* How bounds did on entries that they were not made of, at one limit. */
 typedef struct promise_trial {
     double limit;
-    uint32_t mean_offered, mean_kept; /* class x variant: bound within the limit; mean too */
-    uint32_t entry_offered, entry_kept;
+    uint32_t mean_offered, mean_kept;   /* class x variant: bound within the limit; mean too */
+    uint32_t entry_offered, entry_kept; /* bound within the limit; 90 % of the entries too */
+    uint32_t entry_seen, entry_within;  /* entries of those offered; within the limit */
     uint32_t plain_offered, plain_kept; /* of the mean limit, by the bound of the others' entries
                                            as if they were this class: not widened */
 } promise_trial;
 
-/* trials_out[count], their limits set by the caller. Needs two classes or more: with one nothing
- * is offered. KVT_OK or KVT_E_MEMORY. */
+/* Each class in turn by the bounds that the other classes give. trials_out[count], their limits set
+ * by the caller. Needs two classes or more: with one nothing is offered. KVT_OK or KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status promise_try(const promise_rows *rows, promise_trial *trials,
                                      uint32_t count);
 
-/* ---- the limits of a measurement, and the ladders that it makes ---- */
-
-/* What a measurement with a model has: entries of all classes that are whole. */
-typedef struct promise_measured {
-    promise_rows rows;
-    const quality_variant *variants; /* [variant_count] */
-    const char *const *class_names;  /* [class_count] */
-    const char *all_name;            /* of the ladder for classes that were not measured */
-    quality_metric metric;
-} promise_measured;
-
-/* Ladders of the measured variants into the profile: one of each class, and of two classes and more
- * one for entries of any other. KVT_OK; KVT_E_MEMORY; KVT_E_DATABASE. */
-KVT_NODISCARD kvt_status promise_put_ladders(kvt_profile *profile, int64_t run, int64_t of_model,
-                                             const promise_measured *measured);
+/* One half of the documents of each class in turn by the bounds that the other half gives, as a
+ * class that was measured. Likewise; nothing is offered in a class of fewer than four documents. */
+KVT_NODISCARD kvt_status promise_try_documents(const promise_rows *rows, promise_trial *trials,
+                                               uint32_t count);
 
 #endif

@@ -84,6 +84,9 @@ KVT_NODISCARD kvt_status quality_entries_read(const char *const *paths, uint32_t
                                               size_t message_size);
 void quality_entries_free(quality_entries *entries);
 
+/* The digest that reading at most `count` entries, no more than there are, would have given. */
+uint64_t quality_entries_digest(const quality_entries *entries, uint32_t count);
+
 /* ---- measuring ---- */
 
 /* The exact run of an entry. */
@@ -324,8 +327,6 @@ typedef struct quality_profile_options {
     quality_use use;
     double seconds; /* after which, and after one row at least, the measurement stops as if it were
                        cancelled; 0: never */
-    bool ladder;    /* a ladder of the measured variants is stored for each class, and as class
-                       "pooled" one for entries of classes that were not measured */
     bool finish;    /* nothing is measured: the entries that are whole count as all there are */
     const char *command_line;
     kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */

@@ -319,7 +319,7 @@ static kvt_status dumps_open_set(dumps_run *run, const profile_model *facts)
         if (status == KVT_OK) status = profile_set_insert(run->profile, run->run, &set, &run->set);
     }
     if (status == KVT_OK)
-        status = profile_entries_read(run->profile, run->set, dumps_take_row, run);
+        status = profile_entries_read(run->profile, run->set, 0, dumps_take_row, run);
     return status;
 }
 

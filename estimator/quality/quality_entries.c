@@ -217,20 +217,23 @@ static kvt_status entries_add_joined(entries_work *work, uint32_t context, uint3
 
 /* ---- the whole ---- */
 
-static uint64_t entries_digest(const entries_work *work)
+uint64_t quality_entries_digest(const quality_entries *entries, uint32_t count)
 {
-    uint64_t parts[3] = {
-        checksum_of(work->ids, work->id_count * sizeof *work->ids),
-        checksum_of(work->questions, work->question_count * sizeof *work->questions), 0};
-    for (uint32_t i = 0; i < work->count; i++) {
-        const quality_entry *entry = &work->entries[i];
+    size_t ids = 0, questions = 0;
+    uint64_t parts[3] = {0, 0, 0};
+    for (uint32_t i = 0; i < count; i++) {
+        const quality_entry *entry = &entries->entries[i];
         const uint32_t cut[4] = {entry->context_tokens, entry->continuation_tokens,
                                  entry->recall_tokens, entry->recall_scored};
         /* What came without a passage to recall keeps the digest that it always had. */
         size_t bytes = entry->recall_tokens == 0 ? 2 * sizeof cut[0] : sizeof cut;
         uint64_t link[2] = {parts[2], checksum_of(cut, bytes)};
         parts[2] = checksum_of(link, sizeof link);
+        ids += (size_t)entry->context_tokens + entry->continuation_tokens + entry->recall_tokens;
+        questions += entry->question_count;
     }
+    parts[0] = checksum_of(entries->tokens, ids * sizeof *entries->tokens);
+    parts[1] = checksum_of(entries->questions, questions * sizeof *entries->questions);
     return checksum_of(parts, sizeof parts);
 }
 
@@ -248,8 +251,8 @@ static void entries_finish(entries_work *work, quality_entries *out)
         ids += entry->recall_tokens;
         questions += entry->question_count;
     }
-    *out = (quality_entries){work->entries, work->count, entries_digest(work), work->ids,
-                             work->questions};
+    *out = (quality_entries){work->entries, work->count, 0, work->ids, work->questions};
+    out->digest = quality_entries_digest(out, out->count);
 }
 
 void quality_entries_free(quality_entries *entries)

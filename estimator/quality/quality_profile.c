@@ -15,21 +15,12 @@
 #include "estimator/profile/profile_internal.h"
 #include "estimator/quality/promise.h"
 #include "estimator/quality/quality.h"
+#include "estimator/quality/quality_rows.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PROFILE_QUALITY_SEED = 1 };
-
-#define QUALITY_METHOD "continuation"
-#define QUALITY_POOLED "pooled"
-#define QUALITY_RECALL "/recall" /* behind the name of a class: its passages */
-
-/* The row of the exact run: nll_delta is the likelihood itself. */
-static const kvt_variant QUALITY_EXACT_KEY = {KVT_CODEC_RAW, QUALITY_MERGED_MODE, 0};
 
 /* One class at work, and where its rows lie. */
 typedef struct run_class {
@@ -55,9 +46,8 @@ typedef struct profile_quality_run {
     quality_entry *turns; /* [entry_count], in the order of measuring */
     uint32_t *numbers;    /* [entry_count]: of a turn, the entry's place among all */
     const run_class *at;
-    bool of_recall; /* rows that are read belong to passages */
-    uint64_t done;  /* rows */
-    bool measures;  /* a row was measured by this call */
+    uint64_t done; /* rows */
+    bool measures; /* a row was measured by this call */
 } profile_quality_run;
 
 /* ---- what is measured ---- */
@@ -120,7 +110,7 @@ static kvt_status run_check(const quality_profile_options *o, char *message, siz
         wrong = "answers to compare";
     for (uint32_t i = 0; wrong == NULL && i < o->class_count; i++) {
         size_t length = strlen(o->classes[i].name);
-        if (length < 1 || length > 63 - strlen(QUALITY_RECALL) ||
+        if (length < 1 || length > 63 - strlen(PROFILE_PASSAGES) ||
             strcmp(o->classes[i].name, QUALITY_POOLED) == 0)
             wrong = "names of classes of 1 to 56 bytes, none of them 'pooled'";
     }
@@ -146,28 +136,19 @@ static const quality_entry *run_entry(const profile_quality_run *run, uint32_t n
 
 /* ---- sets in the database ---- */
 
-/* What a run that goes on with this one must share. The caller frees it. */
-static char *run_settings(const profile_quality_run *run, uint64_t digest, uint32_t entries)
-{
-    const quality_profile_options *o = run->options;
-    char text[24];
-    (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
-    json_t *root =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:i}", "texts", text, "entries",
-                  (json_int_t)entries, "context_tokens", (json_int_t)o->context_tokens,
-                  "continuation_tokens", (json_int_t)o->continuation_tokens, "answer_tokens",
-                  (json_int_t)o->answer_tokens, "metric", quality_metric_name(o->metric), "use",
-                  quality_use_name(o->use), "seed", PROFILE_QUALITY_SEED);
-    char *settings = root != NULL ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-    json_decref(root);
-    return settings;
-}
-
 /* Finds the set of an interrupted run, or makes one; the first decides which run it is. */
 static kvt_status run_open_set(profile_quality_run *run, const char *class_name, uint64_t digest,
                                const quality_entry *first, uint32_t entries, int64_t *set_out)
 {
-    char *settings = run_settings(run, digest, entries);
+    const quality_profile_options *o = run->options;
+    const quality_cuts cuts = {.texts = digest,
+                               .entries = entries,
+                               .context_tokens = o->context_tokens,
+                               .continuation_tokens = o->continuation_tokens,
+                               .answer_tokens = o->answer_tokens,
+                               .metric = o->metric,
+                               .use = o->use};
+    char *settings = quality_cuts_write(&cuts);
     int64_t found = 0;
     if (settings == NULL) return KVT_E_MEMORY;
     const profile_set set = {.model = run->model,
@@ -182,38 +163,12 @@ static kvt_status run_open_set(profile_quality_run *run, const char *class_name,
     if (status == KVT_OK && run->run != found) status = KVT_MISS;
     if (status == KVT_MISS && run->run == 0) {
         status = profile_run_begin(run->profile, "quality", run->options->command_line,
-                                   PROFILE_QUALITY_SEED, &run->run);
+                                   QUALITY_SEED, &run->run);
         if (status == KVT_OK) status = KVT_MISS;
     }
     if (status == KVT_MISS) status = profile_set_insert(run->profile, run->run, &set, set_out);
     free(settings);
     return status;
-}
-
-static bool run_same_variant(kvt_variant a, kvt_variant b)
-{
-    return a.codec == b.codec && a.mode == b.mode && a.rate == b.rate;
-}
-
-/* Of a row that is read of the set of passages; the row of answers is read after it. */
-static void run_take_recall(quality_row *to, const quality_row *from)
-{
-    to->recall_kl = from->kl;
-    to->recall_kl_first = from->kl_first;
-    to->recall_kl_second = from->kl_second;
-    to->recall_top1 = from->top1;
-    to->recall_nll_delta = from->nll_delta;
-}
-
-static void run_take_answers(quality_row *to, const quality_row *from)
-{
-    const quality_row passage = *to;
-    *to = *from;
-    to->recall_kl = passage.recall_kl;
-    to->recall_kl_first = passage.recall_kl_first;
-    to->recall_kl_second = passage.recall_kl_second;
-    to->recall_top1 = passage.recall_top1;
-    to->recall_nll_delta = passage.recall_nll_delta;
 }
 
 /* Takes over a row that an earlier run has left. */
@@ -223,23 +178,17 @@ static void run_take_row(void *context, uint32_t entry, kvt_variant variant, con
     const quality_profile_options *o = run->options;
     if (entry >= run->at->entries.count) return;
     const uint32_t number = run->at->first + entry;
-    if (run_same_variant(variant, QUALITY_EXACT_KEY)) {
-        quality_exact *exact = &run->exact[number];
-        if (run->of_recall) exact->recall_nll = row->nll_delta;
-        if (run->of_recall) return;
-        exact->nll = row->nll_delta;
-        exact->answers = row->answers;
-        exact->questions = run->at->entries.entries[entry].question_count;
+    if (quality_same_variant(variant, QUALITY_EXACT_KEY)) {
+        run->exact[number] =
+            (quality_exact){.nll = row->nll_delta,
+                            .answers = row->answers,
+                            .questions = run->at->entries.entries[entry].question_count,
+                            .recall_nll = row->recall_nll_delta};
         return;
     }
     for (uint32_t i = 0; i < o->variant_count; i++) {
-        quality_row *to = &run->rows[(size_t)number * o->variant_count + i];
-        if (!run_same_variant(quality_variant_key(&o->variants[i]), variant)) continue;
-        if (run->of_recall) {
-            run_take_recall(to, row);
-            continue;
-        }
-        run_take_answers(to, row);
+        if (!quality_same_variant(quality_variant_key(&o->variants[i]), variant)) continue;
+        run->rows[(size_t)number * o->variant_count + i] = *row;
         run->report->resumed++;
     }
 }
@@ -258,16 +207,12 @@ static kvt_status run_open_class(profile_quality_run *run, run_class *at, const 
     kvt_status status =
         run_open_set(run, name, entries->digest, entries->entries, entries->count, &at->set);
     run->at = at;
-    run->of_recall = true;
-    (void)snprintf(passages, sizeof passages, "%s" QUALITY_RECALL, name);
-    if (status == KVT_OK && run_has_passages(at)) {
+    (void)snprintf(passages, sizeof passages, "%s" PROFILE_PASSAGES, name);
+    if (status == KVT_OK && run_has_passages(at))
         status = run_open_set(run, passages, entries->digest, entries->entries, entries->count,
                               &at->recall_set);
-        if (status == KVT_OK)
-            status = profile_entries_read(run->profile, at->recall_set, run_take_row, run);
-    }
-    run->of_recall = false;
-    if (status == KVT_OK) status = profile_entries_read(run->profile, at->set, run_take_row, run);
+    if (status == KVT_OK)
+        status = profile_entries_read(run->profile, at->set, at->recall_set, run_take_row, run);
     return status;
 }
 
@@ -275,12 +220,6 @@ static kvt_status run_open_sets(profile_quality_run *run)
 {
     const quality_profile_options *o = run->options;
     kvt_status status = profile_model_put(run->profile, &run->report->model, &run->model);
-    for (size_t i = 0; i < (size_t)run->entry_count * o->variant_count; i++)
-        run_take_recall(&run->rows[i], &(quality_row){.kl = (double)NAN,
-                                                      .kl_first = (double)NAN,
-                                                      .kl_second = (double)NAN,
-                                                      .top1 = (double)NAN,
-                                                      .nll_delta = (double)NAN});
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++)
         status = run_open_class(run, &run->classes[i], o->classes[i].name);
     run->done = run->report->resumed;
@@ -310,27 +249,6 @@ static bool run_progress(const profile_quality_run *run, uint32_t turn)
                        o->classes[at - run->classes].name);
 }
 
-static quality_row run_exact_row(double nll, double answers)
-{
-    const double nan = (double)NAN;
-    return (quality_row){.present = true,
-                         .bits_per_element = 16.0,
-                         .physical_bits_per_element = nan,
-                         .loss = 0.0,
-                         .kl = 0.0,
-                         .kl_first = nan,
-                         .kl_second = nan,
-                         .top1 = 1.0,
-                         .nll_delta = nll,
-                         .rouge_l = nan,
-                         .f1 = nan,
-                         .answers = answers,
-                         .attention_error = nan,
-                         .attention_error_high = nan,
-                         .retained_mass = nan,
-                         .flip_rate = nan};
-}
-
 static kvt_status run_opened(void *context, uint32_t turn, const quality_exact *exact)
 {
     profile_quality_run *run = context;
@@ -339,34 +257,13 @@ static kvt_status run_opened(void *context, uint32_t turn, const quality_exact *
     quality_exact *to = &run->exact[number];
     *to = *exact;
     to->entry = NULL;
-    quality_row row = run_exact_row(exact->nll, exact->answers);
+    const int64_t passages = run_entry(run, number)->recall != NULL ? at->recall_set : 0;
     kvt_status status =
-        profile_entry_insert(run->profile, at->set, number - at->first, QUALITY_EXACT_KEY, &row);
-    row = run_exact_row(exact->recall_nll, (double)NAN);
-    if (status == KVT_OK && run_entry(run, number)->recall != NULL)
-        status = profile_entry_insert(run->profile, at->recall_set, number - at->first,
-                                      QUALITY_EXACT_KEY, &row);
+        quality_row_put_exact(run->profile, at->set, passages, number - at->first, exact);
     if (status != KVT_OK) return status;
     return run_progress(run, turn) ? KVT_OK : KVT_E_CANCELLED;
 }
 
-/* What a row says of its passage, as a row of its own. */
-static quality_row run_recall_row(quality_metric metric, const quality_row *row)
-{
-    quality_row passage = run_exact_row(row->recall_nll_delta, (double)NAN);
-    passage.present = row->present && isfinite(row->recall_kl);
-    passage.bits_per_element = row->bits_per_element;
-    passage.physical_bits_per_element = row->physical_bits_per_element;
-    passage.loss = quality_recall_loss(metric, row);
-    passage.kl = row->recall_kl;
-    passage.kl_first = row->recall_kl_first;
-    passage.kl_second = row->recall_kl_second;
-    passage.top1 = row->recall_top1;
-    passage.nmse[0] = passage.nmse[1] = (double)NAN;
-    return passage;
-}
-
-/* The row of the passage goes first: a row of answers says that both are there. */
 static kvt_status run_done(void *context, uint32_t turn, uint32_t variant, const quality_row *row)
 {
     profile_quality_run *run = context;
@@ -375,15 +272,10 @@ static kvt_status run_done(void *context, uint32_t turn, uint32_t variant, const
     const run_class *at = run_class_of(run, number);
     const kvt_variant key = quality_variant_key(&o->variants[variant]);
     quality_row *to = &run->rows[(size_t)number * o->variant_count + variant];
-    kvt_status status = KVT_OK;
     *to = *row;
     to->loss = quality_row_loss_used(o->use, o->metric, row, run->exact[number].answers);
-    const quality_row passage = run_recall_row(o->metric, to);
-    if (passage.present)
-        status =
-            profile_entry_insert(run->profile, at->recall_set, number - at->first, key, &passage);
-    if (status == KVT_OK)
-        status = profile_entry_insert(run->profile, at->set, number - at->first, key, to);
+    kvt_status status = quality_row_put(run->profile, at->set, at->recall_set, number - at->first,
+                                        key, o->metric, to);
     run->done++;
     run->measures = true;
     if (status == KVT_OK && !run_progress(run, turn)) status = KVT_E_CANCELLED;
@@ -459,7 +351,7 @@ static kvt_status run_gather(const profile_quality_run *run, uint32_t first, uin
         for (uint32_t v = 0; v < o->variant_count; v++) {
             const quality_row *row = &run->rows[(size_t)i * o->variant_count + v];
             whole->rows[(size_t)whole->count * o->variant_count + v] =
-                recall ? run_recall_row(o->metric, row) : *row;
+                recall ? quality_row_passage(o->metric, row) : *row;
         }
         whole->nll += recall ? exact->recall_nll : exact->nll;
         if (!recall && exact->questions > 0) {
@@ -497,7 +389,7 @@ static kvt_status run_summarise_set(profile_quality_run *run, const char *class_
         report->spread.answers =
             whole.questions > 0.0 ? whole.right / whole.questions : (double)NAN;
         status = quality_summarise(whole.rows, whole.documents, whole.count, o->variant_count,
-                                   PROFILE_QUALITY_SEED, report->curves, &report->spread);
+                                   QUALITY_SEED, report->curves, &report->spread);
     }
     if (status == KVT_OK)
         status = quality_sensitivity(whole.rows, whole.count, o->variant_count, report->sensitivity,
@@ -546,41 +438,31 @@ static kvt_status run_report_pooled(profile_quality_run *run, bool store)
     return run_report_set(run, QUALITY_POOLED, set, 0, run->entry_count, false, store);
 }
 
-/* Bounds for a class that was not measured, how they hold on each class in turn, and ladders. */
-static kvt_status run_report_limits(profile_quality_run *run, bool store)
+/* Bounds for a class that was not measured, and how they hold on each class in turn. */
+static kvt_status run_report_limits(profile_quality_run *run)
 {
     static const double limits[] = {0.01, 0.02, 0.05};
     enum { LIMITS = sizeof limits / sizeof limits[0] };
     const quality_profile_options *o = run->options;
     quality_report *report = run->report;
-    const char *names[QUALITY_CLASSES_MAX];
     run_whole whole;
+    if (o->class_count < 2) return KVT_OK;
     kvt_status status = run_gather(run, 0, run->entry_count, false, &whole);
-    for (uint32_t i = 0; i < o->class_count; i++)
-        names[i] = o->classes[i].name;
-    const promise_measured measured = {.rows = {.rows = whole.rows,
-                                                .entry_count = whole.count,
-                                                .variant_count = o->variant_count,
-                                                .classes = whole.classes,
-                                                .documents = whole.documents,
-                                                .class_count = o->class_count,
-                                                .trials = report->sets[0].continuation_tokens},
-                                       .variants = o->variants,
-                                       .class_names = names,
-                                       .all_name = QUALITY_POOLED,
-                                       .metric = o->metric};
+    const promise_rows rows = {.rows = whole.rows,
+                               .entry_count = whole.count,
+                               .variant_count = o->variant_count,
+                               .classes = whole.classes,
+                               .documents = whole.documents,
+                               .class_count = o->class_count,
+                               .trials = report->sets[0].continuation_tokens};
     report->trials = calloc(LIMITS, sizeof *report->trials);
     report->bounds = calloc(o->variant_count, sizeof *report->bounds);
     if (report->trials == NULL || report->bounds == NULL) status = KVT_E_MEMORY;
     for (uint32_t i = 0; status == KVT_OK && i < LIMITS; i++)
         report->trials[i].limit = limits[i];
-    if (status == KVT_OK && o->class_count > 1) {
-        report->trial_count = LIMITS;
-        status = promise_try(&measured.rows, report->trials, LIMITS);
-        if (status == KVT_OK) status = promise_of_others(&measured.rows, 0, report->bounds);
-    }
-    if (status == KVT_OK && store && o->ladder)
-        status = promise_put_ladders(run->profile, run->run, run->model, &measured);
+    if (status == KVT_OK) status = promise_try(&rows, report->trials, LIMITS);
+    if (status == KVT_OK) status = promise_of_others(&rows, 0, report->bounds);
+    if (status == KVT_OK) report->trial_count = LIMITS;
     run_whole_free(&whole);
     return status;
 }
@@ -595,12 +477,12 @@ static kvt_status run_report(profile_quality_run *run, bool store)
         const run_class *at = &run->classes[i];
         const uint32_t count = at->entries.count;
         status = run_report_set(run, o->classes[i].name, at->set, at->first, count, false, store);
-        (void)snprintf(passages, sizeof passages, "%s" QUALITY_RECALL, o->classes[i].name);
+        (void)snprintf(passages, sizeof passages, "%s" PROFILE_PASSAGES, o->classes[i].name);
         if (status == KVT_OK && at->recall_set != 0)
             status = run_report_set(run, passages, at->recall_set, at->first, count, true, store);
     }
     if (status == KVT_OK && o->class_count > 1) status = run_report_pooled(run, store);
-    if (status == KVT_OK) status = run_report_limits(run, store);
+    if (status == KVT_OK) status = run_report_limits(run);
     if (status == KVT_OK && store) status = profile_run_complete(run->profile, run->run);
     return status;
 }

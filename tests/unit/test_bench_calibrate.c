@@ -47,12 +47,12 @@ static kvt_status calibrate(const calibrate_options *options, calibrate_report *
 static calibrate_options model_options(uint32_t *calls)
 {
     static const char *const texts[] = {files.plain};
+    static const quality_class stories[] = {{"stories", texts, 1}};
     return (calibrate_options){.name = "small",
-                               .class_name = "stories",
                                .model = files.model,
                                .tokenizer = files.tokenizer,
-                               .texts = texts,
-                               .text_count = 1,
+                               .classes = stories,
+                               .class_count = 1,
                                .contexts = ENTRIES,
                                .context_tokens = CONTEXT,
                                .continuation_tokens = CONTINUATION,
@@ -94,11 +94,11 @@ static uint32_t read_rungs(kvt_codec_curve *curves)
 static void a_stopped_calibration_goes_on(void **state)
 {
     (void)state;
-    calibrate_report whole, stopped, again;
+    static calibrate_report whole, stopped, again;
     uint32_t calls = UINT32_MAX;
     calibrate_options options = model_options(&calls);
     assert_int_equal(calibrate(&options, &whole), KVT_OK);
-    assert_ladder(&whole.ladder);
+    assert_ladder(&whole.ladders[0]);
     scratch_remove_database();
     calls = 40;
     assert_int_equal(calibrate(&options, &stopped), KVT_E_CANCELLED);
@@ -112,11 +112,12 @@ static void a_stopped_calibration_goes_on(void **state)
     calls = UINT32_MAX;
     assert_int_equal(calibrate(&options, &again), KVT_OK);
     assert_true(again.resumed > 20);
-    assert_int_equal(again.ladder.rung_count, whole.ladder.rung_count);
-    for (uint32_t i = 0; i < whole.ladder.rung_count; i++) {
-        assert_string_equal(again.ladder.rungs[i].variant.name, whole.ladder.rungs[i].variant.name);
-        assert_true(again.ladder.rungs[i].loss == whole.ladder.rungs[i].loss);
-        assert_int_equal(again.ladder.rungs[i].accepted, whole.ladder.rungs[i].accepted);
+    assert_int_equal(again.ladders[0].rung_count, whole.ladders[0].rung_count);
+    for (uint32_t i = 0; i < whole.ladders[0].rung_count; i++) {
+        assert_string_equal(again.ladders[0].rungs[i].variant.name,
+                            whole.ladders[0].rungs[i].variant.name);
+        assert_true(again.ladders[0].rungs[i].loss == whole.ladders[0].rungs[i].loss);
+        assert_int_equal(again.ladders[0].rungs[i].accepted, whole.ladders[0].rungs[i].accepted);
     }
     assert_true(read_rungs(curves) >= 4);
     scratch_remove_database();
@@ -148,6 +149,7 @@ static void dumps_calibrate_too(void **state)
     char folder[96], paths[ENTRIES][128];
     const char *list[ENTRIES];
     static const char *const texts[] = {files.plain};
+    static const quality_class stories[] = {{"stories", NULL, 0}};
     uint32_t made = 0;
     (void)snprintf(folder, sizeof folder, "%s/dumps", files.folder);
     const quality_dumps_make_options make = {.model = files.model,
@@ -166,13 +168,14 @@ static void dumps_calibrate_too(void **state)
         list[i] = paths[i];
     }
     const calibrate_options options = {.name = "small",
-                                       .class_name = "stories",
+                                       .classes = stories,
+                                       .class_count = 1,
                                        .dumps = list,
                                        .dump_count = ENTRIES,
                                        .queries = 4};
-    calibrate_report report;
+    static calibrate_report report;
     assert_int_equal(calibrate(&options, &report), KVT_OK);
-    assert_ladder(&report.ladder);
+    assert_ladder(&report.ladders[0]);
     assert_int_equal(report.entries, ENTRIES);
     kvt_codec_curve curves[8];
     assert_true(read_rungs(curves) >= 4);
@@ -245,7 +248,7 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
 static void a_store_takes_the_ladder(void **state)
 {
     (void)state;
-    calibrate_report report;
+    static calibrate_report report;
     kvt_codec_curve curves[8];
     uint32_t calls = UINT32_MAX;
     calibrate_options options = model_options(&calls);

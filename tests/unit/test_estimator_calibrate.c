@@ -32,7 +32,10 @@ typedef struct world {
     bool heads_of_eight; /* no rotation */
     bool attention;      /* no KL: dumps */
     double shared_bits;  /* of tables of others */
-    uint32_t calls, measured;
+    double of_class;     /* what entries of the second class lose more */
+    double class_token;  /* factor on `token` there */
+    bool asks_half;
+    uint32_t measured, rows;
 } world;
 
 static uint64_t hash(uint64_t x)
@@ -69,6 +72,7 @@ static quality_row world_row(const world *w, uint32_t entry, const quality_varia
     quality_row row = {.present = true};
     double worth = 1.0;
     uint64_t seed = 0;
+    const bool second = w->of_class > 0.0 && entry % 2 == 1;
     if (strncmp(name, "rotate", 6) == 0) {
         if (w->heads_of_eight) return (quality_row){.present = false};
         row.bits_per_element = name[8] - '0' + 0.25;
@@ -80,6 +84,7 @@ static quality_row world_row(const world *w, uint32_t entry, const quality_varia
     } else {
         row.bits_per_element = world_bits(name);
         if (name[0] == 'e') worth = 0.2 * (strstr(name, "vchan") == NULL ? w->token : 1.0);
+        if (name[0] == 'e' && second && strstr(name, "vchan") == NULL) worth *= w->class_token;
         if (name[0] == 'p' && strstr(name, "k4v6") != NULL) worth = w->v_more;
         if (name[0] == 'p' && strstr(name, "vchan") != NULL) worth *= w->v_channel;
         if (name[0] == 'p' && strstr(name, "vhead") != NULL) worth *= w->v_head;
@@ -87,6 +92,7 @@ static quality_row world_row(const world *w, uint32_t entry, const quality_varia
     for (const char *c = name; *c != '\0'; c++)
         seed = hash(seed + (uint8_t)*c);
     double effect = exp(0.5 * hash_normal(entry) + w->noise * hash_normal(seed + entry));
+    if (second) worth *= w->of_class;
     double kl = worth * pow(4.0, -row.bits_per_element) * effect;
     row.physical_bits_per_element = row.bits_per_element;
     row.kl = w->attention ? (double)NAN : kl;
@@ -95,15 +101,22 @@ static quality_row world_row(const world *w, uint32_t entry, const quality_varia
     return row;
 }
 
+static bool is_asked(uint32_t entry)
+{
+    return entry % 4 < 2;
+}
+
 static kvt_status world_measure(void *context, const quality_variant *variants, uint32_t count,
-                                quality_row *rows_out)
+                                bool question, quality_row *rows_out)
 {
     world *w = context;
-    w->calls++;
     w->measured += count;
-    for (uint32_t e = 0; e < ENTRIES; e++)
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        if (question && w->asks_half && !is_asked(e)) continue;
+        w->rows += count;
         for (uint32_t i = 0; i < count; i++)
             rows_out[e * count + i] = world_row(w, e, &variants[i]);
+    }
     return KVT_OK;
 }
 
@@ -126,6 +139,37 @@ static world plain_world(void)
                    .shared_bits = 0.01};
 }
 
+static calibrate_ladder ladders[CALIBRATE_LADDERS_MAX];
+
+/* Two classes in turn, in documents of two entries of a class each. */
+static void run_classes(world *w)
+{
+    static const char *const names[] = {"one", "two"};
+    uint32_t classes[ENTRIES];
+    uint64_t documents[ENTRIES];
+    bool asked[ENTRIES];
+    for (uint32_t e = 0; e < ENTRIES; e++) {
+        classes[e] = e % 2;
+        documents[e] = 1 + e % 2 + e / 4 * 2;
+        asked[e] = is_asked(e);
+    }
+    const calibrate_source source = {.entries = ENTRIES,
+                                     .classes = classes,
+                                     .class_count = 2,
+                                     .class_names = names,
+                                     .documents = documents,
+                                     .asked = w->asks_half ? asked : NULL,
+                                     .trials = 200,
+                                     .measure = world_measure,
+                                     .tables = world_tables,
+                                     .context = w};
+    calibrate_rows rows;
+    char message[256] = "";
+    kvt_status status = calibrate_run(&source, 1, NULL, ladders, &rows, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
+    calibrate_rows_free(&rows);
+}
+
 static calibrate_ladder run(world *w)
 {
     const calibrate_source source = {.entries = ENTRIES,
@@ -133,14 +177,13 @@ static calibrate_ladder run(world *w)
                                      .measure = world_measure,
                                      .tables = world_tables,
                                      .context = w};
-    static calibrate_ladder ladder;
     calibrate_rows rows;
     char message[256] = "";
-    kvt_status status = calibrate_run(&source, 1, &ladder, &rows, message, sizeof message);
+    kvt_status status = calibrate_run(&source, 1, NULL, ladders, &rows, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
     assert_int_equal(w->measured, rows.count); /* nothing is measured twice */
     calibrate_rows_free(&rows);
-    return ladder;
+    return ladders[0];
 }
 
 static const calibrate_choice *choice_of(const calibrate_ladder *ladder, const char *question)
@@ -260,10 +303,10 @@ static void layouts_and_methods(void **state)
 /* ---- pairs ---- */
 
 static kvt_status fixed_measure(void *context, const quality_variant *variants, uint32_t count,
-                                quality_row *rows_out)
+                                bool question, quality_row *rows_out)
 {
     const double *kl = context; /* [variant][entry] */
-    (void)variants;
+    (void)variants, (void)question;
     for (uint32_t e = 0; e < 4; e++)
         for (uint32_t i = 0; i < count; i++)
             rows_out[e * count + i] = (quality_row){.present = kl[i * 4 + e] >= 0.0,
@@ -274,10 +317,10 @@ static kvt_status fixed_measure(void *context, const quality_variant *variants, 
 }
 
 static kvt_status pair_measure(void *context, const quality_variant *variants, uint32_t count,
-                               quality_row *rows_out)
+                               bool question, quality_row *rows_out)
 {
     const double *kl = context;
-    (void)variants;
+    (void)variants, (void)question;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t e = 0; e < 2; e++)
             rows_out[e * count + i] = (quality_row){.present = true,
@@ -296,20 +339,19 @@ static void pairs_are_compared_by_entry(void **state)
         .entries = 4, .trials = 10, .measure = fixed_measure, .context = kl};
     const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
     uint32_t at[2];
-    calibrate_rows rows = {.source = &source, .seed = 1};
-    rows.rows = calloc((size_t)4 * CALIBRATE_VARIANTS_MAX, sizeof *rows.rows);
-    rows.curves = calloc(CALIBRATE_VARIANTS_MAX, sizeof *rows.curves);
-    assert_int_equal(calibrate_measure(&rows, names, 2, at), KVT_OK);
-    calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false);
+    calibrate_rows rows;
+    assert_int_equal(calibrate_rows_make(&rows, &source, 1), KVT_OK);
+    assert_int_equal(calibrate_measure(&rows, names, 2, true, at), KVT_OK);
+    calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     assert_int_equal(pair.entries, 3);
     assert_true(fabs(pair.mean - log(2.0)) < 1e-12);
     assert_true(pair.high - pair.low < 1e-6); /* no spread */
-    pair = calibrate_compare(&rows, at[1], at[0], true);
+    pair = calibrate_compare(&rows, at[1], at[0], true, CALIBRATE_ALL_CLASSES);
     assert_true(fabs(pair.mean - (log(2.0) - log(4.0))) < 1e-12);
     uint32_t again;
-    assert_int_equal(calibrate_measure(&rows, &names[1], 1, &again), KVT_OK);
+    assert_int_equal(calibrate_measure(&rows, &names[1], 1, true, &again), KVT_OK);
     assert_int_equal(again, at[1]);
-    assert_int_equal(calibrate_measure(&rows, &(const char *const){"nothing:1"}, 1, &again),
+    assert_int_equal(calibrate_measure(&rows, &(const char *const){"nothing:1"}, 1, true, &again),
                      KVT_E_ARGUMENT);
     calibrate_rows_free(&rows);
 }
@@ -323,16 +365,101 @@ static void two_entries_prove_little(void **state)
         .entries = 2, .trials = 10, .measure = pair_measure, .context = kl};
     const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
     uint32_t at[2];
-    calibrate_rows rows = {.source = &source, .seed = 1};
-    rows.rows = calloc((size_t)2 * CALIBRATE_VARIANTS_MAX, sizeof *rows.rows);
-    rows.curves = calloc(CALIBRATE_VARIANTS_MAX, sizeof *rows.curves);
-    assert_int_equal(calibrate_measure(&rows, names, 2, at), KVT_OK);
-    calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false);
+    calibrate_rows rows;
+    assert_int_equal(calibrate_rows_make(&rows, &source, 1), KVT_OK);
+    assert_int_equal(calibrate_measure(&rows, names, 2, true, at), KVT_OK);
+    calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
     double error = 0.5 * log(1.5); /* of the mean of log 2 and log 3 */
     assert_int_equal(pair.entries, 2);
     assert_true(fabs(pair.high - pair.mean - 12.706 * error) < 1e-9);
     assert_true(pair.low < 0.0); /* twice and three times are not beyond doubt */
     calibrate_rows_free(&rows);
+}
+
+/* Entries of one document are no proof of each other. */
+static void documents_are_what_counts(void **state)
+{
+    (void)state;
+    double kl[] = {0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3};
+    static const uint64_t documents[4] = {5, 5, 7, 7};
+    const calibrate_source source = {.entries = 4,
+                                     .documents = documents,
+                                     .trials = 10,
+                                     .measure = fixed_measure,
+                                     .context = kl};
+    const char *const names[] = {"planes:k4v4,g64", "planes:k3v3,g64"};
+    uint32_t at[2];
+    calibrate_rows rows;
+    assert_int_equal(calibrate_rows_make(&rows, &source, 1), KVT_OK);
+    assert_int_equal(calibrate_measure(&rows, names, 2, true, at), KVT_OK);
+    calibrate_pair pair = calibrate_compare(&rows, at[1], at[0], false, CALIBRATE_ALL_CLASSES);
+    assert_int_equal(pair.entries, 4);
+    assert_int_equal(pair.documents, 2);
+    /* As of the two documents alone: one degree of freedom. */
+    assert_true(fabs(pair.high - pair.mean - 12.706 * 0.5 * log(1.5)) < 1e-9);
+    calibrate_rows_free(&rows);
+}
+
+static void each_class_has_a_ladder(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    w.of_class = 4.0;
+    w.class_token = 1.0;
+    run_classes(&w);
+    for (int i = 0; i < 3; i++) {
+        assert_order(&ladders[i]);
+        assert_int_equal(ladders[i].rung_count, ladders[0].rung_count);
+        assert_int_equal(ladders[i].choice_count, ladders[0].choice_count);
+        assert_int_equal(ladders[i].entries, i < 2 ? ENTRIES / 2 : ENTRIES);
+    }
+    const calibrate_rung *one = rung_of(&ladders[0], "planes:k2v2,g64");
+    const calibrate_rung *two = rung_of(&ladders[1], "planes:k2v2,g64");
+    const calibrate_rung *any = rung_of(&ladders[2], "planes:k2v2,g64");
+    assert_true(two->loss > 1.5 * one->loss && any->loss > one->loss && any->loss < two->loss);
+    /* One that was not measured may lie beyond both. */
+    assert_true(ladders[0].widening == 0.0 && ladders[2].widening > 2.0);
+    one = rung_of(&ladders[0], "planes:k8v8,g64");
+    two = rung_of(&ladders[1], "planes:k8v8,g64");
+    any = rung_of(&ladders[2], "planes:k8v8,g64");
+    assert_true(any->accepted && any->loss_upper > two->loss_upper && two->loss_entry > 0.0);
+    assert_true(any->loss_entry >= any->loss_upper && two->loss_upper > one->loss_upper);
+    assert_null(strstr(choice_of(&ladders[2], "entropy: V axis")->evidence, "disagrees"));
+}
+
+static void a_class_that_disagrees_is_named(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    w.of_class = 1.0;
+    w.token = 0.25;
+    w.class_token = 8.0;
+    run_classes(&w);
+    const calibrate_choice *choice = choice_of(&ladders[0], "entropy: V axis");
+    assert_non_null(strstr(choice->evidence, "disagrees: channel"));
+    assert_non_null(strstr(choice->evidence, "two disagrees"));
+    assert_null(strstr(choice->evidence, "one disagrees"));
+    assert_null(strstr(choice_of(&ladders[0], "planes: K:V bits")->evidence, "disagrees"));
+}
+
+/* Questions are pairs, so they need fewer entries than the rungs. */
+static void questions_are_asked_on_fewer_entries(void **state)
+{
+    (void)state;
+    world all = plain_world(), half = plain_world();
+    all.of_class = half.of_class = all.class_token = half.class_token = 1.0;
+    run_classes(&all);
+    calibrate_ladder of_all = ladders[0];
+    half.asks_half = true;
+    run_classes(&half);
+    assert_true(half.rows < all.rows);
+    for (uint32_t i = 0; i < of_all.choice_count; i++)
+        assert_string_equal(ladders[0].choices[i].chosen, of_all.choices[i].chosen);
+    assert_non_null(strstr(choice_of(&ladders[0], "planes: V axis")->evidence, ", 12 entries"));
+    assert_int_equal(ladders[0].rung_count, of_all.rung_count);
+    for (uint32_t i = 0; i < of_all.rung_count; i++)
+        assert_true(ladders[0].rungs[i].loss == of_all.rungs[i].loss);
+    assert_int_equal(ladders[0].entries, ENTRIES / 2);
 }
 
 int main(void)
@@ -344,6 +471,10 @@ int main(void)
         cmocka_unit_test(layouts_and_methods),
         cmocka_unit_test(pairs_are_compared_by_entry),
         cmocka_unit_test(two_entries_prove_little),
+        cmocka_unit_test(documents_are_what_counts),
+        cmocka_unit_test(each_class_has_a_ladder),
+        cmocka_unit_test(a_class_that_disagrees_is_named),
+        cmocka_unit_test(questions_are_asked_on_fewer_entries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
  */
 #include "quality_scratch.h"
 
+#include "estimator/quality/calibrate.h"
 #include "estimator/quality/promise.h"
 #include "estimator/quality/quality.h"
 
@@ -43,8 +44,6 @@ static bool stop_after(void *context, double done, const char *what)
     return --*left > 0;
 }
 
-static bool with_ladders;
-
 static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_report *report)
 {
     const char *const with[] = {paths[0]}, *const without[] = {paths[1]};
@@ -63,7 +62,6 @@ static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_repo
                                              .metric = QUALITY_KL,
                                              .use = use,
                                              .finish = finish,
-                                             .ladder = with_ladders,
                                              .command_line = "test",
                                              .progress = stop_after,
                                              .progress_context = &calls};
@@ -196,40 +194,124 @@ static void what_is_there_can_be_finished(void **state)
     quality_report_free(&finished);
 }
 
-/* One ladder of each class and one for all others, whose bounds are wider. */
-static void ladders_have_bounds_for_other_classes(void **state)
+static calibrate_report ladders;
+
+static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finish, uint32_t calls)
+{
+    const char *const with[] = {paths[0]}, *const without[] = {paths[1]};
+    const quality_class classes[] = {{"tasks", with, 1}, {"chat", without, 1}};
+    const calibrate_wanted wanted = {.variants = &variants[1], .count = 1};
+    kvt_profile *profile = NULL;
+    const calibrate_options options = {.model = files.model,
+                                       .tokenizer = files.tokenizer,
+                                       .classes = classes,
+                                       .class_count = 2,
+                                       .wanted = &wanted,
+                                       .contexts = contexts,
+                                       .question_contexts = 2,
+                                       .context_tokens = CONTEXT,
+                                       .continuation_tokens = CONTINUATION,
+                                       .threads = 2,
+                                       .metric = metric,
+                                       .use = QUALITY_USE_WORSE,
+                                       .finish = finish,
+                                       .command_line = "test",
+                                       .progress = stop_after,
+                                       .progress_context = &calls};
+    assert_int_equal(
+        kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message),
+        KVT_OK);
+    kvt_status status = calibrate_profile_run(profile, &options, &ladders, message, sizeof message);
+    kvt_profile_close(profile);
+    return status;
+}
+
+/* What the store reads of the ladder of a class. */
+static kvt_codec_curve read_rung(const char *name)
+{
+    kvt_profile *profile = NULL;
+    kvt_codec_curve curves[8];
+    uint32_t count;
+    const kvt_layout layout = {.layers = (uint16_t)ladders.model.layers,
+                               .kv_heads = (uint16_t)ladders.model.kv_heads,
+                               .head_dim = (uint16_t)ladders.model.head_dim,
+                               .dtype = KVT_DTYPE_FP16,
+                               .tokens = 64};
+    assert_int_equal(
+        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message),
+        KVT_OK);
+    if (profile_rungs_read(profile, &layout, NULL, name, curves, 8, &count, message,
+                           sizeof message) != KVT_OK)
+        fail_msg("%s: %s", name, message);
+    kvt_profile_close(profile);
+    assert_int_equal(count, 1);
+    return curves[0];
+}
+
+/* One ladder of each class and one for all others, whose bounds are wider, of the rows that a
+ * measurement of quality has left. */
+static void a_calibration_takes_what_was_measured(void **state)
 {
     (void)state;
     static const char *const names[] = {"tasks", "chat", "pooled"};
     quality_report report;
-    kvt_profile *profile = NULL;
-    kvt_codec_curve curves[8];
-    uint32_t count;
     scratch_remove_database();
-    with_ladders = true;
+    assert_int_equal(calibrate(LINES, QUALITY_KL, true, UINT32_MAX), KVT_E_ARGUMENT);
     if (run(QUALITY_USE_WORSE, UINT32_MAX, false, &report) != KVT_OK) fail_msg("%s", message);
-    with_ladders = false;
     assert_int_equal(report.trial_count, 3);
-    assert_true(report.bounds[1].widening > 1.0);
-    assert_int_equal(
-        kvt_profile_open(files.database, KVT_PROFILE_READ, &profile, message, sizeof message),
-        KVT_OK);
-    const kvt_layout layout = {.layers = (uint16_t)report.model.layers,
-                               .kv_heads = (uint16_t)report.model.kv_heads,
-                               .head_dim = (uint16_t)report.model.head_dim,
-                               .dtype = KVT_DTYPE_FP16,
-                               .tokens = 64};
+    if (calibrate(LINES, QUALITY_KL, true, UINT32_MAX) != KVT_OK) fail_msg("%s", message);
+    assert_int_equal(ladders.resumed, 2 * LINES);
+    assert_int_equal(ladders.ladder_count, 3);
     for (int i = 0; i < 3; i++) {
-        kvt_status status = profile_rungs_read(profile, &layout, NULL, names[i], curves, 8, &count,
-                                               message, sizeof message);
-        if (status != KVT_OK) fail_msg("%s: %s", names[i], message);
-        assert_int_equal(count, 1); /* raw is no rung */
-        assert_true(curves[0].loss_entry >= curves[0].loss_upper);
-        assert_true(i < 2 ? curves[0].loss_widening == 0.0 : curves[0].loss_widening > 1.0);
-        assert_true(i < 2 || curves[0].loss_upper == fmin(report.bounds[1].mean, 1.0));
+        const kvt_codec_curve rung = read_rung(names[i]);
+        assert_string_equal(ladders.names[i], names[i]);
+        assert_int_equal(ladders.ladders[i].rung_count, 1);
+        assert_true(rung.loss_entry >= rung.loss_upper);
+        assert_true(i < 2 ? rung.loss_widening == 0.0 : rung.loss_widening > 1.0);
+        assert_true(i < 2 || rung.loss_upper > fmax(read_rung("tasks").loss, rung.loss));
+        assert_true(rung.loss == ladders.ladders[i].rungs[0].loss);
     }
-    kvt_profile_close(profile);
+    /* Losses as the measurement has them: tasks by the worse of answers and passages. */
+    for (int i = 0; i < 2; i++) {
+        const double loss = report.sets[2 * i].curves[1].loss_mean;
+        const double least = 0.5 / (SCORED * LINES);
+        assert_true(fabs(ladders.ladders[i].rungs[0].loss - fmax(loss, least)) < 1e-12);
+    }
+    /* Fewer entries, and another loss of the same rows. */
+    assert_int_equal(calibrate(LINES - 1, QUALITY_TOP1, true, UINT32_MAX), KVT_OK);
+    assert_int_equal(ladders.resumed, 2 * (LINES - 1));
+    assert_int_equal(ladders.ladders[2].entries, 2 * (LINES - 1));
+    /* No answers were generated, so there are none to compare. */
+    assert_int_equal(calibrate(LINES, QUALITY_ROUGE_L, true, UINT32_MAX), KVT_E_ARGUMENT);
     quality_report_free(&report);
+    scratch_remove_database();
+}
+
+/* Candidates are measured on the asked entries, the rung on the rest too; each row once. */
+static void a_calibration_measures_what_is_missing(void **state)
+{
+    (void)state;
+    static calibrate_report whole;
+    scratch_remove_database();
+    if (calibrate(LINES, QUALITY_KL, false, UINT32_MAX) != KVT_OK) fail_msg("%s", message);
+    whole = ladders;
+    assert_int_equal(whole.resumed, 0);
+    assert_int_equal(whole.ladders[0].entries, LINES);
+    assert_true(whole.ladders[0].choice_count >= 6);
+    /* Again: all is there. */
+    assert_int_equal(calibrate(LINES, QUALITY_KL, true, UINT32_MAX), KVT_OK);
+    const uint64_t all = ladders.resumed;
+    assert_true(all > 2 * LINES);
+    scratch_remove_database();
+    assert_int_equal(calibrate(LINES, QUALITY_KL, false, 25), KVT_E_CANCELLED);
+    assert_int_equal(calibrate(LINES, QUALITY_KL, false, UINT32_MAX), KVT_OK);
+    assert_true(ladders.resumed > 10 && ladders.resumed < all);
+    for (uint32_t i = 0; i < whole.ladder_count; i++)
+        assert_true(ladders.ladders[i].rungs[0].loss_upper == whole.ladders[i].rungs[0].loss_upper);
+    for (uint32_t i = 0; i < whole.ladders[0].choice_count; i++)
+        assert_string_equal(ladders.ladders[0].choices[i].evidence,
+                            whole.ladders[0].choices[i].evidence);
+    scratch_remove_database();
 }
 
 static void passages_that_fit_nothing_are_refused(void **state)
@@ -290,7 +372,8 @@ int main(void)
         cmocka_unit_test(the_use_says_what_a_loss_is),
         cmocka_unit_test(stopped_measurements_keep_passages_and_balance),
         cmocka_unit_test(what_is_there_can_be_finished),
-        cmocka_unit_test(ladders_have_bounds_for_other_classes),
+        cmocka_unit_test(a_calibration_takes_what_was_measured),
+        cmocka_unit_test(a_calibration_measures_what_is_missing),
         cmocka_unit_test(passages_that_fit_nothing_are_refused),
         cmocka_unit_test(intervals_are_over_documents),
     };

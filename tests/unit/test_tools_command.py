@@ -296,8 +296,6 @@ class CommandTest(CommandCase):
         self.fails("--model or --kv is missing", "profile", "calibrate")
         self.fails("do not go together", "profile", "calibrate", *model, "--kv", dumps[0])
         self.fails("--text is missing", "profile", "calibrate", *model)
-        self.fails("of one class: a and b", "profile", "calibrate", *model, "--text", "a=x",
-                   "--text", "b=x")
         self.fails("none.safetensors", "profile", "attention", "none.safetensors")
         self.fails("unrecognized option '--text'", "profile", "attention", dumps[0], *text)
         self.fails("--text is missing", "profile", "mixed", *model)

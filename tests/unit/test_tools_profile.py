@@ -30,7 +30,35 @@ TABLES = ["run", "device", "device_point", "device_fit", "device_mixed", "codec_
           "learned", "prefill"]
 
 
+# The model that comes with the sources, and texts for it.
+REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "reference_model")
+
+
 class ProfileTest(CommandCase):
+    def test_calibrate_takes_what_was_measured(self):
+        text = os.path.join(REFERENCE, "texts", "recall-512.jsonl")
+        model = ["--model", os.path.join(REFERENCE, "model"), "--contexts", "2", "--text", text,
+                 "--database", "c.db"]
+        self.fails("nothing was measured", "calibrate", *model, "--finish")
+        self.run_command("quality", *model, "--variants",
+                         "planes:k6v4,g64;planes:k4v4,g64;planes:k2v2,g64")
+        # One file is two classes here: what was measured holds for both.
+        calibrate = ["calibrate", *model, "--text", "other=" + text, "--finish"]
+        document = self.run_json(*calibrate)
+        self.assertEqual(document["resumed_rows"], 12)
+        self.assertEqual([ladder["class"] for ladder in document["ladders"]],
+                         ["text", "other", "pooled"])
+        self.assertEqual({rung["variant"] for rung in document["rungs"]},
+                         {"planes:k6v4,g64", "planes:k4v4,g64", "planes:k2v2,g64"})
+        self.assertGreater(document["ladders"][2]["widening"], 1)
+        self.assertEqual(document["rungs"], document["ladders"][2]["rungs"])
+        for trials in ("left_out", "documents_left_out"):
+            self.assertEqual([trial["limit"] for trial in document[trials]], [0.01, 0.02, 0.05])
+        answers = self.run_json(*calibrate, "--use", "answers", "--variants", "planes:k4v4,g64")
+        self.assertEqual(len(answers["rungs"]), 1)
+        self.fails("unknown variant 'x'", *calibrate, "--variants", "x")
+        self.fails("names of classes", *calibrate, "--text", "pooled=" + text)
+
     def run_command(self, *arguments, code=0):
         return super().run_command("profile", *arguments, code=code)
 

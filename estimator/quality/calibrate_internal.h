@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * calibrate_internal.h - a calibration at work: its entries, and the rows that are there or are
+ * measured (calibrate_measure.c), between the profile and the report (calibrate_profile.c). Thread
+ * rule: callbacks come from measuring threads, one at a time.
+ */
+#ifndef ESTIMATOR_CALIBRATE_INTERNAL_H
+#define ESTIMATOR_CALIBRATE_INTERNAL_H
+
+#include "estimator/quality/calibrate.h"
+
+/* A row that is in the profile or was measured before, its loss and distortion as this calibration
+ * judges. */
+typedef struct calibrate_kept {
+    kvt_variant variant;
+    uint32_t entry; /* of all */
+    bool counted;   /* as one that was there */
+    quality_row row;
+} calibrate_kept;
+
+typedef struct calibration {
+    kvt_profile *profile;
+    const calibrate_options *options;
+    calibrate_report *report;
+    char *message;
+    size_t message_size;
+    double started;
+    quality_model measured;                     /* of a model */
+    quality_entries texts[QUALITY_CLASSES_MAX]; /* as many as were read for, at least `taken` */
+    uint32_t taken[QUALITY_CLASSES_MAX];        /* entries of each class */
+    quality_map map;                            /* of dumps */
+    kvt_layout layout;
+    int64_t run, model;
+    int64_t sets[QUALITY_CLASSES_MAX], passages[QUALITY_CLASSES_MAX]; /* 0: no entry has one */
+    /* Entries of the classes in turn, so that a calibration that stops has about as many of each;
+     * dumps in order. */
+    uint32_t entry_count;
+    quality_entry *entries;      /* of texts */
+    uint32_t *classes, *numbers; /* the class of each, and which of its entries it is */
+    uint64_t *documents;
+    bool *asked;
+    quality_exact *exact;
+    calibrate_kept *kept;
+    size_t kept_count, kept_capacity;
+    bool failed; /* no memory for a row */
+    /* While rows are read: of which class, and whether they have answers to compare. */
+    uint32_t at;
+    bool compares;
+    /* While measuring. */
+    const quality_variant *variants;
+    uint32_t count;
+    bool question, measures;
+    quality_row *rows;
+    uint64_t done, expected;
+} calibration;
+
+/* Reads what the profile has of the calibration's entries. KVT_OK; KVT_E_MEMORY; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status calibrate_take_rows(calibration *c);
+
+/* The lossy variants of the rows, each once, that are there on at least half as many entries as the
+ * one with the most; at most `capacity`. Returns how many. */
+uint32_t calibrate_known_variants(const calibration *c, quality_variant *variants,
+                                  uint32_t capacity);
+
+/* The two callbacks of calibrate_source. */
+KVT_NODISCARD kvt_status calibrate_source_measure(void *context, const quality_variant *variants,
+                                                  uint32_t count, bool question,
+                                                  quality_row *rows_out);
+KVT_NODISCARD kvt_status calibrate_source_tables(void *context, const quality_variant *variant,
+                                                 double *own_bits_out, double *shared_bits_out);
+
+#endif
