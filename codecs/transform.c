@@ -291,6 +291,18 @@ static bool work_quantise(const transform_work *work, uint32_t span, uint32_t to
     return taken;
 }
 
+/* The codes of a block. False: not taken. */
+static bool work_code(const transform_work *work, const void *const *matrices, uint32_t block,
+                      uint32_t tokens)
+{
+    bool taken = true;
+    work_angles(work, block, true);
+    for (uint32_t span = 0; taken && span < work->span_count; span++)
+        taken =
+            work_gather(work, matrices, span, block, tokens) && work_quantise(work, span, tokens);
+    return taken;
+}
+
 /* Room for what is smaller than the matrices. */
 static rans_target target_start(const transform_segment *segment, void *target, uint64_t capacity)
 {
@@ -336,15 +348,34 @@ kvt_status transform_encode(const transform_segment *segment, const void *const 
     bool fits = segment_write_head(&work, segment->step, &out);
     for (uint32_t block = 0; fits && block < work.blocks; block++) {
         const uint32_t tokens = block_tokens(segment, block);
-        work_angles(&work, block, true);
-        for (uint32_t span = 0; span < work.span_count; span++) {
-            if (!work_gather(&work, matrices, span, block, tokens)) return KVT_RAW;
-            if (!work_quantise(&work, span, tokens)) return KVT_RAW;
-        }
+        if (!work_code(&work, matrices, block, tokens)) return KVT_RAW;
         fits = transform_block_write(segment->basis, &work.order, work.scratch.codes, tokens,
                                      &work.scratch.room, block_head_at(block), &out);
     }
     return target_finish(segment, &out, capacity, fits, written_out);
+}
+
+kvt_status transform_span_columns(const transform_segment *segment, const void *const *matrices,
+                                  uint32_t span, uint32_t block, void *scratch,
+                                  const float **columns_out)
+{
+    transform_work work;
+    work_start(&work, segment, segment->step, scratch);
+    assert(span < work.span_count && block < work.blocks);
+    work_angles(&work, block, true);
+    *columns_out = work.scratch.in;
+    return work_gather(&work, matrices, span, block, block_tokens(segment, block)) ? KVT_OK
+                                                                                   : KVT_RAW;
+}
+
+kvt_status transform_block_codes(const transform_segment *segment, const void *const *matrices,
+                                 uint32_t block, void *scratch, const int16_t **codes_out)
+{
+    transform_work work;
+    work_start(&work, segment, segment->step, scratch);
+    assert(block < work.blocks);
+    *codes_out = work.scratch.codes;
+    return work_code(&work, matrices, block, block_tokens(segment, block)) ? KVT_OK : KVT_RAW;
 }
 
 /* Whether the head is the segment's, and all its blocks fill what is left. */

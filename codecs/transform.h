@@ -73,4 +73,20 @@ kvt_status transform_derive_step3(const transform_segment *segment, const void *
                                   uint64_t bytes, void *target, uint64_t capacity, void *scratch,
                                   uint64_t *written_out);
 
+/* ---- for those that learn a basis: what encoding makes on its way ---- */
+
+/* The elements of one span of a segment's block, turned back and without their means, as columns
+ * [width][256] in scratch; places past the block's tokens are undefined. span counts from the
+ * segment's first one. KVT_OK or KVT_RAW (not taken). */
+kvt_status transform_span_columns(const transform_segment *segment, const void *const *matrices,
+                                  uint32_t span, uint32_t block, void *scratch,
+                                  const float **columns_out);
+
+/* The codes of a segment's block as [elements][256] in scratch, in the same way. */
+kvt_status transform_block_codes(const transform_segment *segment, const void *const *matrices,
+                                 uint32_t block, void *scratch, const int16_t **codes_out);
+
+/* The class of a component of this spread at a step, 0 .. TRANSFORM_CLASSES - 1. */
+uint32_t transform_class(int16_t spread, uint32_t step);
+
 #endif

@@ -33,6 +33,18 @@ static int32_t order_log2_eighths(uint32_t step)
     return eighths;
 }
 
+static uint32_t order_class(int32_t spread, int32_t offset)
+{
+    const int32_t class = (spread + offset) >> ORDER_SHIFT;
+    if (class < 0) return 0;
+    return class < TRANSFORM_CLASSES - 1 ? (uint32_t) class : TRANSFORM_CLASSES - 1;
+}
+
+uint32_t transform_class(int16_t spread, uint32_t step)
+{
+    return order_class(spread, ORDER_OFFSET - order_log2_eighths(step));
+}
+
 void transform_order_make(const transform_basis *basis, uint64_t first_component,
                           uint32_t components, uint32_t step, transform_order *order)
 {
@@ -44,9 +56,7 @@ void transform_order_make(const transform_basis *basis, uint64_t first_component
     order->components = components;
     for (uint32_t pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < components; i++) {
-            int32_t class = (spreads[i] + offset) >> ORDER_SHIFT;
-            class = class < 0 ? 0 : class;
-            class = class < TRANSFORM_CLASSES - 1 ? class : TRANSFORM_CLASSES - 1;
+            const uint32_t class = order_class(spreads[i], offset);
             if (pass == 0)
                 counts[class]++;
             else
