@@ -371,9 +371,9 @@ extern const command_spec bench_spec, check_config_spec, decode_spec, encode_spe
     profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
 
 /* Of profile. */
-extern const command_spec profile_attention_spec, profile_calibrate_spec, profile_diff_spec,
-    profile_dumps_spec, profile_export_spec, profile_gc_spec, profile_import_spec,
-    profile_mixed_spec, profile_quality_spec, profile_show_spec;
+extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,
+    profile_diff_spec, profile_dumps_spec, profile_export_spec, profile_gc_spec,
+    profile_import_spec, profile_mixed_spec, profile_quality_spec, profile_show_spec;
 
 /* Of bench. */
 extern const command_spec bench_ablation_spec, bench_devices_spec, bench_drift_spec,

@@ -58,6 +58,11 @@ void model_session_close(model_session *session); /* NULL is allowed */
 
 const model_config *model_session_config(const model_session *session);
 
+/* The Gram matrix [head_dim][head_dim] of a layer's output projection, of the query heads that read
+ * this KV head, added up: e G e is the squared size of what an error e of V makes of each's output,
+ * at an attention of 1. */
+void model_output_gram(const model *m, uint32_t layer, uint32_t kv_head, double *gram);
+
 /* Threads that OpenBLAS uses in this process from now on. */
 void model_set_blas_threads(int threads);
 
