@@ -191,17 +191,24 @@ typedef struct calibrate_state {
     kvt_status status;
 } calibrate_state;
 
-/* Measured as the profile shows it: distortion with its unit. */
-static void describe_variant(const calibrate_rows *rows, uint32_t index, char *text, size_t size)
+/* Distortion with its unit and size, over the entries that both variants have. */
+static void describe_variant(const calibrate_rows *rows, uint32_t index, uint32_t other, char *text,
+                             size_t size)
 {
-    const quality_curve *curve = &rows->curves[index];
-    if (isfinite(curve->kl)) {
-        (void)snprintf(text, size, "%s: KL %.3g nat at %.2f bits", rows->variants[index].name,
-                       curve->kl, curve->bits_per_element);
-    } else {
-        (void)snprintf(text, size, "%s: attention error %.3g at %.2f bits",
-                       rows->variants[index].name, curve->attention_error, curve->bits_per_element);
+    double distortion = 0.0, bits = 0.0;
+    uint32_t entries = 0;
+    bool kl = false;
+    for (uint32_t e = 0; e < rows->source->entries; e++) {
+        const quality_row *row = rows_at(rows, e, index);
+        if (!row->present || !rows_at(rows, e, other)->present) continue;
+        kl = isfinite(row->kl);
+        distortion += kl ? row->kl : row->attention_error;
+        bits += row->bits_per_element;
+        entries++;
     }
+    (void)snprintf(text, size, "%s: %s %.3g%s at %.2f bits", rows->variants[index].name,
+                   kl ? "KL" : "attention error", distortion / entries, kl ? " nat" : "",
+                   bits / entries);
 }
 
 __attribute__((format(printf, 4, 5))) static void
@@ -275,13 +282,14 @@ static uint32_t ask(calibrate_state *s, const char *question, const char *const 
         answer(s->ladder, question, labels[0], "none of the candidates was measured");
         return 0;
     }
-    describe_variant(s->rows, at[best], one, sizeof one);
+    describe_variant(s->rows, at[best], at[rival == CALIBRATE_NONE ? best : rival], one,
+                     sizeof one);
     if (rival == CALIBRATE_NONE) {
         answer(s->ladder, question, labels[best], "%s; the only one that was measured", one);
         return best;
     }
     calibrate_pair pair = compare_all(s->rows, at[best], at[rival]);
-    describe_variant(s->rows, at[rival], other, sizeof other);
+    describe_variant(s->rows, at[rival], at[best], other, sizeof other);
     answer(s->ladder, question, labels[best],
            "%s; %s; at even bits %.3g times [%.3g, %.3g], %u entries%s", one, other, exp(pair.mean),
            exp(pair.low), exp(pair.high), (unsigned)pair.entries,
@@ -366,14 +374,20 @@ static void ask_tables(calibrate_state *s, const calibrate_answers *a)
            variant.name, own, shared);
 }
 
+/* Rotated variants lie between these planes in size. */
 static void ask_rotation(calibrate_state *s, calibrate_answers *a)
 {
-    static const char *const rotated[] = {NULL, "rotate:b4", "rotate:b4,row", "rotate:b3,row"};
-    char plain[QUALITY_NAME_BYTES];
-    (void)snprintf(plain, sizeof plain, "planes:k4v4,g64%s", a->planes_axis);
-    const char *const names[] = {plain, rotated[1], rotated[2], rotated[3]};
-    static const char *const labels[] = {"no", "head, 4 bits", "row, 4 bits", "row, 3 bits"};
-    a->rotated = rotated[ask(s, "rotation", names, labels, 4)];
+    static const char *const rotated[] = {NULL, NULL, "rotate:b4", "rotate:b4,row",
+                                          "rotate:b3,row"};
+    static const char *const labels[] = {"no", "no (planes at 4:3 bits)", "head, 4 bits",
+                                         "row, 4 bits", "row, 3 bits"};
+    char even[QUALITY_NAME_BYTES], fewer[QUALITY_NAME_BYTES];
+    const bool v_more = a->first[0] != '\0';
+    (void)snprintf(even, sizeof even, "planes:k4v4,g64%s", a->planes_axis);
+    (void)snprintf(fewer, sizeof fewer, "planes:%s,g64%s%s", v_more ? "k3v4" : "k4v3",
+                   a->planes_axis, a->first);
+    const char *const names[] = {even, fewer, rotated[2], rotated[3], rotated[4]};
+    a->rotated = rotated[ask(s, "rotation", names, labels, 5)];
 }
 
 static void ask_drop(calibrate_state *s, calibrate_answers *a)
@@ -401,6 +415,7 @@ static void ask_usual(calibrate_state *s)
                                         "entropy:k0.125v0.5",
                                         "entropy:k1v2,middle",
                                         "entropy:k1v2",
+                                        "planes:k4v3,g64",
                                         "rotate:b4",
                                         "rotate:b4,row",
                                         "rotate:b3,row",
