@@ -123,8 +123,10 @@ kvt_status profile_sets_of_texts(kvt_profile *profile, int64_t model, profile_se
         "SELECT s.id, coalesce((SELECT p.id FROM quality_set p WHERE p.run_id = s.run_id AND "
         "p.class = s.class || '" PROFILE_PASSAGES "' AND p.settings = s.settings), 0), s.settings "
         "FROM quality_set s JOIN run r ON r.id = s.run_id WHERE s.model_id = ?1 AND "
-        "r.library_version = ?2 AND s.method = 'continuation' AND r.kind <> 'import' ORDER BY "
-        "s.id");
+        "r.library_version = ?2 AND s.method = 'continuation' AND r.kind <> 'import' AND NOT "
+        "EXISTS "
+        "(SELECT 1 FROM quality_set a WHERE a.run_id = s.run_id AND a.settings = s.settings AND "
+        "s.class = a.class || '" PROFILE_PASSAGES "') ORDER BY s.id");
     profile_row_integer(&row, (uint64_t)model);
     profile_row_text(&row, profile_library_version);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);

@@ -120,7 +120,7 @@ KVT_NODISCARD kvt_status profile_entries_read(kvt_profile *profile, int64_t set,
 #define PROFILE_PASSAGES "/recall" /* behind the name of a class: the set of its passages */
 
 /* Every set that was measured by continuing on the model, by this library version, oldest first;
- * `passages`: the set of its passages, or 0. */
+ * `passages`: the set of its passages, which is not visited by itself, or 0. */
 typedef void profile_set_visit(void *context, int64_t set, int64_t passages, const char *settings);
 KVT_NODISCARD kvt_status profile_sets_of_texts(kvt_profile *profile, int64_t model,
                                                profile_set_visit *visit, void *context);

@@ -195,6 +195,7 @@ static void what_is_there_can_be_finished(void **state)
 }
 
 static calibrate_report ladders;
+static quality_use calibrated_use = QUALITY_USE_WORSE;
 
 static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finish, uint32_t calls)
 {
@@ -213,7 +214,7 @@ static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finis
                                        .continuation_tokens = CONTINUATION,
                                        .threads = 2,
                                        .metric = metric,
-                                       .use = QUALITY_USE_WORSE,
+                                       .use = calibrated_use,
                                        .finish = finish,
                                        .command_line = "test",
                                        .progress = stop_after,
@@ -281,6 +282,17 @@ static void a_calibration_takes_what_was_measured(void **state)
     assert_int_equal(calibrate(LINES - 1, QUALITY_TOP1, true, UINT32_MAX), KVT_OK);
     assert_int_equal(ladders.resumed, 2 * (LINES - 1));
     assert_int_equal(ladders.ladders[2].entries, 2 * (LINES - 1));
+    /* Either use alone, of the rows of both. */
+    for (calibrated_use = QUALITY_USE_ANSWERS; calibrated_use < QUALITY_USES; calibrated_use++) {
+        quality_report used;
+        char wanted[64];
+        assert_int_equal(calibrate(LINES, QUALITY_KL, true, UINT32_MAX), KVT_OK);
+        assert_int_equal(run(calibrated_use, UINT32_MAX, false, &used), KVT_OK);
+        (void)snprintf(wanted, sizeof wanted, "loss %.4g [", used.sets[0].curves[1].loss_mean);
+        assert_non_null(strstr(ladders.ladders[0].rungs[0].evidence, wanted));
+        quality_report_free(&used);
+    }
+    calibrated_use = QUALITY_USE_WORSE;
     /* No answers were generated, so there are none to compare. */
     assert_int_equal(calibrate(LINES, QUALITY_ROUGE_L, true, UINT32_MAX), KVT_E_ARGUMENT);
     quality_report_free(&report);
