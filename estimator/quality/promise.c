@@ -15,11 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMISE_RESAMPLES = 1000, PROMISE_SEED = 1 };
-
 #define PROMISE_PRIOR_SD      0.7 /* a factor of two, as online_loss.c supposes */
 #define PROMISE_PRIOR_CLASSES 3.0 /* that the prior weighs as much as */
 #define PROMISE_NORMAL        1.645
+#define PROMISE_SKEWED        1.96 /* what keeps 95 % of skewed means, see sample_mean_distance */
 
 /* The losses of one variant over the entries of one class. */
 typedef struct promise_sample {
@@ -27,7 +26,6 @@ typedef struct promise_sample {
     uint32_t *documents; /* [entries], from 0 on */
     uint32_t entries, document_count;
     double *sums, *counts; /* [entries] */
-    double *means;         /* [PROMISE_RESAMPLES] */
     uint64_t *names;       /* [entries] */
     void *memory;
 } promise_sample;
@@ -35,15 +33,13 @@ typedef struct promise_sample {
 static kvt_status sample_make(const promise_rows *rows, promise_sample *sample)
 {
     const size_t count = rows->entry_count + 1u;
-    double *at = malloc((3 * count + PROMISE_RESAMPLES) * sizeof *at +
-                        count * (sizeof(uint64_t) + sizeof(uint32_t)));
+    double *at = malloc(3 * count * sizeof *at + count * (sizeof(uint64_t) + sizeof(uint32_t)));
     *sample = (promise_sample){.memory = at};
     if (at == NULL) return KVT_E_MEMORY;
     sample->losses = at;
     sample->sums = at + count;
     sample->counts = at + 2 * count;
-    sample->means = at + 3 * count;
-    sample->names = (uint64_t *)(void *)(at + 3 * count + PROMISE_RESAMPLES);
+    sample->names = (uint64_t *)(void *)(at + 3 * count);
     sample->documents = (uint32_t *)(void *)(sample->names + count);
     return KVT_OK;
 }
@@ -72,18 +68,44 @@ static double sample_mean(const promise_rows *rows, const promise_sample *sample
     return fmax(sum, 0.5 / rows->trials) / sample->entries;
 }
 
-static uint64_t sample_random(uint64_t *state)
+/* Student's point at the confidence that the normal point z has, one-sided; within 1 % from 2 degrees
+ * of freedom on. */
+static double promise_student(double z, double freedom)
 {
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
+    const double z3 = z * z * z, z5 = z3 * z * z;
+    return z + (z3 + z) / (4.0 * freedom) +
+           (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom * freedom) +
+           (3.0 * z5 * z * z + 19.0 * z5 + 17.0 * z3 - 15.0 * z) /
+               (384.0 * freedom * freedom * freedom);
+}
+
+/* How far the mean of documents like these may lie above theirs, at PROMISE_CONFIDENCE: Student's
+ * distance with Johnson's correction for skewed values (1978), as losses are: most documents lose
+ * little, a few a lot. Of lognormal losses whose deviation is their mean it keeps 92 % with 30
+ * documents at 95 % points, and 94 % at 97.5 % points, which are taken. */
+static double sample_mean_distance(const promise_sample *sample)
+{
+    const double documents = sample->document_count;
+    double sum = 0.0, count = 0.0, squares = 0.0, cubes = 0.0;
+    for (uint32_t d = 0; d < sample->document_count; d++) {
+        sum += sample->sums[d];
+        count += sample->counts[d];
+    }
+    for (uint32_t d = 0; d < sample->document_count; d++) {
+        const double off = (sample->sums[d] - sample->counts[d] * sum / count) * documents / count;
+        squares += off * off;
+        cubes += off * off * off;
+    }
+    if (!(squares > 0.0)) return 0.0;
+    const double variance = squares / (documents - 1.0),
+                 t = promise_student(PROMISE_SKEWED, documents - 1.0);
+    const double skewed = cubes / documents * (1.0 + 2.0 * t * t) / (6.0 * variance * documents);
+    return t * sqrt(variance / documents) + fmax(skewed, 0.0);
 }
 
 /* The upper end of the mean at PROMISE_CONFIDENCE, by documents; 1 where one is all there is. */
 static double sample_mean_upper(const promise_rows *rows, promise_sample *sample)
 {
-    uint64_t state = PROMISE_SEED;
     const uint32_t documents = sample->document_count;
     const double mean = sample_mean(rows, sample);
     if (documents < 2) return 1.0;
@@ -93,20 +115,9 @@ static double sample_mean_upper(const promise_rows *rows, promise_sample *sample
         sample->sums[sample->documents[i]] += sample->losses[i];
         sample->counts[sample->documents[i]] += 1.0;
     }
-    for (uint32_t r = 0; r < PROMISE_RESAMPLES; r++) {
-        double sum = 0.0, drawn = 0.0;
-        for (uint32_t j = 0; j < documents; j++) {
-            const uint64_t d = (sample_random(&state) >> 32) * documents >> 32;
-            sum += sample->sums[d];
-            drawn += sample->counts[d];
-        }
-        sample->means[r] = sum / drawn;
-    }
     /* What documents of the sample do not show: without a loss in n of them one in n / 3 may. */
     const double unseen = 3.0 / documents / rows->trials;
-    return fmin(fmax(quality_quantile(sample->means, PROMISE_RESAMPLES, PROMISE_CONFIDENCE),
-                     fmax(mean, unseen)),
-                1.0);
+    return fmin(fmax(mean + sample_mean_distance(sample), unseen), 1.0);
 }
 
 /* The loss that 90 % of entries do not pass: the quantile, so much higher that as many documents
@@ -140,16 +151,6 @@ kvt_status promise_of_class(const promise_rows *rows, uint32_t class_index, prom
     }
     free(sample.memory);
     return KVT_OK;
-}
-
-/* Student's 95 % point, one-sided; within 1 % from 2 degrees of freedom on. */
-static double promise_student(double freedom)
-{
-    const double z = PROMISE_NORMAL, z3 = z * z * z, z5 = z3 * z * z;
-    return z + (z3 + z) / (4.0 * freedom) +
-           (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom * freedom) +
-           (3.0 * z5 * z * z + 19.0 * z5 + 17.0 * z3 - 15.0 * z) /
-               (384.0 * freedom * freedom * freedom);
 }
 
 static bool promise_counts(uint64_t left_out, uint32_t class_index)
@@ -186,7 +187,7 @@ static double promise_widening(const promise_rows *rows, const promise_bound *of
     const double weight = used > 0 ? freedom : PROMISE_PRIOR_CLASSES;
     const double variance =
         (PROMISE_PRIOR_CLASSES * PROMISE_PRIOR_SD * PROMISE_PRIOR_SD + seen) / weight;
-    return exp(promise_student(weight) * sqrt(variance * (1.0 + 1.0 / classes)));
+    return exp(promise_student(PROMISE_NORMAL, weight) * sqrt(variance * (1.0 + 1.0 / classes)));
 }
 
 kvt_status promise_of_others(const promise_rows *rows, uint64_t left_out, promise_bound *bounds)
