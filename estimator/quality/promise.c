@@ -68,8 +68,8 @@ static double sample_mean(const promise_rows *rows, const promise_sample *sample
     return fmax(sum, 0.5 / rows->trials) / sample->entries;
 }
 
-/* Student's point at the confidence that the normal point z has, one-sided; within 1 % from 2 degrees
- * of freedom on. */
+/* Student's point at the confidence that the normal point z has, one-sided; within 1 % from 2
+ * degrees of freedom on. */
 static double promise_student(double z, double freedom)
 {
     const double z3 = z * z * z, z5 = z3 * z * z;

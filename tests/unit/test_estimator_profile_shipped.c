@@ -13,6 +13,8 @@
 #include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 
+#include <kvterrace/codec.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,12 +102,55 @@ static void published_losses_make_ladders(void **state)
     kvt_profile_close(profile);
 }
 
+/* Curves and ladders of a real model: of each task, and of tasks that were not measured. */
+static void a_real_model_has_ladders(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"smollm2-135m-instruct.csv", "codecs-gpu.csv", NULL};
+    static const char *const classes[] = {"summarisation", "qa", "agent", "pooled"};
+    static const char name[] = "smollm2-135m-instruct";
+    kvt_profile *profile = open_with(files);
+    const kvt_layout layout = {
+        .layers = 30, .kv_heads = 3, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens_may_drop = 1};
+    kvt_codec_curve curves[KVT_VARIANTS_MAX];
+    kvt_quality_curve quality, recall;
+    kvt_variant variant;
+    char message[512] = "", passages[64];
+    uint32_t count = 0;
+    assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &variant), KVT_OK);
+    for (size_t i = 0; i < 4; i++) {
+        kvt_status status = profile_rungs_read(profile, &layout, name, classes[i], curves,
+                                               KVT_VARIANTS_MAX, &count, message, sizeof message);
+        if (status != KVT_OK) fail_msg("%s: %s", classes[i], message);
+        assert_true(count >= 4);
+        for (uint32_t r = 0; r < count; r++) {
+            assert_true(curves[r].loss > 0 && curves[r].loss_upper >= curves[r].loss);
+            assert_true(curves[r].loss_entry >= curves[r].loss_upper);
+            assert_true(r == 0 || curves[r].stored_share < curves[r - 1].stored_share);
+            assert_true(i < 3 ? curves[r].loss_widening == 0 : curves[r].loss_widening > 1);
+        }
+        assert_int_equal(kvt_profile_ladder(profile, name, classes[i], &layout, curves,
+                                            KVT_VARIANTS_MAX, &count, message, sizeof message),
+                         KVT_OK);
+        assert_true(curves[0].loss == 0 && curves[1].loss > 0 && count >= 5);
+        assert_int_equal(kvt_profile_quality(profile, variant, name, classes[i], &quality), KVT_OK);
+        assert_true(quality.entries >= 20 && quality.kl > 0 && quality.kl < 0.1);
+        if (i == 3) continue;
+        snprintf(passages, sizeof passages, "%s/recall", classes[i]);
+        assert_int_equal(kvt_profile_quality(profile, variant, name, passages, &recall), KVT_OK);
+        /* Word for word the context is harder to keep than what is asked about it. */
+        assert_true(recall.kl > quality.kl && quality.loss_mean >= recall.loss_mean);
+    }
+    kvt_profile_close(profile);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefill_agrees_with_the_presets),
         cmocka_unit_test(devices_are_there_by_name),
         cmocka_unit_test(published_losses_make_ladders),
+        cmocka_unit_test(a_real_model_has_ladders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

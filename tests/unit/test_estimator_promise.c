@@ -132,8 +132,8 @@ static void bounds_of_a_class_that_was_seen(void **state)
     }
 }
 
-/* The mean over all documents that a class could have is known here: 20 of them bound it as often as
- * the bound says, though losses are skewed. So it is with the half that was left out. */
+/* The mean over all documents that a class could have is known here: 20 of them bound it nearly as
+ * often as the bound says, though losses are skewed. So it is with the half that was left out. */
 static void bounds_hold_for_documents_that_were_not_seen(void **state)
 {
     (void)state;
