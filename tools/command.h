@@ -353,6 +353,8 @@ typedef struct loop_arguments {
     command_list texts;                                                    /* [CLASS=]FILE */
     uint32_t contexts, context_tokens, continuation_tokens, answer_tokens; /* 0: not given */
     unsigned prefill; /* the place in once|each */
+    unsigned loss;    /* the place in top1|rouge_l|f1 */
+    unsigned use;     /* the place in worse|answers|recall */
     double mix_loss;  /* below 0: not given */
     bool observe;
 } loop_arguments;

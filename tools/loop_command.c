@@ -114,6 +114,8 @@ static kvt_status loop_open_site(loop_work *work)
         .answer_tokens = measure_or(arguments->answer_tokens, LOOP_ANSWER_TOKENS),
         .prefill_each = arguments->prefill == 1,
         .observe = arguments->observe,
+        .metric = (quality_metric)arguments->loss,
+        .use = (quality_use)arguments->use,
         .cache = arguments->cache,
         .proceed = loop_proceed,
         .proceed_context = work};

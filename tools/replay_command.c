@@ -140,6 +140,18 @@ static const command_option replay_rows[] = {
      .kind = OPTION_SHARE,
      .offset = offsetof(replay_arguments, loop.mix_loss),
      .most = 1},
+    {.name = "loss",
+     .argument = "METRIC",
+     .text = "What a loss is, as the ladder's were measured: top1, rouge_l or f1 (top1)",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(replay_arguments, loop.loss),
+     .extra = "top1|rouge_l|f1"},
+    {.name = "use",
+     .argument = "USE",
+     .text = "What the KV is for: answers, recall or the worse (worse)",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(replay_arguments, loop.use),
+     .extra = "worse|answers|recall"},
     FLAG_OPTION(replay_arguments, loop.observe, "observe", 0,
                 "Tell the store what each answer lost, so that it learns"),
     TEXT_OPTION(replay_arguments, loop.cache, "cache", 0, "FOLDER",
@@ -165,7 +177,8 @@ static int replay_check(void *context)
     if (loop->model == NULL &&
         (loop->texts.count > 0 || loop->tokenizer || loop->name || loop->contexts ||
          loop->context_tokens || loop->continuation_tokens || loop->answer_tokens ||
-         loop->prefill || loop->observe || loop->cache || loop->mix_loss >= 0))
+         loop->prefill || loop->loss || loop->use || loop->observe || loop->cache ||
+         loop->mix_loss >= 0))
         return command_misuse("--text and the options below it are options of --model");
     if (loop->model != NULL && (!arguments->live || arguments->compare))
         return command_misuse("--model goes with --mode live, and not with --compare");

@@ -42,8 +42,10 @@ typedef struct loop_options {
     uint32_t context_tokens, continuation_tokens; /* of texts that do not say */
     uint32_t answer_tokens;                       /* of one answer, at most */
     bool prefill_each;                            /* every miss is computed again */
-    bool observe;      /* measured losses are told to the store (kvt_observe_quality) */
-    const char *cache; /* folder of exact KV and answers; NULL: a temporary one */
+    bool observe;          /* measured losses are told to the store (kvt_observe_quality) */
+    quality_metric metric; /* what a loss is: top1, rouge_l or f1 */
+    quality_use use;       /* and what the KV is for (docs/PROFILE.md) */
+    const char *cache;     /* folder of exact KV and answers; NULL: a temporary one */
     bool (*proceed)(void *context, double done, const char *what); /* false: stop; or NULL */
     void *proceed_context;
 } loop_options;
@@ -60,6 +62,9 @@ typedef struct loop_context {
     uint32_t class_index;
     uint32_t question_count;
     loop_question questions[LOOP_QUESTIONS_MAX];
+    /* Stands for the entry's own text behind the context, which nobody asks: count is 0, and
+     * answer_tokens are the tokens that loop_generator_follow compares. */
+    loop_question text;
     uint64_t digest; /* of the weights and all tokens */
     kvt_key key;
     /* Of loop_prepare: */
@@ -68,12 +73,18 @@ typedef struct loop_context {
     uint64_t kv_bytes, kv_checksum; /* fp16, as loop_layout says */
 } loop_context;
 
-/* One answer from one context's KV as it came back: equal bytes, equal answers. */
+/* One answer from one context's KV as it came back: equal bytes, equal answers. Of the text that
+ * stands behind the context: what the model expects after each of its tokens. */
 typedef struct loop_answer {
     uint64_t context, kv_checksum;
     uint32_t first, count, answer_tokens;
     uint32_t *ids;
-    double rouge_l, f1; /* against the exact answer; NAN before they were compared */
+    double ask_seconds; /* that the question took; 0: not known */
+    /* Against the exact answer; NAN before they were compared, and where the other kind has them.
+     * top1, recall: shares of the text's and of the passage's tokens after which the model expects
+     * the same; recall NAN without a passage. */
+    double rouge_l, f1, top1, recall;
+    bool same; /* as the exact one, up to its end */
 } loop_answer;
 
 /* The model's KV rows in fp32 with what is generated behind them. */
@@ -81,8 +92,9 @@ typedef struct loop_generator {
     model_session *session;
     const model_config *config;
     float **k, **v, **k_next, **v_next; /* [layers] */
-    float *logits;                      /* [answer tokens][vocab] */
+    float *logits;                      /* [logit_rows][vocab] */
     uint32_t rows_max, held;            /* rows there is room for, and rows held */
+    uint32_t logit_rows;                /* of logits there is room for */
     uint32_t position;                  /* of the next token */
     void *memory;
 } loop_generator;
@@ -173,6 +185,12 @@ KVT_NODISCARD kvt_status loop_generator_ask(loop_generator *generator, const uin
 KVT_NODISCARD kvt_status loop_generator_answer(loop_generator *generator, const uint32_t *draft,
                                                uint32_t answer_tokens, uint32_t *answer);
 
+/* What the model expects after each token of the entry's continuation, then where the passage is
+ * scored, from the rows as loop_generator_load left them; they are left so. ids: as many as
+ * context->text says. KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status loop_generator_follow(loop_generator *generator,
+                                               const loop_context *context, uint32_t *ids);
+
 /* The answer of KV with this checksum, NULL when it was not generated yet. */
 loop_answer *loop_answer_find(loop_site *site, const loop_context *context,
                               const loop_question *question, uint64_t kv_checksum);
@@ -181,7 +199,16 @@ loop_answer *loop_answer_find(loop_site *site, const loop_context *context,
  * KVT_OK; KVT_E_MEMORY; KVT_E_IO (the journal). */
 KVT_NODISCARD kvt_status loop_answer_add(loop_site *site, const loop_context *context,
                                          const loop_question *question, uint64_t kv_checksum,
-                                         const uint32_t *ids, loop_answer **answer_out);
+                                         const uint32_t *ids, double ask_seconds,
+                                         loop_answer **answer_out);
+
+/* Compares an answer with the exact one, if that is there and the answer was not compared before.
+ * KVT_OK or KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status loop_answer_compare(loop_site *site, const loop_context *context,
+                                             const loop_question *question, loop_answer *answer);
+
+/* Keeps the seconds of an answer's question where they were not known. KVT_OK; KVT_E_IO. */
+KVT_NODISCARD kvt_status loop_answer_time(loop_site *site, loop_answer *answer, double ask_seconds);
 
 /* Reads the cache's journal and writes on behind it. */
 KVT_NODISCARD kvt_status loop_journal_open(loop_site *site, char *message, size_t message_size);
@@ -250,8 +277,8 @@ typedef struct loop_form {
     uint64_t staged;                 /* of the hits in DRAM, from the staging of a put: raw */
     uint64_t same;                   /* answers equal to the exact ones */
     double stored_share;
-    double rouge_l, f1;                /* means; NAN without hits */
-    double loss, loss_low, loss_high;  /* measured: 1 - rouge_l, with 95 % over contexts */
+    double rouge_l, f1, top1, recall;  /* means; NAN without hits, recall also without passages */
+    double loss, loss_low, loss_high;  /* measured, with 95 % over contexts */
     double loss_predicted, loss_upper; /* of the ladder; NAN: not known */
     uint32_t contexts;
     double load_p50, load_predicted_p50; /* seconds of a get */
@@ -268,6 +295,7 @@ typedef struct loop_result {
     double wait_mean, load_mean, prefill_mean, question_mean, put_mean;
     double rho;                      /* busy seconds over the span of arrivals */
     double rouge_l, f1, rouge_l_p10; /* over all requests; what was computed has 1 */
+    double top1, recall, loss;       /* the same; what was computed lost 0 */
     double loss_predicted;           /* mean over hits */
     uint64_t same_answers;
     double load_error_p50, load_error_p90; /* of gets, relative */

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FOLLOW_ROWS 128u /* of logits at a time */
+
 /* ---- generation ---- */
 
 static size_t generator_row(const loop_generator *g)
@@ -30,8 +32,10 @@ kvt_status loop_generator_open(model_session *session, uint32_t rows, uint32_t a
 {
     const model_config *c = model_session_config(session);
     const size_t pointers = (size_t)c->layers * sizeof(float *);
-    const size_t logits = (size_t)answer_tokens * c->vocab * sizeof(float);
-    *g = (loop_generator){.session = session, .config = c, .rows_max = rows};
+    const uint32_t logit_rows = answer_tokens > FOLLOW_ROWS ? answer_tokens : FOLLOW_ROWS;
+    const size_t logits = (size_t)logit_rows * c->vocab * sizeof(float);
+    *g = (loop_generator){
+        .session = session, .config = c, .rows_max = rows, .logit_rows = logit_rows};
     const size_t matrix = rows * generator_row(g) * sizeof(float);
     uint8_t *at = malloc(4 * pointers + 2 * c->layers * matrix + logits);
     g->memory = at;
@@ -126,6 +130,40 @@ kvt_status loop_generator_answer(loop_generator *g, const uint32_t *draft, uint3
     return status;
 }
 
+/* Runs skipped + scored tokens, and keeps what is expected after each of the scored ones. */
+static kvt_status generator_follow(loop_generator *g, const uint32_t *tokens, uint32_t skipped,
+                                   uint32_t scored, uint32_t *ids)
+{
+    const uint32_t vocab = g->config->vocab;
+    kvt_status status = KVT_OK;
+    for (uint32_t at = 0, rows; status == KVT_OK && at < skipped + scored; at += rows) {
+        rows = skipped + scored - at;
+        if (rows > g->logit_rows) rows = g->logit_rows;
+        status = generator_run(g, tokens + at, rows, rows);
+        for (uint32_t r = 0; status == KVT_OK && r < rows; r++)
+            if (at + r >= skipped)
+                ids[at + r - skipped] = model_best(g->logits + (size_t)r * vocab, vocab);
+    }
+    return status;
+}
+
+kvt_status loop_generator_follow(loop_generator *g, const loop_context *context, uint32_t *ids)
+{
+    const quality_entry *entry = context->entry;
+    const uint32_t held = g->held, position = g->position;
+    kvt_status status = generator_follow(g, entry->tokens + entry->context_tokens, 0,
+                                         entry->continuation_tokens, ids);
+    g->held = held;
+    g->position = position;
+    if (status != KVT_OK || entry->recall == NULL) return status;
+    /* The row before a token says what is expected there. */
+    status = generator_follow(g, entry->recall, entry->recall_tokens - entry->recall_scored - 1,
+                              entry->recall_scored, ids + entry->continuation_tokens);
+    g->held = held;
+    g->position = position;
+    return status;
+}
+
 /* ---- the answers that are known ---- */
 
 loop_answer *loop_answer_find(loop_site *site, const loop_context *context,
@@ -142,7 +180,8 @@ loop_answer *loop_answer_find(loop_site *site, const loop_context *context,
 }
 
 /* Takes a copy of the ids. */
-static kvt_status answers_put(loop_site *site, const loop_answer *given, loop_answer **answer_out)
+static kvt_status answers_put(loop_site *site, const loop_answer *given, const uint32_t *ids,
+                              loop_answer **answer_out)
 {
     if (site->answer_count == site->answer_room) {
         const size_t more = site->answer_room == 0 ? 64 : 2 * site->answer_room;
@@ -155,18 +194,50 @@ static kvt_status answers_put(loop_site *site, const loop_answer *given, loop_an
     *answer = *given;
     answer->ids = malloc((given->answer_tokens + 1) * sizeof *answer->ids);
     if (answer->ids == NULL) return KVT_E_MEMORY;
-    memcpy(answer->ids, given->ids, given->answer_tokens * sizeof *answer->ids);
+    memcpy(answer->ids, ids, given->answer_tokens * sizeof *answer->ids);
     site->answer_count++;
     *answer_out = answer;
     return KVT_OK;
 }
 
-static kvt_status answer_compare(loop_site *site, const loop_question *question,
-                                 loop_answer *answer)
+/* The share of equal ids in [from, from + count); NAN of none. */
+static double answer_agreement(const uint32_t *exact, const uint32_t *ids, uint32_t from,
+                               uint32_t count)
 {
-    if (question->exact == NULL || !isnan(answer->rouge_l)) return KVT_OK;
-    return quality_compare_texts(site->measured.tokens, question->exact, question->answer_tokens,
-                                 answer->ids, answer->answer_tokens, &answer->rouge_l, &answer->f1);
+    uint32_t same = 0;
+    for (uint32_t i = from; i < from + count; i++)
+        same += exact[i] == ids[i];
+    return count > 0 ? (double)same / count : (double)NAN;
+}
+
+/* Tokens up to the one that ends the answer, that included; a model goes on behind it. */
+static uint32_t loop_answer_length(const loop_site *site, const uint32_t *ids, uint32_t most)
+{
+    uint32_t count = 0;
+    while (count < most &&
+           !(count > 0 && quality_token_ends(site->measured.tokens, ids[count - 1])))
+        count++;
+    return count;
+}
+
+kvt_status loop_answer_compare(loop_site *site, const loop_context *context,
+                               const loop_question *question, loop_answer *answer)
+{
+    const uint32_t told = context->entry->continuation_tokens;
+    if (question->exact == NULL) return KVT_OK;
+    if (question == &context->text) {
+        answer->top1 = answer_agreement(question->exact, answer->ids, 0, told);
+        answer->recall =
+            answer_agreement(question->exact, answer->ids, told, question->answer_tokens - told);
+        return KVT_OK;
+    }
+    if (!isnan(answer->rouge_l)) return KVT_OK;
+    const uint32_t exact = loop_answer_length(site, question->exact, question->answer_tokens);
+    const uint32_t given = loop_answer_length(site, answer->ids, answer->answer_tokens);
+    answer->same =
+        exact == given && memcmp(question->exact, answer->ids, given * sizeof *answer->ids) == 0;
+    return quality_compare_texts(site->measured.tokens, question->exact, exact, answer->ids, given,
+                                 &answer->rouge_l, &answer->f1);
 }
 
 /* ---- the journal ---- */
@@ -205,33 +276,46 @@ static kvt_status journal_answer(loop_site *site, const loop_answer *answer)
     for (uint32_t i = 0; i < answer->answer_tokens; i++)
         (void)json_array_append_new(ids, json_integer((json_int_t)answer->ids[i]));
     return journal_write(
-        site, json_pack("{s:o, s:o, s:I, s:I, s:o}", "context", journal_hex(answer->context), "kv",
-                        journal_hex(answer->kv_checksum), "first", (json_int_t)answer->first,
-                        "count", (json_int_t)answer->count, "answer", ids));
+        site,
+        json_pack("{s:o, s:o, s:I, s:I, s:f, s:o}", "context", journal_hex(answer->context), "kv",
+                  journal_hex(answer->kv_checksum), "first", (json_int_t)answer->first, "count",
+                  (json_int_t)answer->count, "ask_seconds", answer->ask_seconds, "answer", ids));
+}
+
+/* Of a question whose exact answer may not be there yet. */
+static loop_answer answer_of(const loop_context *context, const loop_question *question,
+                             uint64_t kv_checksum, double ask_seconds)
+{
+    return (loop_answer){.context = context->digest,
+                         .kv_checksum = kv_checksum,
+                         .first = question->first,
+                         .count = question->count,
+                         .answer_tokens = question->answer_tokens,
+                         .ask_seconds = ask_seconds,
+                         .rouge_l = (double)NAN,
+                         .f1 = (double)NAN,
+                         .top1 = (double)NAN,
+                         .recall = (double)NAN};
 }
 
 kvt_status loop_answer_add(loop_site *site, const loop_context *context,
                            const loop_question *question, uint64_t kv_checksum, const uint32_t *ids,
-                           loop_answer **answer_out)
+                           double ask_seconds, loop_answer **answer_out)
 {
-    loop_answer *answer = NULL, given = {.context = context->digest,
-                                         .kv_checksum = kv_checksum,
-                                         .first = question->first,
-                                         .count = question->count,
-                                         .answer_tokens = question->answer_tokens,
-                                         .rouge_l = (double)NAN,
-                                         .f1 = (double)NAN};
-    uint32_t *copy = malloc((question->answer_tokens + 1) * sizeof *copy);
-    if (copy == NULL) return KVT_E_MEMORY;
-    memcpy(copy, ids, question->answer_tokens * sizeof *copy);
-    given.ids = copy;
-    kvt_status status = answers_put(site, &given, &answer);
-    free(copy);
-    if (status == KVT_OK) status = answer_compare(site, question, answer);
+    const loop_answer given = answer_of(context, question, kv_checksum, ask_seconds);
+    loop_answer *answer = NULL;
+    kvt_status status = answers_put(site, &given, ids, &answer);
+    if (status == KVT_OK) status = loop_answer_compare(site, context, question, answer);
     if (status == KVT_OK) status = journal_answer(site, answer);
     site->answers_made++;
     if (answer_out != NULL) *answer_out = answer;
     return status;
+}
+
+kvt_status loop_answer_time(loop_site *site, loop_answer *answer, double ask_seconds)
+{
+    answer->ask_seconds = ask_seconds;
+    return journal_answer(site, answer);
 }
 
 static bool journal_number(const json_t *line, const char *key, uint64_t *out)
@@ -242,6 +326,33 @@ static bool journal_number(const json_t *line, const char *key, uint64_t *out)
     errno = 0;
     *out = strtoull(text, &end, 16);
     return errno == 0 && *end == '\0';
+}
+
+/* Takes over an answer to this question, or the seconds of one that is there. */
+static kvt_status journal_take_answer(loop_site *site, const loop_context *context,
+                                      const loop_question *question, uint64_t checksum,
+                                      const json_t *line)
+{
+    const json_t *ids = json_object_get(line, "answer");
+    const double ask_seconds = json_number_value(json_object_get(line, "ask_seconds"));
+    if (question->first != json_integer_value(json_object_get(line, "first")) ||
+        question->count != json_integer_value(json_object_get(line, "count")) ||
+        json_array_size(ids) != question->answer_tokens)
+        return KVT_OK;
+    loop_answer *answer = loop_answer_find(site, context, question, checksum);
+    if (answer != NULL) {
+        if (ask_seconds > 0.0) answer->ask_seconds = ask_seconds;
+        return KVT_OK;
+    }
+    uint32_t *copy = calloc(question->answer_tokens + 1, sizeof *copy);
+    if (copy == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < question->answer_tokens; i++)
+        copy[i] = (uint32_t)json_integer_value(json_array_get(ids, i));
+    const loop_answer given = answer_of(context, question, checksum, ask_seconds);
+    kvt_status status = answers_put(site, &given, copy, &answer);
+    free(copy);
+    site->answers_known += status == KVT_OK;
+    return status;
 }
 
 /* Takes over what a line says of a context or question of this site. */
@@ -261,33 +372,10 @@ static kvt_status journal_take(loop_site *site, const json_t *line)
         context->kv_checksum = checksum;
         return KVT_OK;
     }
-    const json_t *ids = json_object_get(line, "answer");
-    const json_int_t first = json_integer_value(json_object_get(line, "first"));
-    const json_int_t count = json_integer_value(json_object_get(line, "count"));
-    for (uint32_t i = 0; i < context->question_count; i++) {
-        const loop_question *question = &context->questions[i];
-        if (question->first != first || question->count != count ||
-            json_array_size(ids) != question->answer_tokens ||
-            loop_answer_find(site, context, question, checksum) != NULL)
-            continue;
-        uint32_t *copy = calloc(question->answer_tokens + 1, sizeof *copy);
-        if (copy == NULL) return KVT_E_MEMORY;
-        for (uint32_t j = 0; j < question->answer_tokens; j++)
-            copy[j] = (uint32_t)json_integer_value(json_array_get(ids, j));
-        loop_answer *answer, given = {.context = digest,
-                                      .kv_checksum = checksum,
-                                      .first = question->first,
-                                      .count = question->count,
-                                      .answer_tokens = question->answer_tokens,
-                                      .ids = copy,
-                                      .rouge_l = (double)NAN,
-                                      .f1 = (double)NAN};
-        kvt_status status = answers_put(site, &given, &answer);
-        free(copy);
-        site->answers_known += status == KVT_OK;
-        return status;
-    }
-    return KVT_OK;
+    kvt_status status = journal_take_answer(site, context, &context->text, checksum, line);
+    for (uint32_t i = 0; status == KVT_OK && i < context->question_count; i++)
+        status = journal_take_answer(site, context, &context->questions[i], checksum, line);
+    return status;
 }
 
 kvt_status loop_journal_open(loop_site *site, char *message, size_t size)

@@ -124,18 +124,41 @@ static kvt_status prepare_answer(loop_site *site, loop_context *context, loop_qu
         if (draft == NULL) return KVT_E_MEMORY;
         uint32_t *answer = draft + question->answer_tokens + 1;
         memcpy(draft, entry->tokens + from, told * sizeof *draft);
+        const double begin_s = base_cpu_seconds();
         loop_generator_load(&site->generator, site->scratch, entry->context_tokens,
                             entry->context_tokens);
         status = loop_generator_ask(&site->generator, entry->tokens + question->first,
                                     question->count, &answer[0]);
+        const double ask_seconds = base_cpu_seconds() - begin_s;
         if (status == KVT_OK)
             status =
                 loop_generator_answer(&site->generator, draft, question->answer_tokens, answer);
         if (status == KVT_OK)
-            status = loop_answer_add(site, context, question, context->kv_checksum, answer, &known);
+            status = loop_answer_add(site, context, question, context->kv_checksum, answer,
+                                     ask_seconds, &known);
         free(draft);
     }
     if (status == KVT_OK) question->exact = known->ids;
+    return status;
+}
+
+/* What exact KV expects along the text behind the context. */
+static kvt_status prepare_text(loop_site *site, loop_context *context)
+{
+    const uint32_t tokens = context->entry->context_tokens;
+    loop_answer *known = loop_answer_find(site, context, &context->text, context->kv_checksum);
+    kvt_status status = KVT_OK;
+    if (known == NULL) {
+        uint32_t *ids = calloc(context->text.answer_tokens + 1, sizeof *ids);
+        if (ids == NULL) return KVT_E_MEMORY;
+        loop_generator_load(&site->generator, site->scratch, tokens, tokens);
+        status = loop_generator_follow(&site->generator, context, ids);
+        if (status == KVT_OK)
+            status = loop_answer_add(site, context, &context->text, context->kv_checksum, ids, 0.0,
+                                     &known);
+        free(ids);
+    }
+    if (status == KVT_OK) context->text.exact = known->ids;
     return status;
 }
 
@@ -191,27 +214,24 @@ static kvt_status prepare_context(loop_site *site, loop_context *context)
     kvt_status status = prepare_kv(site, context);
     for (uint32_t i = 0; status == KVT_OK && i < context->question_count; i++)
         status = prepare_answer(site, context, &context->questions[i]);
+    if (status == KVT_OK) status = prepare_text(site, context);
     context->ready = status == KVT_OK;
     return status;
 }
 
-/* Answers of lossy KV that came from the journal were read before the exact ones were known. */
+/* Answers that came from the journal were read before the exact ones were known. */
 static kvt_status prepare_compare(loop_site *site, const loop_context *context)
 {
-    for (uint32_t i = 0; i < context->question_count; i++) {
-        const loop_question *question = &context->questions[i];
-        for (size_t j = 0; j < site->answer_count; j++) {
-            loop_answer *answer = &site->answers[j];
-            if (answer->context != context->digest || answer->first != question->first ||
-                !isnan(answer->rouge_l))
-                continue;
-            kvt_status status = quality_compare_texts(
-                site->measured.tokens, question->exact, question->answer_tokens, answer->ids,
-                answer->answer_tokens, &answer->rouge_l, &answer->f1);
-            if (status != KVT_OK) return status;
-        }
+    kvt_status status = KVT_OK;
+    for (size_t j = 0; status == KVT_OK && j < site->answer_count; j++) {
+        loop_answer *answer = &site->answers[j];
+        const loop_question *question = answer->count == 0 ? &context->text : NULL;
+        if (answer->context != context->digest) continue;
+        for (uint32_t i = 0; question == NULL && i < context->question_count; i++)
+            if (answer->first == context->questions[i].first) question = &context->questions[i];
+        if (question != NULL) status = loop_answer_compare(site, context, question, answer);
     }
-    return KVT_OK;
+    return status;
 }
 
 kvt_status loop_prepare(loop_site *site, const loop_requests *requests, char *message, size_t size)

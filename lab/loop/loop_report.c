@@ -21,6 +21,15 @@ static void text_seconds(FILE *file, double seconds)
     fprintf(file, " %10s", results_format_seconds(seconds, text));
 }
 
+static void text_share(FILE *file, double share)
+{
+    if (isfinite(share)) {
+        fprintf(file, " %7.4f", share);
+    } else {
+        fprintf(file, " %7s", "-");
+    }
+}
+
 static void text_loss(FILE *file, double loss)
 {
     if (isfinite(loss)) {
@@ -59,9 +68,9 @@ static void text_head(const loop_report *report, FILE *file)
 
 static void text_times(const loop_report *report, FILE *file)
 {
-    fprintf(file, "%-16s %4s %6s %5s %10s %10s %10s %10s %10s %10s %10s %7s %7s %6s\n", "contender",
-            "seed", "hits", "rho", "TTFT", "p50", "p99", "waiting", "loading", "prefill",
-            "question", "ROUGE-L", "F1", "same");
+    fprintf(file, "%-16s %4s %6s %5s %10s %10s %10s %10s %10s %10s %10s %7s %7s %6s %7s %7s %7s\n",
+            "contender", "seed", "hits", "rho", "TTFT", "p50", "p99", "waiting", "loading",
+            "prefill", "question", "ROUGE-L", "F1", "same", "top-1", "recall", "loss");
     for (size_t i = 0; i < report->result_count; i++) {
         const loop_result *r = &report->results[i];
         const double requests = r->requests > 0 ? (double)r->requests : 1.0;
@@ -74,16 +83,18 @@ static void text_times(const loop_report *report, FILE *file)
         text_seconds(file, r->load_mean);
         text_seconds(file, r->prefill_mean);
         text_seconds(file, r->question_mean);
-        fprintf(file, " %7.4f %7.4f %5.1f%%\n", r->rouge_l, r->f1,
-                100.0 * (double)r->same_answers / requests);
+        fprintf(file, " %7.4f %7.4f %5.1f%% %7.4f", r->rouge_l, r->f1,
+                100.0 * (double)r->same_answers / requests, r->top1);
+        text_share(file, r->recall);
+        fprintf(file, " %7.4f\n", r->loss);
     }
 }
 
 static void text_forms(const loop_report *report, FILE *file)
 {
-    fprintf(file, "\n%-16s %4s %-36s %6s %5s %5s %5s %-14s %8s %8s %8s %8s %8s %10s %10s\n",
+    fprintf(file, "\n%-16s %4s %-36s %6s %5s %5s %5s %-14s %8s %8s %8s %8s %8s %8s %8s %10s %10s\n",
             "contender", "seed", "form", "size", "hbm", "dram", "ssd", "stored h/d/s", "ROUGE-L",
-            "loss", "low", "high", "predict", "load p50", "predicted");
+            "top-1", "recall", "loss", "low", "high", "predict", "load p50", "predicted");
     for (size_t i = 0; i < report->result_count; i++) {
         const loop_result *r = &report->results[i];
         for (uint32_t f = 0; f < r->form_count; f++) {
@@ -99,6 +110,8 @@ static void text_forms(const loop_report *report, FILE *file)
                     (unsigned long long)form->hits[1], (unsigned long long)form->hits[2],
                     (unsigned long long)form->hits[3], stored);
             text_loss(file, form->rouge_l);
+            text_loss(file, form->top1);
+            text_loss(file, form->recall);
             text_loss(file, form->loss);
             text_loss(file, form->loss_low);
             text_loss(file, form->loss_high);
@@ -137,8 +150,12 @@ static void text_checks(const loop_report *report, FILE *file)
     }
     fprintf(file,
             "\nTTFT = waiting + loading (read and decode) + prefill + question. ROUGE-L and F1: "
-            "answers beside those from\nexact KV, over all requests; loss = 1 - ROUGE-L of one "
-            "form's hits, with 95 %% over contexts, beside the ladder's.\n");
+            "answers beside those from\nexact KV, over all requests; top-1: tokens of the text "
+            "behind a context, and of a passage of the context (recall), after\nwhich the model "
+            "expects what it does on exact KV. Loss, by %s (%s): of one form's hits with 95 %% "
+            "over contexts, beside\nthe ladder's.\n",
+            quality_metric_name(report->site->options.metric),
+            quality_use_name(report->site->options.use));
 }
 
 kvt_status loop_print_text(const loop_report *report, FILE *file)
@@ -213,6 +230,8 @@ static json_t *report_form(const loop_form *form, bool *sound)
         {"stored_share", form->stored_share},
         {"rouge_l", form->rouge_l},
         {"f1", form->f1},
+        {"top1", form->top1},
+        {"recall", form->recall},
         {"loss", form->loss},
         {"loss_low", form->loss_low},
         {"loss_high", form->loss_high},
@@ -253,6 +272,9 @@ static json_t *report_result(const loop_result *r, bool *sound)
         {"rouge_l", r->rouge_l},
         {"rouge_l_p10", r->rouge_l_p10},
         {"f1", r->f1},
+        {"top1", r->top1},
+        {"recall", r->recall},
+        {"loss", r->loss},
         {"loss_predicted", r->loss_predicted},
         {"load_error_p50", r->load_error_p50},
         {"load_error_p90", r->load_error_p90},
@@ -385,6 +407,9 @@ kvt_status loop_print_json(const loop_report *report, FILE *file)
     report_put(root, "workload", workload, &sound);
     report_put(root, "ladder_class", report_text(report->ladder->class_name), &sound);
     report_put(root, "ladder", report_ladder(report->ladder, &sound), &sound);
+    report_put(root, "loss_metric", report_text(quality_metric_name(report->site->options.metric)),
+               &sound);
+    report_put(root, "loss_use", report_text(quality_use_name(report->site->options.use)), &sound);
     report_put(root, "loss_limit", report_real(report->store->loss_limit), &sound);
     report_put(root, "alpha_s", report_real(report->store->alpha_seconds), &sound);
     for (size_t i = 0; i < report->result_count; i++)

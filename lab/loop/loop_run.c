@@ -36,6 +36,12 @@ typedef struct loop_state {
     uint64_t positions_room;
 } loop_state;
 
+/* The first token of an answer, and the seconds that it took; 0: they were known before. */
+typedef struct loop_asked {
+    uint32_t first;
+    double seconds;
+} loop_asked;
+
 /* Nanoseconds of the run clock. */
 static uint64_t loop_now(const loop_state *state)
 {
@@ -186,41 +192,83 @@ static kvt_status loop_compute(loop_state *state, const loop_context *context,
     return status == KVT_OK ? loop_kv_map(site, context, kv_out) : status;
 }
 
-/* The whole answer from what came back, generated once for equal bytes while the run clock stands
- * still. */
-static kvt_status loop_answer_from(loop_state *state, const loop_context *context,
-                                   const loop_question *question, const uint8_t *kv, uint32_t first,
-                                   loop_sample *sample)
+/* The loss of a hit, as the profile makes one of the same figures. */
+static double loop_loss(const loop_site *site, const loop_sample *sample)
 {
-    loop_site *site = state->site;
-    const uint64_t begin_ns = base_clock_ns();
-    const uint64_t checksum = checksum_of(kv, context->kv_bytes);
+    const quality_row row = {.present = true,
+                             .kl = (double)NAN,
+                             .recall_kl = (double)NAN,
+                             .top1 = sample->top1,
+                             .recall_top1 = sample->recall,
+                             .rouge_l = sample->rouge_l,
+                             .f1 = sample->f1};
+    return quality_row_loss_used(site->options.use, site->options.metric, &row, (double)NAN);
+}
+
+/* What came back, followed along the entry's own text: once for equal bytes. */
+static kvt_status loop_follow(loop_site *site, const loop_context *context, const uint8_t *kv,
+                              uint32_t kept, loop_sample *sample)
+{
+    loop_answer *known = loop_answer_find(site, context, &context->text, sample->kv_checksum);
     kvt_status status = KVT_OK;
-    loop_answer *answer = loop_answer_find(site, context, question, checksum);
-    if (sample->hit && loop_variant_is_exact(sample->variant)) {
-        state->result->exact_checked++;
-        state->result->exact_wrong += checksum != context->kv_checksum;
-    }
-    if (answer == NULL) {
-        uint32_t *ids = calloc(question->answer_tokens + 1, sizeof *ids);
+    if (known == NULL) {
+        uint32_t *ids = calloc(context->text.answer_tokens + 1, sizeof *ids);
         if (ids == NULL) return KVT_E_MEMORY;
-        ids[0] = first;
-        status =
-            loop_generator_answer(&site->generator, question->exact, question->answer_tokens, ids);
+        loop_generator_load(&site->generator, kv, context->entry->context_tokens, kept);
+        status = loop_generator_follow(&site->generator, context, ids);
         if (status == KVT_OK)
-            status = loop_answer_add(site, context, question, checksum, ids, &answer);
+            status = loop_answer_add(site, context, &context->text, sample->kv_checksum, ids, 0.0,
+                                     &known);
         free(ids);
     }
     if (status == KVT_OK) {
-        state->result->tokens_wrong += answer->ids[0] != first;
-        sample->rouge_l = answer->rouge_l;
-        sample->f1 = answer->f1;
-        sample->same = memcmp(answer->ids, question->exact,
-                              question->answer_tokens * sizeof *answer->ids) == 0;
-        for (uint32_t i = 0; i < question->answer_tokens; i++)
-            state->result->answers_fingerprint =
-                replay_mix(state->result->answers_fingerprint ^ answer->ids[i]);
+        sample->top1 = known->top1;
+        sample->recall = known->recall;
     }
+    return status;
+}
+
+static void loop_take_answer(loop_state *state, const loop_context *context,
+                             const loop_answer *answer, uint32_t first, loop_sample *sample)
+{
+    loop_result *result = state->result;
+    result->tokens_wrong += answer->ids[0] != first;
+    sample->rouge_l = answer->rouge_l;
+    sample->f1 = answer->f1;
+    sample->same = answer->same;
+    for (uint32_t i = 0; i < answer->answer_tokens; i++)
+        result->answers_fingerprint = replay_mix(result->answers_fingerprint ^ answer->ids[i]);
+    if (!sample->hit || !loop_variant_is_exact(sample->variant)) return;
+    result->exact_checked++;
+    result->exact_wrong += sample->kv_checksum != context->kv_checksum;
+}
+
+/* The whole answer from what came back, and what is expected along the entry's own text: generated
+ * once for equal bytes while the run clock stands still. The generator is as loop_ask left it. */
+static kvt_status loop_answer_from(loop_state *state, const loop_context *context,
+                                   const loop_question *question, const uint8_t *kv, uint32_t kept,
+                                   const loop_asked *asked, loop_sample *sample)
+{
+    loop_site *site = state->site;
+    const uint64_t begin_ns = base_clock_ns();
+    kvt_status status = KVT_OK;
+    loop_answer *answer = loop_answer_find(site, context, question, sample->kv_checksum);
+    if (answer == NULL) {
+        uint32_t *ids = calloc(question->answer_tokens + 1, sizeof *ids);
+        if (ids == NULL) return KVT_E_MEMORY;
+        ids[0] = asked->first;
+        status =
+            loop_generator_answer(&site->generator, question->exact, question->answer_tokens, ids);
+        if (status == KVT_OK)
+            status = loop_answer_add(site, context, question, sample->kv_checksum, ids,
+                                     asked->seconds, &answer);
+        free(ids);
+    } else if (asked->seconds > 0.0 && !(answer->ask_seconds > 0.0)) {
+        status = loop_answer_time(site, answer, asked->seconds);
+    }
+    if (status == KVT_OK) loop_take_answer(state, context, answer, asked->first, sample);
+    if (status == KVT_OK) status = loop_follow(site, context, kv, kept, sample);
+    if (status == KVT_OK) sample->loss = loop_loss(site, sample);
     state->paused_ns += base_clock_ns() - begin_ns;
     return status;
 }
@@ -237,20 +285,60 @@ static kvt_status loop_put(loop_state *state, const loop_context *context, const
     return KVT_OK;
 }
 
-/* The first token, on the KV that is there, and what the run's clock says of it. */
+/* The seconds of a question that was computed before pass. What the store has under way has them
+ * as well; where nothing is, the clock leaps. */
+static void loop_let_pass(loop_state *state, double seconds)
+{
+    const uint64_t ns = (uint64_t)(seconds * 1e9);
+    if (!loop_is_settled(state)) {
+        base_sleep(ns);
+        return;
+    }
+    base_clock_leap(ns);
+    state->leapt_ns += ns;
+}
+
+/* The first token, on the KV that is there, and what the run's clock says of it. With --prefill
+ * once the same question on the same bytes is computed once. */
 static kvt_status loop_ask(loop_state *state, const loop_context *context,
                            const loop_question *question, const uint8_t *kv, uint32_t kept,
-                           uint32_t *first_out)
+                           const loop_sample *sample, loop_asked *asked)
 {
-    loop_generator *generator = &state->site->generator;
+    loop_site *site = state->site;
+    loop_generator *generator = &site->generator;
     const quality_entry *entry = context->entry;
+    const loop_answer *known = loop_answer_find(site, context, question, sample->kv_checksum);
+    *asked = (loop_asked){.seconds = 0.0};
+    if (!site->options.prefill_each && known != NULL && known->ask_seconds > 0.0) {
+        asked->first = known->ids[0];
+        loop_let_pass(state, known->ask_seconds);
+        return KVT_OK;
+    }
     const uint64_t begin_ns = base_clock_ns();
     const double begin_s = base_cpu_seconds();
     loop_generator_load(generator, kv, entry->context_tokens, kept);
-    kvt_status status =
-        loop_generator_ask(generator, entry->tokens + question->first, question->count, first_out);
+    kvt_status status = loop_generator_ask(generator, entry->tokens + question->first,
+                                           question->count, &asked->first);
+    asked->seconds = base_cpu_seconds() - begin_s;
     loop_count_computing(state, begin_ns, begin_s);
     return status;
+}
+
+/* The checksum of what the answer comes from, while the run clock stands still. */
+static void loop_identify(loop_state *state, const loop_context *context, const uint8_t *kv,
+                          loop_sample *sample)
+{
+    const uint64_t begin_ns = base_clock_ns();
+    sample->kv_checksum = checksum_of(kv, context->kv_bytes);
+    state->paused_ns += base_clock_ns() - begin_ns;
+}
+
+/* A loss observed on one question of a few. */
+static void loop_observe(loop_state *state, const loop_context *context, const loop_sample *sample)
+{
+    if (state->site->options.observe && sample->hit && !loop_variant_is_exact(sample->variant))
+        (void)!kvt_observe_quality(state->store, &context->key, sample->variant,
+                                   fmin(fmax(sample->loss, 0.0), 1.0), 1.0 / LOOP_QUESTIONS_MAX);
 }
 
 static kvt_status loop_serve(loop_state *state, const loop_request *request, loop_sample *sample)
@@ -258,7 +346,7 @@ static kvt_status loop_serve(loop_state *state, const loop_request *request, loo
     const loop_context *context = &state->site->contexts[request->context];
     const loop_question *question = &context->questions[request->question];
     const uint8_t *kv = NULL;
-    uint32_t first = 0;
+    loop_asked asked;
     *sample = (loop_sample){.context = request->context, .class_index = context->class_index};
     loop_idle_until(state, request->arrival_ns);
     const uint64_t start_ns = loop_now(state);
@@ -268,7 +356,8 @@ static kvt_status loop_serve(loop_state *state, const loop_request *request, loo
     const uint64_t computed_ns = loop_now(state);
     const uint8_t *used = sample->hit ? state->got : kv;
     const uint32_t kept = sample->hit ? sample->tokens_kept : context->entry->context_tokens;
-    if (status == KVT_OK) status = loop_ask(state, context, question, used, kept, &first);
+    if (status == KVT_OK) loop_identify(state, context, used, sample);
+    if (status == KVT_OK) status = loop_ask(state, context, question, used, kept, sample, &asked);
     const uint64_t first_ns = loop_now(state);
     if (status == KVT_OK && !sample->hit && !sample->declined)
         status = loop_put(state, context, kv);
@@ -278,12 +367,9 @@ static kvt_status loop_serve(loop_state *state, const loop_request *request, loo
     sample->prefill_s = 1e-9 * (double)(computed_ns - loaded_ns);
     sample->question_s = 1e-9 * (double)(first_ns - computed_ns);
     sample->put_s = 1e-9 * (double)(put_ns - first_ns);
-    if (status == KVT_OK) status = loop_answer_from(state, context, question, used, first, sample);
-    if (status == KVT_OK && state->site->options.observe && sample->hit &&
-        !loop_variant_is_exact(sample->variant))
-        (void)!kvt_observe_quality(state->store, &context->key, sample->variant,
-                                   fmin(fmax(1.0 - sample->rouge_l, 0.0), 1.0),
-                                   1.0 / LOOP_QUESTIONS_MAX);
+    if (status == KVT_OK)
+        status = loop_answer_from(state, context, question, used, kept, &asked, sample);
+    if (status == KVT_OK) loop_observe(state, context, sample);
     loop_kv_unmap(context, kv);
     return status;
 }

@@ -71,6 +71,11 @@ static double value_decode(const loop_sample *s)
     return s->hit && !s->staged ? s->decode_s : (double)NAN;
 }
 
+static double value_recall(const loop_sample *s)
+{
+    return s->recall;
+}
+
 static double value_rouge_l(const loop_sample *s)
 {
     return s->rouge_l;
@@ -101,6 +106,15 @@ static double samples_at(const double *sorted, size_t count, double share)
     return sorted[low] + (place - (double)low) * (sorted[high] - sorted[low]);
 }
 
+/* NAN of none. */
+static double samples_mean(const double *values, size_t count)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < count; i++)
+        sum += values[i];
+    return count > 0 ? sum / (double)count : (double)NAN;
+}
+
 /* ---- forms ---- */
 
 /*
@@ -115,7 +129,8 @@ static void form_loss(const loop_samples *samples, kvt_variant variant, uint32_t
     for (uint64_t i = 0; i < samples->count; i++) {
         const loop_sample *sample = &samples->samples[i];
         if (!sample->hit || memcmp(&sample->variant, &variant, sizeof variant) != 0) continue;
-        total += 1.0 - sample->rouge_l;
+        total += sample->loss;
+        form->top1 += sample->top1;
         form->rouge_l += sample->rouge_l;
         form->f1 += sample->f1;
         form->same += sample->same;
@@ -125,11 +140,13 @@ static void form_loss(const loop_samples *samples, kvt_variant variant, uint32_t
         hits++;
     }
     if (hits == 0) {
-        form->rouge_l = form->f1 = form->loss = form->loss_low = form->loss_high = (double)NAN;
+        form->rouge_l = form->f1 = form->top1 = form->loss = form->loss_low = form->loss_high =
+            (double)NAN;
         return;
     }
     form->rouge_l /= (double)hits;
     form->f1 /= (double)hits;
+    form->top1 /= (double)hits;
     form->loss = total / (double)hits;
     for (uint32_t c = 0; c < context_count; c++)
         sums[c] = (double)NAN;
@@ -138,7 +155,7 @@ static void form_loss(const loop_samples *samples, kvt_variant variant, uint32_t
         if (!sample->hit || memcmp(&sample->variant, &variant, sizeof variant) != 0) continue;
         double *sum = &sums[sample->context];
         if (isnan(*sum)) form->contexts++;
-        *sum = (isnan(*sum) ? 0.0 : *sum) + 1.0 - sample->rouge_l - form->loss;
+        *sum = (isnan(*sum) ? 0.0 : *sum) + sample->loss - form->loss;
     }
     for (uint32_t c = 0; c < context_count; c++)
         if (!isnan(sums[c])) variance += sums[c] * sums[c];
@@ -176,7 +193,9 @@ static void samples_add_form(const loop_samples *samples, kvt_variant variant,
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
             form->stored[0] += form->stored[tier];
     }
-    size_t count = samples_sort(samples, &variant, value_get, work);
+    size_t count = samples_sort(samples, &variant, value_recall, work);
+    form->recall = samples_mean(work, count);
+    count = samples_sort(samples, &variant, value_get, work);
     form->load_p50 = samples_at(work, count, 0.5);
     count = samples_sort(samples, &variant, value_predicted, work);
     form->load_predicted_p50 = samples_at(work, count, 0.5);
@@ -225,6 +244,8 @@ static void samples_means(const loop_samples *samples, const loop_ladder *ladder
         result->put_mean += share * s->put_s;
         result->rouge_l += share * s->rouge_l;
         result->f1 += share * s->f1;
+        result->top1 += share * s->top1;
+        result->loss += share * s->loss;
         result->same_answers += s->same;
         busy += s->load_s + s->prefill_s + s->question_s + s->put_s;
         const uint32_t rung = s->hit ? loop_ladder_find(ladder, s->variant) : ladder->all;
@@ -248,6 +269,8 @@ void loop_samples_finish(loop_samples *samples, const loop_ladder *ladder, loop_
     result->ttft_p99 = samples_at(work, count, 0.99);
     count = samples_sort(samples, NULL, value_rouge_l, work);
     result->rouge_l_p10 = samples_at(work, count, 0.1);
+    count = samples_sort(samples, NULL, value_recall, work);
+    result->recall = samples_mean(work, count);
     count = samples_sort(samples, NULL, value_error, work);
     result->load_predictions = count;
     result->load_error_p50 = samples_at(work, count, 0.5);

@@ -16,9 +16,11 @@ typedef struct loop_sample {
     kvt_tier tier;
     kvt_variant variant;
     uint32_t tokens_kept;
+    uint64_t kv_checksum; /* of what the answer comes from */
     double wait_s, load_s, prefill_s, question_s, put_s;
     double get_s, decode_s, predicted_s; /* predicted 0: not known */
-    double rouge_l, f1;
+    double rouge_l, f1, top1, recall;    /* recall NAN without a passage */
+    double loss;
 } loop_sample;
 
 typedef struct loop_samples {

@@ -47,6 +47,11 @@ static void site_add_context(loop_site *site, uint32_t class_index, const qualit
     kvt_layout layout = loop_layout(site, entry->context_tokens);
     if (kvt_layout_bytes(&layout, &context->kv_bytes) != KVT_OK) context->kv_bytes = 0;
     site_take_questions(site, context);
+    const uint32_t recalled = entry->recall != NULL ? entry->recall_tokens : 0;
+    context->text = (loop_question){.answer_tokens = entry->continuation_tokens +
+                                                     (recalled > 0 ? entry->recall_scored : 0)};
+    if (entry->continuation_tokens > site->tail_max) site->tail_max = entry->continuation_tokens;
+    if (recalled > site->tail_max) site->tail_max = recalled;
     if (entry->context_tokens > site->tokens_max) site->tokens_max = entry->context_tokens;
     for (uint32_t i = 0; i < context->question_count; i++) {
         const loop_question *question = &context->questions[i];

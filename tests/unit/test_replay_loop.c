@@ -139,7 +139,10 @@ static void samples_add_up(void **state)
                                                   .question_s = 0.25,
                                                   .get_s = 0.5,
                                                   .predicted_s = 0.4,
-                                                  .rouge_l = hit && i % 3 ? 0.9 : 1,
+                                                  .rouge_l = hit && i % 3 ? 0.8 : 1,
+                                                  .top1 = hit && i % 3 ? 0.95 : 1,
+                                                  .recall = i % 10 < 5 ? 0.9 : (double)NAN,
+                                                  .loss = hit && i % 3 ? 0.1 : 0,
                                                   .f1 = 1});
     }
     loop_samples_stored(&samples, ladder.curves[2].variant, KVT_TIER_SSD);
@@ -160,6 +163,11 @@ static void samples_add_up(void **state)
     expect_near(result.forms[0].loss, 0);
     expect_near(result.forms[1].loss, 0.1);
     assert_true(result.forms[1].loss_low <= 0.1 && result.forms[1].loss_high >= 0.1 - 1e-12);
+    expect_near(result.forms[1].rouge_l, 0.8);
+    expect_near(result.forms[1].top1, 0.95);
+    expect_near(result.forms[1].recall, 0.9);
+    expect_near(result.loss, 0.1 * (double)result.forms[1].hits[0] / 100);
+    expect_near(result.top1, 1 - 0.05 * (double)result.forms[1].hits[0] / 100);
     assert_int_equal(result.forms[1].contexts, 10);
     assert_int_equal(result.forms[1].stored[KVT_TIER_SSD], 1);
     assert_int_equal(result.forms[2].hits[0], 0);

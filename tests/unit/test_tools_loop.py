@@ -44,13 +44,14 @@ capacity = 32MiB
 """
 LOOP = ["replay", "--mode", "live", "--workload", "poisson", "--config", "loop.ini", "--database",
         "p.db", "--model", MODEL, "--text", "recall=" + TEXT]
-SHORT = ["--contexts", "10", "--set", "workload.requests=40", "--set", "workload.rate=20"]
+SHORT = ["--contexts", "10", "--loss", "rouge_l", "--set", "workload.requests=40", "--set", "workload.rate=20"]
 LOSSY = ["--set", "store.loss_limit=0.5"]
 
 RUN_MEMBERS = {
     "contender", "stores", "seed", "requests", "hits", "loads_declined", "same_answers",
     "ttft_s_mean", "ttft_s_p50", "ttft_s_p90", "ttft_s_p99", "wait_s_mean", "load_s_mean",
-    "prefill_s_mean", "question_s_mean", "put_s_mean", "rho", "rouge_l", "rouge_l_p10", "f1",
+    "prefill_s_mean", "question_s_mean", "put_s_mean", "rho", "rouge_l", "rouge_l_p10", "f1", "top1",
+    "recall", "loss",
     "loss_predicted", "load_predictions", "load_error_p50", "load_error_p90", "exact_checked",
     "exact_wrong", "tokens_wrong", "positions_checked", "positions_wrong", "puts", "puts_refused",
     "puts_busy", "puts_failed", "load_failures", "promotions", "demotions", "evictions",
@@ -58,7 +59,7 @@ RUN_MEMBERS = {
     "answers_fingerprint", "span_s", "paused_s", "leapt_s", "wall_s", "forms"}
 FORM_MEMBERS = {
     "form", "hits", "stored", "staged", "same_answers", "contexts", "stored_share", "rouge_l", "f1",
-    "loss", "loss_low", "loss_high", "loss_predicted", "loss_upper", "loss_within", "load_s_p50",
+    "top1", "recall", "loss", "loss_low", "loss_high", "loss_predicted", "loss_upper", "loss_within", "load_s_p50",
     "load_predicted_s_p50", "decode_s_p50"}
 
 
@@ -99,7 +100,7 @@ class LoopTest(CommandCase):
         self.assertEqual(run["exact_checked"], exact)
         for form in run["forms"]:
             if form["form"] in ("raw", "lossless") and form["hits"]["total"] > 0:
-                self.assertEqual(form["rouge_l"], 1)
+                self.assertEqual((form["rouge_l"], form["top1"], form["loss"]), (1, 1, 0))
                 self.assertEqual(form["same_answers"], form["hits"]["total"])
 
     def test_contenders_on_the_same_requests(self):
@@ -125,6 +126,7 @@ class LoopTest(CommandCase):
             self.assertLessEqual(forms, {form, "raw"})
         # Two bits cost this model answers; four do not.
         self.assertLess(by_name["lru+kivi-2"]["rouge_l"], 1)
+        self.assertLess(by_name["lru+kivi-2"]["top1"], by_name["lru+kivi-4"]["top1"])
         lossy = [form for form in by_name["utility"]["forms"] if form["form"] != "raw"]
         self.assertGreater(len(lossy), 0)
         self.assertTrue(all(form["loss_predicted"] is not None for form in lossy))
@@ -143,6 +145,13 @@ class LoopTest(CommandCase):
         self.assertGreater(dropped["hits"]["total"], 0)
         self.assertEqual(run["positions_checked"], dropped["hits"]["total"])
         self.assertLess(dropped["rouge_l"], 1)
+        # By the words of the text, which is the default, a loss is another one.
+        by_text = self.run_json(*LOOP, "--contexts", "10", "--set", "workload.requests=40", "--set",
+                                "workload.rate=20", "--policy", "lru+drop:stream/50")
+        for form in by_text["results"][0]["forms"]:
+            if form["hits"]["total"] > 0:
+                least = min(form[name] for name in ("top1", "recall") if form[name] is not None)
+                self.assertGreaterEqual(form["loss"], 1 - least - 1e-9)
         self.assertLess(dropped["stored_share"], 0.6)
 
     def test_equal_seeds_make_equal_runs(self):
