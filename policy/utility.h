@@ -87,15 +87,19 @@ static inline bool utility_is_reachable(const kvt_policy *policy, const entry *e
 }
 
 /* Returns the cost of making a stored option and writing what it needs, in seconds of a request. An
- * entry that keeps its variant, or drops planes, is not coded. */
+ * entry that keeps its variant, or its codec as planes do that are dropped, is not coded. */
 static inline double utility_write_at(const kvt_policy *policy, const write_costs *now,
                                       const entry *e, const stored_option *o,
                                       const uint64_t need[TIERS])
 {
     double seconds = 0.0;
-    bool coded = e->current == KVT_OPTION_NONE ||
-                 ((o->made_from >> e->current & 1) == 0 &&
-                  !utility_same_variant(entry_option(policy, e, e->current), o));
+    bool coded = e->current == KVT_OPTION_NONE;
+    if (!coded) {
+        const stored_option *from = entry_option(policy, e, e->current);
+        const bool nested =
+            (o->made_from >> e->current & 1) != 0 && from->variant.codec == o->variant.codec;
+        coded = !nested && !utility_same_variant(from, o);
+    }
     if (coded) seconds = BACKGROUND_SHARE * o->encode_seconds;
     for (int tier = 0; tier < TIERS; tier++)
         seconds += (double)need[tier] * now->per_byte[tier];

@@ -291,6 +291,7 @@ static kvt_status open_costs(open_state *state)
     costs->prefill = state->options->prefill;
     state->store->holes = state->options->holes;
     costs->parallel_codecs = 1;
+    costs->loss_limit = state->options->ladder ? state->options->loss_limit : 0.0;
     return status;
 }
 

@@ -205,31 +205,69 @@ static void cost_fill_variants(const kvt_cost_model *model, const kvt_offer *off
     }
 }
 
-/* Whether the engine may plan to make one lossy variant from another. Exact variants serve every
- * other one, which the engine knows by itself. */
-static bool cost_is_made_from(const kvt_codec_curve *to, const kvt_codec_curve *from)
+/*
+ * Codings on top of each other. The losses of two add up at most, so a variant may be coded from a
+ * lossy one with all its tokens that loses a quarter of it or less. A chain of such codings loses a
+ * third more than its last one, at most: 1/4 + 1/16 + ...
+ *
+ * Without this, an entry that was stored in a fine lossy variant while there was room could never
+ * become a coarse one, only leave.
+ */
+#define OFFER_AGAIN_SHARE 0.25
+#define OFFER_CHAIN       (1.0 / (1.0 - OFFER_AGAIN_SHARE))
+
+/* How the engine may plan to make one lossy variant from another. Exact variants serve every other
+ * one, which the engine knows by itself. */
+typedef enum offer_way {
+    OFFER_WAY_NONE,
+    OFFER_WAY_NESTED, /* nothing is lost a second time */
+    OFFER_WAY_AGAIN
+} offer_way;
+
+static offer_way offer_way_from(const kvt_codec_curve *to, const kvt_codec_curve *from)
 {
-    return to->loss > 0.0 && from->loss > 0.0 && to->stored_share < from->stored_share &&
-           codecs_made_from(from->variant, to->variant) != CODECS_WAY_NONE;
+    if (!(to->loss > 0.0) || !(from->loss > 0.0) || to->stored_share >= from->stored_share)
+        return OFFER_WAY_NONE;
+    if (codecs_made_from(from->variant, to->variant) != CODECS_WAY_NONE) return OFFER_WAY_NESTED;
+    return codecs_drop_method(from->variant) == 0 && from->loss <= OFFER_AGAIN_SHARE * to->loss
+               ? OFFER_WAY_AGAIN
+               : OFFER_WAY_NONE;
 }
 
-/* Fills made_from of all options. Option 1 + i + tier * variants is variant i, so a variant's
- * sources are the same in every tier. */
+/* What coding from `from` adds to the bound of a variant; above what the limit leaves: INFINITY. */
+static double offer_carried(const kvt_cost_model *model, const kvt_option *to,
+                            const kvt_option *from)
+{
+    const double carried = OFFER_CHAIN * from->loss_upper;
+    const bool within = model->loss_limit <= 0.0 || to->loss_upper + carried <= model->loss_limit;
+    return within ? carried : (double)INFINITY;
+}
+
+/* Fills made_from of all options, and raises the bounds of those that are coded from lossy ones.
+ * Option 1 + i + tier * variants is variant i, so a variant's sources are the same in every tier. */
 static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kvt_option *options,
                               uint32_t count)
 {
+    double most[KVT_VARIANTS_MAX] = {0.0};
     assert(count <= KVT_OPTIONS_MAX); /* a bit each */
     for (uint32_t to = 0; to < variants; to++) {
         uint32_t sources = 0;
-        const kvt_codec_curve *curve = &model->variants[to];
-        for (uint32_t from = 0; from < variants && curve->loss > 0.0; from++) {
-            if (!cost_is_made_from(curve, &model->variants[from])) continue;
+        for (uint32_t from = 0; from < variants; from++) {
+            const offer_way way = offer_way_from(&model->variants[to], &model->variants[from]);
+            if (way == OFFER_WAY_NONE) continue;
+            if (way == OFFER_WAY_AGAIN) {
+                const double carried = offer_carried(model, &options[1 + to], &options[1 + from]);
+                if (isinf(carried)) continue;
+                most[to] = fmax(most[to], carried);
+            }
             for (uint32_t i = 1 + from; i < count; i += variants)
                 sources |= UINT32_C(1) << i;
         }
         for (uint32_t i = 1 + to; i < count; i += variants)
             options[i].made_from = sources;
     }
+    for (uint32_t i = 1; i < count; i++)
+        options[i].loss_upper = fmin(options[i].loss_upper + most[(i - 1) % variants], 1.0);
 }
 
 /* The entry's losses stand to the curve's as the factors say; a lossy variant never counts as

@@ -29,6 +29,7 @@ typedef struct kvt_cost_model {
     uint32_t variant_count;
     kvt_prefill prefill;
     uint32_t parallel_codecs; /* threads that encode or decode one entry; at least 1 */
+    double loss_limit;        /* that no coding on top of another may pass; 0: none */
 } kvt_cost_model;
 
 /* A record of an entry in this variant takes so many bytes: it was made once. */

@@ -328,6 +328,51 @@ static void costs_grow_with_size(void **state)
     }
 }
 
+/* A coarse variant is coded from a fine lossy one that loses a quarter of it or less; its bound has
+ * what that adds, and stays within the model's limit. */
+static void fine_lossy_variants_are_coded_again(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double share, loss, upper;
+    } rungs[] = {{"planes:k6v4,g64", 0.35, 0.02, 0.03},
+                 {"entropy:k0.25v0.5", 0.23, 0.05, 0.06},
+                 {"entropy:k0.5v1", 0.17, 0.12, 0.15},
+                 {"drop:stream,25", 0.16, 0.01, 0.02},
+                 {"entropy:k1v2", 0.11, 0.35, 0.40}};
+    kvt_cost_model model = small_model();
+    kvt_option options[KVT_OPTIONS_MAX];
+    const kvt_offer offer = {.handle = 7, .layout = block};
+    model.present[KVT_TIER_HBM] = model.present[KVT_TIER_SSD] = false;
+    for (size_t i = 0; i < 5; i++) {
+        kvt_codec_curve *curve = &model.variants[model.variant_count++];
+        *curve = model.variants[0];
+        assert_int_equal(kvt_variant_parse(rungs[i].name, &curve->variant), KVT_OK);
+        curve->stored_share = rungs[i].share;
+        curve->loss = rungs[i].loss;
+        curve->loss_upper = rungs[i].upper;
+    }
+    /* Options: none, raw, lossless, then the five. */
+    build(&model, KVT_HOLES_MIXED, &offer, options);
+    assert_int_equal(options[4].made_from, 0); /* 0.02 is more than a quarter of 0.05 */
+    assert_int_equal(options[5].made_from, 1u << 3);
+    assert_int_equal(options[7].made_from, 1u << 3 | 1u << 4); /* nothing has dropped tokens back */
+    assert_near(options[4].loss_upper, 0.06, 1e-9);
+    assert_near(options[5].loss_upper, 0.15 + 0.04, 1e-9);
+    assert_near(options[7].loss_upper, 0.40 + 0.08, 1e-9);
+    assert_near(options[7].loss, 0.35, 1e-9);
+    /* A limit leaves out what would pass it, and keeps the variant. */
+    model.loss_limit = 0.45;
+    build(&model, KVT_HOLES_MIXED, &offer, options);
+    assert_int_equal(options[7].made_from, 1u << 3);
+    assert_near(options[7].loss_upper, 0.44, 1e-9);
+    model.loss_limit = 0.41;
+    build(&model, KVT_HOLES_MIXED, &offer, options);
+    assert_int_equal(options[7].made_from, 0);
+    assert_near(options[7].loss_upper, 0.40, 1e-9);
+}
+
 static void expect_argument_error(const kvt_cost_model *model, const kvt_offer *offer)
 {
     kvt_option options[KVT_OPTIONS_MAX];
@@ -392,6 +437,7 @@ int main(void)
         cmocka_unit_test(recomputing_is_shared_along_a_path),
         cmocka_unit_test(what_is_learned_goes_before_the_curves),
         cmocka_unit_test(costs_grow_with_size),
+        cmocka_unit_test(fine_lossy_variants_are_coded_again),
         cmocka_unit_test(bad_models_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
