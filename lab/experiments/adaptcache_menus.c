@@ -5,8 +5,12 @@
  *
  * Of a profile a variant counts when it was measured on all three classes. The paper's menu is raw,
  * KIVI and StreamingLLM; ours is raw and what no other variant beats in both size and mean loss.
- * Along a menu, from large to small, no task's loss falls: a smaller variant that measured better
- * did so by noise, and a frontier must not be bought with it.
+ * Among the variants of one method, from large to small, no task's loss falls: a smaller one that
+ * measured better did so by noise, and a frontier must not be bought with it.
+ *
+ * What a profile says of the spread between entries is that of their KL. A loss grows more slowly
+ * than its KL; the power is taken from the curves themselves, and the spread of losses is that of
+ * the KL times the power.
  */
 #include "adaptcache_experiment.h"
 
@@ -16,6 +20,7 @@
 
 #include <kvterrace/codec.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +33,7 @@ enum { MENU_CURVES_MAX = 96 };
 typedef struct menu_curve {
     kvt_variant variant;
     double share[EXPERIMENT_TASKS], loss[EXPERIMENT_TASKS];
+    double kl[EXPERIMENT_TASKS]; /* NAN: not measured */
     bool has[EXPERIMENT_TASKS];
 } menu_curve;
 
@@ -122,6 +128,7 @@ static kvt_status menu_collect(const experiment *run, kvt_profile *profile, menu
             curve->has[task] = true;
             curve->share[task] = row.bits_per_element / RAW_BITS;
             curve->loss[task] = row.loss_mean > LEAST_LOSS ? row.loss_mean : LEAST_LOSS;
+            curve->kl[task] = row.kl;
             if (row.entries > curves->entries[task]) curves->entries[task] = row.entries;
         }
     }
@@ -214,6 +221,21 @@ static kvt_status menu_speed(kvt_profile *profile, kvt_variant variant, kvt_code
     return KVT_OK;
 }
 
+static bool menu_same_method(kvt_variant a, kvt_variant b)
+{
+    return a.codec == b.codec && codecs_drop_method(a) == codecs_drop_method(b);
+}
+
+/* The largest loss up to this one of its method. */
+static double menu_loss(const menu_curves *chosen, uint32_t index, uint32_t task)
+{
+    double loss = 0.0;
+    for (uint32_t i = 0; i <= index; i++)
+        if (menu_same_method(chosen->list[i].variant, chosen->list[index].variant))
+            loss = fmax(loss, chosen->list[i].loss[task]);
+    return loss;
+}
+
 /* Puts the chosen curves into the tasks' models behind raw. */
 static kvt_status menu_fill(experiment *run, kvt_profile *profile, uint32_t menu,
                             const menu_curves *chosen, char *message, size_t message_size)
@@ -221,7 +243,6 @@ static kvt_status menu_fill(experiment *run, kvt_profile *profile, uint32_t menu
     kvt_status status = KVT_OK;
     for (uint32_t task = 0; status == KVT_OK && task < EXPERIMENT_TASKS; task++) {
         kvt_cost_model *model = &run->models[menu][task];
-        double loss = 0.0;
         status = menu_host(model);
         model->variants[0] =
             (kvt_codec_curve){.variant = {.codec = KVT_CODEC_RAW}, .stored_share = 1.0};
@@ -229,10 +250,8 @@ static kvt_status menu_fill(experiment *run, kvt_profile *profile, uint32_t menu
         for (uint32_t i = 0; i < chosen->count; i++) {
             const menu_curve *from = &chosen->list[i];
             kvt_codec_curve *to = &model->variants[model->variant_count++];
-            if (!menu_is_exact(from->variant) && from->loss[task] > loss) loss = from->loss[task];
-            *to = (kvt_codec_curve){.variant = from->variant,
-                                    .stored_share = from->share[task],
-                                    .loss = menu_is_exact(from->variant) ? 0.0 : loss};
+            *to = (kvt_codec_curve){.variant = from->variant, .stored_share = from->share[task]};
+            if (!menu_is_exact(from->variant)) to->loss = menu_loss(chosen, i, task);
             to->loss_upper = to->loss;
         }
         for (uint32_t i = 0; status == KVT_OK && i < model->variant_count; i++)
@@ -267,6 +286,27 @@ static kvt_status menu_choose(experiment *run, kvt_profile *profile, const menu_
         status = menu_fill(run, profile, menu, chosen, message, message_size);
     free(chosen);
     return status;
+}
+
+/* The power of its KL by which a loss of the task grows: the slope of the logarithms over the lossy
+ * variants, 1 where fewer than three tell. */
+static double menu_power(const menu_curves *curves, uint32_t task)
+{
+    double n = 0.0, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
+    for (uint32_t i = 0; i < curves->count; i++) {
+        const menu_curve *curve = &curves->list[i];
+        if (!curve->has[task] || !(curve->kl[task] > 0.0) || !(curve->loss[task] > LEAST_LOSS))
+            continue;
+        const double kl = log(curve->kl[task]), loss = log(curve->loss[task]);
+        n += 1.0;
+        x += kl;
+        y += loss;
+        xx += kl * kl;
+        xy += kl * loss;
+    }
+    const double spread = n * xx - x * x;
+    if (n < 3.0 || !(spread > 0.0)) return 1.0;
+    return fmin(fmax((n * xy - x * y) / spread, 0.0), 1.0);
 }
 
 /* Only variants that were measured on all classes stay. */
@@ -327,6 +367,8 @@ static kvt_status menu_read_curves(experiment *run, kvt_profile *profile, char *
         status = profile_sensitivity_read(profile, NULL, curves->model, to->name, &to->sigma,
                                           &to->repeatability);
         if (status == KVT_MISS) status = KVT_OK; /* no spread was measured: all alike */
+        to->sigma *= menu_power(curves, task);
+        to->repeatability = fmax(to->repeatability, 0.0);
     }
     for (uint32_t menu = 0; status == KVT_OK && menu < EXPERIMENT_MENUS; menu++)
         status = menu_choose(run, profile, curves, menu, message, message_size);

@@ -8,6 +8,7 @@
  */
 #include "adaptcache_experiment.h"
 
+#include "codecs/codecs.h"
 #include "lab/replay/random.h"
 
 #include <kvterrace/codec.h>
@@ -161,7 +162,8 @@ static void server_note(server *s, const kvt_move *move, const kvt_option *optio
     }
     const kvt_option *from = &options[move->from], *to = &options[move->to];
     const bool same = memcmp(&from->variant, &to->variant, sizeof from->variant) == 0;
-    if (!same && (to->made_from >> move->from & 1) == 0)
+    const codecs_way way = codecs_made_from(from->variant, to->variant);
+    if (!same && way != CODECS_WAY_DROP && way != CODECS_WAY_DERIVE)
         s->carried[number] += server_loss(s, number, from->variant);
 }
 

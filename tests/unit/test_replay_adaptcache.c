@@ -274,8 +274,9 @@ static void profiles_make_both_menus(void **state)
             assert_string_equal(name, ours[i]);
             assert_true(menus[0]->variants[i].decode_bytes_per_s > 0.0);
         }
-        /* KIVI at 4 bits measured better than half of the tokens: no loss falls along a menu. */
-        near(menus[0]->variants[2].loss, 0.4);
+        /* KIVI at 4 bits measured better than half of the tokens: losses are of a method. */
+        near(menus[0]->variants[2].loss, 0.01);
+        near(menus[0]->variants[3].loss, 0.2);
         near(menus[1]->variants[3].loss, 0.03);
         assert_true(menus[1]->variants[1].loss > 0.0); /* lossy, though it measured as 0 */
         assert_int_equal(run->tasks[task].entries, 7);
