@@ -100,8 +100,9 @@ TEXT
     --database "$demo/profile.db" >>"$demo/calibrate.txt"
 "$command" replay --workload poisson --mode live --config "$demo/live.ini" \
     --model reference_model/model --text recall=reference_model/texts/recall-768.jsonl \
-    --contexts 40 --loss rouge_l --set workload.requests=300 --set workload.rate=10 --set workload.zipf=0.8 \
-    --set store.loss_limit=0.1 --policy lru,lru+kivi-4,lru+kivi-2,lru+mix,adaptcache,utility \
+    --contexts 40 --loss rouge_l --set workload.requests=300 --set workload.rate=10 \
+    --set workload.zipf=0.8 --set store.loss_limit=0.1 \
+    --policy lru,lru+kivi-4,lru+kivi-2,lru+mix,adaptcache,utility \
     --report "$demo/live.html"
 cat <<'TEXT'
 

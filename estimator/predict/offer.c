@@ -244,7 +244,7 @@ static double offer_carried(const kvt_cost_model *model, const kvt_option *to,
 }
 
 /* Fills made_from of all options, and raises the bounds of those that are coded from lossy ones.
- * Option 1 + i + tier * variants is variant i, so a variant's sources are the same in every tier. */
+ * Option 1 + i + tier * variants is variant i, so its sources are the same in every tier. */
 static void cost_fill_lineage(const kvt_cost_model *model, uint32_t variants, kvt_option *options,
                               uint32_t count)
 {

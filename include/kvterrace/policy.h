@@ -40,7 +40,7 @@ extern "C" {
  * two tiers, or a copy on both.
  *
  * An exact stored option (loss 0) can become any other; a lossy one only its own variant elsewhere,
- * unless made_from says more: bit i is set when option i's stored bytes are enough to make this one,
+ * unless made_from says more: bit i is set when option i's stored bytes are enough to make this,
  * as they nest it (planes dropped, a coarser step derived), or lost little beside what it loses.
  * kept_from, within the same bits and those of exact options or those of the same variant: option
  * i's bytes that this one also has in a tier stay where they are; a move from there holds and

@@ -44,23 +44,24 @@ capacity = 32MiB
 """
 LOOP = ["replay", "--mode", "live", "--workload", "poisson", "--config", "loop.ini", "--database",
         "p.db", "--model", MODEL, "--text", "recall=" + TEXT]
-SHORT = ["--contexts", "10", "--loss", "rouge_l", "--set", "workload.requests=40", "--set", "workload.rate=20"]
+SHORT = ["--contexts", "10", "--loss", "rouge_l", "--set", "workload.requests=40", "--set",
+         "workload.rate=20"]
 LOSSY = ["--set", "store.loss_limit=0.5"]
 
 RUN_MEMBERS = {
     "contender", "stores", "seed", "requests", "hits", "loads_declined", "same_answers",
     "ttft_s_mean", "ttft_s_p50", "ttft_s_p90", "ttft_s_p99", "wait_s_mean", "load_s_mean",
-    "prefill_s_mean", "question_s_mean", "put_s_mean", "rho", "rouge_l", "rouge_l_p10", "f1", "top1",
-    "recall", "loss",
-    "loss_predicted", "load_predictions", "load_error_p50", "load_error_p90", "exact_checked",
+    "prefill_s_mean", "question_s_mean", "put_s_mean", "rho", "rouge_l", "rouge_l_p10", "f1",
+    "top1", "recall", "loss", "loss_predicted", "load_predictions",
+    "load_error_p50", "load_error_p90", "exact_checked",
     "exact_wrong", "tokens_wrong", "positions_checked", "positions_wrong", "puts", "puts_refused",
     "puts_busy", "puts_failed", "load_failures", "promotions", "demotions", "evictions",
     "bytes_read", "bytes_written", "capacity_bytes", "used_bytes", "emulated",
     "answers_fingerprint", "span_s", "paused_s", "leapt_s", "wall_s", "forms"}
 FORM_MEMBERS = {
     "form", "hits", "stored", "staged", "same_answers", "contexts", "stored_share", "rouge_l", "f1",
-    "top1", "recall", "loss", "loss_low", "loss_high", "loss_predicted", "loss_upper", "loss_within", "load_s_p50",
-    "load_predicted_s_p50", "decode_s_p50"}
+    "top1", "recall", "loss", "loss_low", "loss_high", "loss_predicted", "loss_upper",
+    "loss_within", "load_s_p50", "load_predicted_s_p50", "decode_s_p50"}
 
 
 class LoopTest(CommandCase):
