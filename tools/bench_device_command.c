@@ -243,7 +243,8 @@ const command_spec bench_layers_spec = {
              "tier ssd, which are overwritten, while each layer is computed in as long as it "
              "loads: layer by layer (layers, and coarse with stripe units of the default size), "
              "whole entries before the computing (whole), and one device after the other "
-             "(serial). Says how long the computing waited.",
+             "(serial). Two loads at once follow, of the same half of the entries (pair) and of "
+             "two halves (apart). Says how long the computing waited.",
     .details = BENCH_DRIVES_OR "else four throttled memory devices. Exits 1 when bytes are wrong.",
     .example = "  kvterrace bench layers --quick",
     .options = bench_list_options,

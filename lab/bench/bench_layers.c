@@ -11,6 +11,11 @@
  *     serial   each entry lies whole on one drive, by the drives' speeds; kvt_get of one after the
  *              other, then all layers are computed
  *
+ *     pair     two such loads of the same half of the entries, on two threads with a queue each;
+ *              the second one begins when the first one has computed four layers. A layer is
+ *              computed in half the time, as long as its half loads from idle drives
+ *     apart    the same of two different halves: no read is of use to the other load
+ *
  * The units of layers and whole are so small that one layer of one entry has its share on every
  * drive. With larger ones a layer lies on some drives alone, and on the same ones in every entry.
  *
@@ -19,6 +24,7 @@
  * Thread rule: one bench at a time.
  */
 #include "base/clock.h"
+#include "base/thread.h"
 #include "bench.h"
 #include "bench_parts.h"
 
@@ -33,7 +39,9 @@ enum {
     LAYERS_TOKENS = 128,
     LAYERS_TOKENS_QUICK = 8,
     LAYERS_REPEATS = 5,
-    LAYERS_REPEATS_MAX = 25
+    LAYERS_REPEATS_MAX = 25,
+    LAYERS_HALF = LAYERS_ENTRIES / 2,
+    LAYERS_LATE = 4 /* layers that the first of a pair has computed when the second begins */
 };
 
 typedef enum layers_way {
@@ -41,10 +49,13 @@ typedef enum layers_way {
     LAYERS_WHOLE,
     LAYERS_COARSE,
     LAYERS_SERIAL,
+    LAYERS_PAIR,
+    LAYERS_APART,
     LAYERS_WAYS
 } layers_way;
 
-static const char *const layers_names[LAYERS_WAYS] = {"layers", "whole", "coarse", "serial"};
+static const char *const layers_names[LAYERS_WAYS] = {"layers", "whole", "coarse",
+                                                      "serial", "pair",  "apart"};
 
 typedef struct layers_bench {
     const bench_options *options;
@@ -61,7 +72,8 @@ typedef struct layers_bench {
     uint64_t *source;          /* one entry */
     uint64_t compute_layer_ns; /* 0 until a load has been timed */
     bench_rate blocked[LAYERS_WAYS], elapsed[LAYERS_WAYS];
-    uint32_t wrong; /* entries that were missed or had other bytes */
+    double bytes_read[LAYERS_WAYS]; /* by loads, of all repeats */
+    uint32_t wrong;                 /* entries that were missed or had other bytes */
 } layers_bench;
 
 static int layers_complain(kvt_status status, const char *message)
@@ -92,14 +104,15 @@ static kvt_status layers_put(layers_bench *bench, uint32_t number)
 }
 
 /* Counts the entries that did not come as they were put, and forgets what came. */
-static void layers_check(layers_bench *bench)
+static void layers_check(layers_bench *bench, layers_way way)
 {
     const uint64_t words = bench->bytes / sizeof *bench->data;
     for (uint32_t entry = 0; entry < LAYERS_ENTRIES; entry++) {
         const uint64_t *got = bench->data + entry * words;
+        const uint32_t wanted = way == LAYERS_PAIR ? entry % LAYERS_HALF : entry;
         bool right = true;
         for (uint64_t i = 0; i < words && right; i++)
-            right = got[i] == layers_word(entry, i);
+            right = got[i] == layers_word(wanted, i);
         bench->wrong += !right;
     }
     memset(bench->data, 0, LAYERS_ENTRIES * bench->bytes);
@@ -175,7 +188,7 @@ static kvt_status layers_fill(layers_bench *bench, layers_way way, char *message
                               size_t message_size)
 {
     const bench_options *options = bench->options;
-    const uint32_t unit = way == LAYERS_LAYERED ? layers_unit(bench) : 0;
+    const uint32_t unit = way == LAYERS_LAYERED || way == LAYERS_PAIR ? layers_unit(bench) : 0;
     kvt_status status = KVT_OK;
     memset(bench->home, 0, sizeof bench->home);
     if (way != LAYERS_SERIAL) {
@@ -193,24 +206,80 @@ static kvt_status layers_fill(layers_bench *bench, layers_way way, char *message
 
 /* ---- the ways ---- */
 
-/* Loads layer by layer, and computes meanwhile. Returns the nanoseconds blocked. */
-static uint64_t layers_load_layered(layers_bench *bench, kvt_queue *queue)
+/* One layered load and its computing. */
+typedef struct layers_one {
+    kvt_queue *queue;
+    const kvt_key *keys;
+    const kvt_view *const *pointers;
+    uint32_t count;
+    uint64_t compute_ns; /* of a layer */
+    uint64_t begin_ns;   /* an instant; 0: at once */
+    uint64_t blocked_ns;
+    uint64_t bytes_read;
+} layers_one;
+
+/* Loads layer by layer, and computes meanwhile. */
+static void *layers_load_one(void *context)
 {
+    layers_one *one = context;
     kvt_load *load = NULL;
-    uint64_t mark_ns = base_clock_ns(), blocked_ns = 0;
+    kvt_load_result result = {.struct_size = sizeof result};
+    if (one->begin_ns != 0) base_sleep_until(one->begin_ns);
+    uint64_t mark_ns = base_clock_ns();
     kvt_status status =
-        kvt_load_begin(queue, bench->keys, bench->pointers, LAYERS_ENTRIES, NULL, &load);
-    if (status != KVT_OK) return 0;
+        kvt_load_begin(one->queue, one->keys, one->pointers, one->count, NULL, &load);
+    if (status != KVT_OK) return NULL;
     for (uint32_t layer = 0; layer < LAYERS_COUNT; layer++) {
         (void)!kvt_load_wait(load, layer + 1, KVT_NO_DEADLINE);
         uint64_t ready_ns = base_clock_ns();
-        blocked_ns += ready_ns - mark_ns;
-        base_sleep_until(ready_ns + bench->compute_layer_ns);
+        one->blocked_ns += ready_ns - mark_ns;
+        base_sleep_until(ready_ns + one->compute_ns);
         mark_ns = base_clock_ns();
         kvt_load_release(load, layer + 1);
     }
-    (void)kvt_load_end(load, NULL, NULL);
-    return blocked_ns + base_clock_ns() - mark_ns;
+    (void)kvt_load_end(load, NULL, &result);
+    one->blocked_ns += base_clock_ns() - mark_ns;
+    one->bytes_read = result.bytes_read;
+    return NULL;
+}
+
+/* Loads all entries. Returns the nanoseconds blocked. */
+static uint64_t layers_load_layered(layers_bench *bench, layers_way way, kvt_queue *queue)
+{
+    layers_one one = {.queue = queue,
+                      .keys = bench->keys,
+                      .pointers = bench->pointers,
+                      .count = LAYERS_ENTRIES,
+                      .compute_ns = bench->compute_layer_ns};
+    (void)layers_load_one(&one);
+    bench->bytes_read[way] += (double)one.bytes_read;
+    return one.blocked_ns;
+}
+
+/* Two loads of half of the entries each, of the same half or of both. Returns the nanoseconds that
+ * both were blocked. */
+static uint64_t layers_load_two(layers_bench *bench, layers_way way, kvt_queue *queue)
+{
+    layers_one loads[2];
+    pthread_t thread;
+    kvt_queue *other = NULL;
+    if (kvt_queue_open(bench->stores[0], NULL, &other) != KVT_OK) return 0;
+    for (uint32_t i = 0; i < 2; i++)
+        loads[i] = (layers_one){.queue = i == 0 ? queue : other,
+                                .keys = bench->keys + (way == LAYERS_APART ? i * LAYERS_HALF : 0),
+                                .pointers = bench->pointers + i * LAYERS_HALF,
+                                .count = LAYERS_HALF,
+                                .compute_ns = bench->compute_layer_ns / 2};
+    loads[1].begin_ns = base_clock_ns() + LAYERS_LATE * loads[0].compute_ns;
+    if (base_thread_start(&thread, layers_load_one, &loads[1]) != 0) {
+        kvt_queue_close(other);
+        return 0; /* the bytes say so */
+    }
+    (void)layers_load_one(&loads[0]);
+    pthread_join(thread, NULL);
+    kvt_queue_close(other);
+    bench->bytes_read[way] += (double)(loads[0].bytes_read + loads[1].bytes_read);
+    return loads[0].blocked_ns + loads[1].blocked_ns;
 }
 
 static void layers_load_whole(layers_bench *bench)
@@ -235,7 +304,9 @@ static void layers_time(layers_bench *bench, layers_way way, kvt_queue *queue, d
 {
     uint64_t began_ns = base_clock_ns(), blocked_ns;
     if (way == LAYERS_LAYERED || way == LAYERS_COARSE) {
-        blocked_ns = layers_load_layered(bench, queue);
+        blocked_ns = layers_load_layered(bench, way, queue);
+    } else if (way == LAYERS_PAIR || way == LAYERS_APART) {
+        blocked_ns = layers_load_two(bench, way, queue);
     } else {
         if (way == LAYERS_WHOLE)
             layers_load_whole(bench);
@@ -247,7 +318,7 @@ static void layers_time(layers_bench *bench, layers_way way, kvt_queue *queue, d
     }
     *blocked = (double)blocked_ns * 1e-9;
     *elapsed = (double)(base_clock_ns() - began_ns) * 1e-9;
-    layers_check(bench);
+    layers_check(bench, way);
 }
 
 /* Says how long a layer's computing takes: as its load, in the quickest whole load of the pool. */
@@ -281,12 +352,18 @@ static kvt_status layers_run_ways(layers_bench *bench, layers_way first, layers_
 
 /* ---- the report ---- */
 
-/* The share of the load that computing hid. */
+/* The share of the load that computing hid. Two loads of halves are as much as one of all. */
 static double layers_hidden(const layers_bench *bench, int way)
 {
     double load = (double)bench->compute_layer_ns * LAYERS_COUNT * 1e-9;
     double hidden = load > 0 ? 1 - bench->blocked[way].median / load : 0;
     return hidden > 0 ? hidden : 0;
+}
+
+/* Bytes that loads have read from the drives, a run; 0 of ways that load otherwise. */
+static double layers_bytes(const layers_bench *bench, int way)
+{
+    return bench->bytes_read[way] / bench->repeats;
 }
 
 static int layers_print_json(const layers_bench *bench)
@@ -299,6 +376,7 @@ static int layers_print_json(const layers_bench *bench)
             json_pack("{s:s, s:f}", "case", layers_names[way], "hidden", layers_hidden(bench, way));
         failed = row == NULL || bench_put_rate(row, "blocked_s", &bench->blocked[way]) ||
                  bench_put_rate(row, "elapsed_s", &bench->elapsed[way]) ||
+                 json_object_set_new(row, "bytes_read", json_real(layers_bytes(bench, way))) ||
                  json_array_append(list, row);
         json_decref(row);
     }
@@ -320,11 +398,13 @@ static int layers_print_text(const layers_bench *bench)
     FILE *out = bench->options->out;
     fprintf(out, "%d entries of %llu bytes, %d layers, each computed in %.2f ms\n", LAYERS_ENTRIES,
             (unsigned long long)bench->bytes, LAYERS_COUNT, (double)bench->compute_layer_ns * 1e-6);
-    fprintf(out, "%-8s %11s %23s %11s %7s\n", "way", "blocked, s", "", "elapsed, s", "hidden");
+    fprintf(out, "%-8s %11s %23s %11s %7s %9s\n", "way", "blocked, s", "", "elapsed, s", "hidden",
+            "read, MB");
     for (int way = 0; way < LAYERS_WAYS; way++)
-        fprintf(out, "%-8s %11.4f (%9.4f - %9.4f) %11.4f %7.3f\n", layers_names[way],
+        fprintf(out, "%-8s %11.4f (%9.4f - %9.4f) %11.4f %7.3f %9.1f\n", layers_names[way],
                 bench->blocked[way].median, bench->blocked[way].min, bench->blocked[way].max,
-                bench->elapsed[way].median, layers_hidden(bench, way));
+                bench->elapsed[way].median, layers_hidden(bench, way),
+                layers_bytes(bench, way) * 1e-6);
     fprintf(out, "wrong or missing entries: %u\n", bench->wrong);
     return ferror(out) != 0;
 }
@@ -356,7 +436,8 @@ static int layers_run(layers_bench *bench)
         const char *what;
     } parts[] = {{LAYERS_LAYERED, LAYERS_WHOLE, "layers beside whole entries"},
                  {LAYERS_COARSE, LAYERS_COARSE, "layers over large units"},
-                 {LAYERS_SERIAL, LAYERS_SERIAL, "one drive after the other"}};
+                 {LAYERS_SERIAL, LAYERS_SERIAL, "one drive after the other"},
+                 {LAYERS_PAIR, LAYERS_APART, "two loads at once"}};
     enum { PARTS = sizeof parts / sizeof parts[0] };
     for (uint32_t i = 0; i < PARTS && status == KVT_OK; i++) {
         bench_tell(bench->options, i, PARTS, parts[i].what);
