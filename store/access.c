@@ -27,6 +27,7 @@
 #include "store/access_get.h"
 #include "store/fork_guard.h"
 #include "store/groups.h"
+#include "store/load_share.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
 
@@ -87,6 +88,7 @@ static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access
         get->staging = (staging_buffer){0};
         /* Gets that come before the read has landed join it. */
         entry->load = get->load;
+        load_share_get(store, entry->place->serial, get->load);
     } else {
         get->load = entry->load;
         store->counters.shared_reads++;
@@ -262,6 +264,7 @@ void access_publish(kvt_store *store, const access_get *get, kvt_status status, 
         waiter = next;
     }
     load->waiters = NULL;
+    load_share_published(store, load);
     pthread_cond_broadcast(&store->changed);
     pthread_mutex_unlock(&store->lock);
 }

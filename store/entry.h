@@ -59,6 +59,7 @@ typedef struct store_load {
     void *record;          /* in the buffer; NULL: the read was given up, and the buffer with it */
     staging_buffer buffer; /* the record, and scratch of the get that owns the load */
     struct access_get *waiters; /* gets of queues that joined, until it has finished */
+    struct load_read *shared;   /* layered loads may take their layers from it; or NULL */
     uint64_t read_ns;
 } store_load;
 

@@ -31,9 +31,7 @@
 #include "store/load_internal.h"
 
 #include "base/clock.h"
-#include "codecs/codecs.h"
 #include "codecs/record_groups.h"
-#include "codecs/view_rows.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -63,94 +61,6 @@ static void load_fail(load_entry *entry, kvt_status status)
 {
     assert(status != KVT_OK);
     if (entry->status == KVT_QUEUED) entry->status = status;
-}
-
-/* ---- sections ---- */
-
-/* The section that has a layer of an entry. */
-static const load_section *load_section_of(const load_entry *entry, uint32_t layer)
-{
-    const load_section *section = entry->sections;
-    while (layer - section->first_layer >= section->layout.layers)
-        section++;
-    assert(section < entry->sections + entry->section_count);
-    return section;
-}
-
-/* Opaque sections that come with a layer, neighbours in the record. */
-typedef struct load_extra {
-    const load_section *first;
-    const load_section *end;
-} load_extra;
-
-/* The opaque sections before the first layer of an entry, and those behind the last layer of a
- * section. Returns how many runs of them there are. */
-static uint32_t load_extras(const load_entry *entry, const load_section *section, uint32_t layer,
-                            load_extra *extras)
-{
-    const load_section *last = entry->sections + entry->section_count, *next = section + 1;
-    uint32_t count = 0;
-    if (layer == 0 && section != entry->sections)
-        extras[count++] = (load_extra){entry->sections, section};
-    if (layer - section->first_layer != section->layout.layers - 1u) return count;
-    while (next != last && next->layout.layers == 0)
-        next++;
-    if (next != section + 1) extras[count++] = (load_extra){section + 1, next};
-    return count;
-}
-
-/* Bytes of a run in the record. */
-static uint64_t load_extra_bytes(const load_extra *extra)
-{
-    const load_section *last = extra->end - 1;
-    assert(extra->first < extra->end);
-    return last->offset + last->bytes - extra->first->offset;
-}
-
-kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes)
-{
-    record_groups groups;
-    load_section *sections = entry->sections;
-    if (!entry->grouped) {
-        sections->bytes = entry->record_bytes;
-        sections->head_bytes = codecs_head_bytes(&sections->layout, entry->variant);
-        bool fits = sections->head_bytes != 0 && sections->head_bytes <= entry->record_bytes;
-        return fits ? KVT_OK : KVT_E_CORRUPT;
-    }
-    kvt_status status = record_groups_open(head, bytes, &groups);
-    if (status != KVT_OK) return status;
-    if (groups.generation != entry->expected.generation ||
-        memcmp(&groups.key, &entry->expected.key, sizeof groups.key) != 0)
-        return KVT_E_MISMATCH;
-    if (groups.count != entry->section_count || groups.record_bytes > entry->record_bytes)
-        return KVT_E_CORRUPT;
-    for (uint32_t i = 0; i < groups.count; i++) {
-        if ((groups.groups[i].layout.dtype == KVT_DTYPE_OPAQUE) != (sections[i].layout.layers == 0))
-            return KVT_E_CORRUPT;
-        sections[i].offset = groups.groups[i].offset;
-        sections[i].bytes = groups.groups[i].bytes;
-        sections[i].head_bytes = record_groups_head_bytes(&groups, i);
-    }
-    return KVT_OK;
-}
-
-#define LOAD_HEAD_ROOM 1024u /* words, of heads that are opened without a second try */
-
-kvt_status load_open_head(const load_entry *entry, load_section *section, const void *head,
-                          uint64_t bytes, bool whole)
-{
-    uint64_t room[LOAD_HEAD_ROOM], needed;
-    assert(section->head == NULL);
-    kvt_status status =
-        kvt_record_head_open(head, bytes, whole, &entry->expected, room, sizeof room, &needed);
-    if (status != KVT_OK && status != KVT_E_SPACE) return status;
-    section->head = malloc(needed);
-    if (section->head == NULL) return KVT_E_MEMORY;
-    if (status == KVT_E_SPACE)
-        return kvt_record_head_open(head, bytes, whole, &entry->expected, section->head, needed,
-                                    &needed);
-    memcpy(section->head, room, needed);
-    return KVT_OK;
 }
 
 /* ---- announcements ---- */
@@ -193,19 +103,24 @@ static void load_announce(kvt_load *load)
 
 /* Reads that are about to be started. */
 typedef struct load_starts {
-    store_transfer *transfers[LOAD_START_GROUP];
+    load_cell *cells[LOAD_START_GROUP];
     uint32_t count;
 } load_starts;
 
-/* Starts the reads that were collected. The load's lock may be held: a read that lands at once only
- * posts a task, and the queue's lock comes after the load's. */
+/* Starts the reads that were collected. Lock held: a read that lands at once only posts a task, and
+ * the queue's lock comes after the load's; the task waits for the lock. */
 static void load_start(load_starts *starts)
 {
-    transfer_start_all(starts->transfers, starts->count);
+    store_transfer *transfers[LOAD_START_GROUP];
+    for (uint32_t i = 0; i < starts->count; i++)
+        transfers[i] = starts->cells[i]->flight;
+    transfer_start_all(transfers, starts->count);
+    load_share_started(starts->cells, starts->count);
     starts->count = 0;
 }
 
-/* Makes a cell fly with ranges of the entry's record; at_once: past the bound of staging. KVT_OK;
+/* Makes a cell fly with ranges of the entry's record, or wait for a read that brings them; at_once:
+ * past the bound of staging. KVT_OK;
  * KVT_BUSY: no staging now; KVT_E_MEMORY; KVT_E_CORRUPT: a range that the record does not have.
  * Lock held. */
 static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_range *ranges,
@@ -222,6 +137,12 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_ran
             ranges[i].bytes > entry->record_bytes - ranges[i].offset)
             return KVT_E_CORRUPT;
     }
+    cell->bytes = bytes;
+    if (load_share_join(cell)) {
+        cell->state = LOAD_FLYING;
+        load->flying++;
+        return KVT_OK;
+    }
     store_staging *staging = load->store->staging;
     kvt_status status = at_once ? staging_acquire_now(staging, bytes, &buffer)
                                 : staging_acquire(staging, bytes, 0, &buffer);
@@ -237,8 +158,9 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_ran
     cell->state = LOAD_FLYING;
     load->flying++;
     load->bytes_read += bytes;
+    load_share_fly(cell);
     if (starts->count == LOAD_START_GROUP) load_start(starts);
-    starts->transfers[starts->count++] = cell->flight;
+    starts->cells[starts->count++] = cell;
     return KVT_OK;
 }
 
@@ -271,32 +193,30 @@ static kvt_status load_fly_heads(kvt_load *load, load_cell *cell, load_starts *s
 
 /* Makes a cell fly for a layer. Lock held. */
 static kvt_status load_fly_layer(kvt_load *load, load_cell *cell, uint32_t layer,
-                                 load_starts *starts)
+                                 load_starts *starts, bool at_once)
 {
     const load_entry *entry = &load->entries[cell->entry];
-    const load_section *section = load_section_of(entry, layer);
     kvt_record_range ranges[LOAD_RANGES_MAX];
-    load_extra extras[2];
-    uint64_t at = 0;
-    assert(section->head != NULL);
+    uint32_t count;
     cell->layer = layer;
-    kvt_status status =
-        kvt_record_head_ranges(section->head, layer - section->first_layer, cell->ranges,
-                               KVT_RECORD_RANGES_MAX, &cell->range_count);
+    kvt_status status = load_find_ranges(entry, layer, &cell->own, ranges, &count);
     if (status != KVT_OK) return status;
-    uint32_t count = cell->range_count;
-    for (uint32_t i = 0; i < count; i++) {
-        ranges[i] = cell->ranges[i];
-        ranges[i].offset += section->offset;
-        at += ranges[i].bytes;
-    }
-    const uint32_t extra_count = load_extras(entry, section, layer, extras);
-    for (uint32_t i = 0; i < extra_count; i++) {
-        const uint64_t bytes = load_extra_bytes(&extras[i]);
-        ranges[count++] = (kvt_record_range){extras[i].first->offset, bytes, at};
-        at += bytes;
-    }
-    return load_fly(load, cell, ranges, count, starts, false);
+    return load_fly(load, cell, ranges, count, starts, at_once);
+}
+
+/* Makes a cell fly once more for what it wants. Lock held. */
+static kvt_status load_fly_again(kvt_load *load, load_cell *cell)
+{
+    load_starts starts = {.count = 0};
+    kvt_status status;
+    if (cell->layer == LOAD_HEAD)
+        status = load_fly_head(load, cell, &starts);
+    else if (cell->layer == LOAD_HEADS)
+        status = load_fly_heads(load, cell, &starts);
+    else
+        status = load_fly_layer(load, cell, cell->layer, &starts, true);
+    load_start(&starts);
+    return status;
 }
 
 /* Makes one layer of a group ready. Lock held. */
@@ -337,14 +257,17 @@ static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, 
     load_entry *entry = &load->entries[index];
     /* An earlier call has issued the cell, and found no staging for another entry of the layer. */
     if (entry->status != KVT_QUEUED || load_is_near(entry) || entry->issued > layer) return KVT_OK;
-    load_cell *cell = load_cell_of(load, index, layer);
-    kvt_status status = load_fly_layer(load, cell, layer, starts);
+    const uint8_t state = atomic_load(&entry->layers[layer]);
+    kvt_status status = KVT_OK;
+    assert(state != LOAD_ASKS);
+    if (state == LOAD_LACKS)
+        status = load_fly_layer(load, load_cell_of(load, index, layer), layer, starts, false);
     if (status == KVT_BUSY) return KVT_BUSY;
     entry->issued = layer + 1;
-    if (status == KVT_OK)
-        load->pending[layer % load->slots]++;
-    else
-        load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+    if (status != KVT_OK) load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+    if (status != KVT_OK || state == LOAD_HAS) return KVT_OK;
+    if (state == LOAD_LACKS) atomic_store(&entry->layers[layer], LOAD_ASKS);
+    load->pending[layer % load->slots]++;
     return KVT_OK;
 }
 
@@ -376,89 +299,22 @@ void load_pump(kvt_load *load)
 
 /* ---- tasks ---- */
 
-/* Decodes a whole opaque section, whose record is here. */
-static kvt_status load_decode_opaque(const load_entry *entry, const load_section *section,
-                                     const uint8_t *record, const staging_buffer *scratch)
-{
-    return kvt_record_decode_view(record, section->bytes, &entry->expected, NULL, &section->layout,
-                                  section->view, 0, 0, scratch->memory, scratch->bytes);
-}
-
-/* Decodes one layer of an entry into its view, and what comes with it. `cell` has the ranges that
- * lie in `payload`; NULL: payload is the record. No lock held. */
-static kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
-                              const load_cell *cell, const uint8_t *payload)
-{
-    const load_section *section = load_section_of(entry, layer);
-    staging_buffer scratch = {0};
-    load_extra extras[2];
-    uint64_t at = 0; /* of the next bytes behind the layer's, in a cell */
-    kvt_status status = KVT_OK;
-    if (entry->scratch_bytes != 0)
-        status = staging_acquire_now(load->store->staging, entry->scratch_bytes, &scratch);
-    if (status != KVT_OK) return status;
-    status = kvt_record_head_decode(
-        section->head, &section->layout, section->view, layer - section->first_layer,
-        cell != NULL ? payload : payload + section->offset, cell != NULL ? cell->ranges : NULL,
-        cell != NULL ? cell->range_count : 0, scratch.memory, scratch.bytes);
-    for (uint32_t i = 0; cell != NULL && i < cell->range_count; i++)
-        at += cell->ranges[i].bytes;
-    const uint32_t extra_count = load_extras(entry, section, layer, extras);
-    for (uint32_t i = 0; i < extra_count; i++) {
-        const uint64_t start = extras[i].first->offset;
-        for (const load_section *one = extras[i].first; one != extras[i].end; one++) {
-            const uint64_t from = cell != NULL ? at + (one->offset - start) : one->offset;
-            if (status == KVT_OK) status = load_decode_opaque(entry, one, payload + from, &scratch);
-        }
-        at += load_extra_bytes(&extras[i]);
-    }
-    if (scratch.memory != NULL) staging_release(load->store->staging, &scratch);
-    return status;
-}
-
-/* Copies one layer of bytes that a put has handed over, and what comes with it. */
-static void load_copy_staged(const load_entry *entry, uint32_t layer)
-{
-    const load_section *section = load_section_of(entry, layer);
-    const uint8_t *bytes = entry->staged->buffer.memory;
-    const uint32_t own = layer - section->first_layer;
-    load_extra extras[2];
-    for (uint32_t side = 0; side < kvt_layout_sides(&section->layout); side++) {
-        view_rows rows = view_rows_of(section->view, &section->layout, section->layout.tokens, own,
-                                      (kvt_side)side);
-        uint64_t at = kvt_layout_matrix_offset(&section->layout, own, (kvt_side)side);
-        view_rows_scatter(&rows, 0, rows.bytes, bytes + section->packed_at + at);
-        view_rows_close(&rows);
-    }
-    const uint32_t extra_count = load_extras(entry, section, layer, extras);
-    for (uint32_t i = 0; i < extra_count; i++)
-        for (const load_section *one = extras[i].first; one != extras[i].end; one++)
-            view_scatter_entry(one->view, &one->layout, 0, 0, bytes + one->packed_at);
-}
-
-/* Looks at the heads of an entry's groups, which lie one behind the other. */
-static kvt_status load_use_heads(const load_entry *entry, const uint8_t *heads)
-{
-    kvt_status status = KVT_OK;
-    for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++) {
-        load_section *section = &entry->sections[i];
-        if (section->head_bytes != 0)
-            status = load_open_head(entry, section, heads, section->head_bytes, false);
-        heads += section->head_bytes;
-    }
-    return status;
-}
-
-/* What a cell's reads brought: its layer is decoded, or its head looked at. No lock held. */
+/* What a cell's reads brought, ranges or the whole record: its layer is decoded, or its head looked
+ * at. No lock held. */
 static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *cell,
-                           const staging_buffer *buffer)
+                           const uint8_t *payload, bool whole)
 {
-    if (cell->layer == LOAD_HEADS) return load_use_heads(entry, buffer->memory);
-    if (cell->layer != LOAD_HEAD)
-        return load_decode(load, entry, cell->layer, cell, buffer->memory);
-    if (entry->grouped) return load_open_table(entry, buffer->memory, RECORD_GROUPS_HEAD_BYTES);
-    return load_open_head(entry, entry->sections, buffer->memory, entry->sections->head_bytes,
-                          false);
+    kvt_status status = KVT_OK;
+    if (cell->layer < LOAD_WHOLE)
+        return load_decode(load, entry, cell->layer, whole ? NULL : &cell->own, payload);
+    if (cell->layer == LOAD_HEAD && entry->grouped) {
+        status = load_open_table(entry, payload, RECORD_GROUPS_HEAD_BYTES);
+        if (status != KVT_OK || !whole) return status;
+        cell->layer = LOAD_HEADS; /* these are here, too */
+    }
+    status = load_use_heads(entry, payload, whole);
+    if (status == KVT_OK) load_share_opened(entry);
+    return status;
 }
 
 /* Whether a cell is there for a head or heads. */
@@ -474,27 +330,104 @@ static inline bool load_counts_cell(const kvt_load *load, const load_cell *cell)
     return load->pending[cell->layer % load->slots] > 0;
 }
 
-/* Ends the work of a cell. A head with a table of groups flies on for the heads of these, before
- * the deadline. Lock held. */
-static void load_end_cell(kvt_load *load, load_cell *cell)
+/* Ends the work of a cell. Before the deadline it flies on: a head with a table of groups for the
+ * heads of these, and what was lost with another load's read for a read of its own. Lock held. */
+static void load_end_cell(kvt_load *load, load_cell *cell, bool lost)
 {
     load_entry *entry = &load->entries[cell->entry];
-    bool on = cell->layer == LOAD_HEAD && entry->grouped && entry->status == KVT_QUEUED &&
-              !load->ending && base_clock_ns() < load->options.deadline_ns;
+    const bool live = entry->status == KVT_QUEUED && !load->ending;
+    bool on = live && (lost || (cell->layer == LOAD_HEAD && entry->grouped)) &&
+              base_clock_ns() < load->options.deadline_ns;
     assert(load->flying > 0 && load_counts_cell(load, cell));
     cell->state = LOAD_IDLE;
+    cell->joins = false;
     if (on) {
-        load_starts starts = {.count = 0};
-        kvt_status status = load_fly_heads(load, cell, &starts);
-        load_start(&starts);
+        if (!lost) cell->layer = LOAD_HEADS;
+        kvt_status status = load_fly_again(load, cell);
         on = status == KVT_OK;
         if (!on) load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+    } else if (lost && live && !load_is_head(cell)) {
+        on = true; /* the deadline has passed: the layer stays one that has not come */
     }
     if (load_is_head(cell))
         load->heads -= !on;
     else
-        load->pending[cell->layer % load->slots]--;
+        load->pending[cell->layer % load->slots] -= !on;
     load->flying--;
+}
+
+/* Ends the decoding of a layer that was offered. Where it failed, the entry reads the layer, in its
+ * turn or now. Lock held. */
+static void load_end_layer(kvt_load *load, load_entry *entry, uint32_t layer, kvt_status status)
+{
+    load_cell *cell = load_cell_of(load, (size_t)(entry - load->entries), layer);
+    const bool asked = entry->issued > layer, failed = status != KVT_OK;
+    bool done = true;
+    atomic_store(&entry->layers[layer], failed ? LOAD_LACKS : LOAD_HAS);
+    if (failed && asked && entry->status == KVT_QUEUED && !load->ending) {
+        cell->layer = layer;
+        atomic_store(&entry->layers[layer], LOAD_ASKS);
+        done = false;
+        if (base_clock_ns() < load->options.deadline_ns) {
+            status = load_fly_again(load, cell);
+            if (status != KVT_OK) load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
+            done = status != KVT_OK;
+        }
+    }
+    if (asked && done) load->pending[layer % load->slots]--;
+    load->flying--;
+}
+
+/* Takes one layer of an offer, if it is lacked still. No lock held. */
+static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
+                            const load_brought *brought)
+{
+    kvt_record_range ranges[LOAD_RANGES_MAX];
+    load_ranges own;
+    uint32_t count;
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&load->lock);
+    const bool wants = entry->status == KVT_QUEUED && !load->ending &&
+                       atomic_load(&entry->layers[layer]) == LOAD_LACKS;
+    if (wants) {
+        atomic_store(&entry->layers[layer], LOAD_TAKES);
+        load->flying++;
+    }
+    pthread_mutex_unlock(&load->lock);
+    if (!wants) return;
+    kvt_status status = load_find_ranges(entry, layer, &own, ranges, &count);
+    if (status == KVT_OK)
+        status = load_decode(load, entry, layer, brought->whole ? NULL : &own, brought->payload);
+    for (uint32_t i = 0; status == KVT_OK && i < count; i++)
+        bytes += ranges[i].bytes;
+    pthread_mutex_lock(&load->lock);
+    load->bytes_shared += bytes;
+    load_end_layer(load, entry, layer, status);
+    (void)load_advance(load);
+    load_pump(load);
+    if (load->ending) pthread_cond_broadcast(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+    load_announce(load);
+}
+
+/* Takes the layers from first to end of what was brought, as far as they are lacked. */
+static void load_take_layers(kvt_load *load, load_entry *entry, uint32_t first, uint32_t end,
+                             const load_brought *brought)
+{
+    for (uint32_t layer = first; layer < end; layer++)
+        load_take_layer(load, entry, layer, brought);
+}
+
+void load_take_offer(void *context)
+{
+    load_offer *offer = context;
+    kvt_load *load = offer->entry->load;
+    const bool all = offer->layer == LOAD_WHOLE;
+    load_take_layers(load, offer->entry, all ? 0 : offer->layer,
+                     all ? load->layers : offer->layer + 1, offer->brought);
+    load_share_drop(load->store, offer->brought);
+    free(offer);
+    atomic_fetch_sub(&load->busy, 1);
 }
 
 /* A cell that has landed: its task, on a thread of the queue. */
@@ -504,7 +437,6 @@ void load_run(void *context)
     kvt_load *load = cell->load;
     load_entry *entry = &load->entries[cell->entry];
     staging_buffer buffer = {0};
-    transfer_report report;
     kvt_status status = KVT_OK;
     atomic_fetch_add(&load->busy, 1);
     pthread_mutex_lock(&load->lock);
@@ -513,16 +445,29 @@ void load_run(void *context)
     cell->state = LOAD_RUNNING; /* nobody gives it up any more */
     pthread_mutex_unlock(&load->lock);
     /* No lock: the cell is this thread's while it runs. */
-    if (cell->flight != NULL) status = transfer_take(cell->flight, &buffer, &report);
-    cell->flight = NULL;
-    if (live && status == KVT_OK) status = load_use(load, entry, cell, &buffer);
+    load_brought *brought = cell->brought;
+    bool lost = cell->joins && brought == NULL;
+    const bool shares = cell->joins && !lost;
+    if (!cell->joins) status = load_share_take(cell, &buffer, &brought);
+    cell->brought = NULL;
+    if (live && !lost && status == KVT_OK)
+        status = load_use(load, entry, cell, brought != NULL ? brought->payload : buffer.memory,
+                          brought != NULL && brought->whole);
+    /* A whole record that has brought the head has brought the layers, too. */
+    if (live && !lost && status == KVT_OK && brought != NULL && brought->whole &&
+        load_is_head(cell))
+        load_take_layers(load, entry, 0, load->layers, brought);
+    load_share_drop(load->store, brought);
     staging_release(load->store->staging, &buffer);
+    /* An entry fails by a read of its own alone. */
+    if (shares && status != KVT_OK && status != KVT_E_MEMORY) lost = true;
     pthread_mutex_lock(&load->lock);
-    if (status != KVT_OK)
+    if (status != KVT_OK && !lost)
         load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
     else if (!live)
         load_fail(entry, KVT_E_TIMEOUT);
-    load_end_cell(load, cell);
+    if (shares && !lost) load->bytes_shared += cell->bytes;
+    load_end_cell(load, cell, lost);
     bool moved = load_advance(load);
     load_pump(load);
     if (load->ending) pthread_cond_broadcast(&load->changed); /* load_stop counts what flies */
@@ -636,6 +581,7 @@ void load_begin_reads(kvt_load *load)
         if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
         load->reads = true;
         if (base_clock_ns() >= load->options.deadline_ns) continue; /* nothing is issued, either */
+        if (load_share_heads(entry)) continue;
         kvt_status status = load_fly_head(load, load_cell_of(load, i, 0), &starts);
         if (status == KVT_OK)
             load->heads++;
@@ -653,12 +599,11 @@ static void load_give_up(kvt_load *load, bool stuck_alone)
 {
     for (size_t i = 0; i < load->cell_count; i++) {
         load_cell *cell = &load->cells[i];
-        if (cell->state != LOAD_FLYING || cell->flight == NULL) continue;
-        if (stuck_alone && !transfer_is_stuck(cell->flight)) continue;
-        if (!transfer_give_up(cell->flight)) continue; /* its task comes */
+        if (cell->state != LOAD_FLYING) continue;
+        if (!load_share_give_up(cell, stuck_alone)) continue; /* or its task comes */
         assert(load->flying > 0 && load_counts_cell(load, cell));
-        cell->flight = NULL;
         cell->state = LOAD_IDLE;
+        cell->joins = false;
         load->flying--;
         if (load_is_head(cell))
             load->heads--;
@@ -688,6 +633,8 @@ void load_stop(kvt_load *load)
     assert(load->heads == 0);
     pthread_cond_broadcast(&load->changed);
     pthread_mutex_unlock(&load->lock);
+    for (size_t i = 0; i < load->count; i++)
+        load_share_leave(&load->entries[i]); /* no offer comes any more */
     /* A thread that has ended its cell may be announcing still, and the caller frees the load. */
     while (atomic_load(&load->busy) != 0)
         base_sleep(LOAD_PAUSE_NS);

@@ -27,7 +27,7 @@
 #define LOAD_STEP          256u                /* entries under one hold of the store's lock */
 #define LOAD_CHECK_NS      UINT64_C(100000000) /* between two looks at devices */
 #define LOAD_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, view_counts)
-#define LOAD_RESULT_LEAST  STRUCT_SIZE_THROUGH(kvt_load_result, bytes_read)
+#define LOAD_RESULT_LEAST  STRUCT_SIZE_THROUGH(kvt_load_result, bytes_shared)
 
 /* ---- holding entries ---- */
 
@@ -86,6 +86,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected.key = found->key;
     entry->expected.generation = place->generation;
+    if (!entry->lent) load_share_enter(entry, found->load);
     access_count_use(store, found, clock_ns);
     return KVT_QUEUED;
 }
@@ -99,6 +100,7 @@ static void load_let_go(kvt_load *load, load_entry *entry)
     if (entry->staged != NULL) handover_leave(store, entry->staged);
     entry->staged = NULL;
     if (place == NULL) return;
+    load_share_leave(entry);
     if (entry->lent)
         tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
                              place->record_bytes);
@@ -271,6 +273,7 @@ static void load_free(kvt_load *load)
     pthread_cond_destroy(&load->changed);
     free(load->entries);
     free(load->sections);
+    free(load->layer_states);
     free(load->cells);
     free(load->groups);
     free(load->parts);
@@ -312,11 +315,15 @@ static bool load_make_cells(kvt_load *load)
     for (size_t i = 0; i < load->count; i++)
         read += load->entries[i].status == KVT_QUEUED && !load_is_near(&load->entries[i]);
     load->cells = calloc(read * load->slots + 1, sizeof *load->cells);
-    if (load->cells == NULL) return false;
+    load->layer_states = calloc(read * load->layers + 1, sizeof *load->layer_states);
+    if (load->cells == NULL || load->layer_states == NULL) return false;
+    atomic_uchar *states = load->layer_states;
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
         entry->cells_at = load->cell_count;
+        entry->layers = states;
+        states += load->layers;
         for (uint32_t k = 0; k < load->slots; k++) {
             load_cell *cell = &load->cells[load->cell_count++];
             cell->load = load;
@@ -376,6 +383,7 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     for (size_t i = 0; i < count; i++) {
         load_entry *entry = &load->entries[i];
         entry->key = keys[i];
+        entry->load = load;
         entry->sections = sections;
         entry->section_count = options->view_counts != NULL ? options->view_counts[i] : 1;
         sections += entry->section_count;
@@ -523,7 +531,8 @@ kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *r
     if (!orphan && queue_leave_load(load->queue, load)) load_orphan(load);
     kvt_load_result whole = {.struct_size = sizeof whole,
                              .layers = atomic_load(&load->complete),
-                             .bytes_read = load->bytes_read};
+                             .bytes_read = load->bytes_read,
+                             .bytes_shared = load->bytes_shared};
     bool leading = true;
     for (size_t i = 0; i < load->count; i++) {
         kvt_status status = load_final(&load->entries[i]);

@@ -15,12 +15,40 @@
 /* In place of a layer: the record's head, or the heads of its groups' records. */
 #define LOAD_HEAD  UINT32_MAX
 #define LOAD_HEADS (UINT32_MAX - 1)
+#define LOAD_WHOLE (UINT32_MAX - 2) /* a get's read */
 
 /* Ranges of a layer, with the opaque groups before and behind it. */
 #define LOAD_RANGES_MAX (KVT_RECORD_RANGES_MAX + 2)
 
+struct load_share;
+struct load_cell;
+
+/* A read of a place under way, which loads may join. Under the lock of the shares. */
+typedef struct load_read {
+    struct load_read *next;    /* of the share's */
+    struct load_share *share;  /* that lists it, or NULL */
+    uint32_t layer;            /* as a cell has it, or LOAD_WHOLE */
+    store_transfer *flight;    /* once it has started; NULL: nobody but its owner knows it */
+    struct load_cell *waiters; /* that have joined */
+} load_read;
+
+/* Bytes that a shared read has brought. The last user gives them back. */
+typedef struct load_brought {
+    atomic_uint users;
+    const uint8_t *payload; /* a layer's ranges one behind the other, a head, or the whole record */
+    bool whole;
+    staging_buffer buffer; /* of a load's read; */
+    store_load *get;       /* or the get's, of which this is one user */
+} load_brought;
+
 /* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
 typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
+
+/* The ranges of a layer in its group's record. The opaque groups that come with it lie behind. */
+typedef struct load_ranges {
+    uint32_t count;
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+} load_ranges;
 
 /* One layer of an entry that is read, on its way. */
 typedef struct load_cell {
@@ -29,9 +57,14 @@ typedef struct load_cell {
     size_t entry;
     uint32_t layer;
     load_cell_state state;
-    store_transfer *flight; /* NULL: nothing is read */
-    uint32_t range_count;   /* of the layer in its group's record; what else is read lies behind */
-    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+    store_transfer *flight; /* NULL: nothing is read by the cell itself */
+    bool joins;             /* it waits for a read of another: the next three */
+    load_read *joined;      /* under the lock of the shares; NULL: that has ended, and then: */
+    load_brought *brought;  /* what came; NULL: it was lost. The task's, once that is posted */
+    struct load_cell *next_waiter;
+    load_read read; /* its own */
+    uint64_t bytes; /* that it wants */
+    load_ranges own;
 } load_cell;
 
 /* A group of layers of an entry; an entry without groups has one. */
@@ -44,7 +77,16 @@ typedef struct load_section {
     uint64_t bytes;
     uint64_t head_bytes;   /* to read for its head; 0 of an opaque group, which is read whole */
     kvt_record_head *head; /* looked at once; NULL: not yet, staged, or opaque */
+    uint64_t kept_bytes;   /* of it in memory */
 } load_section;
+
+/* A layer of an entry that is read, from the point of view of sharing. */
+typedef enum load_layer {
+    LOAD_LACKS = 0, /* nobody has asked for it */
+    LOAD_ASKS = 1,  /* a cell does */
+    LOAD_TAKES = 2, /* an offer is being decoded */
+    LOAD_HAS = 3    /* an offer was decoded */
+} load_layer;
 
 /* One entry of a load. */
 typedef struct load_entry {
@@ -64,9 +106,16 @@ typedef struct load_entry {
     const void *record;
     uint64_t record_bytes;
     uint64_t scratch_bytes;
-    store_staged *staged; /* held as a user, instead of a place */
-    bool damaged;         /* its place could not be read */
-    size_t cells_at;      /* the first of its cells, when it is read */
+    store_staged *staged;              /* held as a user, instead of a place */
+    kvt_load *load;                    /* that it belongs to */
+    struct load_share *share;          /* of its place, when that is read; or NULL */
+    struct load_entry *share_next;     /* of the share; under the lock of the shares */
+    struct load_entry *share_previous; /* same */
+    bool opened;                       /* its heads may be copied; same */
+    atomic_uchar *layers;              /* load_layer of each, under the load's lock; a look without
+                                          it may be wrong. NULL when nothing is read */
+    bool damaged;                      /* its place could not be read */
+    size_t cells_at;                   /* the first of its cells, when it is read */
 } load_entry;
 
 /* Neighbours that lie in memory: their layers are carried out together, because one of them may be
@@ -133,8 +182,10 @@ struct kvt_load {
     uint32_t heads;    /* on their way */
     uint32_t flying;   /* cells that are not idle, and parts that have not ended */
     uint64_t bytes_read;
-    bool reads;   /* some entry comes from a device: the deadline counts */
-    bool starved; /* for staging: the queue's threads try again */
+    uint64_t bytes_shared;
+    atomic_uchar *layer_states; /* of all entries that are read */
+    bool reads;                 /* some entry comes from a device: the deadline counts */
+    bool starved;               /* for staging: the queue's threads try again */
     bool ending;
     bool orphan; /* its queue was closed */
     atomic_uint busy;
@@ -146,6 +197,51 @@ void load_orphan(kvt_load *load);
 /* Tries to issue what had found no staging, and drops one hold of `busy`. No lock held. */
 void load_tick(kvt_load *load);
 
+/* ---- load_share.c: the lock of the shares is taken inside ---- */
+
+/* Lists an entry with the others that have its place open, and a get's read of the place, which may
+ * be NULL. Without memory the entry reads alone. The store's lock is held. */
+void load_share_enter(load_entry *entry, store_load *read);
+
+/* Takes an entry off, which is in no read any more. */
+void load_share_leave(load_entry *entry);
+
+/* Copies the heads that another load has checked. False: none has. */
+bool load_share_heads(load_entry *entry);
+
+/* An entry's heads are open: others may copy them, and offers may come. */
+void load_share_opened(load_entry *entry);
+
+/* Joins a read under way that brings what a cell wants. False: there is none. The load's lock is
+ * held. */
+bool load_share_join(load_cell *cell);
+
+/* A cell's own read is about to start, and cells' reads have started: now others may look at the
+ * transfers. The load's lock is held. */
+void load_share_fly(load_cell *cell);
+void load_share_started(load_cell *const *cells, uint32_t count);
+
+/* Takes back a cell that flies, its own read or its place among those that wait for another's.
+ * stuck_alone: only when that waits for a device that is out of service. False: not so, or its task
+ * comes. The load's lock is held. */
+bool load_share_give_up(load_cell *cell, bool stuck_alone);
+
+/* Ends the read of a cell that has landed: as transfer_take. When others want what has come,
+ * *brought_out has the buffer, and is one use of it. No lock held. */
+kvt_status load_share_take(load_cell *cell, staging_buffer *buffer, load_brought **brought_out);
+
+/* Ends a use of what was brought; NULL is allowed. No lock held. */
+void load_share_drop(kvt_store *store, load_brought *brought);
+
+/* A layer, or all, that is offered to an entry, and its task in load.c. */
+typedef struct load_offer {
+    queue_task task;
+    load_entry *entry;
+    load_brought *brought;
+    uint32_t layer; /* or LOAD_WHOLE */
+} load_offer;
+void load_take_offer(void *offer);
+
 /* The tasks of a cell and of a poke. */
 void load_run(void *cell);
 void load_poked(void *poke);
@@ -156,15 +252,40 @@ static inline bool load_is_near(const load_entry *entry)
     return entry->staged != NULL || entry->lent;
 }
 
+/* ---- load_record.c; no lock held ---- */
+
 /* Finds the groups of an entry in the table of its record, whose first bytes these are; an entry
- * without groups is one section. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. No lock
- * held. */
+ * without groups is one section. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. */
 kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes);
 
 /* Checks the head of a section's record, and keeps what its layers need. As kvt_record_head_open,
- * or KVT_E_MEMORY. No lock held. */
+ * or KVT_E_MEMORY. */
 kvt_status load_open_head(const load_entry *entry, load_section *section, const void *head,
                           uint64_t bytes, bool whole);
+
+/* The same of all sections' heads, which lie one behind the other in the payload, or in the whole
+ * record. */
+kvt_status load_use_heads(const load_entry *entry, const uint8_t *payload, bool whole);
+
+/*
+ * The ranges of a layer, once its head is open. Any lock.
+ *   own     in its group's record
+ *   ranges  what is to be read of the entry's record, one behind the other in memory: those, and
+ *           the opaque groups that come with the layer; room for LOAD_RANGES_MAX
+ * Statuses as of kvt_record_head_ranges.
+ */
+kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
+                            kvt_record_range *ranges, uint32_t *count_out);
+
+/* Decodes one layer of an entry into its view, and what comes with it. `own` are the layer's
+ * ranges, and what was read lies in `payload`; NULL: payload is the record. */
+kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
+                       const load_ranges *own, const uint8_t *payload);
+
+/* Copies one layer of bytes that a put has handed over, and what comes with it. */
+void load_copy_staged(const load_entry *entry, uint32_t layer);
+
+/* ---- load.c ---- */
 
 /* Runs what waits for a thread, one layer of one group. False: nothing does. Lock held, and
  * released meanwhile. */

@@ -211,6 +211,8 @@ typedef struct store_pressure {
     uint32_t let_through;            /* a mask of the tiers that this round works on all the same */
 } store_pressure;
 
+#define STORE_SHARES 1024u /* hash chains of load_share.c */
+
 struct kvt_store {
     pthread_mutex_t lock;
     pthread_cond_t changed;        /* an entry's state, readers or load; the queue; space */
@@ -274,7 +276,9 @@ struct kvt_store {
     kvt_codec_workers workers_given;
     const kvt_codec_workers *workers; /* these, or NULL */
     pthread_mutex_t wear_lock;        /* a leaf but for what the pool and the catalog do inside */
-    uint64_t wear_noted[TIERS_MEMBERS_MAX]; /* bytes written when last queued; under wear_lock */
+    uint64_t wear_noted[TIERS_MEMBERS_MAX];  /* bytes written when last queued; under wear_lock */
+    pthread_mutex_t shares_lock;             /* load_share.c; after `lock` */
+    struct load_share *shares[STORE_SHARES]; /* places that layered loads read; under shares_lock */
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
     kvt_cost_model curve_costs;   /* as the measured curves have it, under lock */

@@ -13,6 +13,10 @@
  *     }
  *     kvt_load_end(load, statuses, NULL);
  *
+ * Loads of the same entries share reads (docs/CALLS.md, Shared reads), each at its own pace. What
+ * another load has read of a layer may be in its views before kvt_load_release has opened the
+ * window for it; it is announced in its turn.
+ *
  * What a layer gave is sound when it is announced, but for entries that have failed: they stop no
  * other, and kvt_load_status says which they are.
  *
@@ -103,9 +107,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
 /* What a load gave. */
 typedef struct kvt_load_result {
     uint32_t struct_size;
-    uint32_t layers;     /* complete in all entries that have not failed */
-    size_t entries;      /* leading entries that are complete */
-    uint64_t bytes_read; /* from devices */
+    uint32_t layers;       /* complete in all entries that have not failed */
+    size_t entries;        /* leading entries that are complete */
+    uint64_t bytes_read;   /* from devices, by this load */
+    uint64_t bytes_shared; /* what reads of other loads and of gets have brought for it */
 } kvt_load_result;
 
 /*

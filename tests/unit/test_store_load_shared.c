@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_load_shared.c - layered loads of the same entries, and gets beside them, share reads:
+ * the device counts them. Loads and gets that end in the middle, devices that fail, and many of all
+ * at once.
+ */
+#include "store_support.h"
+
+#include "base/clock.h"
+
+#include <kvterrace/load.h>
+#include <kvterrace/lookup.h>
+#include <pthread.h>
+
+enum { ENTRIES = 6, LAYERS = 8, GROUPS = 4, SIDES = 2 };
+
+/* 8 layers of 32 KiB; or the same bytes as groups of 3 and 5 layers, with opaque ones around. */
+static const kvt_layout plain = {
+    .layers = LAYERS, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64};
+static const kvt_layout groups[GROUPS] = {
+    {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 776},
+    {.layers = 3, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64},
+    {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 6000},
+    {.layers = 5, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64}};
+
+#define ENTRY_BYTES   (UINT64_C(2) * LAYERS * 64 * 2 * 64 * 2)
+#define LAYER_BYTES   (ENTRY_BYTES / LAYERS)
+#define GROUPED_BYTES (ENTRY_BYTES + 776 + 6000)
+
+/* One of those who load: a queue, and memory. */
+typedef struct side {
+    kvt_queue *queue;
+    kvt_view views[ENTRIES][GROUPS];
+    const kvt_view *pointers[ENTRIES * GROUPS];
+    uint32_t counts[ENTRIES];
+    char *data[ENTRIES];
+    kvt_load *load;
+} side;
+
+typedef struct site {
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store;
+    bool grouped;
+    kvt_key keys[ENTRIES];
+    char *expected[ENTRIES];
+    side sides[SIDES];
+} site;
+
+static uint64_t bytes_of(const site *s)
+{
+    return s->grouped ? GROUPED_BYTES : ENTRY_BYTES;
+}
+
+static void side_make(const site *s, side *one)
+{
+    const kvt_queue_options options = {.struct_size = sizeof options, .threads = 1};
+    size_t at = 0;
+    assert_int_equal(kvt_queue_open(s->store, &options, &one->queue), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        one->data[i] = malloc(bytes_of(s));
+        memset(one->data[i], 0xee, bytes_of(s));
+        char *to = one->data[i];
+        one->counts[i] = s->grouped ? GROUPS : 1;
+        for (uint32_t k = 0; k < one->counts[i]; k++) {
+            const kvt_layout *layout = s->grouped ? &groups[k] : &plain;
+            uint64_t bytes;
+            assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
+            one->views[i][k] = kvt_view_packed(layout, to);
+            one->pointers[at++] = &one->views[i][k];
+            to += bytes;
+        }
+    }
+}
+
+static void side_free(side *one)
+{
+    kvt_queue_close(one->queue);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        free(one->data[i]);
+}
+
+static kvt_status put_one(const site *s, uint32_t number)
+{
+    kvt_entry entry = {.struct_size = sizeof entry, .key = s->keys[number], .recompute_seconds = 1};
+    entry.groups = s->grouped ? groups : NULL;
+    entry.group_count = s->grouped ? GROUPS : 0;
+    if (!s->grouped) entry.layout = plain;
+    return kvt_put(s->store, &entry, s->expected[number], bytes_of(s));
+}
+
+static site *site_make(bool grouped)
+{
+    site *s = calloc(1, sizeof *s);
+    kvt_store_options options;
+    s->grouped = grouped;
+    s->fault = (support_fault){.capacity_bytes = 64 << 20};
+    s->device = support_fault_config(&s->fault, "mem");
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0;
+    options.staging_bytes = 16 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.lossless = false;
+    options.tiers[KVT_TIER_DRAM].devices = &s->device;
+    options.tiers[KVT_TIER_DRAM].device_count = 1;
+    assert_int_equal(kvt_open(&options, &s->store, NULL, 0), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        const kvt_layout all = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes_of(s)};
+        s->keys[i] = support_key(i);
+        s->expected[i] = malloc(bytes_of(s));
+        codecs_kv_sample_fill(&all, 70 + i, s->expected[i]);
+        assert_int_equal(put_one(s, i), KVT_OK);
+    }
+    for (uint32_t i = 0; i < SIDES; i++)
+        side_make(s, &s->sides[i]);
+    return s;
+}
+
+static void site_free(site *s)
+{
+    for (uint32_t i = 0; i < SIDES; i++)
+        side_free(&s->sides[i]);
+    kvt_close(s->store);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        free(s->expected[i]);
+    free(s);
+}
+
+static uint64_t reads_of(const site *s)
+{
+    tiers_fault_counts counts;
+    tiers_fault_counts_get(s->fault.device, &counts);
+    return counts.reads;
+}
+
+/* Waits until an operation hangs. The device takes one at a time: all others wait behind it. */
+static void await_hung(const site *s)
+{
+    tiers_fault_counts counts;
+    do {
+        base_sleep(100000);
+        tiers_fault_counts_get(s->fault.device, &counts);
+    } while (counts.hung == 0);
+}
+
+static void fault(const site *s, tiers_fault_action action, uint64_t skip, uint64_t hits)
+{
+    const tiers_fault_rule rule = {.action = action,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .skip = skip,
+                                   .hits = hits,
+                                   .status = KVT_E_IO,
+                                   .flip_bit = 8 * 4096 + 3};
+    assert_int_equal(tiers_fault_add(s->fault.device, &rule), KVT_OK);
+}
+
+/* Begins to load all entries, one layer ahead. */
+static void begin(const site *s, side *one)
+{
+    const kvt_load_options options = {.struct_size = sizeof options,
+                                      .layers_ahead = 1,
+                                      .deadline_ns = KVT_NO_DEADLINE,
+                                      .view_counts = one->counts};
+    assert_int_equal(
+        kvt_load_begin(one->queue, s->keys, one->pointers, ENTRIES, &options, &one->load), KVT_OK);
+}
+
+static void await(side *one, uint32_t layers)
+{
+    assert_int_equal(kvt_load_wait(one->load, layers, KVT_NO_DEADLINE), KVT_OK);
+}
+
+/* Lets a queue of one thread run all tasks that it has: these go before requests. */
+static void settle(const site *s, side *one)
+{
+    const kvt_request request = {.struct_size = sizeof request,
+                                 .kind = KVT_REQUEST_EXISTS,
+                                 .key = s->keys[0],
+                                 .deadline_ns = KVT_NO_DEADLINE};
+    kvt_completion done = {.struct_size = sizeof done};
+    assert_int_equal(kvt_submit(one->queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_wait(one->queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_drain(one->queue, &done, 1), 1);
+}
+
+static void run_to_end(side *one)
+{
+    for (uint32_t layer = 1; layer <= LAYERS; layer++) {
+        await(one, layer);
+        kvt_load_release(one->load, layer);
+    }
+}
+
+/* Ends a load of which every entry has the same status, and gives what it read and was brought. */
+static kvt_load_result end(const site *s, side *one, kvt_status expected)
+{
+    kvt_status statuses[ENTRIES];
+    kvt_load_result result = {.struct_size = sizeof result};
+    assert_int_equal(kvt_load_end(one->load, statuses, &result), KVT_OK);
+    one->load = NULL;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        assert_int_equal(statuses[i], expected);
+        if (expected == KVT_OK) assert_memory_equal(one->data[i], s->expected[i], bytes_of(s));
+        memset(one->data[i], 0xee, bytes_of(s));
+    }
+    return result;
+}
+
+/* Both loads wait for layer 2, whose reads hang; one of them has started those. */
+static void stand_at_layer_two(const site *s, side *first, side *second)
+{
+    begin(s, first);
+    await(first, 2);
+    begin(s, second);
+    await(second, 2);
+    fault(s, TIERS_FAULT_HANG, 0, 0);
+    kvt_load_release(first->load, 1);
+    await_hung(s);
+    kvt_load_release(second->load, 1);
+}
+
+/* Two loads: heads are read once, reads under way are joined, and what one has read is offered to
+ * the other, also beyond its window. */
+static void loads_share_reads(void **state)
+{
+    (void)state;
+    site *s = site_make(false);
+    side *first = &s->sides[0], *second = &s->sides[1];
+    const uint64_t start = reads_of(s);
+    begin(s, first);
+    await(first, 2);
+    assert_int_equal(reads_of(s) - start, 3 * ENTRIES); /* heads and two layers */
+    begin(s, second);
+    await(second, 2);
+    assert_int_equal(reads_of(s) - start, 5 * ENTRIES); /* no heads */
+    fault(s, TIERS_FAULT_HANG, 0, 0);
+    kvt_load_release(first->load, 1);
+    await_hung(s);
+    kvt_load_release(second->load, 1); /* joins the reads of layer 2 */
+    tiers_fault_clear(s->fault.device);
+    await(second, 3);
+    await(first, 3);
+    run_to_end(first);
+    settle(s, second);
+    assert_int_equal(kvt_load_layers(second->load), 3); /* announced in its turn */
+    run_to_end(second);
+    assert_int_equal(reads_of(s) - start, 11 * ENTRIES); /* six more layers, once */
+    const kvt_load_result a = end(s, first, KVT_OK), b = end(s, second, KVT_OK);
+    assert_int_equal(a.bytes_shared, 0);
+    assert_int_equal(b.bytes_read, 2 * ENTRIES * LAYER_BYTES);
+    assert_int_equal(b.bytes_shared, 6 * ENTRIES * LAYER_BYTES);
+    site_free(s);
+}
+
+/* Two loads that begin while no read ends: the second one reads nothing for its heads. */
+static void heads_under_way_are_joined(void **state)
+{
+    (void)state;
+    for (int grouped = 0; grouped < 2; grouped++) {
+        site *s = site_make(grouped);
+        side *first = &s->sides[0], *second = &s->sides[1];
+        fault(s, TIERS_FAULT_HANG, 0, 0);
+        begin(s, first);
+        begin(s, second);
+        await_hung(s);
+        tiers_fault_clear(s->fault.device);
+        run_to_end(second);
+        run_to_end(first);
+        const kvt_load_result a = end(s, first, KVT_OK), b = end(s, second, KVT_OK);
+        assert_true(b.bytes_shared > 0);
+        /* Layers are of one size, and heads of another. */
+        if (!grouped) assert_int_equal(b.bytes_read % LAYER_BYTES, 0);
+        if (!grouped) assert_true(a.bytes_read % LAYER_BYTES != 0);
+        site_free(s);
+    }
+}
+
+/* The load that reads ends: the other one reads for itself. The load that waits ends: the other one
+ * goes on. */
+static void one_of_two_ends(void **state)
+{
+    (void)state;
+    for (int reader = 0; reader < 2; reader++) {
+        site *s = site_make(false);
+        side *ends = &s->sides[!reader], *stays = &s->sides[reader];
+        const uint64_t start = reads_of(s);
+        stand_at_layer_two(s, &s->sides[0], &s->sides[1]);
+        (void)end(s, ends, KVT_E_TIMEOUT);
+        tiers_fault_clear(s->fault.device);
+        run_to_end(stays);
+        (void)end(s, stays, KVT_OK);
+        /* What hung cannot be called off; what waited behind it is. */
+        assert_int_equal(reads_of(s) - start, 11 * ENTRIES + (reader ? 1 : 0));
+        begin(s, ends); /* nothing of the first one is left */
+        run_to_end(ends);
+        (void)end(s, ends, KVT_OK);
+        site_free(s);
+    }
+}
+
+/* The same by closing the queue of one. */
+static void one_of_two_loses_its_queue(void **state)
+{
+    (void)state;
+    for (int reader = 0; reader < 2; reader++) {
+        site *s = site_make(false);
+        stand_at_layer_two(s, &s->sides[0], &s->sides[1]);
+        side *ends = &s->sides[!reader], *stays = &s->sides[reader];
+        kvt_queue_close(ends->queue);
+        ends->queue = NULL;
+        tiers_fault_clear(s->fault.device);
+        run_to_end(stays);
+        (void)end(s, stays, KVT_OK);
+        (void)end(s, ends, KVT_E_TIMEOUT);
+        site_free(s);
+    }
+}
+
+/* What fails fails the load that has read: the other one fails by its own reads alone. */
+static void reads_fail_in_the_middle(void **state)
+{
+    (void)state;
+    static const tiers_fault_action actions[] = {TIERS_FAULT_FAIL, TIERS_FAULT_FLIP};
+    for (uint32_t what = 0; what < 2; what++) {
+        site *s = site_make(false);
+        side *first = &s->sides[0], *second = &s->sides[1];
+        stand_at_layer_two(s, first, second);
+        tiers_fault_clear(s->fault.device);
+        await(second, 3);
+        await(first, 3);
+        fault(s, actions[what], 0, ENTRIES); /* those of the first one, which come first */
+        kvt_load_release(first->load, 2);
+        kvt_load_release(second->load, 2);
+        run_to_end(first); /* all its entries have failed: nothing is waited for */
+        run_to_end(second);
+        (void)end(s, second, KVT_OK);
+        (void)end(s, first, KVT_MISS);
+        site_free(s);
+    }
+}
+
+/* The device goes while one load reads and the other one waits: both say so. */
+static void a_device_goes_in_the_middle(void **state)
+{
+    (void)state;
+    site *s = site_make(false);
+    stand_at_layer_two(s, &s->sides[0], &s->sides[1]);
+    tiers_fault_set_gone(s->fault.device, true);
+    tiers_fault_clear(s->fault.device);
+    run_to_end(&s->sides[1]);
+    run_to_end(&s->sides[0]);
+    (void)end(s, &s->sides[0], KVT_MISS);
+    (void)end(s, &s->sides[1], KVT_MISS);
+    site_free(s);
+}
+
+static void *get_all(void *context)
+{
+    site *s = context;
+    char *data = malloc(bytes_of(s));
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        if (kvt_get(s->store, &s->keys[i], data, bytes_of(s), NULL) != KVT_OK ||
+            memcmp(data, s->expected[i], bytes_of(s)) != 0)
+            abort();
+    free(data);
+    return NULL;
+}
+
+/* A load beside gets of whole records: it reads nothing that they bring. */
+static void loads_take_what_gets_read(void **state)
+{
+    (void)state;
+    for (int grouped = 0; grouped < 2; grouped++) {
+        site *s = site_make(grouped);
+        side *one = &s->sides[0];
+        pthread_t thread;
+        uint64_t start = reads_of(s);
+        begin(s, one);
+        await(one, 2);
+        const uint64_t begun = reads_of(s) - start;
+        assert_null(get_all(s)); /* offers all layers that have not come */
+        settle(s, one);
+        const uint64_t got = reads_of(s) - start - begun;
+        run_to_end(one);
+        assert_int_equal(reads_of(s) - start, begun + got);
+        assert_true(end(s, one, KVT_OK).bytes_shared >= 6 * ENTRIES * LAYER_BYTES);
+        /* The other way round: the first get's read is under way when the load begins. */
+        start = reads_of(s);
+        fault(s, TIERS_FAULT_HANG, 0, 1);
+        assert_int_equal(pthread_create(&thread, NULL, get_all, s), 0);
+        await_hung(s);
+        begin(s, one);
+        tiers_fault_clear(s->fault.device);
+        run_to_end(one);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_true(end(s, one, KVT_OK).bytes_shared >= LAYERS * LAYER_BYTES);
+        site_free(s);
+    }
+}
+
+/* A get that is called off takes no layer from a load that waits for its read. */
+static void a_get_is_called_off(void **state)
+{
+    (void)state;
+    site *s = site_make(false);
+    side *one = &s->sides[0], *other = &s->sides[1];
+    kvt_request request = {.struct_size = sizeof request,
+                           .kind = KVT_REQUEST_GET,
+                           .key = s->keys[0],
+                           .view = other->pointers[0],
+                           .deadline_ns = KVT_NO_DEADLINE};
+    kvt_completion done = {.struct_size = sizeof done};
+    uint64_t batch;
+    fault(s, TIERS_FAULT_HANG, 0, 1);
+    assert_int_equal(kvt_submit(other->queue, &request, 1, &batch), KVT_OK);
+    await_hung(s);
+    begin(s, one);
+    assert_int_equal(kvt_cancel(other->queue, batch), KVT_OK);
+    assert_int_equal(kvt_queue_wait(other->queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_drain(other->queue, &done, 1), 1);
+    assert_int_equal(done.status, KVT_E_CANCELLED);
+    tiers_fault_clear(s->fault.device);
+    run_to_end(one);
+    (void)end(s, one, KVT_OK);
+    site_free(s);
+}
+
+/* ---- many at once ---- */
+
+typedef struct worker {
+    site *s;
+    uint32_t number;
+    uint32_t rounds;
+    uint32_t wrong;
+    uint64_t read;
+} worker;
+
+static uint32_t draw(uint32_t *state, uint32_t below)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (*state >> 8) % below;
+}
+
+/* Loads, each with memory and a queue of its own, that end anywhere; gets and deletes between. */
+static void *work(void *context)
+{
+    worker *w = context;
+    side own;
+    uint32_t random = w->number + 1;
+    side_make(w->s, &own);
+    for (uint32_t round = 0; round < w->rounds; round++) {
+        const kvt_load_options options = {.struct_size = sizeof options,
+                                          .layers_ahead = 1 + draw(&random, 3),
+                                          .deadline_ns = KVT_NO_DEADLINE,
+                                          .view_counts = own.counts};
+        kvt_load_result result = {.struct_size = sizeof result};
+        kvt_status statuses[ENTRIES];
+        const uint32_t stop = draw(&random, 3) == 0 ? draw(&random, LAYERS) : LAYERS;
+        const uint32_t number = draw(&random, ENTRIES);
+        if (draw(&random, 4) == 0) {
+            (void)!kvt_get(w->s->store, &w->s->keys[number], own.data[number], bytes_of(w->s),
+                           NULL);
+            continue;
+        }
+        if (draw(&random, 8) == 0) {
+            (void)!kvt_delete(w->s->store, &w->s->keys[number]);
+            (void)!put_one(w->s, number);
+            continue;
+        }
+        if (kvt_load_begin(own.queue, w->s->keys, own.pointers, ENTRIES, &options, &own.load) !=
+            KVT_OK)
+            continue;
+        for (uint32_t layer = 1; layer <= stop; layer++) {
+            w->wrong += kvt_load_wait(own.load, layer, KVT_NO_DEADLINE) != KVT_OK;
+            kvt_load_release(own.load, layer);
+        }
+        (void)kvt_load_end(own.load, statuses, &result);
+        w->read += result.bytes_read;
+        for (uint32_t i = 0; i < ENTRIES; i++) {
+            if (stop == LAYERS) w->wrong += statuses[i] != KVT_OK && statuses[i] != KVT_MISS;
+            if (statuses[i] != KVT_OK) continue;
+            w->wrong += memcmp(own.data[i], w->s->expected[i], bytes_of(w->s)) != 0;
+            memset(own.data[i], 0xee, bytes_of(w->s));
+        }
+    }
+    side_free(&own);
+    return NULL;
+}
+
+static void many_at_once(void **state)
+{
+    (void)state;
+    enum { WORKERS = 4, ROUNDS = 60 };
+    for (int grouped = 0; grouped < 2; grouped++) {
+        site *s = site_make(grouped);
+        worker workers[WORKERS];
+        pthread_t threads[WORKERS];
+        uint64_t read = 0;
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            workers[i] = (worker){.s = s, .number = i, .rounds = ROUNDS};
+            assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+        }
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            assert_int_equal(pthread_join(threads[i], NULL), 0);
+            assert_int_equal(workers[i].wrong, 0);
+            read += workers[i].read;
+        }
+        assert_int_equal(support_stats(s->store).staging_bytes, 0);
+        assert_true(read != 0); /* how much of it was shared is the scheduler's */
+        site_free(s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loads_share_reads),
+        cmocka_unit_test(heads_under_way_are_joined),
+        cmocka_unit_test(one_of_two_ends),
+        cmocka_unit_test(one_of_two_loses_its_queue),
+        cmocka_unit_test(reads_fail_in_the_middle),
+        cmocka_unit_test(loads_take_what_gets_read),
+        cmocka_unit_test(a_device_goes_in_the_middle),
+        cmocka_unit_test(a_get_is_called_off),
+        cmocka_unit_test(many_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
