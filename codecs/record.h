@@ -268,13 +268,18 @@ KVT_NODISCARD kvt_status kvt_record_decode_view(const void *record, uint64_t byt
 /*
  * kvt_record_decode_view of one of many records that are decoded one after the other and are large
  * together, as one large record is: the view's whole lines are written past the caches.
+ *   next   the record that is decoded after this one, or NULL: its head is asked for meanwhile
  */
 KVT_NODISCARD kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
                                                    const kvt_record_spec *expected,
                                                    const kvt_codec_workers *workers,
                                                    const kvt_layout *layout, const kvt_view *view,
                                                    uint32_t first_layer, uint32_t layer_count,
-                                                   void *scratch, uint64_t scratch_bytes);
+                                                   const void *next, void *scratch,
+                                                   uint64_t scratch_bytes);
+
+/* Asks for the head of a record that lies in memory, so that it comes while other work is done. */
+void kvt_record_prefetch(const void *record);
 
 /* A range of a record, in whole grains, and where a caller keeps its bytes. */
 typedef struct kvt_record_range {

@@ -18,18 +18,29 @@ static void record_take_raw(const void *target, uint64_t at, uint64_t bytes, con
     view_rows_scatter(target, at, bytes, piece);
 }
 
-/* A segment that is the elements themselves: copied and verified in one pass. */
-static kvt_status record_decode_raw(const uint8_t *record, const record_segment *segment,
-                                    const view_rows *target)
+#define RECORD_LINE_BYTES 64u
+
+void kvt_record_prefetch(const void *record)
 {
+    for (uint64_t at = 0; at < RECORD_SLOT_BYTES; at += RECORD_LINE_BYTES)
+        __builtin_prefetch((const char *)record + at);
+}
+
+/* A segment that is the elements themselves: copied and verified in one pass. next: as of
+ * kvt_record_decode_of_many. */
+static kvt_status record_decode_raw(const uint8_t *record, const record_segment *segment,
+                                    const view_rows *target, const uint8_t *next)
+{
+    checksum_next head;
+    if (next != NULL) head = (checksum_next){{next, next + RECORD_TABLE_OFFSET}};
     const uint8_t *stored = record + segment->offset;
     const uint64_t bytes = segment->raw_bytes;
     const uint64_t padding = segment->padded_bytes - bytes;
     const bool stream = target->stream || bytes >= CHECKSUM_STREAM_BYTES;
-    const uint64_t checksum =
-        target->packed
-            ? checksum_copy(target->start, stored, bytes, stored + bytes, padding, stream)
-            : checksum_walk(stored, bytes, padding, record_take_raw, target);
+    const uint64_t checksum = target->packed
+                                  ? checksum_copy(target->start, stored, bytes, stored + bytes,
+                                                  padding, stream, next != NULL ? &head : NULL)
+                                  : checksum_walk(stored, bytes, padding, record_take_raw, target);
     return checksum == segment->checksum ? record_padding_check(record, segment) : KVT_E_CORRUPT;
 }
 
@@ -40,7 +51,7 @@ static kvt_status record_decode_segment(const uint8_t *record, const record_plan
 {
     const uint8_t *stored = record + segment->offset;
     if (target->bytes != segment->raw_bytes) return KVT_E_CORRUPT;
-    if (segment->kind == KVT_PART_RAW) return record_decode_raw(record, segment, target);
+    if (segment->kind == KVT_PART_RAW) return record_decode_raw(record, segment, target, NULL);
     kvt_status status =
         plan->codec->decode_segment(plan->variant, &plan->stored, stored, segment->stored_bytes,
                                     target, scratch, scratch_bytes);
@@ -124,7 +135,8 @@ typedef struct record_decoder {
     const kvt_view *view; /* of `layout`, whose tokens may be more than the record's */
     const kvt_layout *layout;
     uint32_t first_layer;
-    bool of_many;     /* as record.h says */
+    bool of_many;     /* as record.h says, */
+    const void *next; /* and this */
     uint8_t *scratch; /* lanes of one worker each */
     uint64_t lane_bytes;
 } record_decoder;
@@ -143,6 +155,10 @@ static kvt_status record_decode_piece(void *argument, uint32_t index, uint32_t w
     uint8_t *start = (uint8_t *)decoder->view->base[0] + index * parsed->plan.segment_bytes;
     view_rows target = view_rows_packed(start, segment.raw_bytes);
     target.stream = decoder->of_many;
+    const void *next = index == 0 ? decoder->next : NULL;
+    if (segment.kind == KVT_PART_RAW)
+        return record_decode_raw(decoder->record, &segment, &target, next);
+    if (next != NULL) kvt_record_prefetch(next);
     return record_decode_segment(decoder->record, &parsed->plan, &segment, &target,
                                  record_decoder_lane(decoder, worker), decoder->lane_bytes);
 }
@@ -195,6 +211,7 @@ static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
     if (plan->layout.dtype == KVT_DTYPE_OPAQUE) {
         return record_run(workers, plan->segment_count, record_decode_piece, decoder);
     }
+    if (decoder->next != NULL) kvt_record_prefetch(decoder->next);
     return record_run(workers, kvt_layout_sides(&plan->layout) * layers, record_decode_indexed,
                       decoder);
 }
@@ -236,8 +253,8 @@ static kvt_status record_decode_into(const void *record, uint64_t bytes,
                                      const kvt_record_spec *expected,
                                      const kvt_codec_workers *workers, const kvt_layout *layout,
                                      const kvt_view *view, uint32_t first_layer,
-                                     uint32_t layer_count, bool of_many, void *scratch,
-                                     uint64_t scratch_bytes)
+                                     uint32_t layer_count, bool of_many, const void *next,
+                                     void *scratch, uint64_t scratch_bytes)
 {
     record_parsed parsed;
     assert(record != NULL && view != NULL && layout != NULL && (uintptr_t)scratch % 64 == 0);
@@ -253,6 +270,7 @@ static kvt_status record_decode_into(const void *record, uint64_t bytes,
                               .layout = layout,
                               .first_layer = first_layer,
                               .of_many = of_many,
+                              .next = next,
                               .scratch = scratch};
     return record_decode_layers(&decoder, layer_count == 0 ? layers - first_layer : layer_count,
                                 workers, scratch_bytes);
@@ -265,17 +283,18 @@ kvt_status kvt_record_decode_view(const void *record, uint64_t bytes,
                                   uint64_t scratch_bytes)
 {
     return record_decode_into(record, bytes, expected, workers, layout, view, first_layer,
-                              layer_count, false, scratch, scratch_bytes);
+                              layer_count, false, NULL, scratch, scratch_bytes);
 }
 
 kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
                                      const kvt_record_spec *expected,
                                      const kvt_codec_workers *workers, const kvt_layout *layout,
                                      const kvt_view *view, uint32_t first_layer,
-                                     uint32_t layer_count, void *scratch, uint64_t scratch_bytes)
+                                     uint32_t layer_count, const void *next, void *scratch,
+                                     uint64_t scratch_bytes)
 {
     return record_decode_into(record, bytes, expected, workers, layout, view, first_layer,
-                              layer_count, true, scratch, scratch_bytes);
+                              layer_count, true, next, scratch, scratch_bytes);
 }
 
 kvt_status kvt_record_decode(const void *record, uint64_t bytes, const kvt_record_spec *expected,

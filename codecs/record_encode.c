@@ -58,7 +58,7 @@ void record_copy_segment(const record_writer *writer, uint32_t index, record_seg
     /* The record is read when somebody gets the entry, and not soon. */
     const bool stream = segment->stored_bytes >= RECORD_STREAM_BYTES;
     segment->checksum =
-        checksum_copy(stored, content, segment->stored_bytes, after, padding, stream);
+        checksum_copy(stored, content, segment->stored_bytes, after, padding, stream, NULL);
     record_put_segment(writer, index, segment);
 }
 

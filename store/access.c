@@ -97,14 +97,6 @@ static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access
     return KVT_OK;
 }
 
-#define ACCESS_HEAD_BYTES 4096u /* of a record: what decoding looks at first */
-#define ACCESS_LINE_BYTES 64u
-void access_prefetch(const void *record)
-{
-    for (uint32_t at = 0; at < ACCESS_HEAD_BYTES; at += ACCESS_LINE_BYTES)
-        __builtin_prefetch((const char *)record + at);
-}
-
 /* Becomes a reader of the entry's place, with a load or with the memory in which the record lies.
  * Lock held; staging is in get already. */
 static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get *get)
@@ -240,7 +232,7 @@ static kvt_status access_open(kvt_store *store, const kvt_key *key, const access
         if (status == KVT_BUSY) status = access_open_staging(store, key, target, get, &view);
     }
     /* The record's head comes while the use is counted. */
-    if (status == KVT_OK && get->record != NULL) access_prefetch(get->record);
+    if (status == KVT_OK && get->record != NULL) kvt_record_prefetch(get->record);
     if (status == KVT_OK && !get->quiet) learn_note_use(store, get->handle, get->class_id);
     return status;
 }
@@ -467,11 +459,16 @@ static kvt_status access_decode(const kvt_store *store, access_get *get,
                                           store->workers, target->groups, target->view,
                                           target->group_count, target->first_layer,
                                           target->layer_count, scratch, staging->bytes - before);
+    if (get->of_many)
+        return kvt_record_decode_of_many(get->record, get->record_bytes, &get->expected,
+                                         store->workers, &target->layout, target->view,
+                                         target->first_layer, target->layer_count, get->next_record,
+                                         scratch, staging->bytes - before);
     if (target->view != NULL)
-        return (get->of_many ? kvt_record_decode_of_many : kvt_record_decode_view)(
-            get->record, get->record_bytes, &get->expected, store->workers, &target->layout,
-            target->view, target->first_layer, target->layer_count, scratch,
-            staging->bytes - before);
+        return kvt_record_decode_view(get->record, get->record_bytes, &get->expected,
+                                      store->workers, &target->layout, target->view,
+                                      target->first_layer, target->layer_count, scratch,
+                                      staging->bytes - before);
     return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
                                       store->workers, target->data, target->bytes, scratch,
                                       staging->bytes - before);
@@ -568,13 +565,14 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
     uint64_t lost = 0, clock_ns[ACCESS_ALL_MOST + 1];
     assert(count <= ACCESS_ALL_MOST && ACCESS_ALL_MOST <= 64);
     if (count == 0) return;
-    if (gets[0]->record != NULL) access_prefetch(gets[0]->record);
+    if (gets[0]->record != NULL) kvt_record_prefetch(gets[0]->record);
     clock_ns[0] = store_now_ns(store);
     for (uint32_t i = 0; i < count; i++) {
         access_get *get = gets[i];
         assert(get->in_memory && get->load == NULL && get->staged == NULL);
         /* The next record's head comes while this one is decoded. */
-        if (i + 1 < count && gets[i + 1]->record != NULL) access_prefetch(gets[i + 1]->record);
+        get->next_record = i + 1 < count ? gets[i + 1]->record : NULL;
+        if (get->next_record != NULL && !get->of_many) kvt_record_prefetch(get->next_record);
         statuses_out[i] =
             get->record != NULL ? access_decode(store, get, &get->target) : KVT_E_GONE;
         clock_ns[i + 1] = store_now_ns(store);

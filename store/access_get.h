@@ -57,10 +57,11 @@ struct access_get {
     bool in_memory;     /* the record is read where it lies, */
     const void *record; /* which is here; NULL: its device went meanwhile */
     uint64_t record_bytes;
-    bool of_many;         /* it comes with others that are large together */
-    bool waited;          /* somebody waits for it: its read goes before other reads */
-    bool quiet;           /* for its timing alone: neither a use nor a get */
-    store_staged *staged; /* instead of all below: held as a user */
+    bool of_many;            /* it comes with others that are large together, */
+    const void *next_record; /* of which the next one's is here, or NULL; with a view */
+    bool waited;             /* somebody waits for it: its read goes before other reads */
+    bool quiet;              /* for its timing alone: neither a use nor a get */
+    store_staged *staged;    /* instead of all below: held as a user */
     kvt_record_spec expected;
     uint64_t serial; /* of the place that is read */
     kvt_variant variant;
@@ -127,9 +128,6 @@ bool access_take_layout(const kvt_store *store, const store_entry *entry, access
  * *clock_ns: store_now_ns, or 0 when it has not been read; afterwards the end of the decision, from
  * which the next one of the same hold may count. */
 void access_count_use(kvt_store *store, const store_entry *entry, uint64_t *clock_ns);
-
-/* Asks for the head of a record that lies in memory, so that it comes while other work is done. */
-void access_prefetch(const void *record);
 
 /* Whether what is stored of an entry may lose more than somebody accepts (kvt_request.loss_max).
  * Lock held. */

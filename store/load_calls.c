@@ -255,7 +255,7 @@ static bool load_hold_all(kvt_load *load, const kvt_key *keys)
         load_entry *entry = &load->entries[i];
         /* The next record's head comes while this one is looked at. */
         if (i + 1 < load->count && load->entries[i + 1].lent)
-            access_prefetch(load->entries[i + 1].record);
+            kvt_record_prefetch(load->entries[i + 1].record);
         if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
     }
     load_check_overlaps(load);

@@ -13,10 +13,11 @@ static uint64_t scalar_of(const void *bytes, uint64_t count)
 }
 
 static uint64_t scalar_copy(void *target, const void *source, uint64_t count, const void *after,
-                            uint64_t after_count, bool stream)
+                            uint64_t after_count, bool stream, const checksum_next *next)
 {
     XXH3_state_t state;
     (void)stream;
+    (void)next;
     memcpy(target, source, count);
     XXH3_64bits_reset(&state);
     XXH3_64bits_update(&state, source, count);
@@ -54,9 +55,9 @@ uint64_t checksum_of(const void *bytes, uint64_t count)
 }
 
 uint64_t checksum_copy(void *target, const void *source, uint64_t count, const void *after,
-                       uint64_t after_count, bool stream)
+                       uint64_t after_count, bool stream, const checksum_next *next)
 {
-    return checksum_kernels_in_use()->copy(target, source, count, after, after_count, stream);
+    return checksum_kernels_in_use()->copy(target, source, count, after, after_count, stream, next);
 }
 
 uint64_t checksum_walk(const void *source, uint64_t count, uint64_t after_count, checksum_take take,

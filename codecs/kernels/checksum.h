@@ -25,10 +25,18 @@ enum { CHECKSUM_PIECE = 16384 };
 typedef void (*checksum_take)(const void *context, uint64_t at, uint64_t bytes,
                               const uint8_t *piece);
 
+/* Memory that is read after a copy: its lines are asked for while the copy goes on. A burst of so
+ * many requests would wait for the processor's few buffers. */
+typedef struct checksum_next {
+    const uint8_t *runs[2]; /* CHECKSUM_NEXT_BYTES each */
+} checksum_next;
+
+enum { CHECKSUM_NEXT_BYTES = 4096 };
+
 typedef struct checksum_kernels {
     uint64_t (*of)(const void *bytes, uint64_t count);
     uint64_t (*copy)(void *target, const void *source, uint64_t count, const void *after,
-                     uint64_t after_count, bool stream);
+                     uint64_t after_count, bool stream, const checksum_next *next);
     uint64_t (*walk)(const void *source, uint64_t count, uint64_t after_count, checksum_take take,
                      const void *context);
 } checksum_kernels;
@@ -43,9 +51,10 @@ extern const checksum_kernels checksum_kernels_avx512;
 uint64_t checksum_of(const void *bytes, uint64_t count);
 
 /* Copies `count` bytes; gives the checksum of them and of the bytes `after`. stream: the target is
- * written past the caches, and other threads see all of it. */
+ * written past the caches, and other threads see all of it. next: NULL, or what a streamed copy
+ * asks for. */
 uint64_t checksum_copy(void *target, const void *source, uint64_t count, const void *after,
-                       uint64_t after_count, bool stream);
+                       uint64_t after_count, bool stream, const checksum_next *next);
 
 /* Gives `count` bytes to `take`, piece by piece; the checksum of them and of the `after_count`
  * bytes behind them. */

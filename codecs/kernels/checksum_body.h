@@ -25,6 +25,7 @@ enum {
     CHECKSUM_STRIPES = (XXH_SECRET_DEFAULT_SIZE - XXH_STRIPE_LEN) / XXH_SECRET_CONSUME_RATE,
     CHECKSUM_BLOCK = CHECKSUM_STRIPE * CHECKSUM_STRIPES,
     CHECKSUM_AHEAD = 2 * CHECKSUM_BLOCK, /* target lines are asked for so long before */
+    CHECKSUM_SOURCE_AHEAD = 4096,        /* and source lines of a streamed copy */
     CHECKSUM_AFTER_MAX = 4096            /* bytes behind a copy that are hashed on the stack */
 };
 
@@ -69,9 +70,23 @@ static uint64_t body_end(body_sums *sums, const uint8_t *from, uint64_t count, u
                           total * XXH_PRIME64_1);
 }
 
+/* Asks for lines of the source, because the processor's own prefetch ends with the page, and for
+ * one line of what comes next each time when BODY_NEXT_EVERY bytes have been copied. */
+static inline void body_ask_ahead(const uint8_t *source, uint64_t at, uint64_t bytes,
+                                  const checksum_next *next)
+{
+    enum { BODY_NEXT_EVERY = 512 };
+    if (at + CHECKSUM_SOURCE_AHEAD < bytes) __builtin_prefetch(source + at + CHECKSUM_SOURCE_AHEAD);
+    const uint64_t line = at / BODY_NEXT_EVERY * CHECKSUM_STRIPE;
+    if (next == NULL || at % BODY_NEXT_EVERY != 0 || line >= CHECKSUM_NEXT_BYTES) return;
+    __builtin_prefetch(next->runs[0] + line);
+    __builtin_prefetch(next->runs[1] + line);
+}
+
 /* Copies whole blocks and adds as many bytes from `hashed` on, which lies in the same lines. */
 static inline void body_copy_blocks(uint8_t *target, const uint8_t *source, const uint8_t *hashed,
-                                    uint64_t bytes, bool stream, body_sums *sums)
+                                    uint64_t bytes, bool stream, const checksum_next *next,
+                                    body_sums *sums)
 {
     for (uint64_t block = 0; block < bytes; block += CHECKSUM_BLOCK) {
         /* A line that is written whole needs no read: it is only claimed, before it is due. */
@@ -80,6 +95,7 @@ static inline void body_copy_blocks(uint8_t *target, const uint8_t *source, cons
             __builtin_prefetch(target + block + CHECKSUM_AHEAD + i, 1);
         for (uint64_t i = 0; i < CHECKSUM_STRIPES; i++) {
             const uint64_t at = block + i * CHECKSUM_STRIPE;
+            if (stream) body_ask_ahead(source, at, bytes, next);
             for (uint64_t line = at; line < at + CHECKSUM_STRIPE; line += CHECKSUM_LINE) {
                 if (stream)
                     checksum_stream_line(target + line, source + line);
@@ -122,7 +138,7 @@ static uint64_t body_walk(const void *source, uint64_t count, uint64_t after_cou
 }
 
 static uint64_t body_copy(void *target, const void *source, uint64_t count, const void *after,
-                          uint64_t after_count, bool stream)
+                          uint64_t after_count, bool stream, const checksum_next *next)
 {
     const uint8_t *from = source;
     uint8_t *to = target;
@@ -139,9 +155,9 @@ static uint64_t body_copy(void *target, const void *source, uint64_t count, cons
     body_sums sums = {XXH3_INIT_ACC};
     memcpy(to, from, head);
     if (stream)
-        body_copy_blocks(to + head, from + head, from, done, true, &sums);
+        body_copy_blocks(to + head, from + head, from, done, true, next, &sums);
     else
-        body_copy_blocks(to, from, from, done, false, &sums);
+        body_copy_blocks(to, from, from, done, false, NULL, &sums);
     memcpy(to + head + done, from + head + done, left - head);
     if (after_count == 0 || after == from + count)
         return body_end(&sums, from + done, total - done, total);

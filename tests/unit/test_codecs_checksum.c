@@ -33,8 +33,9 @@ static void check_copy_way(const uint8_t *source, uint64_t from, uint64_t to, ui
     XXH3_state_t state;
     const uint8_t *after = source + LARGE_BYTES - AFTER_BYTES;
     guarded target = guarded_make(to + count);
+    const checksum_next next = {{source, after}};
     uint64_t got =
-        checksum_copy(target.data + to, source + from, count, after, after_count, stream);
+        checksum_copy(target.data + to, source + from, count, after, after_count, stream, &next);
     XXH3_64bits_reset(&state);
     XXH3_64bits_update(&state, source + from, count);
     XXH3_64bits_update(&state, after, after_count);
@@ -60,9 +61,9 @@ static void check_copy_before_padding(const uint8_t *source, uint64_t count, uin
 {
     guarded target = guarded_make(count);
     for (int stream = 0; stream < 2; stream++) {
-        assert_int_equal(
-            checksum_copy(target.data, source, count, source + count, after_count, stream != 0),
-            XXH3_64bits(source, count + after_count));
+        assert_int_equal(checksum_copy(target.data, source, count, source + count, after_count,
+                                       stream != 0, NULL),
+                         XXH3_64bits(source, count + after_count));
         assert_memory_equal(target.data, source, count);
         guarded_check(&target, count);
     }
