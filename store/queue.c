@@ -412,7 +412,7 @@ size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
         at += stride;
         count++;
         item->state = QUEUE_FREE;
-        queue_append(&queue->free, item);
+        queue_push(&queue->free, item); /* an item that a cache still has is taken first */
     }
     assert(queue_adds_up(queue));
     if (queue->completed.count == 0 && queue->signalled) {
@@ -434,6 +434,9 @@ kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
     for (;;) {
         bool accepted = queue->free.count + queue->completed.count != queue->depth;
         if (queue->completed.count != 0 || !accepted || !waiting) break;
+        waiting = base_clock_ns() < deadline_ns;
+        /* The caller's thread has nothing else to do; a wake of another one would take longer. */
+        if (!waiting || queue_help(queue)) continue;
         waiting = base_condition_wait_until(&queue->ended, &queue->lock, deadline_ns);
     }
     kvt_status status = KVT_E_TIMEOUT;

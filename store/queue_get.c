@@ -241,18 +241,23 @@ static void get_mark(queue_item **items, uint32_t count)
     }
 }
 
-/* Lists the items that fly, and takes the mark from the others. */
+/* Takes the mark from the items that do not fly, and lists the others. */
 static void get_list_flying(kvt_queue *queue, queue_item **items, const access_stage *stages,
                             uint32_t count, uint32_t started)
 {
+    uint32_t flying = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (stages[i] == ACCESS_FLIES)
+            flying++;
+        else
+            items[i]->in_flight = false;
+    }
+    if (flying == 0) return; /* no read was started */
     pthread_mutex_lock(&queue->lock);
     queue->counts.device_reads += started;
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
-        if (stages[i] != ACCESS_FLIES) {
-            item->in_flight = false;
-            continue;
-        }
+        if (stages[i] != ACCESS_FLIES) continue;
         item->begun_wholly = true;
         item->next_flying = queue->flying;
         queue->flying = item;

@@ -142,8 +142,9 @@ struct kvt_queue {
  */
 bool queue_adds_up(const kvt_queue *queue);
 
-/* Appends an item that is in no list. Lock held. */
+/* Puts an item that is in no list to the end or to the front of one. Lock held. */
 void queue_append(queue_list *list, queue_item *item);
+void queue_push(queue_list *list, queue_item *item);
 
 /* Completes an item, at an instant of the clock, without a word to those who wait; queue_signal
  * makes the descriptor readable. Lock held. */
@@ -194,6 +195,10 @@ bool queue_is_ours(const kvt_queue *queue);
  * descriptor. NULL without memory. */
 kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals);
 void queue_free(kvt_queue *queue);
+
+/* Begins gets that wait, on the thread of a caller that waits for completions. False: there are
+ * none, or reads are under way. Lock held, and released meanwhile. */
+bool queue_help(kvt_queue *queue);
 
 /* Does the work of a queue without threads, until all that was submitted has completed. */
 void queue_carry_out(kvt_queue *queue);

@@ -45,6 +45,15 @@ void queue_append(queue_list *list, queue_item *item)
     list->count++;
 }
 
+void queue_push(queue_list *list, queue_item *item)
+{
+    assert((list->first == NULL) == (list->count == 0));
+    item->next = list->first;
+    list->first = item;
+    if (list->last == NULL) list->last = item;
+    list->count++;
+}
+
 queue_item *queue_take(queue_list *list)
 {
     queue_item *item = list->first;
@@ -200,10 +209,7 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count)
             queue_complete_waiting(queue, item);
             continue;
         }
-        item->next = list->first;
-        list->first = item;
-        if (list->last == NULL) list->last = item;
-        list->count++;
+        queue_push(list, item);
     }
     assert(queue_adds_up(queue));
     pthread_cond_signal(&queue->work);

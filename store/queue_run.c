@@ -28,6 +28,7 @@
 #define QUEUE_STARVE_NS    UINT64_C(1000000)   /* until a get without staging is begun again */
 #define QUEUE_PUT_PAUSE_NS UINT64_C(500000)    /* between two tries of a put */
 #define QUEUE_FLYING       256u                /* reads under way, beyond which no get is begun */
+#define QUEUE_HELP         32u                 /* gets that a waiting caller begins at once */
 
 /* ---- requests that read no entry ---- */
 
@@ -107,17 +108,25 @@ static void queue_run_calls(kvt_queue *queue, queue_item **items, uint32_t count
 
 /* ---- a thread ---- */
 
-/* Takes up to QUEUE_CHUNK requests of one kind from the front of the most urgent class of `lists`.
- * Lock held. */
-static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, queue_item **items)
+/* The most urgent class of `lists` that has requests: a class is served only while those above it
+ * are empty. NULL: none has. Lock held. */
+static queue_list *queue_first_class(queue_list *lists)
 {
-    /* A class is served only while those above it are empty. */
-    queue_list *list = NULL;
-    for (uint32_t i = 0; i < QUEUE_CLASSES && list == NULL; i++)
-        if (lists[i].count != 0) list = &lists[i];
+    for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
+        if (lists[i].count != 0) return &lists[i];
+    return NULL;
+}
+
+/* Takes up to `most` requests of one kind from the front of the most urgent class of `lists`. Lock
+ * held. */
+static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, uint32_t most,
+                                 queue_item **items)
+{
+    queue_list *list = queue_first_class(lists);
     if (list == NULL) return 0;
+    assert(most <= QUEUE_CHUNK);
     uint32_t count = 0, kind = list->first->kind;
-    while (count < QUEUE_CHUNK && list->first != NULL && list->first->kind == kind) {
+    while (count < most && list->first != NULL && list->first->kind == kind) {
         items[count] = queue_take(list);
         assert(items[count]->state == QUEUE_WAITING);
         items[count]->state = QUEUE_BEGUN;
@@ -238,7 +247,7 @@ static bool queue_step(kvt_queue *queue)
         run = queue_gets_give_up;
     }
     if (count == 0 && queue_may_begin(queue, &next_ns)) {
-        count = queue_take_chunk(queue, queue->waiting, items);
+        count = queue_take_chunk(queue, queue->waiting, QUEUE_CHUNK, items);
         run = count != 0 && items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
     }
     if (count == 0) {
@@ -250,6 +259,22 @@ static bool queue_step(kvt_queue *queue)
     }
     pthread_mutex_unlock(&queue->lock);
     run(queue, items, count);
+    pthread_mutex_lock(&queue->lock);
+    if (queue->stopping && queue->begun == 0) pthread_cond_broadcast(&queue->work);
+    return true;
+}
+
+bool queue_help(kvt_queue *queue)
+{
+    queue_item *items[QUEUE_CHUNK];
+    uint64_t next_ns;
+    const queue_list *list = queue_first_class(queue->waiting);
+    if (list == NULL || list->first->kind != KVT_REQUEST_GET) return false;
+    /* A read under way may land at once, and its completion shall not wait for these. */
+    if (queue->flying != NULL || !queue_may_begin(queue, &next_ns)) return false;
+    const uint32_t count = queue_take_chunk(queue, queue->waiting, QUEUE_HELP, items);
+    pthread_mutex_unlock(&queue->lock);
+    queue_gets_begin(queue, items, count);
     pthread_mutex_lock(&queue->lock);
     if (queue->stopping && queue->begun == 0) pthread_cond_broadcast(&queue->work);
     return true;
@@ -280,7 +305,7 @@ void *queue_call_main(void *argument)
     queue_item *items[QUEUE_CHUNK];
     pthread_mutex_lock(&queue->lock);
     for (;;) {
-        uint32_t count = queue_take_chunk(queue, queue->calls, items);
+        uint32_t count = queue_take_chunk(queue, queue->calls, QUEUE_CHUNK, items);
         if (count == 0) {
             if (queue->stopping) break;
             pthread_cond_wait(&queue->call, &queue->lock);

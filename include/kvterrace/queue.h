@@ -140,8 +140,10 @@ typedef struct kvt_completion {
 KVT_API size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity);
 
 /* Waits until completions wait to be drained, or until an instant of CLOCK_MONOTONIC in
- * nanoseconds (KVT_NO_DEADLINE: for as long as it takes). KVT_OK; KVT_END (nothing is accepted that
- * could complete); KVT_E_TIMEOUT; KVT_E_STATE. */
+ * nanoseconds (KVT_NO_DEADLINE: for as long as it takes). Until then the caller's thread carries
+ * out gets that the queue's threads have not taken, up to 32 at once, while no read of the queue is
+ * under way; so it may return as much later as these take. KVT_OK; KVT_END (nothing is accepted
+ * that could complete); KVT_E_TIMEOUT; KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns);
 
 /* Calls a batch off: its requests that have not begun, puts that wait for room, and gets whose read
