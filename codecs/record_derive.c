@@ -131,7 +131,11 @@ kvt_status kvt_record_derive(const void *record, uint64_t bytes, kvt_variant var
     record_deriver deriver = {
         .record = record,
         .present = &present,
-        .writer = {.spec = &spec, .plan = &coarser, .record = target, .capacity = capacity},
+        .writer = {.spec = &spec,
+                   .plan = &coarser,
+                   .record = target,
+                   .head = target,
+                   .capacity = capacity},
         .scratch = scratch,
         .scratch_bytes = scratch_bytes,
     };

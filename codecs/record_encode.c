@@ -13,6 +13,9 @@
 /* A segment of so many bytes or more is copied into the record past the caches. */
 #define RECORD_STREAM_BYTES UINT64_C(16384)
 
+/* A head with so many bytes is made apart and written past the caches as its segments are. */
+#define RECORD_HEAD_BYTES (RECORD_TABLE_OFFSET + RECORD_SLOT_BYTES)
+
 /* Bytes of the extras of the first version. */
 #define RECORD_EXTRAS_FIRST (offsetof(kvt_codec_extras, score_layers) + 2 * sizeof(uint32_t))
 
@@ -36,7 +39,7 @@ const uint8_t *record_coded_rows(const record_writer *writer, const uint8_t *row
 static void record_put_segment(const record_writer *writer, uint32_t index,
                                const record_segment *segment)
 {
-    memcpy(writer->record + RECORD_TABLE_OFFSET + (uint64_t)index * sizeof *segment, segment,
+    memcpy(writer->head + RECORD_TABLE_OFFSET + (uint64_t)index * sizeof *segment, segment,
            sizeof *segment);
 }
 
@@ -82,7 +85,7 @@ static kvt_status record_place_fixed(record_writer *writer)
     writer->place = (record_place){plan->payload_offset, plan->payload_offset};
     writer->payload_bytes = 0;
     if (writer->capacity < plan->payload_offset) return KVT_E_SPACE;
-    memset(writer->record, 0, plan->payload_offset);
+    memset(writer->head, 0, plan->payload_offset);
     record_sections_start(&writer->sections);
     record_walk_start(&walk, plan);
     while (record_walk_next(&walk, &want)) {
@@ -109,7 +112,7 @@ static kvt_status record_encode_fixed_matrix(void *argument, uint32_t index, uin
     kvt_matrix matrix;
     kvt_part parts[KVT_PARTS_MAX];
     uint32_t count;
-    const uint8_t *table = writer->record + RECORD_TABLE_OFFSET;
+    const uint8_t *table = writer->head + RECORD_TABLE_OFFSET;
     record_matrix_name(plan, index, &layer, &side);
     const uint8_t *rows = record_rows_of(&writer->rows, plan, layer, side);
     record_matrix_collect(table, &writer->sections, layer, side, &found);
@@ -163,7 +166,7 @@ static void record_write_indexes(record_writer *writer)
 {
     const record_plan *plan = writer->plan;
     for (uint32_t i = 0; i < plan->extension.index_count; i++) {
-        record_segment segment = record_segment_at(writer->record, i);
+        record_segment segment = record_segment_at(writer->head, i);
         record_copy_segment(writer, i, &segment, record_rows_index(&writer->rows, plan, i));
     }
 }
@@ -224,6 +227,15 @@ static uint64_t record_gather_bytes(const record_plan *plan, const kvt_view *vie
     return codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
 }
 
+/* Carries a head into its record. */
+static void record_stream_head(uint8_t *record, const uint8_t *head, uint64_t bytes)
+{
+    view_rows target = view_rows_packed(record, bytes);
+    target.stream = true;
+    view_rows_scatter(&target, 0, bytes, head);
+    view_rows_close(&target);
+}
+
 /* Encodes with this variant. KVT_RAW when no matrix was coded; then the record is not finished. */
 static kvt_status record_encode_variant(const record_call *call, const kvt_codec_extras *extras,
                                         kvt_variant variant, uint64_t *record_bytes_out)
@@ -239,12 +251,16 @@ static kvt_status record_encode_variant(const record_call *call, const kvt_codec
     const uint64_t before = rows_scratch + workers * gather;
     if (call->scratch_bytes < before + workers * lanes.bytes) return KVT_E_ARGUMENT;
 
+    _Alignas(64) uint8_t head[RECORD_HEAD_BYTES];
+    const bool apart =
+        plan.payload_offset <= sizeof head && plan.source_bytes >= RECORD_STREAM_BYTES;
     record_writer writer = {
         .spec = call->spec,
         .extras = extras,
         .workers = call->workers,
         .plan = &plan,
         .record = call->record,
+        .head = apart ? head : call->record,
         .capacity = call->capacity,
         .lanes = lanes,
         .lane = before != 0 ? call->scratch + before : call->scratch,
@@ -267,7 +283,8 @@ static kvt_status record_encode_variant(const record_call *call, const kvt_codec
         .record_bytes = writer.place.offset,
         .table_offset = RECORD_TABLE_OFFSET,
     };
-    record_write_slot(call->record, 0, &plan, &values);
+    record_write_slot(writer.head, 0, &plan, &values);
+    if (apart) record_stream_head(call->record, head, plan.payload_offset);
     *record_bytes_out = writer.place.offset;
     return KVT_OK;
 }

@@ -325,7 +325,7 @@ kvt_status record_write_variable(record_writer *writer)
     kvt_status status = KVT_OK;
     writer->place = (record_place){plan->payload_offset, plan->payload_offset};
     if (writer->capacity < plan->payload_offset) return variable_space(writer);
-    memset(writer->record, 0, plan->payload_offset);
+    memset(writer->head, 0, plan->payload_offset);
     record_walk_start(&variable_size.walk, plan);
     for (uint32_t i = 0; status == KVT_OK && i < plan->extension.index_count; i++) {
         record_slot index = {.layer = i, .status = KVT_OK};
