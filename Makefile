@@ -52,7 +52,7 @@ configure: setup
 
 build: configure
 	@$(STEP)/build.log "Building the library and the command" $(CMAKE) --build --preset release \
-		--target kvterrace_static kvterrace_shared kvterrace_command
+		--target kvterrace_static kvterrace_shared kvterrace_command kvterrace_python
 
 demo: build
 	@tools/demo.sh $(BUILD)

@@ -54,3 +54,23 @@ kvt_script_test(unit/test_bench_drift "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/support/drives ${CMAKE_BINARY_DIR})
 kvt_script_test(torture/drives "torture;tiers" ${CMAKE_SOURCE_DIR}/tests/torture/check_drives.sh
   ${CMAKE_SOURCE_DIR}/tests/support/drives ${CMAKE_BINARY_DIR} $<TARGET_FILE:kvterrace_command>)
+
+# The Python package, imported from the build; without it the tests say why and skip. A sanitizer's
+# library comes before the interpreter's own.
+set(python_preload)
+if(KVT_SANITIZE MATCHES "address")
+  execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libasan.so
+    OUTPUT_VARIABLE libasan OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(python_preload "LD_PRELOAD=${libasan};ASAN_OPTIONS=detect_leaks=0")
+endif()
+if(KVT_PYTHON_EXECUTABLE)
+  set(python_tests ${KVT_PYTHON_EXECUTABLE})
+else()
+  set(python_tests ${Python3_EXECUTABLE})
+endif()
+foreach(part async generate store wrong)
+  kvt_script_test(unit/test_package_${part} "unit;python" ${python_tests}
+    ${CMAKE_SOURCE_DIR}/python/tests/test_package_${part}.py)
+  set_tests_properties(unit/test_package_${part} PROPERTIES
+    ENVIRONMENT "${KVT_TEST_ENVIRONMENT};KVT_SANITIZE=${KVT_SANITIZE};${python_preload}")
+endforeach()

@@ -47,7 +47,10 @@ ROOM_INCLUDES = {
     "lab/loop": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
               "estimator/model", "estimator/quality"} | set(LAB),
+    "python": set(),
 }
+# Rooms that may not include base/ either: public headers alone.
+PUBLIC_ROOMS = {"include", "python"}
 ROOMS = set(ROOM_INCLUDES)
 NO_ROOMS = {"tests", "examples"}
 
@@ -201,7 +204,8 @@ def check_includes(root, path, text, findings):
         if room not in NO_ROOMS:
             findings.add(path, 1, f"{os.path.dirname(path)} is no room")
         return
-    allowed = ROOM_INCLUDES[room] | {room, "include"} | (set() if room == "include" else {"base"})
+    allowed = ROOM_INCLUDES[room] | {room, "include"}
+    allowed |= set() if room in PUBLIC_ROOMS else {"base"}
     for match in re.finditer(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]", text, re.M):
         line = line_of(text, match.start())
         quoted = match.group(1) == '"'

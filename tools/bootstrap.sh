@@ -9,7 +9,8 @@ logs=$(cd "$here/.." && pwd)/build
 
 # zlib1g-dev: a static link of libsqlite3 takes libz, whose package libsqlite3-dev does not name.
 packages="gcc g++ libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
-zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libcmocka-dev"
+zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libcmocka-dev
+python3-dev python3-cffi"
 case "${1:-}" in
 lint) packages="$packages clang-format" ;;
 fuzz) packages="$packages clang libclang-rt-dev" ;;
@@ -38,8 +39,19 @@ is_installed() {
     libinih-dev) pkg-config --exists inih ;;
     libopenblas-dev) pkg-config --exists openblas ;;
     libcmocka-dev) pkg-config --exists cmocka ;;
+    # The Python package is built by an interpreter that has cffi and its headers.
+    python3-cffi) has_python "True" ;;
+    python3-dev) has_python "os.path.exists(sysconfig.get_path('include') + '/Python.h')" ;;
     libc6-dev) test -e /usr/include/stdio.h ;;
     esac
+}
+
+has_python() {
+    for python in python3 /usr/bin/python3; do
+        "$python" -c "import cffi, os, sys, sysconfig; sys.exit(not ($1))" >/dev/null 2>&1 &&
+            return 0
+    done
+    return 1
 }
 
 list_missing() {

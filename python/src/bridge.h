@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bridge.h - handles that make a store, queue, event reader or policy safe to hand to Python, and
+ * loops that make one call of Python into many of C.
+ *
+ * A handle outlives its object. Each guarded call counts itself in and out within C, so that no
+ * Python code, a signal handler included, ever runs between the two. An end of the object keeps
+ * further calls out, waits for those inside and then makes the call that ends it; calls from then
+ * on find no object. In a child of fork a handle has no object and its end does nothing, because
+ * calls that were inside at the fork never come out there.
+ *
+ * Thread rule: any thread; the calls are made without the interpreter's lock.
+ */
+#ifndef KVTERRACE_BRIDGE_H
+#define KVTERRACE_BRIDGE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+
+typedef struct kvtpy_handle {
+    void *_Atomic object; /* NULL once its end has begun */
+    atomic_long users;
+    pid_t process; /* that opened it */
+    pthread_mutex_t lock;
+    pthread_cond_t left;
+    pthread_mutex_t alone; /* held by calls that exclude each other */
+} kvtpy_handle;
+
+static void kvtpy_leave_shared(kvtpy_handle *handle)
+{
+    if (atomic_fetch_sub(&handle->users, 1) != 1 || atomic_load(&handle->object) != NULL) return;
+    pthread_mutex_lock(&handle->lock);
+    pthread_cond_broadcast(&handle->left);
+    pthread_mutex_unlock(&handle->lock);
+}
+
+static void *kvtpy_enter_shared(kvtpy_handle *handle)
+{
+    if (handle == NULL || handle->process != getpid()) return NULL;
+    atomic_fetch_add(&handle->users, 1);
+    void *object = atomic_load(&handle->object);
+    if (object == NULL) kvtpy_leave_shared(handle);
+    return object;
+}
+
+static void *kvtpy_enter_alone(kvtpy_handle *handle)
+{
+    void *object = kvtpy_enter_shared(handle);
+    if (object != NULL) pthread_mutex_lock(&handle->alone);
+    return object;
+}
+
+static void kvtpy_leave_alone(kvtpy_handle *handle)
+{
+    pthread_mutex_unlock(&handle->alone);
+    kvtpy_leave_shared(handle);
+}
+
+static kvtpy_handle *kvtpy_new(void *object)
+{
+    kvtpy_handle *handle = calloc(1, sizeof *handle);
+    if (handle == NULL) return NULL;
+    atomic_init(&handle->object, object);
+    atomic_init(&handle->users, 0);
+    handle->process = getpid();
+    pthread_mutex_init(&handle->lock, NULL);
+    pthread_cond_init(&handle->left, NULL);
+    pthread_mutex_init(&handle->alone, NULL);
+    return handle;
+}
+
+/* Releases a handle whose object has ended, or that a child of fork has inherited. */
+static void kvtpy_free(kvtpy_handle *handle)
+{
+    free(handle);
+}
+
+/* Takes the object out, waits for the calls inside, and returns it: the caller's to end. NULL when
+ * another thread has taken it, and in a child of fork. */
+static void *kvtpy_take(kvtpy_handle *handle)
+{
+    if (handle == NULL || handle->process != getpid()) return NULL;
+    void *object = atomic_exchange(&handle->object, NULL);
+    if (object == NULL) return NULL;
+    pthread_mutex_lock(&handle->lock);
+    while (atomic_load(&handle->users) != 0)
+        pthread_cond_wait(&handle->left, &handle->lock);
+    pthread_mutex_unlock(&handle->lock);
+    return object;
+}
+
+static void kvtpy_store_close(kvtpy_handle *handle)
+{
+    kvt_close(kvtpy_take(handle));
+}
+
+static void kvtpy_queue_close(kvtpy_handle *handle)
+{
+    kvt_queue_close(kvtpy_take(handle));
+}
+
+static void kvtpy_events_close(kvtpy_handle *handle)
+{
+    kvt_events_close(kvtpy_take(handle));
+}
+
+static void kvtpy_policy_close(kvtpy_handle *handle)
+{
+    kvt_policy_close(kvtpy_take(handle));
+}
+
+/* 1: open; 0: closed; -1: of another process. */
+static int kvtpy_state(kvtpy_handle *handle)
+{
+    if (handle->process != getpid()) return -1;
+    return atomic_load(&handle->object) != NULL;
+}
+
+/* A queue of a store, opened as one call of the store. */
+static kvt_status kvtpy_queue_open(kvtpy_handle *store, const kvt_queue_options *options,
+                                   kvtpy_handle **handle_out)
+{
+    *handle_out = NULL;
+    void *object = kvtpy_enter_shared(store);
+    if (object == NULL) return KVT_E_STATE;
+    kvt_queue *queue = NULL;
+    kvt_status status = kvt_queue_open(object, options, &queue);
+    kvtpy_leave_shared(store);
+    if (status != KVT_OK) return status;
+    *handle_out = kvtpy_new(queue);
+    if (*handle_out != NULL) return KVT_OK;
+    kvt_queue_close(queue);
+    return KVT_E_MEMORY;
+}
+
+/* A lease of a store without an owner: the twin of kvt_lease with NULL there. */
+static kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t count,
+                              uint64_t until_ns, bool *held_out, uint64_t *lease_out)
+{
+    void *object = kvtpy_enter_shared(store);
+    if (object == NULL) return KVT_E_STATE;
+    kvt_status status =
+        kvt_lease(object, NULL, (const kvt_key *)keys, count, until_ns, held_out, lease_out);
+    kvtpy_leave_shared(store);
+    return status;
+}
+
+/*
+ * kvt_get_until of one key after the other.
+ *   keys, addresses, bytes   count of each
+ *   statuses                 count of them; one that is not reached, because the store closes, is
+ *                            KVT_E_STATE
+ * Returns how many are KVT_OK.
+ */
+static size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
+                             const uint64_t *bytes, size_t count, uint64_t deadline_ns,
+                             int *statuses)
+{
+    size_t loaded = 0;
+    void *object = kvtpy_enter_shared(store);
+    for (size_t i = 0; i < count; i++) {
+        statuses[i] = KVT_E_STATE;
+        if (object == NULL) continue;
+        statuses[i] = kvt_get_until(object, (const kvt_key *)keys + i, addresses[i], bytes[i],
+                                    deadline_ns, NULL);
+        loaded += statuses[i] == KVT_OK;
+    }
+    if (object != NULL) kvtpy_leave_shared(store);
+    return loaded;
+}
+
+/* For the bench: `rounds` rounds of gets of all keys, `batch` keys after each other or one by one,
+ * as a program in C would make them. Returns the gets that were KVT_OK. */
+static size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
+                               const uint64_t *bytes, size_t count, size_t rounds)
+{
+    size_t loaded = 0;
+    void *object = kvtpy_enter_shared(store);
+    if (object == NULL) return 0;
+    for (size_t round = 0; round < rounds; round++)
+        for (size_t i = 0; i < count; i++)
+            loaded +=
+                kvt_get(object, (const kvt_key *)keys + i, addresses[i], bytes[i], NULL) == KVT_OK;
+    kvtpy_leave_shared(store);
+    return loaded;
+}
+
+static int kvtpy_policy_resident(kvtpy_handle *handle, uint64_t entry)
+{
+    void *object = kvtpy_enter_alone(handle);
+    if (object == NULL) return -1;
+    int option = kvt_policy_option(object, entry);
+    kvtpy_leave_alone(handle);
+    return option;
+}
+
+/* The rest of this file is cffi's, which reads it between the marks; C has all of it above. */
+#if 0
+/* cdef: from here */
+typedef struct kvtpy_handle kvtpy_handle;
+kvtpy_handle *kvtpy_new(void *object);
+void kvtpy_free(kvtpy_handle *handle);
+void kvtpy_store_close(kvtpy_handle *handle);
+void kvtpy_queue_close(kvtpy_handle *handle);
+void kvtpy_events_close(kvtpy_handle *handle);
+void kvtpy_policy_close(kvtpy_handle *handle);
+int kvtpy_state(kvtpy_handle *handle);
+kvt_status kvtpy_queue_open(kvtpy_handle *store, const kvt_queue_options *options,
+                            kvtpy_handle **handle_out);
+kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t count, uint64_t until_ns,
+                       bool *held_out, uint64_t *lease_out);
+size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
+                      const uint64_t *bytes, size_t count, uint64_t deadline_ns, int *statuses);
+size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
+                        const uint64_t *bytes, size_t count, size_t rounds);
+int kvtpy_policy_resident(kvtpy_handle *handle, uint64_t entry);
+/* cdef: to here */
+#endif
+
+#endif

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers and tensors as memory: an address and a number of bytes, without a copy.
+
+A `Memory` keeps what it was made from exported: a bytearray cannot be resized meanwhile, a
+memoryview not be released, a tensor not be freed.
+"""
+
+from . import _dlpack
+from ._errors import failure, wrong
+from ._kvt import ffi, lib
+
+# Devices of DLPack whose memory the processor reads and writes: CPU, and pinned host memory.
+_HOST_DEVICES = {1, 3, 11}
+_DEVICE_NAMES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA managed",
+                 14: "oneAPI"}
+# Formats of buffers and type codes of DLPack as element types of a layout; None: plain bytes.
+_FORMATS = {"e": "fp16", "f": "fp32", "d": "fp64", "g": "fp128", "F": "complex", "D": "complex"}
+_FLOAT_CODES = {(2, 16): "fp16", (2, 32): "fp32", (2, 64): "fp64", (4, 16): "bf16"}
+_SIZES = {"opaque": 1, "fp8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
+
+
+class Memory:
+    """address, bytes, writable, kind (an element type, "intN" for N bytes, or None for bytes)."""
+
+    __slots__ = ("address", "bytes", "writable", "kind", "keep")
+
+    def __init__(self, address, size, writable, kind, keep):
+        self.address, self.bytes, self.writable = address, size, writable
+        self.kind, self.keep = kind, keep
+
+    def release(self):
+        if self.keep is not None:
+            if isinstance(self.keep, ffi.CData):
+                ffi.release(self.keep)
+            self.keep, self.address, self.bytes = None, ffi.NULL, 0
+
+    def check_kind(self, dtype):
+        """Refuses elements that are not those of a layout. Bytes fit any; integers fit elements of
+        their size, as numpy has no bfloat16."""
+        if self.kind is None or self.kind == dtype:
+            return
+        if self.kind.startswith("int") and (dtype == "opaque" or
+                                            int(self.kind[3:]) == _SIZES.get(dtype)):
+            return
+        if dtype == "opaque":
+            return
+        raise wrong(f"the buffer's elements are {self.kind}, the entry's are {dtype}")
+
+
+def _buffer_kind(view):
+    format_ = view.format.lstrip("@=<")
+    if view.itemsize == 1:
+        return None
+    return _FORMATS.get(format_, f"int{view.itemsize}")
+
+
+def _from_dlpack(source, writable):
+    device, _ = source.__dlpack_device__()
+    device = int(device)
+    if device not in _HOST_DEVICES:
+        name = _DEVICE_NAMES.get(device, f"DLPack device {device}")
+        raise failure(lib.KVT_E_UNSUPPORTED,
+                      f"the tensor lies in {name} memory: copy it to the host first")
+    try:
+        try:
+            capsule = source.__dlpack__(max_version=(1, 0))
+        except TypeError:
+            capsule = source.__dlpack__()
+        address, size, device, _, code, bits, read_only, owner = _dlpack.read(capsule)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise wrong(f"the tensor gives no memory: {error}") from error
+    if device not in _HOST_DEVICES:
+        raise failure(lib.KVT_E_UNSUPPORTED, "the tensor lies on a device")
+    if writable and read_only:
+        raise wrong("the tensor is read-only")
+    if code in (0, 1, 6) or bits == 8:
+        kind = None if bits == 8 else f"int{bits // 8}"
+    else:
+        kind = _FLOAT_CODES.get((code, bits), f"DLPack type {code} of {bits} bits")
+    return Memory(ffi.cast("char *", address), size, not read_only, kind, owner)
+
+
+def memory_of(source, writable=False):
+    """The memory of a contiguous buffer or DLPack tensor. ArgumentError: no such thing, gaps
+    between its elements, or read-only where it is to be written."""
+    if isinstance(source, Memory):
+        if writable and not source.writable:
+            raise wrong("the buffer is read-only")
+        return source
+    try:
+        with memoryview(source) as view:
+            read_only, kind = view.readonly, _buffer_kind(view)
+    except TypeError:
+        if hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
+            return _from_dlpack(source, writable)
+        raise wrong(f"{type(source).__name__} is neither a buffer nor a DLPack tensor") from None
+    except ValueError as error:  # a memoryview that was released
+        raise wrong(str(error)) from error
+    if writable and read_only:
+        raise wrong("the buffer is read-only")
+    try:
+        keep = ffi.from_buffer("char[]", source, require_writable=writable)
+    except (ValueError, BufferError, TypeError) as error:
+        raise wrong(f"the buffer cannot be used: {error}") from error
+    return Memory(keep, len(keep), not read_only, kind, keep)

@@ -1,0 +1,593 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store: put, get, lookups, leases, what it does and why."""
+
+import atexit
+import enum
+import os
+import typing
+import weakref
+
+from . import _queue
+from ._calls import Handle, Held, Source, describe, instant, make_entry
+from ._convert import TIERS, new, plain
+from ._errors import failure, wrong
+from ._kvt import ffi, lib
+from ._memory import memory_of
+from ._types import Space, View, check_key, join_keys
+
+_HINTS = {"retain": lib.KVT_HINT_RETAIN, "next_use": lib.KVT_HINT_NEXT_USE,
+          "demote": lib.KVT_HINT_DEMOTE, "session_end": lib.KVT_HINT_SESSION_END}
+_EVENTS = {lib.KVT_EVENT_STORED: "stored", lib.KVT_EVENT_REMOVED: "removed",
+           lib.KVT_EVENT_MOVED: "moved"}
+_REASONS = {lib.KVT_REMOVED_EVICTED: "evicted", lib.KVT_REMOVED_DELETED: "deleted",
+            lib.KVT_REMOVED_EXPIRED: "expired", lib.KVT_REMOVED_LOST: "lost"}
+_SECTIONS = ("store_", "prefill_", "tier_hbm_", "tier_dram_", "tier_ssd_")
+_OPEN = weakref.WeakSet()
+
+
+class Outcome(str, enum.Enum):
+    """What became of a put: true when the entry can be read."""
+
+    STORED = "stored"
+    EXISTS = "exists"
+    REFUSED = "refused"
+    BUSY = "busy"
+
+    def __bool__(self):
+        return self in (Outcome.STORED, Outcome.EXISTS)
+
+
+OUTCOMES = {lib.KVT_OK: Outcome.STORED, lib.KVT_EXISTS: Outcome.EXISTS,
+            lib.KVT_REFUSED: Outcome.REFUSED, lib.KVT_BUSY: Outcome.BUSY}
+
+
+class Worth(typing.NamedTuple):
+    """What loading a stored run is worth: keys that are stored, how many of these to load, and the
+    seconds of loading these, of recomputing these, and the difference."""
+
+    stored: int
+    to_load: int
+    load_seconds: float
+    recompute_seconds: float
+    saved_seconds: float
+
+
+def setting_of(keyword):
+    """The setting that a keyword of Store names."""
+    for section in _SECTIONS:
+        if keyword.startswith(section):
+            return section[:-1].replace("_", ".") + "." + keyword[len(section):]
+    return "store." + keyword
+
+
+def _assignments(settings, keywords):
+    for name, value in [*(settings or {}).items(),
+                        *((setting_of(name), value) for name, value in keywords.items())]:
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        text = f"{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
+        if "\0" in text:
+            raise wrong(f"{name}: a zero in a setting")
+        yield text
+
+
+def _open(config, settings, keywords):
+    """The kvt_store that the settings describe."""
+    variant = keywords.get("variant")
+    if variant is not None and variant not in ("raw", "lossless"):
+        keywords = dict(keywords, variant=None)  # no setting names one of the ladder
+    else:
+        variant = None
+    message, made = ffi.new("char[512]"), ffi.new("kvt_config **")
+
+    def check(status):
+        if status != lib.KVT_OK:
+            raise failure(status, ffi.string(message).decode(errors="replace"))
+
+    owner, store = ffi.new("void **"), ffi.new("kvt_store **")
+    try:
+        check(lib.kvt_config_new(made))
+        if config is not None:
+            check(lib.kvt_config_read(made[0], os.fsencode(config), message, 512))
+        for assignment in _assignments(settings, keywords):
+            check(lib.kvt_config_set(made[0], assignment.encode(), message, 512))
+        options = new("kvt_store_options")
+        check(lib.kvt_store_options_read(made[0], options, owner, message, 512))
+        if variant is not None:
+            check(lib.kvt_variant_parse(variant.encode(), ffi.addressof(options, "variant")))
+        check(lib.kvt_open(options, store, message, 512))
+        unused = lib.kvt_config_unused_at(made[0], 0)
+        if unused != ffi.NULL:
+            lib.kvt_close(store[0])
+            raise failure(lib.KVT_E_CONFIG,
+                          f"the setting {ffi.string(unused).decode()} has no effect")
+    finally:
+        lib.kvt_store_options_free(owner[0])
+        lib.kvt_config_free(made[0])
+    return store[0]
+
+
+class Store:
+    """A store of KV entries in HBM, DRAM and SSDs.
+
+    Store("kvt.ini")                                   settings from a file
+    Store(tier_dram_capacity="4GiB", policy="lru")     or from keywords, or both
+    Store(settings={"device.nvme0.path": "/data/kvt"}) or by their names
+
+    A keyword is a setting of docs/CONFIGURATION.md with `_` for `.`; one that begins with none of
+    store_, prefill_, tier_hbm_, tier_dram_, tier_ssd_ is of [store]. Settings of devices go into
+    `settings`. Keywords count more than `settings`, and those more than the file. A setting that is
+    unknown or has no effect is a ConfigError.
+
+    Any thread may make any call. close() waits for the calls of other threads.
+    """
+
+    def __init__(self, config=None, *, settings=None, **keywords):
+        self._queues, self._every_queue = {}, weakref.WeakSet()
+        store = _open(config, settings, keywords)
+        raw = lib.kvtpy_new(store)
+        if raw == ffi.NULL:
+            lib.kvt_close(store)
+            raise failure(lib.KVT_E_MEMORY)
+        self._owner = Handle(raw, lib.kvtpy_store_close)
+        self._handle = raw
+        self._process = os.getpid()
+        _OPEN.add(self)
+
+    # ---- life ----
+
+    def close(self):
+        """Ends the store's queues, waits for calls of other threads, writes entries of HBM and DRAM
+        back to SSD where the settings say so (store.close_deadline seconds at most), and closes
+        everything. A second close, and one in a child of fork, does nothing."""
+        self._queues.clear()
+        for queue in list(self._every_queue):
+            queue.close()
+        self._owner.close()
+        _OPEN.discard(self)
+
+    @property
+    def closed(self):
+        """Whether calls find no store: it was closed, or belongs to the parent of this process."""
+        return self._owner.state != 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _fail(self, status, message=""):
+        state = self._owner.state
+        if status == lib.KVT_E_STATE and state == 0:
+            message = "the store is closed"
+        elif status == lib.KVT_E_STATE and state < 0:
+            message = f"the store belongs to process {self._process}: open one in this process"
+        return failure(status, message)
+
+    def _need(self, status, message=""):
+        """True for KVT_OK, False for a miss, an exception for all else."""
+        if status == lib.KVT_OK:
+            return True
+        if status == lib.KVT_MISS:
+            return False
+        raise self._fail(status, message)
+
+    # ---- put, get, delete ----
+
+    def put(self, key, data, layout=None, *, parent=None, recompute_seconds=0.0, first_position=0,
+            request_tokens=0, class_id=0, tenant=0, lifetime=0.0, token_scores=None):
+        """Offers an entry and returns an Outcome, which is true when the entry can be read.
+
+        data: a contiguous buffer or DLPack tensor of layout.bytes, read until the return; a View;
+        or a list of Views, one for each group of layers. layout: None takes a buffer as opaque
+        bytes and a View's own; a list of Layouts makes an entry of groups. parent: the key of the
+        entry of the preceding tokens. recompute_seconds: 0 predicts them; an opaque entry needs
+        them to be worth storing under the policy utility. lifetime: seconds, 0 for no end.
+        Durable only after flush().
+        """
+        source = Source(data, layout)
+        numbers = {"recompute_seconds": recompute_seconds, "first_position": first_position,
+                   "request_tokens": request_tokens, "class_id": class_id, "tenant": tenant,
+                   "lifetime_seconds": lifetime}
+        entry, keep = make_entry(key, source.layout, parent, numbers, source.groups, token_scores)
+        if source.memory is not None:
+            status = lib.guarded_kvt_put(self._handle, entry, source.memory.address,
+                                         source.memory.bytes)
+        else:
+            with Held(source.views, False) as held:
+                status = lib.guarded_kvt_put_views(self._handle, entry, held.array,
+                                                   len(held.views))
+        del keep
+        if status in OUTCOMES:
+            return OUTCOMES[status]
+        raise self._fail(status)
+
+    def get(self, key, *, deadline=None):
+        """The entry's bytes as a new bytearray, or None on a miss. get_into saves the allocation.
+        deadline: seconds from now; an entry that a device has not brought by then is a miss."""
+        check_key(key)
+        for _ in range(8):  # an entry that is put anew meanwhile may have another size
+            status, what, _ = describe(self._handle, key)
+            if not self._need(status):
+                return None
+            data = bytearray(what.bytes)
+            status = lib.guarded_kvt_get_until(self._handle, key, ffi.from_buffer(data), len(data),
+                                               instant(deadline), ffi.NULL)
+            if status != lib.KVT_E_ARGUMENT:
+                return data if self._need(status) else None
+        return None
+
+    def get_into(self, key, target, *, deadline=None, info=None):
+        """Reads an entry into `target`; True, or False on a miss, after which the target's content
+        is undefined.
+
+        target: a writable contiguous buffer or DLPack tensor of exactly the entry's size, a View,
+        or a list of Views, one for each group. deadline: seconds from now; None takes
+        store.get_deadline for buffers and waits for Views. info: a dict that is filled with how the
+        get was served (tier, variant, stored_bytes; times in ns; timed_out).
+        """
+        served = ffi.NULL if info is None else new("kvt_get_info")
+        if isinstance(target, (View, list, tuple)):
+            views = [target] if isinstance(target, View) else target
+            if not views or not all(isinstance(view, View) for view in views):
+                raise wrong("the target is a buffer, a View, or a list of Views")
+            with Held(views, True) as held:
+                status = lib.guarded_kvt_get_views(self._handle, check_key(key), held.array,
+                                                   len(held.views), instant(deadline), served)
+            reason = "the views do not fit the entry"
+        else:
+            memory = memory_of(target, writable=True)
+            if memory.kind is not None:
+                self._check_kind(key, memory)
+            if deadline is None:
+                status = lib.guarded_kvt_get(self._handle, check_key(key), memory.address,
+                                             memory.bytes, served)
+            else:
+                status = lib.guarded_kvt_get_until(self._handle, check_key(key), memory.address,
+                                                   memory.bytes, instant(deadline), served)
+            reason = f"the entry has another size than the buffer's {memory.bytes} bytes"
+        if info is not None:
+            info.update(plain(served[0]))
+        return self._need(status, reason if status == lib.KVT_E_ARGUMENT else "")
+
+    def get_many(self, keys, targets, *, deadline=None):
+        """get_into for each key and buffer in one call: a list of True and False. For small entries
+        in memory, where a call each costs as much as the copy; entries on devices are read one
+        after the other (get_prefix and queues read them at once)."""
+        joined, count = join_keys(keys)
+        memories = [memory_of(target, writable=True) for target in targets]
+        if len(memories) != count:
+            raise wrong(f"{count} keys and {len(memories)} buffers")
+        for index, memory in enumerate(memories):
+            if memory.kind is not None:
+                self._check_kind(joined[32 * index:32 * index + 32], memory)
+        addresses = ffi.new("void *[]", [memory.address for memory in memories])
+        sizes = ffi.new("uint64_t[]", [memory.bytes for memory in memories])
+        statuses = ffi.new("int[]", count)
+        loaded = lib.kvtpy_get_many(self._handle, joined, addresses, sizes, count,
+                                    instant(deadline), statuses)
+        if loaded == count:
+            return [True] * count
+        return [self._need(status) for status in statuses]
+
+    def get_prefix(self, keys, views, *, deadline=None):
+        """Reads the stored run of a prefix into Views, all of it at once. Returns how many leading
+        entries are whole; the memory of the Views behind them is undefined."""
+        joined, count = join_keys(keys)
+        if len(views) != count:
+            raise wrong(f"{count} keys and {len(views)} views")
+        loaded = ffi.new("size_t *")
+        with Held(views, True) as held:
+            status = lib.guarded_kvt_get_prefix(self._handle, joined, held.array, count,
+                                                instant(deadline), loaded)
+        if status != lib.KVT_OK:
+            raise self._fail(status, f"view {loaded[0]} does not fit its entry")
+        return loaded[0]
+
+    def _check_kind(self, key, memory):
+        status, _, layouts = describe(self._handle, check_key(key))
+        for layout in layouts if self._need(status) else []:
+            memory.check_kind(layout.dtype)
+
+    def exists(self, key):
+        """Whether an entry can be read now. Not a use. `key in store` is the same."""
+        return self._need(lib.guarded_kvt_exists(self._handle, check_key(key)))
+
+    __contains__ = exists
+
+    def delete(self, key):
+        """Removes an entry: True, or False when there is none. BusyError: a lease holds it."""
+        return self._need(lib.guarded_kvt_delete(self._handle, check_key(key)),
+                          "a lease holds the entry")
+
+    # ---- lookups ----
+
+    def match(self, keys):
+        """How many leading keys are stored."""
+        joined, count = join_keys(keys)
+        matched = ffi.new("size_t *")
+        self._need(lib.guarded_kvt_match_prefix(self._handle, joined, count, matched))
+        return matched[0]
+
+    def match_worth(self, keys):
+        """How much of a stored prefix loads sooner than it is recomputed: a Worth, in keys and
+        seconds."""
+        joined, count = join_keys(keys)
+        worth = new("kvt_worth")
+        self._need(lib.guarded_kvt_match_worth(self._handle, joined, count, worth))
+        return Worth(*(getattr(worth, name) for name in Worth._fields))
+
+    def predict_loads(self, keys):
+        """Seconds that a get of each key would take now; None where nothing is stored."""
+        joined, count = join_keys(keys)
+        seconds = ffi.new("double[]", max(count, 1))
+        self._need(lib.guarded_kvt_predict_loads(self._handle, joined, count, seconds))
+        return [None if one != one else one for one in list(seconds)[:count]]
+
+    def describe(self, key):
+        """What is stored under a key, as a dict (bytes, stored_bytes, tier, variant, parent, ages
+        in seconds; layouts: a list of Layouts, one for each group), or None."""
+        status, what, layouts = describe(self._handle, check_key(key))
+        if not self._need(status):
+            return None
+        result = plain(what[0])
+        for name in ("layout", "groups", "groups_capacity"):
+            del result[name]
+        if not result.pop("has_parent"):
+            result["parent"] = None
+        return dict(result, layouts=layouts)
+
+    def touch(self, keys):
+        """Counts a use of each key that is stored, and returns how many are."""
+        joined, count = join_keys(keys)
+        touched = ffi.new("size_t *")
+        self._need(lib.guarded_kvt_touch(self._handle, joined, count, touched))
+        return touched[0]
+
+    def hint(self, keys, kind, seconds=0.0):
+        """Says what is expected of the keys' next use: kind is "retain" or "next_use" (within, in
+        about so many seconds), "demote" or "session_end" (none within so many; 0: the kind's own).
+        Evidence, no order. Returns how many keys are stored and got it."""
+        if kind not in _HINTS:
+            raise wrong(f"a hint is one of {', '.join(_HINTS)}, not {kind!r}")
+        joined, count = join_keys(keys)
+        expected, hinted = new("kvt_expectation"), ffi.new("size_t *")
+        expected.kind, expected.seconds = _HINTS[kind], seconds
+        self._need(lib.guarded_kvt_hint(self._handle, joined, count, expected, hinted))
+        return hinted[0]
+
+    def prefetch(self, key, tier="dram"):
+        """Offers to move an entry up to a tier now. True: it is there, or on its way; False: it is
+        not stored, or the policy leaves it where it is."""
+        if tier not in TIERS:
+            raise wrong(f"a tier is one of {', '.join(TIERS)}, not {tier!r}")
+        status = lib.guarded_kvt_prefetch(self._handle, check_key(key), TIERS[tier])
+        return False if status == lib.KVT_REFUSED else self._need(status)
+
+    def lease(self, keys, seconds):
+        """Keeps the stored ones of the keys where they are for so many seconds: a Lease, or None
+        when none is held."""
+        joined, count = join_keys(keys)
+        held, number = ffi.new("bool[]", max(count, 1)), ffi.new("uint64_t *")
+        status = lib.kvtpy_lease(self._handle, joined, count, instant(seconds), held, number)
+        if not self._need(status, "a lease takes up to 2^20 keys and an instant that is to come"):
+            return None
+        return Lease(self, number[0], list(held)[:count])
+
+    # ---- spaces, persistence ----
+
+    def clear(self, *, space=None, tenant=None):
+        """Removes all entries of a space (a Space or its id), of a tenant, or of both, and returns
+        how many. BusyError: all but those that leases hold."""
+        which = new("kvt_clear_filter")
+        if space is not None:
+            which.by_space, which.space = True, space.id if isinstance(space, Space) else space
+        if tenant is not None:
+            try:
+                which.by_tenant, which.tenant = True, tenant
+            except (OverflowError, TypeError) as error:
+                raise wrong(f"no such tenant: {tenant!r}") from error
+        removed = ffi.new("uint64_t *")
+        self._need(lib.guarded_kvt_clear(self._handle, which, removed),
+                   "clear takes a space, a tenant or both; or leases hold entries")
+        return removed[0]
+
+    def space_stats(self, space):
+        """Entries and bytes of a space (a Space or its id), by tier, as a dict."""
+        stats = new("kvt_space_stats")
+        number = space.id if isinstance(space, Space) else space
+        self._need(lib.guarded_kvt_space_stats_get(self._handle, number, stats))
+        return plain(stats[0])
+
+    def flush(self):
+        """Waits until every put that has returned has ended, and makes durable what is on SSD."""
+        self._need(lib.guarded_kvt_flush(self._handle))
+
+    def persist(self, *, deadline=None):
+        """Writes what is in HBM and DRAM alone to SSD, as far as `deadline` seconds and room allow,
+        and makes it durable. A dict of entries and bytes: written, displaced, without_room, left;
+        `left` is above 0 when the deadline passed first."""
+        done = new("kvt_persist_info")
+        status = lib.guarded_kvt_persist(self._handle, instant(deadline), done)
+        if status != lib.KVT_E_TIMEOUT:
+            self._need(status)
+        return plain(done[0])
+
+    def maintain(self):
+        """One round of background work on this thread: moves made, or None when a round is running
+        already. For stores with tick=0."""
+        moves = ffi.new("uint32_t *")
+        status = lib.guarded_kvt_maintain(self._handle, moves)
+        return None if status == lib.KVT_BUSY else (self._need(status), moves[0])[1]
+
+    # ---- what it does and why ----
+
+    def stats(self):
+        """Counters since the open and gauges of now, as nested dicts by tier; names and units as in
+        kvterrace.h (kvt_store_stats)."""
+        stats = new("kvt_store_stats")
+        self._need(lib.guarded_kvt_stats(self._handle, stats))
+        return plain(stats[0])
+
+    def explain(self, key):
+        """Why an entry is where it is: a dict with the reason and each option's terms in seconds
+        per second. Of an entry that is not stored: the reason why its last put was refused, or
+        None."""
+        said = new("kvt_explanation")
+        status = lib.guarded_kvt_explain(self._handle, check_key(key), said)
+        if not self._need(status):
+            reason = plain(said.reason)
+            return None if reason is None else {"reason": reason, "options": []}
+        result = plain(said[0])
+        result["options"] = result["options"][:result.pop("option_count")]
+        return result
+
+    def metrics(self):
+        """The metrics as Prometheus text."""
+        size = lib.guarded_kvt_metrics_write(self._handle, ffi.NULL, 0)
+        while True:
+            text = ffi.new("char[]", size + 256)
+            wanted = lib.guarded_kvt_metrics_write(self._handle, text, size + 256)
+            if wanted == 0:
+                raise self._fail(lib.KVT_E_STATE)
+            if wanted <= size + 256:
+                return ffi.string(text).decode()
+            size = wanted
+
+    def devices(self):
+        """One dict for each device: facts, use, speeds in bytes per second as achieved."""
+        found = []
+        while True:
+            stats = new("kvt_device_stats")
+            status = lib.guarded_kvt_device_stats_at(self._handle, len(found), stats)
+            if status == lib.KVT_END:
+                return found
+            self._need(status)
+            found.append(plain(stats[0]))
+
+    def health(self):
+        """What is out of order now, the gravest first: dicts with status, name, seconds, text."""
+        items, count = ffi.new("kvt_health_item[]", 64), ffi.new("size_t *")
+        items[0].struct_size = ffi.sizeof("kvt_health_item")
+        self._need(lib.guarded_kvt_health(self._handle, items, 64, count, ffi.NULL))
+        return [plain(items[index]) for index in range(min(count[0], 64))]
+
+    def events(self, capacity=8192):
+        """An EventReader of what is stored, moved and removed from now on; `capacity` events wait
+        for it at most."""
+        return EventReader(self, capacity)
+
+    # ---- asyncio ----
+
+    def queue(self, *, threads=0, depth=0):
+        """A Queue of its own for the running event loop: `threads` of the library for gets (0: 2),
+        `depth` requests accepted at once (0: 4096). aget and its kin share one queue per loop."""
+        return _queue.Queue(self, threads=threads, depth=depth)
+
+    def _loop_queue(self):
+        return _queue.of_loop(self, self._queues)
+
+    async def aput(self, key, data, layout=None, **options):
+        """put, on the store's threads; `data` is borrowed until the return."""
+        return await self._loop_queue().put(key, data, layout, **options)
+
+    async def aget(self, key, **options):
+        """get, on the store's threads."""
+        return await self._loop_queue().get(key, **options)
+
+    async def aget_into(self, key, target, **options):
+        """get_into, on the store's threads; `target` is borrowed until the return."""
+        return await self._loop_queue().get_into(key, target, **options)
+
+    async def aexists(self, key):
+        """exists, on the store's threads."""
+        return await self._loop_queue().exists(key)
+
+    async def adelete(self, key):
+        """delete, on the store's threads."""
+        return await self._loop_queue().delete(key)
+
+    async def aprefetch(self, key, tier="dram"):
+        """prefetch, on the store's threads."""
+        return await self._loop_queue().prefetch(key, tier)
+
+    async def atouch(self, key):
+        """Counts a use of one key: whether it is stored."""
+        return await self._loop_queue().touch(key)
+
+
+class Lease:
+    """Entries that stay where they are until an instant; `held` says which of the keys. In a with
+    statement the lease ends behind it."""
+
+    def __init__(self, store, number, held):
+        self._store, self.number, self.held = store, number, held
+
+    def extend(self, seconds):
+        """Moves the end to so many seconds from now. False: the lease has ended."""
+        return self._store._need(lib.guarded_kvt_lease_extend(self._store._handle, self.number,
+                                                              instant(seconds)))
+
+    def end(self):
+        """Ends the lease. False: it had ended."""
+        return self._store._need(lib.guarded_kvt_lease_end(self._store._handle, self.number))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if not self._store.closed:
+            self.end()
+
+
+class EventReader:
+    """What is stored, moved and removed, in order. fileno() is readable while events wait."""
+
+    def __init__(self, store, capacity):
+        made = ffi.new("kvt_events **")
+        try:
+            status = lib.guarded_kvt_events_open(store._handle, capacity, made)
+        except OverflowError:
+            status = lib.KVT_E_ARGUMENT
+        if status != lib.KVT_OK:
+            raise store._fail(status)
+        self._owner = Handle(lib.kvtpy_new(made[0]), lib.kvtpy_events_close)
+        self.lost = 0  # events that came too fast for this reader, ever
+
+    def fileno(self):
+        return lib.guarded_kvt_events_fd(self._owner.raw)
+
+    def drain(self, limit=1024):
+        """The oldest waiting events, at most `limit`, as dicts: number, kind, key, parent, bytes,
+        load_seconds, tokens, tier, reason of a removal."""
+        events, count = ffi.new("kvt_event[]", limit), ffi.new("size_t *")
+        lost = ffi.new("uint64_t *")
+        status = lib.guarded_kvt_events_drain(self._owner.raw, events, limit, count, lost)
+        if status != lib.KVT_OK:
+            raise failure(status, "the reader is closed")
+        self.lost += lost[0]
+        found = [plain(events[index]) for index in range(count[0])]
+        for event in found:
+            event["kind"] = _EVENTS[event["kind"]]
+            event["reason"] = _REASONS.get(event["reason"])
+        return found
+
+    def close(self):
+        """Ends the reader with what waits for it."""
+        self._owner.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+@atexit.register
+def _close_all():
+    """Before the interpreter takes its objects apart no thread of a store may write into them."""
+    for store in list(_OPEN):
+        store.close()

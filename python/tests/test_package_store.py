@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The package's store: bytes come back, by every way in and out; answers and lookups."""
+
+import array
+import gc
+import mmap
+import os
+import unittest
+
+from package_case import LAYOUT, PackageCase, kvterrace, pattern
+
+LAYOUTS = [
+    LAYOUT,
+    kvterrace.Layout(3, 2, 32, "fp16", 48, order="side_layer"),
+    kvterrace.Layout(2, 1, 64, "fp32", 33),
+    kvterrace.Layout(2, 4, 16, "fp8", 64),
+    kvterrace.Layout(5, 1, 96, "bf16", 17, sides=1),
+    kvterrace.Layout.opaque(10007),
+]
+AXES = ["lsbth", "lbths", "blsth", "bsthl", "slbth", "lsbht", "bth", "lbth", "sbth"]
+
+
+class Bytes(PackageCase):
+    def test_packed_bytes_come_back(self):
+        for variant in ("raw", "lossless"):
+            store = self.store(variant=variant)
+            for index, layout in enumerate(LAYOUTS):
+                data, key = pattern(layout.bytes, index + 1), self.key((variant, index))
+                self.assertTrue(store.put(key, data, layout, recompute_seconds=1.0))
+                self.assertEqual(store.get(key), data)
+                store.flush()
+                self.assertEqual(store.get(key), data)
+                out, info = bytearray(layout.bytes), {}
+                self.assertTrue(store.get_into(key, out, info=info))
+                self.assertEqual(out, data)
+                self.assertEqual(info["tier"], "dram")
+                self.assertEqual(store.describe(key)["layouts"], [layout])
+
+    def test_kinds_of_buffers(self):
+        store, size = self.store(), LAYOUT.bytes
+        data = pattern(size)
+        words = array.array("H", bytes(data))
+        area = mmap.mmap(-1, size)
+        self.addCleanup(area.close)
+        area[:] = bytes(data)
+        for number, source in enumerate((bytes(data), data, memoryview(data), words, area)):
+            self.assertTrue(store.put(self.key(number), source, LAYOUT))
+            self.assertEqual(store.get(self.key(number)), data)
+        targets = (bytearray(size), memoryview(bytearray(size)), array.array("H", bytes(size)),
+                   mmap.mmap(-1, size))
+        for target in targets:
+            self.assertTrue(store.get_into(self.key(0), target))
+            self.assertEqual(bytes(memoryview(target).cast("B")), data)
+        targets[3].close()  # nothing is exported any more
+
+    def blocks(self, layout, axes, tokens_per_block):
+        """A pool for `axes` of blocks, the buffers that it consists of, and a block table."""
+        size = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1}[layout.dtype]
+        count, blocks = -(-layout.tokens // tokens_per_block), 9
+        one = blocks * tokens_per_block * layout.kv_heads * layout.head_dim * size
+        buffers = 1
+        for letter, number in (("l", layout.layers), ("s", layout.sides)):
+            if letter in axes:
+                one *= number
+            else:
+                buffers *= number
+        table = [(5 * index + 2) % blocks for index in range(count)]
+        return [bytearray(b"\xee" * one) for _ in range(buffers)], table
+
+    def test_views_give_what_packed_gives(self):
+        for variant in ("raw", "lossless"):
+            store = self.store(variant=variant)
+            for index, layout in enumerate(LAYOUTS[:4]):
+                data, key = pattern(layout.bytes, index + 3), self.key((variant, index))
+                store.put(key, data, layout)
+                store.flush()
+                for axes in AXES:
+                    pool, table = self.blocks(layout, axes, 16)
+                    with kvterrace.View.axes(layout, axes, pool, tokens_per_block=16,
+                                             blocks=table) as view:
+                        self.assertTrue(store.get_into(key, view), axes)
+                        again = self.key((variant, index, axes))
+                        self.assertTrue(store.put(again, view))
+                    self.assertEqual(store.get(again), data, (axes, layout))
+                    held = b"".join(pool)
+                    self.assertNotEqual(held.count(0xee), len(held))
+
+    def test_a_view_leaves_other_blocks_alone(self):
+        store = self.store()
+        store.put(self.key("a"), pattern(LAYOUT.bytes), LAYOUT)
+        pool, table = self.blocks(LAYOUT, "blsth", 16)
+        view = kvterrace.View.axes(LAYOUT, "blsth", pool, tokens_per_block=16, blocks=table)
+        self.assertTrue(store.get_into(self.key("a"), view))
+        view.release()
+        one = len(pool[0]) // 9
+        for block in set(range(9)) - set(table):
+            self.assertEqual(pool[0][one * block:one * (block + 1)], b"\xee" * one)
+
+    def test_groups_of_layers(self):
+        store, groups = self.store(), [LAYOUTS[0], LAYOUTS[4], LAYOUTS[5]]
+        data = pattern(sum(one.bytes for one in groups))
+        self.assertTrue(store.put(self.key("g"), data, groups))
+        store.flush()
+        self.assertEqual(store.get(self.key("g")), data)
+        parts = [bytearray(one.bytes) for one in groups]
+        views = [kvterrace.View.packed(*pair) for pair in zip(groups, parts)]
+        self.assertTrue(store.get_into(self.key("g"), views))
+        self.assertEqual(b"".join(parts), data)
+        self.assertTrue(store.put(self.key("h"), views))
+        self.assertEqual(store.get(self.key("h")), data)
+        self.assertEqual(store.describe(self.key("g"))["layouts"], groups)
+
+    def test_many_and_prefix(self):
+        store = self.store()
+        keys = [self.key(index) for index in range(8)]
+        for index, key in enumerate(keys[:6]):
+            store.put(key, pattern(LAYOUT.bytes, index), LAYOUT,
+                      parent=keys[index - 1] if index else None)
+        out = [bytearray(LAYOUT.bytes) for _ in keys]
+        self.assertEqual(store.get_many(keys, out), [True] * 6 + [False] * 2)
+        self.assertEqual(store.match(keys), 6)
+        read = [bytearray(LAYOUT.bytes) for _ in keys]
+        views = [kvterrace.View.packed(LAYOUT, one) for one in read]
+        self.assertEqual(store.get_prefix(keys, views), 6)
+        for index in range(6):
+            self.assertEqual(out[index], pattern(LAYOUT.bytes, index))
+            self.assertEqual(read[index], out[index])
+        self.assertEqual(store.get_many([], []), [])
+
+    def test_a_restart_brings_entries_back(self):
+        folder = self.folder()
+        settings = {"device.d.path": os.path.join(folder, "disk"), "device.d.tier": "ssd",
+                    "device.d.backend": "file", "device.d.capacity": "16MiB"}
+        options = {"catalog": os.path.join(folder, "catalog.db"), "settings": settings}
+        data = pattern(LAYOUT.bytes)
+        with kvterrace.Store(tier_dram_capacity="8MiB", **options) as store:
+            self.assertTrue(store.put(self.key("a"), data, LAYOUT, recompute_seconds=5.0))
+            self.assertEqual(store.persist()["left"], 0)
+        with kvterrace.Store(tier_dram_capacity="8MiB", **options) as store:
+            self.assertEqual(store.get(self.key("a")), data)
+            other = kvterrace.Space(model="test", dtype="fp16", block_tokens=48)
+            self.assertIsNone(store.get(other.key("a")))
+
+
+class Answers(PackageCase):
+    def test_misses_are_answers(self):
+        store, key = self.store(), self.key("absent")
+        self.assertIsNone(store.get(key))
+        self.assertIs(store.get_into(key, bytearray(64)), False)
+        self.assertIs(store.exists(key), False)
+        self.assertNotIn(key, store)
+        self.assertIs(store.delete(key), False)
+        self.assertIsNone(store.describe(key))
+        self.assertIsNone(store.lease([key], 5))
+        self.assertIs(store.prefetch(key), False)
+        self.assertEqual(store.touch([key]), 0)
+        self.assertEqual(store.hint([key], "retain", 3), 0)
+        self.assertEqual(store.predict_loads([key]), [None])
+
+    def test_outcomes_of_puts(self):
+        store, data = self.store(), pattern(LAYOUT.bytes)
+        first = store.put(self.key("a"), data, LAYOUT)
+        again = store.put(self.key("a"), data, LAYOUT)
+        self.assertEqual((first.value, bool(first)), ("stored", True))
+        self.assertEqual((again.value, bool(again)), ("exists", True))
+        self.assertFalse(kvterrace.Outcome.REFUSED or kvterrace.Outcome.BUSY)
+        none = self.store(policy="none")
+        self.assertEqual(none.put(self.key("a"), data, LAYOUT), kvterrace.Outcome.REFUSED)
+
+    def test_leases_hints_and_worth(self):
+        store, keys = self.store(), [self.key(index) for index in range(3)]
+        for key in keys[:2]:
+            store.put(key, pattern(LAYOUT.bytes), LAYOUT)
+        store.flush()
+        with store.lease(keys, 60) as lease:
+            self.assertEqual(lease.held, [True, True, False])
+            self.refused(kvterrace.BusyError, "KVT_BUSY", store.delete, keys[0])
+            self.assertTrue(lease.extend(30))
+        self.assertFalse(lease.end())
+        self.assertEqual(store.hint(keys, "demote"), 2)
+        worth = store.match_worth(keys)
+        self.assertEqual(worth.stored, 2)
+        self.assertAlmostEqual(worth.saved_seconds, worth.recompute_seconds - worth.load_seconds)
+        self.assertEqual(len([one for one in store.predict_loads(keys) if one is not None]), 2)
+        self.assertTrue(store.delete(keys[0]))
+
+    def test_what_it_says_of_itself(self):
+        store = self.store()
+        store.put(self.key("a"), pattern(LAYOUT.bytes), LAYOUT)
+        store.flush()
+        store.get(self.key("a"))
+        stats = store.stats()
+        self.assertEqual((stats["puts"], stats["gets"]), (1, 1))
+        self.assertEqual(stats["tiers"]["dram"]["entries"], 1)
+        said = store.explain(self.key("a"))
+        self.assertTrue(said["reason"])
+        self.assertIn("dram", said["options"][0]["option"]["bytes"])
+        self.assertIn("kvterrace_", store.metrics())
+        self.assertEqual([one["tier"] for one in store.devices()], ["dram"])
+        self.assertEqual(store.health(), [])
+        self.assertEqual(store.space_stats(self.space)["entries"], 1)
+        self.assertEqual(store.clear(space=self.space), 1)
+        self.assertIsNone(store.get(self.key("a")))
+
+    def test_events(self):
+        store = self.store()
+        with store.events() as events:
+            store.put(self.key("a"), pattern(LAYOUT.bytes), LAYOUT)
+            store.flush()
+            store.delete(self.key("a"))
+            kinds = [event["kind"] for event in events.drain()]
+            self.assertEqual((kinds[0], kinds[-1]), ("stored", "removed"))
+            self.assertGreaterEqual(events.fileno(), 0)
+        self.refused(kvterrace.StateError, "closed", events.drain)
+
+    def test_keys_are_those_of_the_library(self):
+        space = kvterrace.Space(model="m", dtype="bf16", block_tokens=256, layers=32)
+        key = space.key(b"\x01\x02", group=3)
+        self.assertEqual(key[:8], space.hash[:8])
+        self.assertEqual(key.space, space.id)
+        self.assertEqual(kvterrace.Key(bytes(key)), key)
+        self.assertNotEqual(key, space.key(b"\x01\x02"))
+
+    def test_no_descriptor_and_no_memory_is_left(self):
+        def life(rounds):
+            for _ in range(rounds):
+                with kvterrace.Store(tier_dram_capacity="4MiB", policy="lru") as store:
+                    store.put(self.key("a"), bytes(65536))
+                    view = kvterrace.View.packed(kvterrace.Layout.opaque(65536), bytearray(65536))
+                    store.get_into(self.key("a"), view)
+                    store.events().close()
+                    store.get(self.key("a"))
+            gc.collect()
+            with open("/proc/self/statm", encoding="ascii") as file:
+                resident = int(file.read().split()[1]) * 4096
+            return len(os.listdir("/proc/self/fd")), resident
+
+        before = life(3)
+        after = life(8)
+        self.assertEqual(after[0], before[0])
+        self.assertLess(after[1] - before[1], 16 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input to the package: a named exception or a miss; no crash, no hang, nothing lost."""
+
+import array
+import ctypes
+import os
+import pickle
+import shutil
+import threading
+import unittest
+
+from package_case import LAYOUT, PACKAGE, PackageCase, kvterrace, pattern
+
+ArgumentError = kvterrace.ArgumentError
+
+
+class FakeTensor:
+    """A tensor that says it lies on a device, or whose capsule is none."""
+
+    def __init__(self, device, capsule=None):
+        self.device, self.capsule = device, capsule
+
+    def __dlpack_device__(self):
+        return self.device, 0
+
+    def __dlpack__(self, **_):
+        return self.capsule
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
+                ("device_id", ctypes.c_int32), ("dimensions", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64)]
+
+
+DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Managed(ctypes.Structure):
+    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
+                ("context", ctypes.c_void_p), ("deleter", DELETER), ("flags", ctypes.c_uint64),
+                ("tensor", DLTensor)]
+
+
+class HostTensor:
+    """A DLPack tensor over a bytearray: bfloat16 unless said otherwise."""
+
+    def __init__(self, size, code=4, bits=16, strides=None, flags=None, major=1):
+        self.data = bytearray(size)
+        self.memory = (ctypes.c_char * size).from_buffer(self.data)
+        self.ended, count = 0, size // (bits // 8)
+        self.shape = (ctypes.c_int64 * 1)(count)
+        self.strides = (ctypes.c_int64 * 1)(strides) if strides else None
+        tensor = DLTensor(ctypes.addressof(self.memory), 1, 0, 1, code, bits, 1, self.shape,
+                          self.strides, 0)
+        self.deleter = DELETER(self.count_end)
+        self.name = b"dltensor" if flags is None else b"dltensor_versioned"
+        self.managed = (Managed(tensor, None, self.deleter) if flags is None else
+                        Versioned(major, 0, None, self.deleter, flags, tensor))
+
+    def count_end(self, _):
+        self.ended += 1
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, **_):
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
+                                                         ctypes.c_void_p]
+        return make(ctypes.addressof(self.managed), self.name, None)
+
+
+class Buffers(PackageCase):
+    def setUp(self):
+        super().setUp()
+        self.opened, self.data = self.store(), pattern(LAYOUT.bytes)
+        self.opened.put(self.key("a"), self.data, LAYOUT)
+
+    def tearDown(self):
+        self.assertEqual(self.opened.get(self.key("a")), self.data)
+
+    def get(self, target, **options):
+        return self.opened.get_into(self.key("a"), target, **options)
+
+    def test_targets_that_do_not_fit(self):
+        size = LAYOUT.bytes
+        self.refused(ArgumentError, "read-only", self.get, bytes(size))
+        self.refused(ArgumentError, "read-only", self.get, memoryview(bytes(size)))
+        self.refused(ArgumentError, "size", self.get, bytearray(size - 1))
+        self.refused(ArgumentError, "size", self.get, bytearray(size + 1))
+        self.refused(ArgumentError, "contiguous", self.get, memoryview(bytearray(2 * size))[::2])
+        self.refused(ArgumentError, "fp32", self.get, array.array("f", bytes(size)))
+        self.refused(ArgumentError, "neither", self.get, "text")
+        self.refused(ArgumentError, "neither", self.get, None)
+        released = memoryview(bytearray(size))
+        released.release()
+        self.refused(ArgumentError, "released", self.get, released)
+
+    def test_sources_that_do_not_fit(self):
+        put, size, key = self.opened.put, LAYOUT.bytes, self.key("b")
+        self.refused(ArgumentError, "bytes", put, key, bytearray(size - 2), LAYOUT)
+        self.refused(ArgumentError, "empty", put, key, b"")
+        self.refused(ArgumentError, "fp32", put, key, array.array("f", bytes(size)), LAYOUT)
+        self.refused(ArgumentError, "contiguous", put, key, memoryview(bytearray(2 * size))[::2],
+                     LAYOUT)
+        self.refused(ArgumentError, "Layout", put, key, bytes(size), "bf16")
+        self.refused(ArgumentError, "tenant", put, key, bytes(size), LAYOUT, tenant=-1)
+        self.refused(ArgumentError, "KVT_E_ARGUMENT", put, key, bytes(size), LAYOUT, tenant=256)
+        self.refused(ArgumentError, "KVT_E_ARGUMENT", put, key, bytes(size), LAYOUT, lifetime=-1)
+        self.assertNotIn(key, self.opened)
+
+    def test_tensors(self):
+        size, count = LAYOUT.bytes, 0
+        good = HostTensor(size)
+        good.data[:] = self.data
+        self.assertTrue(self.opened.put(self.key("t"), good, LAYOUT))
+        for flags in (None, 0):
+            target = HostTensor(size, flags=flags)
+            self.assertTrue(self.opened.get_into(self.key("t"), target))
+            self.assertEqual(target.data, self.data)
+            self.assertEqual(target.ended, 1)  # freed once, by its deleter
+            count += 1
+        self.assertEqual((good.ended, count), (1, 2))
+        self.refused(ArgumentError, "fp16", self.get, HostTensor(size, code=2))
+        self.refused(ArgumentError, "contiguous", self.get, HostTensor(size, strides=2))
+        self.refused(ArgumentError, "read-only", self.get, HostTensor(size, flags=1))
+        self.refused(ArgumentError, "DLPack 2", self.get, HostTensor(size, flags=0, major=2))
+        self.refused(ArgumentError, "size", self.get, HostTensor(size - 2))
+        self.refused(kvterrace.UnsupportedError, "CUDA", self.get, FakeTensor(2))
+        self.refused(ArgumentError, "capsule", self.get, FakeTensor(1, object()))
+
+    def test_views(self):
+        axes, size = kvterrace.View.axes, LAYOUT.bytes
+        self.refused(ArgumentError, "axes", axes, LAYOUT, "xyz", bytearray(size))
+        self.refused(ArgumentError, "buffers", axes, LAYOUT, "bth", bytearray(size),
+                     tokens_per_block=16)
+        self.refused(ArgumentError, "", axes, LAYOUT, "lsbth", bytearray(size), tokens_per_block=16,
+                     blocks=[0, 0, 1])
+        self.refused(ArgumentError, "", axes, LAYOUT, "lsbth", bytearray(size), tokens_per_block=16,
+                     blocks=[0, 1, 99])
+        self.refused(ArgumentError, "range", axes, LAYOUT, "lsbth", bytearray(size),
+                     tokens_per_block=16, blocks=[-1, 1, 2])
+        self.refused(ArgumentError, "bytes", axes, LAYOUT, "lsth", bytearray(size - 2),
+                     pool_blocks=48)
+        constant = kvterrace.View.packed(LAYOUT, bytes(size))
+        self.refused(ArgumentError, "read-only", self.get, constant)
+        self.assertTrue(self.opened.put(self.key("c"), constant))
+        constant.release()
+        constant.release()
+        self.refused(ArgumentError, "released", self.get, constant)
+        other = kvterrace.Layout(3, 2, 32, "bf16", 47)
+        view = kvterrace.View.packed(other, bytearray(other.bytes))
+        self.refused(ArgumentError, "fit", self.get, view)
+        self.refused(ArgumentError, "layout", self.opened.put, self.key("d"), view, LAYOUT)
+
+    def test_an_exported_buffer_stays(self):
+        buffer = bytearray(LAYOUT.bytes)
+        with kvterrace.View.packed(LAYOUT, buffer) as view:
+            with self.assertRaises(BufferError):
+                buffer.append(0)
+            self.assertTrue(self.get(view))
+        buffer.append(0)
+
+
+class Words(PackageCase):
+    def test_keys(self):
+        store = self.store()
+        for wrong in (b"", b"x" * 31, b"x" * 33, "x" * 32, 32, None, bytearray(32)):
+            self.refused(ArgumentError, "key", store.get, wrong)
+            self.refused(ArgumentError, "key", store.put, wrong, b"x")
+            self.refused(ArgumentError, "key", store.match, [bytes(32), wrong])
+        for wrong in (b"x", 32, None, b"x" * 33):
+            self.refused(ArgumentError, "key", kvterrace.Key, wrong)
+        self.refused(ArgumentError, "name", self.space.key, b"")
+        self.refused(ArgumentError, "name", self.space.key, b"x" * 5000)
+        self.refused(ArgumentError, "group", self.space.key, b"x", group=-1)
+
+    def test_keywords_and_settings(self):
+        for settings in ({"no_such_setting": 1}, {"tier_dram_capacity": "many"},
+                         {"policy": "best"}, {"settings": {"nothing.here": 1}},
+                         {"tier_dram_capacity": "4MiB", "variant": "kivi:k9"},
+                         {"tier_dram_capacity": "4MiB", "tier_dram_read_bandwidth": "1GB/s"}):
+            with self.assertRaises(kvterrace.Error, msg=settings):
+                kvterrace.Store(**settings).close()
+        self.refused(kvterrace.ConfigError, "no_such_setting", kvterrace.Store, no_such_setting=1)
+        self.refused(kvterrace.DeviceError, "/none", kvterrace.Store, "/none/kvt.ini")
+        with self.assertRaises(TypeError):
+            kvterrace.Space(modle="m")
+        with self.assertRaises(TypeError):
+            self.store().put(self.key("a"), b"x", lifespan=3)
+        self.refused(ArgumentError, "hint", self.store().hint, [], "perhaps")
+        self.refused(ArgumentError, "deadline", self.store().get_into, self.key("a"), bytearray(1),
+                     deadline="soon")
+
+    def test_layouts(self):
+        for wrong in ({"dtype": "int4"}, {"layers": 70000, "dtype": "bf16"}, {"layers": -1},
+                      {"dtype": "bf16"}, {"order": "any"}, {}, {"opaque_bytes": 1 << 50}):
+            with self.assertRaises(ArgumentError, msg=wrong):
+                kvterrace.Layout(**wrong)
+
+    def test_errors_say_what_and_travel(self):
+        error = self.refused(kvterrace.ConfigError, "unknown setting", kvterrace.Store, nothing=1)
+        self.assertEqual((error.status, error.code), ("KVT_E_CONFIG", -11))
+        self.assertIsInstance(error, ValueError)
+        again = pickle.loads(pickle.dumps(error))
+        self.assertEqual((str(again), type(again)), (str(error), type(error)))
+        self.assertEqual(pickle.loads(pickle.dumps(LAYOUT)), LAYOUT)
+
+
+class Life(PackageCase):
+    def test_after_the_close(self):
+        store = self.store()
+        store.put(self.key("a"), b"x" * 64)
+        lease = store.lease([self.key("a")], 9)
+        store.close()
+        store.close()
+        self.assertTrue(store.closed)
+        calls = [lambda: store.get(self.key("a")), lambda: store.get_into(self.key("a"),
+                                                                         bytearray(64)),
+                 lambda: store.put(self.key("a"), b"x"), lambda: store.match([self.key("a")]),
+                 lambda: store.get_many([self.key("a")], [bytearray(64)]), store.stats,
+                 store.metrics, store.flush, store.events, store.devices, store.health,
+                 lambda: store.explain(self.key("a")), lambda: store.lease([self.key("a")], 1)]
+        if lease is not None:
+            calls.append(lease.end)
+        for call in calls:
+            self.refused(kvterrace.StateError, "closed", call)
+
+    def test_a_close_beside_threads(self):
+        for _ in range(2):
+            store, wrong = self.store(), []
+            for index in range(16):
+                store.put(self.key(index), pattern(LAYOUT.bytes, index), LAYOUT)
+
+            def work(number, store=store, wrong=wrong):
+                out, index = bytearray(LAYOUT.bytes), number
+                try:
+                    while True:
+                        index = (index * 5 + 3) % 16
+                        if store.get_into(self.key(index), out) and \
+                                out != pattern(LAYOUT.bytes, index):
+                            wrong.append(index)
+                except kvterrace.StateError:
+                    pass
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            store.close()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+
+    def test_a_child_of_fork(self):
+        store = self.store()
+        store.put(self.key("a"), b"x" * 64)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                try:
+                    store.get(self.key("a"))
+                except kvterrace.StateError as error:
+                    code = 0 if "belongs to process" in str(error) else 2
+                store.close()
+                with kvterrace.Store(tier_dram_capacity="4MiB", policy="lru") as other:
+                    other.put(self.key("b"), b"y" * 64)
+                    code = code or (0 if other.get(self.key("b")) == b"y" * 64 else 3)
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        self.assertEqual(store.get(self.key("a")), b"x" * 64)
+
+    def test_a_library_of_another_version(self):
+        copy = os.path.join(self.folder(), "kvterrace")
+        shutil.copytree(os.path.join(PACKAGE, "kvterrace"), copy)
+        with open(os.path.join(copy, "_version.py"), "w", encoding="ascii") as file:
+            file.write('VERSION = "9.8.7"\n')
+        said = self.script(f"import sys; sys.path.insert(0, {os.path.dirname(copy)!r})\n"
+                           "try: import kvterrace\nexcept ImportError as error: print(error)")
+        self.assertIn("kvterrace 9.8.7 found the library", said)
+
+    def test_an_exit_with_an_open_store(self):
+        self.script("import kvterrace\n"
+                    "store = kvterrace.Store(tier_dram_capacity='8MiB', policy='lru')\n"
+                    "store.put(bytes(32), bytes(100000))\n")
+
+    def test_an_exit_with_jobs_in_flight(self):
+        folder = self.folder()
+        self.script(f"""
+import asyncio, kvterrace, sys, threading
+store = kvterrace.Store(tier_dram_capacity="8MiB", policy="lru", tick=0, settings={{
+    "device.d.path": {os.path.join(folder, "disk")!r}, "device.d.tier": "ssd",
+    "device.d.backend": "file", "device.d.capacity": "64MiB", "device.d.latency": "200ms"}})
+for index in range(24):
+    store.put(bytes([index]) * 32, bytes(1 << 20))
+targets = [bytearray(1 << 20) for _ in range(24)]
+
+def keep_getting():
+    while True:
+        for index in range(24):
+            store.get_into(bytes([index]) * 32, targets[index])
+
+threading.Thread(target=keep_getting, daemon=True).start()
+
+async def main():
+    for index in range(24):
+        asyncio.ensure_future(store.aget_into(bytes([index]) * 32, bytearray(1 << 20)))
+    await asyncio.sleep(0.05)
+    sys.exit(0)
+
+asyncio.run(main())
+""")
+
+
+if __name__ == "__main__":
+    unittest.main()
