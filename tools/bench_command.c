@@ -163,11 +163,19 @@ static const command_spec bench_policy_spec = {
 typedef struct bench_adaptcache_arguments {
     command_common common;
     command_progress bar;
-    bool quick;
-    uint32_t seeds, threads;               /* 0: the experiment's own */
+    bool quick, coarse;
+    uint32_t seeds, threads, uses;         /* 0: the experiment's own */
     const char *ladders, *texts, *profile; /* or NULL */
     command_list classes;
+    unsigned loss;                                       /* the place in profile|rouge_l */
+    double dram_gb, ssd_gb, ssd_gb_per_s, prefill_speed; /* 0: the paper's */
 } bench_adaptcache_arguments;
+
+#define ADAPTCACHE_NUMBER(option, field, unit, help)                                               \
+    {                                                                                              \
+        .name = (option), .argument = (unit), .text = (help), .kind = OPTION_NUMBER,               \
+        .offset = offsetof(bench_adaptcache_arguments, field), .least = 0.001, .most = 1e6         \
+    }
 
 static const command_option bench_adaptcache_options[] = {
     QUICK_OPTION(bench_adaptcache_arguments, quick,
@@ -175,6 +183,10 @@ static const command_option bench_adaptcache_options[] = {
     COUNT_OPTION(bench_adaptcache_arguments, seeds, "seeds", 1, EXPERIMENT_SEEDS,
                  "Runs of everything, 1 to 40 (default: 6); half of them choose, half judge"),
     THREADS_OPTION(bench_adaptcache_arguments, threads, 64, "Threads, 1 to 64 (default: 1)"),
+    COUNT_OPTION(bench_adaptcache_arguments, uses, "uses", 1, 1000,
+                 "Requests per context, of which 40 % warm the store (default: 10)"),
+    FLAG_OPTION(bench_adaptcache_arguments, coarse, "coarse", 0,
+                "Mixes of one variant in each tier, without halves between two"),
     TEXT_OPTION(bench_adaptcache_arguments, profile, "profile", 0, "NAME",
                 "Measured curves: profiles/NAME.csv, or a file of quality rows (default: published "
                 "losses)"),
@@ -186,6 +198,17 @@ static const command_option bench_adaptcache_options[] = {
     TEXT_OPTION(bench_adaptcache_arguments, texts, "texts", 0, "DIR",
                 "Real texts below DIR (leval, longbench, qmsum; .jsonl.zst) instead of the "
                 "built-in table of their lengths"),
+    {.name = "loss",
+     .argument = "METRIC",
+     .text = "What a loss of the profile is: its own, or rouge_l, that of answers (profile)",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(bench_adaptcache_arguments, loss),
+     .extra = "profile|rouge_l"},
+    ADAPTCACHE_NUMBER("dram", dram_gb, "GB", "DRAM of the host (100)"),
+    ADAPTCACHE_NUMBER("ssd", ssd_gb, "GB", "SSD of the host (400)"),
+    ADAPTCACHE_NUMBER("ssd-speed", ssd_gb_per_s, "GB/s", "Its reading speed (1)"),
+    ADAPTCACHE_NUMBER("prefill-speed", prefill_speed, "X",
+                      "Speed of prefill, times that of Llama-3.1-8B at half of an A100's peak (1)"),
     GONE_OPTION("zipf", "gone: even and Zipf popularity are both run"),
     {0},
 };
@@ -202,6 +225,16 @@ static const char *bench_adaptcache_profile(const bench_adaptcache_arguments *ar
     return path;
 }
 
+/* What was given of the host in place of the paper's. */
+static void bench_adaptcache_host(const bench_adaptcache_arguments *arguments,
+                                  experiment_options *options)
+{
+    if (arguments->dram_gb > 0.0) options->dram_bytes = 1e9 * arguments->dram_gb;
+    if (arguments->ssd_gb > 0.0) options->ssd_bytes = 1e9 * arguments->ssd_gb;
+    if (arguments->ssd_gb_per_s > 0.0) options->ssd_bytes_per_s = 1e9 * arguments->ssd_gb_per_s;
+    if (arguments->prefill_speed > 0.0) options->prefill_speed = arguments->prefill_speed;
+}
+
 static int bench_adaptcache_run(void *context)
 {
     bench_adaptcache_arguments *arguments = context;
@@ -215,6 +248,8 @@ static int bench_adaptcache_run(void *context)
         options.rates = 1u << 1 | 1u << 4;
         options.settings = 1u << EXPERIMENT_TASKS | 1u << (EXPERIMENT_SETTINGS - 1);
     }
+    if (arguments->coarse) options.coarse = true;
+    if (arguments->uses > 0) options.uses = arguments->uses;
     if (arguments->seeds > 0) options.seeds = arguments->seeds;
     if (arguments->threads > 0) options.threads = arguments->threads;
     if (arguments->ladders != NULL) options.ladders = arguments->ladders;
@@ -222,8 +257,12 @@ static int bench_adaptcache_run(void *context)
         return command_misuse("--class is given three times, or not at all");
     if (arguments->classes.count != 0 && arguments->profile == NULL)
         return command_misuse("--class names a class of a profile: --profile is missing");
+    if (arguments->loss != 0 && arguments->profile == NULL)
+        return command_misuse("--loss is of a profile: --profile is missing");
     for (size_t i = 0; i < arguments->classes.count; i++)
         options.classes[i] = arguments->classes.items[i];
+    options.by_answers = arguments->loss != 0;
+    bench_adaptcache_host(arguments, &options);
     options.ladders = command_data_path(&arguments->common, options.ladders);
     options.profile = bench_adaptcache_profile(arguments, &options, path, sizeof path);
     options.texts = arguments->texts;

@@ -55,13 +55,18 @@ typedef struct experiment_options {
     uint32_t settings; /* bit i: run setting i; 0: all */
     uint32_t rates;    /* bit i: run rate i; 0: all */
     bool coarse;       /* mixes have one rung a tier, never two */
+    /* The host and the measure of quality: what the paper's figures depend on. */
+    double dram_bytes, ssd_bytes, ssd_bytes_per_s;
+    double prefill_speed; /* times the A100's of the FLOP model */
+    bool by_answers;      /* a profile's losses are 1 - ROUGE-L of answers, not its own */
     bool json;
     bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
     void *progress_context;
     FILE *out;
 } experiment_options;
 
-/* 1,100 contexts, 10 requests each, 6 seeds, all settings, ladders in profiles/, one thread. */
+/* 1,100 contexts, 10 requests each, 6 seeds, all settings, ladders in profiles/, one thread, the
+ * paper's host. */
 void experiment_options_init(experiment_options *options);
 
 /* Runs and prints it. KVT_OK; KVT_E_CANCELLED (progress said so; nothing is printed); KVT_E_CONFIG

@@ -49,7 +49,7 @@ static const char *const menu_tasks[EXPERIMENT_TASKS] = {"qa", "summarization", 
 
 /* ---- the host of the paper ---- */
 
-static kvt_status menu_host(kvt_cost_model *model)
+static kvt_status menu_host(const experiment_options *options, kvt_cost_model *model)
 {
     memset(model, 0, sizeof *model);
     model->parallel_codecs = 1;
@@ -57,8 +57,12 @@ static kvt_status menu_host(kvt_cost_model *model)
     model->read[KVT_TIER_DRAM] = model->write[KVT_TIER_DRAM] =
         (kvt_affine){.request_seconds = 1e-5, .bytes_per_s = 25e9};
     model->read[KVT_TIER_SSD] = model->write[KVT_TIER_SSD] =
-        (kvt_affine){.request_seconds = 1e-4, .bytes_per_s = 1e9};
-    return kvt_prefill_preset("llama-3.1-8b:a100", &model->prefill);
+        (kvt_affine){.request_seconds = 1e-4, .bytes_per_s = options->ssd_bytes_per_s};
+    kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &model->prefill);
+    model->prefill.linear_seconds_per_token /= options->prefill_speed;
+    model->prefill.square_seconds_per_token2 /= options->prefill_speed;
+    model->prefill.fixed_seconds /= options->prefill_speed;
+    return status;
 }
 
 /* ---- published ladders ---- */
@@ -71,7 +75,7 @@ static kvt_status menu_read_ladder(experiment *run, uint32_t menu, uint32_t task
     const kvt_cost_model *first = &run->models[menu][0];
     (void)snprintf(path, sizeof path, "%s/ladder-%s-%s.csv", run->options->ladders,
                    menu_ladders[menu], menu_tasks[task]);
-    kvt_status status = menu_host(model);
+    kvt_status status = menu_host(run->options, model);
     if (status == KVT_OK)
         status = kvt_ladder_read_csv(path, model->variants, KVT_VARIANTS_MAX, &model->variant_count,
                                      message, message_size);
@@ -125,9 +129,11 @@ static kvt_status menu_collect(const experiment *run, kvt_profile *profile, menu
             if (strcmp(row.class_name, run->options->classes[task]) != 0) continue;
             menu_curve *curve = menu_curve_of(curves, row.variant);
             if (curve == NULL || curve->has[task]) continue;
-            curve->has[task] = true;
             curve->share[task] = row.bits_per_element / RAW_BITS;
-            curve->loss[task] = row.loss_mean > LEAST_LOSS ? row.loss_mean : LEAST_LOSS;
+            const double loss = run->options->by_answers ? 1.0 - row.rouge_l : row.loss_mean;
+            if (isnan(loss)) continue;
+            curve->has[task] = true;
+            curve->loss[task] = fmax(loss, LEAST_LOSS);
             curve->kl[task] = row.kl;
             if (row.entries > curves->entries[task]) curves->entries[task] = row.entries;
         }
@@ -243,7 +249,7 @@ static kvt_status menu_fill(experiment *run, kvt_profile *profile, uint32_t menu
     kvt_status status = KVT_OK;
     for (uint32_t task = 0; status == KVT_OK && task < EXPERIMENT_TASKS; task++) {
         kvt_cost_model *model = &run->models[menu][task];
-        status = menu_host(model);
+        status = menu_host(run->options, model);
         model->variants[0] =
             (kvt_codec_curve){.variant = {.codec = KVT_CODEC_RAW}, .stored_share = 1.0};
         model->variant_count = 1;

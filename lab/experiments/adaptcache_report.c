@@ -227,13 +227,18 @@ static kvt_status print_json(const experiment *run)
                 json_array_append_new(rows, json_system(run, setting, rate, i));
         json_compares(run, setting, rows);
     }
-    json_t *document = json_pack(
-        "{s:s,s:I,s:I,s:I,s:s,s:s?,s:o,s:o,s:o,s:o,s:o}", "schema", "kvterrace-bench-adaptcache-2",
-        "contexts", (json_int_t)o->contexts, "requests", (json_int_t)o->contexts * o->uses, "seeds",
-        (json_int_t)o->seeds, "lengths", run->real_texts ? "texts" : "built-in table", "profile",
-        o->profile, "tasks", tasks, "paper", json_notes(NOTES(notes_paper)), "published",
-        o->profile == NULL ? json_notes(NOTES(notes_ladders)) : json_array(), "assumed",
-        json_notes(NOTES(notes_assumed)), "rows", rows);
+    json_t *host =
+        json_pack("{s:f,s:f,s:f,s:f}", "dram_bytes", o->dram_bytes, "ssd_bytes", o->ssd_bytes,
+                  "ssd_bytes_per_s", o->ssd_bytes_per_s, "prefill_speed", o->prefill_speed);
+    json_t *document =
+        json_pack("{s:s,s:I,s:I,s:I,s:s,s:s?,s:s,s:o,s:o,s:o,s:o,s:o,s:o}", "schema",
+                  "kvterrace-bench-adaptcache-2", "contexts", (json_int_t)o->contexts, "requests",
+                  (json_int_t)o->contexts * o->uses, "seeds", (json_int_t)o->seeds, "lengths",
+                  run->real_texts ? "texts" : "built-in table", "profile", o->profile, "loss",
+                  o->by_answers ? "rouge_l" : "profile", "host", host, "tasks", tasks, "paper",
+                  json_notes(NOTES(notes_paper)), "published",
+                  o->profile == NULL ? json_notes(NOTES(notes_ladders)) : json_array(), "assumed",
+                  json_notes(NOTES(notes_assumed)), "rows", rows);
     if (document == NULL) return KVT_E_MEMORY;
     const int failed = json_dumpf(document, o->out, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(document);
@@ -389,6 +394,10 @@ kvt_status experiment_print(const experiment *run)
             o->contexts, run->real_texts ? "the texts" : "a table", o->uses, o->seeds,
             o->profile != NULL ? o->profile : "the published ladders");
     text_tasks(run);
+    fprintf(o->out,
+            "host: %g GB of DRAM, %g GB of SSD at %g GB/s, prefill at %g of the model's speed%s\n",
+            1e-9 * o->dram_bytes, 1e-9 * o->ssd_bytes, 1e-9 * o->ssd_bytes_per_s, o->prefill_speed,
+            o->by_answers ? "; losses are 1 - ROUGE-L of answers" : "");
     for (uint32_t setting = 0; setting < EXPERIMENT_SETTINGS; setting++) {
         char name[96];
         if (!experiment_has_setting(o, setting)) continue;

@@ -115,6 +115,7 @@ static void server_options(const server *s, uint32_t number, kvt_option options[
 static kvt_status server_open(server *s, double rate, char *message, size_t message_size)
 {
     const experiment_system *system = s->system;
+    const experiment_options *options = s->run->options;
     kvt_policy_config config;
     kvt_policy_config_init(&config);
     config.name = system->kind == EXPERIMENT_PREFILL ? "none" : "lru";
@@ -128,15 +129,15 @@ static kvt_status server_open(server *s, double rate, char *message, size_t mess
         config.name = "utility";
         config.alpha_seconds = 0.0;
     }
-    config.half_life_seconds = EXPERIMENT_MEMORY * s->run->options->contexts / rate;
+    config.half_life_seconds = EXPERIMENT_MEMORY * options->contexts / rate;
     config.holes = KVT_HOLES_MIXED;
     /* Moves are at once here, so no room has to be ready for them. */
     config.high_watermark = config.low_watermark = 1.0;
     config.tiers[KVT_TIER_DRAM] =
-        (kvt_tier_facts){.capacity_bytes = UINT64_C(100000000000), .read_bytes_per_s = 25e9};
-    config.tiers[KVT_TIER_SSD] =
-        (kvt_tier_facts){.capacity_bytes = UINT64_C(400000000000), .read_bytes_per_s = 1e9};
-    config.entries_expected = s->run->options->contexts;
+        (kvt_tier_facts){.capacity_bytes = (uint64_t)options->dram_bytes, .read_bytes_per_s = 25e9};
+    config.tiers[KVT_TIER_SSD] = (kvt_tier_facts){.capacity_bytes = (uint64_t)options->ssd_bytes,
+                                                  .read_bytes_per_s = options->ssd_bytes_per_s};
+    config.entries_expected = options->contexts;
     config.allocator.resize = kvt_memory_resize;
     return kvt_policy_open(&config, &s->policy, message, message_size);
 }

@@ -32,6 +32,10 @@ void experiment_options_init(experiment_options *options)
                                     .uses = 10,
                                     .seeds = 6,
                                     .threads = 1,
+                                    .dram_bytes = 100e9,
+                                    .ssd_bytes = 400e9,
+                                    .ssd_bytes_per_s = 1e9,
+                                    .prefill_speed = 1.0,
                                     .out = stdout};
 }
 

@@ -238,15 +238,15 @@ static void write_profile(char path[64], const char *without)
     assert_true(file >= 0);
     FILE *out = fdopen(file, "w");
     assert_non_null(out);
-    fputs(
-        "[quality]\nmodel,class,method,metric,variant,loss_mean,bits_per_element,entries,source\n",
-        out);
+    fputs("[quality]\nmodel,class,method,metric,variant,loss_mean,bits_per_element,entries,source,"
+          "rouge_l\n",
+          out);
     for (size_t c = 0; c < 3; c++)
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
             char variant[64];
             (void)snprintf(variant, sizeof variant, "%.*s", (int)strcspn(rows[i], ","), rows[i]);
             if (c == 2 && without != NULL && strstr(variant, without) != NULL) continue;
-            fprintf(out, "m,%s,continuation,rouge_l,%s%s,7,test\n", classes[c], variant,
+            fprintf(out, "m,%s,continuation,top1,%s%s,7,test,0.75\n", classes[c], variant,
                     rows[i] + strcspn(rows[i], ","));
         }
     assert_int_equal(fclose(out), 0);
@@ -281,6 +281,35 @@ static void profiles_make_both_menus(void **state)
         assert_true(menus[1]->variants[1].loss > 0.0); /* lossy, though it measured as 0 */
         assert_int_equal(run->tasks[task].entries, 7);
     }
+    small_close(run);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* A smaller host holds less, a slower one computes longer, and losses may be those of answers. */
+static void hosts_and_measures_are_what_is_said(void **state)
+{
+    (void)state;
+    char path[64];
+    experiment_options options = small_options(stdout);
+    write_profile(path, NULL);
+    options.profile = path;
+    options.by_answers = true;
+    options.prefill_speed = 0.5;
+    experiment *run = small_open(&options);
+    kvt_prefill usual;
+    assert_int_equal(kvt_prefill_preset("llama-3.1-8b:a100", &usual), KVT_OK);
+    for (uint32_t menu = 0; menu < EXPERIMENT_MENUS; menu++) {
+        const kvt_cost_model *model = &run->models[menu][1];
+        for (uint32_t i = 1; i < model->variant_count; i++)
+            near(model->variants[i].loss, 0.25);
+        near(kvt_prefill_seconds(&model->prefill, 0, 5000),
+             2.0 * kvt_prefill_seconds(&usual, 0, 5000));
+    }
+    const experiment_outcome large = measure(run, "lru kivi:k4v4,g64");
+    options.dram_bytes = 1e9;
+    options.ssd_bytes = 2e9;
+    const experiment_outcome small = measure(run, "lru kivi:k4v4,g64");
+    assert_true(large.dram_hits > small.dram_hits + 0.2);
     small_close(run);
     assert_int_equal(unlink(path), 0);
 }
@@ -395,6 +424,7 @@ int main(void)
         cmocka_unit_test(losses_are_the_contexts_own),
         cmocka_unit_test(a_mix_offers_its_rungs),
         cmocka_unit_test(profiles_make_both_menus),
+        cmocka_unit_test(hosts_and_measures_are_what_is_said),
         cmocka_unit_test(profiles_without_a_class_are_refused),
         cmocka_unit_test(every_system_has_a_row_at_every_rate),
         cmocka_unit_test(interrupted_runs_end),
