@@ -19,8 +19,8 @@ enum { SWEEP_THREADS_MAX = 64 };
 
 /* Prices of a request's quality, in seconds: from waiting that matters alone to a price at which no
  * engine stores anything but exact variants. */
-const double experiment_alphas[EXPERIMENT_ALPHAS] = {
-    0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 4.0, 8.0, 15., 30., 60., 120., 300.0, 1000., 10000., 1e6};
+const double experiment_alphas[EXPERIMENT_ALPHAS] = {0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0,  3.0,
+                                                     4.0,  6.0, 8.0, 12., 20., 45., 200., 1e6};
 /* Of what prefill alone can bear; from 1 on its queue grows without end. */
 const double experiment_rate_shares[EXPERIMENT_RATES] = {0.3, 0.6, 0.9, 1.5, 2.5, 4.0};
 
