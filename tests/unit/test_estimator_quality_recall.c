@@ -196,6 +196,7 @@ static void what_is_there_can_be_finished(void **state)
 
 static calibrate_report ladders;
 static quality_use calibrated_use = QUALITY_USE_WORSE;
+static double calibrated_seconds;
 
 static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finish, uint32_t calls)
 {
@@ -215,6 +216,7 @@ static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finis
                                        .threads = 2,
                                        .metric = metric,
                                        .use = calibrated_use,
+                                       .seconds = calibrated_seconds,
                                        .finish = finish,
                                        .command_line = "test",
                                        .progress = stop_after,
@@ -296,6 +298,26 @@ static void a_calibration_takes_what_was_measured(void **state)
     /* No answers were generated, so there are none to compare. */
     assert_int_equal(calibrate(LINES, QUALITY_ROUGE_L, true, UINT32_MAX), KVT_E_ARGUMENT);
     quality_report_free(&report);
+    scratch_remove_database();
+}
+
+/* Each run measures at least one row, however little time it has, and takes the others' rows. */
+static void a_calibration_goes_on_however_short_its_runs(void **state)
+{
+    (void)state;
+    uint32_t runs = 0;
+    scratch_remove_database();
+    calibrated_seconds = 1e-9;
+    kvt_status status = KVT_E_CANCELLED;
+    for (uint64_t resumed = 0; status == KVT_E_CANCELLED; runs++) {
+        status = calibrate(2, QUALITY_KL, false, UINT32_MAX);
+        assert_true(runs == 0 || ladders.resumed > resumed);
+        resumed = ladders.resumed;
+        assert_true(runs < 1000);
+    }
+    calibrated_seconds = 0.0;
+    if (status != KVT_OK) fail_msg("%s", message);
+    assert_true(runs > 10 && ladders.ladders[2].entries == 4);
     scratch_remove_database();
 }
 
@@ -386,6 +408,7 @@ int main(void)
         cmocka_unit_test(what_is_there_can_be_finished),
         cmocka_unit_test(a_calibration_takes_what_was_measured),
         cmocka_unit_test(a_calibration_measures_what_is_missing),
+        cmocka_unit_test(a_calibration_goes_on_however_short_its_runs),
         cmocka_unit_test(passages_that_fit_nothing_are_refused),
         cmocka_unit_test(intervals_are_over_documents),
     };
