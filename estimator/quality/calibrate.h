@@ -151,8 +151,8 @@ KVT_NODISCARD kvt_status calibrate_try(const calibrate_rows *rows, const calibra
 
 /* ---- bounds of rungs ---- */
 
-/* Sets loss_entry of the rungs for entries of a class (promise.h). CALIBRATE_NEW_CLASS: for those
- * of none, and loss_upper with it. `variants` are those of the rows. KVT_OK or KVT_E_MEMORY. */
+/* Sets loss_upper and loss_entry of the rungs for entries of a class (promise.h), or of those of
+ * none (CALIBRATE_NEW_CLASS). `variants` are those of the rows. KVT_OK or KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status calibrate_bound(const promise_rows *rows, const quality_variant *variants,
                                          int class_index, calibrate_ladder *ladder);
 

@@ -51,9 +51,8 @@ kvt_status calibrate_bound(const promise_rows *rows, const quality_variant *vari
         rung->loss_entry = 0.0;
         if (bound == NULL || isnan(bound->entry)) continue;
         rung->loss_entry = fmax(bound->entry, rung->loss);
-        if (class_index != CALIBRATE_NEW_CLASS) continue;
         rung->loss_upper = fmax(bound->mean, rung->loss);
-        ladder->widening = bound->widening;
+        if (class_index == CALIBRATE_NEW_CLASS) ladder->widening = bound->widening;
     }
     free(bounds);
     if (status != KVT_OK) return status;
