@@ -43,7 +43,8 @@ enum {
     CALLS_BYTES_MAX = 128 * 1024, /* of an entry */
     CALLS_POOL_BYTES = 256 * 1024,
     CALLS_BLOCKS_MAX = 64,
-    CALLS_LAYERS = 4
+    CALLS_LAYERS = 4,
+    CALLS_GROUPS = 2
 };
 
 #define CALLS_MS     UINT64_C(1000000)
@@ -121,6 +122,9 @@ kvt_key calls_key_of(uint32_t number);
 /* The key's number; CALLS_KEYS: it is none of ours. */
 uint32_t calls_number_of(const kvt_key *key);
 const kvt_layout *calls_layout_of(uint32_t number);
+/* The same entry as two groups of layers, whose packed bytes are the entry's; NULL: the key has
+ * none. */
+const kvt_layout *calls_groups_of(uint32_t number);
 uint64_t calls_bytes_of(uint32_t number);
 uint32_t calls_tenant_of(uint32_t number);
 uint64_t calls_space_of(uint32_t number);
@@ -158,12 +162,17 @@ typedef struct calls_place {
     unsigned char *pool;
     kvt_view view;
     uint32_t blocks[CALLS_BLOCKS_MAX];
+    kvt_view parts[CALLS_GROUPS]; /* of a key with groups: the view of each */
+    const kvt_view *pointers[CALLS_GROUPS];
 } calls_place;
 
 #define CALLS_UNTOUCHED 0xee
 
 /* Chooses one of the shapes for the key's layout. */
 void calls_place_make(calls_thread *self, uint32_t number, calls_place *place);
+/* Cuts the view into those of the groups, as it is now. Returns how many there are; 1: the key has
+ * none, and the view is the one. */
+uint32_t calls_place_cut(uint32_t number, calls_place *place);
 void calls_place_scatter(const calls_place *place, uint32_t number, void *packed);
 /* Gathers layers, packed. */
 void calls_place_gather(const calls_place *place, uint32_t number, uint32_t first_layer,

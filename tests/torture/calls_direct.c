@@ -49,7 +49,11 @@ static void direct_get_view(calls_thread *self)
     calls_place_make(self, number, &place);
     kvt_get_info info = {.struct_size = sizeof info};
     uint64_t call = base_clock_ns();
-    kvt_status status = kvt_get_view(site->store, &key, &place.view, KVT_NO_DEADLINE, &info);
+    const uint32_t groups = calls_place_cut(number, &place);
+    kvt_status status =
+        groups > 1
+            ? kvt_get_views(site->store, &key, place.pointers, groups, KVT_NO_DEADLINE, &info)
+            : kvt_get_view(site->store, &key, &place.view, KVT_NO_DEADLINE, &info);
     uint64_t back = base_clock_ns();
     if (layers == 0) layers = 1;
     atomic_fetch_add(&site->counts.gets, 1);
@@ -78,6 +82,7 @@ static void direct_get_prefix(calls_thread *self)
     for (; count < DIRECT_KEYS; count++) {
         uint64_t bytes = calls_bytes_of(first + count);
         if (sum + bytes > CALLS_POOL_BYTES) break;
+        if (calls_groups_of(first + count) != NULL) break; /* it has more than one view */
         keys[count] = calls_key_of(first + count);
         views[count] = kvt_view_packed(calls_layout_of(first + count), self->pool + sum);
         given[count] = &views[count];
@@ -108,10 +113,14 @@ static void direct_get_prefix(calls_thread *self)
 
 kvt_entry calls_entry_of(uint32_t number, const kvt_key *parent)
 {
+    static const kvt_layout none;
+    const kvt_layout *groups = calls_groups_of(number);
     return (kvt_entry){.struct_size = sizeof(kvt_entry),
                        .key = calls_key_of(number),
                        .parent = parent,
-                       .layout = *calls_layout_of(number),
+                       .layout = groups == NULL ? *calls_layout_of(number) : none,
+                       .groups = groups,
+                       .group_count = groups != NULL ? CALLS_GROUPS : 0,
                        .first_position = 64,
                        .recompute_seconds = calls_is_lossy(number) ? 1e4 : 1 + number % 5,
                        .class_id = number % 5,
@@ -153,7 +162,9 @@ static void direct_put(calls_thread *self, bool by_view)
         calls_place place = {.pool = self->pool};
         calls_place_make(self, number, &place);
         calls_place_scatter(&place, number, self->bytes);
-        status = kvt_put_view(site->store, &entry, &place.view);
+        const uint32_t groups = calls_place_cut(number, &place);
+        status = groups > 1 ? kvt_put_views(site->store, &entry, place.pointers, groups)
+                            : kvt_put_view(site->store, &entry, &place.view);
         memset(self->pool, CALLS_UNTOUCHED, CALLS_POOL_BYTES);
     } else {
         status = kvt_put(site->store, &entry, self->bytes, calls_bytes_of(number));
@@ -211,8 +222,9 @@ static void direct_describe(calls_thread *self)
     if (status != KVT_OK) calls_violate(site, number, "a description ended with", status);
     calls_judge(site, number, history_found(site->history, number, call, back), 0);
     const kvt_layout *layout = calls_layout_of(number);
+    const uint32_t layers = calls_groups_of(number) == NULL ? layout->layers : 0;
     if (what.bytes != calls_bytes_of(number) || what.tenant != calls_tenant_of(number) ||
-        what.layout.tokens != layout->tokens || what.layout.layers != layout->layers)
+        what.layout.tokens != layout->tokens || what.layout.layers != layers)
         calls_violate(site, number, "a description is not the entry's", (int64_t)what.bytes);
     (void)calls_bound_of(site, number, 0, what.variant);
 }

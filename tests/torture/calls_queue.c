@@ -226,6 +226,16 @@ static void slot_make(calls_thread *self, calls_slot *slot, kvt_queue *queue, ui
     calls_place_scatter(&slot->place, number, self->bytes);
 }
 
+/* A request of a key with groups has a view for each. */
+static void slot_cut_views(calls_slot *slot)
+{
+    kvt_request *request = &slot->request;
+    if (request->view == NULL || calls_groups_of(slot->number) == NULL) return;
+    request->view = NULL;
+    request->view_count = calls_place_cut(slot->number, &slot->place);
+    request->views = slot->place.pointers;
+}
+
 /* What a submit has not accepted ends here. */
 static void slot_refuse(calls_thread *self, calls_slot *slot)
 {
@@ -245,6 +255,7 @@ static void queue_submit(calls_thread *self, kvt_queue *queue)
         calls_slot *slot = &self->slots[i];
         if (atomic_load(&slot->state) != SLOT_FREE) continue;
         slot_make(self, slot, queue, count);
+        slot_cut_views(slot);
         requests[count] = slot->request;
         slots[count++] = slot;
     }

@@ -74,6 +74,33 @@ const kvt_layout *calls_layout_of(uint32_t number)
     return &values_layouts[values_family_of(number)][number / 8 % 2];
 }
 
+/* Halves of the exact layouts of two sides, with an order that counts layers first. */
+static const kvt_layout values_groups[2][CALLS_GROUPS] = {{{.layers = CALLS_LAYERS / 2,
+                                                            .kv_heads = 1,
+                                                            .head_dim = 64,
+                                                            .dtype = KVT_DTYPE_BF16,
+                                                            .tokens = 8},
+                                                           {.layers = CALLS_LAYERS / 2,
+                                                            .kv_heads = 1,
+                                                            .head_dim = 64,
+                                                            .dtype = KVT_DTYPE_BF16,
+                                                            .tokens = 8}},
+                                                          {{.layers = CALLS_LAYERS / 2,
+                                                            .kv_heads = 1,
+                                                            .head_dim = 64,
+                                                            .dtype = KVT_DTYPE_BF16,
+                                                            .tokens = 28},
+                                                           {.layers = CALLS_LAYERS / 2,
+                                                            .kv_heads = 1,
+                                                            .head_dim = 64,
+                                                            .dtype = KVT_DTYPE_BF16,
+                                                            .tokens = 28}}};
+
+const kvt_layout *calls_groups_of(uint32_t number)
+{
+    return number % 8 == 1 ? values_groups[number / 8 % 2] : NULL;
+}
+
 bool calls_is_lossy(uint32_t number)
 {
     return values_family_of(number) == VALUES_LOSSY;
@@ -276,6 +303,24 @@ void calls_place_make(calls_thread *self, uint32_t number, calls_place *place)
     memcpy(place->blocks, order, count * sizeof order[0]);
     place->view.blocks = place->blocks;
     place->view.block_count = count;
+}
+
+uint32_t calls_place_cut(uint32_t number, calls_place *place)
+{
+    const kvt_layout *groups = calls_groups_of(number);
+    if (groups == NULL) {
+        place->pointers[0] = &place->view;
+        return 1;
+    }
+    int64_t at = 0;
+    for (uint32_t i = 0; i < CALLS_GROUPS; at += groups[i].layers * place->view.layer_stride, i++) {
+        kvt_view *part = &place->parts[i];
+        *part = place->view;
+        part->base[0] = (unsigned char *)place->view.base[0] + at;
+        part->base_bytes[0] -= (uint64_t)at < part->base_bytes[0] ? (uint64_t)at : 0;
+        place->pointers[i] = part;
+    }
+    return CALLS_GROUPS;
 }
 
 /* The row of one head; the views of this program have one address. */
