@@ -224,11 +224,7 @@ static void work_load(const transform_work *work, const uint8_t *rows, uint64_t 
             else
                 memset(line, 0, width * sizeof *line);
         }
-        for (uint32_t e = 0; e < width; e++) {
-            float *column = columns + (uint64_t)e * TRANSFORM_LANES + first;
-            for (uint32_t t = 0; t < SEGMENT_GROUP; t++)
-                column[t] = held[(uint64_t)t * width + e];
-        }
+        work->kernels->to_columns(held, width, columns + first);
     }
 }
 
@@ -418,8 +414,7 @@ static uint32_t work_inputs(const transform_work *work, uint32_t span, uint32_t 
         const int16_t *codes = work->scratch.codes + (first + i) * TRANSFORM_LANES;
         float *in = work->scratch.in + (uint64_t)count * TRANSFORM_LANES;
         if (!work->scratch.live[first + i]) continue;
-        for (uint32_t t = 0; t < TRANSFORM_LANES; t++)
-            in[t] = (float)codes[t];
+        work->kernels->widen(codes, TRANSFORM_LANES, in);
         work->scratch.inputs[count++] = (uint16_t)i;
     }
     return count;
@@ -444,12 +439,8 @@ static void work_store(const transform_work *work, const work_piece *piece,
     for (uint32_t i = 0; i < tokens->count; i += SEGMENT_GROUP) {
         const uint32_t left = tokens->count - i;
         const uint32_t group = left < SEGMENT_GROUP ? left : SEGMENT_GROUP;
-        for (uint32_t e = 0; e < width; e++) {
-            const float *column =
-                work->scratch.out + (uint64_t)e * TRANSFORM_LANES + tokens->first + i;
-            for (uint32_t t = 0; t < group; t++)
-                held[(uint64_t)t * width + e] = column[t];
-        }
+        /* Behind the block's last token the columns have anything, of which no row is kept. */
+        work->kernels->to_rows(work->scratch.out + tokens->first + i, width, held);
         for (uint32_t t = 0; t < group; t++) {
             const uint64_t at =
                 (tokens->row + i + t) * row_bytes + (uint64_t)piece->first * element;

@@ -171,13 +171,20 @@ static bool block_write_low_bits(const transform_basis *basis, const transform_o
     return true;
 }
 
-/* Appends the codes whose symbols the tables lack. */
+/* Appends the codes whose symbols the tables lack; few components have any. */
 static bool block_write_escapes(const transform_basis *basis, const transform_order *order,
-                                const int16_t *codes, uint32_t tokens, rans_target *target)
+                                const int16_t *codes, uint32_t tokens, const transform_room *room,
+                                rans_target *target)
 {
+    const uint8_t *symbols = room->symbols;
     for (uint32_t class = 1; class < TRANSFORM_CLASSES; class ++) {
         const transform_table *table = &basis->tables[class];
+        if (order_in_class(order, class) == 0) continue;
+        rans_fill_encode_table(&table->symbols, room->encode_table);
         for (uint32_t i = order->starts[class]; i < order->starts[class + 1]; i++) {
+            const bool any = rans_any_escapes(room->encode_table, symbols, tokens);
+            symbols += tokens;
+            if (!any) continue;
             const int16_t *row = codes + (uint64_t)order->by_class[i] * BLOCK_TOKENS;
             for (uint32_t t = 0; t < tokens; t++) {
                 const uint8_t symbol = block_symbol(row[t] >> table->low_bits);
@@ -216,7 +223,7 @@ bool transform_block_write(const transform_basis *basis, const transform_order *
     if (!block_write_code(basis, order, tokens, room, target, &code_bytes)) return false;
     if (!block_write_low_bits(basis, order, codes, tokens, target)) return false;
     const uint64_t escapes_at = target->used;
-    if (!block_write_escapes(basis, order, codes, tokens, target)) return false;
+    if (!block_write_escapes(basis, order, codes, tokens, room, target)) return false;
     const uint64_t exceptions_at = target->used;
     if (!block_write_exceptions(order, codes, tokens, target)) return false;
     const uint64_t exceptions = target->used - exceptions_at;
@@ -256,6 +263,14 @@ static bool block_join(const transform_table *table, const uint8_t *symbols, uin
                        block_parts *parts, int16_t *row)
 {
     const uint32_t low_bits = table->low_bits;
+    if (low_bits == 0 && parts->escape == parts->escape_end) {
+        uint32_t escapes = 0;
+        for (uint32_t t = 0; t < tokens; t++) {
+            row[t] = (int16_t)((int32_t)symbols[t] - 128);
+            escapes |= symbols[t] == 0 ? 1u : 0u;
+        }
+        return escapes == 0;
+    }
     for (uint32_t t = 0; t < tokens; t++) {
         if (symbols[t] == 0) {
             if (parts->escape == parts->escape_end) return false;

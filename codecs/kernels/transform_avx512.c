@@ -2,7 +2,8 @@
 /*
  * transform_avx512.c - the arithmetic of codec 8 in registers of 16 floats. The product has eight
  * outputs of 32 tokens in sixteen registers; the eight columns of the matrix are widened into a
- * panel first, which stays in the first cache while all tokens pass. Re-entrant.
+ * panel first, which stays in the first cache while all tokens pass. Rows and columns change places
+ * by squares of sixteen. Re-entrant.
  */
 #if defined(__x86_64__)
 #include "cpu.h"
@@ -73,8 +74,74 @@ CODECS_TARGET_AVX512 static void product_multiply(const transform_product *produ
     }
 }
 
-#define TRANSFORM_TARGET   CODECS_TARGET_AVX512
-#define TRANSFORM_TABLE    transform_kernels_avx512
-#define TRANSFORM_MULTIPLY product_multiply
+/* Sixteen rows of sixteen floats, turned. */
+PRODUCT_INLINE void transpose_square(const float *from, size_t from_stride, float *to,
+                                     size_t to_stride)
+{
+    __m512 a[16];
+    __m512 b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        a[i] = _mm512_loadu_ps(from + (size_t)i * from_stride);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) { /* a[i + j]: column j of each quarter, of rows i .. i + 3 */
+        a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) { /* quarters 0 and 2, and 1 and 3, of rows 0 .. 7 and 8 .. 15 */
+        b[j] = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88);
+        b[j + 4] = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
+        b[j + 8] = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88);
+        b[j + 12] = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        a[j] = _mm512_shuffle_f32x4(b[j], b[j + 8], 0x88);
+        a[j + 8] = _mm512_shuffle_f32x4(b[j], b[j + 8], 0xdd);
+        a[j + 4] = _mm512_shuffle_f32x4(b[j + 4], b[j + 12], 0x88);
+        a[j + 12] = _mm512_shuffle_f32x4(b[j + 4], b[j + 12], 0xdd);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        _mm512_storeu_ps(to + (size_t)i * to_stride, a[i]);
+}
+
+CODECS_TARGET_AVX512 static void transpose_to_columns(const float *rows, uint32_t count,
+                                                      float *columns)
+{
+    uint32_t e = 0;
+    for (; e + 16 <= count; e += 16)
+        transpose_square(rows + e, count, columns + (size_t)e * TRANSFORM_LANES, TRANSFORM_LANES);
+    for (; e < count; e++) {
+        for (uint32_t t = 0; t < TRANSFORM_LANE_GROUP; t++)
+            columns[(size_t)e * TRANSFORM_LANES + t] = rows[(size_t)t * count + e];
+    }
+}
+
+CODECS_TARGET_AVX512 static void transpose_to_rows(const float *columns, uint32_t count,
+                                                   float *rows)
+{
+    uint32_t e = 0;
+    for (; e + 16 <= count; e += 16)
+        transpose_square(columns + (size_t)e * TRANSFORM_LANES, TRANSFORM_LANES, rows + e, count);
+    for (; e < count; e++) {
+        for (uint32_t t = 0; t < TRANSFORM_LANE_GROUP; t++)
+            rows[(size_t)t * count + e] = columns[(size_t)e * TRANSFORM_LANES + t];
+    }
+}
+
+#define TRANSFORM_TO_COLUMNS transpose_to_columns
+#define TRANSFORM_TO_ROWS    transpose_to_rows
+#define TRANSFORM_TARGET     CODECS_TARGET_AVX512
+#define TRANSFORM_TABLE      transform_kernels_avx512
+#define TRANSFORM_MULTIPLY   product_multiply
 #include "transform_body.h"
 #endif

@@ -2,9 +2,9 @@
 /*
  * transform_body.h - the functions of transform_kernels.h in plain loops over lanes, which the
  * compiler makes vectors of; compiled once per instruction set. The including file defines
- * TRANSFORM_TARGET and TRANSFORM_TABLE, and TRANSFORM_MULTIPLY where it has a product of its own.
- * Products and sums are separate statements, so that no compiler fuses them. Not a header for
- * others.
+ * TRANSFORM_TARGET and TRANSFORM_TABLE, and TRANSFORM_MULTIPLY, or TRANSFORM_TO_COLUMNS and
+ * TRANSFORM_TO_ROWS, where it has its own. Products and sums are separate statements, so that no
+ * compiler fuses them. Not a header for others.
  */
 #include "base/half.h"
 #include "transform_kernels.h"
@@ -97,6 +97,36 @@ TRANSFORM_TARGET static void body_turn(float *restrict x, float *restrict y,
     }
 }
 
+TRANSFORM_TARGET static void body_widen(const int16_t *restrict codes, uint32_t tokens,
+                                        float *restrict values)
+{
+    const uint32_t lanes = body_lanes(tokens);
+    for (uint32_t t = 0; t < lanes; t++)
+        values[t] = (float)codes[t];
+}
+
+#if !defined(TRANSFORM_TO_ROWS)
+#define TRANSFORM_TO_ROWS    body_to_rows
+#define TRANSFORM_TO_COLUMNS body_to_columns
+TRANSFORM_TARGET static void body_to_columns(const float *restrict rows, uint32_t count,
+                                             float *restrict columns)
+{
+    for (uint32_t e = 0; e < count; e++) {
+        for (uint32_t t = 0; t < TRANSFORM_LANE_GROUP; t++)
+            columns[(uint64_t)e * TRANSFORM_LANES + t] = rows[(uint64_t)t * count + e];
+    }
+}
+
+TRANSFORM_TARGET static void body_to_rows(const float *restrict columns, uint32_t count,
+                                          float *restrict rows)
+{
+    for (uint32_t t = 0; t < TRANSFORM_LANE_GROUP; t++) {
+        for (uint32_t e = 0; e < count; e++)
+            rows[(uint64_t)t * count + e] = columns[(uint64_t)e * TRANSFORM_LANES + t];
+    }
+}
+#endif
+
 TRANSFORM_TARGET static void body_restore(float *restrict values, float step, float mean,
                                           uint32_t tokens)
 {
@@ -143,6 +173,9 @@ const transform_kernels TRANSFORM_TABLE = {
     .centre = body_centre,
     .quantise = body_quantise,
     .turn = body_turn,
+    .widen = body_widen,
+    .to_columns = TRANSFORM_TO_COLUMNS,
+    .to_rows = TRANSFORM_TO_ROWS,
     .restore = body_restore,
     .narrow = body_narrow,
 };

@@ -53,6 +53,14 @@ typedef struct transform_kernels {
     /* (x, y) turned: x c - y s, y c + x s. */
     void (*turn)(float *x, float *y, const float *c, const float *s, uint32_t tokens);
 
+    /* Codes to fp32. */
+    void (*widen)(const int16_t *codes, uint32_t tokens, float *values);
+
+    /* Sixteen rows of `count` floats, one behind the other, become columns of sixteen tokens, and
+     * the other way round. */
+    void (*to_columns)(const float *rows, uint32_t count, float *columns);
+    void (*to_rows)(const float *columns, uint32_t count, float *rows);
+
     /* values[i] = values[i] * step + mean. */
     void (*restore)(float *values, float step, float mean, uint32_t tokens);
 
