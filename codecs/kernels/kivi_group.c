@@ -4,6 +4,8 @@
  */
 #include "kivi_group.h"
 
+#include "view_kernels.h"
+
 #include <assert.h>
 
 const group_kernels *group_kernels_in_use(void)
@@ -232,8 +234,9 @@ static void group_decode_rows(const group_decoder *decoder, const group_ranges *
     const group_shape *shape = decoder->shape;
     const group_kernels *kernels = decoder->kernels;
     const uint32_t count = decoder->plane_count;
-    if (kernels->decode != NULL &&
-        kernels->decode(shape, decoder->levels, ranges, decoder->planes, count, first, rows, out)) {
+    const group_target target = {out, decoder->row_bytes, decoder->row_bytes, 0};
+    if (kernels->decode != NULL && kernels->decode(shape, decoder->levels, ranges, decoder->planes,
+                                                   count, first, rows, &target)) {
         return;
     }
     for (uint64_t row = 0; row < rows; row += GROUP_BATCH_ROWS) {
@@ -249,6 +252,27 @@ static void group_decode_rows(const group_decoder *decoder, const group_ranges *
     }
 }
 
+/* Decodes rows from `first` on past the caches to where the view has them apart, up to the end of a
+ * block. Returns how many; 0: they have to go by the tile, which costs a pass more. */
+static uint64_t group_decode_apart(const group_decoder *decoder, const group_ranges *ranges,
+                                   uint64_t first, uint64_t rows)
+{
+    const view_rows *view = decoder->target;
+    if (view->packed || !view->stream || decoder->kernels->decode == NULL) return 0;
+    const view_rows_place place = view_rows_place_of(view, first);
+    const group_target target = {place.row, view->token_stride, view->head_bytes,
+                                 view->heads == 1 ? 0 : view->head_stride};
+    assert(view->row_bytes == decoder->row_bytes);
+    if (((uintptr_t)target.start | target.row_stride | target.head_stride) % VIEW_LINE != 0)
+        return 0;
+    if (rows > place.left) rows = place.left;
+    decoder->levels->stream = true;
+    return decoder->kernels->decode(decoder->shape, decoder->levels, ranges, decoder->planes,
+                                    decoder->plane_count, first, rows, &target)
+               ? rows
+               : 0;
+}
+
 /* The rows of a run of columns, or of as many as are opened together. Their ranges are open. */
 static void group_decode_run(const group_decoder *decoder, uint64_t run, uint64_t rows)
 {
@@ -256,13 +280,15 @@ static void group_decode_run(const group_decoder *decoder, uint64_t run, uint64_
     const group_room *room = &decoder->room;
     const bool large =
         decoder->target->stream || shape->tokens * decoder->row_bytes >= GROUP_STREAM_BYTES;
-    for (uint64_t row = 0; row < rows; row += decoder->part) {
-        const uint64_t part = rows - row < decoder->part ? rows - row : decoder->part;
-        const uint64_t at = (run + row) * decoder->row_bytes;
-        const uint64_t bytes = part * decoder->row_bytes;
+    for (uint64_t row = 0, part; row < rows; row += part) {
         const uint64_t group = shape->columns ? 0 : group_count_rows(shape, row);
         const group_ranges ranges = {room->ranges.minimum + group, room->ranges.scale + group,
                                      room->ranges.inverse + group};
+        part = group_decode_apart(decoder, &ranges, run + row, rows - row);
+        if (part != 0) continue;
+        part = rows - row < decoder->part ? rows - row : decoder->part;
+        const uint64_t at = (run + row) * decoder->row_bytes;
+        const uint64_t bytes = part * decoder->row_bytes;
         uint8_t *out = view_rows_room(decoder->target, at, bytes, room->tile);
         decoder->levels->stream = large && out != room->tile;
         group_decode_rows(decoder, &ranges, run + row, part, out);

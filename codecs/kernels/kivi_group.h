@@ -86,6 +86,14 @@ typedef struct group_ranges {
     float *inverse;
 } group_ranges;
 
+/* Where decoded rows go: a row has its heads, of head_bytes each, head_stride apart. */
+typedef struct group_target {
+    uint8_t *start;
+    uint64_t row_stride;
+    uint64_t head_bytes; /* the whole row where it is one run */
+    uint64_t head_stride;
+} group_target;
+
 typedef struct group_kernels {
     /* Smallest and largest element of every column of `rows` rows; false when one is not finite. */
     bool (*range_columns)(const group_shape *shape, const void *source, uint64_t rows, float *low,
@@ -112,10 +120,10 @@ typedef struct group_kernels {
     void (*value)(const group_shape *shape, const group_levels *levels, const group_ranges *ranges,
                   const uint8_t *codes, uint64_t rows, void *target);
     /* Unpack and value in one pass, from row `first` of the matrix on; NULL: there is no such pass.
-     * False when it does not take the shape. */
+     * False when it does not take the shape or the target. */
     bool (*decode)(const group_shape *shape, const group_levels *levels, const group_ranges *ranges,
                    const group_plane *planes, uint32_t plane_count, uint64_t first, uint64_t rows,
-                   void *target);
+                   const group_target *target);
     /* After the last value. */
     void (*close)(void);
 } group_kernels;

@@ -20,9 +20,9 @@ BODY_INLINE void BODY(store)(const avx512_form form, bool stream, uint8_t *targe
     avx512_put(stream, target + 64, BODY_SHORTEN(form, v[2], v[3]));
 }
 
-/* `rows` chunks below each other, along columns. */
+/* `rows` chunks below each other, along columns, the first of them to `to`. */
 BODY_INLINE void BODY(columns)(const avx512_form form, const avx512_batch *batch, uint64_t first,
-                               uint64_t column, uint64_t rows)
+                               uint64_t column, uint64_t rows, uint8_t *to)
 {
     const uint8_t *at[KVT_PLANES_MAX];
     const __m512 unit = _mm512_set1_ps(batch->table.unit);
@@ -42,13 +42,14 @@ BODY_INLINE void BODY(columns)(const avx512_form form, const avx512_batch *batch
         for (unsigned k = 0; k < 4; k++) {
             v[k] = avx512_value(form, v[k], scale[k], minimum[k]);
         }
-        BODY(store)(form, batch->stream, batch->target + chunk * batch->chunk_bytes, v);
+        BODY(store)(form, batch->stream, to, v);
+        to += batch->row_stride;
     }
 }
 
 /* The same along rows. `two_groups`: a chunk is two groups. */
 BODY_INLINE void BODY(rows)(const avx512_form form, bool two_groups, const avx512_batch *batch,
-                            uint64_t first, uint64_t rows)
+                            uint64_t first, uint64_t rows, uint8_t *to)
 {
     const uint8_t *at[KVT_PLANES_MAX];
     const __m512 unit = _mm512_set1_ps(batch->table.unit);
@@ -64,13 +65,14 @@ BODY_INLINE void BODY(rows)(const avx512_form form, bool two_groups, const avx51
             __m512 scale = _mm512_mul_ps(_mm512_set1_ps(batch->ranges.scale[g]), unit);
             v[k] = avx512_value(form, v[k], scale, _mm512_set1_ps(batch->ranges.minimum[g]));
         }
-        BODY(store)(form, batch->stream, batch->target + chunk * batch->chunk_bytes, v);
+        BODY(store)(form, batch->stream, to, v);
+        to += batch->row_stride;
     }
 }
 
 /* The same for 16-bit elements of at most 16 levels: a table of elements per group. */
 BODY_INLINE void BODY(lookup)(const avx512_form form, bool two_groups, const avx512_batch *batch,
-                              uint64_t first, uint64_t rows)
+                              uint64_t first, uint64_t rows, uint8_t *to)
 {
     const uint8_t *at[KVT_PLANES_MAX];
     const __m512 levels = batch->table.levels;
@@ -87,9 +89,9 @@ BODY_INLINE void BODY(lookup)(const avx512_form form, bool two_groups, const avx
             __m512 v = avx512_value(form, levels, _mm512_set1_ps(batch->ranges.scale[g]),
                                     _mm512_set1_ps(batch->ranges.minimum[g]));
             elements[k] = BODY_SHORTEN(form, v, v);
-            avx512_put(batch->stream, batch->target + chunk * batch->chunk_bytes + 64 * k,
-                       _mm512_permutexvar_epi16(word[k], elements[k]));
+            avx512_put(batch->stream, to + 64 * k, _mm512_permutexvar_epi16(word[k], elements[k]));
         }
+        to += batch->row_stride;
     }
 }
 
@@ -100,21 +102,26 @@ BODY_INLINE void BODY(walk)(const avx512_form form, const avx512_batch *batch_in
     for (uint64_t row = 0; row < batch.rows; row += GROUP_BATCH_ROWS) {
         const uint64_t left = batch.rows - row;
         const uint64_t rows = left < GROUP_BATCH_ROWS ? left : GROUP_BATCH_ROWS;
-        for (uint64_t c = 0; c < batch.chunks; c++) {
+        uint8_t *head = batch.target + row * batch.row_stride, *to = head;
+        for (uint64_t c = 0, in_head = 0; c < batch.chunks; c++) {
             const uint64_t first = row * batch.chunks + c;
             if (batch.columns) {
-                BODY(columns)(form, &batch, first, c, rows);
+                BODY(columns)(form, &batch, first, c, rows, to);
             } else if (!avx512_is_few(form.stored) || form.dtype == KVT_DTYPE_FP32) {
                 if (batch.log_group == 5)
-                    BODY(rows)(form, true, &batch, first, rows);
+                    BODY(rows)(form, true, &batch, first, rows, to);
                 else
-                    BODY(rows)(form, false, &batch, first, rows);
+                    BODY(rows)(form, false, &batch, first, rows, to);
             } else {
                 if (batch.log_group == 5)
-                    BODY(lookup)(form, true, &batch, first, rows);
+                    BODY(lookup)(form, true, &batch, first, rows, to);
                 else
-                    BODY(lookup)(form, false, &batch, first, rows);
+                    BODY(lookup)(form, false, &batch, first, rows, to);
             }
+            to += batch.chunk_bytes;
+            if (++in_head != batch.head_chunks) continue;
+            in_head = 0;
+            to = head += batch.head_stride;
         }
     }
 }

@@ -281,6 +281,9 @@ typedef struct avx512_batch {
     uint64_t chunks;      /* of a row */
     uint64_t ahead;       /* chunks */
     uint64_t chunk_bytes; /* of values */
+    uint64_t row_stride;
+    uint64_t head_chunks; /* of a run in a row */
+    uint64_t head_stride;
     bool stream;
     uint8_t *target;
     const uint8_t *planes[KVT_PLANES_MAX];
@@ -326,8 +329,12 @@ static avx512_stored avx512_find_stored(const group_plane *planes, uint32_t plan
 
 bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
                          const group_ranges *ranges, const group_plane *planes,
-                         uint32_t plane_count, uint64_t first, uint64_t rows, void *target)
+                         uint32_t plane_count, uint64_t first, uint64_t rows,
+                         const group_target *target)
 {
+    const uint64_t row_bytes = shape->width * kvt_dtype_bytes(shape->dtype);
+    const uint64_t chunk_bytes = GROUP_CHUNK * kvt_dtype_bytes(shape->dtype);
+    const uint64_t lines = (uintptr_t)target->start | target->row_stride | target->head_stride;
     const avx512_form form = {avx512_find_stored(planes, plane_count), shape->dtype,
                               levels->half_steps};
     avx512_batch batch = {.ranges = *ranges,
@@ -335,14 +342,20 @@ bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
                           .log_group = (unsigned)__builtin_ctz(shape->group),
                           .rows = rows,
                           .chunks = shape->width / GROUP_CHUNK,
-                          .chunk_bytes = GROUP_CHUNK * kvt_dtype_bytes(shape->dtype),
-                          .stream = levels->stream && (uintptr_t)target % 64 == 0,
-                          .target = target};
+                          .chunk_bytes = chunk_bytes,
+                          .row_stride = target->row_stride,
+                          .head_chunks = target->head_bytes / chunk_bytes,
+                          .head_stride = target->head_stride,
+                          .stream = levels->stream && lines % 64 == 0,
+                          .target = target->start};
     if (shape->width % 64 != 0) {
+        if (target->row_stride != row_bytes || target->head_bytes != row_bytes) return false;
         if (shape->columns || rows * shape->width % 64 != 0) return false;
         batch.rows = 1;
         batch.chunks = rows * shape->width / GROUP_CHUNK;
+        batch.head_chunks = batch.chunks;
     }
+    if (shape->width % 64 == 0 && target->head_bytes % chunk_bytes != 0) return false;
     if (!shape->columns && shape->unit % shape->group != 0) return false;
     const uint64_t block = GROUP_BATCH_ROWS * shape->width;
     batch.ahead = (block > AVX512_AHEAD ? block : AVX512_AHEAD) / GROUP_CHUNK;

@@ -52,7 +52,8 @@ static inline bool group_fills(const group_shape *shape, uint64_t rows)
 /* Decoding with AVX-512: group_kernels.decode. */
 bool group_avx512_decode(const group_shape *shape, const group_levels *levels,
                          const group_ranges *ranges, const group_plane *planes,
-                         uint32_t plane_count, uint64_t first, uint64_t rows, void *target);
+                         uint32_t plane_count, uint64_t first, uint64_t rows,
+                         const group_target *target);
 #endif
 
 #endif

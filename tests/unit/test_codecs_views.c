@@ -60,19 +60,33 @@ static void check_pools(const engine_pool *pool, const kvt_layout *layout, const
     }
 }
 
-static void check_view(const encoded *e, const engine_view *engine, uint32_t first, uint32_t layers,
-                       const kvt_codec_workers *workers, const guarded *scratch)
+/* of_many: past the caches, whatever the size. */
+static void check_view_once(const encoded *e, const engine_view *engine, uint32_t first,
+                            uint32_t layers, const kvt_codec_workers *workers,
+                            const guarded *scratch, bool of_many)
 {
     engine_pool pool;
     const kvt_layout *layout = &e->spec.layout;
     assert_true(engine_pool_open(&pool, engine, layout, 1, FILL));
-    kvt_status status =
-        kvt_record_decode_view(e->record.data, e->record.bytes, &e->spec, workers, layout,
-                               &pool.view, first, layers, scratch->data, scratch->bytes);
+    kvt_status status = KVT_OK;
+    if (of_many)
+        status = kvt_record_decode_of_many(e->record.data, e->record.bytes, &e->spec, workers,
+                                           layout, &pool.view, first, layers, e->record.data,
+                                           scratch->data, scratch->bytes);
+    else
+        status = kvt_record_decode_view(e->record.data, e->record.bytes, &e->spec, workers, layout,
+                                        &pool.view, first, layers, scratch->data, scratch->bytes);
     if (status != KVT_OK) fail_msg("%s: %s", engine->name, kvt_status_name(status));
     guarded_check(scratch, scratch->bytes);
     check_pools(&pool, layout, e->decoded.data, first, layers != 0 ? layers : layout->layers);
     engine_pool_close(&pool);
+}
+
+static void check_view(const encoded *e, const engine_view *engine, uint32_t first, uint32_t layers,
+                       const kvt_codec_workers *workers, const guarded *scratch)
+{
+    check_view_once(e, engine, first, layers, workers, scratch, false);
+    check_view_once(e, engine, first, layers, workers, scratch, true);
 }
 
 /* The record of a view is that of the packed entry, with exactly the scratch that is asked for. */
