@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure torture soak soak-calls test-docs docs
+.PHONY: setup configure torture soak soak-calls test-docs docs wheel
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -40,6 +40,7 @@ help:
 	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
+	@echo "make wheel    the Python package as a wheel, into build/wheels"
 	@echo "make install  into PREFIX ($(PREFIX))"
 	@echo "make clean    removes build/"
 	@echo "V=1 shows all output; TESTS='unit/|install/' runs those tests alone"
@@ -116,6 +117,9 @@ fuzz:
 docs: build
 	@$(STEP)/manual.log "Writing the manual page and the reference" $(CMAKE) --build \
 		--preset release --target kvterrace_manual
+
+wheel: configure
+	@$(STEP)/wheel.log "Making a wheel of the Python package" tools/make_wheel.sh $(BUILD)
 
 install: docs
 	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) --prefix $(PREFIX)

@@ -65,8 +65,8 @@ function(kvt_python_module name source)
     EXCLUDE_FROM_ALL)
 endfunction()
 
-kvt_python_module(dlpack ${python_room}/src/dlpack.c)
-target_compile_options(kvt_python_dlpack PRIVATE -Wall -Wextra -UPy_LIMITED_API)
+kvt_python_module(native ${python_room}/src/native.c)
+target_compile_options(kvt_python_native PRIVATE -Wall -Wextra -UPy_LIMITED_API)
 # The library is linked into the module: a wheel is of one version, and no other kvterrace that a
 # process may load meets its symbols.
 kvt_python_module(kvt ${python_binding})
@@ -90,4 +90,4 @@ add_custom_command(OUTPUT ${python_stamp}
     ${CMAKE_BINARY_DIR}/python_version/_version.py ${python_package}
   COMMAND ${CMAKE_COMMAND} -E touch ${python_stamp}
   DEPENDS ${python_sources} ${CMAKE_BINARY_DIR}/python_version/_version.py VERBATIM)
-add_custom_target(kvterrace_python ALL DEPENDS ${python_stamp} kvt_python_kvt kvt_python_dlpack)
+add_custom_target(kvterrace_python ALL DEPENDS ${python_stamp} kvt_python_kvt kvt_python_native)

@@ -154,22 +154,22 @@ static kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t c
 
 /*
  * kvt_get_until of one key after the other.
- *   keys, addresses, bytes   count of each
+ *   keys, addresses, bytes   count of each; the latter two as numbers, since native.c makes them
  *   statuses                 count of them; one that is not reached, because the store closes, is
  *                            KVT_E_STATE
  * Returns how many are KVT_OK.
  */
-static size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
-                             const uint64_t *bytes, size_t count, uint64_t deadline_ns,
-                             int *statuses)
+static size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, uintptr_t addresses,
+                             uintptr_t bytes, size_t count, uint64_t deadline_ns, int *statuses)
 {
     size_t loaded = 0;
     void *object = kvtpy_enter_shared(store);
     for (size_t i = 0; i < count; i++) {
         statuses[i] = KVT_E_STATE;
         if (object == NULL) continue;
-        statuses[i] = kvt_get_until(object, (const kvt_key *)keys + i, addresses[i], bytes[i],
-                                    deadline_ns, NULL);
+        statuses[i] =
+            kvt_get_until(object, (const kvt_key *)keys + i, ((void *const *)addresses)[i],
+                          ((const uint64_t *)bytes)[i], deadline_ns, NULL);
         loaded += statuses[i] == KVT_OK;
     }
     if (object != NULL) kvtpy_leave_shared(store);
@@ -216,8 +216,8 @@ kvt_status kvtpy_queue_open(kvtpy_handle *store, const kvt_queue_options *option
                             kvtpy_handle **handle_out);
 kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t count, uint64_t until_ns,
                        bool *held_out, uint64_t *lease_out);
-size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
-                      const uint64_t *bytes, size_t count, uint64_t deadline_ns, int *statuses);
+size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, uintptr_t addresses,
+                      uintptr_t bytes, size_t count, uint64_t deadline_ns, int *statuses);
 size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
                         const uint64_t *bytes, size_t count, size_t rounds);
 int kvtpy_policy_resident(kvtpy_handle *handle, uint64_t entry);

@@ -5,7 +5,7 @@ A `Memory` keeps what it was made from exported: a bytearray cannot be resized m
 memoryview not be released, a tensor not be freed.
 """
 
-from . import _dlpack
+from . import _native
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
 
@@ -66,7 +66,7 @@ def _from_dlpack(source, writable):
             capsule = source.__dlpack__(max_version=(1, 0))
         except TypeError:
             capsule = source.__dlpack__()
-        address, size, device, _, code, bits, read_only, owner = _dlpack.read(capsule)
+        address, size, device, _, code, bits, read_only, owner = _native.read(capsule)
     except (BufferError, RuntimeError, ValueError) as error:
         raise wrong(f"the tensor gives no memory: {error}") from error
     if device not in _HOST_DEVICES:

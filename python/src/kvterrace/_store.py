@@ -7,7 +7,7 @@ import os
 import typing
 import weakref
 
-from . import _queue
+from . import _native, _queue
 from ._calls import Handle, Held, Source, describe, instant, make_entry
 from ._convert import TIERS, new, plain
 from ._errors import failure, wrong
@@ -258,20 +258,27 @@ class Store:
         in memory, where a call each costs as much as the copy; entries on devices are read one
         after the other (get_prefix and queues read them at once)."""
         joined, count = join_keys(keys)
+        if len(targets) != count:
+            raise wrong(f"{count} keys and {len(targets)} buffers")
+        owner, addresses, sizes = _native.export(targets) or self._export(joined, targets)
+        statuses = ffi.new("int[]", count)
+        loaded = lib.kvtpy_get_many(self._handle, joined, addresses, sizes, count,
+                                    instant(deadline), statuses)
+        del owner
+        if loaded == count:
+            return [True] * count
+        return [self._need(status) for status in statuses]
+
+    def _export(self, joined, targets):
+        """The memory of targets that are not all plain bytes, as _native.export gives it."""
         memories = [memory_of(target, writable=True) for target in targets]
-        if len(memories) != count:
-            raise wrong(f"{count} keys and {len(memories)} buffers")
         for index, memory in enumerate(memories):
             if memory.kind is not None:
                 self._check_kind(joined[32 * index:32 * index + 32], memory)
         addresses = ffi.new("void *[]", [memory.address for memory in memories])
         sizes = ffi.new("uint64_t[]", [memory.bytes for memory in memories])
-        statuses = ffi.new("int[]", count)
-        loaded = lib.kvtpy_get_many(self._handle, joined, addresses, sizes, count,
-                                    instant(deadline), statuses)
-        if loaded == count:
-            return [True] * count
-        return [self._need(status) for status in statuses]
+        return ((memories, addresses, sizes), int(ffi.cast("uintptr_t", addresses)),
+                int(ffi.cast("uintptr_t", sizes)))
 
     def get_prefix(self, keys, views, *, deadline=None):
         """Reads the stored run of a prefix into Views, all of it at once. Returns how many leading

@@ -4,6 +4,7 @@
 import threading
 from dataclasses import dataclass
 
+from . import _native
 from ._convert import DTYPE_NAMES, DTYPES, new
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
@@ -47,8 +48,12 @@ def check_key(key):
 
 def join_keys(keys):
     """The keys one after the other, and how many."""
-    keys = [check_key(key) for key in keys]
-    return b"".join(keys), len(keys)
+    if not isinstance(keys, (list, tuple)):
+        keys = list(keys)
+    joined = _native.join(keys)
+    if joined is None:
+        joined = b"".join([check_key(key) for key in keys])
+    return joined, len(keys)
 
 
 class Space:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dlpack.c - reads a DLPack capsule: where a tensor's bytes lie and what they are.
+ * native.c - what would take Python too long, or has no Python: DLPack capsules, and the memory of
+ * many buffers at once.
  *
  * numpy has no bfloat16 and torch has no buffer protocol, so that tensors come in by DLPack, which
  * has both. The two forms of the capsule are taken: "dltensor", and "dltensor_versioned" of DLPack
@@ -12,6 +13,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct tensor {
     void *data;
@@ -128,19 +131,128 @@ out:
     return result;
 }
 
-static PyMethodDef methods[] = {{"read", read_capsule, METH_O,
-                                 "read(capsule) -> (address, bytes, device type, device id, type "
-                                 "code, bits, read only, owner)"},
-                                {NULL, NULL, 0, NULL}};
+/* ---- many keys and buffers ---- */
+
+enum { KEY_BYTES = 32 };
+
+static const char exports_name[] = "kvterrace.exports";
+
+/* Buffers that are held exported, and their places as kvtpy_get_many takes them. */
+typedef struct exports {
+    Py_ssize_t count;
+    void **addresses;
+    uint64_t *sizes;
+    Py_buffer views[];
+} exports;
+
+static void exports_free(exports *held)
+{
+    for (Py_ssize_t i = 0; i < held->count; i++)
+        PyBuffer_Release(&held->views[i]);
+    free(held->addresses);
+    free(held->sizes);
+    free(held);
+}
+
+static void exports_end(PyObject *owner)
+{
+    exports_free(PyCapsule_GetPointer(owner, exports_name));
+}
+
+static exports *exports_new(Py_ssize_t room)
+{
+    size_t items = (size_t)room + 1;
+    exports *held = calloc(1, sizeof *held + items * sizeof held->views[0]);
+    if (held == NULL) return NULL;
+    held->addresses = calloc(items, sizeof *held->addresses);
+    held->sizes = calloc(items, sizeof *held->sizes);
+    if (held->addresses != NULL && held->sizes != NULL) return held;
+    exports_free(held);
+    return NULL;
+}
+
+/* Exports one more buffer: writable, without gaps, of single bytes. False for any other object. */
+static int export_one(exports *held, PyObject *source)
+{
+    Py_buffer *view = &held->views[held->count];
+    if (PyObject_GetBuffer(source, view, PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    held->addresses[held->count] = view->buf;
+    held->sizes[held->count] = (uint64_t)view->len;
+    held->count++;
+    return view->itemsize == 1;
+}
+
+/* (owner, address of the addresses, address of the sizes), or None when one of the objects is no
+ * plain buffer to be written: then the caller looks at each, and says what is wrong. */
+static PyObject *export_many(PyObject *self, PyObject *sources)
+{
+    (void)self;
+    Py_ssize_t count = PySequence_Size(sources);
+    if (count < 0) return NULL;
+    exports *held = exports_new(count);
+    if (held == NULL) return PyErr_NoMemory();
+    int plain = 1;
+    for (Py_ssize_t i = 0; i < count && plain; i++) {
+        PyObject *source = PySequence_GetItem(sources, i);
+        if (source == NULL) {
+            exports_free(held);
+            return NULL;
+        }
+        plain = export_one(held, source);
+        Py_DECREF(source);
+    }
+    PyObject *owner = plain ? PyCapsule_New(held, exports_name, exports_end) : NULL;
+    if (owner == NULL) {
+        exports_free(held);
+        if (plain) return NULL;
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("(NKK)", owner, (unsigned long long)(uintptr_t)held->addresses,
+                         (unsigned long long)(uintptr_t)held->sizes);
+}
+
+/* The keys one after the other, as bytes; None when one is no key. */
+static PyObject *join_keys(PyObject *self, PyObject *keys)
+{
+    (void)self;
+    Py_ssize_t count = PySequence_Size(keys);
+    if (count < 0) return NULL;
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, count * KEY_BYTES);
+    if (joined == NULL) return NULL;
+    char *place = PyBytes_AsString(joined);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *key = PySequence_GetItem(keys, i);
+        int sound = key != NULL && PyBytes_Check(key) && PyBytes_Size(key) == KEY_BYTES;
+        if (sound) memcpy(place + i * KEY_BYTES, PyBytes_AsString(key), KEY_BYTES);
+        Py_XDECREF(key);
+        if (sound) continue;
+        Py_DECREF(joined);
+        if (key == NULL) return NULL;
+        Py_RETURN_NONE;
+    }
+    return joined;
+}
+
+static PyMethodDef methods[] = {
+    {"export", export_many, METH_O,
+     "export(sequence) -> (owner, address of addresses, address of sizes), or None"},
+    {"join", join_keys, METH_O, "join(sequence) -> the keys as bytes, or None"},
+    {"read", read_capsule, METH_O,
+     "read(capsule) -> (address, bytes, device type, device id, type code, bits, read only, "
+     "owner)"},
+    {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {.m_base = PyModuleDef_HEAD_INIT,
-                                    .m_name = "kvterrace._dlpack",
-                                    .m_doc = "Reads DLPack capsules.",
+                                    .m_name = "kvterrace._native",
+                                    .m_doc = "DLPack capsules, and the memory of many buffers.",
                                     .m_methods = methods};
 
-PyMODINIT_FUNC PyInit__dlpack(void);
+PyMODINIT_FUNC PyInit__native(void);
 
-PyMODINIT_FUNC PyInit__dlpack(void)
+PyMODINIT_FUNC PyInit__native(void)
 {
     return PyModule_Create(&module);
 }

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package costs, beside the same loop in C.
+
+    python -m kvterrace.bench store [--json] [--repeats 5]
+
+`store`: gets of raw entries in DRAM into buffers of the caller's, through Python and in one loop of
+C in the same process, turn about. A repeat in which a get was not served or an entry's bytes are
+wrong is a failure, no sample.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+import time
+
+from . import Layout, Space, Store
+from ._kvt import ffi, lib
+
+SLICE_BYTES = 2 << 20  # of one slice of a repeat, or one entry
+SLICES = 48  # of one repeat, each way
+
+CASES = [  # bytes of an entry, entries, keys of one call
+    (1 << 20, 32, 1),
+    (32 << 20, 4, 1),
+    (32 << 10, 256, 64),
+]
+
+
+def _pattern(size, seed):
+    unit = bytes((seed * 31 + 7 * index + (index >> 5)) & 0xff for index in range(4099))
+    return (unit * (size // len(unit) + 1))[:size]
+
+
+class _Case:
+    """Entries of one size in a store, their keys, and a buffer for each."""
+
+    def __init__(self, store, size, count, batch):
+        space = Space(model="bench", block_tokens=size)
+        self.store, self.bytes, self.batch = store, size, batch
+        self.keys = [space.key(str(index)) for index in range(count)]
+        self.targets = [bytearray(size) for _ in range(count)]
+        self.sources = [_pattern(size, index) for index in range(count)]
+        for key, source in zip(self.keys, self.sources):
+            if not store.put(key, source, Layout.opaque(size), recompute_seconds=1.0):
+                raise SystemExit(f"bench: an entry of {size} bytes was not stored")
+            store.flush()
+        self.joined = b"".join(self.keys)
+        self.memory = [ffi.from_buffer(target) for target in self.targets]
+        self.addresses = ffi.new("void *[]", self.memory)
+        self.sizes = ffi.new("uint64_t[]", [size] * count)
+
+    def by_python(self, first, count):
+        """Gets of `count` entries from `first` on; how many were served."""
+        if self.batch > 1:
+            return sum(self.store.get_many(self.keys[first:first + count],
+                                           self.targets[first:first + count]))
+        get_into, served = self.store.get_into, 0
+        for index in range(first, first + count):
+            served += get_into(self.keys[index], self.targets[index])
+        return served
+
+    def by_c(self, first, count):
+        return lib.kvtpy_bench_gets(self.store._handle, self.joined[32 * first:],
+                                    self.addresses + first, self.sizes + first, count, 1)
+
+    def repeat(self, slices):
+        """Bytes per second through Python and in C. Both get each slice of the entries, turn about;
+        the median slice counts, so that a moment in which others have the processor does not."""
+        count = max(self.batch, min(len(self.keys), SLICE_BYTES // self.bytes), 1)
+        seconds = {self.by_python: [], self.by_c: []}
+        for number in range(slices):
+            first = number * count % len(self.keys)
+            for run in ((self.by_python, self.by_c), (self.by_c, self.by_python))[number % 2]:
+                for index in range(first, first + count):
+                    self.targets[index][:16] = bytes(16)
+                begun = time.perf_counter()
+                served = run(first, count)
+                seconds[run].append(time.perf_counter() - begun)
+                if served != count:
+                    raise SystemExit(f"bench: {count - served} gets were not served")
+        if any(target != source for target, source in zip(self.targets, self.sources)):
+            raise SystemExit("bench: an entry has other bytes than were put")
+        return [count * self.bytes / statistics.median(seconds[run])
+                for run in (self.by_python, self.by_c)]
+
+
+def _counting(stop, counted):
+    """A thread of Python that counts while others get."""
+    number = 0
+    while not stop.is_set():
+        for _ in range(1000):
+            number += 1
+    counted.append(number)
+
+
+def _beside(run):
+    """Counts a second of a thread beside `run`."""
+    stop, counted = threading.Event(), []
+    thread = threading.Thread(target=_counting, args=(stop, counted))
+    begun = time.perf_counter()
+    thread.start()
+    while time.perf_counter() - begun < 1.0:
+        run()
+    stop.set()
+    thread.join()
+    return counted[0] / (time.perf_counter() - begun)
+
+
+def bench_store(repeats):
+    rows = []
+    for size, count, batch in CASES:
+        with Store(tier_dram_capacity=size * count * 4 + (64 << 20), policy="lru",
+                   variant="raw", lossless=False) as store:
+            case = _Case(store, size, count, batch)
+            pairs = [case.repeat(SLICES) for _ in range(repeats + 1)][1:]  # the first warms up
+            ratios = [python / c for python, c in pairs]
+            row = {"bytes": size, "batch": batch,
+                   "python_bytes_per_s": statistics.median(python for python, _ in pairs),
+                   "c_bytes_per_s": statistics.median(c for _, c in pairs),
+                   "ratio": statistics.median(ratios), "ratio_low": min(ratios),
+                   "ratio_high": max(ratios), "repeats": repeats}
+            if batch == 1 and size == CASES[0][0]:
+                alone = _beside(lambda: time.sleep(0.01))
+                row["counting_share"] = _beside(lambda: case.by_python(0, count)) / alone
+            rows.append(row)
+    return rows
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m kvterrace.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bench", choices=["store"])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs; 5")
+    options = parser.parse_args(arguments)
+    rows = bench_store(max(options.repeats, 1))
+    if options.json:
+        json.dump(rows, sys.stdout, indent=1)
+        print()
+        return
+    print(f"{'bytes':>10} {'batch':>5} {'python GB/s':>12} {'C GB/s':>8} {'ratio':>6}  range")
+    for row in rows:
+        print(f"{row['bytes']:>10} {row['batch']:>5} {row['python_bytes_per_s'] / 1e9:>12.2f} "
+              f"{row['c_bytes_per_s'] / 1e9:>8.2f} {row['ratio']:>6.3f}  "
+              f"{row['ratio_low']:.3f}..{row['ratio_high']:.3f}")
+
+
+if __name__ == "__main__":
+    main()
