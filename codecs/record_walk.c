@@ -82,6 +82,20 @@ static bool walk_want_part(const record_plan *plan, uint32_t layer, kvt_side sid
     return false;
 }
 
+/* The next segment of a record whose matrices are one segment each. */
+static bool walk_next_whole(const record_walk *walk, record_want *want)
+{
+    const record_plan *plan = walk->plan;
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
+    const uint32_t matrix = walk->index - plan->extension.index_count;
+    assert(plan->plane_count == 1 && walk->index >= plan->extension.index_count);
+    if (matrix == sides * plan->layout.layers) return false;
+    (void)walk_want_part(plan, matrix / sides, (kvt_side)(matrix % sides), 0, 0, want);
+    want->ends_layer = matrix % sides == sides - 1;
+    want->ends_section = matrix + 1 == sides * plan->layout.layers;
+    return true;
+}
+
 /* Moves to the next matrix of the section. False when the section ends. */
 static bool walk_next_matrix(record_walk *walk)
 {
@@ -148,6 +162,11 @@ bool record_walk_next(record_walk *walk, record_want *want_out)
     }
     if (walk->index < plan->extension.index_count) {
         walk_want_index(walk, want_out);
+        walk->index++;
+        return true;
+    }
+    if (!plan->parts) {
+        if (!walk_next_whole(walk, want_out)) return false;
         walk->index++;
         return true;
     }
