@@ -21,7 +21,7 @@ typedef struct view_part {
     uint32_t item;
 } view_part;
 
-#define VIEW_PARTS_MAX  65536u   /* of a call; what is beyond goes unchecked */
+#define VIEW_PARTS_MAX  4194304u /* of a call: a load's groups; what is beyond goes unchecked */
 #define VIEW_PARTS_FEW  128u     /* that are compared without an allocation */
 #define VIEW_BLOCKS_MAX 1048576u /* of a pool, one bit each */
 
@@ -119,19 +119,25 @@ static void views_sort(view_parts *all)
     if (i < all->count) qsort(all->parts, all->count, sizeof *all->parts, views_order);
 }
 
-/* Refuses the later of two views whose parts meet. The parts are in order. */
+/* Refuses the later of two views whose parts meet. The parts are in order. A part that lies inside
+ * an earlier view's needs no look of its own: what it meets behind it meets that one, too. */
 static void views_compare(const queue_view *views, const view_parts *all)
 {
-    uint32_t widest = 0; /* of the parts of this place so far, the one that ends last */
-    for (uint32_t i = 1; i < all->count; i++) {
-        const view_part *before = &all->parts[widest], *part = &all->parts[i];
-        assert(views_order(&all->parts[i - 1], part) <= 0);
-        bool same = before->pool == part->pool && before->block == part->block;
-        if (same && before->item != part->item && part->first < before->end) {
-            uint32_t later = before->item > part->item ? before->item : part->item;
-            *views[later].status = KVT_E_ARGUMENT;
+    const view_part *outer = NULL; /* the last part that was looked at */
+    for (uint32_t i = 0; i < all->count; i++) {
+        const view_part *part = &all->parts[i];
+        assert(i == 0 || views_order(&all->parts[i - 1], part) <= 0);
+        if (outer != NULL && outer->pool == part->pool && outer->block == part->block &&
+            outer->item < part->item && part->end <= outer->end)
+            continue;
+        outer = part;
+        for (uint32_t k = i + 1; k < all->count; k++) {
+            const view_part *other = &all->parts[k];
+            if (other->pool != part->pool || other->block != part->block) break;
+            if (other->first >= part->end) break;
+            if (other->item == part->item) continue;
+            *views[other->item > part->item ? other->item : part->item].status = KVT_E_ARGUMENT;
         }
-        if (!same || part->end > before->end) widest = i;
     }
 }
 

@@ -257,6 +257,39 @@ static void load_all_but(site *s, uint32_t failing)
         assert_int_equal(statuses[i], i == failing ? KVT_E_ARGUMENT : KVT_OK);
 }
 
+/* Two entries that meet inside of the memory of a third, longer one are compared with each other,
+ * too: of the three the first alone is loaded. */
+static void test_views_that_meet_inside_another(void **state)
+{
+    (void)state;
+    site *s = make_site(false, false, 16 << 20);
+    char *memory = malloc(2 * ENTRY_BYTES);
+    assert_non_null(memory);
+    kvt_layout longer = layout;
+    longer.tokens *= 2;
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = support_key(ENTRIES),
+                             .layout = longer,
+                             .recompute_seconds = 1};
+    assert_int_equal(kvt_put(s->store, &entry, memory, 2 * ENTRY_BYTES), KVT_OK);
+    s->keys[2] = entry.key;
+    s->views[2] = kvt_view_packed(&longer, memory);
+    s->views[0].base[0] = memory + 256;
+    s->views[1].base[0] = memory + 512;
+    kvt_status statuses[3];
+    kvt_load *load = NULL;
+    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, 3, NULL, &load), KVT_OK);
+    kvt_load_release(load, LAYERS);
+    assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_int_equal(statuses[0], KVT_OK);
+    assert_int_equal(statuses[1], KVT_E_ARGUMENT);
+    assert_int_equal(statuses[2], KVT_E_ARGUMENT);
+    assert_memory_equal(memory + 256, s->expected[0], ENTRY_BYTES);
+    free(memory);
+    free_site(s);
+}
+
 /* Of two entries whose views meet the later one fails, and nothing of it is written: the others are
  * whole. Packed views meet by their bytes, paged ones by their blocks. */
 static void test_views_that_meet(void **state)
@@ -428,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_the_window),
         cmocka_unit_test(test_failures_stop_no_other),
         cmocka_unit_test(test_views_that_meet),
+        cmocka_unit_test(test_views_that_meet_inside_another),
         cmocka_unit_test(test_a_deadline_that_has_passed),
         cmocka_unit_test(test_a_silent_device),
         cmocka_unit_test(test_ends_in_the_middle),
