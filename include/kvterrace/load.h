@@ -73,10 +73,10 @@ typedef struct kvt_load_options {
  *                bytes or a block of one pool, the later one's entry fails with KVT_E_ARGUMENT
  *   count        1 to 65536
  *   options      may be NULL: the defaults, without a deadline
- * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: none is stored, or none
- * has layers, or none of the numbers of views is right, and there is no load; KVT_E_ARGUMENT (a
- * number in view_counts is out of range, too); KVT_E_MEMORY; KVT_E_STATE (in a child of
- * fork; the store was closed).
+ * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: no entry can be loaded
+ * (none is stored, none has layers, or no entry's views fit it), and there is no load;
+ * KVT_E_ARGUMENT (a number in view_counts is out of range, too); KVT_E_MEMORY; KVT_E_STATE (in a
+ * child of fork; the store was closed).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys,
                                                 const kvt_view *const *views, size_t count,

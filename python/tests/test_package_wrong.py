@@ -156,6 +156,8 @@ class Buffers(PackageCase):
         constant.release()
         constant.release()
         self.refused(ArgumentError, "released", self.get, constant)
+        self.refused(ArgumentError, "View", self.opened.get_prefix, [self.key("c")],
+                     [bytearray(size)])
         other = kvterrace.Layout(3, 2, 32, "bf16", 47)
         view = kvterrace.View.packed(other, bytearray(other.bytes))
         self.refused(ArgumentError, "fit", self.get, view)
@@ -192,6 +194,8 @@ class Words(PackageCase):
                 kvterrace.Store(**settings).close()
         self.refused(kvterrace.ConfigError, "no_such_setting", kvterrace.Store, no_such_setting=1)
         self.refused(kvterrace.DeviceError, "/none", kvterrace.Store, "/none/kvt.ini")
+        with self.assertRaises(kvterrace.Error):
+            kvterrace.Store(tier_dram_capacity="4MiB", catalog="/none/\udcff/catalog.db").close()
         with self.assertRaises(TypeError):
             kvterrace.Space(modle="m")
         with self.assertRaises(TypeError):

@@ -108,6 +108,8 @@ class Held:
         self._held, self.views = [], []
         try:
             for view in views:
+                if not hasattr(view, "_hold"):
+                    raise wrong(f"a {type(view).__name__} is no View; View.packed makes one")
                 self.views.append(view._hold(writable))
                 self._held.append(view)
         except BaseException:

@@ -92,7 +92,7 @@ def _open(config, settings, keywords):
         if config is not None:
             check(lib.kvt_config_read(made[0], os.fsencode(config), message, 512))
         for assignment in _assignments(settings, keywords):
-            check(lib.kvt_config_set(made[0], assignment.encode(), message, 512))
+            check(lib.kvt_config_set(made[0], os.fsencode(assignment), message, 512))
         options = new("kvt_store_options")
         check(lib.kvt_store_options_read(made[0], options, owner, message, 512))
         if variant is not None:
