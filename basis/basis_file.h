@@ -21,7 +21,7 @@ enum {
     BASIS_DIGEST_BYTES = 32
 };
 
-/* What a basis says of its origin. */
+/* The origin of a basis, as its file says it. */
 typedef struct basis_origin {
     char model[BASIS_MODEL_BYTES];      /* name, ends with a NUL */
     uint8_t digest[BASIS_DIGEST_BYTES]; /* of the texts or dumps that it was learnt on */

@@ -36,7 +36,7 @@ typedef struct transform_order {
 void transform_order_make(const transform_basis *basis, uint64_t first_component,
                           uint32_t components, uint32_t step, transform_order *order);
 
-/* What coding needs beside the codes. */
+/* Memory that coding needs beside the codes. */
 typedef struct transform_room {
     uint8_t *symbols; /* [components * 256 + RANS_STATES_MAX] */
     rans_encode_table *encode_table;

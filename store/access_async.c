@@ -22,11 +22,6 @@
 /* Ends a get that holds nothing. No lock held. */
 static void async_refuse(kvt_store *store, access_get *get, kvt_status status)
 {
-    if (get->refused_loss) {
-        pthread_mutex_lock(&store->lock);
-        store->counters.refused_loss++;
-        pthread_mutex_unlock(&store->lock);
-    }
     get->status = access_refuse(store, get->refused_tokens ? KVT_REFUSED : status, NULL);
     get->stage = ACCESS_ENDED;
 }
@@ -37,6 +32,14 @@ bool access_loses_too_much(const kvt_store *store, const store_entry *entry, dou
     if (loss_max == 0 || entry->place == NULL) return false;
     double upper = learn_variant_loss_upper(store, entry, entry->place->variant);
     return loss_max < 0 ? upper > 0 : upper > loss_max;
+}
+
+/* Whether a get takes no form as coarse as the entry's, which is marked and counted. Lock held. */
+static bool async_refuses_loss(kvt_store *store, const store_entry *entry, access_get *get)
+{
+    get->refused_loss = access_loses_too_much(store, entry, get->loss_max);
+    store->counters.refused_loss += get->refused_loss;
+    return get->refused_loss;
 }
 
 /* Becomes a reader, or takes the reason why not. Lock held; staging is in the get already. */
@@ -72,10 +75,7 @@ static kvt_status async_look(kvt_store *store, access_get *get, access_view *vie
     }
     get->refused_tokens = status == KVT_REFUSED;
     if (status != KVT_OK) return get->refused_tokens ? KVT_MISS : status;
-    if (access_loses_too_much(store, view->entry, get->loss_max)) {
-        get->refused_loss = true;
-        return KVT_MISS;
-    }
+    if (async_refuses_loss(store, view->entry, get)) return KVT_MISS;
     return view->staging_bytes == 0 ? async_enter(store, view, get, clock_ns) : KVT_BUSY;
 }
 
@@ -97,8 +97,7 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
     /* A move may have made the entry coarser meanwhile. */
-    get->refused_loss = same && access_loses_too_much(store, now.entry, get->loss_max);
-    if (get->refused_loss) return KVT_MISS;
+    if (same && async_refuses_loss(store, now.entry, get)) return KVT_MISS;
     if (same) return async_enter(store, &now, get, clock_ns);
     /* What is there has changed, and not gone: the get begins anew and asks for other staging. */
     bool again = status == KVT_OK || status == KVT_QUEUED || status == KVT_E_MISMATCH;

@@ -234,7 +234,7 @@ static offer_way offer_way_from(const kvt_codec_curve *to, const kvt_codec_curve
                : OFFER_WAY_NONE;
 }
 
-/* What coding from `from` adds to the bound of a variant; above what the limit leaves: INFINITY. */
+/* The loss that coding from `from` adds to a variant's bound; INFINITY beyond the limit. */
 static double offer_carried(const kvt_cost_model *model, const kvt_option *to,
                             const kvt_option *from)
 {

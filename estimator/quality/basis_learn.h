@@ -42,7 +42,7 @@ void basis_learner_queries(basis_learner *learner, uint32_t layer, const float *
 void basis_learner_outputs(basis_learner *learner, uint32_t layer, uint32_t kv_head,
                            const double *gram);
 
-/* What an error of one layer and side weighs beside the others, in the metric above: a factor of
+/* The weight of an error of one layer and side beside the others, in the metric above: a factor of
  * its size. Without weights each layer and side has the same ratio of signal to error. */
 void basis_learner_weigh(basis_learner *learner, const double *weights); /* [layers][sides] */
 

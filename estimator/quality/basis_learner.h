@@ -59,8 +59,8 @@ static inline double *learner_metric_of(const basis_learner *learner, uint64_t e
 /* Makes factors of the metric, once. KVT_OK or KVT_E_CORRUPT. */
 kvt_status learner_factor(basis_learner *learner);
 
-/* What the table of a class is made of before anything is counted: codes that fall off
- * geometrically, as wide as the class. Returns the low bits. */
+/* The counts that the table of a class begins with: codes that fall off geometrically, as wide as
+ * the class. Returns the low bits. */
 uint32_t learner_table_start(uint32_t class, uint64_t counts[256]);
 
 #endif

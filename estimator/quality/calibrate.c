@@ -399,8 +399,8 @@ static void ask_drop(calibrate_state *s, calibrate_answers *a)
     a->drop = labels[ask(s, "drop: score", names, labels, 4)];
 }
 
-/* What is asked if every answer is the default one: measured at once, since each measurement of an
- * entry begins with its exact run. */
+/* The questions that follow if every answer is the default one: measured at once, since each
+ * measurement of an entry begins with its exact run. */
 static void ask_usual(calibrate_state *s)
 {
     static const char *const usual[] = {"planes:k4v4,g64",
