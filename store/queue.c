@@ -69,8 +69,23 @@ void queue_free(kvt_queue *queue)
     pthread_cond_destroy(&queue->call);
     pthread_cond_destroy(&queue->ended);
     pthread_mutex_destroy(&queue->lock);
+    free(queue->whole.left);
+    free(queue->whole.spare);
     free(queue->items);
     free(queue);
+}
+
+bool queue_count_batches(kvt_queue *queue)
+{
+    queue_batches *whole = &queue->whole;
+    whole->left = calloc(queue->depth, sizeof *whole->left);
+    whole->spare = calloc(queue->depth, sizeof *whole->spare);
+    if (whole->left == NULL || whole->spare == NULL) return false;
+    while (whole->spare_count < queue->depth) {
+        whole->spare[whole->spare_count] = whole->spare_count;
+        whole->spare_count++;
+    }
+    return true;
 }
 
 kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals)
@@ -124,7 +139,8 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
     kvt_queue *queue = queue_make(store, depth, true);
     if (queue == NULL) return KVT_E_MEMORY;
-    if (!queue_start(queue, queue->threads, &queue->thread_count, threads, queue_main) ||
+    if ((options->whole_batches && !queue_count_batches(queue)) ||
+        !queue_start(queue, queue->threads, &queue->thread_count, threads, queue_main) ||
         !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main)) {
         queue_stop(queue);
         queue_free(queue);
@@ -316,6 +332,19 @@ static void queue_wake(kvt_queue *queue, uint32_t gets, uint32_t calls)
     if (calls != 0) pthread_cond_broadcast(&queue->call);
 }
 
+/* Gives a batch that is not empty a slot, where the queue counts what batches lack. Each batch with
+ * a slot has an item that is not free, so there are as many slots as items. Lock held. */
+static uint32_t queue_begin_batch(kvt_queue *queue, size_t count)
+{
+    queue_batches *whole = &queue->whole;
+    if (whole->left == NULL || count == 0) return 0;
+    assert(whole->spare_count > 0);
+    const uint32_t slot = whole->spare[--whole->spare_count];
+    assert(whole->left[slot] == 0);
+    whole->left[slot] = (uint32_t)count;
+    return slot;
+}
+
 /* Takes items for a batch and hands them to the threads; completes those that are unsound. Lock
  * held. Returns the batch's number. */
 static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
@@ -323,11 +352,13 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
     uint64_t now_ns = base_clock_ns(), number = ++queue->batches;
     uint32_t added[2] = {0}; /* gets and the like, and calls */
     assert(!queue->stopping && queue->free.count >= given->count);
+    const uint32_t slot = queue_begin_batch(queue, given->count);
     for (size_t i = 0; i < given->count; i++) {
         queue_item *item = queue_take(&queue->free);
         assert(item->state == QUEUE_FREE);
         queue_fill(queue, item, given, (uint32_t)i, now_ns);
         item->batch = number;
+        item->slot = slot;
         item->state = QUEUE_WAITING;
         if (item->status != KVT_OK) {
             queue_complete_one(queue, item, now_ns);
@@ -418,9 +449,10 @@ size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t capacity)
     if (queue->completed.count == 0 && queue->signalled) {
         uint64_t ignored;
         ssize_t got = read(queue->event_fd, &ignored, sizeof ignored);
-        (void)got; /* the caller may have read it, against the rule; then it is clear, too */
+        (void)got; /* the caller may have read it; then it is clear, too */
         queue->signalled = false;
     }
+    if (queue->completed.count == 0) queue->whole.ended = false;
     pthread_mutex_unlock(&queue->lock);
     return count;
 }

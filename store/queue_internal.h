@@ -56,6 +56,7 @@ typedef struct queue_item {
     uint32_t urgency;
     uint32_t tier;
     uint32_t index;
+    uint32_t slot; /* of its batch, with whole_batches */
     uint64_t batch;
     uint64_t user;
     uint64_t submitted_ns;
@@ -98,6 +99,15 @@ typedef struct queue_list {
     uint32_t count;
 } queue_list;
 
+/* What batches lack until all of their requests have completed. A batch has a slot while it lacks
+ * some. */
+typedef struct queue_batches {
+    uint32_t *left;  /* by slot: requests that have not completed */
+    uint32_t *spare; /* slots that no batch has */
+    uint32_t spare_count;
+    bool ended; /* a batch has completed of which not all is drained */
+} queue_batches;
+
 struct kvt_queue {
     kvt_store *store;
     struct kvt_queue *next, *previous; /* the store's open queues */
@@ -112,6 +122,7 @@ struct kvt_queue {
     pthread_cond_t ended; /* something completed */
     bool stopping;        /* no request is begun any more */
     bool signalled;       /* the descriptor is readable */
+    queue_batches whole;  /* with whole_batches; else its arrays are NULL */
     queue_item *items;
     queue_list free;
     queue_list waiting[QUEUE_CLASSES]; /* gets, and what waits for nobody */
@@ -190,6 +201,9 @@ bool queue_leave_load(kvt_queue *queue, struct kvt_load *load);
 
 /* Whether a call on a queue may go on: it is this process's. */
 bool queue_is_ours(const kvt_queue *queue);
+
+/* Counts requests of batches from here on, for a queue of `depth`. False without memory. */
+bool queue_count_batches(kvt_queue *queue);
 
 /* Makes a queue without threads that the store does not list, and frees one. signals: with an event
  * descriptor. NULL without memory. */

@@ -83,12 +83,19 @@ void queue_complete_one(kvt_queue *queue, queue_item *item, uint64_t now_ns)
     if (item->status == KVT_E_CANCELLED) queue->counts.cancelled++;
     if (item->info.timed_out || item->status == KVT_E_TIMEOUT) queue->counts.timed_out++;
     queue_append(&queue->completed, item);
+    queue_batches *whole = &queue->whole;
+    if (whole->left == NULL) return;
+    assert(whole->left[item->slot] > 0);
+    if (--whole->left[item->slot] != 0) return;
+    whole->spare[whole->spare_count++] = item->slot;
+    whole->ended = true;
 }
 
 /* Makes the descriptor readable, once until the next drain empties the list. Lock held. */
 void queue_signal(kvt_queue *queue)
 {
     if (queue->event_fd < 0 || queue->signalled || queue->completed.count == 0) return;
+    if (queue->whole.left != NULL && !queue->whole.ended) return;
     const uint64_t one = 1;
     /* A counter of one never fills an event descriptor, so the write cannot fail or block. */
     ssize_t written = write(queue->event_fd, &one, sizeof one);

@@ -36,6 +36,10 @@ typedef struct kvt_queue_options {
     uint32_t threads; /* for gets and lookups; 0 = 2; at most 64. One more carries puts and deletes
                          out, in the order in which they were submitted */
     uint32_t depth;   /* requests that are accepted and not drained; 0 = 4096; at most 2^20 */
+    bool whole_batches;  /* the descriptor becomes readable when the last request of a batch
+                           completes, and not before. kvt_drain and kvt_queue_wait are the same:
+                           they give what has completed */
+    uint8_t reserved[3]; /* zero */
 } kvt_queue_options;
 
 /*
@@ -52,8 +56,10 @@ KVT_API KVT_NODISCARD kvt_status kvt_queue_open(kvt_store *store, const kvt_queu
  * request named is touched. No other call may run or follow. NULL is allowed. */
 KVT_API void kvt_queue_close(kvt_queue *queue);
 
-/* A descriptor for poll: readable while completions wait. The queue's own; valid until close; not
- * to be read from. */
+/* A descriptor for poll: readable while completions wait, or with whole_batches from the completion
+ * of a whole batch on until all completions are drained. The queue's own, an eventfd; valid until
+ * close. It is not to be read from, unless the reader drains all completions afterwards: the next
+ * drain that empties the queue makes it ready for the next completion. */
 KVT_API int kvt_queue_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {

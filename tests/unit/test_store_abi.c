@@ -7,6 +7,7 @@
 #include "tests/support/store_support.h"
 
 #include <kvterrace/names.h>
+#include <kvterrace/queue.h>
 #include <kvterrace/recover.h>
 
 /* struct_size comes first, and no member can be added inside: the last one of 0.2.0 ends where the
@@ -39,6 +40,7 @@ BEGINS(kvt_clear_filter, space);
 BEGINS(kvt_description, groups);
 BEGINS(kvt_space_stats, copy_bytes);
 BEGINS(kvt_view, reserved3);
+BEGINS(kvt_queue_options, reserved);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_queue_batches.c - a queue that wakes its owner for whole batches: the descriptor stays
+ * still until the last request of a batch has completed, and drains give what there is.
+ */
+#include "store_support.h"
+
+#include "base/clock.h"
+
+#include <kvterrace/queue.h>
+#include <poll.h>
+#include <unistd.h>
+
+enum { ENTRIES = 4 };
+
+#define SECOND_NS UINT64_C(1000000000)
+
+typedef struct site {
+    support_fault fault;
+    kvt_device_config device;
+    kvt_store *store;
+    kvt_queue *queue;
+    char data[ENTRIES][SUPPORT_ENTRY_BYTES];
+    kvt_view views[ENTRIES];
+} site;
+
+/* A store with a few entries on a device that answers no read, and a queue on it. */
+static int site_open(void **state)
+{
+    static site s;
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    s.fault = (support_fault){.capacity_bytes = 64 << 20};
+    s.device = support_fault_config(&s.fault, "mem");
+    options.put_staging_bytes = 0;
+    options.staging_bytes = 16 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &s.device, .device_count = 1};
+    assert_int_equal(kvt_open(&options, &s.store, NULL, 0), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        assert_int_equal(support_put(s.store, i), KVT_OK);
+        s.views[i] = kvt_view_packed(&support_layout, s.data[i]);
+    }
+    const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
+    assert_int_equal(tiers_fault_add(s.fault.device, &hang), KVT_OK);
+    const kvt_queue_options whole = {.struct_size = sizeof whole, .whole_batches = true};
+    assert_int_equal(kvt_queue_open(s.store, &whole, &s.queue), KVT_OK);
+    *state = &s;
+    return 0;
+}
+
+static int site_close(void **state)
+{
+    site *s = *state;
+    tiers_fault_clear(s->fault.device);
+    kvt_queue_close(s->queue);
+    kvt_close(s->store);
+    return 0;
+}
+
+/* Whether the descriptor becomes readable within so many milliseconds. */
+static bool readable(const site *s, int milliseconds)
+{
+    struct pollfd one = {.fd = kvt_queue_fd(s->queue), .events = POLLIN};
+    return poll(&one, 1, milliseconds) == 1;
+}
+
+/* A batch of one lookup, which completes, and of `gets` gets, which do not. */
+static uint64_t submit(site *s, uint32_t gets)
+{
+    kvt_request requests[1 + ENTRIES];
+    uint64_t batch = 0;
+    for (uint32_t i = 0; i <= gets; i++)
+        requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                    .kind = i == 0 ? KVT_REQUEST_EXISTS : KVT_REQUEST_GET,
+                                    .key = support_key(i == 0 ? 0 : i - 1),
+                                    .view = i == 0 ? NULL : &s->views[i - 1],
+                                    .deadline_ns = KVT_NO_DEADLINE,
+                                    .user = i};
+    assert_int_equal(kvt_submit(s->queue, requests, 1 + gets, &batch), KVT_OK);
+    return batch;
+}
+
+/* Waits for `count` completions and takes them; how many of them have this status. */
+static uint32_t take(site *s, uint32_t count, kvt_status status)
+{
+    kvt_completion done[8] = {{.struct_size = sizeof done[0]}};
+    uint32_t seen = 0, equal = 0;
+    while (seen < count) {
+        assert_int_equal(kvt_queue_wait(s->queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        size_t got = kvt_drain(s->queue, done, 8);
+        for (size_t i = 0; i < got; i++)
+            equal += done[i].status == status;
+        seen += (uint32_t)got;
+    }
+    assert_int_equal(seen, count);
+    return equal;
+}
+
+static uint64_t wakes(const site *s)
+{
+    kvt_queue_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_queue_stats_get(s->queue, &stats), KVT_OK);
+    return stats.wakes;
+}
+
+static void a_batch_wakes_when_it_is_whole(void **state)
+{
+    site *s = *state;
+    const uint64_t batch = submit(s, 2);
+    assert_int_equal(kvt_queue_wait(s->queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    assert_false(readable(s, 20)); /* the lookup has completed, the gets have not */
+    assert_int_equal(take(s, 1, KVT_OK), 1);
+    assert_int_equal(wakes(s), 0);
+    assert_int_equal(kvt_cancel(s->queue, batch), KVT_OK);
+    assert_true(readable(s, 60000));
+    assert_int_equal(take(s, 2, KVT_E_CANCELLED), 2);
+    assert_false(readable(s, 0));
+    assert_int_equal(wakes(s), 1);
+}
+
+/* A drain takes completions of a batch that is not whole, and its last one still wakes. */
+static void a_batch_beside_one_that_waits(void **state)
+{
+    site *s = *state;
+    const uint64_t before = wakes(s), waiting = submit(s, 1);
+    (void)submit(s, 0);
+    assert_true(readable(s, 60000));
+    assert_int_equal(take(s, 2, KVT_OK), 2);
+    assert_false(readable(s, 0));
+    assert_int_equal(kvt_cancel(s->queue, waiting), KVT_OK);
+    assert_true(readable(s, 60000));
+    assert_int_equal(take(s, 1, KVT_E_CANCELLED), 1);
+    assert_int_equal(wakes(s), before + 2);
+}
+
+/* A loop that reads the descriptor by itself finds it readable again for the next batch. */
+static void the_reader_may_clear_the_descriptor(void **state)
+{
+    site *s = *state;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint64_t count = 0;
+        (void)submit(s, 0);
+        assert_true(readable(s, 60000));
+        assert_int_equal(read(kvt_queue_fd(s->queue), &count, sizeof count), sizeof count);
+        assert_int_equal(take(s, 1, KVT_OK), 1);
+        assert_false(readable(s, 0));
+    }
+    kvt_request unsound = {.struct_size = sizeof unsound, .kind = 99};
+    assert_int_equal(kvt_submit(s->queue, &unsound, 1, NULL), KVT_OK);
+    assert_true(readable(s, 0)); /* it completes with its submit */
+    assert_int_equal(take(s, 1, KVT_E_ARGUMENT), 1);
+    assert_int_equal(kvt_submit(s->queue, NULL, 0, NULL), KVT_OK);
+    assert_false(readable(s, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_batch_wakes_when_it_is_whole),
+        cmocka_unit_test(a_batch_beside_one_that_waits),
+        cmocka_unit_test(the_reader_may_clear_the_descriptor),
+    };
+    return cmocka_run_group_tests(tests, site_open, site_close);
+}
