@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure torture soak soak-calls test-docs docs wheel
+.PHONY: setup configure torture soak soak-calls test-docs test-engines docs wheel
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -36,6 +36,7 @@ help:
 	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
 	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
 	@echo "make soak-calls  16 threads, all calls of engines, drives that go (CALLS_SECONDS=600)"
+	@echo "make test-engines  the adapters against vLLM, LMCache, SGLang and transformers (7 GB, once)"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
 	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
@@ -90,6 +91,12 @@ test-docs: build
 	@$(STEP)/build-drives.log "Building the emulated drive" $(CMAKE) --build --preset release \
 		--target emulated_drive
 	@tests/docs.sh $(BUILD)
+
+# ENGINES=vllm runs the tests of one engine alone.
+ENGINES ?=
+
+test-engines: build
+	@python3 python/tests/engines/run.py $(BUILD) $(ENGINES)
 
 lint: build
 	@tools/bootstrap.sh lint

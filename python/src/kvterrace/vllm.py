@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM: a secondary tier of its KV offloading, and a spec that offloads on its CPU platform.
+
+Both are loaded by configuration (docs/ENGINES.md):
+
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+      "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": 8589934592, "block_size": 256,
+        "secondary_tiers": [{"type": "KvterraceTier", "module_path": "kvterrace.vllm",
+                             "config": "/etc/kvterrace.ini"}]}}'
+
+On the CPU platform: "spec_name": "HostTieringSpec", "spec_module_path": "kvterrace.vllm".
+"""
+
+import json
+import logging
+import time
+
+import vllm
+
+from . import __version__ as _version
+from ._convert import new
+from ._engines import need_version
+from ._errors import failure
+from ._jobs import Jobs, Place
+from ._kvt import ffi, lib
+from ._memory import memory_of
+from ._store import Store
+from ._types import Layout, Space
+
+TESTED = ("0.32.0",)
+need_version("vLLM", getattr(vllm, "__version__", "unknown"), TESTED)
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (  # noqa: E402
+    OffloadingConnectorStats)
+from vllm.v1.kv_offload.base import (  # noqa: E402
+    Locality, LookupResult, Medium, OffloadingCounterMetadata, OffloadingEvent,
+    OffloadingGaugeMetadata, OffloadingWorker, RequestOffloadingContext, TransferResult,
+    get_offload_block_hash, get_offload_group_idx)
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion  # noqa: E402
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager  # noqa: E402
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec  # noqa: E402
+
+_log = logging.getLogger("vllm.kvterrace")
+_DTYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32",
+           "float": "fp32", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+_COUNTERS = {"load_misses": "Chunks that a load asked for and kvterrace did not have whole",
+             "stores_refused": "Chunks that kvterrace's policy declined",
+             "stores_failed": "Chunks that kvterrace could not take in time",
+             "load_stored_bytes": "Bytes of records that loads read, as they are stored"}
+_GAUGES = {"entries": "Entries in a tier of kvterrace", "bytes": "Bytes of a tier in use"}
+_TIERS = ("hbm", "dram", "ssd")
+_STATS_SECONDS = 1.0
+
+
+def _wrong(message):
+    return failure(lib.KVT_E_CONFIG, f"the tier KvterraceTier of vLLM: {message}")
+
+
+def _machine(platform):
+    """What decides how a kernel of vLLM packs KV within a block, beside the layout's name."""
+    name = getattr(platform, "device_name", "unknown")
+    if name != "cpu":
+        return name
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+    return "cpu " + " ".join(flag for flag in ("amx_tile", "avx512f", "asimd")
+                             if flag in flags.split())
+
+
+class _Rows:
+    """The rows of vLLM's host memory as entries: the layout, and the place of each row."""
+
+    def __init__(self, spec, view, kv_heads, head_dim, axes):
+        config = spec.config
+        copies = 1 if getattr(spec, "replicated_layout", False) else config.parallel.world_size
+        self.blocks = config.cache.blocks_per_chunk
+        self.tokens = config.groups[0].tokens_per_block * self.blocks
+        self.stride = view.strides[0]
+        used = config.worker_kv_bytes_per_block * self.blocks * copies
+        self.bytes = used if 0 < used <= self.stride else self.stride
+        self.memory = memory_of(view, writable=True)
+        self.template = None
+        if kv_heads or head_dim:
+            self.layout = self._shape(config, kv_heads, head_dim, axes)
+        else:
+            self.layout = Layout.opaque(self.bytes)
+
+    def _shape(self, config, kv_heads, head_dim, axes):
+        if not kv_heads or not head_dim:
+            raise _wrong("kv_heads and head_dim go together")
+        if len(config.groups) != 1 or config.parallel.world_size != 1:
+            raise _wrong("kv_heads and head_dim are for one group of layers and one worker; leave "
+                         "them out, and rows are kept as bytes")
+        dtype = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
+        if dtype is None:
+            raise _wrong(f"no element type of kvterrace is {config.model.dtype}")
+        layers = len(config.groups[0].layer_names)
+        layout = Layout(layers, kv_heads, head_dim, dtype, self.tokens)
+        if layout.bytes != self.bytes:
+            raise _wrong(f"{layers} layers x 2 x {self.tokens} tokens x {kv_heads} heads x "
+                         f"{head_dim} of {dtype} are {layout.bytes} bytes, a row has {self.bytes}")
+        if axes is None:
+            raise _wrong("axes is missing: the order of a row's axes, as docs/ENGINES.md lists it "
+                         "for each attention backend")
+        view, message = new("kvt_view"), ffi.new("char[256]")
+        status = lib.kvt_view_axes(layout._made, str(axes).encode(),
+                                   self.tokens // self.blocks, self.blocks, view)
+        if status != lib.KVT_OK:
+            raise _wrong(f"no row has the axes {axes!r}")
+        view.base[0] = self.memory.address
+        status = lib.kvt_view_check(view, layout._made, message, 256)
+        if status != lib.KVT_OK:
+            raise _wrong(f"axes {axes!r}: {ffi.string(message).decode()}")
+        self.template = view
+        return layout
+
+    def places(self, chunks):
+        return [Place(self.memory.address + int(chunk) * self.stride, self.bytes, self.template)
+                for chunk in chunks]
+
+
+class KvterraceTier(SecondaryTierManager):
+    """A secondary tier of vLLM's tiered KV offloading that keeps chunks in a store of kvterrace.
+
+    Keys of its configuration:
+
+    config, settings    a file and a dict of settings of docs/CONFIGURATION.md, or one of the two
+    kv_heads, head_dim, axes   what a row consists of; without them rows are kept as bytes, by the
+                        raw and lossless codecs
+    revision, salt      of the model's weights, and whatever else keeps bytes apart
+    recompute_seconds_per_token   what a token's prefill takes; the policy utility needs it for rows
+                        that are kept as bytes
+    store_seconds       how long a store waits for room before its chunks are dropped (30)
+    load_seconds        how long a load waits for devices; without it, as long as it takes
+    threads             of the queue for loads (0: 2)
+    enable_kv_events, locality   as vLLM's own tiers have them
+    """
+
+    medium = Medium.STORAGE
+
+    def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *,
+                 config=None, settings=None, kv_heads=0, head_dim=0, axes=None, revision="",
+                 salt="", recompute_seconds_per_token=0.0, store_seconds=30.0, load_seconds=None,
+                 threads=0, enable_kv_events=False, locality=None, **unknown):
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        if unknown:
+            raise _wrong(f"unknown keys: {', '.join(sorted(unknown))}")
+        if config is None and settings is None:
+            raise _wrong("config or settings says where the store is")
+        self.locality = Locality(locality) if locality is not None else None
+        self._store_seconds, self._load_seconds = store_seconds, load_seconds
+        self._rows = _Rows(offloading_spec, primary_kv_view, kv_heads, head_dim, axes)
+        self._space = _space(offloading_spec.config, self._rows, revision, salt)
+        self._seconds = self._rows.tokens * recompute_seconds_per_token
+        self._loads, self._stores, self._failed, self._ends = {}, {}, {}, {}
+        self._ended, self._counts = [], dict.fromkeys(_COUNTERS, 0)
+        self._told, self._stats_at, self._closed = set(), 0.0, False
+        wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
+        if enable_kv_events and not wanted:
+            _log.warning("kvterrace: enable_kv_events without vLLM's own KV events does nothing")
+        self._events = [] if wanted else None
+        self._announced, self._reader = {}, None
+        try:
+            self._store = Store(config, settings=settings)
+        except BaseException:
+            self._rows.memory.release()
+            raise
+        try:
+            self._jobs = Jobs(self._store, threads=threads)
+            if wanted:
+                self._reader = self._store.events(1 << 16)
+        except BaseException:
+            self._store.close()
+            self._rows.memory.release()
+            raise
+        kept = "as bytes" if self._rows.template is None else f"as {self._rows.layout}"
+        _log.info("kvterrace %s: chunks of %d tokens, %d bytes, kept %s", _version,
+                  self._rows.tokens, self._rows.bytes, kept)
+
+    def _key(self, key):
+        return self._space.key(get_offload_block_hash(key), get_offload_group_idx(key))
+
+    # ---- what the scheduler asks ----
+
+    def lookup(self, key, req_context):
+        failed = self._failed.get(req_context.req_id)
+        if failed is not None and key in failed:
+            return LookupResult.MISS
+        return LookupResult.HIT if self._store.exists(self._key(key)) else LookupResult.MISS
+
+    def touch(self, keys, req_context):
+        self._store.touch([self._key(key) for key in keys])
+
+    def on_new_request(self, req_context):
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context):
+        self._failed.pop(req_context.req_id, None)
+        self._ends.pop(req_context.req_id, None)
+
+    # ---- jobs ----
+
+    def submit_store(self, job_metadata):
+        keys, context = list(job_metadata.keys), job_metadata.req_context
+        ours = [self._key(key) for key in keys]
+        parents, numbers = self._order(keys, ours, context)
+        self._stores[job_metadata.job_id] = (keys, ours)
+        self._jobs.put(job_metadata.job_id, ours, [self._rows.layout] * len(keys),
+                       self._rows.places(job_metadata.chunk_ids), parents=parents, numbers=numbers,
+                       deadline=self._store_seconds)
+
+    def _order(self, keys, ours, context):
+        """Parents, first positions and seconds of chunks, by where they end in their request."""
+        ends = self._ends.setdefault(context.req_id, {})
+        places = [context.get_offload_key_position(key) for key in keys]
+        for key, mine, end in zip(keys, ours, places):
+            if end is not None:
+                ends[get_offload_group_idx(key), end] = mine
+        parents, numbers = [], []
+        for key, end in zip(keys, places):
+            first = max((end or self._rows.tokens) - self._rows.tokens, 0)
+            parents.append(ends.get((get_offload_group_idx(key), first)) if first else None)
+            numbers.append({"first_position": first, "recompute_seconds": self._seconds})
+        return parents, numbers
+
+    def submit_load(self, job_metadata):
+        keys, context = list(job_metadata.keys), job_metadata.req_context
+        ours = [self._key(key) for key in keys]
+        ends = self._ends.setdefault(context.req_id, {})
+        for key, mine in zip(keys, ours):
+            end = context.get_offload_key_position(key)
+            if end is not None:
+                ends[get_offload_group_idx(key), end] = mine
+        self._loads[job_metadata.job_id] = (keys, context.req_id)
+        self._jobs.get(job_metadata.job_id, ours, [self._rows.layout] * len(keys),
+                       self._rows.places(job_metadata.chunk_ids), deadline=self._load_seconds)
+
+    def get_finished_jobs(self):
+        self._take()
+        done, self._ended = self._ended, []
+        return done
+
+    def _take(self):
+        for ended in self._jobs.finished():
+            if ended.kind == lib.KVT_REQUEST_GET:
+                self._ended.append(self._end_load(ended))
+            else:
+                self._ended.append(self._end_store(ended))
+
+    def _end_load(self, ended):
+        keys, request = self._loads.pop(ended.job)
+        good = [key for key, status in zip(keys, ended.statuses) if status == lib.KVT_OK]
+        moved = len(good) * self._rows.bytes
+        self._counts["load_stored_bytes"] += ended.stored_bytes
+        if len(good) == len(keys):
+            return JobResult(ended.job, True, transfer_time=ended.seconds, transfer_bytes=moved)
+        found = set(good)
+        self._counts["load_misses"] += len(keys) - len(good)
+        self._failed.setdefault(request, set()).update(key for key in keys if key not in found)
+        for status in set(ended.statuses) - {lib.KVT_OK, lib.KVT_MISS}:
+            self._say(status, "a load")
+        return JobResult(ended.job, False, successful_keys=tuple(good) or None,
+                         transfer_time=ended.seconds, transfer_bytes=moved)
+
+    def _end_store(self, ended):
+        keys, ours = self._stores.pop(ended.job)
+        stored, failed = [], 0
+        for key, mine, status in zip(keys, ours, ended.statuses):
+            if status in (lib.KVT_OK, lib.KVT_EXISTS):
+                stored.append((key, mine))
+            elif status == lib.KVT_REFUSED:
+                self._counts["stores_refused"] += 1
+                self._explain(mine)
+            else:
+                failed += 1
+                self._say(status, "a store")
+        self._counts["stores_failed"] += failed
+        if self._events is not None and stored:
+            self._announced.update((mine, key) for key, mine in stored)
+            self._tell([key for key, _ in stored], False)
+        return JobResult(ended.job, failed == 0, transfer_time=ended.seconds,
+                         transfer_bytes=len(stored) * self._rows.bytes)
+
+    def _say(self, status, what):
+        if status not in self._told:
+            self._told.add(status)
+            _log.warning("kvterrace: %s ended with %s", what, failure(status))
+
+    def _explain(self, key):
+        if lib.KVT_REFUSED not in self._told:
+            self._told.add(lib.KVT_REFUSED)
+            said = self._store.explain(key) or {}
+            _log.warning("kvterrace: the policy declines chunks: %s", said.get("reason") or
+                         "not worth their room; recompute_seconds_per_token says what they are "
+                         "worth")
+
+    def has_pending_work(self):
+        return bool(self._loads or self._stores or self._ended)
+
+    def drain_jobs(self):
+        self._jobs.wait()
+        self._take()
+
+    # ---- events, metrics, end ----
+
+    def _tell(self, keys, removed):
+        self._events.append(OffloadingEvent(keys=keys, medium=self.medium, removed=removed,
+                                            locality=self.locality))
+
+    def take_events(self):
+        if self._events is None:
+            return ()
+        gone = []
+        while self._reader is not None:
+            drained = self._reader.drain(256)
+            gone += [self._announced.pop(event["key"]) for event in drained
+                     if event["kind"] == "removed" and event["key"] in self._announced]
+            if len(drained) < 256:
+                break
+        if self._reader is not None and self._reader.lost:
+            self._reader.lost = 0  # which ones went is not known any more: ask for all
+            lost = [key for key in self._announced if not self._store.exists(key)]
+            gone += [self._announced.pop(key) for key in lost]
+        if gone:
+            self._tell(gone, True)
+        events, self._events = self._events, []
+        return events
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config):
+        """Prometheus metrics of this tier; Store.metrics has those of the store."""
+        definitions = {f"vllm:kvterrace_{name}": OffloadingCounterMetadata(documentation=text)
+                       for name, text in _COUNTERS.items()}
+        for name, text in _GAUGES.items():
+            definitions[f"vllm:kvterrace_{name}"] = OffloadingGaugeMetadata(documentation=text,
+                                                                            labelnames=("tier",))
+        return definitions
+
+    def get_stats(self):
+        now = time.monotonic()
+        if self._closed or now < self._stats_at:
+            return None
+        self._stats_at = now + _STATS_SECONDS
+        stats, counts = OffloadingConnectorStats(), self._counts
+        self._counts = dict.fromkeys(_COUNTERS, 0)
+        for name, value in counts.items():
+            stats.increase_counter(f"vllm:kvterrace_{name}", value)
+        tiers = self._store.stats()["tiers"]
+        for tier in _TIERS:
+            stats.set_gauge("vllm:kvterrace_entries", tiers[tier]["entries"], (tier,))
+            stats.set_gauge("vllm:kvterrace_bytes", tiers[tier]["used_bytes"], (tier,))
+        return stats
+
+    def shutdown(self):
+        """Ends the queue first, so that nothing touches vLLM's memory any more; then gives that
+        memory back, since vLLM cannot unmap it while it is exported; then closes the store, which
+        writes to SSD what its settings say."""
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.wait()
+        self._jobs.close()
+        self._rows.template = None
+        self._rows.memory.release()
+        if self._reader is not None:
+            self._reader.close()
+        self._store.close()
+
+
+def _space(config, rows, revision, salt):
+    """All that decides a row's bytes and is known here."""
+    from vllm.platforms import current_platform
+    parallel = config.parallel
+    extra = {"engine": "vllm", "version": vllm.__version__, "layout": config.kv_cache_layout,
+             "canonical": config.canonical_layout, "replicated": config.replicated_layout,
+             "machine": _machine(current_platform), "bytes": rows.bytes,
+             "groups": [[group.tokens_per_block, list(group.layer_names)]
+                        for group in config.groups],
+             "hash_tokens": config.cache.tokens_per_hash, "world": parallel.world_size,
+             "context": [parallel.pcp_size, parallel.dcp_size],
+             "ranks": [parallel.tp_size, parallel.pp_size]}
+    shape = {}
+    if rows.template is not None:
+        shape = {"layers": rows.layout.layers, "kv_heads": rows.layout.kv_heads,
+                 "head_dim": rows.layout.head_dim, "sides": 2}
+    return Space(model=config.model.name, revision=revision, dtype=str(config.model.dtype),
+                 salt=salt, block_tokens=rows.tokens,
+                 extra=json.dumps(extra, sort_keys=True).encode(), **shape)
+
+
+# ---- vLLM's CPU platform ----
+
+class HostTieringSpec(TieringOffloadingSpec):
+    """TieringOffloadingSpec for vLLM's CPU platform, which vLLM's own refuses there: blocks are
+    copied on the host. Takes the configuration of TieringOffloadingSpec, any tiers."""
+
+    def __init__(self, config):
+        if config.canonical_layout:
+            raise failure(lib.KVT_E_UNSUPPORTED,
+                          "HostTieringSpec copies blocks as they are: leave canonical_layout out")
+        super().__init__(config)
+
+    def get_worker(self, kv_caches):
+        if not self._worker:
+            self._worker = self._make_worker(kv_caches)
+        return self._worker
+
+    def _make_worker(self, kv_caches):
+        for one in kv_caches.tensors:
+            if one.tensor.device.type != "cpu":
+                raise failure(lib.KVT_E_UNSUPPORTED, "HostTieringSpec is for KV in host memory, "
+                              f"not on {one.tensor.device}: TieringOffloadingSpec is for that")
+        rank = 0 if self.replicated_layout else self.config.parallel.rank
+        region = SharedOffloadRegion(engine_id=self._engine_id, num_chunks=self.num_chunks,
+                                     rank=rank, kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+                                     cpu_page_size=self.cpu_page_size_per_worker)
+        try:
+            return HostCopyWorker(kv_caches, self.blocks_per_chunk, region)
+        except BaseException:
+            region.cleanup()
+            raise
+
+
+class HostCopyWorker(OffloadingWorker):
+    """Copies blocks between the KV cache and vLLM's offload region, both in host memory. A copy is
+    done when its submit returns: on the CPU platform nothing else writes the cache then."""
+
+    def __init__(self, kv_caches, blocks_per_chunk, region):
+        self._region, self._per_chunk, self._finished = region, blocks_per_chunk, []
+        self._cache = [one.tensor.numpy() for one in kv_caches.tensors]
+        self._rows = []
+        for one in kv_caches.tensors:
+            page = one.tensor.shape[1]
+            row = region.create_next_worker_view(page * blocks_per_chunk)
+            self._rows.append(row.numpy().reshape(row.shape[0], blocks_per_chunk, page))
+        self._refs = [[(ref.tensor_idx, ref.page_size_bytes) for ref in refs]
+                      for refs in kv_caches.group_data_refs]
+
+    def submit_store(self, job_id, src_spec, dst_spec):
+        return self._copy(job_id, src_spec, dst_spec.block_ids, True)
+
+    def submit_load(self, job_id, src_spec, dst_spec):
+        return self._copy(job_id, dst_spec, src_spec.block_ids, False)
+
+    def _copy(self, job_id, blocks, chunks, storing):
+        """Blocks of each group against their slots: block i of a group lies in slot
+        (first + i) % per_chunk of its chunk, where first is the group's block index."""
+        began, copied, at, chunk_at = time.perf_counter(), 0, 0, 0
+        for group, (count, first) in enumerate(zip(blocks.group_sizes, blocks.block_indices)):
+            if count == 0:
+                continue
+            skipped = first % self._per_chunk
+            slots = [skipped + index for index in range(count)]
+            rows = [int(chunks[chunk_at + slot // self._per_chunk]) for slot in slots]
+            subs = [slot % self._per_chunk for slot in slots]
+            ids = blocks.block_ids[at:at + count]
+            for tensor, size in self._refs[group]:
+                cache, kept = self._cache[tensor], self._rows[tensor]
+                if storing:
+                    kept[rows, subs, :size] = cache[ids, :size]
+                else:
+                    cache[ids, :size] = kept[rows, subs, :size]
+                copied += count * size
+            at += count
+            chunk_at += (skipped + count + self._per_chunk - 1) // self._per_chunk
+        self._finished.append(TransferResult(job_id, True, copied, time.perf_counter() - began))
+        return True
+
+    def get_finished(self):
+        finished, self._finished = self._finished, []
+        return finished
+
+    def wait(self, job_ids):
+        return
+
+    def shutdown(self):
+        self._cache, self._rows = [], []
+        region, self._region = self._region, None
+        if region is not None:
+            region.cleanup()

@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter of vLLM against classes that have vLLM's signatures: jobs, misses, events, restarts,
+memory that is given back, and configurations that are wrong."""
+
+import mmap
+import os
+import time
+import unittest
+
+import fake_vllm
+from package_case import PackageCase, kvterrace, pattern
+
+fake_vllm.install()
+
+from kvterrace import vllm as adapter  # noqa: E402  (behind the fake engine)
+
+HIT, MISS = fake_vllm.LookupResult.HIT, fake_vllm.LookupResult.MISS
+LAYERS, HEADS, DIM, TOKENS = 3, 2, 32, 32
+BLOCK = LAYERS * 2 * HEADS * DIM * TOKENS * 2
+ROW = (2 * BLOCK + 4095) & ~4095
+ROWS = 24
+
+
+def name(number, group=0):
+    return number.to_bytes(32, "big") + group.to_bytes(4, "big")
+
+
+class Case(PackageCase):
+    def setUp(self):
+        super().setUp()
+        self.region = mmap.mmap(-1, ROWS * ROW)
+        self.view = memoryview(self.region).cast("B", (ROWS, ROW))
+        self.jobs = 0
+
+    def tier(self, spec=None, **keywords):
+        keywords.setdefault("settings", {"tier.dram.capacity": "32MiB", "store.policy": "lru"})
+        made = adapter.KvterraceTier(spec or fake_vllm.spec(block_bytes=BLOCK), self.view, "kvt",
+                                     **keywords)
+        self.addCleanup(made.shutdown)
+        return made
+
+    def fill(self, rows, seed=1):
+        """Rows with content of their own; what lies in each."""
+        for row in rows:
+            self.region[row * ROW:row * ROW + 2 * BLOCK] = bytes(pattern(2 * BLOCK, row + seed))
+        return [self.row(row) for row in rows]
+
+    def row(self, row):
+        return self.region[row * ROW:row * ROW + 2 * BLOCK]
+
+    def clear(self, rows):
+        for row in rows:
+            self.region[row * ROW:(row + 1) * ROW] = bytes(ROW)
+
+    def job(self, keys, rows, context, loads):
+        self.jobs += 1
+        return fake_vllm.TransferJob(self.jobs, keys, rows, loads, context)
+
+    def store_rows(self, tier, keys, rows, context=None):
+        tier.submit_store(self.job(keys, rows, context or fake_vllm.ReqContext("r"), False))
+        return self.finish(tier)
+
+    def load_rows(self, tier, keys, rows, context=None):
+        tier.submit_load(self.job(keys, rows, context or fake_vllm.ReqContext("r"), True))
+        return self.finish(tier)
+
+    def finish(self, tier):
+        """The results of all jobs, gathered as a scheduler does, step by step."""
+        results, until = [], time.monotonic() + 30
+        while tier.has_pending_work():
+            results += tier.get_finished_jobs()
+            time.sleep(0.0005)  # as a step of an engine would take
+            self.assertLess(time.monotonic(), until)
+        self.assertFalse(tier.has_pending_work())
+        return results
+
+
+class Jobs(Case):
+    def test_rows_come_back(self):
+        tier, keys = self.tier(), [name(index) for index in range(8)]
+        before = self.fill(range(8))
+        context = fake_vllm.ReqContext("r")
+        self.assertEqual({tier.lookup(key, context) for key in keys}, {MISS})
+        stored, = self.store_rows(tier, keys, range(8))
+        self.assertEqual((stored.success, stored.transfer_bytes), (True, 8 * 2 * BLOCK))
+        self.assertEqual({tier.lookup(key, context) for key in keys}, {HIT})
+        self.clear(range(8))
+        loaded, = self.load_rows(tier, keys, range(8, 16))
+        self.assertTrue(loaded.success)
+        self.assertEqual([self.row(row) for row in range(8, 16)], before)
+        self.assertEqual(self.row(0), bytes(2 * BLOCK))
+        self.assertEqual(self.region[16 * ROW:17 * ROW], bytes(ROW))
+
+    def test_a_missing_row_ends_only_itself(self):
+        tier, keys = self.tier(), [name(index) for index in range(6)]
+        before = self.fill(range(6))
+        self.store_rows(tier, keys, range(6))
+        tier._store.delete(tier._key(keys[2]))
+        self.clear(range(6))
+        loaded, = self.load_rows(tier, keys, range(6))
+        self.assertFalse(loaded.success)
+        self.assertEqual(list(loaded.successful_keys), keys[:2] + keys[3:])
+        self.assertEqual([self.row(row) for row in (0, 1, 3, 4, 5)], before[:2] + before[3:])
+        self.assertEqual(tier.lookup(keys[2], fake_vllm.ReqContext("r")), MISS)
+
+    def test_what_a_load_missed_is_a_miss_for_its_request(self):
+        """vLLM asks again after a failed load: an entry that is stored and cannot be had in time
+        must not be promised a second time."""
+        tier = self.tier(load_seconds=0.0, settings={
+            "device.d.path": os.path.join(self.folder(), "disk"), "device.d.tier": "ssd",
+            "device.d.backend": "file", "device.d.capacity": "64MiB", "device.d.latency": "60ms",
+            "store.policy": "lru"})
+        keys, context = [name(1)], fake_vllm.ReqContext("slow")
+        before, = self.fill([0])
+        self.store_rows(tier, keys, [0])
+        tier._store.flush()
+        self.assertEqual(tier.lookup(keys[0], context), HIT)
+        loaded, = self.load_rows(tier, keys, [1], context)
+        self.assertEqual((loaded.success, loaded.successful_keys), (False, None))
+        self.assertEqual(tier.lookup(keys[0], context), MISS)
+        tier.on_request_finished(context)
+        self.assertEqual(tier.lookup(keys[0], context), HIT)
+        tier._load_seconds = None
+        loaded, = self.load_rows(tier, keys, [1], context)
+        self.assertEqual((loaded.success, self.row(1)), (True, before))
+
+    def test_groups_and_chains(self):
+        tier = self.tier()
+        keys = [name(1), name(1, 1), name(2)]
+        self.fill(range(3))
+        context = fake_vllm.ReqContext("r", {keys[0]: 64, keys[1]: 64, keys[2]: 128})
+        self.store_rows(tier, [keys[0]], [0], context)
+        self.store_rows(tier, keys[1:], [1, 2], context)
+        self.assertEqual(len({tier._key(key) for key in keys}), 3)
+        said = tier._store.describe(tier._key(keys[2]))
+        self.assertEqual((said["parent"], said["first_position"]), (tier._key(keys[0]), 64))
+        self.assertIsNone(tier._store.describe(tier._key(keys[1]))["parent"])
+
+    def test_many_jobs_at_once_and_a_drain(self):
+        tier = self.tier()
+        before = self.fill(range(ROWS))
+        for row in range(ROWS):
+            tier.submit_store(self.job([name(row)], [row], fake_vllm.ReqContext(str(row)), False))
+        tier.drain_jobs()
+        self.assertEqual(len(tier.get_finished_jobs()), ROWS)
+        self.clear(range(ROWS))
+        for row in range(ROWS):
+            tier.submit_load(self.job([name(row)], [row], fake_vllm.ReqContext(str(row)), True))
+        tier.drain_jobs()
+        self.assertTrue(all(one.success for one in tier.get_finished_jobs()))
+        self.assertEqual([self.row(row) for row in range(ROWS)], before)
+        self.assertEqual(tier.get_finished_jobs(), [])
+
+    def test_an_empty_job_ends(self):
+        tier = self.tier()
+        self.assertTrue(self.store_rows(tier, [], [])[0].success)
+        self.assertTrue(self.load_rows(tier, [], [])[0].success)
+
+
+class Shapes(Case):
+    def shaped(self, **keywords):
+        keywords.setdefault("axes", "lbhst")
+        return self.tier(kv_heads=HEADS, head_dim=DIM, **keywords)
+
+    def test_a_row_with_a_shape_comes_back(self):
+        for axes in ("lbhst", "lbsht", "lbths", "blsth"):
+            tier = self.shaped(axes=axes, salt=axes)
+            before, = self.fill([3])
+            self.store_rows(tier, [name(3)], [3])
+            self.assertTrue(self.load_rows(tier, [name(3)], [4])[0].success)
+            self.assertEqual(self.row(4), before)
+            layout, = tier._store.describe(tier._key(name(3)))["layouts"]
+            self.assertEqual((layout.layers, layout.kv_heads, layout.head_dim, layout.tokens),
+                             (LAYERS, HEADS, DIM, 2 * TOKENS))
+
+    def test_a_shape_that_a_row_has_not(self):
+        for keywords, text in (({"kv_heads": 3, "head_dim": DIM, "axes": "lbhst"}, "a row has"),
+                               ({"kv_heads": HEADS, "head_dim": DIM}, "axes is missing"),
+                               ({"kv_heads": HEADS, "head_dim": DIM, "axes": "xyz"}, "axes"),
+                               ({"kv_heads": HEADS}, "go together")):
+            self.refused(kvterrace.ConfigError, text, self.tier, **keywords)
+        for spec, text in ((fake_vllm.spec(block_bytes=BLOCK, world_size=2), "one worker"),
+                           (fake_vllm.spec(block_bytes=BLOCK, dtype="int4"), "int4")):
+            self.refused(kvterrace.ConfigError, text, self.tier, spec, kv_heads=HEADS,
+                         head_dim=DIM, axes="lbhst")
+        # Nothing of what failed keeps the region exported.
+        self.view.release()
+        self.region.close()
+
+    def test_another_model_is_another_space(self):
+        spaces = set()
+        for keywords in ({}, {"name": "other"}, {"dtype": "float16"}, {"blocks_per_chunk": 1},
+                         {"layers": 2}, {"tokens_per_block": 16}):
+            config = fake_vllm.spec(block_bytes=BLOCK, **keywords).config
+            rows = adapter._Rows(fake_vllm.spec(block_bytes=BLOCK, **keywords), self.view, 0, 0,
+                                 None)
+            spaces |= {adapter._space(config, rows, *texts).id
+                       for texts in (("", ""), ("rev", ""), ("", "salt"))}
+            rows.memory.release()
+        self.assertEqual(len(spaces), 18)
+
+
+class Life(Case):
+    def test_a_restart_finds_what_was_stored(self):
+        folder = self.folder()
+        settings = {"store.catalog": os.path.join(folder, "catalog.db"), "store.policy": "lru",
+                    "device.d.path": os.path.join(folder, "disk"), "device.d.tier": "ssd",
+                    "device.d.backend": "file", "device.d.capacity": "64MiB"}
+        keys, before = [name(index) for index in range(4)], self.fill(range(4))
+        first = self.tier(settings=settings)
+        self.store_rows(first, keys, range(4))
+        first.shutdown()
+        self.clear(range(4))
+        second = self.tier(settings=settings)
+        self.assertEqual({second.lookup(key, fake_vllm.ReqContext("r")) for key in keys}, {HIT})
+        self.assertTrue(self.load_rows(second, keys, range(4))[0].success)
+        self.assertEqual([self.row(row) for row in range(4)], before)
+        second.shutdown()
+        other = self.tier(fake_vllm.spec(block_bytes=BLOCK, name="other"), settings=settings)
+        self.assertEqual({other.lookup(key, fake_vllm.ReqContext("r")) for key in keys}, {MISS})
+
+    def test_a_shutdown_gives_the_memory_back(self):
+        tier = self.tier()
+        self.fill(range(8))
+        tier.submit_store(self.job([name(1)], [1], fake_vllm.ReqContext("r"), False))
+        tier.shutdown()
+        tier.shutdown()
+        self.assertIsNone(tier.get_stats())
+        self.view.release()
+        self.region.close()
+
+    def test_events(self):
+        tier = self.tier(fake_vllm.spec(block_bytes=BLOCK, events=True), enable_kv_events=True,
+                         locality="LOCAL")
+        self.fill(range(3))
+        self.store_rows(tier, [name(1), name(2)], [1, 2])
+        told, = tier.take_events()
+        self.assertEqual((told.keys, told.removed, told.locality),
+                         ([name(1), name(2)], False, fake_vllm.Locality.LOCAL))
+        tier._store.delete(tier._key(name(2)))
+        told, = tier.take_events()
+        self.assertEqual((told.keys, told.removed), ([name(2)], True))
+        self.assertEqual(list(tier.take_events()), [])
+
+    def test_metrics(self):
+        definitions = adapter.KvterraceTier.build_metric_definitions({})
+        tier = self.tier()
+        self.fill(range(2))
+        self.store_rows(tier, [name(1)], [1])
+        self.load_rows(tier, [name(1), name(7)], [0, 1])
+        stats = tier.get_stats()
+        self.assertEqual({key for key, _ in [*stats.counters, *stats.gauges]}, set(definitions))
+        self.assertEqual(stats.counters["vllm:kvterrace_load_misses", ()], 1)
+        self.assertEqual(stats.gauges["vllm:kvterrace_entries", ("dram",)], 1)
+        self.assertIsNone(tier.get_stats())  # at most one a second
+
+    def test_a_policy_that_declines_says_so_once(self):
+        tier = self.tier(settings={"tier.dram.capacity": "32MiB"})
+        self.fill(range(3))
+        with self.assertLogs("vllm.kvterrace", "WARNING") as logs:
+            self.assertTrue(self.store_rows(tier, [name(1), name(2)], [1, 2])[0].success)
+            self.store_rows(tier, [name(3)], [0])
+        self.assertEqual(len(logs.output), 1)
+        self.assertEqual(tier._counts["stores_refused"], 3)
+
+    def test_wrong_configurations(self):
+        for keywords, error, text in (
+                ({"settings": None}, kvterrace.ConfigError, "where the store is"),
+                ({"colour": 1}, kvterrace.ConfigError, "colour"),
+                ({"settings": {"nothing.known": 1}}, kvterrace.ConfigError, "nothing.known"),
+                ({"config": "/does/not/exist", "settings": None}, kvterrace.Error, "")):
+            self.refused(error, text, self.tier, **keywords)
+        self.view.release()
+        self.region.close()
+
+    def test_another_version_is_refused_by_name(self):
+        said = self.script(
+            "import sys; sys.path.insert(0, %r)\n"
+            "import fake_vllm, kvterrace\n"
+            "fake_vllm.install('0.33.1')\n"
+            "try:\n    import kvterrace.vllm\n"
+            "except kvterrace.UnsupportedError as error:\n    print(error)\n"
+            % os.path.dirname(os.path.abspath(__file__)))
+        self.assertIn("vLLM 0.33.1", said)
+        self.assertIn("0.32.0", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
