@@ -112,6 +112,14 @@ typedef struct kvt_record_info {
 KVT_NODISCARD kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
                                           uint64_t *scratch_bytes_out);
 
+/* The same with extras, which may be NULL, and for `workers` threads, as of
+ * kvt_record_scratch_parallel; 0: the calling thread alone. KVT_E_ARGUMENT and KVT_E_UNSUPPORTED
+ * also as kvt_record_encode_with. */
+KVT_NODISCARD kvt_status kvt_record_bound_with(const kvt_record_spec *spec,
+                                               const kvt_codec_extras *extras, uint32_t workers,
+                                               uint64_t *record_bytes_out,
+                                               uint64_t *scratch_bytes_out);
+
 /*
  * Encodes one entry.
  *   source        source_bytes as kvt_layout_bytes(spec->layout) says; read only

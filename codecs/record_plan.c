@@ -187,19 +187,27 @@ uint64_t codecs_head_bytes(const kvt_layout *layout, kvt_variant variant)
     return status == KVT_OK ? plan.payload_offset : 0;
 }
 
-kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
-                            uint64_t *scratch_bytes_out)
+kvt_status kvt_record_bound_with(const kvt_record_spec *spec, const kvt_codec_extras *extras,
+                                 uint32_t workers, uint64_t *record_bytes_out,
+                                 uint64_t *scratch_bytes_out)
 {
     record_plan plan;
     assert(spec != NULL && record_bytes_out != NULL && scratch_bytes_out != NULL);
     *record_bytes_out = 0;
     *scratch_bytes_out = 0;
-    kvt_status status = record_plan_spec(&plan, spec, NULL, spec->variant);
+    kvt_status status = record_plan_spec(&plan, spec, extras, spec->variant);
     if (status != KVT_OK) return status;
     *record_bytes_out = record_bound_bytes(&plan);
-    *scratch_bytes_out =
-        record_scratch_bytes(&plan) + record_rows_scratch(&plan, spec, spec->variant);
+    const uint64_t lanes =
+        workers != 0 ? workers * record_lanes_of(&plan, true).bytes : record_scratch_bytes(&plan);
+    *scratch_bytes_out = lanes + record_rows_scratch(&plan, spec, spec->variant);
     return KVT_OK;
+}
+
+kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
+                            uint64_t *scratch_bytes_out)
+{
+    return kvt_record_bound_with(spec, NULL, 0, record_bytes_out, scratch_bytes_out);
 }
 
 kvt_status kvt_record_scratch_parallel(const kvt_record_spec *spec, uint32_t workers,

@@ -47,6 +47,9 @@ $cxx -std=c++17 $flags "$examples/example_cpp.cpp" -o "$work/example_cpp" $share
 $cc -std=c11 $flags "$examples/embed_policy.c" -o "$work/embed_policy" $shared
 "$work/embed_policy"
 # shellcheck disable=SC2086
+$cc -std=c11 $flags "$examples/records.c" -o "$work/records" $shared -lm
+"$work/records"
+# shellcheck disable=SC2086
 $cc -std=c11 $flags "$examples/engine.c" -o "$work/engine" $shared
 "$work/engine" | tee "$work/out"
 grep -q "^8 of 8 layers as computed" "$work/out"

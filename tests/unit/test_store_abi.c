@@ -6,6 +6,7 @@
 #include "base/struct_size.h"
 #include "tests/support/store_support.h"
 
+#include <kvterrace/coding.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/recover.h>
@@ -41,6 +42,10 @@ BEGINS(kvt_description, groups);
 BEGINS(kvt_space_stats, copy_bytes);
 BEGINS(kvt_view, reserved3);
 BEGINS(kvt_queue_options, reserved);
+BEGINS(kvt_coding, workers);
+BEGINS(kvt_coding_sizes, scratch_bytes);
+BEGINS(kvt_coding_info, bits_per_element);
+BEGINS(kvt_decoding, workers);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {
