@@ -287,21 +287,36 @@ static kvt_status evaluate_probe(const evaluate_entry *e, const model_past *exac
     return status;
 }
 
+/* The variant's KV as a past. */
+static model_past evaluate_changed(const evaluate_entry *e, const evaluate_variant *variant)
+{
+    model_past changed = evaluate_past(e);
+    changed.k = (const void *const *)variant->k;
+    changed.v = (const void *const *)variant->v;
+    if (variant->dropped) changed.kept = (const uint8_t *const *)variant->kept;
+    return changed;
+}
+
+kvt_status evaluate_variant_go_on(model_session *session, const evaluate_entry *e,
+                                  const evaluate_variant *variant, evaluate_result *result_out,
+                                  evaluate_token *tokens_out)
+{
+    const model_past changed = evaluate_changed(e, variant);
+    *result_out = (evaluate_result){.kl = 0.0};
+    model_request request =
+        evaluate_continuation(e, &changed, variant->next_position, variant->logits);
+    const kvt_status status = model_forward(session, &request);
+    if (status == KVT_OK) evaluate_compare(e, variant->logits, result_out, tokens_out);
+    return status;
+}
+
 kvt_status evaluate_variant_run(model_session *session, const evaluate_entry *e,
                                 const evaluate_variant *variant, evaluate_result *result_out,
                                 evaluate_token *tokens_out)
 {
-    model_past exact = evaluate_past(e), changed = exact;
-    *result_out = (evaluate_result){.kl = 0.0};
-    changed.k = (const void *const *)variant->k;
-    changed.v = (const void *const *)variant->v;
-    if (variant->dropped) changed.kept = (const uint8_t *const *)variant->kept;
-    model_request request =
-        evaluate_continuation(e, &changed, variant->next_position, variant->logits);
-    kvt_status status = model_forward(session, &request);
-    if (status != KVT_OK) return status;
-    evaluate_compare(e, variant->logits, result_out, tokens_out);
-    return evaluate_probe(e, &exact, &changed, result_out);
+    const model_past exact = evaluate_past(e), changed = evaluate_changed(e, variant);
+    const kvt_status status = evaluate_variant_go_on(session, e, variant, result_out, tokens_out);
+    return status == KVT_OK ? evaluate_probe(e, &exact, &changed, result_out) : status;
 }
 
 kvt_status evaluate_entry_run(model_session *session, const evaluate_entry *e,

@@ -161,7 +161,13 @@ KVT_NODISCARD kvt_status evaluate_variant_run(model_session *session, const eval
                                               evaluate_result *result_out,
                                               evaluate_token *tokens_out);
 
-/* The three together. */
+/* The same without what attention makes of it: attention_error and those below it stay 0. */
+KVT_NODISCARD kvt_status evaluate_variant_go_on(model_session *session, const evaluate_entry *entry,
+                                                const evaluate_variant *variant,
+                                                evaluate_result *result_out,
+                                                evaluate_token *tokens_out);
+
+/* Opening, running and closing together. */
 KVT_NODISCARD kvt_status evaluate_entry_run(model_session *session, const evaluate_entry *entry,
                                             evaluate_transform transform, void *context,
                                             evaluate_result *result_out,

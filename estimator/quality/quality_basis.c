@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_basis.c - learns bases on contexts of a model and judges them on others: see
- * quality_basis.h.
- *
- * One pass over the contexts that teach gives covariances and the metric; noise on the first two of
- * them, a layer and side at a time, says what an error of each weighs. Contexts are run one after
- * the other, and kept only where they are needed again.
+ * quality_basis.c - judges bases on contexts that they were not learnt on: see quality_basis.h.
  */
 #include "estimator/quality/quality_basis.h"
 
 #include "base/clock.h"
-#include "base/half.h"
-#include "codecs/keys_rerotate.h"
-#include "estimator/quality/basis_learn.h"
+#include "codecs/kernels/checksum.h"
+#include "codecs/transform.h"
 #include "estimator/quality/quality_round_trip.h"
-
-#include <kvterrace/rope.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -23,57 +15,49 @@
 #include <string.h>
 
 enum {
-    BASIS_TURN = 5,        /* of so many contexts one judges and one makes tables */
-    BASIS_NOISY = 2,       /* contexts with noise */
-    BASIS_STEP_FIRST = 24, /* in 64ths of the unit, which is at about two bits; then doubled */
-    BASIS_STEP_LAST = BASIS_STEP_FIRST << (QUALITY_BASIS_STEPS - 1)
+    BASIS_TURN = 5,    /* of so many documents one judges and one makes tables */
+    BASIS_READ = 16,   /* entries that are read for each that may be needed */
+    BASIS_CODES = 8192 /* that are told apart where their entropy is counted */
 };
 
-#define BASIS_NOISE     0.15 /* deviation of the noise over that of the elements, in the metric */
-#define BASIS_REFERENCE "entropy:k0.333v0.75"
-
 static const char *const basis_entropy[QUALITY_BASIS_ENTROPY] = {
-    "entropy:k0.25v0.5", BASIS_REFERENCE, "entropy:k0.5v1", "entropy:k1v2"};
+    "entropy:k0.25v0.5", "entropy:k0.25v1", "entropy:k0.333v0.75",
+    "entropy:k0.5v0.5",  "entropy:k0.5v1",  "entropy:k0.5v0.5,vchan"};
 
-/* Sums of one form over the contexts that judged. */
-typedef struct basis_sums {
-    double bits, log_kl, top1, log_recall, recall_top1;
-    uint32_t recalls;
-} basis_sums;
+/* Steps that the first context is tried at, in 64ths of the unit, and where the rows lie around the
+ * step with the KL of the reference there. */
+enum { BASIS_TRIALS = 3 };
+static const uint16_t basis_trials[BASIS_TRIALS] = {32, 128, 512};
+static const double basis_around[QUALITY_BASIS_STEPS] = {0.45, 0.7, 1.05, 1.6, 2.5};
 
 typedef struct basis_run {
     const quality_basis_options *options;
+    quality_basis_report *report;
+    char *message;
+    size_t message_size;
     quality_model target;
-    quality_entries entries;
+    quality_entries entries[QUALITY_CLASSES_MAX];
+    uint32_t *documents[QUALITY_CLASSES_MAX]; /* of each entry, numbered from 0 in each class */
+    const quality_entry **teach, **tables;
+    uint32_t teach_count, table_count;
+    const quality_entry **judges[QUALITY_CLASSES_MAX];
+    uint32_t judge_counts[QUALITY_CLASSES_MAX];
+    quality_bases bases;
     model_session *session;
     evaluate_variant changed;
-    double *frequencies;
-    basis_learner *learners[QUALITY_BASIS_SPANS]; /* NULL: the span is too wide */
-    uint8_t *objects[QUALITY_BASIS_SPANS];
-    transform_basis bases[QUALITY_BASIS_SPANS];
-    void *scratch; /* of the widest span */
-    double *weights;
-    basis_sums sums[QUALITY_BASIS_ROWS];
-    quality_basis_report *report;
+    void *scratch;    /* of the widest span */
+    uint32_t *counts; /* [TRANSFORM_CLASSES][BASIS_CODES] */
+    uint16_t steps[QUALITY_BASIS_SPANS][QUALITY_BASIS_STEPS];
+    quality_basis_sums sums[QUALITY_CLASSES_MAX][QUALITY_BASIS_ROWS];
     uint32_t runs, runs_all; /* of the model, for the progress */
 } basis_run;
 
-typedef enum basis_role { ROLE_JUDGE, ROLE_TABLES, ROLE_LEARN } basis_role;
-
-static basis_role basis_role_of(uint32_t index)
+static bool basis_step(void *context, const char *what)
 {
-    const uint32_t turn = index % BASIS_TURN;
-    return turn == 0 ? ROLE_JUDGE : turn == 1 ? ROLE_TABLES : ROLE_LEARN;
-}
-
-static kvt_status basis_step(basis_run *run, const char *what)
-{
+    basis_run *run = context;
     const quality_basis_options *o = run->options;
-    run->runs++;
-    if (o->progress == NULL) return KVT_OK;
-    return o->progress(o->progress_context, (double)run->runs / run->runs_all, what)
-               ? KVT_OK
-               : KVT_E_CANCELLED;
+    const double share = (double)run->runs++ / run->runs_all;
+    return o->progress == NULL || o->progress(o->progress_context, fmin(share, 1.0), what);
 }
 
 static kvt_layout basis_layout(const basis_run *run, uint32_t tokens)
@@ -86,239 +70,142 @@ static kvt_layout basis_layout(const basis_run *run, uint32_t tokens)
                         .tokens = tokens};
 }
 
+/* ---- roles ---- */
+
+typedef enum basis_role { ROLE_JUDGE, ROLE_TABLES, ROLE_TEACH } basis_role;
+
+static basis_role basis_role_of(uint32_t document)
+{
+    const uint32_t turn = document % BASIS_TURN;
+    return turn == 0 ? ROLE_JUDGE : turn == 1 ? ROLE_TABLES : ROLE_TEACH;
+}
+
+static bool basis_teaches(const basis_run *run, uint32_t class_index)
+{
+    return run->options->teaches == NULL || run->options->teaches[class_index];
+}
+
+static bool basis_has_role(const basis_run *run, uint32_t class_index, uint32_t entry,
+                           basis_role role)
+{
+    const quality_entry *cut = &run->entries[class_index].entries[entry];
+    if (run->options->longest != 0 && cut->context_tokens > run->options->longest) return false;
+    return cut->context_tokens > KVT_SINK_TOKENS &&
+           basis_role_of(run->documents[class_index][entry]) == role;
+}
+
+/* Takes entries of a role from the classes that teach in turn, at most `limit`. */
+static uint32_t basis_take(const basis_run *run, basis_role role, uint32_t limit,
+                           const quality_entry **taken)
+{
+    uint32_t next[QUALITY_CLASSES_MAX] = {0}, count = 0, before;
+    do {
+        before = count;
+        for (uint32_t c = 0; c < run->options->class_count && count < limit; c++) {
+            if (!basis_teaches(run, c)) continue;
+            while (next[c] < run->entries[c].count && !basis_has_role(run, c, next[c], role))
+                next[c]++;
+            if (next[c] < run->entries[c].count)
+                taken[count++] = &run->entries[c].entries[next[c]++];
+        }
+    } while (count > before && count < limit);
+    return count;
+}
+
+static kvt_status basis_number_documents(basis_run *run, uint32_t class_index)
+{
+    const quality_entries *entries = &run->entries[class_index];
+    uint64_t *names = calloc(entries->count, sizeof *names);
+    run->documents[class_index] = calloc(entries->count, sizeof **run->documents);
+    run->judges[class_index] = calloc(run->options->judge_contexts, sizeof **run->judges);
+    const bool room =
+        names != NULL && run->documents[class_index] != NULL && run->judges[class_index] != NULL;
+    for (uint32_t i = 0; room && i < entries->count; i++)
+        names[i] = entries->entries[i].document;
+    if (room) (void)quality_number_documents(names, entries->count, run->documents[class_index]);
+    free(names);
+    return room ? KVT_OK : KVT_E_MEMORY;
+}
+
+static kvt_status basis_read_texts(basis_run *run)
+{
+    const quality_basis_options *o = run->options;
+    const uint32_t needed = o->teach_contexts + o->table_contexts + BASIS_TURN * o->judge_contexts;
+    kvt_status status = KVT_OK;
+    for (uint32_t c = 0; status == KVT_OK && c < o->class_count; c++) {
+        status =
+            quality_entries_read(o->classes[c].texts, o->classes[c].text_count, run->target.tokens,
+                                 o->context_tokens, o->continuation_tokens, BASIS_READ * needed,
+                                 &run->entries[c], run->message, run->message_size);
+        if (status == KVT_OK) status = basis_number_documents(run, c);
+        for (uint32_t i = 0; status == KVT_OK && i < run->entries[c].count; i++) {
+            quality_entry *entry = &run->entries[c].entries[i];
+            if (entry->continuation_tokens > o->continuation_tokens)
+                entry->continuation_tokens = o->continuation_tokens;
+        }
+        for (uint32_t i = 0; status == KVT_OK && i < run->entries[c].count; i++) {
+            if (run->judge_counts[c] < o->judge_contexts && basis_has_role(run, c, i, ROLE_JUDGE))
+                run->judges[c][run->judge_counts[c]++] = &run->entries[c].entries[i];
+        }
+    }
+    return status;
+}
+
+/* Gives each entry its role. */
+static kvt_status basis_share_out(basis_run *run)
+{
+    const quality_basis_options *o = run->options;
+    const char *lacks = NULL;
+    kvt_status status = basis_read_texts(run);
+    run->teach = calloc(o->teach_contexts, sizeof *run->teach);
+    run->tables = calloc(o->table_contexts, sizeof *run->tables);
+    if (status == KVT_OK && (run->teach == NULL || run->tables == NULL)) status = KVT_E_MEMORY;
+    if (status != KVT_OK) return status;
+    run->teach_count = basis_take(run, ROLE_TEACH, o->teach_contexts, run->teach);
+    run->table_count = basis_take(run, ROLE_TABLES, o->table_contexts, run->tables);
+    if (run->teach_count == 0) lacks = "that teaches";
+    if (run->table_count == 0) lacks = "for tables";
+    for (uint32_t c = 0; c < o->class_count; c++) {
+        if (run->judge_counts[c] == 0) lacks = "that judges";
+    }
+    if (lacks == NULL) return KVT_OK;
+    (void)snprintf(run->message, run->message_size,
+                   "the texts give no context %s: of five documents of a class one judges, one "
+                   "makes tables and three teach",
+                   lacks);
+    return KVT_E_ARGUMENT;
+}
+
 /* ---- learning ---- */
 
-static kvt_status basis_open_learners(basis_run *run)
+static kvt_status basis_learn_all(basis_run *run)
 {
-    const model_config *c = model_config_of(run->target.weights);
-    const size_t square = (size_t)c->head_dim * c->head_dim;
-    uint64_t scratch = 0;
-    transform_shape shape = {.layers = c->layers,
-                             .kv_heads = c->kv_heads,
-                             .head_dim = c->head_dim,
-                             .rotary_dim = c->head_dim,
-                             .sides = 2,
-                             .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS};
-    double *gram = malloc(square * sizeof *gram);
-    run->frequencies = malloc(c->head_dim * sizeof *run->frequencies);
-    run->weights = malloc(2 * (size_t)c->layers * sizeof *run->weights);
-    kvt_status status =
-        gram == NULL || run->frequencies == NULL || run->weights == NULL ? KVT_E_MEMORY : KVT_OK;
-    for (uint32_t i = 0; status == KVT_OK && i < c->head_dim / 2; i++)
-        run->frequencies[i] = pow(c->rope_theta, -2.0 * i / c->head_dim);
+    quality_basis_report *report = run->report;
+    quality_basis_lesson lesson = {.target = &run->target,
+                                   .teach = run->teach,
+                                   .teach_count = run->teach_count,
+                                   .tables = run->tables,
+                                   .table_count = run->table_count,
+                                   .step = basis_step,
+                                   .context = run};
+    uint32_t judges = 0;
+    for (uint32_t c = 0; c < run->options->class_count; c++) {
+        const uint64_t parts[2] = {lesson.digest, run->entries[c].digest};
+        if (basis_teaches(run, c)) lesson.digest = checksum_of(parts, sizeof parts);
+        judges += run->judge_counts[c];
+    }
+    run->runs_all = quality_bases_runs(&lesson) + judges * (1 + (uint32_t)QUALITY_BASIS_ROWS) +
+                    QUALITY_BASIS_ENTROPY + QUALITY_BASIS_SPANS * (uint32_t)BASIS_TRIALS;
+    report->taught = run->teach_count;
+    report->tables = run->table_count;
+    for (uint32_t i = 0; i < run->teach_count; i++)
+        report->taught_tokens += run->teach[i]->context_tokens - KVT_SINK_TOKENS;
+    const kvt_status status = quality_bases_learn(&lesson, &run->bases);
     for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        shape.span = (uint8_t)(TRANSFORM_SPAN_HEAD + s);
-        status = basis_learner_open(&shape, run->frequencies, &run->learners[s]);
-        if (status == KVT_E_ARGUMENT && s > 0) status = KVT_OK; /* too wide */
-        if (status != KVT_OK || run->learners[s] == NULL) continue;
-        const uint64_t bytes = transform_scratch_bytes(&shape);
-        scratch = bytes > scratch ? bytes : scratch;
-        for (uint32_t head = 0; head < c->layers * c->kv_heads; head++) {
-            model_output_gram(run->target.weights, head / c->kv_heads, head % c->kv_heads, gram);
-            basis_learner_outputs(run->learners[s], head / c->kv_heads, head % c->kv_heads, gram);
-        }
-    }
-    if (status == KVT_OK) run->scratch = aligned_alloc(64, (scratch + 63) / 64 * 64);
-    free(gram);
-    return status == KVT_OK && run->scratch == NULL ? KVT_E_MEMORY : status;
-}
-
-/* An entry's KV as a learner takes it. */
-static uint8_t *basis_pack(const basis_run *run, const evaluate_entry *entry)
-{
-    const kvt_layout layout = basis_layout(run, entry->context_tokens);
-    const uint64_t matrix = kvt_layout_matrix_bytes(&layout);
-    uint8_t *source = malloc(2 * (uint64_t)layout.layers * matrix);
-    for (uint32_t l = 0; source != NULL && l < layout.layers; l++) {
-        memcpy(source + kvt_layout_matrix_offset(&layout, l, KVT_SIDE_K), entry->k[l], matrix);
-        memcpy(source + kvt_layout_matrix_offset(&layout, l, KVT_SIDE_V), entry->v[l], matrix);
-    }
-    return source;
-}
-
-static kvt_status basis_feed(const basis_run *run, basis_purpose purpose, uint32_t tokens,
-                             const uint8_t *source)
-{
-    const kvt_layout layout = basis_layout(run, tokens);
-    kvt_status status = KVT_OK;
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        if (run->learners[s] != NULL)
-            status = basis_learner_entry(run->learners[s], purpose, &layout, source);
-    }
-    return status;
-}
-
-static kvt_status basis_open_entry(basis_run *run, uint32_t index, evaluate_entry **entry_out)
-{
-    const quality_entry *cut = &run->entries.entries[index];
-    const kvt_status status = evaluate_entry_open(run->session, cut->tokens, cut->context_tokens,
-                                                  cut->continuation_tokens, entry_out);
-    return status == KVT_OK ? basis_step(run, "contexts") : status;
-}
-
-/* Queries and covariances of a context. */
-static kvt_status basis_teach(basis_run *run, const evaluate_entry *entry)
-{
-    const model_config *c = entry->config;
-    uint8_t *source = basis_pack(run, entry);
-    if (source == NULL) return KVT_E_MEMORY;
-    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        for (uint32_t l = 0; run->learners[s] != NULL && l < c->layers; l++)
-            basis_learner_queries(run->learners[s], l, entry->queries[l],
-                                  entry->continuation_tokens, c->heads, entry->context_tokens);
-    }
-    const kvt_status status = basis_feed(run, BASIS_LEARN, entry->context_tokens, source);
-    free(source);
-    run->report->learnt++;
-    return status;
-}
-
-/* ---- noise: what an error of one layer and side weighs ---- */
-
-typedef struct basis_noise {
-    basis_run *run;
-    uint32_t layer;
-    kvt_side side;
-    double size;
-    float *noise; /* [tokens][row] */
-} basis_noise;
-
-/* Adds noise to all tokens but the sinks; keys at their positions. */
-static kvt_status basis_add_noise(void *context, evaluate_kv *kv)
-{
-    const basis_noise *n = context;
-    const model_config *c = kv->config;
-    const uint32_t row = c->kv_heads * c->head_dim;
-    const kvt_layout one = {.layers = 1,
-                            .kv_heads = (uint16_t)c->kv_heads,
-                            .head_dim = (uint16_t)c->head_dim,
-                            .dtype = KVT_DTYPE_FP32,
-                            .tokens = 1};
-    const kvt_rope rope = {.struct_size = sizeof rope,
-                           .rotary_dim = (uint16_t)c->head_dim,
-                           .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS,
-                           .frequencies = n->run->frequencies};
-    const uint32_t kept = 0;
-    uint16_t *elements = n->side == KVT_SIDE_K ? kv->k[n->layer] : kv->v[n->layer];
-    kvt_status status = basis_learner_noise(n->run->learners[0], n->layer, n->side, kv->tokens,
-                                            n->layer * 2u + (uint32_t)n->side + 1, n->noise);
-    for (uint32_t t = KVT_SINK_TOKENS; status == KVT_OK && t < kv->tokens; t++) {
-        float *line = n->noise + (size_t)t * row;
-        if (n->side == KVT_SIDE_K)
-            status = kvt_keys_rerotate(&one, &rope, &kept, 1, 0, t, line, row * sizeof *line);
-        for (uint32_t e = 0; e < row; e++) {
-            uint16_t *element = &elements[(size_t)t * row + e];
-            *element = half_from_float(half_to_float(*element) + (float)n->size * line[e]);
-        }
-    }
-    return status;
-}
-
-/* Adds the logarithm of KL per power of the noise, of each layer and side. */
-static kvt_status basis_listen(basis_run *run, const evaluate_entry *entry, double *logs)
-{
-    const model_config *c = entry->config;
-    basis_noise noise = {.run = run};
-    evaluate_result result;
-    kvt_status status = KVT_OK;
-    noise.noise =
-        malloc((size_t)entry->context_tokens * c->kv_heads * c->head_dim * sizeof *noise.noise);
-    if (noise.noise == NULL) return KVT_E_MEMORY;
-    for (uint32_t i = 0; status == KVT_OK && i < 2 * c->layers; i++) {
-        noise.layer = i / 2;
-        noise.side = i % 2 == 0 ? KVT_SIDE_K : KVT_SIDE_V;
-        status = basis_learner_deviation(run->learners[0], noise.layer, noise.side, &noise.size);
-        noise.size *= BASIS_NOISE;
-        if (status == KVT_OK)
-            status = evaluate_variant_open(entry, basis_add_noise, &noise, &run->changed);
-        if (status == KVT_OK)
-            status = evaluate_variant_run(run->session, entry, &run->changed, &result, NULL);
-        if (status == KVT_OK) status = basis_step(run, "noise");
-        /* Means of KL may be a few 1e-8 off. */
-        if (status == KVT_OK) logs[i] += log(fmax(result.kl, 1e-8) / (noise.size * noise.size));
-    }
-    free(noise.noise);
-    return status;
-}
-
-/* Weights of the noise runs: the root of KL per power, smoothed over neighbours of its side. */
-static void basis_weigh(basis_run *run, const double *logs, uint32_t count)
-{
-    const uint32_t layers = model_config_of(run->target.weights)->layers;
-    for (uint32_t side = 0; side < 2; side++) {
-        for (uint32_t l = 0; l < layers; l++) {
-            const uint32_t first = l > 0 ? l - 1 : 0;
-            const uint32_t last = l + 1 < layers ? l + 1 : l;
-            double sum = 0.0;
-            for (uint32_t i = first; i <= last; i++)
-                sum += logs[2 * i + side] / count;
-            run->weights[2 * l + side] = exp(0.5 * sum / (last - first + 1));
-        }
-    }
-    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        if (run->learners[s] != NULL) basis_learner_weigh(run->learners[s], run->weights);
-    }
-}
-
-static kvt_status basis_learn(basis_run *run)
-{
-    evaluate_entry *noisy[BASIS_NOISY] = {NULL};
-    double *logs = calloc(2 * (size_t)model_config_of(run->target.weights)->layers, sizeof *logs);
-    uint32_t kept = 0;
-    kvt_status status = logs == NULL ? KVT_E_MEMORY : KVT_OK;
-    for (uint32_t i = 0; status == KVT_OK && i < run->entries.count; i++) {
-        evaluate_entry *entry = NULL;
-        if (basis_role_of(i) != ROLE_LEARN) continue;
-        status = basis_open_entry(run, i, &entry);
-        if (status == KVT_OK) status = basis_teach(run, entry);
-        if (status == KVT_OK && kept < BASIS_NOISY)
-            noisy[kept++] = entry;
-        else
-            evaluate_entry_close(entry);
-    }
-    for (uint32_t i = 0; status == KVT_OK && i < kept; i++)
-        status = basis_listen(run, noisy[i], logs);
-    if (status == KVT_OK) basis_weigh(run, logs, kept);
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        if (run->learners[s] != NULL) status = basis_learner_solve(run->learners[s]);
-    }
-    for (uint32_t i = 0; i < BASIS_NOISY; i++)
-        evaluate_entry_close(noisy[i]);
-    free(logs);
-    return status;
-}
-
-/* Spreads and tables, of contexts that did not teach. */
-static kvt_status basis_count(basis_run *run)
-{
-    uint8_t **kept = calloc(run->entries.count, sizeof *kept);
-    kvt_status status = kept == NULL ? KVT_E_MEMORY : KVT_OK;
-    for (uint32_t i = 0; status == KVT_OK && i < run->entries.count; i++) {
-        evaluate_entry *entry = NULL;
-        if (basis_role_of(i) != ROLE_TABLES) continue;
-        status = basis_open_entry(run, i, &entry);
-        if (status == KVT_OK) kept[i] = basis_pack(run, entry);
-        if (status == KVT_OK && kept[i] == NULL) status = KVT_E_MEMORY;
-        if (status == KVT_OK)
-            status = basis_feed(run, BASIS_SPREAD, entry->context_tokens, kept[i]);
-        evaluate_entry_close(entry);
-        run->report->counted++;
-    }
-    for (uint32_t i = 0; status == KVT_OK && i < run->entries.count; i++) {
-        if (kept[i] != NULL)
-            status = basis_feed(run, BASIS_COUNT, run->entries.entries[i].context_tokens, kept[i]);
-    }
-    for (uint32_t i = 0; kept != NULL && i < run->entries.count; i++)
-        free(kept[i]);
-    free(kept);
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        basis_origin origin = {.tokens = 0};
-        uint64_t *bytes = &run->report->bytes[s];
-        if (run->learners[s] == NULL) continue;
-        (void)snprintf(origin.model, sizeof origin.model, "%s", run->target.facts.name);
-        memcpy(origin.digest, &run->entries.digest, sizeof run->entries.digest);
-        status = basis_learner_finish(run->learners[s], &origin, &run->objects[s], bytes);
-        if (status == KVT_OK) status = basis_read(run->objects[s], *bytes, &run->bases[s], &origin);
+        report->bytes[s] = run->bases.bytes[s];
+        for (uint32_t i = 0; report->bytes[s] != 0 && i < TRANSFORM_HASH_BYTES; i++)
+            (void)snprintf(&report->hashes[s][2 * i], 3, "%02x",
+                           (unsigned)run->bases.bases[s].hash[i]);
     }
     return status;
 }
@@ -332,12 +219,49 @@ typedef struct basis_form {
     kvt_variant variant;
     uint16_t step;
     quality_round_trip *round_trip;
-    double bits; /* of the last context, an element behind the sinks */
+    double bits, order0_bits; /* of the last context, an element behind the sinks */
 } basis_form;
 
-/* One segment there and back, in place. Returns its bytes. */
-static kvt_status basis_code_segment(const basis_form *form, uint32_t index, evaluate_kv *kv,
-                                     uint8_t *stored, uint64_t *bytes_out)
+/* The order-0 entropy of a segment's codes in their classes, bits; NAN when it is not taken. */
+static double basis_order0(const basis_form *form, const transform_segment *segment,
+                           const void *const *matrices)
+{
+    const transform_basis *basis = form->basis;
+    const uint32_t elements = transform_segment_matrices(&basis->shape, segment->index, NULL) *
+                              transform_row(&basis->shape);
+    const bool heads = basis->shape.span == TRANSFORM_SPAN_HEAD;
+    const uint64_t first = (uint64_t)segment->index *
+                           (heads ? transform_row(&basis->shape) : transform_width(&basis->shape));
+    uint32_t *counts = form->run->counts;
+    memset(counts, 0, sizeof *counts * TRANSFORM_CLASSES * BASIS_CODES);
+    for (uint32_t start = 0; start < segment->tokens; start += TRANSFORM_BLOCK_TOKENS) {
+        const uint32_t left = segment->tokens - start;
+        const uint32_t tokens = left < TRANSFORM_BLOCK_TOKENS ? left : TRANSFORM_BLOCK_TOKENS;
+        const int16_t *codes;
+        if (transform_block_codes(segment, matrices, start / TRANSFORM_BLOCK_TOKENS,
+                                  form->run->scratch, &codes) != KVT_OK)
+            return (double)NAN;
+        for (uint32_t e = 0; e < elements; e++, codes += TRANSFORM_BLOCK_TOKENS) {
+            uint32_t *row =
+                counts + transform_class(basis->spreads[first + e], segment->step) * BASIS_CODES;
+            for (uint32_t t = 0; t < tokens; t++)
+                row[((uint32_t)(int32_t)codes[t] + BASIS_CODES / 2) % BASIS_CODES]++;
+        }
+    }
+    double bits = 0.0;
+    for (uint32_t class = 0; class < TRANSFORM_CLASSES; class ++, counts += BASIS_CODES) {
+        double all = 0.0;
+        for (uint32_t i = 0; i < BASIS_CODES; i++)
+            all += counts[i];
+        for (uint32_t i = 0; i < BASIS_CODES; i++)
+            bits += counts[i] > 0 ? counts[i] * log2(all / counts[i]) : 0.0;
+    }
+    return bits;
+}
+
+/* One segment there and back, in place; adds what it takes. */
+static kvt_status basis_code_segment(basis_form *form, uint32_t index, evaluate_kv *kv,
+                                     uint8_t *stored)
 {
     const transform_shape *shape = &form->basis->shape;
     const uint64_t sinks = (uint64_t)KVT_SINK_TOKENS * transform_row(shape);
@@ -363,15 +287,14 @@ static kvt_status basis_code_segment(const basis_form *form, uint32_t index, eva
         targets[m] = &rows[m];
     }
     const uint64_t bound = transform_bound(&segment);
+    uint64_t bytes = bound;
+    form->order0_bits += basis_order0(form, &segment, matrices);
     kvt_status status =
-        transform_encode(&segment, matrices, stored, bound, form->run->scratch, bytes_out);
-    if (status == KVT_RAW) {
-        *bytes_out = bound;
-        return KVT_OK;
-    }
+        transform_encode(&segment, matrices, stored, bound, form->run->scratch, &bytes);
+    form->bits += 8.0 * (double)(status == KVT_OK ? bytes : bound);
+    if (status == KVT_RAW) return KVT_OK;
     if (status == KVT_OK)
-        status =
-            transform_decode(&segment, stored, *bytes_out, 0, tokens, targets, form->run->scratch);
+        status = transform_decode(&segment, stored, bytes, 0, tokens, targets, form->run->scratch);
     return status;
 }
 
@@ -381,17 +304,15 @@ static kvt_status basis_code(void *context, evaluate_kv *kv)
     const transform_shape *shape = &form->basis->shape;
     const double elements =
         (double)transform_elements(shape) * (double)(kv->tokens - KVT_SINK_TOKENS);
-    uint64_t all = 0;
     kvt_status status = KVT_OK;
     uint8_t *stored = malloc(TRANSFORM_MATRICES_MAX * (uint64_t)kv->tokens * transform_row(shape) *
                              sizeof(uint16_t));
     if (stored == NULL) return KVT_E_MEMORY;
-    for (uint32_t i = 0; status == KVT_OK && i < transform_segment_count(shape); i++) {
-        uint64_t bytes;
-        status = basis_code_segment(form, i, kv, stored, &bytes);
-        if (status == KVT_OK) all += bytes;
-    }
-    form->bits = (double)all * 8.0 / elements;
+    form->bits = form->order0_bits = 0.0;
+    for (uint32_t i = 0; status == KVT_OK && i < transform_segment_count(shape); i++)
+        status = basis_code_segment(form, i, kv, stored);
+    form->bits /= elements;
+    form->order0_bits /= elements;
     free(stored);
     return status;
 }
@@ -418,189 +339,223 @@ static kvt_status basis_record(void *context, evaluate_kv *kv)
 }
 
 static kvt_status basis_judge_form(basis_form *form, const evaluate_entry *entry,
-                                   const evaluate_recall *recall, basis_sums *sums)
+                                   const evaluate_recall *recall, quality_basis_sums *sums)
 {
     basis_run *run = form->run;
     evaluate_result result;
-    evaluate_recall_result recalled;
+    evaluate_recall_result recalled = {.kl = 0.0};
+    if (!basis_step(run, "judging")) return KVT_E_CANCELLED;
     kvt_status status = evaluate_variant_open(
         entry, form->basis != NULL ? basis_code : basis_record, form, &run->changed);
     if (status == KVT_OK)
-        status = evaluate_variant_run(run->session, entry, &run->changed, &result, NULL);
+        status = evaluate_variant_go_on(run->session, entry, &run->changed, &result, NULL);
     if (status == KVT_OK && recall->tokens != NULL)
         status = evaluate_recall_run(run->session, entry, recall, &run->changed, &recalled);
     if (status != KVT_OK) return status;
-    sums->bits += form->bits;
-    sums->log_kl += log(fmax(result.kl, 1e-9));
-    sums->top1 += result.top1;
-    if (recall->tokens != NULL) {
-        sums->log_recall += log(fmax(recalled.kl, 1e-9));
-        sums->recall_top1 += recalled.top1;
-        sums->recalls++;
-    }
-    return basis_step(run, "judging");
+    const bool recalls = recall->tokens != NULL;
+    const quality_basis_sums one = {.bits = form->bits,
+                                    .order0_bits = form->order0_bits,
+                                    .log_kl = log(fmax(result.kl, 1e-9)),
+                                    .top1 = result.top1,
+                                    .log_recall = recalls ? log(fmax(recalled.kl, 1e-9)) : 0.0,
+                                    .recall_top1 = recalled.top1,
+                                    .contexts = 1,
+                                    .recalls = recalls};
+    quality_basis_add(sums, &one);
+    return KVT_OK;
 }
 
-/* Adds the next form to the report; its row stays the same for all contexts. */
-static quality_basis_row *basis_row(quality_basis_report *report, uint32_t *at)
+/* Tries spans on a context: of each the step at which its KL is that of the reference, along the
+ * line of log KL over log step, and the steps around it. */
+static kvt_status basis_choose_steps(basis_run *run, const evaluate_entry *entry,
+                                     quality_round_trip *trip)
 {
-    quality_basis_row *row = &report->rows[(*at)++];
-    if (*at > report->row_count) report->row_count = *at;
-    return row;
-}
-
-/* All forms of one context. */
-static kvt_status basis_judge_entry(basis_run *run, const evaluate_entry *entry,
-                                    const evaluate_recall *recall, quality_round_trip *trip)
-{
-    static const char *const spans[] = {"", "head", "layer", "layers4"};
-    uint32_t at = 0;
+    const evaluate_recall none = {.tokens = NULL};
+    quality_basis_row rows[QUALITY_BASIS_ENTROPY] = {{.span = 0}};
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < QUALITY_BASIS_ENTROPY; i++) {
         basis_form form = {.run = run, .round_trip = trip};
-        basis_sums *sums = &run->sums[at];
-        quality_basis_row *row = basis_row(run->report, &at);
-        (void)snprintf(row->name, sizeof row->name, "%s", basis_entropy[i]);
+        quality_basis_sums sums = {.bits = 0.0};
         status = kvt_variant_parse(basis_entropy[i], &form.variant);
-        if (status == KVT_OK) status = basis_judge_form(&form, entry, recall, sums);
+        if (status == KVT_OK) status = basis_judge_form(&form, entry, &none, &sums);
+        rows[i].bits = sums.bits;
+        rows[i].kl = exp(sums.log_kl);
     }
+    const double wanted = quality_basis_reference(rows, QUALITY_BASIS_ENTROPY);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        for (uint32_t step = BASIS_STEP_FIRST;
-             status == KVT_OK && run->objects[s] != NULL && step <= BASIS_STEP_LAST; step *= 2) {
-            basis_form form = {.run = run, .basis = &run->bases[s], .step = (uint16_t)step};
-            basis_sums *sums = &run->sums[at];
-            quality_basis_row *row = basis_row(run->report, &at);
-            row->span = (uint8_t)(TRANSFORM_SPAN_HEAD + s);
-            (void)snprintf(row->name, sizeof row->name, "transform:%s,s%g", spans[row->span],
-                           (double)step / TRANSFORM_STEP_ONE);
-            status = basis_judge_form(&form, entry, recall, sums);
+        double logs[BASIS_TRIALS] = {0.0};
+        if (run->bases.objects[s] == NULL) continue;
+        for (uint32_t i = 0; status == KVT_OK && i < BASIS_TRIALS; i++) {
+            basis_form form = {.run = run, .basis = &run->bases.bases[s], .step = basis_trials[i]};
+            quality_basis_sums sums = {.bits = 0.0};
+            status = basis_judge_form(&form, entry, &none, &sums);
+            logs[i] = sums.log_kl;
+        }
+        const uint32_t at = logs[1] > wanted ? 0 : 1;
+        const double rise = logs[at + 1] - logs[at];
+        double share = rise > 0.0 ? (wanted - logs[at]) / rise : 0.5;
+        if (isnan(share)) share = 0.5; /* no reference */
+        const double middle = basis_trials[at] * pow(4.0, fmin(fmax(share, -0.5), 1.25));
+        for (uint32_t i = 0; i < QUALITY_BASIS_STEPS; i++) {
+            const double step = round(middle * basis_around[i]);
+            run->steps[s][i] = (uint16_t)fmin(fmax(step, i + 1.0), TRANSFORM_STEP_MAX - 4.0 + i);
         }
     }
     return status;
 }
 
+/* The row of the next form, which is the same of all that is judged. */
+static void basis_name_row(basis_run *run, uint32_t at, uint32_t span, const char *name)
+{
+    quality_basis_row *row = &run->report->judged[0].rows[at];
+    row->span = (uint8_t)span;
+    (void)snprintf(row->name, sizeof row->name, "%s", name);
+    if (at >= run->report->row_count) run->report->row_count = at + 1;
+}
+
+/* All forms of one context. */
+static kvt_status basis_judge_entry(basis_run *run, const evaluate_entry *entry,
+                                    const evaluate_recall *recall, quality_round_trip *trip,
+                                    quality_basis_sums *sums)
+{
+    uint32_t at = 0;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK && i < QUALITY_BASIS_ENTROPY; i++, at++) {
+        basis_form form = {.run = run, .round_trip = trip};
+        basis_name_row(run, at, 0, basis_entropy[i]);
+        status = kvt_variant_parse(basis_entropy[i], &form.variant);
+        if (status == KVT_OK) status = basis_judge_form(&form, entry, recall, &sums[at]);
+    }
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
+        if (run->bases.objects[s] == NULL) continue;
+        for (uint32_t i = 0; status == KVT_OK && i < QUALITY_BASIS_STEPS; i++, at++) {
+            const uint16_t step = run->steps[s][i];
+            basis_form form = {.run = run, .basis = &run->bases.bases[s], .step = step};
+            char name[48];
+            (void)snprintf(name, sizeof name, "transform:%s,s%g", quality_basis_span_name(s + 1),
+                           (double)step / TRANSFORM_STEP_ONE);
+            basis_name_row(run, at, s + 1, name);
+            status = basis_judge_form(&form, entry, recall, &sums[at]);
+        }
+    }
+    return status;
+}
+
+static kvt_status basis_judge_context(basis_run *run, const quality_entry *cut,
+                                      quality_basis_sums *sums)
+{
+    const kvt_layout layout = basis_layout(run, cut->context_tokens);
+    evaluate_entry *entry = NULL;
+    evaluate_recall recall = {.tokens = NULL};
+    quality_round_trip trip = {.source = NULL};
+    kvt_status status = basis_step(run, "contexts") ? KVT_OK : KVT_E_CANCELLED;
+    if (status == KVT_OK)
+        status = evaluate_entry_open(run->session, cut->tokens, cut->context_tokens,
+                                     cut->continuation_tokens, &entry);
+    if (status == KVT_OK && cut->recall != NULL)
+        status = evaluate_recall_open(run->session, entry, cut->recall, cut->recall_tokens,
+                                      cut->recall_scored, &recall);
+    if (status == KVT_OK) status = quality_round_trip_open(&layout, &trip);
+    if (status == KVT_OK && run->steps[0][0] == 0) status = basis_choose_steps(run, entry, &trip);
+    if (status == KVT_OK) status = basis_judge_entry(run, entry, &recall, &trip, sums);
+    quality_round_trip_close(&trip);
+    evaluate_recall_close(&recall);
+    evaluate_entry_close(entry);
+    return status;
+}
+
 static kvt_status basis_judge(basis_run *run)
 {
-    kvt_status status = KVT_OK;
-    for (uint32_t i = 0; status == KVT_OK && i < run->entries.count; i++) {
-        const quality_entry *cut = &run->entries.entries[i];
-        const kvt_layout layout = basis_layout(run, cut->context_tokens);
-        evaluate_entry *entry = NULL;
-        evaluate_recall recall = {.tokens = NULL};
-        quality_round_trip trip = {.source = NULL};
-        if (basis_role_of(i) != ROLE_JUDGE) continue;
-        status = basis_open_entry(run, i, &entry);
-        if (status == KVT_OK && cut->recall != NULL)
-            status = evaluate_recall_open(run->session, entry, cut->recall, cut->recall_tokens,
-                                          cut->recall_scored, &recall);
-        if (status == KVT_OK) status = quality_round_trip_open(&layout, &trip);
-        if (status == KVT_OK) status = basis_judge_entry(run, entry, &recall, &trip);
-        run->report->judged++;
-        quality_round_trip_close(&trip);
-        evaluate_recall_close(&recall);
-        evaluate_entry_close(entry);
+    uint64_t scratch = 0;
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
+        const uint64_t bytes =
+            run->bases.objects[s] != NULL ? transform_scratch_bytes(&run->bases.bases[s].shape) : 0;
+        scratch = bytes > scratch ? bytes : scratch;
+    }
+    run->scratch = aligned_alloc(64, (scratch + 63) / 64 * 64);
+    run->counts = malloc(sizeof *run->counts * TRANSFORM_CLASSES * BASIS_CODES);
+    if (run->scratch == NULL || run->counts == NULL) return KVT_E_MEMORY;
+    kvt_status status = model_session_open(run->target.weights, &run->session);
+    for (uint32_t c = 0; c < run->options->class_count; c++) {
+        for (uint32_t i = 0; status == KVT_OK && i < run->judge_counts[c]; i++)
+            status = basis_judge_context(run, run->judges[c][i], run->sums[c]);
     }
     return status;
 }
 
 /* ---- the report ---- */
 
-/* Bits of a span at a KL, between two of its rows; NAN when it is not between any. */
-static double basis_bits_at(const quality_basis_report *report, uint8_t span, double kl)
-{
-    for (uint32_t i = 0; i + 1 < report->row_count; i++) {
-        const quality_basis_row *a = &report->rows[i];
-        const quality_basis_row *b = a + 1;
-        if (a->span != span || b->span != span) continue;
-        const double share = log(kl / a->kl) / log(b->kl / a->kl);
-        if (share >= 0.0 && share <= 1.0) return a->bits + share * (b->bits - a->bits);
-    }
-    return (double)NAN;
-}
-
-static void basis_close_report(basis_run *run)
+/* One more that was judged: the sums of the classes that taught, or of those that did not, or of
+ * one. Nothing of a set that would be another one again. */
+static void basis_report_classes(basis_run *run, const char *name, uint32_t first, uint32_t end,
+                                 const bool *taught)
 {
     quality_basis_report *report = run->report;
-    for (uint32_t i = 0; i < report->row_count; i++) {
-        quality_basis_row *row = &report->rows[i];
-        const basis_sums *sums = &run->sums[i];
-        row->bits = sums->bits / report->judged;
-        row->kl = exp(sums->log_kl / report->judged);
-        row->top1 = sums->top1 / report->judged;
-        row->recall_kl = sums->recalls > 0 ? exp(sums->log_recall / sums->recalls) : (double)NAN;
-        row->recall_top1 = sums->recalls > 0 ? sums->recall_top1 / sums->recalls : (double)NAN;
-        if (strcmp(row->name, BASIS_REFERENCE) != 0) continue;
-        report->reference_bits = row->bits;
-        report->reference_kl = row->kl;
+    quality_basis_sums sums[QUALITY_BASIS_ROWS] = {{.bits = 0.0}};
+    quality_basis_judged *judged = &report->judged[report->judged_count];
+    uint32_t classes = 0;
+    for (uint32_t c = first; c < end; c++) {
+        if (taught != NULL && basis_teaches(run, c) != *taught) continue;
+        for (uint32_t i = 0; i < report->row_count; i++)
+            quality_basis_add(&sums[i], &run->sums[c][i]);
+        classes++;
     }
-    for (uint8_t s = 0; s < QUALITY_BASIS_SPANS; s++)
-        report->share[s] =
-            basis_bits_at(report, (uint8_t)(TRANSFORM_SPAN_HEAD + s), report->reference_kl) /
-            report->reference_bits;
+    if (classes == 0 || (taught != NULL && classes == 1)) return;
+    *judged = report->judged[0];
+    (void)snprintf(judged->name, sizeof judged->name, "%s", name);
+    judged->taught = taught != NULL ? *taught : basis_teaches(run, first);
+    quality_basis_sum_up(sums, report->row_count, judged);
+    report->judged_count++;
 }
 
-/* Runs of the model that are to come, as far as they are known. */
-static void basis_plan(basis_run *run)
+static void basis_make_report(basis_run *run)
 {
-    const uint32_t layers = model_config_of(run->target.weights)->layers;
-    uint32_t judges = 0;
-    for (uint32_t i = 0; i < run->entries.count; i++)
-        judges += basis_role_of(i) == ROLE_JUDGE;
-    run->runs_all =
-        run->entries.count + BASIS_NOISY * 2 * layers + judges * (uint32_t)QUALITY_BASIS_ROWS;
+    const quality_basis_options *o = run->options;
+    const bool yes = true, no = false;
+    for (uint32_t c = 0; c < o->class_count; c++)
+        basis_report_classes(run, o->classes[c].name, c, c + 1, NULL);
+    basis_report_classes(run, "all that taught", 0, o->class_count, &yes);
+    basis_report_classes(run, "all others", 0, o->class_count, &no);
 }
 
-static kvt_status basis_check(const basis_run *run, char *message, size_t message_size)
+static void basis_close(basis_run *run)
 {
-    if (run->entries.count <= BASIS_TURN) {
-        (void)snprintf(message, message_size, "the texts give %u contexts; %u are needed",
-                       (unsigned)run->entries.count, (unsigned)BASIS_TURN + 1);
-        return KVT_E_ARGUMENT;
+    for (uint32_t c = 0; c < QUALITY_CLASSES_MAX; c++) {
+        quality_entries_free(&run->entries[c]);
+        free(run->documents[c]);
+        free((void *)run->judges[c]);
     }
-    for (uint32_t i = 0; i < run->entries.count; i++) {
-        if (run->entries.entries[i].context_tokens > KVT_SINK_TOKENS) continue;
-        (void)snprintf(message, message_size, "context %u has no token behind the sinks",
-                       (unsigned)i);
-        return KVT_E_ARGUMENT;
-    }
-    return KVT_OK;
+    free((void *)run->teach);
+    free((void *)run->tables);
+    quality_bases_free(&run->bases);
+    evaluate_variant_close(&run->changed);
+    free(run->scratch);
+    free(run->counts);
+    model_session_close(run->session);
+    quality_model_close(&run->target);
+    free(run);
 }
 
 kvt_status quality_basis_run(const quality_basis_options *options, quality_basis_report *report_out,
                              char *message, size_t message_size)
 {
-    basis_run run = {.options = options, .report = report_out};
     const double start = base_clock_seconds();
-    *report_out = (quality_basis_report){.learnt = 0};
+    memset(report_out, 0, sizeof *report_out);
     message[0] = '\0';
-    kvt_status status = quality_model_open(options->model, options->tokenizer, NULL, &run.target,
+    basis_run *run = calloc(1, sizeof *run);
+    if (run == NULL) return KVT_E_MEMORY;
+    run->options = options;
+    run->report = report_out;
+    run->message = message;
+    run->message_size = message_size;
+    kvt_status status = quality_model_open(options->model, options->tokenizer, NULL, &run->target,
                                            message, message_size);
-    if (status == KVT_OK)
-        status = quality_entries_read(options->texts, options->text_count, run.target.tokens,
-                                      options->context_tokens, options->continuation_tokens,
-                                      options->contexts, &run.entries, message, message_size);
-    if (status == KVT_OK) status = basis_check(&run, message, message_size);
-    if (status == KVT_OK) status = model_session_open(run.target.weights, &run.session);
-    if (status == KVT_OK) {
-        basis_plan(&run);
-        status = basis_open_learners(&run);
-    }
-    if (status == KVT_OK) status = basis_learn(&run);
-    if (status == KVT_OK) status = basis_count(&run);
-    if (status == KVT_OK) status = basis_judge(&run);
-    if (status == KVT_OK) basis_close_report(&run);
-    report_out->model = run.target.facts;
+    if (status == KVT_OK) status = basis_share_out(run);
+    if (status == KVT_OK) status = basis_learn_all(run);
+    if (status == KVT_OK) status = basis_judge(run);
+    if (status == KVT_OK) basis_make_report(run);
+    report_out->model = run->target.facts;
     report_out->seconds = base_clock_seconds() - start;
-    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        basis_learner_close(run.learners[s]);
-        free(run.objects[s]);
-    }
-    evaluate_variant_close(&run.changed);
-    free(run.frequencies);
-    free(run.weights);
-    free(run.scratch);
-    model_session_close(run.session);
-    quality_entries_free(&run.entries);
-    quality_model_close(&run.target);
+    basis_close(run);
     return status;
 }

@@ -4,6 +4,7 @@
  * wider spans need fewer of them, and what is refused. The model's output projection is the metric
  * of V.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#include <kvterrace/codec.h>
 
 #include "estimator/quality/quality_basis.h"
 
@@ -28,46 +31,98 @@ static void find_reference(void)
                    source != NULL ? source : "..");
 }
 
-static kvt_status run(const char *path, uint32_t contexts, quality_basis_report *report)
+/* Two classes of the same texts, of which the first one teaches: entries of texts without a
+ * document are documents of their own, so that both have the same judges. */
+static kvt_status run(const char *path, uint32_t teach, quality_basis_report *report)
 {
     const char *const texts[] = {text_path};
+    const quality_class classes[] = {{.name = "one", .texts = texts, .text_count = 1},
+                                     {.name = "other", .texts = texts, .text_count = 1}};
+    const bool teaches[] = {true, false};
     const quality_basis_options options = {.model = path,
-                                           .texts = texts,
-                                           .text_count = 1,
-                                           .contexts = contexts,
+                                           .classes = classes,
+                                           .class_count = 2,
+                                           .teaches = teaches,
+                                           .teach_contexts = teach,
+                                           .table_contexts = 3,
+                                           .judge_contexts = 3,
                                            .context_tokens = 384,
                                            .continuation_tokens = 64};
     return quality_basis_run(&options, report, message, sizeof message);
 }
 
+static quality_basis_report first_report, second_report;
+
 static void bases_of_the_reference_model_save_bits(void **state)
 {
     (void)state;
-    quality_basis_report report;
-    assert_int_equal(run(model_path, 15, &report), KVT_OK);
-    assert_int_equal(report.learnt, 9);
-    assert_int_equal(report.counted, 3);
-    assert_int_equal(report.judged, 3);
-    assert_int_equal(report.row_count, QUALITY_BASIS_ROWS);
-    for (uint32_t i = 0; i < report.row_count; i++) {
-        const quality_basis_row *row = &report.rows[i];
+    quality_basis_report *report = &first_report;
+    assert_int_equal(run(model_path, 9, report), KVT_OK);
+    assert_int_equal(report->taught, 9);
+    assert_int_equal(report->tables, 3);
+    assert_int_equal(report->judged_count, 2);
+    assert_int_equal(report->row_count, QUALITY_BASIS_ROWS);
+    const quality_basis_judged *judged = &report->judged[0];
+    assert_string_equal(judged->name, "one");
+    assert_int_equal(judged->contexts, 3);
+    assert_true(judged->taught && !report->judged[1].taught);
+    for (uint32_t i = 0; i < report->row_count; i++) {
+        const quality_basis_row *row = &judged->rows[i];
         assert_true(row->bits > 0.0 && row->bits < 8.0);
         assert_true(row->kl > 0.0 && row->top1 > 0.0 && row->top1 <= 1.0);
-        if (i == 0 || row->span != row[-1].span) continue;
+        /* The other class has the same contexts. */
+        assert_true(row->bits == report->judged[1].rows[i].bits);
+        if (row->span == 0) continue;
+        /* Stored bits are above the codes' entropy, and not far: this model's blocks are small. */
+        assert_true(row->bits > row->order0_bits && row->bits < 1.12 * row->order0_bits);
+        if (row->span != row[-1].span) continue;
         assert_true(row->bits < row[-1].bits); /* steps rise */
         assert_true(row->kl > 0.8 * row[-1].kl);
     }
-    assert_true(report.reference_bits > 2.5 && report.reference_bits < 4.0);
+    assert_true(judged->reference_kl > judged->rows[0].kl);
+    /* Of the reference's bits each span needs less than 0.6. */
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
+        assert_true(report->bytes[s] > 4096);
+        assert_int_equal(strlen(report->hashes[s]), 2 * TRANSFORM_HASH_BYTES);
+        assert_true(judged->bits[s] > 0.0 && judged->bits[s] < 0.6 * QUALITY_BASIS_BITS);
+    }
+}
+
+static void the_same_texts_give_the_same_bases(void **state)
+{
+    (void)state;
+    assert_int_equal(run(model_path, 9, &second_report), KVT_OK);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
-        assert_true(report.bytes[s] > 4096);
-    /* Each span has a row that is better than entropy at less than 0.6 of its bits. */
-    bool saves[QUALITY_BASIS_SPANS + 1] = {false};
-    for (uint32_t i = 0; i < report.row_count; i++)
-        saves[report.rows[i].span] |= report.rows[i].kl < report.reference_kl &&
-                                      report.rows[i].bits < 0.6 * report.reference_bits;
-    for (uint32_t s = TRANSFORM_SPAN_HEAD; s <= TRANSFORM_SPAN_LAYERS4; s++)
-        assert_true(saves[s]);
-    assert_true(report.share[0] > 0.0 && report.share[0] < 0.6);
+        assert_string_equal(first_report.hashes[s], second_report.hashes[s]);
+    assert_int_equal(run(model_path, 8, &second_report), KVT_OK);
+    assert_string_not_equal(first_report.hashes[0], second_report.hashes[0]);
+}
+
+/* A report of two settings of entropy and two rows of heads. */
+static void what_lies_between_rows_is_found(void **state)
+{
+    (void)state;
+    const struct {
+        uint8_t span;
+        double bits, kl;
+    } given[] = {{0, 3.6, 0.01}, {0, 2.6, 0.04}, {0, 2.6, 0.09}, {1, 2.5, 0.01}, {1, 1.5, 0.04}};
+    enum { GIVEN = sizeof given / sizeof given[0] };
+    quality_basis_sums sums[GIVEN] = {{.bits = 0.0}};
+    quality_basis_judged judged = {.contexts = 0};
+    for (uint32_t i = 0; i < GIVEN; i++) {
+        judged.rows[i].span = given[i].span;
+        sums[i] = (quality_basis_sums){.bits = 2.0 * given[i].bits,
+                                       .log_kl = 2.0 * log(given[i].kl),
+                                       .recall_top1 = given[i].bits,
+                                       .contexts = 2,
+                                       .recalls = 1};
+    }
+    quality_basis_sum_up(sums, GIVEN, &judged);
+    assert_float_equal(judged.reference_kl, 0.02, 1e-9);
+    assert_float_equal(judged.bits[0], 2.0, 1e-9);
+    assert_float_equal(judged.recall_top1[0], quality_basis_recall_bits[0], 1e-9);
+    assert_true(isnan(judged.bits[1]) && isnan(judged.recall_top1[2]));
+    assert_true(isnan(judged.rows[0].order0_bits));
 }
 
 static void the_gram_matrix_is_the_projection_squared(void **state)
@@ -97,17 +152,42 @@ static void the_gram_matrix_is_the_projection_squared(void **state)
 static void what_cannot_be_learnt_is_refused(void **state)
 {
     (void)state;
-    quality_basis_report report;
-    assert_int_equal(run(model_path, 5, &report), KVT_E_ARGUMENT);
-    assert_non_null(strstr(message, "contexts"));
-    assert_int_equal(run("there is no such model", 15, &report), KVT_E_GONE);
-    assert_int_equal(report.row_count, 0);
+    const quality_entry short_one = {.context_tokens = KVT_SINK_TOKENS};
+    const quality_entry *const entries[] = {&short_one};
+    const char *const texts[] = {text_path};
+    const quality_class classes[] = {{.name = "one", .texts = texts, .text_count = 1}};
+    quality_basis_options options = {.model = model_path,
+                                     .classes = classes,
+                                     .class_count = 1,
+                                     .teach_contexts = 3,
+                                     .table_contexts = 1,
+                                     .judge_contexts = 1,
+                                     .longest = 8,
+                                     .context_tokens = 384,
+                                     .continuation_tokens = 64};
+    quality_bases bases;
+    quality_basis_lesson lesson = {.teach = entries, .teach_count = 1};
+    assert_int_equal(quality_bases_learn(&lesson, &bases), KVT_E_ARGUMENT); /* no tables */
+    lesson.tables = entries;
+    lesson.table_count = 1;
+    assert_int_equal(quality_bases_learn(&lesson, &bases), KVT_E_ARGUMENT); /* sinks alone */
+    quality_bases_free(&bases);
+    assert_int_equal(quality_basis_run(&options, &second_report, message, sizeof message),
+                     KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "context"));
+    options.longest = 0;
+    options.model = "there is no such model";
+    assert_int_equal(quality_basis_run(&options, &second_report, message, sizeof message),
+                     KVT_E_GONE);
+    assert_int_equal(second_report.row_count, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bases_of_the_reference_model_save_bits),
+        cmocka_unit_test(the_same_texts_give_the_same_bases),
+        cmocka_unit_test(what_lies_between_rows_is_found),
         cmocka_unit_test(the_gram_matrix_is_the_projection_squared),
         cmocka_unit_test(what_cannot_be_learnt_is_refused),
     };
