@@ -48,6 +48,7 @@ add_custom_command(OUTPUT ${python_binding}
   COMMAND ${KVT_PYTHON_EXECUTABLE} ${python_room}/generate.py ${CMAKE_SOURCE_DIR}/include
     ${python_room}/src ${python_binding} ${CMAKE_C_COMPILER}
   DEPENDS ${public_headers} ${python_room}/generate.py ${python_room}/src/bridge.h
+    ${python_room}/src/tasks.h
   COMMENT "Generating the Python binding from the public headers")
 
 function(kvt_python_module name source)

@@ -145,15 +145,21 @@ def guards(cdef):
     return "\n".join(declarations) + "\n", "\n\n".join(bodies) + "\n"
 
 
-def bridge_cdef(text):
-    """What bridge.h declares for Python stands between two marks."""
-    return re.search(r"/\* cdef: from here \*/(.*?)/\* cdef: to here \*/", text, re.S).group(1)
+BRIDGES = ["bridge.h", "tasks.h"]
+
+
+def bridge_cdef(folder):
+    """What the bridges declare for Python stands between two marks in each."""
+    found = []
+    for name in BRIDGES:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            found.append(re.search(r"/\* cdef: from here \*/(.*?)/\* cdef: to here \*/",
+                                   file.read(), re.S).group(1))
+    return "".join(found)
 
 
 def make(include, bridge, output, compiler):
     cdef = drop_bodies(preprocess(include, compiler))
-    with open(os.path.join(bridge, "bridge.h"), encoding="utf-8") as file:
-        bridge_text = file.read()
     declarations, bodies = guards(cdef)
     ffi = cffi.FFI()
     ffi.cdef(macros(include) + cdef)
@@ -164,10 +170,10 @@ def make(include, bridge, output, compiler):
         lacking, beyond = sorted(wanted - parsed), sorted(parsed - wanted)
         raise SystemExit("generate.py: the cdef and the headers differ; "
                          f"lacking: {lacking}; not in the headers: {beyond}")
-    ffi.cdef(bridge_cdef(bridge_text) + declarations)
+    ffi.cdef(bridge_cdef(bridge) + declarations)
     includes = "".join(f"#include <kvterrace/{name}>\n" for name in list_headers(include))
-    ffi.set_source("kvterrace._kvt", includes + '#include "bridge.h"\n' + bodies,
-                   py_limited_api=True)
+    includes += "".join(f'#include "{name}"\n' for name in BRIDGES)
+    ffi.set_source("kvterrace._kvt", includes + bodies, py_limited_api=True)
     ffi.emit_c_code(output)
     print(f"generate.py: {len(wanted)} functions, {declarations.count(';')} guarded")
 

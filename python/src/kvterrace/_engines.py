@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters of engines share."""
+"""What the adapters of engines share: the versions that they were tested with, and parameters."""
+
+import importlib.metadata
 
 from ._errors import failure
 from ._kvt import lib
+from ._store import Store
 
 
 def need_version(engine, found, tested):
@@ -12,3 +15,53 @@ def need_version(engine, found, tested):
         raise failure(lib.KVT_E_UNSUPPORTED,
                       f"this adapter was tested with {engine} {', '.join(tested)}, and this is "
                       f"{engine} {found}: install a tested version, or a newer kvterrace")
+
+
+def installed(package):
+    """The version of an installed package, as its distribution says."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class Parameters:
+    """The parameters that an engine's configuration hands to an adapter: taken by name, and what is
+    left over is refused."""
+
+    def __init__(self, given, adapter):
+        if not isinstance(given, dict):
+            raise failure(lib.KVT_E_CONFIG, f"{adapter}: the parameters are an object")
+        self._given, self._adapter, self._known = dict(given), adapter, []
+
+    def take(self, name, kinds, otherwise=None, least=None):
+        self._known.append(name)
+        value = self._given.pop(name, None)
+        if value is None:
+            return otherwise
+        wanted = kinds if isinstance(kinds, tuple) else (kinds,)
+        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+            raise failure(lib.KVT_E_CONFIG, f"{self._adapter}: {name} is "
+                          f"{' or '.join(one.__name__ for one in wanted)}, not {value!r}")
+        if least is not None and not value >= least:
+            raise failure(lib.KVT_E_CONFIG,
+                          f"{self._adapter}: {name} is at least {least}, not {value!r}")
+        return value
+
+    def end(self):
+        if self._given:
+            raise failure(lib.KVT_E_CONFIG, f"{self._adapter}: unknown parameter "
+                          f"{', '.join(sorted(map(str, self._given)))}; it has "
+                          f"{', '.join(self._known)}")
+
+    def open_store(self):
+        """The last call: the store of `config`, a file, and of `settings`, by their names. Without
+        a file the policy is lru unless a setting says otherwise: engines do not tell what an entry
+        costs to compute."""
+        config, settings = self.take("config", str), dict(self.take("settings", dict, {}))
+        self.end()
+        variant = settings.pop("store.variant", None)
+        if config is None:
+            settings.setdefault("store.policy", "lru")
+        return Store(config, settings=settings, **({} if variant is None else
+                                                   {"variant": variant}))

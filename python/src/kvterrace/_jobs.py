@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A queue for engines that poll: a job is a number of gets or puts that end together.
 
-The adapters of vLLM, LMCache and SGLang use it. Jobs go to the store at once; what the queue has no
-room for waits here, in order. Any thread may make any call.
+The adapter of vLLM uses it; those whose engines wait for whole batches have _tasks.py. Jobs go to
+the store at once; what the queue has no room for waits here, in order. Any thread may call.
 """
 
 import collections

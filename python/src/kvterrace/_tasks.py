@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of requests for engines that bring threads and loops of their own: a task is one batch,
+and the descriptor says when a whole one has ended."""
+
+import collections
+import os
+import threading
+
+from ._calls import Handle, instant
+from ._convert import new
+from ._errors import failure
+from ._kvt import ffi, lib
+
+GET, PUT = lib.KVT_REQUEST_GET, lib.KVT_REQUEST_PUT
+EXISTS, DELETE = lib.KVT_REQUEST_EXISTS, lib.KVT_REQUEST_DELETE
+OK, MISS, EXISTED = lib.KVT_OK, lib.KVT_MISS, lib.KVT_EXISTS
+DECLINED = (lib.KVT_REFUSED, lib.KVT_BUSY)  # a put that the store does without: no failure
+MISMATCH = lib.KVT_E_MISMATCH  # a get of an entry that is something else
+_ENDED = 512
+
+
+class Places:
+    """Where the entries of a task lie: `made` is the kvtpy_places, `keep` what it points to."""
+
+    __slots__ = ("made", "keep")
+
+    def __init__(self, layouts, *, group_count=1, alike=True, addresses=None, shorter=False,
+                 pattern=None, blocks=None, keep=None):
+        """layouts: Layouts, group_count for all entries or for each. addresses: numbers, or an
+        array of them. pattern: a kvt_view, with the block of each entry in blocks."""
+        made = ffi.new("kvtpy_places *")
+        array = ffi.new("kvt_layout[]", [one._made[0] for one in layouts])
+        made.layouts, made.group_count = array, group_count
+        made.alike, made.shorter = alike, shorter
+        self.made, self.keep = made, [array, keep]
+        if pattern is not None:
+            self.keep += [pattern, ffi.new("uint32_t[]", blocks)]
+            made.pattern, made.blocks = pattern, self.keep[-1]
+        elif isinstance(addresses, ffi.CData):
+            self.keep.append(addresses)
+            made.addresses = addresses
+        else:
+            self.keep.append(ffi.new("uint64_t[]", addresses))
+            made.addresses = self.keep[-1]
+
+
+class Task:
+    """One batch until it has ended; `note` is its owner's."""
+
+    __slots__ = ("raw", "count", "note", "keep")
+
+    def __init__(self, raw, count, note, keep):
+        self.raw, self.count, self.note, self.keep = raw, count, note, keep
+
+    def statuses(self):
+        """(how many are KVT_OK, the status of each key) of a task that has ended."""
+        made = ffi.new("int[]", max(self.count, 1))
+        whole = lib.kvtpy_task_statuses(self.raw, made)
+        return whole, made
+
+    def free(self):
+        raw, self.raw, self.keep = self.raw, None, None
+        if raw is not None:
+            lib.kvtpy_task_free(raw)
+
+    def __del__(self):
+        # A task that still runs is kept by its queue, whose close ends it.
+        self.free()
+
+
+class Tasks:
+    """A queue of a store. submit and drain from any thread; fileno() is readable when a whole task
+    has ended, and may be read by the loop that watches it."""
+
+    def __init__(self, store, *, threads=0, depth=0):
+        options, made = new("kvt_queue_options"), ffi.new("kvtpy_handle **")
+        options.threads, options.depth, options.whole_batches = threads, depth, True
+        status = lib.kvtpy_queue_open(store._handle, options, made)
+        if status != OK:
+            raise store._fail(status)
+        self._store, self._raw = store, made[0]
+        self._owner = Handle(made[0], lib.kvtpy_queue_close)
+        self._fd = lib.guarded_kvt_queue_fd(made[0])
+        self._lock = threading.Lock()
+        self._open, self._ended, self._waiting = {}, [], collections.deque()
+        self._buffer = ffi.new("uint64_t[]", _ENDED)
+        store._every_queue.add(self)
+
+    def fileno(self):
+        """An eventfd: readable when a task has ended."""
+        return self._fd
+
+    def signal(self):
+        """Makes the descriptor readable once more, for what an owner has not handed on yet."""
+        with self._lock:
+            if self._owner.state == 1:
+                os.eventfd_write(self._fd, 1)
+
+    def make(self, kind, keys, count, places=None, *, like=ffi.NULL, deadline=None, note=None,
+             keep=None):
+        """A Task of `count` keys, joined, that has not been submitted."""
+        made = ffi.new("kvtpy_task **")
+        status = lib.kvtpy_task_new(self._store._handle, kind, keys, count,
+                                    places.made if places is not None else ffi.NULL, like,
+                                    instant(deadline), made)
+        if status != OK:
+            raise self._store._fail(status)
+        return Task(made[0], count, note, (places.keep if places is not None else None, like, keep))
+
+    def submit(self, task):
+        """Hands a task over. It borrows what its places name until drain returns it."""
+        with self._lock:
+            if self._owner.state != 1:
+                raise self._store._fail(lib.KVT_E_STATE, "the queue is closed")
+            if self._waiting or not self._send(task):
+                self._waiting.append(task)
+
+    def _send(self, task):
+        """False: the queue is full. Lock held."""
+        number = int(ffi.cast("uintptr_t", task.raw))
+        self._open[number] = task
+        status = lib.kvtpy_task_submit(self._raw, task.raw)
+        if status == OK:
+            return True
+        del self._open[number]
+        if status == lib.KVT_BUSY:
+            return False
+        if status != lib.KVT_END:
+            raise self._store._fail(status, f"a task of {task.count} keys")
+        self._ended.append(task)
+        os.eventfd_write(self._fd, 1)
+        return True
+
+    def drain(self):
+        """Tasks that have ended since the last drain. Their owner frees them."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            count = _ENDED
+            while count > _ENDED // 2:
+                count = lib.kvtpy_task_drain(self._raw, self._buffer, _ENDED)
+                ended += [self._open.pop(self._buffer[index]) for index in range(count)]
+            while self._waiting and self._send(self._waiting[0]):
+                self._waiting.popleft()
+        return ended
+
+    def run(self, task):
+        """Carries a task out on this thread and returns its statuses, as Task.statuses. For a queue
+        whose tasks all come this way, a thread at a time."""
+        status = lib.kvtpy_task_submit(self._raw, task.raw)
+        if status == OK:
+            status = lib.kvtpy_task_wait(self._raw, task.raw)
+        if status not in (OK, lib.KVT_END):
+            raise self._store._fail(status, f"a task of {task.count} keys")
+        result = task.statuses()
+        task.free()
+        return result
+
+    def close(self):
+        """Cancels what has not begun and waits for what is under way; from then on no memory of a
+        task is touched. A second close does nothing."""
+        self._owner.close()
+        with self._lock:
+            self._open.clear()
+            self._waiting.clear()
+            self._ended.clear()
+
+    def __del__(self):
+        if hasattr(self, "_ended"):
+            self.close()
+
+
+def names_to_keys(space, names):
+    """The keys of names of a Space, joined. Names that are equally long take one call."""
+    length = len(names[0]) if names else 0
+    made = ffi.new("uint8_t[]", max(32 * len(names), 1))
+    joined = b"".join(names)
+    if len(joined) == length * len(names) and all(len(name) == length for name in names):
+        status = lib.kvtpy_keys_make(space._hash, joined, length, len(names), 0, made)
+        if status != OK:
+            raise failure(status, f"a name has 1 to {lib.KVT_NAME_MAX} bytes, not {length}")
+        return bytes(ffi.buffer(made, 32 * len(names)))
+    return b"".join([space.key(name) for name in names])
+
+
+def make_like(**numbers):
+    """What all entries of a put have in common: a kvt_entry with these numbers."""
+    like = new("kvt_entry")
+    for name, value in numbers.items():
+        try:
+            setattr(like, name, value)
+        except (OverflowError, TypeError) as error:
+            raise failure(lib.KVT_E_ARGUMENT, f"{name} is out of range: {error}") from error
+    return like

@@ -1,0 +1,658 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache's second level on a kvterrace store, by configuration alone (docs/ENGINES.md).
+
+    {"type": "plugin", "module_path": "kvterrace.lmcache", "class_name": "KvterraceL2Adapter",
+     "adapter_params": {"config": "/etc/kvterrace.ini", "head_dim": 128}}
+
+    {"type": "native_plugin", "module_path": "kvterrace.lmcache",
+     "class_name": "KvterraceConnector", "adapter_params": {"config": "/etc/kvterrace.ini"}}
+
+`plugin` gets objects with shape and dtype, so that entries have layouts and may be stored in any
+form of the store's ladder. `native_plugin` gets bytes: forms that give every byte back.
+"""
+
+import itertools
+import logging
+import os
+import struct
+import threading
+
+from lmcache.lmcache_native import Bitmap
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+
+from . import _native
+from ._calls import instant
+from ._engines import Parameters, installed, need_version
+from ._errors import Error
+from ._kvt import ffi, lib
+from ._memory import memory_of
+from ._store import EventReader
+from ._tasks import (DECLINED, DELETE, EXISTED, EXISTS, GET, MISMATCH, OK, PUT, Places, Tasks,
+                     make_like, names_to_keys)
+from ._types import Layout, Space
+
+TESTED = ("0.5.6",)
+need_version("LMCache", installed("lmcache"), TESTED)
+
+_log = logging.getLogger(__name__)
+_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
+_SIZES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1}
+_RANK = struct.Struct(">QI")  # kv_rank, object group: what comes before the chunk's hash in a name
+_EVENTS = 1 << 16
+_GONE = 1024
+
+
+class _Keys:
+    """Keys of kvterrace for those of LMCache. The model and the salt are of the space, so that
+    tenants are apart; rank, object group and hash are the name."""
+
+    def __init__(self, revision, kind):
+        self._revision, self._kind, self._spaces = revision, kind, {}
+
+    def space(self, model, salt):
+        found = self._spaces.get((model, salt))
+        if found is None:
+            found = Space(model=model, salt=salt, revision=self._revision, extra=self._kind)
+            if len(self._spaces) >= 4096:
+                self._spaces.clear()
+            self._spaces[model, salt] = found
+        return found
+
+    def join(self, keys):
+        """The keys of ObjectKeys, one after the other."""
+        if not keys:
+            return b""
+        model, salt, pack = keys[0].model_name, keys[0].cache_salt, _RANK.pack
+        names = [pack(key.kv_rank, key.object_group_id) + key.chunk_hash for key in keys
+                 if key.cache_salt == salt and key.model_name == model]
+        if len(names) == len(keys):
+            return names_to_keys(self.space(model, salt), names)
+        return b"".join([self.space(key.model_name, key.cache_salt).key(
+            pack(key.kv_rank, key.object_group_id) + key.chunk_hash) for key in keys])
+
+    def join_texts(self, texts):
+        """The keys of texts model@rank@group@hash[@salt]."""
+        spaces = {}
+        for index, text in enumerate(texts):
+            parts = text.split("@")
+            place = (parts[0], parts[4] if len(parts) > 4 else "")
+            spaces.setdefault(place, []).append(index)
+        if len(spaces) == 1:
+            return names_to_keys(self.space(*next(iter(spaces))), [text.encode() for text in texts])
+        found = [b""] * len(texts)
+        for place, indices in spaces.items():
+            for index in indices:
+                found[index] = self.space(*place).key(texts[index])
+        return b"".join(found)
+
+
+def _split(joined):
+    return [joined[at:at + 32] for at in range(0, len(joined), 32)]
+
+
+class _Layouts:
+    """Layouts of memory objects: from shape and dtype, or as bytes where these say too little."""
+
+    def __init__(self, head_dim):
+        self._head_dim, self._known, self._said = head_dim, {}, False
+
+    def of(self, item, size):
+        """(layouts of the object's groups, whether it is a buffer of bytes)."""
+        about = item.metadata
+        if about.shapes is not None and about.dtypes is not None:
+            shapes, dtypes = tuple(about.shapes), tuple(about.dtypes)
+        else:
+            shapes, dtypes = (about.shape,), (about.dtype,)
+        found = self._known.get((shapes, dtypes))
+        if found is None:
+            found = self._make(shapes, dtypes)
+            if len(self._known) >= 4096:
+                self._known.clear()
+            self._known[shapes, dtypes] = found
+        layouts, whole, of_bytes = found
+        if layouts is not None and size == whole:
+            return layouts, of_bytes
+        # A serde has written fewer bytes than the object has room for, or no layout is known.
+        return (Layout.opaque(size),), True
+
+    def _make(self, shapes, dtypes):
+        made = [self._layout(tuple(map(int, shape)), str(dtype).rpartition(".")[2])
+                for shape, dtype in zip(shapes, dtypes)]
+        if None not in made:
+            return tuple(made), sum(layout.bytes for layout in made), False
+        if not self._said and not (len(shapes) == 1 and len(shapes[0]) == 1):
+            self._said = True
+            _log.warning("kvterrace: objects of shape %s and type %s are stored as bytes, because "
+                         "their layers, tokens and heads are not known", shapes, dtypes)
+        size = 0
+        for shape, dtype in zip(shapes, dtypes):
+            elements = 1
+            for one in shape:
+                elements *= int(one)
+            size += elements * getattr(dtype, "itemsize", 1)
+        is_bytes = len(shapes) == 1 and len(shapes[0]) == 1 and \
+            str(dtypes[0]).rpartition(".")[2] == "uint8"
+        return (Layout.opaque(size),) if size else None, size, is_bytes
+
+    def _layout(self, shape, dtype):
+        """[K and V, or one][layer][token][head x dim], or without the first axis; else None."""
+        if dtype not in _DTYPES or len(shape) not in (3, 4) or 0 in shape:
+            return None
+        sides, layers, tokens, width = shape if len(shape) == 4 else (1, *shape)
+        if sides not in (1, 2):
+            return None
+        heads, dim = 1, width
+        if self._head_dim and sides == 2:
+            if width % self._head_dim:
+                return None
+            heads, dim = width // self._head_dim, self._head_dim
+        try:
+            return Layout(layers=layers, kv_heads=heads, head_dim=dim, dtype=_DTYPES[dtype],
+                          tokens=tokens, sides=sides, order="side_layer")
+        except Error:
+            return None
+
+
+class _Record:
+    """A task of LMCache: its keys, and what has become of each."""
+
+    __slots__ = ("number", "keys", "joined", "sizes", "statuses", "left")
+
+    def __init__(self, number, keys, joined, sizes):
+        self.number, self.keys, self.joined, self.sizes = number, keys, joined, sizes
+        self.statuses, self.left = None, 0
+
+    def note(self, indices, whole, statuses):
+        """Takes the statuses of a part in."""
+        if indices is None and whole == len(self.keys):
+            return
+        if self.statuses is None:
+            self.statuses = [OK] * len(self.keys)
+        for at in range(len(self.keys)) if indices is None else range(len(indices)):
+            self.statuses[at if indices is None else indices[at]] = statuses[at]
+
+    def indices(self, status=OK):
+        """The keys with a status."""
+        if self.statuses is None:
+            return range(len(self.keys)) if status == OK else ()
+        return [index for index, one in enumerate(self.statuses) if one == status]
+
+
+class _Stream:
+    """Tasks of one kind, with the records of those that have ended until they are asked for."""
+
+    def __init__(self, tasks):
+        self.tasks, self.done, self._lock = tasks, {}, threading.Lock()
+
+    def take(self, number=None):
+        """The record of one task, or None; without a number all that have ended."""
+        with self._lock:
+            others = False
+            for task in self.tasks.drain():
+                record, indices = task.note
+                record.note(indices, *task.statuses())
+                task.free()
+                record.left -= 1
+                if record.left == 0:
+                    self.done[record.number] = record
+                    others |= record.number != number
+            if number is None:
+                found, self.done = list(self.done.values()), {}
+                return found
+            found = self.done.pop(number, None)
+        if others:  # the drain has cleared the descriptor for them, too
+            self.tasks.signal()
+        return found
+
+    def end(self, record):
+        """A task that ends without a request."""
+        with self._lock:
+            self.done[record.number] = record
+        self.tasks.signal()
+
+    def fail(self, record):
+        """A task that could not be begun."""
+        record.statuses = [lib.KVT_E_ARGUMENT] * len(record.keys)
+        self.end(record)
+
+
+class _Locks:
+    """Leases of keys. A lease ends by itself, so that an unlock that never comes holds nothing for
+    ever."""
+
+    def __init__(self, store, seconds):
+        self._store, self._seconds, self._lock = store, seconds, threading.Lock()
+        self._held, self._until = {}, []
+
+    def __len__(self):
+        return len(self._held)
+
+    def take(self, joined, count):
+        """Which of the keys are stored; those are leased, as far as the store holds more."""
+        found, leases = ffi.new("bool[]", max(count, 1)), ffi.new("uint64_t[]", max(count, 1))
+        until = instant(self._seconds)
+        whole = lib.kvtpy_lease_each(self._store._handle, joined, count, until, found, leases)
+        with self._lock:
+            self._forget(instant(0.000001))
+            taken = {}
+            for index in range(count if whole else 0):
+                if leases[index]:
+                    key = joined[32 * index:32 * index + 32]
+                    self._held.setdefault(key, []).append(leases[index])
+                    taken[key] = leases[index]
+            if taken:
+                self._until.append((until, taken))
+        return whole, found
+
+    def _forget(self, now):
+        """Drops what has ended at its instant. Lock held."""
+        while self._until and self._until[0][0] < now:
+            for key, lease in self._until.pop(0)[1].items():
+                self._drop(key, lease)
+
+    def _drop(self, key, lease):
+        leases = self._held.get(key)
+        if leases is not None and lease in leases:
+            leases.remove(lease)
+            if not leases:
+                del self._held[key]
+
+    def end(self, joined):
+        """Ends one lease of each key."""
+        ending = []
+        with self._lock:
+            for key in _split(joined):
+                leases = self._held.get(key)
+                if leases:
+                    ending.append(leases[0])
+                    self._drop(key, leases[0])
+        if ending:
+            lib.kvtpy_lease_end_each(self._store._handle, ffi.new("uint64_t[]", ending),
+                                     len(ending))
+
+
+class KvterraceL2Adapter(L2AdapterInterface):
+    """LMCache's `plugin`: a store, a queue for stores and one for loads, whose descriptors LMCache
+    watches. It has no thread of its own, and no policy: the store decides what stays.
+
+    adapter_params, all optional:
+      config           settings file of the store (docs/CONFIGURATION.md)
+      settings         settings by name, as {"tier.dram.capacity": "8GiB"}; they count more
+      head_dim         elements of a KV head: lossy forms need it
+      lock_seconds     how long a lock lasts that is never ended; 60
+      store_seconds    how long a store waits for room before the object is declined; 30
+      load_seconds     how long a load waits for devices; no bound
+      threads          of the queue that loads; 2
+      recompute_seconds  of an object; 0: as the store's prefill model predicts
+      tenant, class_id, lifetime  of entries, as of Store.put
+      revision         of the model: part of the keys
+      max_capacity_gb  the capacity that LMCache's own eviction sees; 0: it has none, and the store
+                       evicts by its policy
+    """
+
+    def __init__(self, config, l1_memory_desc=None):
+        given = Parameters(config, "kvterrace.lmcache")
+        capacity = given.take("max_capacity_gb", (int, float), 0, 0)
+        self._keys = _Keys(given.take("revision", str, ""), b"lmcache")
+        self._layouts = _Layouts(given.take("head_dim", int, 0, 1))
+        lock_seconds = given.take("lock_seconds", (int, float), 60.0, 0.001)
+        self._store_seconds = given.take("store_seconds", (int, float), 30.0, 0)
+        self._load_seconds = given.take("load_seconds", (int, float), None, 0)
+        threads = given.take("threads", int, 0, 1)
+        self._like = make_like(
+            recompute_seconds=given.take("recompute_seconds", (int, float), 0.0, 0),
+            tenant=given.take("tenant", int, 0, 0), class_id=given.take("class_id", int, 0, 0),
+            lifetime_seconds=given.take("lifetime", (int, float), 0.0, 0))
+        super().__init__(max_capacity_bytes=int(capacity * (1 << 30)))
+        self._store = given.open_store()
+        try:
+            self._stores = _Stream(Tasks(self._store, threads=1))
+            self._loads = _Stream(Tasks(self._store, threads=threads))
+            self._events = EventReader(self._store, _EVENTS)
+        except BaseException:
+            self._store.close()
+            raise
+        self._lookup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._locks = _Locks(self._store, lock_seconds)
+        self._found, self._stored, self._numbers = {}, {}, itertools.count(1)
+        self._lock, self._closed, self._said = threading.Lock(), False, set()
+
+    # ---- descriptors ----
+
+    def get_store_event_fd(self):
+        return self._stores.tasks.fileno()
+
+    def get_lookup_and_lock_event_fd(self):
+        return self._lookup_fd
+
+    def get_load_event_fd(self):
+        return self._loads.tasks.fileno()
+
+    # ---- tasks with objects ----
+
+    def submit_store_task(self, keys, objects):
+        return self._submit(self._stores, PUT, keys, objects, self._store_seconds)
+
+    def submit_load_task(self, keys, objects):
+        return self._submit(self._loads, GET, keys, objects, self._load_seconds)
+
+    def _submit(self, stream, kind, keys, objects, seconds):
+        record = _Record(next(self._numbers), list(keys), b"", ())
+        try:
+            if len(keys) != len(objects):
+                raise ValueError(f"{len(keys)} keys and {len(objects)} objects")
+            if not record.keys:
+                stream.end(record)
+                return record.number
+            record.joined = self._keys.join(record.keys)
+            places = [self._place(item, kind) for item in objects]
+            record.sizes = [place[1] for place in places]
+            tasks = [self._task(kind, record, indices, [places[index] for index in indices]
+                                if indices is not None else places, seconds, objects)
+                     for indices in _alike(places)]
+            record.left = len(tasks)
+            for task in tasks:
+                stream.tasks.submit(task)
+        except (Error, ValueError, struct.error, AttributeError) as error:
+            self._say("kvterrace: a task of %d objects cannot be begun: %s", len(keys), error)
+            stream.fail(record)
+        return record.number
+
+    def _place(self, item, kind):
+        """(layouts, bytes, address, whether it is bytes, what keeps the memory)."""
+        size = item.get_size()
+        layouts, of_bytes = self._layouts.of(item, size)
+        raw = item.raw_data
+        if hasattr(raw, "data_ptr"):
+            if not raw.is_cpu:
+                raise ValueError("an object lies on a device; kvterrace takes host memory")
+            return layouts, size, raw.data_ptr(), of_bytes, None
+        memory = memory_of(item.byte_array, writable=kind == GET)
+        if memory.bytes != size:
+            raise ValueError(f"an object of {size} bytes has a buffer of {memory.bytes}")
+        return layouts, size, int(ffi.cast("uintptr_t", memory.address)), of_bytes, memory
+
+    def _task(self, kind, record, indices, places, seconds, keep):
+        first = places[0][0]
+        alike = all(place[0] is first for place in places)
+        layouts = first if alike else [one for place in places for one in place[0]]
+        made = Places(layouts, group_count=len(first), alike=alike, shorter=places[0][3],
+                      addresses=[place[2] for place in places], keep=(places, keep))
+        joined = record.joined
+        if indices is not None:
+            joined = b"".join([joined[32 * index:32 * index + 32] for index in indices])
+        return self._tasks_of(kind).make(kind, joined, len(places), made, like=self._like,
+                                         deadline=seconds, note=(record, indices))
+
+    def _tasks_of(self, kind):
+        return (self._stores if kind == PUT else self._loads).tasks
+
+    def pop_completed_store_tasks(self):
+        results = {}
+        stored, sizes = [], []
+        for record in self._stores.take():
+            written, failed = self._note_stored(record, stored, sizes)
+            results[record.number] = L2StoreResult(not failed, written)
+        if stored:
+            self._notify_keys_stored(stored, sizes)
+        self._note_gone()
+        return results
+
+    def _note_stored(self, record, stored, sizes):
+        """Counts what a task has stored: (bytes written, whether anything failed). An object that
+        the store declines is no failure: it is not there, and no lookup finds it."""
+        written, failed = 0, False
+        keys32 = _split(record.joined)
+        with self._lock:
+            for index, key in enumerate(record.keys):
+                status = OK if record.statuses is None else record.statuses[index]
+                if status in (OK, EXISTED):
+                    size = record.sizes[index]
+                    written += size if status == OK else 0
+                    if keys32[index] not in self._stored:
+                        self._stored[keys32[index]] = (key, size)
+                        stored.append(key)
+                        sizes.append(size)
+                elif status not in DECLINED:
+                    failed = True
+                    self._say("kvterrace: objects are not stored: %s",
+                              ffi.string(lib.kvt_status_name(status)).decode())
+        return written, failed
+
+    def query_load_result(self, task_id):
+        record = self._loads.take(task_id)
+        if record is None:
+            return None
+        count = len(record.keys)
+        if record.statuses is None:
+            bitmap, loaded = Bitmap(count, count), record.keys
+        else:
+            bitmap, indices = Bitmap(count), record.indices()
+            for index in indices:
+                bitmap.set(index)
+            loaded = [record.keys[index] for index in indices]
+            self._forget_strangers(record)
+        if loaded:
+            self._notify_keys_accessed(loaded)
+        return bitmap
+
+    def _forget_strangers(self, record):
+        """Entries of another shape or type than LMCache takes them for, as of a run with another
+        dtype: misses, and gone, so that the next store takes their place."""
+        strangers = record.indices(MISMATCH)
+        if strangers:
+            self._say("kvterrace: entries of another layout are dropped")
+            self.delete([record.keys[index] for index in strangers])
+
+    # ---- lookups and locks ----
+
+    def submit_lookup_and_lock_task(self, keys, group_layout_descs):
+        number, count = next(self._numbers), len(keys)
+        bitmap = Bitmap(count)
+        try:
+            whole, found = self._locks.take(self._keys.join(keys), count)
+            if whole == count:
+                bitmap = Bitmap(count, count)
+            elif whole:
+                for index in range(count):
+                    if found[index]:
+                        bitmap.set(index)
+        except (Error, ValueError, struct.error, AttributeError) as error:
+            self._say("kvterrace: a lookup fails: %s", error)
+        with self._lock:
+            self._found[number] = bitmap
+            if not self._closed:
+                os.eventfd_write(self._lookup_fd, 1)
+        return number
+
+    def query_lookup_and_lock_result(self, task_id):
+        with self._lock:
+            return self._found.pop(task_id, None)
+
+    def submit_unlock(self, keys):
+        self._locks.end(self._keys.join(keys))
+
+    # ---- what goes ----
+
+    def delete(self, keys):
+        gone, sizes = [], []
+        for key, key32 in zip(keys, _split(self._keys.join(keys))):
+            status = lib.guarded_kvt_delete(self._store._handle, key32)
+            if status not in (OK, lib.KVT_MISS):
+                continue  # a lock holds it: it stays, and LMCache may ask again
+            with self._lock:
+                known = self._stored.pop(key32, None)
+            if known is not None:
+                gone.append(key)
+                sizes.append(known[1])
+        if gone:
+            self._notify_keys_deleted(gone, sizes)
+
+    def _note_gone(self):
+        """Tells LMCache what the store has evicted or lost by itself."""
+        gone, sizes, lost = [], [], ffi.new("uint64_t *")
+        buffer, count = ffi.new("uint8_t[]", 32 * _GONE), _GONE
+        while count == _GONE and not self._closed:
+            count = lib.kvtpy_events_gone(self._events._owner.raw, buffer, _GONE, lost)
+            self._check_gone(_split(bytes(ffi.buffer(buffer, 32 * count))), gone, sizes)
+            if lost[0]:
+                with self._lock:
+                    every = list(self._stored)
+                self._check_gone(every, gone, sizes)
+        if gone:
+            self._notify_keys_deleted(gone, sizes)
+
+    def _check_gone(self, keys32, gone, sizes):
+        for key32 in keys32:
+            with self._lock:
+                if key32 not in self._stored or \
+                        lib.guarded_kvt_exists(self._store._handle, key32) == OK:
+                    continue
+                key, size = self._stored.pop(key32)
+            gone.append(key)
+            sizes.append(size)
+
+    def get_usage(self):
+        self._note_gone()
+        return super().get_usage()
+
+    # ---- state and end ----
+
+    def report_status(self):
+        if self._closed or self._store.closed:
+            return {"is_healthy": False, "type": type(self).__name__}
+        health = [item["text"] for item in self._store.health()]
+        return {"is_healthy": True, "type": type(self).__name__,
+                "stored_object_count": len(self._stored), "locked_key_count": len(self._locks),
+                "health": health}
+
+    def _say(self, text, *values):
+        """A warning, once for each text."""
+        if text not in self._said:
+            self._said.add(text)
+            _log.warning(text, *values)
+
+    def close(self):
+        """Ends what is under way and closes the store, which writes entries of DRAM back to SSD
+        where the settings say so. A second close does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._stores.tasks.close()
+        self._loads.tasks.close()
+        self._events.close()
+        self._store.close()
+        os.close(self._lookup_fd)
+
+
+def _alike(places):
+    """Indices of places that go into one task each: as many groups, and bytes apart from the rest.
+    None: all of them."""
+    groups, of_bytes = len(places[0][0]), places[0][3]
+    if all(len(place[0]) == groups and place[3] == of_bytes for place in places):
+        return [None]
+    sorts = {}
+    for index, place in enumerate(places):
+        sorts.setdefault((len(place[0]), place[3]), []).append(index)
+    return list(sorts.values())
+
+
+class KvterraceConnector:
+    """LMCache's `native_plugin`: bytes under texts. Forms that lose nothing are the only ones.
+
+    Parameters: config, settings, store_seconds, load_seconds, threads, recompute_seconds, tenant,
+    class_id, lifetime and revision, as of KvterraceL2Adapter.
+    """
+
+    def __init__(self, **parameters):
+        given = Parameters(parameters, "kvterrace.lmcache")
+        self._keys = _Keys(given.take("revision", str, ""), b"lmcache bytes")
+        self._seconds = {PUT: given.take("store_seconds", (int, float), 30.0, 0),
+                         GET: given.take("load_seconds", (int, float), None, 0)}
+        threads = given.take("threads", int, 0, 1)
+        self._like = make_like(
+            recompute_seconds=given.take("recompute_seconds", (int, float), 0.0, 0),
+            tenant=given.take("tenant", int, 0, 0), class_id=given.take("class_id", int, 0, 0),
+            lifetime_seconds=given.take("lifetime", (int, float), 0.0, 0))
+        self._store = given.open_store()
+        try:
+            self._tasks = Tasks(self._store, threads=threads)
+        except BaseException:
+            self._store.close()
+            raise
+        self._numbers, self._layouts = itertools.count(1), {}
+        self._lock, self._failed = threading.Lock(), []
+
+    def event_fd(self):
+        return self._tasks.fileno()
+
+    def submit_batch_get(self, keys, buffers):
+        return self._submit(GET, keys, buffers)
+
+    def submit_batch_set(self, keys, buffers):
+        return self._submit(PUT, keys, buffers)
+
+    def submit_batch_exists(self, keys):
+        return self._submit(EXISTS, keys)
+
+    def submit_batch_delete(self, keys):
+        return self._submit(DELETE, keys)
+
+    def _submit(self, kind, keys, buffers=None):
+        number = next(self._numbers)
+        try:
+            places = None if buffers is None else self._places(kind, keys, buffers)
+            self._tasks.submit(self._tasks.make(
+                kind, self._keys.join_texts(keys), len(keys), places, like=self._like,
+                deadline=self._seconds.get(kind), note=(number, kind)))
+        except (Error, ValueError, AttributeError) as error:
+            with self._lock:
+                self._failed.append((number, False, str(error), [False] * len(keys)))
+            self._tasks.signal()
+        return number
+
+    def _places(self, kind, keys, buffers):
+        if len(keys) != len(buffers):
+            raise ValueError(f"{len(keys)} keys and {len(buffers)} buffers")
+        exported = _native.export(buffers)
+        if exported is not None:
+            keep, addresses, sizes = exported
+            sizes = list(ffi.unpack(ffi.cast("uint64_t *", sizes), len(keys)))
+            addresses = ffi.cast("uint64_t *", addresses)
+        else:
+            keep = [memory_of(one, writable=kind == GET) for one in buffers]
+            sizes = [memory.bytes for memory in keep]
+            addresses = [int(ffi.cast("uintptr_t", memory.address)) for memory in keep]
+        alike = all(size == sizes[0] for size in sizes)
+        layouts = [self._layout(size) for size in (sizes[:1] if alike else sizes)]
+        return Places(layouts, alike=alike, addresses=addresses, keep=(keep, buffers))
+
+    def _layout(self, size):
+        found = self._layouts.get(size)
+        if found is None:
+            if len(self._layouts) >= 4096:
+                self._layouts.clear()
+            found = self._layouts[size] = Layout.opaque(size)
+        return found
+
+    def drain_completions(self):
+        """[(number, whether all went well, what did not, whether each did)]."""
+        with self._lock:
+            ended, self._failed = self._failed, []
+        for task in self._tasks.drain():
+            (number, kind), (whole, statuses) = task.note, task.statuses()
+            each = [status == OK or (kind == PUT and status == EXISTED)
+                    for status in ffi.unpack(statuses, task.count)]
+            wrong = next((status for status, sound in zip(statuses, each) if not sound), None)
+            went = kind != PUT or all(each)
+            text = "" if went else ffi.string(lib.kvt_status_name(wrong)).decode()
+            ended.append((number, went, text, each))
+            task.free()
+        return ended
+
+    def close(self):
+        """Ends what is under way and closes the store. A second close does nothing."""
+        self._tasks.close()
+        self._store.close()

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tasks.h - batches of requests of one kind, as adapters of engines hand them over: 32 bytes for
+ * each key and a place for each entry, made into requests, views and entries in one call.
+ *
+ *     made -> submitted -> (drained, a completion after the other) -> ended -> freed
+ *
+ * A task borrows the memory that its places name until it has ended. What it has made of the
+ * places is its own.
+ *
+ * Thread rule: any thread; one drain of a queue at a time, which the queue's handle sees to. A task
+ * that has not been submitted, or has ended, is its owner's alone.
+ */
+#ifndef KVTERRACE_TASKS_H
+#define KVTERRACE_TASKS_H
+
+#include "bridge.h"
+
+/*
+ * Where the entries of a task lie, and what they are.
+ *   layouts      group_count for each entry; or for all of them alike, when `alike`
+ *   pattern      NULL: packed, at `addresses`, a group after the other. Else the view of one block
+ *                of a pool, with group_count 1; `blocks` has each entry's block
+ *   shorter      gets of opaque entries: one that is stored with fewer bytes fills the first ones
+ */
+typedef struct kvtpy_places {
+    const kvt_layout *layouts;
+    uint32_t group_count;
+    bool alike;
+    bool shorter;
+    const kvt_view *pattern;
+    const uint64_t *addresses;
+    const uint32_t *blocks;
+} kvtpy_places;
+
+struct kvtpy_task;
+
+/* One request: where its completion goes. */
+typedef struct kvtpy_slot {
+    struct kvtpy_task *task;
+    int status;
+} kvtpy_slot;
+
+typedef struct kvtpy_task {
+    uint32_t kind;
+    uint32_t group_count;
+    size_t count; /* of its keys */
+    size_t asked; /* requests, at the front of `requests`: those that were not decided at once */
+    size_t left;  /* of these, not completed; read by others, so written atomically */
+    kvt_request *requests;
+    kvt_entry *entries;
+    kvt_view *views;        /* group_count for each */
+    const kvt_view **given; /* pointers to these, where there are groups */
+    kvt_layout *layouts;
+    uint32_t *blocks;
+    kvtpy_slot slots[];
+} kvtpy_task;
+
+static void kvtpy_task_free(kvtpy_task *task)
+{
+    if (task == NULL) return;
+    free(task->requests);
+    free(task->entries);
+    free(task->views);
+    free(task->given);
+    free(task->layouts);
+    free(task->blocks);
+    free(task);
+}
+
+/* A task without requests. NULL without memory. */
+static kvtpy_task *kvtpy_task_make(uint32_t kind, size_t count, uint32_t group_count)
+{
+    const size_t some = count != 0 ? count : 1, views = some * (group_count != 0 ? group_count : 1);
+    kvtpy_task *task = calloc(1, sizeof *task + some * sizeof task->slots[0]);
+    if (task == NULL) return NULL;
+    task->kind = kind;
+    task->count = count;
+    task->group_count = group_count;
+    task->requests = calloc(some, sizeof *task->requests);
+    task->entries = calloc(some, sizeof *task->entries);
+    task->views = calloc(views, sizeof *task->views);
+    task->given = calloc(views, sizeof *task->given);
+    task->layouts = calloc(views, sizeof *task->layouts);
+    task->blocks = calloc(some, sizeof *task->blocks);
+    if (task->requests == NULL || task->entries == NULL || task->views == NULL ||
+        task->given == NULL || task->layouts == NULL || task->blocks == NULL) {
+        kvtpy_task_free(task);
+        return NULL;
+    }
+    for (size_t i = 0; i < count; i++)
+        task->slots[i] = (kvtpy_slot){.task = task, .status = KVT_MISS};
+    return task;
+}
+
+static bool kvtpy_layout_equal(const kvt_layout *a, const kvt_layout *b)
+{
+    if (a->dtype != b->dtype) return false;
+    if (a->dtype == KVT_DTYPE_OPAQUE) return a->opaque_bytes == b->opaque_bytes;
+    return a->layers == b->layers && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+           a->order == b->order && a->tokens == b->tokens &&
+           kvt_layout_sides(a) == kvt_layout_sides(b);
+}
+
+/* Whether what is stored under a key is what the caller takes it for. KVT_MISS: it is not stored;
+ * KVT_E_MISMATCH: it is something else. Of bytes that may be fewer the layout becomes the stored
+ * one. */
+static kvt_status kvtpy_task_compare(kvt_store *store, const kvt_key *key, kvt_layout *layouts,
+                                     uint32_t count, bool shorter)
+{
+    kvt_layout groups[KVT_GROUPS_MAX];
+    kvt_description is = {
+        .struct_size = sizeof is, .groups = groups, .groups_capacity = KVT_GROUPS_MAX};
+    kvt_status status = kvt_describe(store, key, &is);
+    if (status != KVT_OK) return status;
+    const kvt_layout *stored = is.group_count != 0 ? groups : &is.layout;
+    if ((is.group_count != 0 ? is.group_count : 1) != count) return KVT_E_MISMATCH;
+    if (shorter && count == 1 && stored->dtype == KVT_DTYPE_OPAQUE &&
+        layouts->dtype == KVT_DTYPE_OPAQUE && stored->opaque_bytes < layouts->opaque_bytes)
+        *layouts = *stored;
+    for (uint32_t i = 0; i < count; i++)
+        if (!kvtpy_layout_equal(&layouts[i], &stored[i])) return KVT_E_MISMATCH;
+    return KVT_OK;
+}
+
+/* The views of one entry of a task, from its layouts and its place. */
+static void kvtpy_task_place(kvtpy_task *task, const kvtpy_places *places, size_t index)
+{
+    kvt_view *views = &task->views[index * task->group_count];
+    if (places->pattern != NULL) {
+        task->blocks[index] = places->blocks[index];
+        views[0] = *places->pattern;
+        views[0].blocks = &task->blocks[index];
+        views[0].block_count = 1;
+        return;
+    }
+    const kvt_layout *layouts = &task->layouts[index * task->group_count];
+    unsigned char *at = (unsigned char *)(uintptr_t)places->addresses[index];
+    for (uint32_t i = 0; i < task->group_count; i++) {
+        uint64_t bytes = 0;
+        views[i] = kvt_view_packed(&layouts[i], at);
+        if (kvt_layout_bytes(&layouts[i], &bytes) == KVT_OK) at += bytes;
+    }
+}
+
+/* The request for one key of a task that has views. */
+static kvt_request kvtpy_task_request(kvtpy_task *task, size_t index, const kvt_key *key)
+{
+    kvt_request request = {.struct_size = sizeof request,
+                           .kind = task->kind,
+                           .key = *key,
+                           .user = (uint64_t)(uintptr_t)&task->slots[index]};
+    if (task->group_count == 0) return request;
+    const size_t first = index * task->group_count;
+    if (task->group_count == 1) {
+        request.view = &task->views[first];
+    } else {
+        for (uint32_t i = 0; i < task->group_count; i++)
+            task->given[first + i] = &task->views[first + i];
+        request.views = &task->given[first];
+        request.view_count = task->group_count;
+    }
+    return request;
+}
+
+/*
+ * Makes a task.
+ *   kind    kvt_request_kind: get, put, exists, delete, touch
+ *   keys    count of them
+ *   places  of gets and puts; else NULL
+ *   like    of puts: what all entries have in common; key, layout and groups are set here
+ * A get of an entry that is stored with another layout is decided here, as KVT_E_MISMATCH. KVT_OK;
+ * KVT_E_MEMORY; KVT_E_STATE.
+ */
+static kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8_t *keys,
+                                 size_t count, const kvtpy_places *places, const kvt_entry *like,
+                                 uint64_t deadline_ns, kvtpy_task **task_out)
+{
+    *task_out = NULL;
+    const uint32_t groups = places != NULL ? places->group_count : 0;
+    kvtpy_task *task = kvtpy_task_make(kind, count, groups);
+    if (task == NULL) return KVT_E_MEMORY;
+    void *object = kvtpy_enter_shared(store);
+    if (object == NULL) {
+        kvtpy_task_free(task);
+        return KVT_E_STATE;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const kvt_key *key = (const kvt_key *)keys + i;
+        kvt_layout *layouts = &task->layouts[i * groups];
+        if (groups != 0) {
+            memcpy(layouts, places->layouts + (places->alike ? 0 : i * groups),
+                   groups * sizeof *layouts);
+            if (kind == KVT_REQUEST_GET) {
+                task->slots[i].status =
+                    kvtpy_task_compare(object, key, layouts, groups, places->shorter);
+                if (task->slots[i].status != KVT_OK) continue;
+            }
+            kvtpy_task_place(task, places, i);
+        }
+        kvt_request request = kvtpy_task_request(task, i, key);
+        request.deadline_ns = deadline_ns;
+        if (kind == KVT_REQUEST_PUT) {
+            kvt_entry *entry = &task->entries[i];
+            *entry = *like;
+            entry->key = *key;
+            if (groups == 1) {
+                entry->layout = layouts[0];
+            } else {
+                entry->groups = layouts;
+                entry->group_count = groups;
+            }
+            request.entry = entry;
+        }
+        task->requests[task->asked++] = request;
+    }
+    kvtpy_leave_shared(store);
+    *task_out = task;
+    return KVT_OK;
+}
+
+/* Hands a task to a queue, as kvt_submit. KVT_BUSY: nothing was accepted, try again after a drain.
+ * A task whose requests are all decided has ended with KVT_END. */
+static kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task)
+{
+    if (task->asked == 0) return KVT_END;
+    void *object = kvtpy_enter_shared(queue);
+    if (object == NULL) return KVT_E_STATE;
+    __atomic_store_n(&task->left, task->asked, __ATOMIC_RELEASE);
+    kvt_status status = kvt_submit(object, task->requests, task->asked, NULL);
+    kvtpy_leave_shared(queue);
+    return status;
+}
+
+#define KVTPY_TASK_DRAIN 256u
+
+/* Takes the completions of a queue to their tasks. ended_out: addresses of tasks that have ended,
+ * `capacity` at most, which is at least 256. Returns how many; fewer than 256 less than the
+ * capacity: none is left. */
+static size_t kvtpy_task_drain(kvtpy_handle *queue, uint64_t *ended_out, size_t capacity)
+{
+    kvt_completion done[KVTPY_TASK_DRAIN] = {{.struct_size = sizeof done[0]}};
+    size_t ended = 0, got = KVTPY_TASK_DRAIN;
+    void *object = kvtpy_enter_alone(queue);
+    if (object == NULL) return 0;
+    while (got == KVTPY_TASK_DRAIN && ended + KVTPY_TASK_DRAIN <= capacity) {
+        got = kvt_drain(object, done, KVTPY_TASK_DRAIN);
+        for (size_t i = 0; i < got; i++) {
+            kvtpy_slot *slot = (kvtpy_slot *)(uintptr_t)done[i].user;
+            slot->status = done[i].status;
+            if (__atomic_sub_fetch(&slot->task->left, 1, __ATOMIC_ACQ_REL) == 0)
+                ended_out[ended++] = (uint64_t)(uintptr_t)slot->task;
+        }
+    }
+    kvtpy_leave_alone(queue);
+    return ended;
+}
+
+/* Waits until a task has ended, on a queue that this thread alone drains: its tasks are all waited
+ * for this way. KVT_OK; KVT_E_STATE: the queue was closed. */
+static kvt_status kvtpy_task_wait(kvtpy_handle *queue, kvtpy_task *task)
+{
+    uint64_t ended[KVTPY_TASK_DRAIN];
+    void *object = kvtpy_enter_shared(queue);
+    if (object == NULL) return KVT_E_STATE;
+    kvt_status status = KVT_OK;
+    while (__atomic_load_n(&task->left, __ATOMIC_ACQUIRE) != 0 && status == KVT_OK) {
+        status = kvt_queue_wait(object, KVT_NO_DEADLINE);
+        if (status == KVT_OK) (void)kvtpy_task_drain(queue, ended, KVTPY_TASK_DRAIN);
+    }
+    kvtpy_leave_shared(queue);
+    return status == KVT_END ? KVT_E_STATE : status;
+}
+
+/* Statuses of a task that has ended, one for each key; returns how many are KVT_OK. */
+static size_t kvtpy_task_statuses(const kvtpy_task *task, int *statuses)
+{
+    size_t whole = 0;
+    for (size_t i = 0; i < task->count; i++) {
+        statuses[i] = task->slots[i].status;
+        whole += statuses[i] == KVT_OK;
+    }
+    return whole;
+}
+
+/*
+ * A lease for each key that is stored, so that each ends by itself.
+ *   found_out   count of them: whether the key is stored
+ *   leases_out  count of them: its lease, or 0 where it is not held
+ * Returns how many are stored.
+ */
+static size_t kvtpy_lease_each(kvtpy_handle *store, const uint8_t *keys, size_t count,
+                               uint64_t until_ns, bool *found_out, uint64_t *leases_out)
+{
+    size_t found = 0;
+    void *object = kvtpy_enter_shared(store);
+    for (size_t i = 0; i < count; i++) {
+        const kvt_key *key = (const kvt_key *)keys + i;
+        found_out[i] = false;
+        leases_out[i] = 0;
+        if (object == NULL) continue;
+        if (kvt_lease(object, NULL, key, 1, until_ns, NULL, &leases_out[i]) != KVT_OK)
+            leases_out[i] = 0;
+        found_out[i] = leases_out[i] != 0 || kvt_exists(object, key) == KVT_OK;
+        found += found_out[i];
+    }
+    if (object != NULL) kvtpy_leave_shared(store);
+    return found;
+}
+
+/* Ends leases; those that have ended, and 0, are passed over. */
+static void kvtpy_lease_end_each(kvtpy_handle *store, const uint64_t *leases, size_t count)
+{
+    void *object = kvtpy_enter_shared(store);
+    if (object == NULL) return;
+    for (size_t i = 0; i < count; i++) {
+        if (leases[i] == 0) continue;
+        kvt_status ignored = kvt_lease_end(object, leases[i]);
+        (void)ignored;
+    }
+    kvtpy_leave_shared(store);
+}
+
+/* Keys of names that are equally long, one after the other. KVT_OK; as kvt_key_make. */
+static kvt_status kvtpy_keys_make(const kvt_space_hash *space, const uint8_t *names,
+                                  size_t name_bytes, size_t count, uint32_t group,
+                                  uint8_t *keys_out)
+{
+    for (size_t i = 0; i < count; i++) {
+        kvt_status status =
+            kvt_key_make(space, names + i * name_bytes, name_bytes, group, (kvt_key *)keys_out + i);
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+/* Drains events and gives the keys of entries that went by themselves: evicted, lost, or at the end
+ * of their life. Returns how many; fewer than `capacity`: no event is left. *lost_out: events that
+ * this reader was too slow for, since the last call. */
+static size_t kvtpy_events_gone(kvtpy_handle *events, uint8_t *keys_out, size_t capacity,
+                                uint64_t *lost_out)
+{
+    kvt_event event;
+    size_t gone = 0, got = 1;
+    uint64_t lost = 0;
+    *lost_out = 0;
+    void *object = kvtpy_enter_alone(events);
+    if (object == NULL) return 0;
+    while (gone < capacity) {
+        if (kvt_events_drain(object, &event, 1, &got, &lost) != KVT_OK || got == 0) break;
+        *lost_out += lost;
+        if (event.kind != KVT_EVENT_REMOVED || event.reason == KVT_REMOVED_DELETED) continue;
+        memcpy(keys_out + 32 * gone++, event.key.bytes, 32);
+    }
+    kvtpy_leave_alone(events);
+    return gone;
+}
+
+#if 0
+/* cdef: from here */
+typedef struct kvtpy_places {
+    const kvt_layout *layouts;
+    uint32_t group_count;
+    bool alike;
+    bool shorter;
+    const kvt_view *pattern;
+    const uint64_t *addresses;
+    const uint32_t *blocks;
+} kvtpy_places;
+typedef struct kvtpy_task kvtpy_task;
+void kvtpy_task_free(kvtpy_task *task);
+kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8_t *keys, size_t count,
+                          const kvtpy_places *places, const kvt_entry *like, uint64_t deadline_ns,
+                          kvtpy_task **task_out);
+kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task);
+size_t kvtpy_task_drain(kvtpy_handle *queue, uint64_t *ended_out, size_t capacity);
+kvt_status kvtpy_task_wait(kvtpy_handle *queue, kvtpy_task *task);
+size_t kvtpy_task_statuses(const kvtpy_task *task, int *statuses);
+size_t kvtpy_lease_each(kvtpy_handle *store, const uint8_t *keys, size_t count, uint64_t until_ns,
+                        bool *found_out, uint64_t *leases_out);
+void kvtpy_lease_end_each(kvtpy_handle *store, const uint64_t *leases, size_t count);
+kvt_status kvtpy_keys_make(const kvt_space_hash *space, const uint8_t *names, size_t name_bytes,
+                           size_t count, uint32_t group, uint8_t *keys_out);
+size_t kvtpy_events_gone(kvtpy_handle *events, uint8_t *keys_out, size_t capacity,
+                         uint64_t *lost_out);
+/* cdef: to here */
+#endif
+
+#endif
