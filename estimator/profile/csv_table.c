@@ -7,13 +7,14 @@
  * it elsewhere still tells where it is from.
  */
 #include "estimator/profile/csv.h"
+#include "estimator/profile/profile_internal.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
 #define SOURCE_SQL                                                                                 \
     "CASE WHEN r.source <> '' THEN r.source ELSE 'run ' || r.id || ', measured ' || "              \
     "r.started_utc || ' on ' || r.host_name || ' (' || r.cpu_model || ', ' || r.kernel || "        \
-    "') by kvterrace ' || r.library_version || coalesce(': ' || r.command_line, '') || "           \
+    "')" PROFILE_MEASURED_BY "' || r.library_version || coalesce(': ' || r.command_line, '') || "  \
     "', seed ' || r.seed END"
 #define SOURCE_COLUMN                                                                              \
     {                                                                                              \

@@ -171,6 +171,16 @@ uint64_t profile_random(uint64_t *state);
 /* ORDER BY terms of run r, best first. */
 #define PROFILE_ORDER "r.kind = 'import', r.complete DESC, r.id DESC"
 
+/* In a source, before the version of the library that measured; exports write it and imports keep
+ * it. */
+#define PROFILE_MEASURED_BY " by kvterrace "
+
+/* Whether run r, or what run r is an import of, was measured by the library version ?1. */
+#define PROFILE_OF_VERSION                                                                         \
+    "iif(r.kind <> 'import', r.library_version = ?1, "                                             \
+    "instr(r.source, '" PROFILE_MEASURED_BY "' || ?1 || ':') + "                                   \
+    "instr(r.source, '" PROFILE_MEASURED_BY "' || ?1 || ',') > 0)"
+
 /*
  * Common table expressions; a SELECT follows. place: runs in the order above. ?1 is NULL, or 0 for
  * measured runs alone, or 1 for imports alone. reads and writes: the device rows that answer by

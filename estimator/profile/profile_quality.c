@@ -38,6 +38,11 @@ static kvt_status quality_read_status(int result)
     return status == KVT_OK || status == KVT_E_MEMORY ? status : KVT_E_DATABASE;
 }
 
+/* What a row of quality_entry says of its entry and variant, as quality_row has it. */
+#define ENTRY_FIGURES                                                                              \
+    "bits_per_element, loss, kl, kl_first, kl_second, top1, nll_delta, rouge_l, f1, answers, "     \
+    "attention_error, attention_error_high, retained_mass, flip_rate"
+
 /* ---- models and sets ---- */
 
 static kvt_status quality_model_find(kvt_profile *profile, const profile_model *model,
@@ -122,13 +127,12 @@ kvt_status profile_sets_of_texts(kvt_profile *profile, int64_t model, profile_se
         profile,
         "SELECT s.id, coalesce((SELECT p.id FROM quality_set p WHERE p.run_id = s.run_id AND "
         "p.class = s.class || '" PROFILE_PASSAGES "' AND p.settings = s.settings), 0), s.settings "
-        "FROM quality_set s JOIN run r ON r.id = s.run_id WHERE s.model_id = ?1 AND "
-        "r.library_version = ?2 AND s.method = 'continuation' AND r.kind <> 'import' AND NOT "
-        "EXISTS "
+        "FROM quality_set s JOIN run r ON r.id = s.run_id WHERE " PROFILE_OF_VERSION
+        " AND s.model_id = ?2 AND s.method = 'continuation' AND NOT EXISTS "
         "(SELECT 1 FROM quality_set a WHERE a.run_id = s.run_id AND a.settings = s.settings AND "
-        "s.class = a.class || '" PROFILE_PASSAGES "') ORDER BY s.id");
-    profile_row_integer(&row, (uint64_t)model);
+        "s.class = a.class || '" PROFILE_PASSAGES "') ORDER BY r.kind = 'import' DESC, s.id");
     profile_row_text(&row, profile_library_version);
+    profile_row_integer(&row, (uint64_t)model);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
     while (row.result == SQLITE_ROW) {
         const char *settings = (const char *)sqlite3_column_text(row.statement, 2);
@@ -159,6 +163,25 @@ kvt_status profile_set_insert(kvt_profile *profile, int64_t run, const profile_s
     kvt_status status = profile_status(profile_row_end(&row));
     *set_out = sqlite3_last_insert_rowid(profile->database);
     return status;
+}
+
+kvt_status profile_set_take_imports(kvt_profile *profile, const profile_set *set, int64_t number)
+{
+    profile_row row = profile_row_begin(
+        profile,
+        "INSERT OR IGNORE INTO quality_entry (set_id, entry, codec, mode, rate, " ENTRY_FIGURES
+        ") SELECT ?2, entry, codec, mode, rate, " ENTRY_FIGURES
+        " FROM quality_entry WHERE set_id IN (SELECT s.id FROM quality_set s JOIN run r ON "
+        "r.id = s.run_id WHERE r.kind = 'import' AND " PROFILE_OF_VERSION
+        " AND s.model_id = ?3 AND s.class = ?4 AND s.method = ?5 AND s.settings = ?6) "
+        "ORDER BY set_id DESC");
+    profile_row_text(&row, profile_library_version);
+    profile_row_integer(&row, (uint64_t)number);
+    profile_row_integer(&row, (uint64_t)set->model);
+    profile_row_text(&row, set->class_name);
+    profile_row_text(&row, set->method);
+    profile_row_text(&row, set->settings);
+    return profile_status(profile_row_end(&row));
 }
 
 kvt_status profile_set_finish(kvt_profile *profile, int64_t set, const quality_spread *spread)
@@ -201,10 +224,9 @@ kvt_status profile_entry_insert(kvt_profile *profile, int64_t set, uint32_t entr
                                from->retained_mass,
                                from->flip_rate};
     profile_row row = profile_row_begin(
-        profile, "INSERT OR REPLACE INTO quality_entry (set_id, entry, codec, mode, rate, "
-                 "bits_per_element, loss, kl, kl_first, kl_second, top1, nll_delta, rouge_l, f1, "
-                 "answers, attention_error, attention_error_high, retained_mass, flip_rate) VALUES "
-                 "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+        profile,
+        "INSERT OR REPLACE INTO quality_entry (set_id, entry, codec, mode, rate, " ENTRY_FIGURES
+        ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
     profile_row_integer(&row, (uint64_t)set);
     profile_row_integer(&row, entry);
     quality_bind_variant(&row, variant);

@@ -106,6 +106,12 @@ KVT_NODISCARD kvt_status profile_set_find(kvt_profile *profile, const profile_se
 KVT_NODISCARD kvt_status profile_set_insert(kvt_profile *profile, int64_t run,
                                             const profile_set *set, int64_t *set_out);
 
+/* Copies into the set of that number the rows that it lacks and an import has: of the same model,
+ * class, method and settings, measured by this library version as the import's source says, of the
+ * newest import first. One transaction. KVT_OK; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status profile_set_take_imports(kvt_profile *profile, const profile_set *set,
+                                                  int64_t number);
+
 /* One entry x variant; a transaction of its own. */
 KVT_NODISCARD kvt_status profile_entry_insert(kvt_profile *profile, int64_t set, uint32_t entry,
                                               kvt_variant variant, const quality_row *row);
@@ -119,8 +125,9 @@ KVT_NODISCARD kvt_status profile_entries_read(kvt_profile *profile, int64_t set,
 
 #define PROFILE_PASSAGES "/recall" /* behind the name of a class: the set of its passages */
 
-/* Every set that was measured by continuing on the model, by this library version, oldest first;
- * `passages`: the set of its passages, which is not visited by itself, or 0. */
+/* Every set that was measured by continuing on the model, by this library version: imported ones,
+ * whose source says so, before those of this profile, and older ones before newer. `passages`: the
+ * set of its passages, which is not visited by itself, or 0. */
 typedef void profile_set_visit(void *context, int64_t set, int64_t passages, const char *settings);
 KVT_NODISCARD kvt_status profile_sets_of_texts(kvt_profile *profile, int64_t model,
                                                profile_set_visit *visit, void *context);

@@ -136,7 +136,8 @@ static const quality_entry *run_entry(const profile_quality_run *run, uint32_t n
 
 /* ---- sets in the database ---- */
 
-/* Finds the set of an interrupted run, or makes one; the first decides which run it is. */
+/* Finds the set of an interrupted run, or makes one, with the rows that an import has; the first
+ * decides which run it is. */
 static kvt_status run_open_set(profile_quality_run *run, const char *class_name, uint64_t digest,
                                const quality_entry *first, uint32_t entries, int64_t *set_out)
 {
@@ -167,6 +168,7 @@ static kvt_status run_open_set(profile_quality_run *run, const char *class_name,
         if (status == KVT_OK) status = KVT_MISS;
     }
     if (status == KVT_MISS) status = profile_set_insert(run->profile, run->run, &set, set_out);
+    if (status == KVT_OK) status = profile_set_take_imports(run->profile, &set, *set_out);
     free(settings);
     return status;
 }

@@ -15,11 +15,12 @@ import re
 import shutil
 import sqlite3
 import struct
+import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import CommandCase  # noqa: E402
+from command_case import COMMAND, CommandCase  # noqa: E402
 QUICK = ["--quick", "--seconds", "1ms", "--database", "p.db"]
 DEVICES = [word for name in ("one", "two") for word in (
     "--set", f"device.{name}.tier=dram", "--set", f"device.{name}.backend=memory",
@@ -58,6 +59,76 @@ class ProfileTest(CommandCase):
         self.assertEqual(len(answers["rungs"]), 1)
         self.fails("unknown variant 'x'", *calibrate, "--variants", "x")
         self.fails("names of classes", *calibrate, "--text", "pooled=" + text)
+
+    def test_goes_on_from_imported_rows(self):
+        """Rows that were exported are taken by both measurements; none of another version are."""
+        text = os.path.join(REFERENCE, "texts", "recall-512.jsonl")
+        shape = ["--model", os.path.join(REFERENCE, "model"), "--contexts", "3", "--text",
+                 "one=" + text, "--answer-tokens", "0"]
+        first = ["--variants", "planes:k6v4,g64;planes:k2v2,g64"]
+        document = self.run_json("quality", *shape, *first, "--database", "a.db")
+        rows = self.run_command("export", "--database", "a.db").stdout
+        self.put("rows.csv", rows)
+        self.run_command("import", "rows.csv", "--database", "b.db")
+        again = self.run_json("quality", *shape, *first, "--finish", "--database", "b.db")
+        self.assertEqual(again["resumed_rows"], 6)
+        for one in (again, document):  # rows do not keep the size with padding
+            for row in one["sets"][0]["variants"]:
+                del row["physical_bits_per_element"]
+        self.assertEqual(again["sets"], document["sets"])
+        # What is copied is this profile's own, and what is missing is measured.
+        with sqlite3.connect(self.path("b.db")) as database:
+            counts = database.execute("SELECT r.kind, count(*) FROM quality_entry e JOIN "
+                                      "quality_set s ON s.id = e.set_id JOIN run r ON r.id = "
+                                      "s.run_id GROUP BY 1 ORDER BY 1").fetchall()
+        self.assertEqual(counts, [("import", 9), ("quality", 9)])
+        more = self.run_json("quality", *shape, "--variants", "planes:k6v4,g64;planes:k4v4,g64",
+                             "--database", "b.db")
+        self.assertEqual(more["resumed_rows"], 3)
+        self.assertEqual(more["sets"][0]["variants"][0]["kl"],
+                         document["sets"][0]["variants"][0]["kl"])
+        self.run_command("import", "rows.csv", "--database", "c.db")
+        ladder = self.run_json("calibrate", *shape[:-2], "--finish", "--database", "c.db")
+        self.assertEqual(ladder["resumed_rows"], 6)
+        # Other texts have other settings; other versions may code otherwise.
+        self.fails("no entry of some class is whole", "quality", *shape[:4], "--text",
+                   "two=" + text, *first, "--finish", "--database", "c.db")
+        other = re.sub(r"( by kvterrace )[0-9.]+", r"\g<1>0.0.1", rows)
+        self.assertNotEqual(other, rows)
+        self.run_command("import", self.put("other.csv", other), "--database", "d.db")
+        self.fails("no entry of some class is whole", "quality", *shape, *first, "--finish",
+                   "--database", "d.db")
+        self.fails("nothing was measured", "calibrate", *shape[:-2], "--finish", "--database",
+                   "d.db")
+
+    def test_tables_follow_from_shipped_rows(self):
+        """tools/profile_tables.py writes a profile and its rows, and says the same of these."""
+        text = os.path.join(REFERENCE, "texts", "recall-512.jsonl")
+        shape = ["--model", os.path.join(REFERENCE, "model"), "--name", "m", "--contexts", "4",
+                 "--text", "one=" + text, "--text", "two=" + text]
+        variants = ["--variants", "planes:k6v4,g64;planes:k2v2,g64"]
+        tool = [sys.executable, os.path.join(REFERENCE, "..", "tools", "profile_tables.py"),
+                "--command", COMMAND, *shape, *variants]
+
+        def tables(database, name):
+            result = subprocess.run([*tool, "--database", database, "--csv", name + ".csv",
+                                     "--rows", name + ".zst"], cwd=self.folder, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(self.path(name + ".csv"), encoding="utf-8") as file:
+                self.assertNotIn(os.path.abspath(REFERENCE), file.read())
+            return result.stdout, result.stderr.replace(name, "")
+
+        self.run_command("quality", *shape, *variants, "--answer-tokens", "32", "--database",
+                         "a.db")
+        first = tables("a.db", "a")
+        self.assertIn("| **two**, 4 entries |", first[0])
+        self.assertIn("| top1, worse | 0.02 |", first[0])
+        self.run_command("import", "a.zst", "--database", "b.db")
+        self.assertEqual(tables("b.db", "b")[0], first[0])
+        self.run_command("import", "a.csv", "--database", "c.db")
+        ladders = self.run_json("export", "--table", "calibration", "--database", "c.db")
+        self.assertEqual(len(ladders["tables"]["calibration"]), 6)
 
     def run_command(self, *arguments, code=0):
         return super().run_command("profile", *arguments, code=code)
