@@ -3,12 +3,14 @@
 """The stub names what the package has: classes, methods and their parameters, and no others."""
 
 import ast
+import importlib
 import inspect
 import os
 import unittest
 
 from package_case import PackageCase, kvterrace
 
+MODULES = ["codec"]
 STUB = os.path.join(os.path.dirname(kvterrace.__file__), "__init__.pyi")
 
 
@@ -44,6 +46,41 @@ class Stubs(PackageCase):
                 self.assertEqual(said, found, f"{name}.{key}")
                 checked += 1
         self.assertGreater(checked, 40)
+
+
+class Modules(PackageCase):
+    def test_the_same_functions_and_parameters(self):
+        for name in MODULES:
+            module = importlib.import_module(f"kvterrace.{name}")
+            with open(module.__file__ + "i", encoding="utf-8") as file:
+                body = ast.parse(file.read()).body
+            stubs = {node.name: node for node in body
+                     if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+                     and not node.name.startswith("_")}
+            self.assertEqual(set(stubs), set(module.__all__), name)
+            for key, node in stubs.items():
+                real = getattr(module, key)
+                if isinstance(node, ast.FunctionDef):
+                    self.assertEqual(parameters_of(node.args), list(
+                        inspect.signature(real).parameters), f"{name}.{key}")
+                    continue
+                if hasattr(real, "_fields"):
+                    self.assertEqual([one.target.id for one in node.body
+                                      if isinstance(one, ast.AnnAssign)], list(real._fields))
+                    continue
+                methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+                found = {one for one in vars(real) if not one.startswith("_") and
+                         (callable(vars(real)[one]) or isinstance(vars(real)[one], property))}
+                self.assertEqual({one for one in methods if not one.startswith("_")}, found, key)
+                for one in found:
+                    if not isinstance(vars(real)[one], property):
+                        self.assertEqual(parameters_of(methods[one].args), list(
+                            inspect.signature(vars(real)[one]).parameters), f"{key}.{one}")
+
+
+def parameters_of(arguments):
+    names = [one.arg for one in arguments.args + arguments.kwonlyargs]
+    return names + ([arguments.kwarg.arg] if arguments.kwarg else [])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""kvterrace.codec: single records go out and come back, as the store keeps them; bad input."""
+
+import array
+import math
+import mmap
+import os
+import random
+import struct
+import subprocess
+import unittest
+
+from package_case import BUILD, LAYOUT, PackageCase, kvterrace, pattern
+
+from kvterrace import codec
+
+LOSSY = ["kivi:k4v4,g64", "planes:k6v4,g32", "entropy:k0.25v0.5", "rotate:b4"]
+SMALL = kvterrace.Layout(2, 2, 64, "bf16", 128)
+EXACT = ["raw", "lossless", "lossless:fast"]
+
+
+def values(layout, seed=1):
+    """Elements as of a cache: each channel has a scale of its own."""
+    draw = random.Random(seed)
+    scales = [math.exp(draw.gauss(0, 1)) for _ in range(layout.kv_heads * layout.head_dim)]
+    numbers = [draw.gauss(0, 1) * scales[index % len(scales)]
+               for index in range(layout.bytes // {"fp32": 4}.get(layout.dtype, 2))]
+    if layout.dtype == "bf16":
+        return bytearray(b"".join(struct.pack("<f", one)[2:] for one in numbers))
+    return bytearray(struct.pack(f"<{len(numbers)}{'e' if layout.dtype == 'fp16' else 'f'}",
+                                 *numbers))
+
+
+def numbers_of(data, dtype):
+    if dtype == "bf16":
+        return [struct.unpack("<f", b"\0\0" + bytes(data[at:at + 2]))[0]
+                for at in range(0, len(data), 2)]
+    return struct.unpack(f"<{len(data) // 4}f", data) if dtype == "fp32" else \
+        struct.unpack(f"<{len(data) // 2}e", data)
+
+
+class Records(PackageCase):
+    def setUp(self):
+        super().setUp()
+        self.data = values(LAYOUT)
+
+    def test_exact_records_come_back(self):
+        layouts = [LAYOUT, kvterrace.Layout(2, 1, 64, "fp32", 33),
+                   kvterrace.Layout(2, 4, 16, "fp8", 64), kvterrace.Layout.opaque(10007),
+                   kvterrace.Layout(3, 2, 32, "fp16", 48, order="side_layer"),
+                   kvterrace.Layout(5, 1, 96, "bf16", 17, sides=1)]
+        for variant in EXACT:
+            for layout in layouts:
+                if variant == "lossless:fast" and layout.dtype in ("fp8", "opaque"):
+                    continue
+                data = pattern(layout.bytes)
+                record = codec.encode(data, layout, variant, key=self.key("a"), generation=7)
+                info = codec.inspect(record, verify=True)
+                self.assertEqual((info.layout, info.key, info.generation, info.decoded_bytes),
+                                 (layout, self.key("a"), 7, layout.bytes))
+                self.assertEqual(len(record), info.record_bytes)
+                self.assertEqual(len(record) % 4096, 0)
+                self.assertEqual(codec.decode(record), data)
+                self.assertEqual(codec.decode(bytes(record)), data)  # of any alignment
+                self.assertLessEqual(len(record), codec.bound(layout, variant))
+
+    def test_lossy_records_come_back(self):
+        for variant in LOSSY:
+            for layout in (SMALL, kvterrace.Layout(2, 2, 64, "fp16", 128)):
+                data = values(layout)
+                record = codec.encode(data, layout, variant)
+                info = codec.inspect(record, verify=True)
+                self.assertEqual(info.variant.split(":")[0], variant.split(":")[0])
+                self.assertLess(info.payload_bytes, layout.bytes * 0.6)
+                back = codec.decode(record)
+                pairs = list(zip(numbers_of(data, layout.dtype), numbers_of(back, layout.dtype)))
+                wrong = sum((one - two) ** 2 for one, two in pairs)
+                self.assertGreater(wrong, 0)  # it is lossy,
+                self.assertLess(wrong, 0.1 * sum(one ** 2 for one, _ in pairs))  # a little
+                row = 2 * layout.kv_heads * layout.head_dim
+                self.assertEqual(back[:4 * row], data[:4 * row])  # sinks are kept raw
+
+    def test_lossy_entries_of_a_store_are_those_records(self):
+        profile = self.profile()
+        data, key = values(SMALL), self.key("a")
+        for variant in LOSSY:
+            store = self.store(variant=variant, lossless=False, ladder="calibrated",
+                               ladder_layout="2x2x64:bf16", settings={"store.profile": profile})
+            self.assertTrue(store.put(key, data, SMALL))
+            store.flush()
+            wanted = codec.decode(codec.encode(data, SMALL, variant))
+            said, served = {}, bytearray(SMALL.bytes)
+            self.assertTrue(store.get_into(key, served, info=said))
+            self.assertEqual(said["variant"], codec.inspect(
+                codec.encode(data, SMALL, variant)).variant)
+            self.assertEqual(served, wanted)
+            tensor = array.array("H", bytes(SMALL.bytes))
+            with kvterrace.View.packed(SMALL, tensor) as view:
+                self.assertTrue(store.get_into(key, view))
+            self.assertEqual(tensor.tobytes(), bytes(wanted))
+            self.assertEqual(store.get(key), wanted)
+            store.close()
+
+    def profile(self):
+        """A profile whose ladder has the lossy variants, made up."""
+        command = os.path.join(BUILD, "kvterrace")
+        if not os.path.exists(command):
+            self.skipTest("the command is not built")
+        path, rows = os.path.join(self.folder(), "profile"), []
+        for position, variant in enumerate(LOSSY):
+            rows.append(f'tiny,00000001,t,{position},"{variant}",{6 - position},'
+                        f'{0.001 * (position + 1)},{0.002 * (position + 1)},1,made up,,made up')
+        with open(path + ".csv", "w", encoding="ascii") as file:
+            file.write("[model]\nmodel,digest,parameters,layers,heads,kv_heads,head_dim,vocab\n"
+                       "tiny,00000001,1000,2,4,2,64,0\n\n[calibration]\nmodel,digest,class,"
+                       "position,variant,bits_per_element,loss,loss_upper,accepted,evidence,"
+                       "counts,source\n" + "\n".join(rows) + "\n")
+        subprocess.run([command, "profile", "import", path + ".csv", "--quiet", "--database",
+                        path + ".db"], check=True)
+        return path + ".db"
+
+    def test_no_copy_in_and_out(self):
+        record = mmap.mmap(-1, codec.bound(LAYOUT, "planes:k4v4,g32"))
+        size = codec.encode_into(record, self.data, LAYOUT, "planes:k4v4,g32")
+        self.assertEqual(bytes(record[:size]),
+                         bytes(codec.encode(self.data, LAYOUT, "planes:k4v4,g32")))
+        target = array.array("H", bytes(LAYOUT.bytes))
+        info = codec.decode_into(memoryview(record)[:size], target)
+        self.assertEqual(info.stored_tokens, LAYOUT.tokens)
+        self.assertEqual(target.tobytes(), bytes(codec.decode(record)))
+        self.data.append(0)  # nothing stays exported
+        target.append(0)
+        record.close()
+
+    def test_settings(self):
+        few = codec.encode(self.data, LAYOUT, "planes:k2v2,g32", sink_tokens=0)
+        more = codec.encode(self.data, LAYOUT, "planes:k2v2,g32", recent_tokens=8)
+        row = 2 * LAYOUT.kv_heads * LAYOUT.head_dim
+        self.assertNotEqual(codec.decode(few)[:row], self.data[:row])
+        matrix = LAYOUT.tokens * row
+        self.assertEqual(codec.decode(more)[matrix - 8 * row:matrix],
+                         self.data[matrix - 8 * row:matrix])
+        lower = codec.encode(self.data, LAYOUT, "planes:k4v4,g32", levels=[[0, -1]] * 3)
+        self.assertLess(codec.inspect(lower).payload_bytes, codec.inspect(codec.encode(
+            self.data, LAYOUT, "planes:k4v4,g32")).payload_bytes)
+        loose = kvterrace.Layout(3, 2, 32, "bf16", 48, tokens_may_drop=True)
+        scores = [[float(token % 2) for token in range(48)]]
+        record = codec.encode(self.data, loose, "drop:scores,50", scores=scores)
+        kept = codec.kept_tokens(record, 1)
+        self.assertEqual(len(kept), codec.inspect(record).stored_tokens)
+        self.assertEqual(len(codec.decode(record)), codec.inspect(record).decoded_bytes)
+        self.assertEqual(kept, [0, 1, 2, 3] + list(range(5, 44, 2)))  # sinks, then the highest
+
+    def test_coarser_records(self):
+        for fine, coarse in (("planes:k6v6,g32", "planes:k4v4,g32"),
+                             ("entropy:k0.25v0.25", "entropy:k0.75v0.75")):
+            record = codec.encode(self.data, LAYOUT, fine)
+            made = codec.derive(record, coarse)
+            self.assertEqual(codec.decode(made),
+                             codec.decode(codec.encode(self.data, LAYOUT, coarse)))
+            self.assertLess(codec.inspect(made).payload_bytes, codec.inspect(record).payload_bytes)
+            self.refused(kvterrace.Error, "no ", codec.derive, record, "rotate:b4")
+        self.refused(kvterrace.Error, "raw", codec.derive, codec.encode(self.data, LAYOUT, "raw"),
+                     "planes:k4v4,g32")
+
+
+class BadInput(PackageCase):
+    def setUp(self):
+        super().setUp()
+        self.data = values(LAYOUT)
+        self.record = codec.encode(self.data, LAYOUT, key=self.key("a"))
+
+    def test_entries_and_codings(self):
+        wrong, encode = kvterrace.ArgumentError, codec.encode
+        self.refused(wrong, "bytes", encode, self.data[:-2], LAYOUT)
+        self.refused(wrong, "empty", encode, b"")
+        self.refused(wrong, "no variant", encode, self.data, LAYOUT, "zip")
+        self.refused(wrong, "no variant", encode, self.data, LAYOUT, "kivi:k5v5")
+        self.refused(wrong, "name", encode, self.data, LAYOUT, 4)
+        self.refused(wrong, "Layout", encode, self.data, "bf16")
+        self.refused(wrong, "fp32", encode, array.array("f", bytes(LAYOUT.bytes)), LAYOUT)
+        self.refused(wrong, "contiguous", encode, memoryview(bytes(2 * LAYOUT.bytes))[::2], LAYOUT)
+        self.refused(wrong, "neither", encode, None, LAYOUT)
+        self.refused(wrong, "32", encode, self.data, LAYOUT, key=b"short")
+        self.refused(wrong, "range", encode, self.data, LAYOUT, first_position=-1)
+        self.refused(wrong, "range", encode, self.data, LAYOUT, "kivi:k4v4,g32", chain_tokens=3)
+        self.refused(wrong, "row", encode, self.data, LAYOUT, "drop:scores,50", scores=[[1.0]])
+        self.refused(wrong, "rows", encode, self.data, LAYOUT, "drop:scores,50", scores=[1.0])
+        self.refused(wrong, "levels", encode, self.data, LAYOUT, "planes:k4v4,g32", levels=[[9, 9]])
+        self.refused(kvterrace.UnsupportedError, "beside", encode, self.data, LAYOUT, "raw",
+                     recent_tokens=4)
+        self.refused(kvterrace.UnsupportedError, "take", encode, self.data, None, "kivi:k4v4,g64")
+        with self.assertRaises(TypeError):
+            encode(self.data, LAYOUT, colour="blue")
+
+    def test_targets(self):
+        wrong, size = kvterrace.ArgumentError, LAYOUT.bytes
+        self.refused(wrong, "read-only", codec.decode_into, self.record, bytes(size))
+        self.refused(wrong, "bytes", codec.decode_into, self.record, bytearray(size - 2))
+        self.refused(wrong, "fp32", codec.decode_into, self.record, array.array("f", bytes(size)))
+        self.refused(wrong, "contiguous", codec.decode_into, self.record,
+                     memoryview(bytearray(2 * size))[::2])
+        room = mmap.mmap(-1, 1 << 20)
+        self.refused(wrong, "multiple", codec.encode_into, memoryview(room)[8:], self.data, LAYOUT)
+        self.refused(kvterrace.SpaceError, "enough", codec.encode_into, memoryview(room)[:8192],
+                     self.data, LAYOUT)
+        self.refused(wrong, "read-only", codec.encode_into, bytes(1 << 16), self.data, LAYOUT)
+
+    def test_records(self):
+        wrong, corrupt = kvterrace.ArgumentError, kvterrace.CorruptError
+        self.refused(kvterrace.MismatchError, "", codec.decode, self.record, key=self.key("b"))
+        self.refused(kvterrace.MismatchError, "", codec.decode, self.record, key=self.key("a"),
+                     generation=2)
+        self.refused(wrong, "32", codec.decode, self.record, key=b"a")
+        self.refused(wrong, "empty", codec.decode, b"")
+        self.refused(wrong, "neither", codec.decode, 7)
+        self.refused(corrupt, "sound", codec.inspect, b"x")
+        self.refused(corrupt, "sound", codec.inspect, self.record[:-4096])
+        self.refused(wrong, "layer", codec.kept_tokens, self.record, 3)
+        self.refused(wrong, "range", codec.kept_tokens, self.record, -1)
+        for seed in range(200):  # any damage is found, and nothing breaks
+            draw, damaged = random.Random(seed), bytearray(self.record)
+            for _ in range(draw.randrange(1, 4)):
+                damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+            try:
+                self.assertEqual(codec.decode(damaged), self.data)
+            except corrupt:
+                pass
+        self.refused(corrupt, "sound", codec.inspect, os.urandom(8192))
+
+    def test_nothing_is_left(self):
+        def resident():
+            with open("/proc/self/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * 4096
+
+        def work():
+            for _ in range(300):
+                codec.decode_into(codec.encode(self.data, LAYOUT, "planes:k4v4,g32"),
+                                  bytearray(LAYOUT.bytes))
+
+        work()
+        before, descriptors = resident(), len(os.listdir("/proc/self/fd"))
+        work()
+        self.assertLess(resident() - before, 4 << 20)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
+
+
+if __name__ == "__main__":
+    unittest.main()
