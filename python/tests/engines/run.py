@@ -103,7 +103,7 @@ def run(python, path, build):
     environment = dict(os.environ, **QUIET, KVT_BINARY_DIR=build)
     environment["PYTHONPATH"] = os.pathsep.join([os.path.join(build, "python"), HERE,
                                                  os.path.dirname(HERE)])
-    process = subprocess.Popen([python, path], env=environment, start_new_session=True)
+    process = subprocess.Popen([python, path], env=environment, process_group=0)
     try:
         return process.wait(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
