@@ -22,6 +22,8 @@
  *   pattern      NULL: packed, at `addresses`, a group after the other. Else the view of one block
  *                of a pool, with group_count 1; `blocks` has each entry's block
  *   shorter      gets of opaque entries: one that is stored with fewer bytes fills the first ones
+ *   chained      puts: each key is the parent of the next one, and `parent` of the first, where
+ *                that is not NULL; first positions ascend by `step` from the common one
  */
 typedef struct kvtpy_places {
     const kvt_layout *layouts;
@@ -29,8 +31,12 @@ typedef struct kvtpy_places {
     bool alike;
     bool shorter;
     const kvt_view *pattern;
-    const uint64_t *addresses;
+    const uint64_t *addresses; /* group_count for each entry where `scattered`, else one */
     const uint32_t *blocks;
+    bool scattered;
+    bool chained;
+    uint32_t step;
+    const uint8_t *parent;
 } kvtpy_places;
 
 struct kvtpy_task;
@@ -53,6 +59,7 @@ typedef struct kvtpy_task {
     const kvt_view **given; /* pointers to these, where there are groups */
     kvt_layout *layouts;
     uint32_t *blocks;
+    kvt_key *chain; /* of chained puts: the parent of each */
     kvtpy_slot slots[];
 } kvtpy_task;
 
@@ -65,6 +72,7 @@ static void kvtpy_task_free(kvtpy_task *task)
     free(task->given);
     free(task->layouts);
     free(task->blocks);
+    free(task->chain);
     free(task);
 }
 
@@ -83,8 +91,10 @@ static kvtpy_task *kvtpy_task_make(uint32_t kind, size_t count, uint32_t group_c
     task->given = calloc(views, sizeof *task->given);
     task->layouts = calloc(views, sizeof *task->layouts);
     task->blocks = calloc(some, sizeof *task->blocks);
-    if (task->requests == NULL || task->entries == NULL || task->views == NULL ||
-        task->given == NULL || task->layouts == NULL || task->blocks == NULL) {
+    task->chain = calloc(some, sizeof *task->chain);
+    if (task->chain == NULL || task->requests == NULL || task->entries == NULL ||
+        task->views == NULL || task->given == NULL || task->layouts == NULL ||
+        task->blocks == NULL) {
         kvtpy_task_free(task);
         return NULL;
     }
@@ -135,9 +145,12 @@ static void kvtpy_task_place(kvtpy_task *task, const kvtpy_places *places, size_
         return;
     }
     const kvt_layout *layouts = &task->layouts[index * task->group_count];
-    unsigned char *at = (unsigned char *)(uintptr_t)places->addresses[index];
+    const uint64_t *addresses =
+        &places->addresses[places->scattered ? index * task->group_count : index];
+    unsigned char *at = (unsigned char *)(uintptr_t)addresses[0];
     for (uint32_t i = 0; i < task->group_count; i++) {
         uint64_t bytes = 0;
+        if (places->scattered) at = (unsigned char *)(uintptr_t)addresses[i];
         views[i] = kvt_view_packed(&layouts[i], at);
         if (kvt_layout_bytes(&layouts[i], &bytes) == KVT_OK) at += bytes;
     }
@@ -161,6 +174,29 @@ static kvt_request kvtpy_task_request(kvtpy_task *task, size_t index, const kvt_
         request.view_count = task->group_count;
     }
     return request;
+}
+
+/* The entry of one key of a task of puts. */
+static const kvt_entry *kvtpy_task_entry(kvtpy_task *task, const kvtpy_places *places,
+                                         const kvt_entry *like, const uint8_t *keys, size_t index)
+{
+    kvt_entry *entry = &task->entries[index];
+    const kvt_layout *layouts = &task->layouts[index * task->group_count];
+    *entry = *like;
+    memcpy(entry->key.bytes, keys + 32 * index, 32);
+    if (task->group_count == 1) {
+        entry->layout = layouts[0];
+    } else {
+        entry->groups = layouts;
+        entry->group_count = task->group_count;
+    }
+    if (!places->chained) return entry;
+    entry->first_position += (uint32_t)index * places->step;
+    const uint8_t *parent = index != 0 ? keys + 32 * (index - 1) : places->parent;
+    if (parent == NULL) return entry;
+    memcpy(task->chain[index].bytes, parent, 32);
+    entry->parent = &task->chain[index];
+    return entry;
 }
 
 /*
@@ -200,18 +236,7 @@ static kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8
         }
         kvt_request request = kvtpy_task_request(task, i, key);
         request.deadline_ns = deadline_ns;
-        if (kind == KVT_REQUEST_PUT) {
-            kvt_entry *entry = &task->entries[i];
-            *entry = *like;
-            entry->key = *key;
-            if (groups == 1) {
-                entry->layout = layouts[0];
-            } else {
-                entry->groups = layouts;
-                entry->group_count = groups;
-            }
-            request.entry = entry;
-        }
+        if (kind == KVT_REQUEST_PUT) request.entry = kvtpy_task_entry(task, places, like, keys, i);
         task->requests[task->asked++] = request;
     }
     kvtpy_leave_shared(store);
@@ -366,6 +391,10 @@ typedef struct kvtpy_places {
     const kvt_view *pattern;
     const uint64_t *addresses;
     const uint32_t *blocks;
+    bool scattered;
+    bool chained;
+    uint32_t step;
+    const uint8_t *parent;
 } kvtpy_places;
 typedef struct kvtpy_task kvtpy_task;
 void kvtpy_task_free(kvtpy_task *task);

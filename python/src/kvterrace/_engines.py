@@ -48,6 +48,15 @@ class Parameters:
                           f"{self._adapter}: {name} is at least {least}, not {value!r}")
         return value
 
+    def replace(self, old, text):
+        """Puts a text in the place of another one, in `config` and in the values of `settings`."""
+        given = self._given
+        if isinstance(given.get("config"), str):
+            given["config"] = given["config"].replace(old, text)
+        if isinstance(given.get("settings"), dict):
+            given["settings"] = {name: value.replace(old, text) if isinstance(value, str) else value
+                                 for name, value in given["settings"].items()}
+
     def end(self):
         if self._given:
             raise failure(lib.KVT_E_CONFIG, f"{self._adapter}: unknown parameter "

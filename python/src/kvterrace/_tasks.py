@@ -24,14 +24,15 @@ class Places:
 
     __slots__ = ("made", "keep")
 
-    def __init__(self, layouts, *, group_count=1, alike=True, addresses=None, shorter=False,
-                 pattern=None, blocks=None, keep=None):
+    def __init__(self, layouts, *, group_count=1, alike=True, addresses=None, scattered=False,
+                 shorter=False, pattern=None, blocks=None, keep=None):
         """layouts: Layouts, group_count for all entries or for each. addresses: numbers, or an
-        array of them. pattern: a kvt_view, with the block of each entry in blocks."""
+        array of them, one for each entry, or for each of its groups where they are scattered.
+        pattern: a kvt_view, with the block of each entry in blocks."""
         made = ffi.new("kvtpy_places *")
         array = ffi.new("kvt_layout[]", [one._made[0] for one in layouts])
         made.layouts, made.group_count = array, group_count
-        made.alike, made.shorter = alike, shorter
+        made.alike, made.shorter, made.scattered = alike, shorter, scattered
         self.made, self.keep = made, [array, keep]
         if pattern is not None:
             self.keep += [pattern, ffi.new("uint32_t[]", blocks)]
@@ -42,6 +43,15 @@ class Places:
         else:
             self.keep.append(ffi.new("uint64_t[]", addresses))
             made.addresses = self.keep[-1]
+
+
+    def chain(self, parent, step):
+        """Says of puts that each key is the parent of the next, and so many tokens before it."""
+        self.made.chained, self.made.step = True, step
+        if parent is not None:
+            self.keep.append(ffi.from_buffer("uint8_t[]", parent))
+            self.made.parent = self.keep[-1]
+        return self
 
 
 class Task:
