@@ -18,25 +18,30 @@
 
 /*
  * Where the entries of a task lie, and what they are.
- *   layouts      group_count for each entry; or for all of them alike, when `alike`
+ *   layouts      of the groups of each entry, one entry after the other; or of all of them alike,
+ *                when `alike`
+ *   group_count  of each entry, where `counts` is NULL; else counts has one for each
  *   pattern      NULL: packed, at `addresses`, a group after the other. Else the view of one block
- *                of a pool, with group_count 1; `blocks` has each entry's block
- *   shorter      gets of opaque entries: one that is stored with fewer bytes fills the first ones
+ *                of a pool, with one group; `blocks` has each entry's block
+ *   scattered    `addresses` has one for each group of each entry, in place of one for each entry
+ *   shorter      of gets, one for each entry, or NULL: nonzero where an opaque entry that is stored
+ *                with fewer bytes fills the first ones
  *   chained      puts: each key is the parent of the next one, and `parent` of the first, where
  *                that is not NULL; first positions ascend by `step` from the common one
  */
 typedef struct kvtpy_places {
     const kvt_layout *layouts;
-    uint32_t group_count;
-    bool alike;
-    bool shorter;
+    const uint32_t *counts;
     const kvt_view *pattern;
-    const uint64_t *addresses; /* group_count for each entry where `scattered`, else one */
+    const uint64_t *addresses;
     const uint32_t *blocks;
+    const uint8_t *shorter;
+    const uint8_t *parent;
+    uint32_t group_count;
+    uint32_t step;
+    bool alike;
     bool scattered;
     bool chained;
-    uint32_t step;
-    const uint8_t *parent;
 } kvtpy_places;
 
 struct kvtpy_task;
@@ -49,14 +54,14 @@ typedef struct kvtpy_slot {
 
 typedef struct kvtpy_task {
     uint32_t kind;
-    uint32_t group_count;
     size_t count; /* of its keys */
     size_t asked; /* requests, at the front of `requests`: those that were not decided at once */
     size_t left;  /* of these, not completed; read by others, so written atomically */
     kvt_request *requests;
     kvt_entry *entries;
-    kvt_view *views;        /* group_count for each */
-    const kvt_view **given; /* pointers to these, where there are groups */
+    size_t *firsts;  /* count and one more: the first group of each entry, counted over all */
+    kvt_view *views; /* one for each group */
+    const kvt_view **given; /* pointers to these, where there are several */
     kvt_layout *layouts;
     uint32_t *blocks;
     kvt_key *chain; /* of chained puts: the parent of each */
@@ -68,6 +73,7 @@ static void kvtpy_task_free(kvtpy_task *task)
     if (task == NULL) return;
     free(task->requests);
     free(task->entries);
+    free(task->firsts);
     free(task->views);
     free(task->given);
     free(task->layouts);
@@ -77,30 +83,40 @@ static void kvtpy_task_free(kvtpy_task *task)
 }
 
 /* A task without requests. NULL without memory. */
-static kvtpy_task *kvtpy_task_make(uint32_t kind, size_t count, uint32_t group_count)
+static kvtpy_task *kvtpy_task_make(uint32_t kind, size_t count, const kvtpy_places *places)
 {
-    const size_t some = count != 0 ? count : 1, views = some * (group_count != 0 ? group_count : 1);
+    const size_t some = count != 0 ? count : 1;
     kvtpy_task *task = calloc(1, sizeof *task + some * sizeof task->slots[0]);
     if (task == NULL) return NULL;
     task->kind = kind;
     task->count = count;
-    task->group_count = group_count;
+    task->firsts = calloc(some + 1, sizeof *task->firsts);
+    for (size_t i = 0; i < count && task->firsts != NULL && places != NULL; i++)
+        task->firsts[i + 1] =
+            task->firsts[i] + (places->counts != NULL ? places->counts[i] : places->group_count);
+    const size_t groups = task->firsts != NULL ? task->firsts[count] + 1 : 1;
     task->requests = calloc(some, sizeof *task->requests);
     task->entries = calloc(some, sizeof *task->entries);
-    task->views = calloc(views, sizeof *task->views);
-    task->given = calloc(views, sizeof *task->given);
-    task->layouts = calloc(views, sizeof *task->layouts);
+    task->views = calloc(groups, sizeof *task->views);
+    task->given = calloc(groups, sizeof *task->given);
+    task->layouts = calloc(groups, sizeof *task->layouts);
     task->blocks = calloc(some, sizeof *task->blocks);
     task->chain = calloc(some, sizeof *task->chain);
-    if (task->chain == NULL || task->requests == NULL || task->entries == NULL ||
+    if (task->firsts == NULL || task->requests == NULL || task->entries == NULL ||
         task->views == NULL || task->given == NULL || task->layouts == NULL ||
-        task->blocks == NULL) {
+        task->blocks == NULL || task->chain == NULL) {
         kvtpy_task_free(task);
         return NULL;
     }
     for (size_t i = 0; i < count; i++)
         task->slots[i] = (kvtpy_slot){.task = task, .status = KVT_MISS};
     return task;
+}
+
+/* Groups of one entry. */
+static uint32_t kvtpy_task_groups(const kvtpy_task *task, size_t index)
+{
+    return (uint32_t)(task->firsts[index + 1] - task->firsts[index]);
 }
 
 static bool kvtpy_layout_equal(const kvt_layout *a, const kvt_layout *b)
@@ -136,7 +152,8 @@ static kvt_status kvtpy_task_compare(kvt_store *store, const kvt_key *key, kvt_l
 /* The views of one entry of a task, from its layouts and its place. */
 static void kvtpy_task_place(kvtpy_task *task, const kvtpy_places *places, size_t index)
 {
-    kvt_view *views = &task->views[index * task->group_count];
+    const size_t first = task->firsts[index];
+    kvt_view *views = &task->views[first];
     if (places->pattern != NULL) {
         task->blocks[index] = places->blocks[index];
         views[0] = *places->pattern;
@@ -144,11 +161,10 @@ static void kvtpy_task_place(kvtpy_task *task, const kvtpy_places *places, size_
         views[0].block_count = 1;
         return;
     }
-    const kvt_layout *layouts = &task->layouts[index * task->group_count];
-    const uint64_t *addresses =
-        &places->addresses[places->scattered ? index * task->group_count : index];
+    const kvt_layout *layouts = &task->layouts[first];
+    const uint64_t *addresses = &places->addresses[places->scattered ? first : index];
     unsigned char *at = (unsigned char *)(uintptr_t)addresses[0];
-    for (uint32_t i = 0; i < task->group_count; i++) {
+    for (uint32_t i = 0; i < kvtpy_task_groups(task, index); i++) {
         uint64_t bytes = 0;
         if (places->scattered) at = (unsigned char *)(uintptr_t)addresses[i];
         views[i] = kvt_view_packed(&layouts[i], at);
@@ -156,23 +172,21 @@ static void kvtpy_task_place(kvtpy_task *task, const kvtpy_places *places, size_
     }
 }
 
-/* The request for one key of a task that has views. */
+/* The request for one key of a task. */
 static kvt_request kvtpy_task_request(kvtpy_task *task, size_t index, const kvt_key *key)
 {
     kvt_request request = {.struct_size = sizeof request,
                            .kind = task->kind,
                            .key = *key,
                            .user = (uint64_t)(uintptr_t)&task->slots[index]};
-    if (task->group_count == 0) return request;
-    const size_t first = index * task->group_count;
-    if (task->group_count == 1) {
-        request.view = &task->views[first];
-    } else {
-        for (uint32_t i = 0; i < task->group_count; i++)
-            task->given[first + i] = &task->views[first + i];
-        request.views = &task->given[first];
-        request.view_count = task->group_count;
-    }
+    const uint32_t groups = kvtpy_task_groups(task, index);
+    const size_t first = task->firsts[index];
+    if (groups == 1) request.view = &task->views[first];
+    if (groups < 2) return request;
+    for (uint32_t i = 0; i < groups; i++)
+        task->given[first + i] = &task->views[first + i];
+    request.views = &task->given[first];
+    request.view_count = groups;
     return request;
 }
 
@@ -181,14 +195,14 @@ static const kvt_entry *kvtpy_task_entry(kvtpy_task *task, const kvtpy_places *p
                                          const kvt_entry *like, const uint8_t *keys, size_t index)
 {
     kvt_entry *entry = &task->entries[index];
-    const kvt_layout *layouts = &task->layouts[index * task->group_count];
+    const kvt_layout *layouts = &task->layouts[task->firsts[index]];
     *entry = *like;
     memcpy(entry->key.bytes, keys + 32 * index, 32);
-    if (task->group_count == 1) {
+    if (kvtpy_task_groups(task, index) == 1) {
         entry->layout = layouts[0];
     } else {
         entry->groups = layouts;
-        entry->group_count = task->group_count;
+        entry->group_count = kvtpy_task_groups(task, index);
     }
     if (!places->chained) return entry;
     entry->first_position += (uint32_t)index * places->step;
@@ -213,8 +227,7 @@ static kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8
                                  uint64_t deadline_ns, kvtpy_task **task_out)
 {
     *task_out = NULL;
-    const uint32_t groups = places != NULL ? places->group_count : 0;
-    kvtpy_task *task = kvtpy_task_make(kind, count, groups);
+    kvtpy_task *task = kvtpy_task_make(kind, count, places);
     if (task == NULL) return KVT_E_MEMORY;
     void *object = kvtpy_enter_shared(store);
     if (object == NULL) {
@@ -223,13 +236,14 @@ static kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8
     }
     for (size_t i = 0; i < count; i++) {
         const kvt_key *key = (const kvt_key *)keys + i;
-        kvt_layout *layouts = &task->layouts[i * groups];
+        const uint32_t groups = kvtpy_task_groups(task, i);
         if (groups != 0) {
-            memcpy(layouts, places->layouts + (places->alike ? 0 : i * groups),
+            kvt_layout *layouts = &task->layouts[task->firsts[i]];
+            memcpy(layouts, places->layouts + (places->alike ? 0 : task->firsts[i]),
                    groups * sizeof *layouts);
             if (kind == KVT_REQUEST_GET) {
-                task->slots[i].status =
-                    kvtpy_task_compare(object, key, layouts, groups, places->shorter);
+                const bool shorter = places->shorter != NULL && places->shorter[i] != 0;
+                task->slots[i].status = kvtpy_task_compare(object, key, layouts, groups, shorter);
                 if (task->slots[i].status != KVT_OK) continue;
             }
             kvtpy_task_place(task, places, i);
@@ -385,16 +399,17 @@ static size_t kvtpy_events_gone(kvtpy_handle *events, uint8_t *keys_out, size_t 
 /* cdef: from here */
 typedef struct kvtpy_places {
     const kvt_layout *layouts;
-    uint32_t group_count;
-    bool alike;
-    bool shorter;
+    const uint32_t *counts;
     const kvt_view *pattern;
     const uint64_t *addresses;
     const uint32_t *blocks;
+    const uint8_t *shorter;
+    const uint8_t *parent;
+    uint32_t group_count;
+    uint32_t step;
+    bool alike;
     bool scattered;
     bool chained;
-    uint32_t step;
-    const uint8_t *parent;
 } kvtpy_places;
 typedef struct kvtpy_task kvtpy_task;
 void kvtpy_task_free(kvtpy_task *task);

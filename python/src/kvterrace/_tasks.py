@@ -24,16 +24,23 @@ class Places:
 
     __slots__ = ("made", "keep")
 
-    def __init__(self, layouts, *, group_count=1, alike=True, addresses=None, scattered=False,
-                 shorter=False, pattern=None, blocks=None, keep=None):
-        """layouts: Layouts, group_count for all entries or for each. addresses: numbers, or an
-        array of them, one for each entry, or for each of its groups where they are scattered.
-        pattern: a kvt_view, with the block of each entry in blocks."""
+    def __init__(self, layouts, *, group_count=1, counts=None, alike=True, addresses=None,
+                 scattered=False, shorter=None, pattern=None, blocks=None, keep=None):
+        """layouts: Layouts of the groups of all entries alike, or of one entry after the other;
+        group_count of each, or counts. addresses: numbers, or an array of them, one for each entry,
+        or for each of its groups where they are scattered. shorter: for each entry whether it may
+        be stored with fewer bytes. pattern: a kvt_view, with the block of each entry in blocks."""
         made = ffi.new("kvtpy_places *")
         array = ffi.new("kvt_layout[]", [one._made[0] for one in layouts])
         made.layouts, made.group_count = array, group_count
-        made.alike, made.shorter, made.scattered = alike, shorter, scattered
+        made.alike, made.scattered = alike, scattered
         self.made, self.keep = made, [array, keep]
+        if counts is not None:
+            self.keep.append(ffi.new("uint32_t[]", counts))
+            made.counts = self.keep[-1]
+        if shorter is not None:
+            self.keep.append(ffi.new("uint8_t[]", shorter))
+            made.shorter = self.keep[-1]
         if pattern is not None:
             self.keep += [pattern, ffi.new("uint32_t[]", blocks)]
             made.pattern, made.blocks = pattern, self.keep[-1]
@@ -80,9 +87,10 @@ class Task:
 
 class Tasks:
     """A queue of a store. submit and drain from any thread; fileno() is readable when a whole task
-    has ended, and may be read by the loop that watches it."""
+    has ended. clears: drain makes it still again; else the loop that watches it reads it, and then
+    drains."""
 
-    def __init__(self, store, *, threads=0, depth=0):
+    def __init__(self, store, *, threads=0, depth=0, clears=False):
         options, made = new("kvt_queue_options"), ffi.new("kvtpy_handle **")
         options.threads, options.depth, options.whole_batches = threads, depth, True
         status = lib.kvtpy_queue_open(store._handle, options, made)
@@ -91,7 +99,8 @@ class Tasks:
         self._store, self._raw = store, made[0]
         self._owner = Handle(made[0], lib.kvtpy_queue_close)
         self._fd = lib.guarded_kvt_queue_fd(made[0])
-        self._lock = threading.Lock()
+        self._lock, self._clears = threading.Lock(), clears
+        self._raised = self._closed = False
         self._open, self._ended, self._waiting = {}, [], collections.deque()
         self._buffer = ffi.new("uint64_t[]", _ENDED)
         store._every_queue.add(self)
@@ -103,8 +112,13 @@ class Tasks:
     def signal(self):
         """Makes the descriptor readable once more, for what an owner has not handed on yet."""
         with self._lock:
-            if self._owner.state == 1:
-                os.eventfd_write(self._fd, 1)
+            self._raise()
+
+    def _raise(self):
+        """The descriptor is the library's: nobody writes one that may be closed. Lock held."""
+        if not self._closed and self._owner.state == 1:
+            self._raised = True
+            os.eventfd_write(self._fd, 1)
 
     def make(self, kind, keys, count, places=None, *, like=ffi.NULL, deadline=None, note=None,
              keep=None):
@@ -120,7 +134,7 @@ class Tasks:
     def submit(self, task):
         """Hands a task over. It borrows what its places name until drain returns it."""
         with self._lock:
-            if self._owner.state != 1:
+            if self._closed or self._owner.state != 1:
                 raise self._store._fail(lib.KVT_E_STATE, "the queue is closed")
             if self._waiting or not self._send(task):
                 self._waiting.append(task)
@@ -138,13 +152,20 @@ class Tasks:
         if status != lib.KVT_END:
             raise self._store._fail(status, f"a task of {task.count} keys")
         self._ended.append(task)
-        os.eventfd_write(self._fd, 1)
+        self._raise()
         return True
 
     def drain(self):
         """Tasks that have ended since the last drain. Their owner frees them."""
         with self._lock:
             ended, self._ended = self._ended, []
+            # The library clears what the library has written.
+            if self._clears and self._raised and not self._closed:
+                self._raised = False
+                try:
+                    os.eventfd_read(self._fd)
+                except BlockingIOError:
+                    pass
             count = _ENDED
             while count > _ENDED // 2:
                 count = lib.kvtpy_task_drain(self._raw, self._buffer, _ENDED)
@@ -168,6 +189,8 @@ class Tasks:
     def close(self):
         """Cancels what has not begun and waits for what is under way; from then on no memory of a
         task is touched. A second close does nothing."""
+        with self._lock:
+            self._closed = True
         self._owner.close()
         with self._lock:
             self._open.clear()

@@ -157,20 +157,16 @@ class _Layouts:
 class _Record:
     """A task of LMCache: its keys, and what has become of each."""
 
-    __slots__ = ("number", "keys", "joined", "sizes", "statuses", "left")
+    __slots__ = ("number", "keys", "joined", "sizes", "statuses")
 
     def __init__(self, number, keys, joined, sizes):
         self.number, self.keys, self.joined, self.sizes = number, keys, joined, sizes
-        self.statuses, self.left = None, 0
+        self.statuses = None  # all of them KVT_OK
 
-    def note(self, indices, whole, statuses):
-        """Takes the statuses of a part in."""
-        if indices is None and whole == len(self.keys):
-            return
-        if self.statuses is None:
-            self.statuses = [OK] * len(self.keys)
-        for at in range(len(self.keys)) if indices is None else range(len(indices)):
-            self.statuses[at if indices is None else indices[at]] = statuses[at]
+    def note(self, whole, statuses):
+        """Takes in what has become of the task."""
+        if whole != len(self.keys):
+            self.statuses = list(ffi.unpack(statuses, len(self.keys)))
 
     def indices(self, status=OK):
         """The keys with a status."""
@@ -190,13 +186,11 @@ class _Stream:
         with self._lock:
             others = False
             for task in self.tasks.drain():
-                record, indices = task.note
-                record.note(indices, *task.statuses())
+                record = task.note
+                record.note(*task.statuses())
                 task.free()
-                record.left -= 1
-                if record.left == 0:
-                    self.done[record.number] = record
-                    others |= record.number != number
+                self.done[record.number] = record
+                others |= record.number != number
             if number is None:
                 found, self.done = list(self.done.values()), {}
                 return found
@@ -348,12 +342,9 @@ class KvterraceL2Adapter(L2AdapterInterface):
             record.joined = self._keys.join(record.keys)
             places = [self._place(item, kind) for item in objects]
             record.sizes = [place[1] for place in places]
-            tasks = [self._task(kind, record, indices, [places[index] for index in indices]
-                                if indices is not None else places, seconds, objects)
-                     for indices in _alike(places)]
-            record.left = len(tasks)
-            for task in tasks:
-                stream.tasks.submit(task)
+            stream.tasks.submit(stream.tasks.make(
+                kind, record.joined, len(places), _places_of(places, objects), like=self._like,
+                deadline=seconds, note=record))
         except (Error, ValueError, struct.error, AttributeError) as error:
             self._say("kvterrace: a task of %d objects cannot be begun: %s", len(keys), error)
             stream.fail(record)
@@ -372,21 +363,6 @@ class KvterraceL2Adapter(L2AdapterInterface):
         if memory.bytes != size:
             raise ValueError(f"an object of {size} bytes has a buffer of {memory.bytes}")
         return layouts, size, int(ffi.cast("uintptr_t", memory.address)), of_bytes, memory
-
-    def _task(self, kind, record, indices, places, seconds, keep):
-        first = places[0][0]
-        alike = all(place[0] is first for place in places)
-        layouts = first if alike else [one for place in places for one in place[0]]
-        made = Places(layouts, group_count=len(first), alike=alike, shorter=places[0][3],
-                      addresses=[place[2] for place in places], keep=(places, keep))
-        joined = record.joined
-        if indices is not None:
-            joined = b"".join([joined[32 * index:32 * index + 32] for index in indices])
-        return self._tasks_of(kind).make(kind, joined, len(places), made, like=self._like,
-                                         deadline=seconds, note=(record, indices))
-
-    def _tasks_of(self, kind):
-        return (self._stores if kind == PUT else self._loads).tasks
 
     def pop_completed_store_tasks(self):
         results = {}
@@ -547,16 +523,16 @@ class KvterraceL2Adapter(L2AdapterInterface):
         os.close(self._lookup_fd)
 
 
-def _alike(places):
-    """Indices of places that go into one task each: as many groups, and bytes apart from the rest.
-    None: all of them."""
-    groups, of_bytes = len(places[0][0]), places[0][3]
-    if all(len(place[0]) == groups and place[3] == of_bytes for place in places):
-        return [None]
-    sorts = {}
-    for index, place in enumerate(places):
-        sorts.setdefault((len(place[0]), place[3]), []).append(index)
-    return list(sorts.values())
+def _places_of(places, objects):
+    """The places of objects as one task has them."""
+    first = places[0][0]
+    shorter = [place[3] for place in places]
+    about = {"addresses": [place[2] for place in places], "keep": (places, objects),
+             "shorter": shorter if any(shorter) else None}
+    if all(place[0] is first for place in places):
+        return Places(first, group_count=len(first), **about)
+    return Places([one for place in places for one in place[0]], alike=False,
+                  counts=[len(place[0]) for place in places], **about)
 
 
 class KvterraceConnector:
@@ -578,7 +554,7 @@ class KvterraceConnector:
             lifetime_seconds=given.take("lifetime", (int, float), 0.0, 0))
         self._store = given.open_store()
         try:
-            self._tasks = Tasks(self._store, threads=threads)
+            self._tasks = Tasks(self._store, threads=threads, clears=True)
         except BaseException:
             self._store.close()
             raise
