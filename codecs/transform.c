@@ -263,6 +263,7 @@ static transform_product work_product(const transform_work *work, const uint16_t
         .matrix = matrices + transform_matrix_at(shape, work->first_span + span),
         .width = width,
         .row_count = width,
+        .plain = width,
         .count = shape->head_dim,
         .tokens = tokens,
         .in = work->scratch.in,
@@ -405,19 +406,45 @@ static kvt_status work_read(const transform_work *work, const uint8_t *source, u
                                 &work->scratch.room, work->scratch.codes, work->scratch.live);
 }
 
-/* The components of a span that have codes, as inputs of a product; returns how many. */
-static uint32_t work_inputs(const transform_work *work, uint32_t span, uint32_t width)
+static const int16_t *work_codes(const transform_work *work, uint64_t component)
 {
-    const uint64_t first = (uint64_t)span * width;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < width; i++) {
-        const int16_t *codes = work->scratch.codes + (first + i) * TRANSFORM_LANES;
-        float *in = work->scratch.in + (uint64_t)count * TRANSFORM_LANES;
-        if (!work->scratch.live[first + i]) continue;
-        work->kernels->widen(codes, TRANSFORM_LANES, in);
-        work->scratch.inputs[count++] = (uint16_t)i;
+    return work->scratch.codes + component * TRANSFORM_LANES;
+}
+
+/* The inputs before which no code is too large for a pair; `count` when there are no pairs. The
+ * large ones come first: components are ordered by their spread. */
+static uint32_t work_plain(const transform_work *work, uint64_t first, uint32_t count)
+{
+    uint32_t plain = count;
+    for (bool small = work->kernels->pair != NULL; small && plain > 0; plain -= small ? 1 : 0) {
+        const int16_t *codes = work_codes(work, first + work->scratch.inputs[plain - 1]);
+        uint32_t large = 0;
+        for (uint32_t t = 0; t < TRANSFORM_LANES; t++)
+            large |= codes[t] > TRANSFORM_PAIR_MOST || codes[t] < -TRANSFORM_PAIR_MOST ? 1u : 0u;
+        small = large == 0;
     }
-    return count;
+    return plain;
+}
+
+/* Makes the components of a span that have codes the inputs of a product. */
+static void work_inputs(const transform_work *work, uint32_t span, transform_product *product)
+{
+    const uint64_t first = (uint64_t)span * product->width;
+    uint16_t *inputs = work->scratch.inputs;
+    float *in = work->scratch.in;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < product->width; i++) {
+        if (work->scratch.live[first + i]) inputs[count++] = (uint16_t)i;
+    }
+    product->rows = inputs;
+    product->row_count = count;
+    product->plain = work_plain(work, first, count);
+    for (uint32_t i = 0; i < product->plain; i++, in += TRANSFORM_LANES)
+        work->kernels->widen(work_codes(work, first + inputs[i]), TRANSFORM_LANES, in);
+    for (uint32_t i = product->plain; i < count; i += 2, in += TRANSFORM_LANES)
+        work->kernels->pair(work_codes(work, first + inputs[i]),
+                            i + 1 < count ? work_codes(work, first + inputs[i + 1]) : NULL,
+                            TRANSFORM_LANES, in);
 }
 
 /* Some tokens of a block, and where their rows lie in the targets. */
@@ -470,8 +497,7 @@ static void work_restore(const transform_work *work, uint32_t span, uint32_t blo
     transform_product product = work_product(work, basis->inverse, span, block_count);
     const uint32_t pieces = product.width / head;
     const float *means = basis->means + work->first_element + (uint64_t)span * product.width;
-    product.rows = work->scratch.inputs;
-    product.row_count = work_inputs(work, span, product.width);
+    work_inputs(work, span, &product);
     for (uint32_t i = 0; i < pieces; i++) {
         const work_piece piece = work_piece_of(work, span * pieces + i);
         if (targets[piece.matrix] == NULL) continue;

@@ -547,11 +547,62 @@ static const command_spec bench_model_spec = {
     .run = bench_model_start,
 };
 
+typedef struct bench_transform_arguments {
+    command_common common;
+    bench_options options;
+    command_progress bar;
+} bench_transform_arguments;
+
+static const command_option bench_transform_rows[] = {
+    QUICK_OPTION(bench_transform_arguments, options.quick, "Three repetitions of each timing"),
+    {0},
+};
+
+static int bench_transform_start(void *context)
+{
+    bench_transform_arguments *arguments = context;
+    bench_options *options = &arguments->options;
+    command_choose_blas();
+    options->out = stdout;
+    options->json = arguments->common.json;
+    options->progress = progress_show;
+    options->progress_context = &arguments->bar;
+    progress_start(&arguments->bar, &arguments->common);
+    const kvt_status status = bench_transform_run(options);
+    progress_end(&arguments->bar);
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, "");
+}
+
+static const command_spec bench_transform_spec = {
+    .name = "transform",
+    .summary = "the transform codec's products beside sgemm",
+    .about = "Times the matrix products of the transform codec beside OpenBLAS's sgemm on the "
+             "blocks that occur, and encoding and decoding under a basis that is learnt on "
+             "generated KV, on every instruction set. One thread.",
+    .example = "  kvterrace bench transform --quick",
+    .options = bench_transform_rows,
+    .argument_bytes = sizeof(bench_transform_arguments),
+    .run = bench_transform_start,
+};
+
 static const command_spec *const bench_commands[] = {
-    &bench_ablation_spec, &bench_adaptcache_spec, &bench_codecs_spec, &bench_devices_spec,
-    &bench_drift_spec,    &bench_extent_spec,     &bench_grid_spec,   &bench_layers_spec,
-    &bench_live_spec,     &bench_loads_spec,      &bench_model_spec,  &bench_policy_spec,
-    &bench_restart_spec,  &bench_store_spec,      &bench_stripe_spec, NULL,
+    &bench_ablation_spec,
+    &bench_adaptcache_spec,
+    &bench_codecs_spec,
+    &bench_devices_spec,
+    &bench_drift_spec,
+    &bench_extent_spec,
+    &bench_grid_spec,
+    &bench_layers_spec,
+    &bench_live_spec,
+    &bench_loads_spec,
+    &bench_model_spec,
+    &bench_policy_spec,
+    &bench_restart_spec,
+    &bench_store_spec,
+    &bench_stripe_spec,
+    &bench_transform_spec,
+    NULL,
 };
 
 const command_spec bench_spec = {

@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "transform_kernels.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define BODY_ROUNDER 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
@@ -24,6 +25,7 @@ static inline uint32_t body_lanes(uint32_t tokens)
 TRANSFORM_TARGET static void body_multiply(const transform_product *product)
 {
     const uint32_t lanes = body_lanes(product->tokens);
+    assert(product->plain == product->row_count);
     for (uint32_t o = 0; o < product->count; o++) {
         float *restrict out = product->out + (uint64_t)o * TRANSFORM_LANES;
         memset(out, 0, lanes * sizeof *out);
@@ -168,14 +170,9 @@ TRANSFORM_TARGET static void body_narrow(uint8_t dtype, const float *restrict va
     }
 }
 
-const transform_kernels TRANSFORM_TABLE = {
-    .multiply = TRANSFORM_MULTIPLY,
-    .centre = body_centre,
-    .quantise = body_quantise,
-    .turn = body_turn,
-    .widen = body_widen,
-    .to_columns = TRANSFORM_TO_COLUMNS,
-    .to_rows = TRANSFORM_TO_ROWS,
-    .restore = body_restore,
-    .narrow = body_narrow,
-};
+#define TRANSFORM_SHARED                                                                           \
+    .centre = body_centre, .quantise = body_quantise, .turn = body_turn, .widen = body_widen,      \
+    .to_columns = TRANSFORM_TO_COLUMNS, .to_rows = TRANSFORM_TO_ROWS, .restore = body_restore,     \
+    .narrow = body_narrow
+
+const transform_kernels TRANSFORM_TABLE = {TRANSFORM_SHARED, .multiply = TRANSFORM_MULTIPLY};

@@ -6,7 +6,8 @@
  *
  * A product's factors have so few bits that it is exact in fp32 (docs/codecs/transform.md), so a
  * fused multiply-add and a product with a sum give the same bits; sums are taken in ascending
- * order. Re-entrant.
+ * order. Instructions that multiply two bf16 pairs and add both products, one after the other and
+ * each with its rounding, give the same bits again (transform_avx512.c). Re-entrant.
  */
 #ifndef CODECS_TRANSFORM_KERNELS_H
 #define CODECS_TRANSFORM_KERNELS_H
@@ -16,19 +17,22 @@
 enum {
     TRANSFORM_LANES = 256,     /* floats between rows */
     TRANSFORM_LANE_GROUP = 16, /* tokens are rounded up to a multiple of this */
-    TRANSFORM_PANEL = 8        /* outputs that are made together */
+    TRANSFORM_PANEL = 8,       /* outputs that are made together */
+    TRANSFORM_PAIR_MOST = 256  /* codes up to this size are bf16 without rounding */
 };
 
-/* out[o] = sum over k of matrix[rows[k]][first + o] * in[k], for o below count. */
+/* out[o] = sum over k of matrix[rows[k]][first + o] * in[k], for o below count. The inputs from
+ * `plain` on may come as pairs of bf16 instead: one row for two of them, as `pair` writes it. */
 typedef struct transform_product {
     const uint16_t *matrix; /* bf16 [width][width] */
     uint32_t width;
     const uint16_t *rows; /* ascending, row_count of them; NULL: all */
     uint32_t row_count;
+    uint32_t plain; /* row_count: no pairs */
     uint32_t first;
     uint32_t count;
     uint32_t tokens;
-    const float *in; /* [row_count][256] */
+    const float *in; /* [row_count][256], or [plain + half of the others, rounded up][256] */
     float *out;      /* [count][256] */
     float *panel;    /* scratch [row_count][TRANSFORM_PANEL] */
 } transform_product;
@@ -41,6 +45,10 @@ typedef struct transform_rounding {
 
 typedef struct transform_kernels {
     void (*multiply)(const transform_product *product);
+
+    /* NULL: multiply takes no pairs. Two rows of codes of at most TRANSFORM_PAIR_MOST in size as
+     * bf16, the first one in the upper half of each float's place; second may be NULL. */
+    void (*pair)(const int16_t *first, const int16_t *second, uint32_t tokens, float *pairs);
 
     /* in[i] -= mean, rounded to 16 significant bits, and 0 below 2^-40. False when one is not
      * finite or not below 2^60. */
@@ -72,6 +80,10 @@ typedef struct transform_kernels {
 extern const transform_kernels transform_kernels_scalar;
 extern const transform_kernels transform_kernels_avx2;
 extern const transform_kernels transform_kernels_avx512;
+extern const transform_kernels transform_kernels_avx512bf16;
+
+/* Whether the processor has the products of pairs, and they round as they have to. */
+bool transform_has_pairs(void);
 
 /* The ones of the level in use. */
 const transform_kernels *transform_kernels_choose(void);

@@ -13,7 +13,8 @@ const transform_kernels *transform_kernels_choose(void)
 {
 #if defined(__x86_64__)
     switch (codecs_cpu_level()) {
-    case CODECS_CPU_AVX512: return &transform_kernels_avx512;
+    case CODECS_CPU_AVX512:
+        return transform_has_pairs() ? &transform_kernels_avx512bf16 : &transform_kernels_avx512;
     case CODECS_CPU_AVX2: return &transform_kernels_avx2;
     default: break;
     }

@@ -193,4 +193,11 @@ typedef struct bench_model_options {
 KVT_NODISCARD kvt_status bench_model_run(const bench_model_options *options, char *message,
                                          size_t message_size);
 
+/*
+ * Times the matrix products of the transform codec beside OpenBLAS's sgemm on the blocks that
+ * occur, and whole segments on each instruction set. Needs no device. KVT_OK; KVT_E_MEMORY; what a
+ * basis learner gives. Sets the process' BLAS threads. Blocking.
+ */
+KVT_NODISCARD kvt_status bench_transform_run(const bench_options *options);
+
 #endif

@@ -4,6 +4,7 @@
  * on every instruction set, steps that nest, keys that turn, tokens that stand alone, codes that
  * the tables lack, what is not taken, and any bytes.
  */
+#include "codecs/kernels/transform_kernels.h"
 #include "transform_site.h"
 
 static const transform_shape small_shape = {
@@ -53,6 +54,58 @@ static double worst_component(const transform_site *site)
     free(before);
     free(after);
     return worst;
+}
+
+/* Products of inputs in pairs of bf16, and of plain ones before them, have the bits of the
+ * specification wherever the pairs begin. */
+static void pairs_round_as_the_specification(void **state)
+{
+    enum { WIDTH = 24, INPUTS = 15, TOKENS = 250 };
+    static uint16_t matrix[WIDTH * WIDTH], rows[INPUTS];
+    static int16_t codes[INPUTS][TRANSFORM_LANES];
+    static float in[INPUTS * TRANSFORM_LANES], panel[WIDTH * TRANSFORM_PANEL];
+    static float out[WIDTH * TRANSFORM_LANES], wanted[WIDTH * TRANSFORM_LANES];
+    const transform_kernels *kernels = transform_kernels_choose();
+    uint64_t seed = 7;
+    (void)state;
+    for (uint32_t i = 0; i < WIDTH * WIDTH; i++) /* of many sizes, so that sums round */
+        matrix[i] = half_bf16_from_float(
+            (float)ldexp(basis_made_random(&seed), (int)(8.0 * basis_made_random(&seed))));
+    for (uint32_t k = 0; k < INPUTS; k++) {
+        rows[k] = (uint16_t)(k + k / 2);
+        for (uint32_t t = 0; t < TRANSFORM_LANES; t++)
+            codes[k][t] = (int16_t)(TRANSFORM_PAIR_MOST * basis_made_random(&seed));
+        kernels->widen(codes[k], TRANSFORM_LANES, in + (size_t)k * TRANSFORM_LANES);
+    }
+    codes[3][5] = TRANSFORM_PAIR_MOST;
+    codes[4][5] = -TRANSFORM_PAIR_MOST;
+    in[3 * TRANSFORM_LANES + 5] = TRANSFORM_PAIR_MOST;
+    in[4 * TRANSFORM_LANES + 5] = -TRANSFORM_PAIR_MOST;
+    transform_product product = {.matrix = matrix,
+                                 .width = WIDTH,
+                                 .rows = rows,
+                                 .row_count = INPUTS,
+                                 .plain = INPUTS,
+                                 .first = 1,
+                                 .count = WIDTH - 3,
+                                 .tokens = TOKENS,
+                                 .in = in,
+                                 .out = wanted,
+                                 .panel = panel};
+    transform_kernels_scalar.multiply(&product);
+    product.out = out;
+    for (uint32_t plain = 0; plain <= INPUTS && kernels->pair != NULL; plain++) {
+        float *pair = in + (size_t)plain * TRANSFORM_LANES;
+        for (uint32_t k = 0; k < plain; k++)
+            kernels->widen(codes[k], TRANSFORM_LANES, in + (size_t)k * TRANSFORM_LANES);
+        for (uint32_t k = plain; k < INPUTS; k += 2, pair += TRANSFORM_LANES)
+            kernels->pair(codes[k], k + 1 < INPUTS ? codes[k + 1] : NULL, TRANSFORM_LANES, pair);
+        product.plain = plain;
+        kernels->multiply(&product);
+        for (uint32_t o = 0; o < product.count; o++)
+            assert_memory_equal(out + o * TRANSFORM_LANES, wanted + o * TRANSFORM_LANES,
+                                TOKENS * sizeof *out);
+    }
 }
 
 /* Encodes on every instruction set to the same bytes, decodes to the same elements. */
@@ -362,6 +415,7 @@ static void any_bytes_give_a_status(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs_round_as_the_specification),
         cmocka_unit_test(components_come_back_within_half_a_step),
         cmocka_unit_test(whole_steps_come_back_exactly),
         cmocka_unit_test(a_derived_step_is_the_encoded_one),
