@@ -10,7 +10,7 @@ import unittest
 
 from package_case import PackageCase, kvterrace
 
-MODULES = ["codec"]
+MODULES = ["codec", "policy"]
 STUB = os.path.join(os.path.dirname(kvterrace.__file__), "__init__.pyi")
 
 

@@ -2,20 +2,25 @@
 """What the package costs, beside the same loop in C.
 
     python -m kvterrace.bench store [--json] [--repeats 5]
+    python -m kvterrace.bench policy [--json] [--trace FILE] [--blocks 2000,20000]
 
 `store`: gets of raw entries in DRAM into buffers of the caller's, through Python and in one loop of
 C in the same process, turn about. A repeat in which a get was not served or an entry's bytes are
 wrong is a failure, no sample.
+
+`policy`: token hits of caches of equal blocks on a trace of requests, decided by kvterrace and by
+LRU and ARC: those of vLLM and LMCache where they are installed, beside plain ones.
 """
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import threading
 import time
 
-from . import Layout, Space, Store
+from . import Layout, Space, Store, _bench_policy
 from ._kvt import ffi, lib
 
 SLICE_BYTES = 2 << 20  # of one slice of a repeat, or one entry
@@ -128,23 +133,57 @@ def bench_store(repeats):
     return rows
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m kvterrace.bench", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", choices=["store"])
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs; 5")
-    options = parser.parse_args(arguments)
-    rows = bench_store(max(options.repeats, 1))
-    if options.json:
-        json.dump(rows, sys.stdout, indent=1)
-        print()
-        return
+def print_store(rows):
     print(f"{'bytes':>10} {'batch':>5} {'python GB/s':>12} {'C GB/s':>8} {'ratio':>6}  range")
     for row in rows:
         print(f"{row['bytes']:>10} {row['batch']:>5} {row['python_bytes_per_s'] / 1e9:>12.2f} "
               f"{row['c_bytes_per_s'] / 1e9:>8.2f} {row['ratio']:>6.3f}  "
               f"{row['ratio_low']:.3f}..{row['ratio_high']:.3f}")
+
+
+def print_policy(rows):
+    print(f"{'blocks':>7} {'policy':<15} {'token hits':>10} {'block hits':>10}  source")
+    for row in rows:
+        print(f"{row['blocks']:>7} {row['policy']:<15} {row['token_hits']:>10.4f} "
+              f"{row['block_hits']:>10.4f}  {row['source']}")
+
+
+def run_policy(options):
+    trace = options.trace
+    if trace is None and "KVT_DATA_DIR" in os.environ:
+        trace = os.path.join(os.environ["KVT_DATA_DIR"], "traces", _bench_policy.TRACE)
+    if trace is None:
+        raise SystemExit("bench: name a trace by --trace, or the folder of data by KVT_DATA_DIR")
+    try:
+        capacities = [int(one) for one in options.blocks.split(",")]
+    except ValueError:
+        raise SystemExit(f"bench: --blocks are numbers, not {options.blocks!r}") from None
+    if min(capacities) < 1:
+        raise SystemExit("bench: a cache has at least 1 block")
+    rows, lacking = _bench_policy.bench_policy(trace, capacities)
+    for line in lacking:
+        print(f"bench: {line}: its policies are not compared", file=sys.stderr)
+    return rows
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m kvterrace.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bench", choices=["store", "policy"])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--repeats", type=int, default=5, help="store: pairs of runs; 5")
+    parser.add_argument("--trace", help="policy: requests with timestamp, input_length, hash_ids; "
+                        f"{_bench_policy.TRACE} of KVT_DATA_DIR")
+    parser.add_argument("--blocks", default=",".join(map(str, _bench_policy.CAPACITIES)),
+                        help="policy: capacities in blocks")
+    options = parser.parse_args(arguments)
+    rows = run_policy(options) if options.bench == "policy" else \
+        bench_store(max(options.repeats, 1))
+    if options.json:
+        json.dump(rows, sys.stdout, indent=1)
+        print()
+        return
+    (print_policy if options.bench == "policy" else print_store)(rows)
 
 
 if __name__ == "__main__":

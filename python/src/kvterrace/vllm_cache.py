@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM: kvterrace's decisions for the cache of its own KV offloading.
+
+vLLM keeps the bytes and asks which chunks go. Loaded by configuration (docs/ENGINES.md):
+
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+      "kv_connector_extra_config": {"cpu_bytes_to_use": 8589934592, "block_size": 256,
+        "eviction_policy": "KvterracePolicy",
+        "cache_policy_module_path": "kvterrace.vllm_cache"}}'
+"""
+
+import vllm
+
+from ._engines import need_version
+from .policy import BlockCache
+
+TESTED = ("0.32.0",)
+need_version("vLLM", getattr(vllm, "__version__", "unknown"), TESTED)
+
+from vllm.v1.kv_offload.base import get_offload_group_idx  # noqa: E402
+from vllm.v1.kv_offload.cpu.policies.base import (  # noqa: E402
+    CachePolicy, order_request_keys)
+
+__all__ = ["KvterracePolicy"]
+
+
+class KvterracePolicy(CachePolicy):
+    """Chunks go by what keeping them is worth: how soon uses are expected of them, and whether
+    chunks behind them in a prefix stand on them. Transfers pin their chunks.
+
+    clock gives seconds, for tests and replays; vLLM makes the policy of its capacity alone.
+    """
+
+    def __init__(self, cache_capacity, clock=None):
+        super().__init__(cache_capacity)
+        self.chunks = {}
+        self._blocks = BlockCache(cache_capacity, clock=clock)
+        self._parents = {}  # of chunks that are about to be inserted
+
+    def get(self, key):
+        return self.chunks.get(key)
+
+    def on_store_miss(self, keys, req_context):
+        """Notes which chunk each new one follows. vLLM tells the place of a key in its request, and
+        keeps those of the others to itself; without them the order of the keys stands in."""
+        keys = list(keys)
+        known = getattr(req_context, "_offload_key_positions", None) or {}
+        ordered = sorted(known, key=known.__getitem__) if all(key in known for key in keys) else \
+            keys
+        last, new = {}, set(keys)
+        for key in ordered:
+            group = get_offload_group_idx(key)
+            if key in new:
+                self._parents[key] = last.get(group)
+            last[group] = key
+
+    def insert(self, key, chunk):
+        self.chunks[key] = chunk
+        self._blocks.insert(key, self._parents.pop(key, None))
+        if chunk.ref_cnt != 0:
+            self._blocks.pin(key)  # until its bytes are there, or are not read any more
+
+    def remove(self, key):
+        del self.chunks[key]
+        self._blocks.remove(key)
+
+    def touch(self, keys, req_context):
+        self._blocks.touch(keys)
+
+    def on_request_finished(self, key_groups, insertion_only_keys, reused_keys, req_context):
+        """Counts one use of each chunk that the request has read; the first use of one that it has
+        stored was counted then."""
+        self._parents.clear()  # of chunks that were not stored after all
+        self._blocks.touch([key for key in order_request_keys(key_groups, req_context)
+                            if key in reused_keys])
+
+    def evict(self, n, protected):
+        if n == 0:
+            return []
+        keys = self._blocks.evict(n, protected)
+        return None if keys is None else [(key, self.chunks.pop(key)) for key in keys]
+
+    def clear(self):
+        self.chunks.clear()
+        self._parents.clear()
+        self._blocks.clear()
+
+    def mark_evictable(self, key):
+        self._blocks.unpin(key)
+
+    def mark_non_evictable(self, key):
+        self._blocks.pin(key)
