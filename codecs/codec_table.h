@@ -18,7 +18,10 @@ enum {
     KVT_CODEC_FLAG_PARTS = 1u << 2,       /* stores a matrix as parts: the *_matrix members are set,
                                            * the *_segment members are NULL */
     KVT_CODEC_FLAG_FIXED = 1u << 3,       /* with PARTS: every part has exactly its listed size */
-    KVT_CODEC_FLAG_NESTED = 1u << 4       /* with FIXED: planes can be dropped from a record */
+    KVT_CODEC_FLAG_NESTED = 1u << 4,      /* with FIXED: planes can be dropped from a record */
+    KVT_CODEC_FLAG_SPANS = 1u << 5        /* with PARTS, not FIXED: one part may hold several
+                                           * matrices, and a basis says how many: the *_span members
+                                           * are set, encode_matrix and decode_matrix are NULL */
 };
 
 /* The kinds of content that a segment of a record can have (docs/FORMAT.md). */
@@ -35,6 +38,7 @@ typedef enum kvt_part_kind {
 enum {
     KVT_PARTS_MAX = 8,    /* parts of one matrix */
     KVT_PLANES_MAX = 5,   /* planes of one matrix */
+    KVT_SPAN_MAX = 8,     /* matrices of one part */
     KVT_LEVEL_LIMIT = 3,  /* a layer's level lies within -3 .. 3 */
     KVT_LAYERS_MAX = 3800 /* layers of a layout, for codecs with parts */
 };
@@ -49,8 +53,15 @@ typedef struct kvt_matrix {
     uint8_t side;  /* kvt_side */
     uint16_t layer;
     uint32_t planes; /* 1 .. KVT_PLANES_MAX */
-    uint32_t reserved;
+    uint32_t span;   /* matrices of its part, itself the first: layer by layer, K before V */
     const kvt_codec_extras *extras; /* NULL when decoding */
+    /* Of codecs with spans: */
+    uint32_t first_position;             /* of the first row */
+    uint32_t index;                      /* of the part: how many spans lie before it */
+    const struct transform_basis *basis; /* NULL: sizes alone are asked for */
+    uint32_t layers;                     /* of the entry, */
+    uint32_t sides;                      /* and its sides */
+    uint32_t basis_span;                 /* transform_span; 0: not known, the widest */
 } kvt_matrix;
 
 /* One part of a matrix: its place in the record's order, its size, and where its bytes are. */
@@ -130,6 +141,18 @@ typedef struct kvt_codec {
     kvt_status (*decode_matrix)(kvt_variant variant, const kvt_matrix *matrix,
                                 const kvt_part *parts, const view_rows *target, void *scratch,
                                 uint64_t scratch_bytes);
+
+    /*
+     * Codecs with SPANS, in the place of the two above: matrix is the first of matrix->span, which
+     * have the same tokens. sources, targets: of each of them; a target may be NULL. There is one
+     * part. The statuses are those above.
+     */
+    kvt_status (*encode_span)(kvt_variant variant, const kvt_matrix *matrix,
+                              const void *const *sources, kvt_part *part, void *scratch,
+                              uint64_t scratch_bytes);
+    kvt_status (*decode_span)(kvt_variant variant, const kvt_matrix *matrix, const kvt_part *part,
+                              const view_rows *const *targets, void *scratch,
+                              uint64_t scratch_bytes);
 
     /* NESTED codecs: whether `fewer` is `present` with fewer planes, or the same. */
     bool (*drops_to)(kvt_variant present, kvt_variant fewer);

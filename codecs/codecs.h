@@ -20,6 +20,7 @@ extern const kvt_codec codecs_kivi;
 extern const kvt_codec codecs_planes;
 extern const kvt_codec codecs_entropy;
 extern const kvt_codec codecs_rotate;
+extern const kvt_codec codecs_transform;
 
 /*
  * How the stages are called. A codec with parts (kivi, planes, entropy, rotate) is a kvt_codec with
@@ -28,6 +29,8 @@ extern const kvt_codec codecs_rotate;
  *
  *   entropy, rotate   one plane, one DATA part whose size follows from the data; their own headers
  *            say what is in it (entropy.h, rotate.h)
+ *   transform   the matrices of one span have one DATA part; the basis comes with the spec
+ *            (transform.h)
  *   drop     no kvt_codec: before any codec it chooses the rows of a layer, the record gathers
  *            them, and stores the choice as one bit per token (drop.h, called by record_rows.c)
  *
@@ -40,6 +43,8 @@ extern const kvt_codec codecs_rotate;
  *   entropy  bits 0-9 step of K, 10-19 of V in 1/64 of a standard deviation, 20 V per channel,
  *            21 values come back at the middle of their cell; mode 1
  *   rotate   bits 0-3 bits (3, 4, 8), 4 over the row instead of the head; mode 1
+ *   transform  bits 0-9 step in 1/64 of the basis's unit, 10-29 the first 20 bits of its hash;
+ *            mode 1
  */
 enum {
     CODECS_PLANES_V_CHANNEL = 1 << 10,
@@ -47,7 +52,9 @@ enum {
     CODECS_PLANES_V_FIRST = 1 << 12,
     CODECS_ENTROPY_V_CHANNEL = 1 << 20,
     CODECS_ENTROPY_MIDDLE = 1 << 21,
-    CODECS_ROTATE_ROW = 1 << 4
+    CODECS_ROTATE_ROW = 1 << 4,
+    CODECS_BASIS_SHIFT = 10, /* of a basis in transform's rate */
+    CODECS_BASIS_BITS = 20
 };
 
 /* Answers of codecs that have one plane, no order of sides, or no window (codec_table.c). */

@@ -76,6 +76,18 @@ typedef struct kvt_codec_extras {
     uint32_t reserved2;
 } kvt_codec_extras;
 
+struct transform_basis;
+
+/*
+ * Bases of codec transform (transform_basis.h) that a call may use. A record names its basis by its
+ * whole hash, a variant by the first 20 bits. They stay unchanged where they are during the call,
+ * and for as long as a head is used that was opened with them.
+ */
+typedef struct kvt_record_bases {
+    const struct transform_basis *const *list;
+    uint32_t count; /* 0: none; list may be NULL then */
+} kvt_record_bases;
+
 /* The facts that a record states about itself besides its payload. */
 typedef struct kvt_record_spec {
     kvt_key key;
@@ -84,7 +96,10 @@ typedef struct kvt_record_spec {
     kvt_variant variant;     /* as asked for; single segments may have fallen back to raw */
     uint32_t first_position; /* position of the entry's first token in its sequence */
     uint32_t reserved;       /* zero */
+    kvt_record_bases bases;  /* that a call may use; a record that was parsed gives none */
 } kvt_record_spec;
+
+enum { KVT_BASIS_HASH_BYTES = 32 };
 
 /* A record that has been parsed: its header and table are sound and lie inside the given bytes. */
 typedef struct kvt_record_info {
@@ -103,11 +118,15 @@ typedef struct kvt_record_info {
     uint32_t group_count;             /* of a record of groups (record_groups.h), else 0 */
     uint64_t scratch_bytes;           /* that decoding needs; a record tells it where the bound of
                                          its spec cannot, as after a drop by the caller's chain */
+    uint8_t basis[KVT_BASIS_HASH_BYTES]; /* hash of the basis that decoding needs; zeros: none */
+    uint32_t basis_span;                 /* transform_span of it; 0: none */
 } kvt_record_info;
 
 /*
- * Worst-case record size and scratch size for kvt_record_encode and kvt_record_decode.
- * KVT_OK, KVT_E_ARGUMENT (layout), KVT_E_UNSUPPORTED (variant for that layout).
+ * Worst-case record size and scratch size for kvt_record_encode and kvt_record_decode. Without the
+ * basis of a variant the scratch is that of the widest span.
+ * KVT_OK, KVT_E_ARGUMENT (layout), KVT_E_UNSUPPORTED (variant for that layout, or a basis that is
+ * of another shape).
  */
 KVT_NODISCARD kvt_status kvt_record_bound(const kvt_record_spec *spec, uint64_t *record_bytes_out,
                                           uint64_t *scratch_bytes_out);
@@ -127,8 +146,8 @@ KVT_NODISCARD kvt_status kvt_record_bound_with(const kvt_record_spec *spec,
  *                 capacity
  *   scratch       at least the bound's scratch bytes, aligned to 64; may be NULL when that is 0
  * Returns KVT_OK; KVT_RAW when nothing shrank and the record holds the entry raw (the record is
- * valid, and its spec.variant says raw); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_SPACE when
- * capacity is too small.
+ * valid, and its spec.variant says raw); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_MISMATCH when
+ * spec.bases lacks the variant's basis; KVT_E_SPACE when capacity is too small.
  */
 KVT_NODISCARD kvt_status kvt_record_encode(const kvt_record_spec *spec, const void *source,
                                            uint64_t source_bytes, void *record, uint64_t capacity,
@@ -178,11 +197,16 @@ KVT_NODISCARD kvt_status kvt_record_drop_planes(void *record, uint64_t bytes, kv
  *   scratch  as kvt_record_bound says for the record's spec, aligned to 64
  * Every segment is verified on the way. KVT_OK; KVT_E_UNSUPPORTED (the record's codec has no
  * coarser form, or a matrix would not be smaller than raw); KVT_E_ARGUMENT (another variant, or
- * scratch is too small); KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION.
+ * scratch is too small); KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION. kvt_record_derive_with: of
+ * records that need a basis, too; KVT_E_MISMATCH when it is not among them, or bases is NULL.
  */
 KVT_NODISCARD kvt_status kvt_record_derive(const void *record, uint64_t bytes, kvt_variant variant,
                                            void *target, uint64_t capacity, void *scratch,
                                            uint64_t scratch_bytes, uint64_t *record_bytes_out);
+KVT_NODISCARD kvt_status kvt_record_derive_with(const void *record, uint64_t bytes,
+                                                const kvt_record_bases *bases, kvt_variant variant,
+                                                void *target, uint64_t capacity, void *scratch,
+                                                uint64_t scratch_bytes, uint64_t *record_bytes_out);
 
 /*
  * Which tokens of a layer a record holds: positions_out gets info.stored_tokens token numbers
@@ -204,11 +228,13 @@ KVT_NODISCARD kvt_status kvt_record_verify(const void *record, uint64_t bytes,
 /*
  * Decodes a whole record into the caller's buffer. KVT_OK is given only when the checksum of every
  * segment that was decoded is right.
- *   expected      key and generation that the record must carry, or NULL for any
+ *   expected      key and generation that the record must carry, or NULL for any; and the bases
+ *                 that it may need
  *   target        exactly decoded_bytes of the record; content is undefined after an error
  * After a drop the layout's tokens are stored_tokens: rows of kept tokens follow each other.
- * KVT_OK; KVT_E_MISMATCH (another key or generation); KVT_E_CORRUPT; KVT_E_VERSION;
- * KVT_E_SPACE (target or scratch has the wrong size).
+ * KVT_OK; KVT_E_MISMATCH (another key or generation, or the record's basis, which kvt_record_info
+ * names, is not there); KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_SPACE (target or scratch has the wrong
+ * size).
  */
 KVT_NODISCARD kvt_status kvt_record_decode(const void *record, uint64_t bytes,
                                            const kvt_record_spec *expected, void *target,
@@ -336,10 +362,15 @@ KVT_NODISCARD kvt_status kvt_record_head_decode(const kvt_record_head *head,
 
 /* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
  * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of
- * range. */
+ * range. _with: of records that need a basis, too. */
 KVT_NODISCARD kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes,
                                                   uint32_t layer, kvt_side side, void *target,
                                                   uint64_t target_bytes, void *scratch,
                                                   uint64_t scratch_bytes);
+KVT_NODISCARD kvt_status kvt_record_decode_matrix_with(const void *record, uint64_t bytes,
+                                                       const kvt_record_bases *bases,
+                                                       uint32_t layer, kvt_side side, void *target,
+                                                       uint64_t target_bytes, void *scratch,
+                                                       uint64_t scratch_bytes);
 
 #endif

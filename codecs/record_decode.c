@@ -58,6 +58,19 @@ static kvt_status record_decode_segment(const uint8_t *record, const record_plan
     return status == KVT_OK ? record_segment_check(record, segment) : status;
 }
 
+kvt_status record_decode_raw_tokens(const uint8_t *record, const record_plan *plan,
+                                    const record_matrix *found, kvt_side side,
+                                    const view_rows *target)
+{
+    const uint64_t row = record_row_bytes(plan);
+    const uint64_t head = plan->extension.head_tokens * row;
+    const uint64_t tail = plan->extension.tail_tokens[side] * row;
+    const uint8_t *raw = record + found->raw_tokens.offset;
+    view_rows_scatter(target, 0, head, raw);
+    view_rows_scatter(target, plan->segment_bytes - tail, tail, raw + head);
+    return record_segment_check(record, &found->raw_tokens);
+}
+
 /* A matrix that is stored as parts: raw tokens around the coded rows. */
 static kvt_status record_decode_parts(const uint8_t *record, const record_plan *plan,
                                       const record_matrix *found, uint32_t layer, kvt_side side,
@@ -65,8 +78,6 @@ static kvt_status record_decode_parts(const uint8_t *record, const record_plan *
                                       uint64_t scratch_bytes)
 {
     const uint64_t row = record_row_bytes(plan);
-    const uint64_t head = plan->extension.head_tokens * row;
-    const uint64_t tail = plan->extension.tail_tokens[side] * row;
     kvt_matrix matrix;
     kvt_part parts[KVT_PARTS_MAX];
     uint32_t count;
@@ -84,12 +95,8 @@ static kvt_status record_decode_parts(const uint8_t *record, const record_plan *
     for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
         status = record_segment_check(record, &found->parts[i]);
     }
-    if (status == KVT_OK && found->raw_tokens.kind != 0) {
-        const uint8_t *raw = record + found->raw_tokens.offset;
-        view_rows_scatter(target, 0, head, raw);
-        view_rows_scatter(target, plan->segment_bytes - tail, tail, raw + head);
-        status = record_segment_check(record, &found->raw_tokens);
-    }
+    if (status == KVT_OK && found->raw_tokens.kind != 0)
+        status = record_decode_raw_tokens(record, plan, found, side, target);
     return status;
 }
 
@@ -118,14 +125,35 @@ kvt_status record_decode_found(const uint8_t *record, const record_plan *plan,
     return record_decode_parts(record, plan, found, layer, side, target, scratch, scratch_bytes);
 }
 
+/* A parsed record as a source of spans. */
+static record_source record_source_of(const uint8_t *record, const record_parsed *parsed)
+{
+    return (record_source){.payload = record,
+                           .plan = &parsed->plan,
+                           .table = parsed->table,
+                           .sections = &parsed->sections};
+}
+
+static bool record_has_spans(const record_plan *plan)
+{
+    return (plan->codec->flags & KVT_CODEC_FLAG_SPANS) != 0;
+}
+
 static kvt_status record_decode_one(const uint8_t *record, const record_parsed *parsed,
                                     uint32_t layer, kvt_side side, const view_rows *target,
                                     void *scratch, uint64_t scratch_bytes)
 {
+    const record_plan *plan = &parsed->plan;
     record_matrix found;
-    record_find_matrix(&parsed->plan, parsed->table, &parsed->sections, layer, side, &found);
-    return record_decode_found(record, &parsed->plan, &found, layer, side, target, scratch,
-                               scratch_bytes);
+    if (record_has_spans(plan)) {
+        const record_source source = record_source_of(record, parsed);
+        const view_rows *targets[KVT_SPAN_MAX] = {NULL};
+        const uint32_t index = kvt_layout_sides(&plan->layout) * layer + (uint32_t)side;
+        targets[index % plan->together] = target;
+        return record_decode_span(&source, index / plan->together, targets, scratch, scratch_bytes);
+    }
+    record_find_matrix(plan, parsed->table, &parsed->sections, layer, side, &found);
+    return record_decode_found(record, plan, &found, layer, side, target, scratch, scratch_bytes);
 }
 
 /* What the tasks of a decoder share. */
@@ -135,6 +163,7 @@ typedef struct record_decoder {
     const kvt_view *view; /* of `layout`, whose tokens may be more than the record's */
     const kvt_layout *layout;
     uint32_t first_layer;
+    uint32_t layer_count;
     bool of_many;     /* as record.h says, */
     const void *next; /* and this */
     uint8_t *scratch; /* lanes of one worker each */
@@ -181,6 +210,33 @@ static kvt_status record_decode_indexed(void *argument, uint32_t index, uint32_t
     return status;
 }
 
+/* The wanted matrices of a span. index counts from the first span that a layer of them is in. */
+static kvt_status record_decode_spanned(void *argument, uint32_t index, uint32_t worker)
+{
+    const record_decoder *decoder = argument;
+    const record_plan *plan = &decoder->parsed->plan;
+    const record_source source = record_source_of(decoder->record, decoder->parsed);
+    const uint32_t span = record_span_of(plan, decoder->first_layer, KVT_SIDE_K) + index;
+    const uint32_t count = record_span_matrices(plan, span);
+    view_rows rows[KVT_SPAN_MAX];
+    const view_rows *targets[KVT_SPAN_MAX] = {NULL};
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t layer;
+        kvt_side side;
+        record_matrix_name(plan, span * plan->together + i, &layer, &side);
+        if (layer < decoder->first_layer || layer - decoder->first_layer >= decoder->layer_count)
+            continue;
+        rows[i] = view_rows_of(decoder->view, decoder->layout, plan->stored.tokens, layer, side);
+        rows[i].stream = decoder->of_many || plan->decoded_bytes >= VIEW_STREAM_BYTES;
+        targets[i] = &rows[i];
+    }
+    kvt_status status = record_decode_span(
+        &source, span, targets, record_decoder_lane(decoder, worker), decoder->lane_bytes);
+    for (uint32_t i = 0; i < count; i++)
+        if (targets[i] != NULL) view_rows_close(targets[i]);
+    return status;
+}
+
 kvt_status record_check_expected(const record_parsed *parsed, const kvt_record_spec *expected)
 {
     if (expected == NULL) return KVT_OK;
@@ -194,7 +250,9 @@ static kvt_status record_open_expected(const void *record, uint64_t bytes,
                                        const kvt_record_spec *expected, record_parsed *parsed)
 {
     kvt_status status = record_parse(record, bytes, RECORD_DEPTH_LOAD, parsed, NULL);
-    return status == KVT_OK ? record_check_expected(parsed, expected) : status;
+    if (status == KVT_OK) status = record_check_expected(parsed, expected);
+    if (status != KVT_OK) return status;
+    return record_plan_take_basis(&parsed->plan, expected != NULL ? &expected->bases : NULL);
 }
 
 /* Decodes layers of a parsed record into a view. */
@@ -202,7 +260,8 @@ static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
                                        const kvt_codec_workers *workers, uint64_t scratch_bytes)
 {
     const record_plan *plan = &decoder->parsed->plan;
-    decoder->lane_bytes = record_scratch_bytes(plan);
+    decoder->layer_count = layers;
+    decoder->lane_bytes = record_decode_scratch(plan);
     if (workers != NULL) {
         decoder->lane_bytes = codecs_align(decoder->lane_bytes, RECORD_SEGMENT_ALIGN);
     }
@@ -212,6 +271,14 @@ static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
         return record_run(workers, plan->segment_count, record_decode_piece, decoder);
     }
     if (decoder->next != NULL) kvt_record_prefetch(decoder->next);
+    if (record_has_spans(plan)) {
+        const uint32_t first = record_span_of(plan, decoder->first_layer, KVT_SIDE_K);
+        const uint32_t last = record_span_of(plan, decoder->first_layer + layers, KVT_SIDE_K);
+        const bool inside =
+            (decoder->first_layer + layers) * kvt_layout_sides(&plan->layout) % plan->together != 0;
+        return record_run(workers, layers == 0 ? 0 : last - first + inside, record_decode_spanned,
+                          decoder);
+    }
     return record_run(workers, kvt_layout_sides(&plan->layout) * layers, record_decode_indexed,
                       decoder);
 }
@@ -309,6 +376,15 @@ kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes, uint32_t
                                     kvt_side side, void *target, uint64_t target_bytes,
                                     void *scratch, uint64_t scratch_bytes)
 {
+    return kvt_record_decode_matrix_with(record, bytes, NULL, layer, side, target, target_bytes,
+                                         scratch, scratch_bytes);
+}
+
+kvt_status kvt_record_decode_matrix_with(const void *record, uint64_t bytes,
+                                         const kvt_record_bases *bases, uint32_t layer,
+                                         kvt_side side, void *target, uint64_t target_bytes,
+                                         void *scratch, uint64_t scratch_bytes)
+{
     record_parsed parsed;
     const record_plan *plan = &parsed.plan;
     assert(record != NULL && target != NULL && (uintptr_t)scratch % 64 == 0);
@@ -319,7 +395,9 @@ kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes, uint32_t
     }
     if ((uint32_t)side >= kvt_layout_sides(&plan->layout)) return KVT_E_ARGUMENT;
     if (target_bytes != plan->segment_bytes) return KVT_E_SPACE;
-    if (scratch_bytes < record_scratch_bytes(plan)) return KVT_E_SPACE;
+    if (scratch_bytes < record_decode_scratch(plan)) return KVT_E_SPACE;
+    status = record_plan_take_basis(&parsed.plan, bases);
+    if (status != KVT_OK) return status;
     const view_rows rows = view_rows_packed(target, target_bytes);
     return record_decode_one(record, &parsed, layer, side, &rows, scratch, scratch_bytes);
 }

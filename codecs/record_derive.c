@@ -114,12 +114,21 @@ kvt_status kvt_record_derive(const void *record, uint64_t bytes, kvt_variant var
                              uint64_t capacity, void *scratch, uint64_t scratch_bytes,
                              uint64_t *record_bytes_out)
 {
+    return kvt_record_derive_with(record, bytes, NULL, variant, target, capacity, scratch,
+                                  scratch_bytes, record_bytes_out);
+}
+
+kvt_status kvt_record_derive_with(const void *record, uint64_t bytes, const kvt_record_bases *bases,
+                                  kvt_variant variant, void *target, uint64_t capacity,
+                                  void *scratch, uint64_t scratch_bytes, uint64_t *record_bytes_out)
+{
     record_parsed present;
     assert(record != NULL && target != NULL && record_bytes_out != NULL);
     assert((uintptr_t)target % 64 == 0 && (uintptr_t)scratch % 64 == 0);
     *record_bytes_out = 0;
     kvt_status status = record_parse(record, bytes, RECORD_DEPTH_LOAD, &present, NULL);
     if (status == KVT_OK) status = derive_check_variant(&present, variant);
+    if (status == KVT_OK) status = record_plan_take_basis(&present.plan, bases);
     if (status != KVT_OK) return status;
     if (scratch_bytes < record_codec_scratch(&present.plan)) return KVT_E_ARGUMENT;
     record_plan coarser = present.plan;

@@ -220,11 +220,12 @@ typedef struct record_call {
     uint64_t scratch_bytes;
 } record_call;
 
-/* Room for one matrix that the view has apart. The raw codec gathers into the record. */
+/* Room for the matrices of a span that the view has apart. The raw codec gathers into the record.
+ */
 static uint64_t record_gather_bytes(const record_plan *plan, const kvt_view *view)
 {
     if (plan->codec->id == KVT_CODEC_RAW || !view_is_apart(view, &plan->layout)) return 0;
-    return codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
+    return plan->together * codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
 }
 
 /* Carries a head into its record. */
@@ -244,6 +245,7 @@ static kvt_status record_encode_variant(const record_call *call, const kvt_codec
     kvt_status status = record_plan_spec(&plan, call->spec, extras, variant);
     if (status != KVT_OK) return status;
     if (call->source_bytes != plan.source_bytes) return KVT_E_ARGUMENT;
+    if (plan.codec->flags & KVT_CODEC_FLAG_SPANS && plan.basis == NULL) return KVT_E_MISMATCH;
     const uint64_t rows_scratch = record_rows_scratch(&plan, call->spec, variant);
     const record_lanes lanes = record_lanes_of(&plan, call->workers != NULL);
     const uint64_t gather = record_gather_bytes(&plan, call->view);
@@ -350,7 +352,9 @@ kvt_status kvt_record_scratch_view(const kvt_record_spec *spec, uint32_t workers
     kvt_status status = kvt_record_scratch_parallel(spec, workers, scratch_bytes_out);
     if (status != KVT_OK || spec->variant.codec == KVT_CODEC_RAW) return status;
     const uint64_t matrix = kvt_layout_matrix_bytes(&spec->layout);
-    *scratch_bytes_out += workers * codecs_align(matrix, RECORD_SEGMENT_ALIGN);
+    const kvt_codec *codec = kvt_codec_find(spec->variant.codec);
+    const uint64_t gathered = codec->flags & KVT_CODEC_FLAG_SPANS ? KVT_SPAN_MAX : 1;
+    *scratch_bytes_out += workers * gathered * codecs_align(matrix, RECORD_SEGMENT_ALIGN);
     return KVT_OK;
 }
 

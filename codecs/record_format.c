@@ -5,6 +5,8 @@
  */
 #include "record_format.h"
 
+#include "transform_basis.h"
+
 #include <assert.h>
 
 uint64_t record_row_bytes(const record_plan *plan)
@@ -41,6 +43,13 @@ static void record_matrix_describe(const record_plan *plan, uint32_t layer, kvt_
                                    kvt_matrix *matrix)
 {
     memset(matrix, 0, sizeof *matrix);
+    matrix->index = record_span_of(plan, layer, side);
+    matrix->span = record_span_matrices(plan, matrix->index);
+    matrix->first_position = plan->first_position + plan->extension.head_tokens;
+    matrix->basis = plan->basis;
+    matrix->layers = plan->layout.layers;
+    matrix->sides = kvt_layout_sides(&plan->layout);
+    matrix->basis_span = plan->basis_name.span;
     matrix->tokens = plan->stored.tokens - record_raw_tokens(plan, side);
     matrix->kv_heads = plan->layout.kv_heads;
     matrix->head_dim = plan->layout.head_dim;
@@ -51,11 +60,18 @@ static void record_matrix_describe(const record_plan *plan, uint32_t layer, kvt_
         plan->codec->matrix_planes(plan->variant, side, record_level(plan->levels[layer], side));
 }
 
+/* Whether a matrix is the first of its span. */
+static bool record_matrix_leads(const record_plan *plan, uint32_t layer, kvt_side side)
+{
+    return (kvt_layout_sides(&plan->layout) * layer + (uint32_t)side) % plan->together == 0;
+}
+
 void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
                          kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX], uint32_t *count_out)
 {
     *count_out = 0;
     if (record_matrix_is_raw(plan, layer, side)) return;
+    if (plan->together > 1 && !record_matrix_leads(plan, layer, side)) return;
     record_matrix_describe(plan, layer, side, matrix_out);
     *count_out = plan->codec->matrix_parts(plan->variant, matrix_out, parts);
     assert(*count_out > 0 && *count_out <= KVT_PARTS_MAX);
@@ -129,6 +145,24 @@ static uint64_t record_table_segments(const record_plan *plan)
     return count + plan->extension.index_count;
 }
 
+/* Whether all matrices of each span have as many raw tokens, and are raw or coded alike. */
+static bool record_spans_are_whole(const record_plan *plan)
+{
+    const record_extension *extension = &plan->extension;
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
+    if (sides == 2 && extension->tail_tokens[KVT_SIDE_K] != extension->tail_tokens[KVT_SIDE_V])
+        return false;
+    for (uint32_t i = 0; i < record_matrices(plan); i++) {
+        uint32_t layer;
+        kvt_side side;
+        record_matrix_name(plan, i - i % plan->together, &layer, &side);
+        const bool raw = record_matrix_is_raw(plan, layer, side);
+        record_matrix_name(plan, i, &layer, &side);
+        if (record_matrix_is_raw(plan, layer, side) != raw) return false;
+    }
+    return true;
+}
+
 /* Whether the extension can belong to the layout and the variant. */
 static bool record_extension_fits(const record_plan *plan, bool dropped)
 {
@@ -161,7 +195,7 @@ static bool record_extension_fits(const record_plan *plan, bool dropped)
             if (!raw && (level < -KVT_LEVEL_LIMIT || level > KVT_LEVEL_LIMIT)) return false;
         }
     }
-    return true;
+    return plan->together == 1 || record_spans_are_whole(plan);
 }
 
 bool record_drop_fits(const kvt_layout *layout, kvt_variant variant)
@@ -171,6 +205,44 @@ bool record_drop_fits(const kvt_layout *layout, kvt_variant variant)
            (layout->dtype == KVT_DTYPE_FP16 || layout->dtype == KVT_DTYPE_BF16 ||
             layout->dtype == KVT_DTYPE_FP32) &&
            method >= KVT_DROP_STREAM && method <= KVT_DROP_SCORES && codecs_drop_keep(variant) != 0;
+}
+
+bool record_basis_fits(const transform_basis *basis, const kvt_layout *layout)
+{
+    const transform_shape *shape = &basis->shape;
+    return shape->layers == layout->layers && shape->kv_heads == layout->kv_heads &&
+           shape->head_dim == layout->head_dim && shape->sides == kvt_layout_sides(layout);
+}
+
+kvt_status record_plan_take_basis(record_plan *plan, const kvt_record_bases *bases)
+{
+    plan->basis = NULL;
+    if ((plan->codec->flags & KVT_CODEC_FLAG_SPANS) == 0) return KVT_OK;
+    for (uint32_t i = 0; bases != NULL && i < bases->count; i++) {
+        const transform_basis *basis = bases->list[i];
+        if (memcmp(basis->hash, plan->basis_name.hash, sizeof basis->hash) != 0) continue;
+        /* The record says of which span and shape its basis is; with another one it is no record of
+         * this library's. */
+        if (basis->shape.span != plan->basis_name.span || !record_basis_fits(basis, &plan->layout))
+            return KVT_E_CORRUPT;
+        plan->basis = basis;
+        return KVT_OK;
+    }
+    return KVT_E_MISMATCH;
+}
+
+/* Matrices that one data part holds; 0: there is no such span of this layout. */
+static uint32_t record_together(const record_plan *plan)
+{
+    const transform_shape shape = {.layers = plan->layout.layers,
+                                   .kv_heads = plan->layout.kv_heads,
+                                   .head_dim = plan->layout.head_dim,
+                                   .sides = (uint8_t)kvt_layout_sides(&plan->layout),
+                                   .span = plan->basis_name.span};
+    if (shape.span <= TRANSFORM_SPAN_HEAD) return 1; /* 0: as many parts as there may be */
+    if (shape.span > TRANSFORM_SPAN_LAYERS4 || transform_width(&shape) > TRANSFORM_WIDTH_MAX)
+        return 0;
+    return transform_span_layers(&shape) * shape.sides;
 }
 
 kvt_status record_plan_make(record_plan *plan, kvt_variant variant, uint32_t stored_tokens)
@@ -188,6 +260,13 @@ kvt_status record_plan_make(record_plan *plan, kvt_variant variant, uint32_t sto
     if (plan->parts && plan->layout.layers > KVT_LAYERS_MAX) return KVT_E_UNSUPPORTED;
     status = plan->codec->check(plan->variant, &plan->layout);
     if (status != KVT_OK) return status;
+    plan->together = 1;
+    if (plan->codec->flags & KVT_CODEC_FLAG_SPANS) {
+        /* Keys are turned back by positions that follow each other. */
+        if (dropped) return KVT_E_UNSUPPORTED;
+        plan->together = record_together(plan);
+        if (plan->together == 0) return KVT_E_ARGUMENT;
+    }
 
     plan->extended = plan->parts || dropped;
     plan->stored = plan->layout;
@@ -297,9 +376,11 @@ void record_matrix_collect(const uint8_t *table, const record_sections *sections
 /* The largest matrix that the extras may leave. */
 static void record_matrix_widest(const record_plan *plan, kvt_side side, kvt_matrix *matrix)
 {
-    record_matrix_describe(plan, 0, side, matrix);
-    matrix->tokens = plan->stored.tokens; /* extras may keep fewer rows raw */
+    record_matrix_describe(plan, 0, side, matrix); /* the first span is the widest */
+    matrix->tokens = plan->stored.tokens;          /* extras may keep fewer rows raw */
     matrix->planes = plan->codec->flags & KVT_CODEC_FLAG_NESTED ? KVT_PLANES_MAX : 1;
+    const bool unknown = plan->codec->flags & KVT_CODEC_FLAG_SPANS && plan->basis_name.span == 0;
+    if (unknown) matrix->span = KVT_SPAN_MAX;
 }
 
 uint64_t record_codec_scratch(const record_plan *plan)
@@ -343,4 +424,11 @@ uint64_t record_scratch_bytes(const record_plan *plan)
     if (!plan->parts || fixed) return codec;
     /* The parts are made in scratch: their sizes are known only afterwards. */
     return codecs_align(codec, RECORD_SEGMENT_ALIGN) + record_parts_room(plan);
+}
+
+uint64_t record_decode_scratch(const record_plan *plan)
+{
+    /* A part of four layers is large. */
+    const bool spans = (plan->codec->flags & KVT_CODEC_FLAG_SPANS) != 0;
+    return spans ? record_codec_scratch(plan) : record_scratch_bytes(plan);
 }

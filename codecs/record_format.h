@@ -26,12 +26,14 @@
 #define RECORD_OPTIONAL_NOTE 1u /* flag of minor 2: a note is there (record_note.h) */
 
 /* Critical flags: the extension of minor 1 is there; the layout has one side; the record is of
- * groups, and record_groups.h reads it. */
+ * groups, and record_groups.h reads it; the name of a basis lies behind the levels. */
 #define RECORD_CRITICAL_EXTENSION 1u
 #define RECORD_CRITICAL_ONE_SIDE  2u
 #define RECORD_CRITICAL_GROUPS    4u
+#define RECORD_CRITICAL_BASIS     8u
 #define RECORD_CRITICAL_KNOWN                                                                      \
-    (RECORD_CRITICAL_EXTENSION | RECORD_CRITICAL_ONE_SIDE | RECORD_CRITICAL_GROUPS)
+    (RECORD_CRITICAL_EXTENSION | RECORD_CRITICAL_ONE_SIDE | RECORD_CRITICAL_GROUPS |               \
+     RECORD_CRITICAL_BASIS)
 
 #define RECORD_SLOT_BYTES    UINT64_C(4096)
 #define RECORD_TABLE_OFFSET  (2 * RECORD_SLOT_BYTES)
@@ -139,6 +141,15 @@ _Static_assert(sizeof(record_extension) == 32, "the extension is part of the for
  * layer's level as a signed number. */
 enum { RECORD_LEVEL_RAW = 8 };
 
+/* Follows the levels of a record of a codec with spans. */
+typedef struct __attribute__((packed)) record_basis {
+    uint8_t hash[KVT_BASIS_HASH_BYTES];
+    uint8_t span; /* transform_span */
+    uint8_t reserved[7];
+} record_basis;
+
+_Static_assert(sizeof(record_basis) == 40, "the name of a basis is part of the format");
+
 /* Everything about a record that follows from its header alone. */
 typedef struct record_plan {
     kvt_layout layout;      /* of the entry */
@@ -153,19 +164,30 @@ typedef struct record_plan {
     uint64_t table_bytes;   /* of one table: room for the segments of all planes */
     uint64_t payload_offset;
     uint32_t segment_count;
-    uint32_t plane_count;           /* most planes of a matrix */
-    bool extended;                  /* minor 1 */
-    bool parts;                     /* the codec has parts */
-    bool grouped;                   /* a head of groups, for record_write_slot alone */
-    uint8_t levels[KVT_LAYERS_MAX]; /* extension.level_count of them; the last member */
+    uint32_t plane_count; /* most planes of a matrix */
+    bool extended;        /* minor 1 */
+    bool parts;           /* the codec has parts */
+    bool grouped;         /* a head of groups, for record_write_slot alone */
+    uint32_t first_position;
+    uint32_t together; /* matrices that one data part holds, but for the last one: 1, or a span's */
+    record_basis basis_name;             /* of a codec with spans; span 0: not known */
+    const struct transform_basis *basis; /* NULL: not needed, or not at hand */
+    uint8_t levels[KVT_LAYERS_MAX];      /* extension.level_count of them; the last member */
 } record_plan;
 
 /*
- * Fills a plan from layout, variant, stored_tokens, extension and levels, which are set; segment
- * and plane counts follow from the levels. KVT_OK, KVT_E_ARGUMENT (layout or numbers out of range),
- * KVT_E_UNSUPPORTED (variant).
+ * Fills a plan from layout, variant, stored_tokens, first_position, extension, basis_name and
+ * levels, which are set; segment and plane counts follow from the levels. KVT_OK, KVT_E_ARGUMENT
+ * (layout or numbers out of range), KVT_E_UNSUPPORTED (variant).
  */
 kvt_status record_plan_make(record_plan *plan, kvt_variant variant, uint32_t stored_tokens);
+
+/* Finds the basis that a plan needs among those of a caller. KVT_OK, also when none is needed;
+ * KVT_E_MISMATCH. */
+kvt_status record_plan_take_basis(record_plan *plan, const kvt_record_bases *bases);
+
+/* Whether the layout is one that the basis is of. */
+bool record_basis_fits(const struct transform_basis *basis, const kvt_layout *layout);
 
 /* Whether there is such a drop stage and entries of the layout take it. */
 bool record_drop_fits(const kvt_layout *layout, kvt_variant variant);
@@ -176,7 +198,8 @@ void record_plan_count(record_plan *plan);
 bool record_matrix_is_raw(const record_plan *plan, uint32_t layer, kvt_side side);
 void record_matrix_set_raw(record_plan *plan, uint32_t layer, kvt_side side);
 
-/* The coded rows of a matrix, and its parts; count_out is 0 for a raw matrix. */
+/* The coded rows of a matrix, and its parts; count_out is 0 for a raw matrix, and for one whose
+ * rows are in the part of the first matrix of its span. */
 void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
                          kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX],
                          uint32_t *count_out);
@@ -194,6 +217,25 @@ static inline void record_matrix_name(const record_plan *plan, uint32_t index, u
     const bool both = kvt_layout_sides(&plan->layout) == 2;
     *layer_out = both ? index / 2 : index;
     *side_out = both && index % 2 != 0 ? KVT_SIDE_V : KVT_SIDE_K;
+}
+
+/* Spans of a record, the units of coding: of most codecs every matrix is one. And the matrices of
+ * one of them. */
+static inline uint32_t record_spans(const record_plan *plan)
+{
+    return (record_matrices(plan) + plan->together - 1) / plan->together;
+}
+
+static inline uint32_t record_span_matrices(const record_plan *plan, uint32_t span)
+{
+    const uint32_t left = record_matrices(plan) - span * plan->together;
+    return left < plan->together ? left : plan->together;
+}
+
+/* The span of a matrix. */
+static inline uint32_t record_span_of(const record_plan *plan, uint32_t layer, kvt_side side)
+{
+    return (kvt_layout_sides(&plan->layout) * layer + (uint32_t)side) / plan->together;
 }
 
 /* Bytes of one token of one matrix. */
@@ -236,8 +278,9 @@ uint64_t record_place_next(record_place *place, const record_want *want, uint64_
 uint64_t record_codec_scratch(const record_plan *plan);
 uint64_t record_parts_room(const record_plan *plan);
 
-/* What encoder and decoder need when they work alone. */
+/* What encoder and decoder need when they work alone; what a decoder needs. */
 uint64_t record_scratch_bytes(const record_plan *plan);
+uint64_t record_decode_scratch(const record_plan *plan);
 
 /* Where the sections of a table end: in each of them layers ascend, so that a matrix is found
  * without reading the whole table. Section 0 is plane 0 of both sides; index segments lie before

@@ -90,7 +90,8 @@ static kvt_record_spec groups_spec_of(const record_groups_spec *spec, uint32_t g
                              .generation = spec->generation,
                              .layout = spec->layouts[group],
                              .variant = spec->variants[group],
-                             .first_position = spec->first_position};
+                             .first_position = spec->first_position,
+                             .bases = spec->bases};
 }
 
 static bool groups_is_exact(kvt_variant variant)
@@ -484,6 +485,7 @@ static bool groups_same_layout(const kvt_layout *a, const kvt_layout *b)
 typedef struct groups_decoder {
     const uint8_t *record;
     const record_groups *groups;
+    const kvt_record_bases *bases; /* or NULL */
     const kvt_codec_workers *workers;
     void *scratch;
     uint64_t scratch_bytes;
@@ -496,7 +498,8 @@ static kvt_status groups_decode_one(const groups_decoder *decoder, uint32_t grou
 {
     const record_groups *groups = decoder->groups;
     const record_group *row = &groups->groups[group];
-    const kvt_record_spec expected = {.key = groups->key, .generation = groups->generation};
+    kvt_record_spec expected = {.key = groups->key, .generation = groups->generation};
+    if (decoder->bases != NULL) expected.bases = *decoder->bases;
     kvt_record_info info;
     kvt_status status = groups_parse_one(decoder->record, groups, group, RECORD_DEPTH_LOAD, &info);
     if (status != KVT_OK) return status;
@@ -514,7 +517,8 @@ kvt_status record_groups_decode(const void *record, uint64_t bytes, const kvt_re
     kvt_status status = groups_open_expected(record, bytes, expected, &groups);
     if (status != KVT_OK) return status;
     if (target_bytes != groups.layout.opaque_bytes) return KVT_E_SPACE;
-    const groups_decoder decoder = {record, &groups, workers, scratch, scratch_bytes};
+    const groups_decoder decoder = {record,  &groups, expected != NULL ? &expected->bases : NULL,
+                                    workers, scratch, scratch_bytes};
     for (uint32_t i = 0; status == KVT_OK && i < groups.count; i++) {
         const kvt_layout *layout = &groups.groups[i].layout;
         kvt_view view;
@@ -542,7 +546,8 @@ kvt_status record_groups_decode_views(const void *record, uint64_t bytes,
     record_groups_range range;
     if (!record_groups_range_of(layouts, count, first_layer, layer_count, &range))
         return KVT_E_ARGUMENT;
-    const groups_decoder decoder = {record, &groups, workers, scratch, scratch_bytes};
+    const groups_decoder decoder = {record,  &groups, expected != NULL ? &expected->bases : NULL,
+                                    workers, scratch, scratch_bytes};
     uint32_t before = 0; /* layers of the groups before this one */
     for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
         uint32_t from, own;
@@ -557,9 +562,10 @@ kvt_status record_groups_decode_views(const void *record, uint64_t bytes,
 
 /* Makes the record of one group; sets *changed when it is another one than before. */
 static kvt_status groups_derive_one(const uint8_t *from, uint64_t bytes,
-                                    const kvt_record_info *info, kvt_variant variant, uint8_t *to,
-                                    uint64_t capacity, void *scratch, uint64_t scratch_bytes,
-                                    uint64_t *bytes_out, bool *changed)
+                                    const kvt_record_info *info, const kvt_record_bases *bases,
+                                    kvt_variant variant, uint8_t *to, uint64_t capacity,
+                                    void *scratch, uint64_t scratch_bytes, uint64_t *bytes_out,
+                                    bool *changed)
 {
     kvt_record_drop drop;
     kvt_status status;
@@ -568,8 +574,8 @@ static kvt_status groups_derive_one(const uint8_t *from, uint64_t bytes,
     *bytes_out = bytes;
     *changed = *changed || !exact;
     if (way == CODECS_WAY_DERIVE)
-        return kvt_record_derive(from, bytes, variant, to, capacity, scratch, scratch_bytes,
-                                 bytes_out);
+        return kvt_record_derive_with(from, bytes, bases, variant, to, capacity, scratch,
+                                      scratch_bytes, bytes_out);
     if (!exact && way != CODECS_WAY_DROP) return KVT_E_UNSUPPORTED;
     if (bytes > capacity) return KVT_E_SPACE;
     memcpy(to, from, bytes);
@@ -579,8 +585,8 @@ static kvt_status groups_derive_one(const uint8_t *from, uint64_t bytes,
     return status;
 }
 
-kvt_status record_groups_derive(const void *record, uint64_t bytes, kvt_variant variant,
-                                void *target, uint64_t capacity, void *scratch,
+kvt_status record_groups_derive(const void *record, uint64_t bytes, const kvt_record_bases *bases,
+                                kvt_variant variant, void *target, uint64_t capacity, void *scratch,
                                 uint64_t scratch_bytes, uint64_t *record_bytes_out)
 {
     record_groups groups;
@@ -609,7 +615,7 @@ kvt_status record_groups_derive(const void *record, uint64_t bytes, kvt_variant 
         status = groups_parse_one(record, &groups, i, RECORD_DEPTH_LOAD, &info);
         if (status == KVT_OK)
             status = groups_derive_one((const uint8_t *)record + row->offset, row->bytes, &info,
-                                       variant, start + made.offset, capacity - made.offset,
+                                       bases, variant, start + made.offset, capacity - made.offset,
                                        scratch, scratch_bytes, &made.bytes, &changed);
         if (status == KVT_OK) status = kvt_record_parse(start + made.offset, made.bytes, &info);
         if (status != KVT_OK) return status;

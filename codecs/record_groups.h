@@ -32,6 +32,7 @@ typedef struct record_groups_spec {
     uint32_t count; /* 1 .. KVT_GROUPS_MAX */
     const kvt_layout *layouts;
     const kvt_variant *variants; /* of each group: `variant`, or raw or lossless */
+    kvt_record_bases bases;      /* as of kvt_record_spec */
 } record_groups_spec;
 
 /* One group of a record. */
@@ -140,12 +141,12 @@ KVT_NODISCARD kvt_status record_groups_decode_views(const void *record, uint64_t
 /*
  * Makes the record of another lossy variant without the elements: each group whose codec can is
  * derived, or loses planes, as codecs_made_from says; groups that are stored exact are copied. The
- * record has been verified. Statuses and room as of kvt_record_derive; KVT_E_UNSUPPORTED also when
- * no group changes.
+ * record has been verified. Statuses and room as of kvt_record_derive_with; KVT_E_UNSUPPORTED also
+ * when no group changes.
  */
 KVT_NODISCARD kvt_status record_groups_derive(const void *record, uint64_t bytes,
-                                              kvt_variant variant, void *target, uint64_t capacity,
-                                              void *scratch, uint64_t scratch_bytes,
-                                              uint64_t *record_bytes_out);
+                                              const kvt_record_bases *bases, kvt_variant variant,
+                                              void *target, uint64_t capacity, void *scratch,
+                                              uint64_t scratch_bytes, uint64_t *record_bytes_out);
 
 #endif

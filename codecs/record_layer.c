@@ -34,6 +34,8 @@ kvt_status kvt_record_head_open(const void *head, uint64_t head_bytes, bool whol
     kvt_status status = record_parse(head, head_bytes,
                                      whole ? RECORD_DEPTH_LOAD : RECORD_DEPTH_HEAD, &parsed, NULL);
     if (status == KVT_OK) status = record_check_expected(&parsed, expected);
+    if (status == KVT_OK)
+        status = record_plan_take_basis(&parsed.plan, expected != NULL ? &expected->bases : NULL);
     if (status != KVT_OK) return status;
     const uint64_t plan_bytes = offsetof(record_plan, levels) + parsed.plan.extension.level_count;
     const uint64_t table_bytes = (uint64_t)parsed.plan.segment_count * sizeof(record_segment);
@@ -49,16 +51,6 @@ kvt_status kvt_record_head_open(const void *head, uint64_t head_bytes, bool whol
 }
 
 /* ---- ranges ---- */
-
-/* Calls `each` for every segment of a matrix. */
-static void record_each_segment(record_matrix *found, void (*each)(void *, record_segment *),
-                                void *context)
-{
-    if (found->raw.kind != 0 || found->part_count == 0) each(context, &found->raw);
-    if (found->raw_tokens.kind != 0) each(context, &found->raw_tokens);
-    for (uint32_t i = 0; i < found->part_count; i++)
-        each(context, &found->parts[i]);
-}
 
 /* The ranges of a layer while they are collected. */
 typedef struct record_ranges {
@@ -92,6 +84,20 @@ static void record_add_range(void *context, record_segment *segment)
     uint64_t last = range->offset + range->bytes;
     if (start < range->offset) range->offset = start;
     range->bytes = (end > last ? end : last) - range->offset;
+}
+
+/* Adds the part that a matrix shares with others, which lies with the first of them. */
+static void record_add_span(const kvt_record_head *head, uint32_t layer, kvt_side side,
+                            record_ranges *all)
+{
+    const record_plan *plan = &head->plan;
+    record_matrix found;
+    if (plan->together == 1) return;
+    const uint32_t span = record_span_of(plan, layer, side);
+    record_matrix_name(plan, span * plan->together, &layer, &side);
+    record_find_matrix(plan, head_table(head), &head->sections, layer, side, &found);
+    for (uint32_t i = 0; i < found.part_count; i++)
+        record_add_range(all, &found.parts[i]);
 }
 
 /* Merges neighbours that have grown together, and says where each range goes in memory. */
@@ -129,6 +135,7 @@ kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
         record_find_matrix(&head->plan, head_table(head), &head->sections, layer, (kvt_side)side,
                            &found);
         record_each_segment(&found, record_add_range, &all);
+        record_add_span(head, layer, (kvt_side)side, &all);
     }
     if (all.full) return KVT_E_SPACE;
     record_settle_ranges(&all);
@@ -138,26 +145,29 @@ kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
 
 /* ---- decoding ---- */
 
-/* Where segments lie in memory. */
-typedef struct record_moved {
-    const kvt_record_range *ranges;
-    uint32_t count;
-    bool missing;
-} record_moved;
-
-/* Gives a segment the offset of its bytes in memory. */
-static void record_move_segment(void *context, record_segment *segment)
+/* Decodes a layer's matrices from the spans that they are in. */
+static kvt_status record_head_spans(const record_source *source, const kvt_layout *layout,
+                                    const kvt_view *view, uint32_t layer, void *scratch,
+                                    uint64_t scratch_bytes)
 {
-    record_moved *moved = context;
-    for (uint32_t i = 0; i < moved->count; i++) {
-        const kvt_record_range *range = &moved->ranges[i];
-        if (segment->offset < range->offset) continue;
-        uint64_t in = segment->offset - range->offset;
-        if (in > range->bytes || segment->padded_bytes > range->bytes - in) continue;
-        segment->offset = range->at + in;
-        return;
+    const record_plan *plan = source->plan;
+    const uint32_t sides = kvt_layout_sides(layout);
+    kvt_status status = KVT_OK;
+    for (uint32_t side = 0; status == KVT_OK && side < sides;) {
+        const view_rows *targets[KVT_SPAN_MAX] = {NULL};
+        view_rows rows[2];
+        const uint32_t span = record_span_of(plan, layer, (kvt_side)side);
+        uint32_t made = 0;
+        for (; side < sides && record_span_of(plan, layer, (kvt_side)side) == span; side++) {
+            rows[made] = view_rows_of(view, layout, plan->stored.tokens, layer, (kvt_side)side);
+            rows[made].stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
+            targets[(sides * layer + side) % plan->together] = &rows[made++];
+        }
+        status = record_decode_span(source, span, targets, scratch, scratch_bytes);
+        while (made > 0)
+            view_rows_close(&rows[--made]);
     }
-    moved->missing = true;
+    return status;
 }
 
 kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout *layout,
@@ -170,13 +180,18 @@ kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout 
     kvt_status status = KVT_OK;
     if (!record_layout_fits(plan, layout)) return KVT_E_SPACE;
     if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
-    if (scratch_bytes < record_scratch_bytes(plan)) return KVT_E_SPACE;
+    if (scratch_bytes < record_decode_scratch(plan)) return KVT_E_SPACE;
+    const record_source source = {.payload = payload,
+                                  .plan = plan,
+                                  .table = head_table(head),
+                                  .sections = &head->sections,
+                                  .ranges = ranges,
+                                  .range_count = count};
+    if (plan->codec->flags & KVT_CODEC_FLAG_SPANS)
+        return record_head_spans(&source, layout, view, layer, scratch, scratch_bytes);
     for (uint32_t side = 0; status == KVT_OK && side < kvt_layout_sides(layout); side++) {
         record_matrix found;
-        record_moved moved = {.ranges = ranges, .count = count};
-        record_find_matrix(plan, head_table(head), &head->sections, layer, (kvt_side)side, &found);
-        if (ranges != NULL) record_each_segment(&found, record_move_segment, &moved);
-        if (moved.missing) return KVT_E_CORRUPT;
+        if (!record_source_find(&source, layer, (kvt_side)side, &found)) return KVT_E_CORRUPT;
         view_rows target = view_rows_of(view, layout, plan->stored.tokens, layer, (kvt_side)side);
         target.stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
         status = record_decode_found(payload, plan, &found, layer, (kvt_side)side, &target, scratch,

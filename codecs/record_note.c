@@ -72,9 +72,12 @@ void record_seal_slot(uint8_t *slot)
 static uint64_t note_fields_end(const record_header *header, const uint8_t *slot)
 {
     record_extension extension;
-    if ((header->critical_flags & RECORD_CRITICAL_EXTENSION) == 0) return sizeof *header;
+    const bool basis = (header->critical_flags & RECORD_CRITICAL_BASIS) != 0;
+    const uint64_t name = basis ? sizeof(record_basis) : 0;
+    if ((header->critical_flags & RECORD_CRITICAL_EXTENSION) == 0) return sizeof *header + name;
     memcpy(&extension, slot + RECORD_EXTENSION_AT, sizeof extension);
-    return extension.level_count <= KVT_LAYERS_MAX ? RECORD_LEVELS_AT + extension.level_count : 0;
+    if (extension.level_count > KVT_LAYERS_MAX) return 0;
+    return RECORD_LEVELS_AT + extension.level_count + name;
 }
 
 kvt_status record_note_find(const record_header *header, const uint8_t *slot, uint64_t fields_end,

@@ -5,13 +5,20 @@
  */
 #include "record_format.h"
 #include "record_groups.h"
+#include "transform_basis.h"
 
 #include <assert.h>
+
+/* Where the name of a basis lies, if there is one: behind the levels. */
+static uint64_t record_basis_at(const record_plan *plan)
+{
+    return plan->extended ? RECORD_LEVELS_AT + plan->extension.level_count : sizeof(record_header);
+}
 
 /* Bytes of the slot that carry fields: what a plan writes. */
 static uint64_t record_header_bytes(const record_plan *plan)
 {
-    return plan->extended ? RECORD_LEVELS_AT + plan->extension.level_count : sizeof(record_header);
+    return record_basis_at(plan) + (plan->basis_name.span != 0 ? sizeof(record_basis) : 0);
 }
 
 /* Minor 1 exists for the sake of its extension alone, minor 2 for that of a note, with or without
@@ -72,6 +79,26 @@ static bool record_chain_fits(const record_header *header, const record_plan *pl
     return plan->parts ? chain >= end : chain == 0 && end <= UINT32_MAX;
 }
 
+/* Reads the name of the basis behind the levels. A record of a codec with spans has one, and no
+ * other record has. */
+static kvt_status record_read_basis(const record_header *header, const uint8_t *slot,
+                                    record_plan *plan)
+{
+    record_basis *name = &plan->basis_name;
+    const bool named = (header->critical_flags & RECORD_CRITICAL_BASIS) != 0;
+    const bool spans = (plan->codec->flags & KVT_CODEC_FLAG_SPANS) != 0;
+    const uint64_t at = RECORD_LEVELS_AT + plan->extension.level_count;
+    if (named != spans) return KVT_E_CORRUPT;
+    if (!named) return KVT_OK;
+    if (header->header_bytes < at + sizeof *name || at + sizeof *name > RECORD_CHECKSUM_AT)
+        return KVT_E_CORRUPT;
+    memcpy(name, slot + at, sizeof *name);
+    const uint32_t start = header->rate >> CODECS_BASIS_SHIFT;
+    if (name->span == 0 || !record_is_zero(name->reserved, sizeof name->reserved))
+        return KVT_E_CORRUPT;
+    return start == transform_hash_start(name->hash) ? KVT_OK : KVT_E_CORRUPT;
+}
+
 /* Fills the plan from the slot that counts. */
 static kvt_status record_read_plan(const record_header *header, const uint8_t *slot,
                                    record_plan *plan)
@@ -92,7 +119,10 @@ static kvt_status record_read_plan(const record_header *header, const uint8_t *s
         if (header->header_bytes < RECORD_LEVELS_AT + extension->level_count) return KVT_E_CORRUPT;
         memcpy(plan->levels, slot + RECORD_LEVELS_AT, extension->level_count);
     }
-    kvt_status status = record_plan_make(plan, variant, header->stored_tokens);
+    plan->first_position = header->first_position;
+    kvt_status status = record_read_basis(header, slot, plan);
+    if (status != KVT_OK) return status;
+    status = record_plan_make(plan, variant, header->stored_tokens);
     if (status == KVT_E_UNSUPPORTED) return KVT_E_VERSION;
     if (status != KVT_OK || plan->extended != extended) return KVT_E_CORRUPT;
     if (!record_chain_fits(header, plan)) return KVT_E_CORRUPT;
@@ -222,7 +252,9 @@ static void record_fill_info(const record_parsed *parsed, uint64_t payload_bytes
     info->stored_tokens = plan->stored.tokens;
     info->plane_count = plan->plane_count;
     info->head_bytes = plan->payload_offset;
-    info->scratch_bytes = record_scratch_bytes(plan);
+    info->scratch_bytes = record_decode_scratch(plan);
+    memcpy(info->basis, plan->basis_name.hash, sizeof info->basis);
+    info->basis_span = plan->basis_name.span;
 }
 
 kvt_status record_parse(const void *record, uint64_t bytes, record_depth depth,
@@ -307,7 +339,8 @@ void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan 
         .sequence = values->sequence,
         .critical_flags = (plan->extended ? RECORD_CRITICAL_EXTENSION : 0) |
                           (layout->sides == 1 ? RECORD_CRITICAL_ONE_SIDE : 0) |
-                          (plan->grouped ? RECORD_CRITICAL_GROUPS : 0),
+                          (plan->grouped ? RECORD_CRITICAL_GROUPS : 0) |
+                          (plan->basis_name.span != 0 ? RECORD_CRITICAL_BASIS : 0),
         .generation = values->spec->generation,
         .layers = layout->layers,
         .kv_heads = layout->kv_heads,
@@ -340,5 +373,7 @@ void record_write_slot(uint8_t *record, uint64_t slot_offset, const record_plan 
         memcpy(slot + RECORD_EXTENSION_AT, &plan->extension, sizeof plan->extension);
         memcpy(slot + RECORD_LEVELS_AT, plan->levels, plan->extension.level_count);
     }
+    if (plan->basis_name.span != 0)
+        memcpy(slot + record_basis_at(plan), &plan->basis_name, sizeof plan->basis_name);
     record_seal_slot(slot);
 }

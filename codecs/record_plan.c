@@ -4,6 +4,7 @@
  * its layout, its variant and the caller's extras. Re-entrant.
  */
 #include "record_writer.h"
+#include "transform_basis.h"
 
 #include <assert.h>
 
@@ -80,6 +81,25 @@ static kvt_status record_check_counts(const record_plan *plan, const kvt_codec_e
     return KVT_OK;
 }
 
+/* Takes the basis that a variant names. Without it the plan says how large a record may become, and
+ * no encoder takes it. */
+static kvt_status record_plan_basis(record_plan *plan, const kvt_record_spec *spec)
+{
+    const kvt_record_bases *bases = &spec->bases;
+    const uint32_t start = plan->variant.rate >> CODECS_BASIS_SHIFT;
+    if ((plan->codec->flags & KVT_CODEC_FLAG_SPANS) == 0) return KVT_OK;
+    for (uint32_t i = 0; i < bases->count; i++) {
+        const transform_basis *basis = bases->list[i];
+        if (transform_hash_start(basis->hash) != start) continue;
+        if (!record_basis_fits(basis, &spec->layout)) return KVT_E_UNSUPPORTED;
+        plan->basis = basis;
+        plan->basis_name.span = basis->shape.span;
+        memcpy(plan->basis_name.hash, basis->hash, sizeof basis->hash);
+        break;
+    }
+    return KVT_OK;
+}
+
 kvt_status record_plan_spec(record_plan *plan, const kvt_record_spec *spec,
                             const kvt_codec_extras *extras, kvt_variant variant)
 {
@@ -99,6 +119,9 @@ kvt_status record_plan_spec(record_plan *plan, const kvt_record_spec *spec,
     uint64_t chain = extras != NULL && extras->chain_tokens != 0 ? extras->chain_tokens : end;
     const bool dropped = variant.mode >> 8 != 0;
     plan->parts = (plan->codec->flags & KVT_CODEC_FLAG_PARTS) != 0;
+    plan->first_position = spec->first_position;
+    status = record_plan_basis(plan, spec);
+    if (status != KVT_OK) return status;
     /* A drop stage keeps the usual sinks and its own window. */
     if ((!plan->parts || dropped) && !record_extras_are_none(extras)) return KVT_E_UNSUPPORTED;
     status = record_check_counts(plan, extras);

@@ -19,9 +19,41 @@ void record_find_matrix(const record_plan *plan, const uint8_t *table,
                         const record_sections *sections, uint32_t layer, kvt_side side,
                         record_matrix *found);
 
-/* Decodes a matrix whose segments' offsets count from `record` on. */
+/* Decodes a matrix whose segments' offsets count from `record` on; of codecs with spans one that is
+ * stored raw. */
 kvt_status record_decode_found(const uint8_t *record, const record_plan *plan,
                                const record_matrix *found, uint32_t layer, kvt_side side,
                                const view_rows *target, void *scratch, uint64_t scratch_bytes);
+
+/* Puts the raw tokens of a matrix around its coded rows, and verifies them. */
+kvt_status record_decode_raw_tokens(const uint8_t *record, const record_plan *plan,
+                                    const record_matrix *found, kvt_side side,
+                                    const view_rows *target);
+
+/* ---- spans: record_span.c ---- */
+
+/* A record whose head was looked at, and where its segments lie. */
+typedef struct record_source {
+    const uint8_t *payload; /* the whole record, or its ranges */
+    const record_plan *plan;
+    const uint8_t *table;
+    const record_sections *sections;
+    const kvt_record_range *ranges; /* NULL: payload is the whole record */
+    uint32_t range_count;
+} record_source;
+
+/* Calls `each` for every segment of a matrix. */
+void record_each_segment(record_matrix *found, void (*each)(void *, record_segment *),
+                         void *context);
+
+/* Finds a matrix, with offsets that count from payload on. False: a segment is in no range. */
+bool record_source_find(const record_source *source, uint32_t layer, kvt_side side,
+                        record_matrix *found);
+
+/* Decodes matrices of one span of a codec with spans. targets: of each of them; NULL: not wanted.
+ * Statuses as of kvt_record_decode. */
+kvt_status record_decode_span(const record_source *source, uint32_t span,
+                              const view_rows *const *targets, void *scratch,
+                              uint64_t scratch_bytes);
 
 #endif

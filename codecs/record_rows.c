@@ -124,6 +124,23 @@ void record_rows_copy(const record_rows *rows, const record_plan *plan, uint32_t
     view_rows_gather(&matrix, 0, matrix.bytes, target);
 }
 
+void record_rows_ends(const record_rows *rows, const record_plan *plan, uint32_t layer,
+                      kvt_side side, uint8_t *target)
+{
+    const uint64_t row = record_row_bytes(plan);
+    const uint64_t head = plan->extension.head_tokens * row;
+    const uint64_t tail = plan->extension.tail_tokens[side] * row;
+    if (rows->kept != NULL) {
+        const uint8_t *all = record_rows_of(rows, plan, layer, side);
+        memcpy(target, all, head);
+        memcpy(target + head, all + plan->segment_bytes - tail, tail);
+        return;
+    }
+    const view_rows matrix = rows_matrix(rows, &plan->layout, layer, side);
+    view_rows_gather(&matrix, 0, head, target);
+    view_rows_gather(&matrix, matrix.bytes - tail, tail, target + head);
+}
+
 kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kvt_record_spec *spec,
                             const kvt_codec_extras *extras, kvt_variant variant,
                             const kvt_view *view, uint8_t *scratch)

@@ -39,6 +39,11 @@ kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kv
 void record_rows_copy(const record_rows *rows, const record_plan *plan, uint32_t layer,
                       kvt_side side, uint8_t *target);
 
+/* Copies the rows of a matrix that are stored raw: those at its front and those at its end. After a
+ * drop stage record_rows_of gives them. */
+void record_rows_ends(const record_rows *rows, const record_plan *plan, uint32_t layer,
+                      kvt_side side, uint8_t *target);
+
 /* The bitmap of index segment i. */
 const uint8_t *record_rows_index(const record_rows *rows, const record_plan *plan, uint32_t index);
 

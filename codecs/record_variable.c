@@ -2,21 +2,24 @@
 /*
  * record_variable.c - writes a record whose sizes follow from the data.
  *
- * Alone, one matrix after the other is encoded where its first segment begins, or in scratch when
- * it has several, and gets its places. With workers that goes in waves of as many matrices as there
- * are workers: all of a wave are encoded into slots; their places are counted in order; all are
- * copied there. So the bytes are the same. Re-entrant; no allocation.
+ * Alone, one span after the other is encoded where its first segment begins, or in scratch when it
+ * has several, and gets its places. With workers that goes in waves of as many spans as there are
+ * workers: all of a wave are encoded into slots; their places are counted in order; all are copied
+ * there. So the bytes are the same. A span is the matrices that are coded together: of most codecs
+ * one. Re-entrant; no allocation.
  */
 #include "record_writer.h"
 
 #include <assert.h>
 
-enum { VARIABLE_SEGMENTS_MAX = KVT_PARTS_MAX + 1 }; /* and the raw tokens */
+/* The parts, and raw tokens of every matrix. */
+enum { VARIABLE_SEGMENTS_MAX = KVT_PARTS_MAX + KVT_SPAN_MAX };
 
-/* What became of one matrix, or of one piece of an opaque entry. */
+/* What became of one span, or of one piece of an opaque entry. */
 typedef struct record_slot {
-    uint32_t layer; /* or piece */
+    uint32_t layer; /* of the first matrix, or piece */
     kvt_side side;
+    uint32_t matrices;
     kvt_status status; /* KVT_OK; KVT_RAW: it is stored raw */
     uint32_t part_count;
     kvt_part parts[KVT_PARTS_MAX];
@@ -25,11 +28,11 @@ typedef struct record_slot {
     record_segment segments[VARIABLE_SEGMENTS_MAX];
 } record_slot;
 
-/* A matrix and its segments in the walk. */
+/* A span and its segments in the walk. */
 typedef struct record_variable {
     record_writer *writer;
     record_walk walk;
-    uint32_t base; /* first matrix of the wave */
+    uint32_t base; /* first span of the wave */
 } record_variable;
 
 static uint64_t variable_slot_bytes(void)
@@ -59,18 +62,49 @@ record_lanes record_lanes_of(const record_plan *plan, bool workers)
 static uint32_t variable_count(const record_plan *plan)
 {
     const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
-    return opaque ? plan->segment_count : record_matrices(plan);
+    return opaque ? plan->segment_count : record_spans(plan);
 }
 
 static void variable_name(const record_plan *plan, uint32_t index, record_slot *slot)
 {
     const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
     memset(slot, 0, sizeof *slot);
+    slot->matrices = opaque ? 1 : record_span_matrices(plan, index);
     if (opaque)
         slot->layer = index;
     else
-        record_matrix_name(plan, index, &slot->layer, &slot->side);
+        record_matrix_name(plan, index * plan->together, &slot->layer, &slot->side);
     slot->status = KVT_RAW;
+}
+
+/* A matrix of a slot's span. */
+static void variable_matrix(const record_plan *plan, const record_slot *slot, uint32_t index,
+                            uint32_t *layer_out, kvt_side *side_out)
+{
+    const uint32_t first = record_span_of(plan, slot->layer, slot->side) * plan->together;
+    record_matrix_name(plan, first + index, layer_out, side_out);
+}
+
+/* The rows of a slot's first matrix; of a span, of every one. */
+typedef struct variable_rows {
+    const uint8_t *of[KVT_SPAN_MAX];
+} variable_rows;
+
+static void variable_find_rows(const record_writer *writer, const record_slot *slot,
+                               variable_rows *rows)
+{
+    const record_plan *plan = writer->plan;
+    record_rows own = writer->rows;
+    rows->of[0] = record_rows_of(&own, plan, slot->layer, slot->side);
+    for (uint32_t i = 1; i < slot->matrices; i++) {
+        uint32_t layer;
+        kvt_side side;
+        /* Each has room of its own, where the view has them apart. */
+        if (own.gathered != NULL)
+            own.gathered += codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
+        variable_matrix(plan, slot, i, &layer, &side);
+        rows->of[i] = record_rows_of(&own, plan, layer, side);
+    }
 }
 
 static uint64_t variable_raw_bytes(const record_plan *plan, const record_slot *slot)
@@ -93,9 +127,23 @@ static uint64_t variable_list(const record_writer *writer, record_slot *slot, kv
     return room;
 }
 
-/* Encodes a matrix into its parts, which lie in `room` one after the other. */
+/* Encodes the coded rows of a span into its one part. */
+static kvt_status variable_encode_span(const record_writer *writer, record_slot *slot,
+                                       const kvt_matrix *matrix, const variable_rows *rows)
+{
+    const void *sources[KVT_SPAN_MAX];
+    assert(slot->part_count == 1 && matrix->span == slot->matrices);
+    for (uint32_t i = 0; i < slot->matrices; i++)
+        sources[i] = record_coded_rows(writer, rows->of[i]);
+    return writer->plan->codec->encode_span(writer->plan->variant, matrix, sources, slot->parts,
+                                            record_lane_scratch(writer),
+                                            record_lane_scratch_bytes(writer));
+}
+
+/* Encodes a span into its parts, which lie in `room` one after the other. */
 static void variable_encode_parts(const record_writer *writer, record_slot *slot,
-                                  const kvt_matrix *matrix, const uint8_t *rows, uint8_t *room)
+                                  const kvt_matrix *matrix, const variable_rows *rows,
+                                  uint8_t *room)
 {
     const record_plan *plan = writer->plan;
     uint64_t total = 0;
@@ -103,15 +151,17 @@ static void variable_encode_parts(const record_writer *writer, record_slot *slot
         slot->parts[i].data = room;
         room += codecs_align(slot->parts[i].bytes, RECORD_SEGMENT_ALIGN);
     }
-    slot->status = plan->codec->encode_matrix(
-        plan->variant, matrix, record_coded_rows(writer, rows), slot->parts,
-        record_lane_scratch(writer), record_lane_scratch_bytes(writer));
+    if (plan->codec->flags & KVT_CODEC_FLAG_SPANS)
+        slot->status = variable_encode_span(writer, slot, matrix, rows);
+    else
+        slot->status = plan->codec->encode_matrix(
+            plan->variant, matrix, record_coded_rows(writer, rows->of[0]), slot->parts,
+            record_lane_scratch(writer), record_lane_scratch_bytes(writer));
     for (uint32_t i = 0; slot->status == KVT_OK && i < slot->part_count; i++) {
         total += slot->parts[i].bytes;
     }
-    if (slot->status == KVT_OK && total >= matrix->tokens * record_row_bytes(plan)) {
-        slot->status = KVT_RAW;
-    }
+    const uint64_t raw_bytes = slot->matrices * matrix->tokens * record_row_bytes(plan);
+    if (slot->status == KVT_OK && total >= raw_bytes) slot->status = KVT_RAW;
 }
 
 /* Encodes a matrix by a codec without parts into one segment. */
@@ -146,33 +196,45 @@ static kvt_status variable_place_segment(record_variable *variable_size, record_
     return KVT_OK;
 }
 
-/* Gives a matrix its places. The walk stands before it. */
+/* Marks the matrices of a span that could not be coded. */
+static void variable_set_raw(record_plan *plan, const record_slot *slot)
+{
+    for (uint32_t i = 0; i < slot->matrices; i++) {
+        uint32_t layer;
+        kvt_side side;
+        variable_matrix(plan, slot, i, &layer, &side);
+        record_matrix_set_raw(plan, layer, side);
+    }
+}
+
+/* Gives a span its places. The walk stands before it. */
 static kvt_status variable_place(record_variable *variable_size, record_slot *slot)
 {
     record_writer *writer = variable_size->writer;
     record_plan *plan = writer->plan;
-    record_want want;
-    if (slot->status == KVT_RAW && plan->parts) {
-        record_matrix_set_raw(plan, slot->layer, slot->side);
-    }
-    record_walk_next(&variable_size->walk, &want);
-    if (slot->status == KVT_RAW) {
-        want.segment.kind = KVT_PART_RAW;
-        want.segment.stored_bytes = want.segment.raw_bytes;
-        return variable_place_segment(variable_size, slot, &want);
-    }
-    if (slot->status != KVT_OK) return slot->status;
-    writer->coded_matrices++;
-    if (want.segment.kind == KVT_PART_RAW_TOKENS) {
-        kvt_status status = variable_place_segment(variable_size, slot, &want);
-        if (status != KVT_OK) return status;
+    const bool raw = slot->status == KVT_RAW;
+    uint32_t part = 0;
+    if (!raw && slot->status != KVT_OK) return slot->status;
+    if (raw && plan->parts) variable_set_raw(plan, slot);
+    if (!raw) writer->coded_matrices += slot->matrices;
+    /* Raw tokens of each matrix lie between the parts of the first one and those of the next span:
+     * the walk says which segment comes. */
+    const uint64_t tokens =
+        (uint64_t)plan->extension.head_tokens + plan->extension.tail_tokens[slot->side];
+    const uint32_t with_tokens = plan->parts && tokens != 0 ? slot->matrices : 0;
+    const uint32_t count = raw ? slot->matrices : slot->part_count + with_tokens;
+    for (uint32_t i = 0; i < count; i++) {
+        record_want want;
         record_walk_next(&variable_size->walk, &want);
-    }
-    for (uint32_t i = 0; i < slot->part_count; i++) {
-        if (i > 0) record_walk_next(&variable_size->walk, &want);
-        want.segment.stored_bytes = slot->parts[i].bytes;
-        if (plan->parts) want.segment.raw_bytes = slot->parts[i].bytes;
-        if (!plan->parts) want.segment.kind = KVT_PART_CODED;
+        if (raw) {
+            want.segment.kind = KVT_PART_RAW;
+            want.segment.stored_bytes = want.segment.raw_bytes;
+        } else if (want.segment.kind != KVT_PART_RAW_TOKENS) {
+            assert(part < slot->part_count);
+            want.segment.stored_bytes = slot->parts[part++].bytes;
+            if (plan->parts) want.segment.raw_bytes = want.segment.stored_bytes;
+            if (!plan->parts) want.segment.kind = KVT_PART_CODED;
+        }
         kvt_status status = variable_place_segment(variable_size, slot, &want);
         if (status != KVT_OK) return status;
     }
@@ -187,62 +249,78 @@ static bool variable_is_apart(const record_writer *writer)
            view_is_apart(writer->rows.view, &plan->layout);
 }
 
-/* Brings a matrix to its places. rows NULL: they are looked up when they are needed. */
+/* Brings a matrix as it is to its place. rows NULL: they are looked up. */
+static void variable_fill_raw(const record_writer *writer, const record_slot *slot, uint32_t at,
+                              record_segment *segment, const uint8_t *rows)
+{
+    const record_plan *plan = writer->plan;
+    const bool opaque = plan->layout.dtype == KVT_DTYPE_OPAQUE;
+    const kvt_side side = opaque ? slot->side : (kvt_side)segment->side;
+    if (rows == NULL && variable_is_apart(writer)) {
+        record_rows_copy(&writer->rows, plan, segment->layer, side,
+                         writer->record + segment->offset);
+        record_close_segment(writer, at, segment);
+        return;
+    }
+    if (rows == NULL) rows = record_rows_of(&writer->rows, plan, segment->layer, side);
+    record_copy_segment(writer, at, segment, rows);
+}
+
+/* Brings a span to its places. rows: of the first matrix, where it is the only one; NULL: they are
+ * looked up when they are needed. */
 static void variable_fill(const record_writer *writer, record_slot *slot, const uint8_t *rows)
 {
     uint32_t part = 0;
     for (uint32_t i = 0; i < slot->segment_count; i++) {
         record_segment *segment = &slot->segments[i];
         uint8_t *stored = writer->record + segment->offset;
-        const bool raw = segment->kind == KVT_PART_RAW || segment->kind == KVT_PART_RAW_TOKENS;
-        if (segment->kind == KVT_PART_RAW && rows == NULL && variable_is_apart(writer)) {
-            record_rows_copy(&writer->rows, writer->plan, slot->layer, slot->side, stored);
+        if (segment->kind == KVT_PART_RAW) {
+            variable_fill_raw(writer, slot, slot->first + i, segment, rows);
+            continue;
+        }
+        if (segment->kind == KVT_PART_RAW_TOKENS) {
+            const kvt_side side = (kvt_side)segment->side;
+            if (rows != NULL)
+                record_copy_raw_tokens(writer, side, rows, stored);
+            else
+                record_rows_ends(&writer->rows, writer->plan, segment->layer, side, stored);
             record_close_segment(writer, slot->first + i, segment);
             continue;
         }
-        if (raw && rows == NULL) {
-            rows = record_rows_of(&writer->rows, writer->plan, slot->layer, slot->side);
-        }
-        const uint8_t *content = raw ? rows : slot->parts[part++].data;
-        if (segment->kind == KVT_PART_RAW_TOKENS) {
-            record_copy_raw_tokens(writer, slot->side, rows, stored);
-            content = stored;
-        }
-        if (content == stored) {
+        const uint8_t *content = slot->parts[part++].data;
+        if (content == stored)
             record_close_segment(writer, slot->first + i, segment);
-        } else {
+        else
             record_copy_segment(writer, slot->first + i, segment, content);
-        }
     }
 }
 
-/* Alone: encodes a matrix where it belongs if that can be known, and places it. */
+/* Alone: encodes a span where it belongs if that can be known, and places it. */
 static kvt_status variable_write_one(record_variable *variable_size, uint32_t index)
 {
     record_writer *writer = variable_size->writer;
     const record_plan *plan = writer->plan;
     const uint64_t left = writer->capacity - writer->place.offset;
     uint8_t *here = writer->record + writer->place.offset;
+    variable_rows rows = {{NULL}};
     record_slot slot;
     kvt_matrix matrix;
     variable_name(plan, index, &slot);
-    const uint8_t *rows = variable_is_apart(writer)
-                              ? NULL
-                              : record_rows_of(&writer->rows, plan, slot.layer, slot.side);
+    if (!variable_is_apart(writer)) variable_find_rows(writer, &slot, &rows);
     if (!plan->parts) {
-        variable_encode_segment(writer, &slot, rows, here, left);
+        variable_encode_segment(writer, &slot, rows.of[0], here, left);
     } else if (!record_matrix_is_raw(plan, slot.layer, slot.side)) {
         const uint64_t need = variable_list(writer, &slot, &matrix);
         const bool first = slot.part_count == 1 && matrix.tokens == plan->stored.tokens;
         uint8_t *room = first && need <= left ? here : writer->lane + writer->lanes.slot;
-        variable_encode_parts(writer, &slot, &matrix, rows, room);
+        variable_encode_parts(writer, &slot, &matrix, &rows, room);
     }
     kvt_status status = variable_place(variable_size, &slot);
-    if (status == KVT_OK) variable_fill(writer, &slot, rows);
+    if (status == KVT_OK) variable_fill(writer, &slot, slot.matrices == 1 ? rows.of[0] : NULL);
     return status;
 }
 
-/* The slot of a wave's matrix, and the room behind it. */
+/* The slot of a wave's span, and the room behind it. */
 static record_slot *variable_slot(const record_writer *writer, uint32_t index, uint8_t **room_out)
 {
     uint8_t *slot = writer->lane + index * writer->lanes.bytes + writer->lanes.slot;
@@ -261,12 +339,13 @@ static kvt_status variable_encode_task(void *argument, uint32_t index, uint32_t 
     variable_name(plan, variable_size->base + index, slot);
     if (plan->parts && record_matrix_is_raw(plan, slot->layer, slot->side)) return KVT_OK;
     if (plan->codec->id == KVT_CODEC_RAW) return KVT_OK;
-    const uint8_t *rows = record_rows_of(&own.rows, plan, slot->layer, slot->side);
+    variable_rows rows;
+    variable_find_rows(&own, slot, &rows);
     if (plan->parts) {
         variable_list(&own, slot, &matrix);
-        variable_encode_parts(&own, slot, &matrix, rows, room);
+        variable_encode_parts(&own, slot, &matrix, &rows, room);
     } else {
-        variable_encode_segment(&own, slot, rows, room, plan->segment_bytes);
+        variable_encode_segment(&own, slot, rows.of[0], room, plan->segment_bytes);
     }
     return slot->status == KVT_RAW ? KVT_OK : slot->status;
 }
@@ -309,9 +388,10 @@ static kvt_status variable_space(const record_writer *writer)
         kvt_matrix matrix;
         variable_name(plan, i, &slot);
         if (record_matrix_is_raw(plan, slot.layer, slot.side)) continue;
-        const uint8_t *rows = record_rows_of(&own.rows, plan, slot.layer, slot.side);
+        variable_rows rows;
+        variable_find_rows(&own, &slot, &rows);
         variable_list(&own, &slot, &matrix);
-        variable_encode_parts(&own, &slot, &matrix, rows, room);
+        variable_encode_parts(&own, &slot, &matrix, &rows, room);
         if (slot.status != KVT_RAW) return slot.status == KVT_OK ? KVT_E_SPACE : slot.status;
     }
     return KVT_RAW;

@@ -106,6 +106,12 @@ static inline uint32_t transform_width_of(const transform_shape *shape, uint32_t
     return left < transform_width(shape) ? (uint32_t)left : transform_width(shape);
 }
 
+/* The first 20 bits of a basis's hash, as variants name it. */
+static inline uint32_t transform_hash_start(const uint8_t hash[TRANSFORM_HASH_BYTES])
+{
+    return (uint32_t)hash[0] << 12 | (uint32_t)hash[1] << 4 | hash[2] >> 4;
+}
+
 /* Where a span's matrix starts in `forward` and `inverse`: all spans before it are full ones. */
 static inline uint64_t transform_matrix_at(const transform_shape *shape, uint32_t span)
 {

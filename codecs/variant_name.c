@@ -8,6 +8,7 @@
  */
 #include "codecs.h"
 #include "entropy.h"
+#include "transform.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -184,6 +185,32 @@ static bool name_rotate_setting(name_reader *reader, kvt_variant *variant)
     return true;
 }
 
+/* "1F3A9,s0.5": five digits of a basis, of either case, then the step. */
+static bool name_transform_setting(name_reader *reader, kvt_variant *variant)
+{
+    uint32_t step;
+    if (*reader->at == 's') {
+        reader->at++;
+        if (!name_take_decimal(reader, TRANSFORM_STEP_ONE, &step)) return false;
+        name_put_field(variant, 0, CODECS_BASIS_SHIFT, step);
+        return step <= TRANSFORM_STEP_MAX;
+    }
+    uint32_t basis = 0;
+    for (uint32_t i = 0; i < CODECS_BASIS_BITS / 4; i++, reader->at++) {
+        const char digit = *reader->at;
+        const bool number = digit >= '0' && digit <= '9';
+        const bool small = digit >= 'a' && digit <= 'f';
+        if (!number && !small && (digit < 'A' || digit > 'F')) return false;
+        basis = basis << 4 | (uint32_t)(number  ? digit - '0'
+                                        : small ? digit - 'a' + 10
+                                                : digit - 'A' + 10);
+    }
+    if (*reader->at != '\0' && *reader->at != ',') return false;
+    name_put_field(variant, CODECS_BASIS_SHIFT, CODECS_BASIS_BITS, basis);
+    variant->mode = 1; /* without a basis there is no variant */
+    return true;
+}
+
 static bool name_lossless_setting(name_reader *reader, kvt_variant *variant)
 {
     if (name_take_word(reader, "dense")) return true;
@@ -205,6 +232,7 @@ static const name_codec name_codecs[] = {
     {"planes", {KVT_CODEC_PLANES, 1, 3 | 3 << 3 | 6 << 6}, name_planes_setting},
     {"entropy", {KVT_CODEC_ENTROPY, 1, 16 | 32 << 10}, name_entropy_setting},
     {"rotate", {KVT_CODEC_ROTATE, 1, 4}, name_rotate_setting},
+    {"transform", {KVT_CODEC_TRANSFORM, 0, TRANSFORM_STEP_ONE / 2}, name_transform_setting},
 };
 
 enum { NAME_CODEC_COUNT = sizeof name_codecs / sizeof name_codecs[0] };
@@ -268,6 +296,7 @@ kvt_status kvt_variant_parse(const char *name, kvt_variant *variant_out)
     if (drop == 0 || *reader.at != '\0') {
         if (!name_take_codec(&reader, &variant)) return KVT_E_ARGUMENT;
     }
+    if (drop != 0 && variant.codec == KVT_CODEC_TRANSFORM) return KVT_E_ARGUMENT;
     if (!name_is_known(variant)) return KVT_E_ARGUMENT;
     variant.mode |= drop;
     *variant_out = variant;
@@ -355,6 +384,12 @@ static void name_write_codec(name_writer *writer, kvt_variant variant)
     case KVT_CODEC_ROTATE:
         name_write(writer, "rotate:b%u%s", (unsigned)codecs_rate_field(variant, 0, 4),
                    variant.rate & CODECS_ROTATE_ROW ? ",row" : "");
+        break;
+    case KVT_CODEC_TRANSFORM:
+        name_write(writer, "transform:%05X,s",
+                   (unsigned)codecs_rate_field(variant, CODECS_BASIS_SHIFT, CODECS_BASIS_BITS));
+        name_write_decimal(writer, codecs_rate_field(variant, 0, CODECS_BASIS_SHIFT),
+                           TRANSFORM_STEP_ONE);
         break;
     default: name_write(writer, "%s", kvt_codec_find(variant.codec)->name); break;
     }

@@ -128,7 +128,7 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
     kvt_record_drop drop;
     kvt_status status;
     if (op->groups.count != 0 && (way == CODECS_WAY_DROP || way == CODECS_WAY_DERIVE)) {
-        status = record_groups_derive(op->record, op->record_bytes, to, target, target_bytes,
+        status = record_groups_derive(op->record, op->record_bytes, NULL, to, target, target_bytes,
                                       scratch, scratch_bytes, &op->record_bytes);
         if (status == KVT_OK) op->record = target;
         return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;

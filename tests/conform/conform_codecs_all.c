@@ -5,11 +5,14 @@
  * others), bounds, capacity, repeatability, and the same bytes from every instruction set. Single
  * thread.
  */
+#include "basis_support.h"
 #include "codecs_support.h"
 
 #include "base/half.h"
 #include "codecs/codec_table.h"
 #include "codecs/kernels/cpu.h"
+
+#include <stdio.h>
 
 typedef enum content {
     CONTENT_SAMPLE,  /* looks like KV */
@@ -49,6 +52,8 @@ static const char *const variants[] = {
     "entropy:k0.75v0.1,vchan,middle",
     "rotate:b8",
     "rotate:b4,row",
+    "transform:00000,s0.25",
+    "transform:00000,s1",
 };
 
 enum { VARIANT_COUNT = sizeof variants / sizeof variants[0] };
@@ -88,6 +93,26 @@ static void fill(const kvt_layout *layout, content kind, uint8_t *target, uint64
         }
         break;
     }
+}
+
+/* A basis of a layout, which stays until another one is asked for. Its hash is zero, as in the
+ * names above. Spans take turns as far as they are not wide. */
+static const transform_basis *basis_of(const kvt_layout *layout)
+{
+    static basis_made made;
+    const uint32_t row = (uint32_t)layout->kv_heads * layout->head_dim;
+    transform_shape wanted = {.layers = layout->layers,
+                              .kv_heads = layout->kv_heads,
+                              .head_dim = layout->head_dim,
+                              .rotary_dim = layout->head_dim & ~1u,
+                              .sides = (uint8_t)kvt_layout_sides(layout),
+                              .pairing = layout->order,
+                              .span = (uint8_t)(1 + (layout->tokens + layout->kv_heads) % 3)};
+    if (wanted.span != TRANSFORM_SPAN_HEAD && row > 128) wanted.span = TRANSFORM_SPAN_HEAD;
+    if (memcmp(&wanted, &made.basis.shape, sizeof wanted) == 0) return &made.basis;
+    basis_made_free(&made);
+    made = basis_made_of(wanted, 5);
+    return &made.basis;
 }
 
 static kvt_variant variant_at(size_t index)
@@ -134,6 +159,8 @@ static void check_close(const kvt_record_spec *spec, const uint8_t *source, cons
     float bound = 0.6f * (high - low) + size * 0.01f + 1e-6f;
     if (spec->variant.codec == KVT_CODEC_ROTATE) bound = size * 32.0f + 1e-6f;
     if (spec->variant.codec == KVT_CODEC_ENTROPY) bound = fmaxf(bound, size * 0.5f);
+    /* Half a step in each component of up to 512, and the rounding of the matrices. */
+    if (spec->variant.codec == KVT_CODEC_TRANSFORM) bound += size * 0.5f + 12.0f;
     if (!finite && spec->variant.codec != KVT_CODEC_ROTATE) {
         assert_memory_equal(source, decoded, bytes);
         return;
@@ -236,8 +263,8 @@ static void check_capacity(const kvt_record_spec *spec, const uint8_t *source, u
 }
 
 /* One matrix alone is what it is in the whole. */
-static void check_matrices(const kvt_record_info *info, const guarded *record, const uint8_t *whole,
-                           guarded *scratch)
+static void check_matrices(const kvt_record_info *info, const kvt_record_bases *bases,
+                           const guarded *record, const uint8_t *whole, guarded *scratch)
 {
     const kvt_layout *layout = &info->spec.layout;
     if (layout->dtype == KVT_DTYPE_OPAQUE) return;
@@ -245,9 +272,9 @@ static void check_matrices(const kvt_record_info *info, const guarded *record, c
     guarded target = guarded_make(matrix);
     for (uint32_t layer = 0; layer < layout->layers; layer++) {
         for (uint32_t side = 0; side < kvt_layout_sides(layout); side++) {
-            assert_status(kvt_record_decode_matrix(record->data, record->bytes, layer,
-                                                   (kvt_side)side, target.data, matrix,
-                                                   scratch->data, scratch->bytes),
+            assert_status(kvt_record_decode_matrix_with(record->data, record->bytes, bases, layer,
+                                                        (kvt_side)side, target.data, matrix,
+                                                        scratch->data, scratch->bytes),
                           KVT_OK);
             uint64_t offset = kvt_layout_matrix_offset(layout, layer, (kvt_side)side);
             assert_memory_equal(target.data, whole + offset, matrix);
@@ -336,7 +363,7 @@ static void check_record(const kvt_record_spec *spec, const uint8_t *source, uin
     guarded_check(&decoded, bytes);
     guarded_check(&scratch, scratch_bytes);
     guarded whole = {record.data, written};
-    check_matrices(&info, &whole, decoded.data, &scratch);
+    check_matrices(&info, &spec->bases, &whole, decoded.data, &scratch);
     check_instruction_sets(spec, source, bytes, &whole, &decoded, &scratch);
     check_capacity(spec, source, bytes, &record, written, status);
     free(scratch.data);
@@ -369,6 +396,11 @@ static void check_layout(kvt_variant variant, const kvt_layout *layout, content 
                             .layout = *layout,
                             .variant = variant,
                             .first_position = 512};
+    const transform_basis *list[1];
+    if (codec->flags & KVT_CODEC_FLAG_SPANS) {
+        list[0] = basis_of(layout);
+        spec.bases = (kvt_record_bases){list, 1};
+    }
     uint64_t segment = layout->dtype == KVT_DTYPE_OPAQUE ? bytes : kvt_layout_matrix_bytes(layout);
     if (!(codec->flags & KVT_CODEC_FLAG_PARTS)) check_segment(variant, layout, source, segment);
     check_record(&spec, source, bytes);
@@ -448,7 +480,11 @@ static void conform_card_is_sound(void **state)
         assert_ptr_equal(kvt_codec_find(codec->id), codec);
         assert_ptr_equal(kvt_codec_find_name(codec->name), codec);
         const bool parts = (codec->flags & KVT_CODEC_FLAG_PARTS) != 0;
-        assert_true(parts == (codec->encode_matrix != NULL && codec->decode_matrix != NULL));
+        const bool spans = (codec->flags & KVT_CODEC_FLAG_SPANS) != 0;
+        assert_true(parts || !spans);
+        assert_true((parts && !spans) == (codec->encode_matrix != NULL));
+        assert_true((parts && !spans) == (codec->decode_matrix != NULL));
+        assert_true(spans == (codec->encode_span != NULL && codec->decode_span != NULL));
         assert_true(parts == (codec->encode_segment == NULL && codec->decode_segment == NULL));
         bool tried = false;
         for (size_t v = 0; v < VARIANT_COUNT; v++) {
@@ -456,7 +492,9 @@ static void conform_card_is_sound(void **state)
         }
         if (!tried) fail_msg("no variant of %s is tried here", codec->name);
         kvt_variant wrong;
-        assert_status(kvt_variant_parse(codec->name, &wrong), KVT_OK);
+        char usual[64];
+        (void)snprintf(usual, sizeof usual, "%s%s", codec->name, spans ? ":00000" : "");
+        assert_status(kvt_variant_parse(usual, &wrong), KVT_OK);
         assert_int_equal(wrong.codec, codec->id);
         kvt_layout layout = {.layers = 1, .kv_heads = 1, .head_dim = 8, .tokens = 1};
         layout.dtype = KVT_DTYPE_BF16;

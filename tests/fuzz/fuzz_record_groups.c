@@ -59,7 +59,7 @@ static void fuzz_try(const uint8_t *record, size_t bytes)
     uint64_t made;
     if (kvt_variant_parse("planes:k2v2,g64", &fewer) != KVT_OK) abort();
     uint8_t *derived = fuzz_arena_take(info.record_bytes);
-    (void)!record_groups_derive(record, bytes, fewer, derived, info.record_bytes, scratch,
+    (void)!record_groups_derive(record, bytes, NULL, fewer, derived, info.record_bytes, scratch,
                                 info.scratch_bytes, &made);
 }
 

@@ -132,7 +132,7 @@ static void later_versions_are_told_apart(void **state)
     assert_status(parse(&e), KVT_E_VERSION);
     assert_status(encoded_decode(&e), KVT_E_VERSION);
     header = good;
-    header.critical_flags = 8;
+    header.critical_flags = 16;
     header_put(&e, 0, &header);
     assert_status(parse(&e), KVT_E_VERSION);
     header = good;

@@ -111,7 +111,7 @@ static void records_say_so(void **state)
         memcpy(e.record.data, &wrong, sizeof wrong);
         record_seal_slot(e.record.data);
         assert_status(kvt_record_parse(e.record.data, e.record.bytes, &info), KVT_E_CORRUPT);
-        wrong.critical_flags = header.critical_flags | 8u;
+        wrong.critical_flags = header.critical_flags | 16u;
         memcpy(e.record.data, &wrong, sizeof wrong);
         record_seal_slot(e.record.data);
         assert_status(kvt_record_parse(e.record.data, e.record.bytes, &info), KVT_E_VERSION);

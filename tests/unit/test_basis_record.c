@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_basis_record.c - records whose parts hold several matrices and need a basis: there
+ * and back in every dtype, span and instruction set, sinks, prefixes, layers, ranges, views,
+ * workers and groups, coarser steps, matrices that are not taken, and a basis that is absent, wrong
+ * or of another shape. Single thread.
+ */
+#include "basis_record_site.h"
+
+#include "codecs/codecs.h"
+#include "codecs/record_format.h"
+
+static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
+
+/* The codes come back as the segments alone would give them, and the sinks as they were. */
+static void records_hold_the_segments(void **state)
+{
+    (void)state;
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        for (uint32_t d = 0; d < 3; d++) {
+            for (uint32_t first = 0; first <= 1000; first += 1000) {
+                basis_record r = basis_record_make(span, dtypes[d], 300, first, 32);
+                assert_status(r.status, KVT_OK);
+                basis_record_check_values(&r);
+                basis_record_check_segments(&r);
+                basis_record_free(&r);
+            }
+        }
+    }
+}
+
+static void every_instruction_set_makes_the_same(void **state)
+{
+    (void)state;
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        basis_record r = basis_record_make(span, dtypes[span - 1], 270, 1, 64);
+        for (int level = CODECS_CPU_SCALAR; level <= (int)codecs_cpu_best(); level++) {
+            codecs_cpu_force((codecs_cpu)level);
+            guarded again = guarded_make(r.bound);
+            uint64_t written;
+            assert_status(basis_record_encode(&r, &again, NULL, &written), KVT_OK);
+            assert_int_equal(written, r.record.bytes);
+            assert_memory_equal(again.data, r.record.data, written);
+            memset(r.decoded.data, 0x5a, r.decoded.bytes);
+            assert_status(basis_record_decode(&r, &r.spec), KVT_OK);
+            basis_record_check_values(&r);
+            free(again.data);
+        }
+        codecs_cpu_force(codecs_cpu_best());
+        basis_record_free(&r);
+    }
+}
+
+/* The record of the first tokens decodes to the first tokens of the record. */
+static void a_prefix_of_tokens_is_the_tokens_of_the_prefix(void **state)
+{
+    (void)state;
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        basis_record whole = basis_record_make(span, KVT_DTYPE_BF16, 600, 0, 40);
+        basis_record part = basis_record_prefix(&whole, 301);
+        const uint64_t matrix = kvt_layout_matrix_bytes(&whole.spec.layout);
+        const uint64_t cut = kvt_layout_matrix_bytes(&part.spec.layout);
+        for (uint64_t m = 0; m < part.decoded.bytes / cut; m++)
+            assert_memory_equal(part.decoded.data + m * cut, whole.decoded.data + m * matrix, cut);
+        basis_record_free(&part);
+        basis_record_free(&whole);
+    }
+}
+
+static void a_derived_record_is_the_encoded_one(void **state)
+{
+    (void)state;
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        for (uint32_t first = 0; first <= 4; first += 4) {
+            basis_record fine = basis_record_make(span, KVT_DTYPE_FP16, 290, first, 21);
+            basis_record coarse = basis_record_make(span, KVT_DTYPE_FP16, 290, first, 63);
+            guarded made = guarded_make(fine.record.bytes);
+            uint64_t bytes;
+            const kvt_variant to = coarse.spec.variant;
+            basis_record_bind(&fine);
+            assert_int_equal(codecs_made_from(fine.spec.variant, to), CODECS_WAY_DERIVE);
+            assert_int_equal(codecs_made_from(to, fine.spec.variant), CODECS_WAY_NONE);
+            assert_status(kvt_record_derive_with(fine.record.data, fine.record.bytes,
+                                                 &fine.spec.bases, to, made.data, made.bytes,
+                                                 fine.scratch.data, fine.scratch.bytes, &bytes),
+                          KVT_OK);
+            assert_int_equal(bytes, coarse.record.bytes);
+            assert_memory_equal(made.data, coarse.record.data, bytes);
+            assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, to, made.data,
+                                            made.bytes, fine.scratch.data, fine.scratch.bytes,
+                                            &bytes),
+                          KVT_E_MISMATCH);
+            kvt_variant other = to;
+            other.rate ^= 1u << CODECS_BASIS_SHIFT;
+            assert_status(kvt_record_derive_with(fine.record.data, fine.record.bytes,
+                                                 &fine.spec.bases, other, made.data, made.bytes,
+                                                 fine.scratch.data, fine.scratch.bytes, &bytes),
+                          KVT_E_ARGUMENT);
+            free(made.data);
+            basis_record_free(&fine);
+            basis_record_free(&coarse);
+        }
+    }
+}
+
+/* One matrix, one layer of the whole record, and one layer of its ranges alone. */
+static void layers_come_alone(void **state)
+{
+    (void)state;
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        for (uint32_t first = 0; first <= 4; first += 4) {
+            basis_record r = basis_record_make(span, KVT_DTYPE_BF16, 270, first, 30);
+            if (first == 4) basis_record_spoil(&r, span == TRANSFORM_SPAN_HEAD ? 4 : 5);
+            for (uint32_t layer = 0; layer < r.spec.layout.layers; layer++) {
+                basis_record_check_matrices(&r, layer);
+                basis_record_check_layer(&r, layer, false);
+                basis_record_check_layer(&r, layer, true);
+            }
+            basis_record_check_layers(&r, 1, 2);
+            basis_record_check_layers(&r, 3, 3);
+            basis_record_check_layers(&r, 5, 0);
+            basis_record_free(&r);
+        }
+    }
+}
+
+static void views_and_workers_make_the_same(void **state)
+{
+    (void)state;
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        for (uint32_t first = 2; first <= 4; first += 2) {
+            basis_record r = basis_record_make(span, KVT_DTYPE_FP32, 130, first, 64);
+            if (first == 4) basis_record_spoil(&r, 9);
+            basis_record_check_workers(&r, false);
+            basis_record_check_workers(&r, true);
+            basis_record_free(&r);
+        }
+    }
+}
+
+/* An element that is not finite makes its span raw, and nothing else; of all spans, the record. */
+static void spans_that_are_not_taken_are_raw(void **state)
+{
+    (void)state;
+    for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
+        basis_record r = basis_record_make(span, KVT_DTYPE_FP32, 64, 0, 64);
+        static const uint32_t last[] = {11, 10, 8}; /* matrix that makes the last span raw */
+        kvt_record_info info;
+        for (uint32_t m = 0; m <= last[span - 1]; m++) {
+            basis_record_spoil(&r, m);
+            assert_status(kvt_record_verify(r.record.data, r.record.bytes, &info), KVT_OK);
+            if (m < last[span - 1]) {
+                assert_status(r.status, KVT_OK);
+                basis_record_check_values(&r);
+                assert_memory_equal(info.basis, r.made.basis.hash, sizeof info.basis);
+                assert_int_equal(info.basis_span, span);
+            }
+        }
+        assert_status(r.status, KVT_RAW);
+        assert_int_equal(info.spec.variant.codec, KVT_CODEC_RAW);
+        assert_int_equal(info.basis_span, 0);
+        assert_status(basis_record_decode(&r, NULL), KVT_OK);
+        assert_memory_equal(r.decoded.data, r.source.data, r.source.bytes);
+        basis_record_free(&r);
+    }
+}
+
+static void without_the_basis_there_is_a_status(void **state)
+{
+    (void)state;
+    basis_record r = basis_record_make(TRANSFORM_SPAN_LAYER, KVT_DTYPE_BF16, 40, 0, 64);
+    basis_record other = basis_record_make(TRANSFORM_SPAN_HEAD, KVT_DTYPE_BF16, 40, 0, 64);
+    basis_record_bind(&r);
+    basis_record_bind(&other);
+    kvt_record_spec spec = r.spec;
+    uint64_t written;
+    guarded again = guarded_make(r.bound);
+    assert_status(basis_record_decode(&r, NULL), KVT_E_MISMATCH);
+    spec.bases = other.spec.bases;
+    assert_status(basis_record_decode(&r, &spec), KVT_E_MISMATCH);
+    assert_status(kvt_record_encode(&spec, r.source.data, r.source.bytes, again.data, again.bytes,
+                                    r.scratch.data, r.scratch.bytes, &written),
+                  KVT_E_MISMATCH);
+    spec.bases.count = 0;
+    uint64_t bound, scratch;
+    assert_status(kvt_record_bound(&spec, &bound, &scratch), KVT_OK);
+    assert_int_equal(bound, r.bound);
+    assert_true(scratch >= r.scratch.bytes);
+    uint8_t head[65536];
+    assert_status(kvt_record_head_open(r.record.data, r.record.bytes, true, &spec, head,
+                                       sizeof head, &written),
+                  KVT_E_MISMATCH);
+    /* The right basis among others. */
+    const transform_basis *both[] = {&other.made.basis, &r.made.basis};
+    spec.bases = (kvt_record_bases){both, 2};
+    assert_status(basis_record_decode(&r, &spec), KVT_OK);
+    basis_record_check_values(&r);
+    /* One with the same hash and another span is not what the record says. */
+    transform_basis wrong = r.made.basis;
+    const transform_basis *list[] = {&wrong};
+    wrong.shape.span = TRANSFORM_SPAN_HEAD;
+    spec.bases = (kvt_record_bases){list, 1};
+    assert_status(basis_record_decode(&r, &spec), KVT_E_CORRUPT);
+    wrong.shape.span = TRANSFORM_SPAN_LAYER;
+    wrong.shape.kv_heads++;
+    assert_status(basis_record_decode(&r, &spec), KVT_E_CORRUPT);
+    assert_status(kvt_record_encode(&spec, r.source.data, r.source.bytes, again.data, again.bytes,
+                                    r.scratch.data, r.scratch.bytes, &written),
+                  KVT_E_UNSUPPORTED);
+    /* Dropped tokens have no positions that follow each other. */
+    spec = r.spec;
+    spec.layout.tokens_may_drop = 1;
+    spec.variant.mode |= 1 << 13 | 16 << 8;
+    assert_status(kvt_record_bound(&spec, &bound, &scratch), KVT_E_UNSUPPORTED);
+    free(again.data);
+    basis_record_free(&r);
+    basis_record_free(&other);
+}
+
+/* Every field of the name, every cut of the record, and a name where none belongs. */
+static void damaged_names_are_corrupt(void **state)
+{
+    (void)state;
+    basis_record r = basis_record_make(TRANSFORM_SPAN_LAYERS4, KVT_DTYPE_BF16, 70, 0, 64);
+    const uint64_t name = RECORD_LEVELS_AT + r.spec.layout.layers;
+    kvt_record_info info;
+    for (uint64_t at = name; at < name + sizeof(record_basis); at++) {
+        basis_record_edit(&r, at, 0x40);
+        const kvt_status status = kvt_record_parse(r.record.data, r.record.bytes, &info);
+        /* A hash whose first digits are right is some basis's. */
+        if (at < name + 3 || at >= name + 32)
+            assert_status(status, KVT_E_CORRUPT);
+        else
+            assert_status(basis_record_decode(&r, &r.spec),
+                          at == name + 2 ? KVT_E_CORRUPT : KVT_E_MISMATCH);
+        basis_record_edit(&r, at, 0x40);
+    }
+    basis_record_edit(&r, name + 32, TRANSFORM_SPAN_LAYERS4 ^ TRANSFORM_SPAN_LAYER);
+    assert_status(kvt_record_parse(r.record.data, r.record.bytes, &info), KVT_E_CORRUPT);
+    basis_record_edit(&r, name + 32, TRANSFORM_SPAN_LAYERS4 ^ TRANSFORM_SPAN_LAYER);
+    basis_record_edit(&r, offsetof(record_header, critical_flags), RECORD_CRITICAL_BASIS);
+    assert_status(kvt_record_parse(r.record.data, r.record.bytes, &info), KVT_E_CORRUPT);
+    basis_record_edit(&r, offsetof(record_header, critical_flags), RECORD_CRITICAL_BASIS);
+    for (uint64_t bytes = 0; bytes < r.record.bytes; bytes += 4096)
+        assert_status(kvt_record_parse(r.record.data, bytes, &info), KVT_E_CORRUPT);
+    for (uint64_t at = r.head_bytes; at < r.record.bytes; at += 97) {
+        r.record.data[at] ^= 1;
+        assert_status(basis_record_decode(&r, &r.spec), KVT_E_CORRUPT);
+        r.record.data[at] ^= 1;
+    }
+    assert_status(basis_record_decode(&r, &r.spec), KVT_OK);
+    basis_record_free(&r);
+}
+
+static void names_are_read_and_written(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"transform",           "transform:s0.5",
+                                        "transform:1F3A,s1",   "transform:1F3AG",
+                                        "transform:1F3A9,s0",  "transform:1F3A9,s16",
+                                        "transform:1F3A91,s1", "drop:stream,50+transform:1F3A9,s1"};
+    kvt_variant variant;
+    char text[64];
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_status(kvt_variant_parse(wrong[i], &variant), KVT_E_ARGUMENT);
+    assert_status(kvt_variant_parse("transform:1f3a9", &variant), KVT_OK);
+    assert_int_equal(variant.codec, KVT_CODEC_TRANSFORM);
+    assert_int_equal(variant.rate, 0x1f3a9u << 10 | 32);
+    kvt_variant_format(variant, text, sizeof text);
+    assert_string_equal(text, "transform:1F3A9,s0.5");
+    for (uint32_t step = 1; step <= TRANSFORM_STEP_MAX; step++) {
+        kvt_variant back;
+        variant.rate = 0xfffffu << 10 | step;
+        kvt_variant_format(variant, text, sizeof text);
+        assert_status(kvt_variant_parse(text, &back), KVT_OK);
+        assert_memory_equal(&back, &variant, sizeof back);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_hold_the_segments),
+        cmocka_unit_test(every_instruction_set_makes_the_same),
+        cmocka_unit_test(a_prefix_of_tokens_is_the_tokens_of_the_prefix),
+        cmocka_unit_test(a_derived_record_is_the_encoded_one),
+        cmocka_unit_test(layers_come_alone),
+        cmocka_unit_test(views_and_workers_make_the_same),
+        cmocka_unit_test(spans_that_are_not_taken_are_raw),
+        cmocka_unit_test(without_the_basis_there_is_a_status),
+        cmocka_unit_test(damaged_names_are_corrupt),
+        cmocka_unit_test(names_are_read_and_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
