@@ -92,6 +92,26 @@ class MemoryObj:
     def get_size(self):
         return len(self.data) if self._used is None else self._used
 
+    def set_used_size(self, size):
+        self._used = size
+
+    @property
+    def byte_array(self):
+        return memoryview(self.data)[:self.get_size()]
+
+
+class Coder:
+    """Serializer and Deserializer: to be subclassed."""
+
+
+class AsyncSerdeProcessor:
+    def __init__(self, serializer, deserializer, max_workers=1):
+        self.serializer, self.deserializer = serializer, deserializer
+        self.max_workers = max_workers
+
+
+SERDES = {}
+
 
 def install(folder, version="0.5.6"):
     """Makes `import lmcache` find the classes above, as of a version."""
@@ -103,6 +123,13 @@ def install(folder, version="0.5.6"):
         "lmcache.v1.distributed.internal_api": {"L2StoreResult": L2StoreResult},
         "lmcache.v1.distributed.l2_adapters": {},
         "lmcache.v1.distributed.l2_adapters.base": {"L2AdapterInterface": L2AdapterInterface},
+        "lmcache.v1.distributed.serde": {},
+        "lmcache.v1.distributed.serde.async_processor": {
+            "AsyncSerdeProcessor": AsyncSerdeProcessor},
+        "lmcache.v1.distributed.serde.base": {"Deserializer": Coder, "Serializer": Coder},
+        "lmcache.v1.distributed.serde.factory": {
+            "get_registered_serde_types": lambda: list(SERDES),
+            "register_serde_factory": SERDES.__setitem__},
     }
     for name, members in modules.items():
         sys.modules[name] = types.ModuleType(name)

@@ -4,12 +4,16 @@
 and refuse."""
 
 import os
+import random
 import select
+import struct
+import subprocess
 import tempfile
 import threading
 import unittest
 
-from package_case import PackageCase, kvterrace, pattern
+from package_case import BUILD, PackageCase, kvterrace, pattern
+import kvterrace.codec  # noqa: E402
 import fake_lmcache
 from fake_lmcache import BF16, FP16, UINT8, MemoryObj, ObjectKey
 
@@ -18,6 +22,8 @@ fake_lmcache.install(_FOLDER.name)
 
 from kvterrace import lmcache  # noqa: E402  (behind the classes)
 
+PROFILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles",
+                       "smollm2-135m-instruct.csv")
 SHAPE = (2, 3, 16, 64)  # K and V, layers, tokens, heads x dim
 BYTES = 2 * 3 * 16 * 64 * 2
 
@@ -29,11 +35,18 @@ def wait(fd):
     os.eventfd_read(fd)
 
 
+def kv_like(size, seed):
+    """Normal numbers in bfloat16, over and over."""
+    numbers = random.Random(seed)
+    unit = b"".join(struct.pack("<f", numbers.gauss(0, 1))[2:] for _ in range(4093))
+    return (unit * (size // len(unit) + 1))[:size]
+
+
 def hash_of(number):
     return number.to_bytes(16, "big")
 
 
-class Plugin(PackageCase):
+class PluginCase(PackageCase):
     def adapter(self, **parameters):
         settings = {"tier.dram.capacity": "32MiB", **parameters.pop("settings", {})}
         made = lmcache.KvterraceL2Adapter({"settings": settings, **parameters})
@@ -67,6 +80,8 @@ class Plugin(PackageCase):
         self.assertIsNone(adapter.query_lookup_and_lock_result(task))
         return bitmap.bits
 
+
+class Plugin(PluginCase):
     def test_a_round_trip(self):
         adapter, keys = self.adapter(head_dim=32), self.keys(1, 2, 3)
         fds = {adapter.get_store_event_fd(), adapter.get_lookup_and_lock_event_fd(),
@@ -256,6 +271,103 @@ class Plugin(PackageCase):
         adapter.close()
         self.assertLess(len(os.listdir("/proc/self/fd")), before)
         self.assertFalse(adapter.report_status()["is_healthy"])
+
+
+class Lossy(PluginCase):
+    """Forms of a calibrated ladder, through the plugin."""
+
+    def test_a_form_of_the_ladder(self):
+        folder, command = self.folder(), os.path.join(BUILD, "kvterrace")
+        if not os.path.exists(command):
+            self.skipTest("the build has no command that imports profiles")
+        profile = os.path.join(folder, "profile.db")
+        subprocess.run([command, "profile", "import", "--database", profile, PROFILE], check=True,
+                       stdout=subprocess.DEVNULL)
+        shape, layout = (2, 30, 64, 192), kvterrace.Layout(30, 3, 64, "bf16", 64,
+                                                           order="side_layer")
+        adapter = self.adapter(head_dim=64, settings={
+            "store.policy": "lru", "store.variant": "planes:k8v8,g64", "store.profile": profile,
+            "store.ladder": "calibrated", "store.ladder_layout": "30x3x64:bf16",
+            "store.ladder_class": "pooled", "store.loss_limit": "0.2", "store.learn": "no"})
+        keys = self.keys(*range(4))
+        sources = [kv_like(layout.bytes, number) for number in range(4)]
+        self.store_all(adapter, keys, [MemoryObj(bytearray(one), (shape, BF16)) for one in sources])
+        adapter._store.flush()
+        targets = [MemoryObj(bytearray(layout.bytes), (shape, BF16)) for _ in keys]
+        self.assertEqual(self.load(adapter, keys, targets), [True] * 4)
+        for key, source, target in zip(keys, sources, targets):
+            about = adapter._store.describe(adapter._keys.join([key]))
+            self.assertEqual(about["variant"], "planes:k8v8,g64")
+            self.assertLess(about["stored_bytes"], 0.7 * layout.bytes)
+            # What comes back is what the form makes of the entry, bit for bit, so that the loss is
+            # the one that was calibrated.
+            record = kvterrace.codec.encode(source, layout, about["variant"])
+            self.assertEqual(target.data, kvterrace.codec.decode(record))
+            self.assertNotEqual(target.data, source)
+
+
+class Serde(PackageCase):
+    def coders(self, **parameters):
+        made = fake_lmcache.SERDES["kvterrace"](parameters)
+        return made.serializer, made.deserializer
+
+    def refused_otherwise(self, groups, data, **parameters):
+        """A record of another key and a damaged one are refused; returns the bytes written."""
+        serializer, deserializer = self.coders(**parameters)
+        source = MemoryObj(bytearray(data), *groups)
+        room = serializer.estimate_serialized_size(source.metadata)
+        target = MemoryObj(bytearray(room + 3), ((room + 3,), UINT8))
+        target.set_used_size(room)
+        key = ObjectKey(hash_of(1))
+        written = serializer.serialize(source, target, key)
+        self.assertLessEqual(written, room)
+        found = MemoryObj(bytearray(len(data)), *groups)
+        deserializer.deserialize(target, found, key)
+        with self.assertRaises(kvterrace.MismatchError):
+            deserializer.deserialize(target, found, ObjectKey(hash_of(2)))
+        target.data[written // 2] ^= 1
+        with self.assertRaises(kvterrace.Error):
+            deserializer.deserialize(target, found, key)
+        return written
+
+    def test_exact_forms(self):
+        data = kv_like(BYTES, 1)
+        for groups, content in ((((SHAPE, BF16),), data), ((((BYTES,), UINT8),), data),
+                                (((SHAPE, BF16), ((1, 1, 4, 64), FP16)), data + data[:512])):
+            serializer, deserializer = self.coders()
+            source = MemoryObj(bytearray(content), *groups)
+            room = serializer.estimate_serialized_size(source.metadata)
+            target, key = MemoryObj(bytearray(room), ((room,), UINT8)), ObjectKey(hash_of(1))
+            serializer.serialize(source, target, key)
+            found = MemoryObj(bytearray(len(content)), *groups)
+            deserializer.deserialize(target, found, key)
+            self.assertEqual(found.data, source.data)
+
+    def test_a_lossy_form(self):
+        layout = kvterrace.Layout(3, 2, 32, "bf16", 256, order="side_layer")
+        shape, data = (2, 3, 256, 64), kv_like(layout.bytes, 2)
+        written = self.refused_otherwise(((shape, BF16),), data, variant="planes:k8v8,g32",
+                                         head_dim=32)
+        self.assertLess(written, layout.bytes)
+        record = kvterrace.codec.encode(data, layout, "planes:k8v8,g32")
+        serializer, deserializer = self.coders(variant="planes:k8v8,g32", head_dim=32)
+        source = MemoryObj(bytearray(data), (shape, BF16))
+        room = serializer.estimate_serialized_size(source.metadata)
+        target, key = MemoryObj(bytearray(room), ((room,), UINT8)), ObjectKey(hash_of(1))
+        serializer.serialize(source, target, key)
+        back = MemoryObj(bytearray(layout.bytes), (shape, BF16))
+        deserializer.deserialize(target, back, key)
+        self.assertEqual(back.data, kvterrace.codec.decode(record))
+        other = MemoryObj(bytearray(layout.bytes), (shape, FP16))
+        with self.assertRaises(kvterrace.ArgumentError):
+            deserializer.deserialize(target, other, key)
+
+    def test_parameters(self):
+        for given, text in (({"variant": "planes:k99"}, "no variant"), ({"bits": 4}, "bits"),
+                            ({"max_workers": 0}, "at least 1")):
+            with self.assertRaises(kvterrace.Error) as caught:
+                self.coders(**given)
+            self.assertIn(text, str(caught.exception))
 
 
 class Connector(PackageCase):

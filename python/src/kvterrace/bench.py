@@ -3,6 +3,7 @@
 
     python -m kvterrace.bench store [--json] [--repeats 5]
     python -m kvterrace.bench policy [--json] [--trace FILE] [--blocks 2000,20000]
+    python -m kvterrace.bench lmcache [--json] [--repeats 5] [--folder DIR] [--core N]
 
 `store`: gets of raw entries in DRAM into buffers of the caller's, through Python and in one loop of
 C in the same process, turn about. A repeat in which a get was not served or an entry's bytes are
@@ -10,6 +11,9 @@ wrong is a failure, no sample.
 
 `policy`: token hits of caches of equal blocks on a trace of requests, decided by kvterrace and by
 LRU and ARC: those of vLLM and LMCache where they are installed, beside plain ones.
+
+`lmcache`: LMCache's own bench of second levels, with this package's plugin and with levels of
+LMCache's: mock in DRAM, fs_native with O_DIRECT in the same folder. It needs LMCache.
 """
 
 import argparse
@@ -20,7 +24,7 @@ import sys
 import threading
 import time
 
-from . import Layout, Space, Store, _bench_policy
+from . import Layout, Space, Store, _bench_lmcache, _bench_policy
 from ._kvt import ffi, lib
 
 SLICE_BYTES = 2 << 20  # of one slice of a repeat, or one entry
@@ -169,21 +173,26 @@ def run_policy(options):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m kvterrace.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", choices=["store", "policy"])
+    parser.add_argument("bench", choices=["store", "policy", "lmcache"])
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--repeats", type=int, default=5, help="store: pairs of runs; 5")
+    parser.add_argument("--repeats", type=int, default=5, help="store, lmcache: pairs of runs; 5")
+    parser.add_argument("--folder", help="lmcache: a folder on the disk that is compared")
+    parser.add_argument("--core", type=int, help="lmcache: the core of all runs; -1: any")
     parser.add_argument("--trace", help="policy: requests with timestamp, input_length, hash_ids; "
                         f"{_bench_policy.TRACE} of KVT_DATA_DIR")
     parser.add_argument("--blocks", default=",".join(map(str, _bench_policy.CAPACITIES)),
                         help="policy: capacities in blocks")
     options = parser.parse_args(arguments)
-    rows = run_policy(options) if options.bench == "policy" else \
-        bench_store(max(options.repeats, 1))
+    repeats = max(options.repeats, 1)
+    rows = {"policy": lambda: run_policy(options), "store": lambda: bench_store(repeats),
+            "lmcache": lambda: _bench_lmcache.bench_lmcache(repeats, options.folder, options.core)
+            }[options.bench]()
     if options.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
         return
-    (print_policy if options.bench == "policy" else print_store)(rows)
+    {"policy": print_policy, "store": print_store,
+     "lmcache": _bench_lmcache.print_lmcache}[options.bench](rows)
 
 
 if __name__ == "__main__":

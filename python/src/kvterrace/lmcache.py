@@ -17,141 +17,30 @@ import os
 import struct
 import threading
 
+from . import _native, lmcache_serde  # the serde is registered, and the version checked
+from ._calls import instant
+from ._engines import Parameters
+from ._errors import Error
+from ._kvt import ffi, lib
+from ._lmcache_objects import Keys, Layouts
+from ._memory import memory_of
+from ._store import EventReader
+from ._tasks import (DECLINED, DELETE, EXISTED, EXISTS, GET, MISMATCH, OK, PUT, Places, Tasks,
+                     make_like)
+from ._types import Layout
+
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
-from . import _native
-from ._calls import instant
-from ._engines import Parameters, installed, need_version
-from ._errors import Error
-from ._kvt import ffi, lib
-from ._memory import memory_of
-from ._store import EventReader
-from ._tasks import (DECLINED, DELETE, EXISTED, EXISTS, GET, MISMATCH, OK, PUT, Places, Tasks,
-                     make_like, names_to_keys)
-from ._types import Layout, Space
-
-TESTED = ("0.5.6",)
-need_version("LMCache", installed("lmcache"), TESTED)
-
+TESTED = lmcache_serde.TESTED
 _log = logging.getLogger(__name__)
-_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
-_SIZES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1}
-_RANK = struct.Struct(">QI")  # kv_rank, object group: what comes before the chunk's hash in a name
 _EVENTS = 1 << 16
 _GONE = 1024
 
 
-class _Keys:
-    """Keys of kvterrace for those of LMCache. The model and the salt are of the space, so that
-    tenants are apart; rank, object group and hash are the name."""
-
-    def __init__(self, revision, kind):
-        self._revision, self._kind, self._spaces = revision, kind, {}
-
-    def space(self, model, salt):
-        found = self._spaces.get((model, salt))
-        if found is None:
-            found = Space(model=model, salt=salt, revision=self._revision, extra=self._kind)
-            if len(self._spaces) >= 4096:
-                self._spaces.clear()
-            self._spaces[model, salt] = found
-        return found
-
-    def join(self, keys):
-        """The keys of ObjectKeys, one after the other."""
-        if not keys:
-            return b""
-        model, salt, pack = keys[0].model_name, keys[0].cache_salt, _RANK.pack
-        names = [pack(key.kv_rank, key.object_group_id) + key.chunk_hash for key in keys
-                 if key.cache_salt == salt and key.model_name == model]
-        if len(names) == len(keys):
-            return names_to_keys(self.space(model, salt), names)
-        return b"".join([self.space(key.model_name, key.cache_salt).key(
-            pack(key.kv_rank, key.object_group_id) + key.chunk_hash) for key in keys])
-
-    def join_texts(self, texts):
-        """The keys of texts model@rank@group@hash[@salt]."""
-        spaces = {}
-        for index, text in enumerate(texts):
-            parts = text.split("@")
-            place = (parts[0], parts[4] if len(parts) > 4 else "")
-            spaces.setdefault(place, []).append(index)
-        if len(spaces) == 1:
-            return names_to_keys(self.space(*next(iter(spaces))), [text.encode() for text in texts])
-        found = [b""] * len(texts)
-        for place, indices in spaces.items():
-            for index in indices:
-                found[index] = self.space(*place).key(texts[index])
-        return b"".join(found)
-
-
 def _split(joined):
     return [joined[at:at + 32] for at in range(0, len(joined), 32)]
-
-
-class _Layouts:
-    """Layouts of memory objects: from shape and dtype, or as bytes where these say too little."""
-
-    def __init__(self, head_dim):
-        self._head_dim, self._known, self._said = head_dim, {}, False
-
-    def of(self, item, size):
-        """(layouts of the object's groups, whether it is a buffer of bytes)."""
-        about = item.metadata
-        if about.shapes is not None and about.dtypes is not None:
-            shapes, dtypes = tuple(about.shapes), tuple(about.dtypes)
-        else:
-            shapes, dtypes = (about.shape,), (about.dtype,)
-        found = self._known.get((shapes, dtypes))
-        if found is None:
-            found = self._make(shapes, dtypes)
-            if len(self._known) >= 4096:
-                self._known.clear()
-            self._known[shapes, dtypes] = found
-        layouts, whole, of_bytes = found
-        if layouts is not None and size == whole:
-            return layouts, of_bytes
-        # A serde has written fewer bytes than the object has room for, or no layout is known.
-        return (Layout.opaque(size),), True
-
-    def _make(self, shapes, dtypes):
-        made = [self._layout(tuple(map(int, shape)), str(dtype).rpartition(".")[2])
-                for shape, dtype in zip(shapes, dtypes)]
-        if None not in made:
-            return tuple(made), sum(layout.bytes for layout in made), False
-        if not self._said and not (len(shapes) == 1 and len(shapes[0]) == 1):
-            self._said = True
-            _log.warning("kvterrace: objects of shape %s and type %s are stored as bytes, because "
-                         "their layers, tokens and heads are not known", shapes, dtypes)
-        size = 0
-        for shape, dtype in zip(shapes, dtypes):
-            elements = 1
-            for one in shape:
-                elements *= int(one)
-            size += elements * getattr(dtype, "itemsize", 1)
-        is_bytes = len(shapes) == 1 and len(shapes[0]) == 1 and \
-            str(dtypes[0]).rpartition(".")[2] == "uint8"
-        return (Layout.opaque(size),) if size else None, size, is_bytes
-
-    def _layout(self, shape, dtype):
-        """[K and V, or one][layer][token][head x dim], or without the first axis; else None."""
-        if dtype not in _DTYPES or len(shape) not in (3, 4) or 0 in shape:
-            return None
-        sides, layers, tokens, width = shape if len(shape) == 4 else (1, *shape)
-        if sides not in (1, 2):
-            return None
-        heads, dim = 1, width
-        if self._head_dim and sides == 2:
-            if width % self._head_dim:
-                return None
-            heads, dim = width // self._head_dim, self._head_dim
-        try:
-            return Layout(layers=layers, kv_heads=heads, head_dim=dim, dtype=_DTYPES[dtype],
-                          tokens=tokens, sides=sides, order="side_layer")
-        except Error:
-            return None
 
 
 class _Record:
@@ -288,8 +177,8 @@ class KvterraceL2Adapter(L2AdapterInterface):
     def __init__(self, config, l1_memory_desc=None):
         given = Parameters(config, "kvterrace.lmcache")
         capacity = given.take("max_capacity_gb", (int, float), 0, 0)
-        self._keys = _Keys(given.take("revision", str, ""), b"lmcache")
-        self._layouts = _Layouts(given.take("head_dim", int, 0, 1))
+        self._keys = Keys(given.take("revision", str, ""), b"lmcache")
+        self._layouts = Layouts(given.take("head_dim", int, 0, 1))
         lock_seconds = given.take("lock_seconds", (int, float), 60.0, 0.001)
         self._store_seconds = given.take("store_seconds", (int, float), 30.0, 0)
         self._load_seconds = given.take("load_seconds", (int, float), None, 0)
@@ -544,7 +433,7 @@ class KvterraceConnector:
 
     def __init__(self, **parameters):
         given = Parameters(parameters, "kvterrace.lmcache")
-        self._keys = _Keys(given.take("revision", str, ""), b"lmcache bytes")
+        self._keys = Keys(given.take("revision", str, ""), b"lmcache bytes")
         self._seconds = {PUT: given.take("store_seconds", (int, float), 30.0, 0),
                          GET: given.take("load_seconds", (int, float), None, 0)}
         threads = given.take("threads", int, 0, 1)

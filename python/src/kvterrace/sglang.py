@@ -10,9 +10,6 @@ import json
 import logging
 import threading
 
-from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, PoolHitPolicy, PoolName,
-                                                  PoolTransferResult)
-
 from ._convert import new
 from ._engines import Parameters, installed, need_version
 from ._errors import Error
@@ -22,6 +19,9 @@ from ._types import Layout, Space
 
 TESTED = ("0.5.23",)
 need_version("SGLang", installed("sglang"), TESTED)
+
+from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
+    HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult)
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
