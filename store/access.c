@@ -68,6 +68,7 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
     const store_place *place = entry->place;
     status = token_drop_admits(target, &entry->kind->layout, place->variant);
     if (status != KVT_OK) return status;
+    if (!bases_has(store, place->variant)) return KVT_MISS;
     view->staging_bytes = place->scratch_bytes;
     view->in_memory = tiers_pool_lends(store->pools[place->tier], place->location);
     if (view->in_memory) return KVT_OK;
@@ -117,6 +118,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     get->variant = entry->place->variant;
     get->expected.key = entry->key;
     get->expected.generation = entry->place->generation;
+    get->expected.bases = bases_of(store);
     get->serial = entry->place->serial;
     if (get->in_memory)
         learn_begin_in_memory(store, get->tier, get->place->location, &get->transfer);

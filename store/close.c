@@ -72,6 +72,7 @@ void kvt_close(kvt_store *store)
     spaces_close(store);
     handover_close(store);
     staging_close(store->staging);
+    bases_close(store);
     pthread_cond_destroy(&store->changed);
     pthread_cond_destroy(&store->background_due);
     pthread_mutex_destroy(&store->wear_lock);

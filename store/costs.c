@@ -14,6 +14,7 @@
 
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
+#include "codecs/transform_basis.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -254,6 +255,22 @@ static kvt_codec_extras costs_sample_extras(kvt_variant variant, float scores[CO
     return extras;
 }
 
+/* The layout of a sample: that of the variant's basis, or any. */
+static void costs_sample_shape(const kvt_record_bases *bases, kvt_variant variant,
+                               kvt_layout *layout)
+{
+    if (variant.codec != KVT_CODEC_TRANSFORM) return;
+    for (uint32_t i = 0; i < bases->count; i++) {
+        const transform_shape *shape = &bases->list[i]->shape;
+        const uint32_t start = transform_hash_start(bases->list[i]->hash);
+        if (start != variant.rate >> CODECS_BASIS_SHIFT) continue;
+        layout->layers = (uint16_t)shape->layers;
+        layout->kv_heads = (uint16_t)shape->kv_heads;
+        layout->head_dim = (uint16_t)shape->head_dim;
+        layout->sides = shape->sides == 1;
+    }
+}
+
 kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant variant,
                                  kvt_codec_curve *out)
 {
@@ -269,18 +286,20 @@ kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant varian
                                        .tokens = COSTS_SAMPLE_TOKENS,
                                        .tokens_may_drop = 1},
                             .variant = variant,
-                            .first_position = KVT_SINK_TOKENS}; /* a share has no sinks in it */
+                            .first_position = KVT_SINK_TOKENS, /* a share has no sinks in it */
+                            .bases = profile->bases};
     float scores[COSTS_SAMPLE_TOKENS];
     const kvt_codec_extras extras = costs_sample_extras(variant, scores);
     kvt_record_info info = {.decoded_bytes = 0};
     uint64_t source_bytes, record_bytes, scratch_bytes, written = 0;
+    costs_sample_shape(&profile->bases, variant, &spec.layout);
     kvt_status status = kvt_layout_bytes(&spec.layout, &source_bytes);
     if (status == KVT_OK) status = kvt_record_bound(&spec, &record_bytes, &scratch_bytes);
     if (status != KVT_OK) return status;
     uint64_t scratch_at = (source_bytes + record_bytes + 4095) / 4096 * 4096;
     char *memory = aligned_alloc(4096, (scratch_at + scratch_bytes + 4095) / 4096 * 4096);
     if (memory == NULL) return KVT_E_MEMORY;
-    char *record = memory + source_bytes; /* 1 MiB: stays aligned */
+    char *record = memory + source_bytes; /* of 256 tokens: stays aligned */
     double encode = 1e9, decode = 1e9;
     codecs_kv_sample_fill(&spec.layout, 1, memory);
     for (int run = 0; run < 3 && status >= 0; run++) {
@@ -291,7 +310,7 @@ kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant varian
         double middle = base_clock_seconds();
         if (status >= 0) status = kvt_record_parse(record, written, &info);
         if (status >= 0) {
-            status = kvt_record_decode(record, written, NULL, memory, info.decoded_bytes,
+            status = kvt_record_decode(record, written, &spec, memory, info.decoded_bytes,
                                        memory + scratch_at, scratch_bytes);
         }
         double end = base_clock_seconds();

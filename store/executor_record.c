@@ -47,6 +47,7 @@ static void executor_fill_spec(store_op *op)
     op->spec.layout = entry->kind->layout;
     op->spec.variant = op->move->to_variant;
     op->spec.first_position = entry->first_position;
+    op->spec.bases = bases_of(op->store);
     executor_fill_groups(op);
 }
 
@@ -128,8 +129,8 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
     kvt_record_drop drop;
     kvt_status status;
     if (op->groups.count != 0 && (way == CODECS_WAY_DROP || way == CODECS_WAY_DERIVE)) {
-        status = record_groups_derive(op->record, op->record_bytes, NULL, to, target, target_bytes,
-                                      scratch, scratch_bytes, &op->record_bytes);
+        status = record_groups_derive(op->record, op->record_bytes, &op->spec.bases, to, target,
+                                      target_bytes, scratch, scratch_bytes, &op->record_bytes);
         if (status == KVT_OK) op->record = target;
         return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
     }
@@ -139,8 +140,8 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
         if (status == KVT_OK) op->record_bytes = drop.record_bytes;
         return status;
     case CODECS_WAY_DERIVE:
-        status = kvt_record_derive(op->record, op->record_bytes, to, target, target_bytes, scratch,
-                                   scratch_bytes, &op->record_bytes);
+        status = kvt_record_derive_with(op->record, op->record_bytes, &op->spec.bases, to, target,
+                                        target_bytes, scratch, scratch_bytes, &op->record_bytes);
         if (status == KVT_OK) op->record = target;
         /* A derived record that would not be smaller is no place to go to; coding the elements
          * anew would lose a second time. */
@@ -186,12 +187,23 @@ static kvt_status executor_encode_views(store_op *op, void *record, uint64_t cap
                                   scratch, scratch_bytes, &op->record_bytes);
 }
 
+/* A form that cannot be had, for want of its basis or because the entry is of another shape than
+ * that, counts as one that came out as large as the bytes: later plans do without it. */
+static kvt_status executor_refuse_form(store_op *op)
+{
+    op->record_bytes = op->entry->kind->source_bytes;
+    op->larger = true;
+    return KVT_E_SPACE;
+}
+
 /* change: when the variant differs, makes the new record inside the staging buffer. */
 kvt_status stage_recode(store_op *op)
 {
     assert(op->record != NULL && op->record_bytes == op->source->record_bytes);
     const store_place *source = op->source;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) == 0) return KVT_OK;
+    if (!bases_has(op->store, source->variant) || !bases_has(op->store, op->spec.variant))
+        return executor_refuse_form(op);
     uint64_t target_bytes = op->bound_bytes;
     char *decoded = (char *)op->staging.memory + staging_round(source->record_bytes);
     char *target = decoded + staging_round(op->entry->kind->source_bytes);
@@ -308,8 +320,11 @@ kvt_status stage_encode(store_op *op)
     assert(op->views != NULL && op->move->kind == KVT_MOVE_PUT);
     assert(op->source == NULL && op->staging.memory == NULL);
     executor_fill_spec(op);
+    if (!bases_has(op->store, op->spec.variant)) return executor_refuse_form(op);
     executor_set_generation(op);
     kvt_status status = executor_bound_put(op);
+    if (status == KVT_E_UNSUPPORTED && op->spec.variant.codec == KVT_CODEC_TRANSFORM)
+        return executor_refuse_form(op);
     if (status != KVT_OK) return status;
     status = executor_may_encode_in_place(op) ? executor_encode_in_place(op) : KVT_MISS;
     if (status == KVT_MISS) status = executor_encode_staged(op);

@@ -76,7 +76,8 @@ record_groups_spec groups_spec(const kvt_store *store, const kvt_record_spec *sp
                                 .first_position = spec->first_position,
                                 .count = count,
                                 .layouts = layouts,
-                                .variants = variants};
+                                .variants = variants,
+                                .bases = spec->bases};
 }
 
 kvt_status groups_bound(const kvt_store *store, const record_groups_spec *spec,

@@ -115,6 +115,8 @@ static kvt_status ladder_add_rung(kvt_store *store, const cost_profile *profile,
     if (!(rung->encode_bytes_per_s > 0) || !(rung->decode_bytes_per_s > 0)) {
         kvt_codec_curve speeds;
         kvt_status status = costs_measure_variant(profile, rung->variant, &speeds);
+        /* Without its basis and without its speeds a rung is none. */
+        if (status == KVT_E_MISMATCH && !bases_has(store, rung->variant)) return KVT_OK;
         if (status != KVT_OK) return status;
         rung->encode_bytes_per_s = speeds.encode_bytes_per_s;
         rung->decode_bytes_per_s = speeds.decode_bytes_per_s;

@@ -59,6 +59,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
     if (!lifetime_shows(store, found) || token_drop_is_uncounted(found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
+    if (found->state != ENTRY_STAGED && !bases_has(store, found->place->variant)) return KVT_MISS;
     if (!load_take_layouts(entry, found->kind)) return KVT_E_ARGUMENT;
     entry->layout = found->kind->layout;
     entry->data_bytes = found->kind->source_bytes;
@@ -86,6 +87,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected.key = found->key;
     entry->expected.generation = place->generation;
+    entry->expected.bases = bases_of(store);
     if (!entry->lent) load_share_enter(entry, found->load);
     access_count_use(store, found, clock_ns);
     return KVT_QUEUED;

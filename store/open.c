@@ -266,7 +266,8 @@ static kvt_status open_costs(open_state *state)
     const cost_profile profile = {.profile = state->profile,
                                   .foreign = state->options->profile_foreign,
                                   .message = state->message,
-                                  .message_size = state->message_size};
+                                  .message_size = state->message_size,
+                                  .bases = bases_of(state->store)};
     for (uint32_t i = 0; i < state->device_count; i++) {
         open_device *device = &state->devices[i];
         kvt_status status = costs_profiled_device(&profile, device->device, &device->cost);
@@ -564,6 +565,8 @@ static kvt_status open_steps(open_state *state)
         status = ladder_open(store, options, state->profile, state->note, sizeof state->note,
                              state->message, state->message_size);
     if (status == KVT_OK) status = open_catalog(state);
+    if (status == KVT_OK)
+        status = bases_open(store, options->catalog_path, state->note, sizeof state->note);
     if (status == KVT_OK) status = open_secret(state);
     if (status == KVT_OK) status = open_check_missing(state);
     KILL_POINT("open: catalog opened");
@@ -615,6 +618,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     pthread_mutex_init(&store->members_lock, NULL);
     pthread_mutex_init(&store->shares_lock, NULL);
     pthread_mutex_init(&store->wear_lock, NULL);
+    pthread_mutex_init(&store->bases.lock, NULL);
     store->format = options->format;
     if (options->codec_workers != NULL) {
         store->workers_given = *options->codec_workers;

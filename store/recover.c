@@ -177,7 +177,8 @@ static kvt_status recover_scratch(recover_list *list, const catalog_row *row, ui
                                       .generation = row->generation,
                                       .layout = row->layout,
                                       .variant = row->variant,
-                                      .first_position = row->first_position};
+                                      .first_position = row->first_position,
+                                      .bases = bases_of(list->walk.store)};
         uint64_t bound_bytes, scratch_bytes;
         kvt_status status = executor_bound(list->walk.store, &spec, &bound_bytes, &scratch_bytes);
         if (status != KVT_OK) return status;

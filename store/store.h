@@ -9,6 +9,7 @@
 #define STORE_STORE_H
 
 #include "codecs/record.h"
+#include "store/bases.h"
 #include "store/catalog.h"
 #include "store/entry.h"
 #include "store/learn.h"
@@ -242,6 +243,7 @@ struct kvt_store {
     store_spaces spaces;
     store_handover handover;
     store_leases leases;
+    store_bases bases;        /* own lock */
     struct kvt_queue *queues; /* that are open */
 
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
@@ -730,6 +732,7 @@ typedef struct cost_profile {
     bool foreign;
     char *message; /* one line on KVT_E_MISMATCH */
     size_t message_size;
+    kvt_record_bases bases; /* that measured variants may need */
 } cost_profile;
 
 /* From the profile: KVT_OK; KVT_MISS (no profile, or it has none of this device that counts);
