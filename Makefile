@@ -2,7 +2,7 @@
 # Short names for the common jobs; CMake does the work. Each job sets the machine up first, which
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
-.PHONY: setup configure torture soak soak-calls test-docs test-engines docs wheel
+.PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -37,6 +37,7 @@ help:
 	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
 	@echo "make soak-calls  16 threads, all calls of engines, drives that go (CALLS_SECONDS=600)"
 	@echo "make test-engines  the adapters against vLLM, LMCache, SGLang and transformers (7 GB, once)"
+	@echo "make soak-python  16 threads and 10,000 tasks of Python on one store (PYTHON_SECONDS=300)"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
 	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
@@ -68,6 +69,7 @@ CYCLES ?= 1000
 SEED ?= 1
 SECONDS ?= 1800
 CALLS_SECONDS ?= 600
+PYTHON_SECONDS ?= 300
 
 torture: configure
 	@$(STEP)/build-all.log "Building the library, the command and the tests" \
@@ -83,6 +85,11 @@ soak-calls: configure
 	@$(STEP)/build-soak.log "Building the soak test of the calls" $(CMAKE) --build \
 		--preset release --target torture_store_calls
 	@cd $(BUILD) && ./torture_store_calls --seconds $(CALLS_SECONDS) --seed $(SEED)
+
+soak-python: configure
+	@$(STEP)/build-python.log "Building the Python package" $(CMAKE) --build --preset release \
+		--target kvterrace_python
+	@KVT_BINARY_DIR=$(BUILD) python3 python/tests/soak.py --seconds $(PYTHON_SECONDS) --seed $(SEED)
 
 check:
 	@.ci/run
