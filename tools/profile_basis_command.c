@@ -14,7 +14,7 @@ enum { BASIS_TEACH = 32, BASIS_TABLES = 8, BASIS_JUDGE = 8 };
 
 typedef struct basis_arguments {
     measure_arguments measure;
-    const char *learn;
+    const char *learn, *output;
     uint32_t teach, tables, judge, longest;
 } basis_arguments;
 
@@ -40,6 +40,7 @@ static const command_option basis_rows[] = {
     BASIS_COUNT(judge, "judge", "Contexts of each class that judge (8)"),
     BASIS_COUNT(longest, "longest", "Pass over contexts of more tokens (none is passed over)"),
     MEASURE_LENGTHS,
+    OUTPUT_OPTION(basis_arguments, output, "Write the bases to FILE-head.kvtbasis and so on"),
     {0},
 };
 
@@ -208,6 +209,7 @@ static kvt_status basis_measure(basis_arguments *arguments, basis_work *work, ch
         .context_tokens = measure_or(measure->context_tokens, MEASURE_CONTEXT_TOKENS),
         .continuation_tokens =
             measure_or(measure->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
+        .output = arguments->output,
         .progress = progress_ask,
         .progress_context = &measure->bar};
     measure_begin(measure);
@@ -240,7 +242,9 @@ const command_spec profile_basis_spec = {
     .summary = "what a basis learnt on a model's KV saves on other texts",
     .about = "Learns bases of the transform codec on KV of a model (a head, a layer, four layers) "
              "and compares them with entropy on other documents, of the classes that taught and of "
-             "others: bits, KL, recall of a passage, and bits at equal KL. Nothing is stored.",
+             "others: bits, KL, recall of a passage, and bits at equal KL. With --output the bases "
+             "are written, which "
+             "kvt_basis_add gives to a store; nothing else is stored.",
     .synopsis = "--model FILE --text [CLASS=]FILE...",
     .example = "  kvterrace profile basis --model reference_model/model \\\n"
                "    --text reference_model/texts/recall-768.jsonl",

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "codecs/transform.h"
+#include "estimator/model/whole_file.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
@@ -536,6 +537,29 @@ static void basis_close(basis_run *run)
     free(run);
 }
 
+/* Writes the bases to files, each of them whole or not there. */
+static kvt_status basis_write_files(basis_run *run)
+{
+    const char *output = run->options->output;
+    kvt_status status = KVT_OK;
+    for (uint32_t s = 0; output != NULL && status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
+        char path[4096], *partial = NULL;
+        const uint64_t bytes = run->bases.bytes[s];
+        if (bytes == 0) continue; /* too wide */
+        (void)snprintf(path, sizeof path, "%s-%s.kvtbasis", output, quality_basis_span_name(s + 1));
+        status = whole_file_begin(path, &partial, run->message, run->message_size);
+        if (status != KVT_OK) return status;
+        FILE *file = fopen(partial, "wbe");
+        bool sound = file != NULL && fwrite(run->bases.objects[s], 1, bytes, file) == bytes;
+        if (file != NULL && fclose(file) != 0) sound = false;
+        if (!sound)
+            (void)snprintf(run->message, run->message_size, "%.300s: cannot be written", path);
+        status = whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, run->message,
+                                run->message_size);
+    }
+    return status;
+}
+
 kvt_status quality_basis_run(const quality_basis_options *options, quality_basis_report *report_out,
                              char *message, size_t message_size)
 {
@@ -552,6 +576,7 @@ kvt_status quality_basis_run(const quality_basis_options *options, quality_basis
                                            message, message_size);
     if (status == KVT_OK) status = basis_share_out(run);
     if (status == KVT_OK) status = basis_learn_all(run);
+    if (status == KVT_OK) status = basis_write_files(run);
     if (status == KVT_OK) status = basis_judge(run);
     if (status == KVT_OK) basis_make_report(run);
     report_out->model = run->target.facts;

@@ -79,6 +79,7 @@ typedef struct quality_basis_options {
     uint32_t longest;        /* contexts of more tokens are passed over; 0: none is */
     uint32_t context_tokens;
     uint32_t continuation_tokens; /* longer continuations are cut */
+    const char *output;           /* bases go to OUTPUT-SPAN.kvtbasis; NULL: nowhere */
     kvt_profile_progress *progress;
     void *progress_context;
 } quality_basis_options;

@@ -17,6 +17,7 @@
 
 #include <kvterrace/codec.h>
 
+#include "basis/basis_file.h"
 #include "estimator/quality/quality_basis.h"
 
 static char message[256];
@@ -31,6 +32,8 @@ static void find_reference(void)
                    source != NULL ? source : "..");
 }
 
+static const char output_path[] = "test_quality_basis_written";
+
 /* Two classes of the same texts, of which the first one teaches: entries of texts without a
  * document are documents of their own, so that both have the same judges. */
 static kvt_status run(const char *path, uint32_t teach, quality_basis_report *report)
@@ -40,6 +43,7 @@ static kvt_status run(const char *path, uint32_t teach, quality_basis_report *re
                                      {.name = "other", .texts = texts, .text_count = 1}};
     const bool teaches[] = {true, false};
     const quality_basis_options options = {.model = path,
+                                           .output = output_path,
                                            .classes = classes,
                                            .class_count = 2,
                                            .teaches = teaches,
@@ -53,11 +57,35 @@ static kvt_status run(const char *path, uint32_t teach, quality_basis_report *re
 
 static quality_basis_report first_report, second_report;
 
+/* The files are the bases that the report names. */
+static void check_files(const quality_basis_report *report)
+{
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
+        char path[128], hash[2 * TRANSFORM_HASH_BYTES + 1];
+        transform_basis basis;
+        (void)snprintf(path, sizeof path, "%s-%s.kvtbasis", output_path,
+                       quality_basis_span_name(s + 1));
+        FILE *file = fopen(path, "rbe");
+        assert_non_null(file);
+        uint8_t *bytes = aligned_alloc(64, (report->bytes[s] + 127) / 64 * 64);
+        assert_non_null(bytes);
+        assert_int_equal(fread(bytes, 1, report->bytes[s] + 1, file), report->bytes[s]);
+        (void)fclose(file);
+        assert_int_equal(basis_read(bytes, report->bytes[s], &basis, NULL), KVT_OK);
+        for (uint32_t i = 0; i < TRANSFORM_HASH_BYTES; i++)
+            (void)snprintf(hash + (size_t)2 * i, 3, "%02x", basis.hash[i]);
+        assert_string_equal(hash, report->hashes[s]);
+        free(bytes);
+        assert_int_equal(remove(path), 0);
+    }
+}
+
 static void bases_of_the_reference_model_save_bits(void **state)
 {
     (void)state;
     quality_basis_report *report = &first_report;
     assert_int_equal(run(model_path, 9, report), KVT_OK);
+    check_files(report);
     assert_int_equal(report->taught, 9);
     assert_int_equal(report->tables, 3);
     assert_int_equal(report->judged_count, 2);
