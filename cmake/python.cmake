@@ -82,8 +82,8 @@ file(GLOB python_sources CONFIGURE_DEPENDS ${python_room}/src/kvterrace/*.py
   ${python_room}/src/kvterrace/*.pyi ${python_room}/src/kvterrace/py.typed)
 configure_file(${CMAKE_SOURCE_DIR}/cmake/python_version.py.in
   ${CMAKE_BINARY_DIR}/python_version/_version.py @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/python_version/_version.py DESTINATION kvterrace
-  COMPONENT python EXCLUDE_FROM_ALL)
+install(FILES ${CMAKE_BINARY_DIR}/python_version/_version.py ${CMAKE_SOURCE_DIR}/LICENSE
+  ${CMAKE_SOURCE_DIR}/NOTICE DESTINATION kvterrace COMPONENT python EXCLUDE_FROM_ALL)
 set(python_stamp ${CMAKE_BINARY_DIR}/python_sources.stamp)
 add_custom_command(OUTPUT ${python_stamp}
   COMMAND ${CMAKE_COMMAND} -E make_directory ${python_package}
