@@ -68,11 +68,17 @@ def _machine(platform):
                              if flag in flags.split())
 
 
+def _check_single(config):
+    if len(config.groups) != 1 or config.parallel.world_size != 1:
+        raise _wrong("kv_heads and head_dim are for one group of layers and one worker; leave them "
+                     "out, and rows are kept as bytes")
+
+
 class _Rows:
     """The rows of vLLM's host memory as entries: the layout, and the place of each row."""
 
     def __init__(self, spec, view, kv_heads, head_dim, axes):
-        config = spec.config
+        config, self.spec = spec.config, spec
         copies = 1 if getattr(spec, "replicated_layout", False) else config.parallel.world_size
         self.blocks = config.cache.blocks_per_chunk
         self.tokens = config.groups[0].tokens_per_block * self.blocks
@@ -89,9 +95,7 @@ class _Rows:
     def _shape(self, config, kv_heads, head_dim, axes):
         if not kv_heads or not head_dim:
             raise _wrong("kv_heads and head_dim go together")
-        if len(config.groups) != 1 or config.parallel.world_size != 1:
-            raise _wrong("kv_heads and head_dim are for one group of layers and one worker; leave "
-                         "them out, and rows are kept as bytes")
+        _check_single(config)
         dtype = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
         if dtype is None:
             raise _wrong(f"no element type of kvterrace is {config.model.dtype}")
@@ -100,6 +104,8 @@ class _Rows:
         if layout.bytes != self.bytes:
             raise _wrong(f"{layers} layers x 2 x {self.tokens} tokens x {kv_heads} heads x "
                          f"{head_dim} of {dtype} are {layout.bytes} bytes, a row has {self.bytes}")
+        if getattr(self.spec, "packed", None) == (kv_heads, head_dim):
+            return layout  # HostTieringSpec writes rows in the layout's own order
         if axes is None:
             raise _wrong("axes is missing: the order of a row's axes, as docs/ENGINES.md lists it "
                          "for each attention backend")
@@ -115,6 +121,10 @@ class _Rows:
         self.template = view
         return layout
 
+    @property
+    def shaped(self):
+        return self.layout.dtype != "opaque"
+
     def places(self, chunks):
         return [Place(self.memory.address + int(chunk) * self.stride, self.bytes, self.template)
                 for chunk in chunks]
@@ -126,8 +136,9 @@ class KvterraceTier(SecondaryTierManager):
     Keys of its configuration:
 
     config, settings    a file and a dict of settings of docs/CONFIGURATION.md, or one of the two
-    kv_heads, head_dim, axes   what a row consists of; without them rows are kept as bytes, by the
-                        raw and lossless codecs
+    kv_heads, head_dim, axes   what a row consists of, for lossy forms; without them rows are kept
+                        as bytes, by the raw and lossless codecs. HostTieringSpec needs no axes
+    variant             a fixed form, such as "planes:k8v8,g64", for policies that choose none
     revision, salt      of the model's weights, and whatever else keeps bytes apart
     recompute_seconds_per_token   what a token's prefill takes; the policy utility needs it for rows
                         that are kept as bytes
@@ -140,9 +151,9 @@ class KvterraceTier(SecondaryTierManager):
     medium = Medium.STORAGE
 
     def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *,
-                 config=None, settings=None, kv_heads=0, head_dim=0, axes=None, revision="",
-                 salt="", recompute_seconds_per_token=0.0, store_seconds=30.0, load_seconds=None,
-                 threads=0, enable_kv_events=False, locality=None, **unknown):
+                 config=None, settings=None, variant=None, kv_heads=0, head_dim=0, axes=None,
+                 revision="", salt="", recompute_seconds_per_token=0.0, store_seconds=30.0,
+                 load_seconds=None, threads=0, enable_kv_events=False, locality=None, **unknown):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if unknown:
             raise _wrong(f"unknown keys: {', '.join(sorted(unknown))}")
@@ -162,7 +173,7 @@ class KvterraceTier(SecondaryTierManager):
         self._events = [] if wanted else None
         self._announced, self._reader = {}, None
         try:
-            self._store = Store(config, settings=settings)
+            self._store = Store(config, settings=settings, variant=variant)
         except BaseException:
             self._rows.memory.release()
             raise
@@ -174,7 +185,7 @@ class KvterraceTier(SecondaryTierManager):
             self._store.close()
             self._rows.memory.release()
             raise
-        kept = "as bytes" if self._rows.template is None else f"as {self._rows.layout}"
+        kept = f"as {self._rows.layout}" if self._rows.shaped else "as bytes"
         _log.info("kvterrace %s: chunks of %d tokens, %d bytes, kept %s", _version,
                   self._rows.tokens, self._rows.bytes, kept)
 
@@ -202,15 +213,21 @@ class KvterraceTier(SecondaryTierManager):
     # ---- jobs ----
 
     def submit_store(self, job_metadata):
-        keys, context = list(job_metadata.keys), job_metadata.req_context
-        ours = [self._key(key) for key in keys]
-        parents, numbers = self._order(keys, ours, context)
+        context = job_metadata.req_context
+
+        def end(pair):  # vLLM gives them in any order: parents go first, and lie side by side then
+            place = context.get_offload_key_position(pair[0])
+            return (place is None, place)
+
+        pairs = sorted(zip(job_metadata.keys, job_metadata.chunk_ids, strict=True), key=end)
+        keys, ours = [key for key, _ in pairs], [self._key(key) for key, _ in pairs]
+        parents, numbers = self._chain(keys, ours, context)
         self._stores[job_metadata.job_id] = (keys, ours)
         self._jobs.put(job_metadata.job_id, ours, [self._rows.layout] * len(keys),
-                       self._rows.places(job_metadata.chunk_ids), parents=parents, numbers=numbers,
-                       deadline=self._store_seconds)
+                       self._rows.places([chunk for _, chunk in pairs]), parents=parents,
+                       numbers=numbers, deadline=self._store_seconds)
 
-    def _order(self, keys, ours, context):
+    def _chain(self, keys, ours, context):
         """Parents, first positions and seconds of chunks, by where they end in their request."""
         ends = self._ends.setdefault(context.req_id, {})
         places = [context.get_offload_key_position(key) for key in keys]
@@ -381,7 +398,8 @@ def _space(config, rows, revision, salt):
              "context": [parallel.pcp_size, parallel.dcp_size],
              "ranks": [parallel.tp_size, parallel.pp_size]}
     shape = {}
-    if rows.template is not None:
+    if rows.shaped:
+        extra["packed"] = rows.template is None
         shape = {"layers": rows.layout.layers, "kv_heads": rows.layout.kv_heads,
                  "head_dim": rows.layout.head_dim, "sides": 2}
     return Space(model=config.model.name, revision=revision, dtype=str(config.model.dtype),
@@ -393,13 +411,27 @@ def _space(config, rows, revision, salt):
 
 class HostTieringSpec(TieringOffloadingSpec):
     """TieringOffloadingSpec for vLLM's CPU platform, which vLLM's own refuses there: blocks are
-    copied on the host. Takes the configuration of TieringOffloadingSpec, any tiers."""
+    copied on the host. Takes the configuration of TieringOffloadingSpec, any tiers.
+
+    vLLM's attention on the CPU keeps K of a block with the tokens innermost, and tiles on some
+    processors. When its KvterraceTier has kv_heads and head_dim, rows are written in kvterrace's
+    own order instead, [layer][K, V][token][head][dim], which lossy forms need.
+    """
 
     def __init__(self, config):
         if config.canonical_layout:
             raise failure(lib.KVT_E_UNSUPPORTED,
                           "HostTieringSpec copies blocks as they are: leave canonical_layout out")
         super().__init__(config)
+        self.packed = None
+        tiers = self.secondary_tier_configs
+        shaped = [tier for tier in tiers if tier.get("kv_heads") and tier.get("axes") is None]
+        if shaped:
+            if len(tiers) != 1:
+                raise _wrong("with kv_heads and head_dim it is the only tier of HostTieringSpec: "
+                             "others would take its rows for vLLM's own")
+            _check_single(config)
+            self.packed = shaped[0]["kv_heads"], shaped[0].get("head_dim", 0)
 
     def get_worker(self, kv_caches):
         if not self._worker:
@@ -416,24 +448,90 @@ class HostTieringSpec(TieringOffloadingSpec):
                                      rank=rank, kv_bytes_per_chunk=self.kv_bytes_per_chunk,
                                      cpu_page_size=self.cpu_page_size_per_worker)
         try:
-            return HostCopyWorker(kv_caches, self.blocks_per_chunk, region)
+            order = None
+            if self.packed is not None:
+                heads, dim = self.packed
+                order = _learn_order(heads, dim, self.config.groups[0].tokens_per_block,
+                                     self.config.model.dtype)
+            return HostCopyWorker(kv_caches, self.blocks_per_chunk, region, order)
         except BaseException:
             region.cleanup()
             raise
+
+
+class _Order:
+    """Where the elements of a block lie that kvterrace's order has one after the other."""
+
+    def __init__(self, places, itemsize):
+        self.places, self.bytes, self.kind = places, len(places) * itemsize, f"u{itemsize}"
+
+    def copy(self, cache, ids, kept, rows, subs, storing):
+        half = len(self.places) // 2
+        if storing:
+            taken = cache[ids][:, self.places]
+            kept[rows, 0, subs], kept[rows, 1, subs] = taken[:, :half], taken[:, half:]
+            return
+        blocks = cache[ids]
+        blocks[:, self.places[:half]] = kept[rows, 0, subs]
+        blocks[:, self.places[half:]] = kept[rows, 1, subs]
+        cache[ids] = blocks
+
+
+def _learn_order(heads, dim, tokens, dtype):
+    """The order of a block of vLLM's CPU attention, which differs between processors: marks are
+    written through its own kernel and looked for."""
+    import numpy
+    import torch
+    from vllm import _custom_ops
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+    kind = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if kind not in (torch.float16, torch.bfloat16, torch.float32):
+        raise failure(lib.KVT_E_UNSUPPORTED, f"blocks of {dtype} cannot be put into kvterrace's "
+                      "order: leave kv_heads and head_dim out")
+    shape, size = (tokens, heads, dim), 2 * tokens * heads * dim
+    isa, found = _get_attn_isa(kind, tokens, dim), []
+    token, head, place = (grid.to(torch.int64) for grid in torch.meshgrid(
+        *map(torch.arange, shape), indexing="ij"))
+    zero = torch.zeros_like(token)
+    # Digits up to 255, which every element type holds exactly; 0 is what nothing was written to.
+    for key, value in ((zero, zero + 1), (token % 128, token % 128), (token // 128, token // 128),
+                       (head % 128, head % 128), (head // 128, head // 128),
+                       (place % 128, place % 128), (place // 128, place // 128)):
+        block = torch.zeros((1, heads, 2 * tokens, dim), dtype=kind)
+        keys, values = block.chunk(2, dim=2)
+        _custom_ops.cpu_attn_reshape_and_cache((key + 1).to(kind), (value + 1).to(kind), keys,
+                                               values, torch.arange(tokens), isa)
+        found.append(block.flatten().to(torch.int64).numpy() - 1)
+    side, low, high, head_low, head_high, dim_low, dim_high = found
+    index = ((side * tokens + low + 128 * high) * heads + head_low + 128 * head_high) * dim + \
+        dim_low + 128 * dim_high
+    if not numpy.array_equal(numpy.sort(index), numpy.arange(size)):
+        raise failure(lib.KVT_E_UNSUPPORTED, f"vLLM's kernel {isa!r} keeps blocks in a way that is "
+                      "no order of elements: leave kv_heads and head_dim out")
+    places = numpy.empty(size, dtype=numpy.int64)
+    places[index] = numpy.arange(size)
+    return _Order(places, torch.empty((), dtype=kind).element_size())
 
 
 class HostCopyWorker(OffloadingWorker):
     """Copies blocks between the KV cache and vLLM's offload region, both in host memory. A copy is
     done when its submit returns: on the CPU platform nothing else writes the cache then."""
 
-    def __init__(self, kv_caches, blocks_per_chunk, region):
+    def __init__(self, kv_caches, blocks_per_chunk, region, order=None):
         self._region, self._per_chunk, self._finished = region, blocks_per_chunk, []
         self._cache = [one.tensor.numpy() for one in kv_caches.tensors]
-        self._rows = []
-        for one in kv_caches.tensors:
+        self._rows, self._order = [], order
+        for index, one in enumerate(kv_caches.tensors):
             page = one.tensor.shape[1]
-            row = region.create_next_worker_view(page * blocks_per_chunk)
-            self._rows.append(row.numpy().reshape(row.shape[0], blocks_per_chunk, page))
+            if order is not None and page != order.bytes:
+                raise _wrong(f"kv_heads and head_dim make blocks of {order.bytes} bytes, vLLM's "
+                             f"have {page}")
+            row = region.create_next_worker_view(page * blocks_per_chunk).numpy()
+            if order is None:
+                self._rows.append(row.reshape(len(row), blocks_per_chunk, page))
+            else:  # K of all of the chunk's tokens, then V
+                self._rows.append(row.view(order.kind).reshape(len(row), 2, blocks_per_chunk, -1))
+                self._cache[index] = self._cache[index].view(order.kind)
         self._refs = [[(ref.tensor_idx, ref.page_size_bytes) for ref in refs]
                       for refs in kv_caches.group_data_refs]
 
@@ -457,7 +555,9 @@ class HostCopyWorker(OffloadingWorker):
             ids = blocks.block_ids[at:at + count]
             for tensor, size in self._refs[group]:
                 cache, kept = self._cache[tensor], self._rows[tensor]
-                if storing:
+                if self._order is not None:
+                    self._order.copy(cache, ids, kept, rows, subs, storing)
+                elif storing:
                     kept[rows, subs, :size] = cache[ids, :size]
                 else:
                     cache[ids, :size] = kept[rows, subs, :size]

@@ -75,12 +75,12 @@ class EngineCase(unittest.TestCase):
             return dict(json.load(file), log=done.stdout)
 
 
-def damage_record(path, number):
-    """Turns one byte of the number-th record on a device file over."""
+def damage_record(path, key):
+    """Turns one byte of a key's record on a device file over."""
     with open(path, "r+b") as file:
         data = file.read()
-        at = -1
-        for _ in range(number + 1):
+        at = data.index(RECORD)
+        while data[at + 32:at + 64] != key:
             at = data.index(RECORD, at + 1)
         file.seek(at + INSIDE)
         file.write(bytes([data[at + INSIDE] ^ 0x40]))

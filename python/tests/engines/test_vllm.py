@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM on the processor, with the reference model: what one process stores, another one loads."""
+
+import os
+import unittest
+
+from engine_case import MODEL, EngineCase, damage_record, disk_store, need, recall_prompts
+
+ENGINE = "vllm"
+CHUNK = 64
+PROMPTS = recall_prompts(512, 3)
+FULL = [len(prompt) // CHUNK for prompt, _ in PROMPTS]  # chunks that are full
+
+VOCABULARY = 672
+
+
+class Restarts(EngineCase):
+    def run_engine(self, folder, code=0, **more):
+        tier = {"type": "KvterraceTier", "module_path": "kvterrace.vllm",
+                "settings": disk_store(folder), **more.pop("tier", {})}
+        request = {"model": MODEL, "prompts": [prompt for prompt, _ in PROMPTS], "tokens": 8,
+                   "chunk": CHUNK, "secondary_tiers": [tier], **more}
+        answer = self.live("vllm_run.py", request, code=code)
+        self.assertNotIn("Failed to close mmap_obj", answer["log"])
+        self.assertNotIn("BufferError", answer["log"])
+        return answer
+
+    def compare(self, computed, answer, cached, logprobs=True):
+        for index, (first, second) in enumerate(zip(computed["answers"], answer["answers"])):
+            self.assertEqual(second["tokens"], first["tokens"], f"prompt {index}")
+            self.assertEqual(second["cached"], cached[index], f"prompt {index}")
+            if logprobs:
+                self.assertEqual(second["logprobs"], first["logprobs"], f"prompt {index}")
+
+    def test_a_second_process_loads_what_the_first_computed(self):
+        folder = self.folder()
+        computed = self.run_engine(folder)
+        for (_, right), said in zip(PROMPTS, computed["answers"]):
+            self.assertEqual(said["tokens"][:len(right)], right)  # the model does answer from KV
+            self.assertEqual(said["cached"], 0)
+        self.assertEqual(computed["store"]["puts"], sum(FULL))
+        loaded = self.run_engine(folder)
+        self.assertEqual((loaded["store"]["gets"], loaded["store"]["puts"]), (sum(FULL), 0))
+        self.compare(computed, loaded, [CHUNK * full for full in FULL])
+        control = self.run_engine(folder, zero=True)
+        self.assertEqual(control["store"]["gets"], sum(FULL))
+        for first, second in zip(computed["answers"], control["answers"]):
+            self.assertNotEqual(first["logprobs"], second["logprobs"], "zeroed rows do nothing")
+
+        damage_record(f"{folder}/disk", bytes.fromhex(computed["answers"][0]["keys"][4]))
+        damaged = self.run_engine(folder)
+        self.assertEqual(damaged["store"]["load_failures"], 1)
+        self.compare(computed, damaged, [4 * CHUNK] + [CHUNK * full for full in FULL[1:]],
+                     logprobs=False)
+        mended = self.run_engine(folder)  # the damaged one was computed, and stored again
+        self.compare(computed, mended, [CHUNK * full for full in FULL], logprobs=False)
+
+    def test_a_kill_between(self):
+        folder = self.folder()
+        computed = self.run_engine(folder, code=-9, die="flushed")
+        self.compare(computed, self.run_engine(folder), [CHUNK * full for full in FULL])
+        folder = self.folder()
+        computed = self.run_engine(folder, code=-9, die="at once")
+        loaded = self.run_engine(folder)
+        for first, second, full in zip(computed["answers"], loaded["answers"], FULL):
+            self.assertEqual(second["tokens"], first["tokens"])
+            self.assertLessEqual(second["cached"], CHUNK * full)
+        print("chunks found after a kill without a flush: "
+              f"{[one['cached'] // CHUNK for one in loaded['answers']]} of {FULL}", flush=True)
+
+    def test_a_missing_block_in_the_middle(self):
+        folder = self.folder()
+        computed = self.run_engine(folder, forget=[3])
+        loaded = self.run_engine(folder)
+        self.compare(computed, loaded, [3 * CHUNK] * 3, logprobs=False)
+        self.assertEqual(loaded["store"]["puts_existing"], sum(FULL) - 12)  # those behind the gap
+        self.assertEqual(loaded["tiers"]["ssd"]["entries"], sum(FULL))
+
+    def test_another_model_or_chunk_misses(self):
+        folder = self.folder()
+        self.run_engine(folder)
+        other = self.run_engine(folder, tier={"revision": "another"})
+        self.assertEqual([one["cached"] for one in other["answers"]], [0] * 3)
+        other = self.run_engine(folder, dtype="bfloat16")
+        self.assertEqual([one["cached"] for one in other["answers"]], [0] * 3)
+        other = self.run_engine(folder, chunk=128)
+        self.assertEqual([one["cached"] for one in other["answers"]], [0] * 3)
+
+    def test_a_full_disk(self):
+        """More chunks than the device has room for: it stays within its capacity, and answers."""
+        folder, capacity = self.folder(), 1536 << 10
+        settings = disk_store(folder, **{"device.d.capacity": str(capacity)})
+        tier = {"settings": settings, "store_seconds": 5.0}
+        computed = self.run_engine(folder, tier=tier)
+        for (_, right), said in zip(PROMPTS, computed["answers"]):
+            self.assertEqual(said["tokens"][:len(right)], right)
+        for answer in (computed, self.run_engine(folder, tier=tier)):
+            self.assertLessEqual(answer["tiers"]["ssd"]["bytes"], capacity)
+            self.assertGreater(answer["tiers"]["ssd"]["entries"], 4)
+            self.assertEqual([one["tokens"] for one in answer["answers"]],
+                             [one["tokens"] for one in computed["answers"]])
+        self.assertLessEqual(os.path.getsize(f"{folder}/disk"), capacity)
+
+    def test_rows_in_the_order_of_kvterrace(self):
+        """With a shape the spec writes rows in the store's own order, which it has learned."""
+        prompts = recall_prompts(768, 6)
+        wanted = {"prompts": [prompt for prompt, _ in prompts], "chunk": 256,
+                  "logprobs": VOCABULARY, "tokens": 4, "tier": {"kv_heads": 2, "head_dim": 32}}
+        folder = self.folder()
+        exact = self.run_engine(folder, **wanted)
+        self.compare(exact, self.run_engine(folder, **wanted), [768] * 6)
+
+
+if __name__ == "__main__":
+    need("vllm")
+    unittest.main(verbosity=2)

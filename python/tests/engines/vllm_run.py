@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One life of a vLLM engine on the processor: makes it, answers prompts, says what it saw as JSON.
+
+    vllm_run.py REQUEST.json ANSWER.json
+
+REQUEST: model, prompts (lists of token ids), tokens to generate, secondary_tiers, chunk (tokens),
+and options: zero (loaded rows are zeroed before the model sees them), forget (numbers of chunks
+that are deleted once they are stored), die (SIGKILL at the end: "flushed" or "at once"), plain (no
+connector), spec (more keys of the connector's configuration).
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the tier can be asked in here
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # compiling takes longer than all the rest
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.config import KVTransferConfig  # noqa: E402
+
+
+def make(request):
+    extra = {"spec_name": "HostTieringSpec", "spec_module_path": "kvterrace.vllm",
+             "cpu_bytes_to_use": request.get("host_bytes", 64 << 20),
+             "block_size": request["chunk"], "secondary_tiers": request["secondary_tiers"],
+             **request.get("spec", {})}
+    connector = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
+                                 kv_connector_extra_config=extra)
+    return LLM(model=request["model"], skip_tokenizer_init=True,
+               dtype=request.get("dtype", "float16"), block_size=32, max_num_seqs=4,
+               max_model_len=request.get("length", 2048), enforce_eager=True, seed=0,
+               disable_log_stats=False, max_logprobs=request.get("logprobs", 5),
+               kv_transfer_config=None if request.get("plain") else connector)
+
+
+def tiers(llm):
+    """The tiering manager of the engine in this process."""
+    core = llm.llm_engine.engine_core.engine_core
+    return core.scheduler.connector.connector_scheduler.manager
+
+
+def zero_loads(manager):
+    """The control: rows are zeroed when a load has ended, before vLLM takes them."""
+    tier, rows = manager.secondary_tiers[0], {}
+    submit, finished = tier.submit_load, tier.get_finished_jobs
+    view = memoryview(tier._primary_kv_view)
+
+    def submit_load(job):
+        rows[job.job_id] = [int(chunk) for chunk in job.chunk_ids]
+        submit(job)
+
+    def get_finished_jobs():
+        done = list(finished())
+        flat = view.cast("B")
+        for result in done:
+            for row in rows.pop(result.job_id, ()):
+                at = row * tier.block_size_bytes
+                flat[at:at + tier.block_size_bytes] = bytes(tier.block_size_bytes)
+        flat.release()
+        return done
+
+    tier.submit_load, tier.get_finished_jobs = submit_load, get_finished_jobs
+    return view
+
+
+def note_stores(tier):
+    """The keys of a prompt's stores, in kvterrace's terms, by where their chunks end; emptied by
+    the caller between prompts."""
+    keys, submit = {}, tier.submit_store
+
+    def submit_store(job):
+        for key in job.keys:
+            keys[job.req_context.get_offload_key_position(key)] = tier._key(key)
+        submit(job)
+
+    tier.submit_store = submit_store
+    return keys
+
+
+def main(request, answer):
+    began = time.perf_counter()
+    llm = make(request)
+    manager = None if request.get("plain") else tiers(llm)
+    view = zero_loads(manager) if request.get("zero") else None
+    sampling = SamplingParams(temperature=0.0, max_tokens=request["tokens"], ignore_eos=True,
+                              logprobs=request.get("logprobs", 5), detokenize=False)
+    flush = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
+    if request.get("warm", True):  # the first step of a process compiles and allocates
+        llm.generate({"prompt_token_ids": request.get("warm_prompt", [5] * 40)}, flush,
+                     use_tqdm=False)
+    ready, said = time.perf_counter(), []
+    ours = manager is not None and hasattr(manager.secondary_tiers[0], "_store")
+    stored = note_stores(manager.secondary_tiers[0]) if ours else {}
+    for prompt in request["prompts"]:
+        asked = time.perf_counter()
+        out, = llm.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
+        one = out.outputs[0]
+        logprobs = [{str(token): value.logprob for token, value in step.items()}
+                    for step in one.logprobs]
+        said.append({"tokens": list(one.token_ids), "logprobs": logprobs,
+                     "cached": out.num_cached_tokens, "seconds": time.perf_counter() - asked,
+                     "first_token": out.metrics.first_token_latency if out.metrics else None})
+        llm.generate({"prompt_token_ids": [6] * 8}, flush, use_tqdm=False)  # steps that end stores
+        keys = [stored[end] for end in sorted(stored)]
+        said[-1]["keys"] = [key.hex() for key in keys]
+        stored.clear()
+        if request.get("forget"):
+            tier = manager.secondary_tiers[0]
+            tier.drain_jobs()
+            for number in request["forget"]:
+                assert tier._store.delete(keys[number])
+    if manager is not None:
+        for tier in manager.secondary_tiers:
+            tier.drain_jobs()
+    result = {"answers": said, "start_seconds": ready - began}
+    if ours:
+        store = manager.secondary_tiers[0]._store
+        if request.get("die") != "at once":
+            store.flush()
+        stats = store.stats()
+        result["store"] = {name: stats[name]
+                           for name in ("puts", "puts_existing", "gets", "misses",
+                                        "load_failures")}
+        result["tiers"] = {name: {"entries": one["entries"], "bytes": one["used_bytes"]}
+                           for name, one in stats["tiers"].items()}
+    with open(answer, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    if request.get("die"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if view is not None:
+        view.release()
+    llm.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8") as request_file:
+        main(json.load(request_file), sys.argv[2])
