@@ -20,7 +20,7 @@
 /* Scratch for all workers is counted in 64 bits: a lane has less than 2^48 bytes. */
 enum { CODING_WORKERS_MAX = 4096 };
 
-/* What one encoding is, in the words of record.h. */
+/* The description of one encoding, in the words of record.h. */
 typedef struct coding_given {
     kvt_coding whole;
     kvt_record_spec spec;

@@ -278,7 +278,7 @@ uint64_t record_place_next(record_place *place, const record_want *want, uint64_
 uint64_t record_codec_scratch(const record_plan *plan);
 uint64_t record_parts_room(const record_plan *plan);
 
-/* What encoder and decoder need when they work alone; what a decoder needs. */
+/* The scratch that encoder and decoder need when they work alone; that of a decoder. */
 uint64_t record_scratch_bytes(const record_plan *plan);
 uint64_t record_decode_scratch(const record_plan *plan);
 

@@ -15,7 +15,7 @@
 /* The parts, and raw tokens of every matrix. */
 enum { VARIABLE_SEGMENTS_MAX = KVT_PARTS_MAX + KVT_SPAN_MAX };
 
-/* What became of one span, or of one piece of an opaque entry. */
+/* The outcome of one span, or of one piece of an opaque entry. */
 typedef struct record_slot {
     uint32_t layer; /* of the first matrix, or piece */
     kvt_side side;

@@ -38,7 +38,7 @@ static kvt_status quality_read_status(int result)
     return status == KVT_OK || status == KVT_E_MEMORY ? status : KVT_E_DATABASE;
 }
 
-/* What a row of quality_entry says of its entry and variant, as quality_row has it. */
+/* The figures that a row of quality_entry has of its entry and variant, as quality_row has them. */
 #define ENTRY_FIGURES                                                                              \
     "bits_per_element, loss, kl, kl_first, kl_second, top1, nll_delta, rouge_l, f1, answers, "     \
     "attention_error, attention_error_high, retained_mass, flip_rate"

@@ -98,7 +98,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_encode(const kvt_coding *coding, con
                                                    uint64_t scratch_bytes,
                                                    uint64_t *record_bytes_out);
 
-/* What a record says of itself. */
+/* The description that a record carries of itself. */
 typedef struct kvt_coding_info {
     uint32_t struct_size; /* sizeof(kvt_coding_info) of the caller */
     uint32_t first_position;
@@ -129,7 +129,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_inspect(const void *record, uint64_t
 KVT_API KVT_NODISCARD kvt_status kvt_coding_verify(const void *record, uint64_t bytes,
                                                    kvt_coding_info *info_out);
 
-/* What a decoder is told beside the record. Zero but for struct_size: the defaults. */
+/* Facts that a decoder is told beside the record. Zero but for struct_size: the defaults. */
 typedef struct kvt_decoding {
     uint32_t struct_size;             /* sizeof(kvt_decoding) of the caller */
     uint32_t reserved;                /* zero */

@@ -5,8 +5,8 @@
  *
  *     made -> submitted -> (drained, a completion after the other) -> ended -> freed
  *
- * A task borrows the memory that its places name until it has ended. What it has made of the
- * places is its own.
+ * A task borrows the memory that its places name until it has ended. The
+ * requests that it has made of them are its own.
  *
  * Thread rule: any thread; one drain of a queue at a time, which the queue's handle sees to. A task
  * that has not been submitted, or has ended, is its owner's alone.

@@ -35,7 +35,7 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 class Info(NamedTuple):
-    """What a record says of itself. Sizes are bytes."""
+    """The description that a record carries of itself. Sizes are bytes."""
 
     layout: Layout  # of the entry as it was given; opaque for a record of groups of layers
     variant: str  # that it is stored in: "raw" where nothing shrank
@@ -255,7 +255,7 @@ def _info(made):
 
 
 def inspect(record, *, verify=False):
-    """What a record says of itself, as an Info. verify: its checksums are compared, too."""
+    """Reads the description of a record, as an Info. verify: its checksums are compared, too."""
     with _Borrowed() as borrowed:
         return _info(_look(borrowed.record(record), verify))
 
