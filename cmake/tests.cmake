@@ -11,8 +11,9 @@ set(KVT_NEEDS_policy policy base)
 set(KVT_NEEDS_tiers tiers base)
 set(KVT_NEEDS_estimator estimator quality basis codecs tiers base)
 set(KVT_NEEDS_store store estimator basis codecs tiers policy base)
+set(KVT_NEEDS_sparse sparse ${KVT_NEEDS_store})
 # What lab/ replays and what it benches; both stand on all the rooms.
-set(KVT_NEEDS_replay lab quality ${KVT_NEEDS_store})
+set(KVT_NEEDS_replay lab quality ${KVT_NEEDS_sparse})
 set(KVT_NEEDS_bench ${KVT_NEEDS_replay})
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")

@@ -51,6 +51,14 @@ class LintTest(unittest.TestCase):
     def test_clean(self):
         self.assertEqual(self.check(), [])
 
+    def test_one_header_of_a_room(self):
+        self.put("store/scratch.h", "int lent(void);\n")
+        self.put("sparse/h.c", '#include "store/scratch.h"\n')
+        self.assertEqual(self.check(), [])
+        self.put("store/x.h", "int x(void);\n")
+        self.put("sparse/h.c", '#include "store/x.h"\n')
+        self.assert_found("sparse/h.c", 1, "must not include")
+
     def test_include_direction(self):
         for room, header in (("codecs", "store/x.h"), ("tiers/pool", "codecs/b.h"),
                              ("policy", "estimator/predict/x.h"),

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * index.h - the index of one unit (layer, KV head) of a sparse sequence: clusters of the zone's
+ * keys, in memory. docs/SPARSE.md has the bytes.
+ *
+ * Built once from the zone's K and V, in integers, so that the same rows and seed give the same
+ * index on every compiler and instruction set. Thread rule: an index that is built is only read,
+ * by any threads.
+ */
+#ifndef SPARSE_INDEX_H
+#define SPARSE_INDEX_H
+
+#include <kvterrace/types.h>
+
+#define SPARSE_BLOCK          16u  /* clusters that lie side by side; centroids of an upper one */
+#define SPARSE_HEAD_DIM_MAX   512u /* a multiple of 8 */
+#define SPARSE_SEGMENT_MAX    32768u
+#define SPARSE_CLUSTER_TOKENS 16u
+#define SPARSE_SEGMENT_TOKENS 2048u
+#define SPARSE_ITERATIONS     3u
+
+typedef struct sparse_index_options {
+    uint32_t head_dim;
+    uint8_t dtype;           /* KVT_DTYPE_FP16, BF16 or FP32 */
+    uint32_t cluster_tokens; /* mean tokens of a cluster, 1 .. 256; 0: the default */
+    uint32_t segment_tokens; /* a multiple of 64, up to SPARSE_SEGMENT_MAX; 0: the default */
+    uint32_t iterations;     /* 1 .. 100; 0: the default */
+    uint64_t seed;
+} sparse_index_options;
+
+/* Rows of one head in the caller's memory: [head_dim] elements each, stride_bytes apart. */
+typedef struct sparse_rows {
+    const void *base;
+    uint64_t stride_bytes;
+} sparse_rows;
+
+/* One block of memory; all pointers lie in it. */
+typedef struct sparse_index {
+    uint32_t head_dim;
+    uint32_t segment_tokens;
+    uint32_t tokens; /* of the zone */
+    uint32_t clusters;
+    uint32_t blocks;    /* of SPARSE_BLOCK clusters, the last one padded with empty ones */
+    int8_t *centroids;  /* [blocks][head_dim / 2][SPARSE_BLOCK][2] */
+    int8_t *means;      /* [blocks * SPARSE_BLOCK][head_dim] */
+    float *key_step;    /* [head_dim] */
+    float *value_step;  /* [head_dim] */
+    uint32_t *first;    /* [blocks * SPARSE_BLOCK + 1]: place of the first token */
+    uint16_t *position; /* [tokens]: of a place, from the first token of its segment */
+    void *memory;
+    uint64_t bytes; /* of memory */
+} sparse_index;
+
+/*
+ * Clusters `tokens` rows of one head. KVT_OK; KVT_E_ARGUMENT (options); KVT_E_MEMORY. With 0 tokens
+ * the index is empty. Elements that are not finite count as 0. About 2.5 MiB of scratch a segment
+ * at head_dim 128; the index holds its own memory until sparse_index_free.
+ */
+KVT_NODISCARD kvt_status sparse_index_build(const sparse_index_options *options,
+                                            const sparse_rows *keys, const sparse_rows *values,
+                                            uint32_t tokens, sparse_index *index_out);
+void sparse_index_free(sparse_index *index); /* zeroed ones are allowed */
+
+/* Segments of a zone, and the first token of one of them; that of segment `count` is tokens. */
+uint32_t sparse_segment_count(uint32_t tokens, uint32_t segment_tokens);
+uint32_t sparse_segment_first(uint32_t tokens, uint32_t segment_tokens, uint32_t segment);
+
+/* The zone's token (position from the zone's first token) at a place. */
+uint32_t sparse_index_token(const sparse_index *index, uint32_t place);
+
+#endif
