@@ -86,6 +86,12 @@ static uint64_t store_quantile(uint64_t *ns, uint32_t count, double share)
     return count == 0 ? 0 : ns[(uint32_t)(share * (count - 1))];
 }
 
+/* Calls of one batch. */
+static uint32_t store_batch_of(uint32_t calls)
+{
+    return calls < STORE_BENCH_BATCH_OF ? calls : STORE_BENCH_BATCH_OF;
+}
+
 /* Runs one loop on so many threads and books it as one repeat. */
 static void store_measure(store_bench *bench, store_bench_site *site, store_bench_call call,
                           uint32_t threads, uint32_t calls, uint32_t *first, uint32_t repeat,
@@ -100,6 +106,7 @@ static void store_measure(store_bench *bench, store_bench_site *site, store_benc
                                       .thread = i,
                                       .threads = threads,
                                       .calls = each,
+                                      .batch = store_batch_of(each),
                                       .first = *first + i,
                                       .ns = samples->ns + at};
         for (int part = 0; part < STORE_BENCH_PARTS; part++)
@@ -193,22 +200,22 @@ static const struct {
     uint32_t threads;
     uint32_t beside; /* whose rate the ratio is made with */
     uint32_t alone;  /* of two threads: the turn of one */
-    uint32_t batch;  /* 0: one by one */
+    bool batch;      /* not one by one */
 } store_turns[TURNS] = {
     [TURN_COPY] = {"memcpy", STORE_BENCH_COPY, 1, TURN_COPY},
     [TURN_GET] = {"get", STORE_BENCH_GET, 1, TURN_COPY},
     [TURN_PUT] = {"put", STORE_BENCH_PUT, 1, TURN_COPY},
-    [TURN_BATCH] = {"queue", STORE_BENCH_BATCH, 1, TURN_COPY, .batch = STORE_BENCH_BATCH_OF},
-    [TURN_PREFIX] = {"prefix", STORE_BENCH_PREFIX, 1, TURN_COPY, .batch = STORE_BENCH_BATCH_OF},
+    [TURN_BATCH] = {"queue", STORE_BENCH_BATCH, 1, TURN_COPY, .batch = true},
+    [TURN_PREFIX] = {"prefix", STORE_BENCH_PREFIX, 1, TURN_COPY, .batch = true},
     [TURN_COPY_TWO] = {"memcpy", STORE_BENCH_COPY, 2, TURN_COPY_TWO, .alone = TURN_COPY},
     [TURN_GET_TWO] = {"get", STORE_BENCH_GET, 2, TURN_COPY_TWO, .alone = TURN_GET},
     [TURN_EXISTS] = {"exists", STORE_BENCH_EXISTS, 1, TURN_EXISTS},
 };
 
-/* Batches and two threads are of interest where calls are many. */
+/* Prefixes and two threads are of interest where calls are many. */
 static bool store_turn_counts(uint32_t turn, uint64_t bytes)
 {
-    return turn <= TURN_PUT || turn == TURN_EXISTS || bytes == store_sizes[0];
+    return turn <= TURN_BATCH || turn == TURN_EXISTS || bytes == store_sizes[0];
 }
 
 static void store_repeat(store_bench *bench, store_bench_site *site, uint32_t repeat,
@@ -236,7 +243,7 @@ static void store_add_rows(store_bench *bench, const store_bench_site *site,
         if (!store_turn_counts(turn, site->bytes)) continue;
         store_row *row = store_add_row(bench, site, store_turns[turn].name,
                                        store_turns[turn].threads, &samples[turn]);
-        if (store_turns[turn].batch != 0) row->batch = store_turns[turn].batch;
+        if (store_turns[turn].batch) row->batch = store_batch_of(row->calls / bench->repeats);
         if (store_turns[turn].threads > 1)
             row->speedup = bench_rate_of(samples[turn].speedup, bench->repeats);
         if (turn != TURN_GET) continue;

@@ -18,7 +18,7 @@
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/queue.h>
 
-enum { STORE_BENCH_THREADS_MAX = 2, STORE_BENCH_REPEATS_MAX = 99, STORE_BENCH_BATCH_OF = 64 };
+enum { STORE_BENCH_THREADS_MAX = 2, STORE_BENCH_REPEATS_MAX = 99, STORE_BENCH_BATCH_OF = 64 /* at most */ };
 
 /* What one loop does with each entry. */
 typedef enum store_bench_call {
@@ -52,6 +52,7 @@ typedef struct store_bench_loop {
     store_bench_call call;
     uint32_t thread, threads;
     uint32_t calls;
+    uint32_t batch;                     /* calls that are one, of those made in batches */
     uint32_t first;                     /* entry; the loop leaves the next one */
     uint64_t *ns;                       /* of each call, or its share of a batch, */
     uint64_t *parts[STORE_BENCH_PARTS]; /* and of gets, as they say of themselves */

@@ -247,8 +247,9 @@ static void store_call_once(store_bench_loop *loop, uint32_t call, uint32_t numb
     if (!right) loop->failed++;
 }
 
-/* Gets that are one batch. */
+/* Gets that are one batch, `count` of them. */
 typedef struct store_batch {
+    uint32_t count;
     kvt_key keys[STORE_BENCH_BATCH_OF];
     kvt_view views[STORE_BENCH_BATCH_OF];
     const kvt_view *pointers[STORE_BENCH_BATCH_OF];
@@ -261,14 +262,14 @@ static size_t store_submit(kvt_queue *queue, const store_batch *batch)
     kvt_request requests[STORE_BENCH_BATCH_OF];
     kvt_completion done[STORE_BENCH_BATCH_OF];
     size_t drained = 0, good = 0;
-    for (uint32_t i = 0; i < STORE_BENCH_BATCH_OF; i++)
+    for (uint32_t i = 0; i < batch->count; i++)
         requests[i] = (kvt_request){.struct_size = sizeof requests[i],
                                     .kind = KVT_REQUEST_GET,
                                     .key = batch->keys[i],
                                     .view = &batch->views[i],
                                     .deadline_ns = KVT_NO_DEADLINE};
-    if (kvt_submit(queue, requests, STORE_BENCH_BATCH_OF, NULL) != KVT_OK) return 0;
-    while (drained < STORE_BENCH_BATCH_OF && kvt_queue_wait(queue, KVT_NO_DEADLINE) == KVT_OK) {
+    if (kvt_submit(queue, requests, batch->count, NULL) != KVT_OK) return 0;
+    while (drained < batch->count && kvt_queue_wait(queue, KVT_NO_DEADLINE) == KVT_OK) {
         done[0].struct_size = sizeof done[0];
         size_t count = kvt_drain(queue, done, STORE_BENCH_BATCH_OF);
         for (size_t i = 0; i < count; i++)
@@ -283,8 +284,8 @@ static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t num
 {
     store_bench_site *site = loop->site;
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = site->bytes, .tokens = 1};
-    store_batch batch;
-    for (uint32_t i = 0; i < STORE_BENCH_BATCH_OF; i++) {
+    store_batch batch = {.count = loop->batch};
+    for (uint32_t i = 0; i < batch.count; i++) {
         batch.numbers[i] = (number + i) % site->entries;
         batch.keys[i] = store_bench_key(batch.numbers[i]);
         batch.views[i] = kvt_view_packed(&layout, store_slot(loop, call + i));
@@ -294,14 +295,14 @@ static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t num
     uint64_t began_ns = base_clock_ns();
     if (loop->call == STORE_BENCH_BATCH)
         good = store_submit(site->queue, &batch);
-    else if (kvt_get_prefix(site->store, batch.keys, batch.pointers, STORE_BENCH_BATCH_OF,
+    else if (kvt_get_prefix(site->store, batch.keys, batch.pointers, batch.count,
                             KVT_NO_DEADLINE, &good) != KVT_OK)
         good = 0;
     uint64_t elapsed_ns = base_clock_ns() - began_ns;
     loop->sum_ns += elapsed_ns;
-    loop->failed += (uint32_t)(STORE_BENCH_BATCH_OF - good);
-    for (uint32_t i = 0; i < STORE_BENCH_BATCH_OF; i++) {
-        loop->ns[call + i] = elapsed_ns / STORE_BENCH_BATCH_OF;
+    loop->failed += (uint32_t)(batch.count - good);
+    for (uint32_t i = 0; i < batch.count; i++) {
+        loop->ns[call + i] = elapsed_ns / batch.count;
         if (!store_is_right(site, batch.numbers[i], batch.views[i].base[0], i == 0)) loop->failed++;
     }
 }
@@ -309,7 +310,7 @@ static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t num
 /* Batches, on one thread. */
 static void store_batch_loop(store_bench_loop *loop)
 {
-    for (uint32_t i = 0; i + STORE_BENCH_BATCH_OF <= loop->calls; i += STORE_BENCH_BATCH_OF)
+    for (uint32_t i = 0; i + loop->batch <= loop->calls; i += loop->batch)
         store_batch_once(loop, i, (loop->first + i) % loop->site->entries);
     loop->first = (loop->first + loop->calls) % loop->site->entries;
 }

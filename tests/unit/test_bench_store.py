@@ -58,7 +58,7 @@ def main(command):
     rows = document["rows"]
     found = {(row["case"], row["bytes"], row["threads"]) for row in rows}
     for size in SIZES:
-        for case in ("memcpy", "get", "put"):
+        for case in ("memcpy", "get", "put", "queue"):
             check((case, size, 1) in found, f"no row of {case} at {size} bytes", document)
     check(("get", SIZES[0], 2) in found, "no row of two threads", document)
     for case in ("queue", "prefix"):
