@@ -469,7 +469,9 @@ kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
         waiting = base_clock_ns() < deadline_ns;
         /* The caller's thread has nothing else to do; a wake of another one would take longer. */
         if (!waiting || queue_help(queue)) continue;
+        queue->sleepers++;
         waiting = base_condition_wait_until(&queue->ended, &queue->lock, deadline_ns);
+        queue->sleepers--;
     }
     kvt_status status = KVT_E_TIMEOUT;
     if (queue->completed.count != 0)

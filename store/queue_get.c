@@ -73,12 +73,6 @@ static void get_ended(kvt_store *store, queue_item *item, kvt_status status, get
     outcome->back[outcome->back_count++] = item;
 }
 
-/* Takes a get that is in memory to its end. */
-static void get_end(kvt_store *store, queue_item *item, get_outcome *outcome)
-{
-    get_ended(store, item, access_end_ready(store, &item->get, !item->again, &item->info), outcome);
-}
-
 /* Takes gets whose records are read where they lie to their ends. */
 static void get_end_all(kvt_store *store, queue_item *const *items, uint32_t count,
                         get_outcome *outcome)
@@ -88,6 +82,7 @@ static void get_end_all(kvt_store *store, queue_item *const *items, uint32_t cou
     bool again[QUEUE_CHUNK];
     kvt_status statuses[QUEUE_CHUNK];
     _Static_assert(QUEUE_CHUNK <= ACCESS_ALL_MOST, "a chunk is ended in one call");
+    if (count == 0) return;
     for (uint32_t i = 0; i < count; i++) {
         gets[i] = &items[i]->get;
         infos[i] = &items[i]->info;
@@ -96,6 +91,24 @@ static void get_end_all(kvt_store *store, queue_item *const *items, uint32_t cou
     access_complete_all(store, gets, again, count, infos, statuses);
     for (uint32_t i = 0; i < count; i++)
         get_ended(store, items[i], statuses[i], outcome);
+}
+
+/* Takes gets whose bytes are in memory to their ends. */
+static void get_end_ready(kvt_store *store, queue_item *const *items, uint32_t count,
+                          get_outcome *outcome)
+{
+    queue_item *lying[QUEUE_CHUNK];
+    uint32_t lying_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        queue_item *item = items[i];
+        assert(item->get.stage == ACCESS_READY);
+        if (item->get.in_memory)
+            lying[lying_count++] = item;
+        else
+            get_ended(store, item, access_end_ready(store, &item->get, !item->again, &item->info),
+                      outcome);
+    }
+    get_end_all(store, lying, lying_count, outcome);
 }
 
 /* The last word on an item's read. It comes on a thread of the device or, for a get that has
@@ -302,14 +315,12 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
     for (uint32_t i = 0; i < count; i++)
         stages[i] = gets[i]->stage; /* what flies is another thread's from get_list_flying on */
     get_list_flying(queue, items, stages, count, started);
-    queue_item *lying[QUEUE_CHUNK];
-    uint32_t lying_count = 0;
+    queue_item *ready[QUEUE_CHUNK];
+    uint32_t ready_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
-        if (stages[i] == ACCESS_READY && item->get.in_memory) {
-            lying[lying_count++] = item;
-        } else if (stages[i] == ACCESS_READY) {
-            get_end(queue->store, item, &outcome);
+        if (stages[i] == ACCESS_READY) {
+            ready[ready_count++] = item;
         } else if (stages[i] == ACCESS_ENDED) {
             get_done(queue->store, item, item->get.status, &outcome);
         } else if (stages[i] == ACCESS_STARVES) {
@@ -321,7 +332,10 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
                 outcome.back[outcome.back_count++] = item;
         }
     }
-    get_end_all(queue->store, lying, lying_count, &outcome);
+    const bool alone = queue->thread_count == 0;
+    const uint32_t own = alone ? ready_count : queue_share_of(ready, ready_count);
+    if (own < ready_count) queue_hand_on(queue, ready + own, ready_count - own);
+    get_end_ready(queue->store, ready, own, &outcome);
     if (starved) {
         pthread_mutex_lock(&queue->lock);
         queue->starved_ns = base_clock_ns();
@@ -338,10 +352,17 @@ void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count)
         queue_item *item = items[i];
         access_land(queue->store, &item->get);
         if (item->get.stage == ACCESS_READY)
-            get_end(queue->store, item, &outcome);
+            get_end_ready(queue->store, &item, 1, &outcome);
         else /* STARVES */
             outcome.back[outcome.back_count++] = item;
     }
+    get_settle(queue, &outcome);
+}
+
+void queue_gets_share(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    get_outcome outcome = {.done_count = 0};
+    get_end_ready(queue->store, items, count, &outcome);
     get_settle(queue, &outcome);
 }
 

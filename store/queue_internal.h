@@ -6,6 +6,7 @@
  *
  *     free -> waiting -> begun -> completed -> (drained) free
  *               |  ^       \-> flying -> arrived -^
+ *               |  |        \-> shares -----------^
  *               |  \------ starved, or its entry moved away
  *               \--------- called off, too late --^
  *
@@ -30,6 +31,7 @@
 #define QUEUE_THREADS_MAX   64u
 #define QUEUE_DEPTH_MAX     (1u << 20)
 #define QUEUE_DEPTH_DEFAULT 4096u
+#define QUEUE_SHARE_BYTES   (UINT64_C(1) << 20) /* of entries that a thread decodes before others */
 
 /* In which list an item is: `free`; `waiting` or `calls`; while it is begun, none, what flies or
  * `arrived`; `completed`. The counts of the other lists and `begun` sum up to the depth. */
@@ -129,6 +131,9 @@ struct kvt_queue {
     queue_list calls[QUEUE_CLASSES];   /* puts and deletes, which may wait for moves: other
                                           threads carry them out, so that gets always end */
     queue_list arrived;                /* reads that have landed, begun */
+    queue_list shares;                 /* gets of large entries in memory, begun: any thread's */
+    bool shares_next;                  /* a chunk was begun since a share was decoded */
+    uint32_t sleepers;                 /* callers that wait for a completion */
     queue_item *flying;                /* reads under way, begun; in no order */
     uint32_t flying_count;
     uint64_t checked_ns; /* when devices that reads wait for were looked at last */
@@ -178,6 +183,13 @@ void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count);
 /* A begun item's read has landed. Any thread. */
 void queue_arrive(kvt_queue *queue, queue_item *item);
 
+/* How many of the items, from the first one on, are a thread's share: at least one. */
+uint32_t queue_share_of(queue_item *const *items, uint32_t count);
+
+/* Lists begun gets whose bytes are in memory, and wakes a caller that waits, and threads of the
+ * queue, to decode them. No lock held. */
+void queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count);
+
 /* Puts begun items back to the front of their classes. No lock held. */
 void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count);
 
@@ -185,6 +197,7 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count);
 
 void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count);
 void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count);
+void queue_gets_share(kvt_queue *queue, queue_item **items, uint32_t count);
 void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count);
 
 /* ---- layered loads (load.c) ---- */
@@ -210,8 +223,8 @@ bool queue_count_batches(kvt_queue *queue);
 kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals);
 void queue_free(kvt_queue *queue);
 
-/* Begins gets that wait, on the thread of a caller that waits for completions. False: there are
- * none, or reads are under way. Lock held, and released meanwhile. */
+/* Decodes a share, or begins gets that wait, on the thread of a caller that waits for completions.
+ * False: there are none, or reads are under way. Lock held, and released meanwhile. */
 bool queue_help(kvt_queue *queue);
 
 /* Does the work of a queue without threads, until all that was submitted has completed. */

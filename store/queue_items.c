@@ -177,6 +177,38 @@ void queue_arrive(kvt_queue *queue, queue_item *item)
     pthread_mutex_unlock(&queue->lock);
 }
 
+uint32_t queue_share_of(queue_item *const *items, uint32_t count)
+{
+    uint32_t taken = 0;
+    uint64_t bytes = 0;
+    while (taken < count) {
+        bytes += items[taken]->get.target.bytes;
+        if (taken != 0 && bytes > QUEUE_SHARE_BYTES) break;
+        taken++;
+    }
+    return taken;
+}
+
+void queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count)
+{
+    uint32_t helpers = 0;
+    for (uint32_t i = 0; i < count; i += queue_share_of(items + i, count - i))
+        helpers++;
+    pthread_mutex_lock(&queue->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        assert(items[i]->state == QUEUE_BEGUN && !items[i]->in_flight);
+        queue_append(&queue->shares, items[i]);
+    }
+    /* A caller that sleeps decodes its own gets sooner than a thread brings them. */
+    if (queue->sleepers != 0 && queue->flying == NULL && helpers != 0) {
+        pthread_cond_signal(&queue->ended);
+        helpers--;
+    }
+    for (uint32_t i = 0; i < helpers && i < queue->thread_count; i++)
+        pthread_cond_signal(&queue->work);
+    pthread_mutex_unlock(&queue->lock);
+}
+
 void queue_post(kvt_queue *queue, queue_task *task)
 {
     task->next = NULL;

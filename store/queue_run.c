@@ -4,7 +4,7 @@
  * class first, and carry them out. The file knows no device and no codec.
  *
  *     a thread    arrived reads are finished -> reads past their deadline are given up ->
- *                 a chunk of waiting requests is begun -> it sleeps
+ *                 a chunk of waiting requests is begun, and a share decoded, in turns -> it sleeps
  *
  * Reads that have arrived go first, because they hold staging. A thread never waits for a device:
  * queue_get.c starts reads, and the last completion of one calls queue_arrive.
@@ -27,8 +27,11 @@
 #define QUEUE_CHECK_NS     UINT64_C(100000000) /* between two looks at devices */
 #define QUEUE_STARVE_NS    UINT64_C(1000000)   /* until a get without staging is begun again */
 #define QUEUE_PUT_PAUSE_NS UINT64_C(500000)    /* between two tries of a put */
-#define QUEUE_FLYING       256u                /* reads under way, beyond which no get is begun */
-#define QUEUE_HELP         32u                 /* gets that a waiting caller begins at once */
+#define QUEUE_FLYING       256u /* reads under way, or shares, beyond which no get is begun */
+#define QUEUE_HELP         32u  /* gets that a waiting caller begins at once */
+
+/* What a thread does with the items that it has taken. No lock held. */
+typedef void queue_run(kvt_queue *queue, queue_item **items, uint32_t count);
 
 /* ---- requests that read no entry ---- */
 
@@ -137,12 +140,16 @@ static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, uint32_t m
     return count;
 }
 
-/* Takes reads that have arrived. Lock held. */
-static uint32_t queue_take_arrived(kvt_queue *queue, queue_item **items)
+/* Takes one thread's share of gets whose bytes are in memory: reads that have arrived, or what
+ * another thread has handed on. What it leaves is for the next thread. Lock held. */
+static uint32_t queue_take_share(queue_list *list, queue_item **items)
 {
     uint32_t count = 0;
-    while (count < QUEUE_CHUNK && queue->arrived.first != NULL) {
-        items[count] = queue_take(&queue->arrived);
+    uint64_t bytes = 0;
+    while (count < QUEUE_CHUNK && list->first != NULL) {
+        bytes += list->first->get.target.bytes;
+        if (count != 0 && bytes > QUEUE_SHARE_BYTES) break;
+        items[count] = queue_take(list);
         assert(items[count]->state == QUEUE_BEGUN && !items[count]->in_flight);
         count++;
     }
@@ -179,7 +186,7 @@ static uint32_t queue_take_late(kvt_queue *queue, queue_item **items, uint64_t *
 /* Whether a chunk may be begun now. *next_ns: when one that starved may. Lock held. */
 static bool queue_may_begin(kvt_queue *queue, uint64_t *next_ns)
 {
-    if (queue->flying_count >= QUEUE_FLYING) return false;
+    if (queue->flying_count >= QUEUE_FLYING || queue->shares.count >= QUEUE_FLYING) return false;
     /* Staging comes back with the reads under way: asking at once would find none again. */
     if (queue->starved_ns == 0) return true;
     uint64_t again_ns = queue->starved_ns + QUEUE_STARVE_NS;
@@ -231,6 +238,22 @@ static bool queue_tick_loads(kvt_queue *queue, uint64_t *next_ns)
     return true;
 }
 
+/* Takes a chunk that may be begun, or a share to decode: in turns where there are both, so that a
+ * small get waits for one share of others, and shares do not wait for ever. Lock held. */
+static uint32_t queue_take_next(kvt_queue *queue, queue_item **items, queue_run **run_out,
+                                uint64_t *next_ns)
+{
+    uint32_t count = 0;
+    *run_out = queue_gets_share;
+    const bool begins = !queue->shares_next || queue->shares.count == 0;
+    if (begins && queue_may_begin(queue, next_ns))
+        count = queue_take_chunk(queue, queue->waiting, QUEUE_CHUNK, items);
+    queue->shares_next = count != 0;
+    if (count == 0) return queue_take_share(&queue->shares, items);
+    *run_out = items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
+    return count;
+}
+
 /* Does one piece of work, or sleeps until there may be some. False: the queue has ended. Lock held,
  * and released meanwhile. */
 static bool queue_step(kvt_queue *queue)
@@ -238,18 +261,15 @@ static bool queue_step(kvt_queue *queue)
     queue_item *items[QUEUE_CHUNK];
     uint64_t next_ns = BASE_CLOCK_NEVER;
     if (queue_run_task(queue)) return true;
-    void (*run)(kvt_queue *, queue_item **, uint32_t) = queue_gets_arrived;
-    uint32_t count = queue_take_arrived(queue, items);
+    queue_run *run = queue_gets_arrived;
+    uint32_t count = queue_take_share(&queue->arrived, items);
     if (count == 0) {
         uint64_t late_ns = BASE_CLOCK_NEVER;
         count = queue_take_late(queue, items, &late_ns);
         if (late_ns < next_ns) next_ns = late_ns;
         run = queue_gets_give_up;
     }
-    if (count == 0 && queue_may_begin(queue, &next_ns)) {
-        count = queue_take_chunk(queue, queue->waiting, QUEUE_CHUNK, items);
-        run = count != 0 && items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
-    }
+    if (count == 0) count = queue_take_next(queue, items, &run, &next_ns);
     if (count == 0) {
         if (queue_tick_loads(queue, &next_ns)) return true;
         /* The last begun item wakes the others, so that every thread comes by here. */
@@ -268,13 +288,19 @@ bool queue_help(kvt_queue *queue)
 {
     queue_item *items[QUEUE_CHUNK];
     uint64_t next_ns;
-    const queue_list *list = queue_first_class(queue->waiting);
-    if (list == NULL || list->first->kind != KVT_REQUEST_GET) return false;
+    queue_run *run = queue_gets_share;
     /* A read under way may land at once, and its completion shall not wait for these. */
-    if (queue->flying != NULL || !queue_may_begin(queue, &next_ns)) return false;
-    const uint32_t count = queue_take_chunk(queue, queue->waiting, QUEUE_HELP, items);
+    if (queue->flying != NULL) return false;
+    uint32_t count = queue_take_share(&queue->shares, items);
+    if (count == 0) {
+        const queue_list *list = queue_first_class(queue->waiting);
+        if (list == NULL || list->first->kind != KVT_REQUEST_GET) return false;
+        if (!queue_may_begin(queue, &next_ns)) return false;
+        count = queue_take_chunk(queue, queue->waiting, QUEUE_HELP, items);
+        run = queue_gets_begin;
+    }
     pthread_mutex_unlock(&queue->lock);
-    queue_gets_begin(queue, items, count);
+    run(queue, items, count);
     pthread_mutex_lock(&queue->lock);
     if (queue->stopping && queue->begun == 0) pthread_cond_broadcast(&queue->work);
     return true;

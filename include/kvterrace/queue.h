@@ -147,9 +147,9 @@ KVT_API size_t kvt_drain(kvt_queue *queue, kvt_completion *completions, size_t c
 
 /* Waits until completions wait to be drained, or until an instant of CLOCK_MONOTONIC in
  * nanoseconds (KVT_NO_DEADLINE: for as long as it takes). Until then the caller's thread carries
- * out gets that the queue's threads have not taken, up to 32 at once, while no read of the queue is
- * under way; so it may return as much later as these take. KVT_OK; KVT_END (nothing is accepted
- * that could complete); KVT_E_TIMEOUT; KVT_E_STATE. */
+ * out gets that the queue's threads have not taken, up to 32 or 1 MiB at once, while no read of the
+ * queue is under way; so it may return as much later as these take. KVT_OK; KVT_END (nothing is
+ * accepted that could complete); KVT_E_TIMEOUT; KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns);
 
 /* Calls a batch off: its requests that have not begun, puts that wait for room, and gets whose read

@@ -18,7 +18,11 @@
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/queue.h>
 
-enum { STORE_BENCH_THREADS_MAX = 2, STORE_BENCH_REPEATS_MAX = 99, STORE_BENCH_BATCH_OF = 64 /* at most */ };
+enum {
+    STORE_BENCH_THREADS_MAX = 2,
+    STORE_BENCH_REPEATS_MAX = 99,
+    STORE_BENCH_BATCH_OF = 64 /* at most */
+};
 
 /* What one loop does with each entry. */
 typedef enum store_bench_call {

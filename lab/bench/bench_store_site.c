@@ -295,8 +295,8 @@ static void store_batch_once(store_bench_loop *loop, uint32_t call, uint32_t num
     uint64_t began_ns = base_clock_ns();
     if (loop->call == STORE_BENCH_BATCH)
         good = store_submit(site->queue, &batch);
-    else if (kvt_get_prefix(site->store, batch.keys, batch.pointers, batch.count,
-                            KVT_NO_DEADLINE, &good) != KVT_OK)
+    else if (kvt_get_prefix(site->store, batch.keys, batch.pointers, batch.count, KVT_NO_DEADLINE,
+                            &good) != KVT_OK)
         good = 0;
     uint64_t elapsed_ns = base_clock_ns() - began_ns;
     loop->sum_ns += elapsed_ns;

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_queue_shares.c - batches of large entries in memory, of which each thread decodes a
+ * share: every get completes once with its own bytes, a small one does not wait for all of them,
+ * and cancels and closes come in between.
+ */
+#include "store_support.h"
+
+#include "base/clock.h"
+
+#include <kvterrace/queue.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { LARGE = 64, SMALL = LARGE, ALL = LARGE + 1 };
+
+#define LARGE_BYTES (UINT64_C(256) << 10)
+#define SMALL_BYTES UINT64_C(4096)
+#define SECOND_NS   UINT64_C(1000000000)
+
+typedef struct site {
+    kvt_store *store;
+    char *data; /* ALL places of LARGE_BYTES */
+    kvt_view views[ALL];
+    uint32_t seen[ALL];   /* completions of each, */
+    uint32_t place[ALL];  /* the last one's number, */
+    kvt_status last[ALL]; /* and its status */
+    uint32_t total;
+} site;
+
+static uint64_t bytes_of(uint32_t number)
+{
+    return number == SMALL ? SMALL_BYTES : LARGE_BYTES;
+}
+
+static kvt_layout layout_of(uint32_t number)
+{
+    return (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .tokens = 1, .opaque_bytes = bytes_of(number)};
+}
+
+static char *place_of(site *s, uint32_t number)
+{
+    return s->data + number * LARGE_BYTES;
+}
+
+/* Bytes that no two entries share, and no two places of one. */
+static void fill(uint32_t number, char *at)
+{
+    uint64_t state = (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    for (uint64_t i = 0; i < bytes_of(number); i += sizeof state) {
+        state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        memcpy(at + i, &state, sizeof state);
+    }
+}
+
+static int site_open(void **state)
+{
+    static site s;
+    kvt_store_options options;
+    s = (site){0};
+    kvt_store_options_init(&options);
+    options.staging_bytes = 16 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.lossless = false;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
+    assert_int_equal(kvt_open(&options, &s.store, NULL, 0), KVT_OK);
+    s.data = malloc(ALL * LARGE_BYTES);
+    assert_non_null(s.data);
+    for (uint32_t i = 0; i < ALL; i++) {
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = support_key(i),
+                                 .layout = layout_of(i),
+                                 .recompute_seconds = 1};
+        fill(i, place_of(&s, i));
+        assert_int_equal(kvt_put(s.store, &entry, place_of(&s, i), bytes_of(i)), KVT_OK);
+        assert_int_equal(kvt_flush(s.store), KVT_OK);
+    }
+    memset(s.data, 0xee, ALL * LARGE_BYTES);
+    *state = &s;
+    return 0;
+}
+
+static int site_close(void **state)
+{
+    site *s = *state;
+    kvt_close(s->store);
+    free(s->data);
+    return 0;
+}
+
+static kvt_queue *open_queue(site *s, uint32_t threads)
+{
+    const kvt_queue_options options = {.struct_size = sizeof options, .threads = threads};
+    kvt_queue *queue = NULL;
+    assert_int_equal(kvt_queue_open(s->store, &options, &queue), KVT_OK);
+    return queue;
+}
+
+/* Submits gets of the first `count` entries as one batch. */
+static uint64_t submit(site *s, kvt_queue *queue, uint32_t count)
+{
+    kvt_request requests[ALL];
+    uint64_t batch = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const kvt_layout layout = layout_of(i);
+        s->views[i] = kvt_view_packed(&layout, place_of(s, i));
+        requests[i] = (kvt_request){.struct_size = sizeof requests[i],
+                                    .kind = KVT_REQUEST_GET,
+                                    .key = support_key(i),
+                                    .view = &s->views[i],
+                                    .deadline_ns = KVT_NO_DEADLINE};
+    }
+    assert_int_equal(kvt_submit(queue, requests, count, &batch), KVT_OK);
+    return batch;
+}
+
+static void drain(site *s, kvt_queue *queue)
+{
+    kvt_completion done[8] = {{.struct_size = sizeof(kvt_completion)}};
+    size_t got;
+    while ((got = kvt_drain(queue, done, 8)) != 0)
+        for (size_t i = 0; i < got; i++) {
+            const uint32_t index = done[i].index;
+            s->seen[index]++;
+            s->place[index] = s->total++;
+            s->last[index] = done[i].status;
+        }
+}
+
+/* Drains until so many completions have come. helps: by kvt_queue_wait, whose caller decodes too;
+ * else by the descriptor, so that the queue's threads do all of it. */
+static void await(site *s, kvt_queue *queue, uint32_t count, bool helps)
+{
+    struct pollfd watch = {.fd = kvt_queue_fd(queue), .events = POLLIN};
+    while (s->total < count) {
+        if (helps)
+            assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        else
+            assert_int_equal(poll(&watch, 1, 60000), 1);
+        drain(s, queue);
+    }
+    assert_int_equal(s->total, count);
+}
+
+static void expect(site *s, uint32_t count)
+{
+    static char wanted[LARGE_BYTES];
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(s->seen[i], 1);
+        assert_int_equal(s->last[i], KVT_OK);
+        fill(i, wanted);
+        assert_memory_equal(place_of(s, i), wanted, bytes_of(i));
+    }
+}
+
+static void a_batch_of_large_entries(void **state)
+{
+    site *s = *state;
+    for (uint32_t threads = 1; threads <= 4; threads++)
+        for (int helps = 0; helps < 2; helps++) {
+            kvt_queue *queue = open_queue(s, threads);
+            memset(s->seen, 0, sizeof s->seen);
+            memset(s->data, 0xee, ALL * LARGE_BYTES);
+            s->total = 0;
+            (void)submit(s, queue, ALL);
+            await(s, queue, ALL, helps);
+            expect(s, ALL);
+            assert_int_equal(kvt_queue_wait(queue, 0), KVT_END);
+            kvt_queue_close(queue);
+        }
+}
+
+/* The queue has one thread, which has 16 MiB of others before it when it comes to the small get. */
+static void a_small_get_waits_for_one_share(void **state)
+{
+    site *s = *state;
+    const uint32_t share = (UINT32_C(1) << 20) / LARGE_BYTES;
+    kvt_queue *queue = open_queue(s, 1);
+    (void)submit(s, queue, ALL);
+    await(s, queue, ALL, false);
+    expect(s, ALL);
+    assert_true(s->place[SMALL] <= 2 * share);
+    kvt_queue_close(queue);
+}
+
+static void a_cancel_in_between(void **state)
+{
+    site *s = *state;
+    kvt_queue *queue = open_queue(s, 2);
+    for (uint32_t round = 0; round < 20; round++) {
+        memset(s->seen, 0, sizeof s->seen);
+        s->total = 0;
+        const uint64_t batch = submit(s, queue, LARGE);
+        if (round % 2 == 1) {
+            assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+            drain(s, queue);
+        }
+        (void)!kvt_cancel(queue, batch);
+        while (s->total < LARGE) {
+            assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+            drain(s, queue);
+        }
+        for (uint32_t i = 0; i < LARGE; i++) {
+            assert_int_equal(s->seen[i], 1);
+            assert_true(s->last[i] == KVT_OK || s->last[i] == KVT_E_CANCELLED);
+        }
+    }
+    kvt_queue_close(queue);
+}
+
+/* What a close leaves undone touches no memory afterwards: the sanitizers see the free. */
+static void a_close_in_between(void **state)
+{
+    site *s = *state;
+    for (uint32_t round = 0; round < 20; round++) {
+        kvt_queue *queue = open_queue(s, 1 + round % 3);
+        (void)submit(s, queue, LARGE);
+        kvt_queue_close(queue);
+        free(s->data);
+        s->data = malloc(ALL * LARGE_BYTES);
+        assert_non_null(s->data);
+    }
+}
+
+static void *wait_and_drain(void *argument)
+{
+    kvt_queue *queue = argument;
+    kvt_completion done[4] = {{.struct_size = sizeof(kvt_completion)}};
+    uintptr_t count = 0;
+    while (kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS) == KVT_OK)
+        count += kvt_drain(queue, done, 4);
+    return (void *)count;
+}
+
+/* Several callers wait at one queue, and each may take a share of what another one has begun. */
+static void callers_that_help_each_other(void **state)
+{
+    site *s = *state;
+    enum { CALLERS = 4 };
+    pthread_t callers[CALLERS];
+    uintptr_t sum = 0;
+    kvt_queue *queue = open_queue(s, 1);
+    (void)submit(s, queue, ALL);
+    for (int i = 0; i < CALLERS; i++)
+        assert_int_equal(pthread_create(&callers[i], NULL, wait_and_drain, queue), 0);
+    for (int i = 0; i < CALLERS; i++) {
+        void *count;
+        pthread_join(callers[i], &count);
+        sum += (uintptr_t)count;
+    }
+    assert_int_equal(sum, ALL);
+    kvt_queue_close(queue);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_batch_of_large_entries, site_open, site_close),
+        cmocka_unit_test_setup_teardown(a_small_get_waits_for_one_share, site_open, site_close),
+        cmocka_unit_test_setup_teardown(a_cancel_in_between, site_open, site_close),
+        cmocka_unit_test_setup_teardown(a_close_in_between, site_open, site_close),
+        cmocka_unit_test_setup_teardown(callers_that_help_each_other, site_open, site_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
