@@ -39,6 +39,10 @@ kvt_one_object(${CMAKE_BINARY_DIR}/kvterrace_engine.o ${engine_objects})
 kvt_one_object(${CMAKE_BINARY_DIR}/kvterrace_store.o ${store_objects})
 add_library(kvterrace_static STATIC ${CMAKE_BINARY_DIR}/kvterrace_engine.o
   ${CMAKE_BINARY_DIR}/kvterrace_store.o)
+# Makefiles know the rules of an object in its own room alone, so the rooms are built first.
+foreach(room ${KVT_LIBRARY_ROOMS})
+  add_dependencies(kvterrace_static kvt_${room})
+endforeach()
 set_target_properties(kvterrace_static PROPERTIES OUTPUT_NAME kvterrace EXPORT_NAME static
   LINKER_LANGUAGE C)
 target_link_libraries(kvterrace_static PRIVATE $<BUILD_INTERFACE:kvt_flags> ${KVT_LIBRARY_DEPS})
