@@ -5,6 +5,9 @@
  *
  *     made -> submitted -> (drained, a completion after the other) -> ended -> freed
  *
+ * A task of more requests than its queue takes at once is submitted in pieces, by calls that follow
+ * drains.
+ *
  * A task borrows the memory that its places name until it has ended. The
  * requests that it has made of them are its own.
  *
@@ -21,13 +24,14 @@
  *   layouts      of the groups of each entry, one entry after the other; or of all of them alike,
  *                when `alike`
  *   group_count  of each entry, where `counts` is NULL; else counts has one for each
- *   pattern      NULL: packed, at `addresses`, a group after the other. Else the view of one block
- *                of a pool, with one group; `blocks` has each entry's block
+ *   pattern      NULL: packed, at `addresses`, a group after the other. Else a view of entries of
+ *                one group: with `blocks` that of one block of a pool, and `blocks` has each
+ *                entry's; without them that of one entry, whose base is its address
  *   scattered    `addresses` has one for each group of each entry, in place of one for each entry
  *   shorter      of gets, one for each entry, or NULL: nonzero where an opaque entry that is stored
  *                with fewer bytes fills the first ones
- *   chained      puts: each key is the parent of the next one, and `parent` of the first, where
- *                that is not NULL; first positions ascend by `step` from the common one
+ *   parents      of puts, the parent's key of each entry, NULL where it has none; or NULL
+ *   positions    of puts, the first position of each entry; or NULL
  */
 typedef struct kvtpy_places {
     const kvt_layout *layouts;
@@ -36,12 +40,11 @@ typedef struct kvtpy_places {
     const uint64_t *addresses;
     const uint32_t *blocks;
     const uint8_t *shorter;
-    const uint8_t *parent;
+    const uint8_t *const *parents;
+    const uint32_t *positions;
     uint32_t group_count;
-    uint32_t step;
     bool alike;
     bool scattered;
-    bool chained;
 } kvtpy_places;
 
 struct kvtpy_task;
@@ -56,7 +59,10 @@ typedef struct kvtpy_task {
     uint32_t kind;
     size_t count; /* of its keys */
     size_t asked; /* requests, at the front of `requests`: those that were not decided at once */
-    size_t left;  /* of these, not completed; read by others, so written atomically */
+    size_t sent;  /* of these, submitted */
+    size_t left;  /* and not completed; read by others, so written atomically */
+    uint64_t stored_bytes; /* of records that were read */
+    uint64_t longest_ns;   /* from the submit to the last completion */
     kvt_request *requests;
     kvt_entry *entries;
     size_t *firsts;  /* count and one more: the first group of each entry, counted over all */
@@ -64,7 +70,7 @@ typedef struct kvtpy_task {
     const kvt_view **given; /* pointers to these, where there are several */
     kvt_layout *layouts;
     uint32_t *blocks;
-    kvt_key *chain; /* of chained puts: the parent of each */
+    kvt_key *parents; /* of puts */
     kvtpy_slot slots[];
 } kvtpy_task;
 
@@ -78,7 +84,7 @@ static void kvtpy_task_free(kvtpy_task *task)
     free(task->given);
     free(task->layouts);
     free(task->blocks);
-    free(task->chain);
+    free(task->parents);
     free(task);
 }
 
@@ -101,10 +107,10 @@ static kvtpy_task *kvtpy_task_make(uint32_t kind, size_t count, const kvtpy_plac
     task->given = calloc(groups, sizeof *task->given);
     task->layouts = calloc(groups, sizeof *task->layouts);
     task->blocks = calloc(some, sizeof *task->blocks);
-    task->chain = calloc(some, sizeof *task->chain);
+    task->parents = calloc(some, sizeof *task->parents);
     if (task->firsts == NULL || task->requests == NULL || task->entries == NULL ||
         task->views == NULL || task->given == NULL || task->layouts == NULL ||
-        task->blocks == NULL || task->chain == NULL) {
+        task->blocks == NULL || task->parents == NULL) {
         kvtpy_task_free(task);
         return NULL;
     }
@@ -155,8 +161,12 @@ static void kvtpy_task_place(kvtpy_task *task, const kvtpy_places *places, size_
     const size_t first = task->firsts[index];
     kvt_view *views = &task->views[first];
     if (places->pattern != NULL) {
-        task->blocks[index] = places->blocks[index];
         views[0] = *places->pattern;
+        if (places->blocks == NULL) {
+            views[0].base[0] = (void *)(uintptr_t)places->addresses[index];
+            return;
+        }
+        task->blocks[index] = places->blocks[index];
         views[0].blocks = &task->blocks[index];
         views[0].block_count = 1;
         return;
@@ -204,12 +214,10 @@ static const kvt_entry *kvtpy_task_entry(kvtpy_task *task, const kvtpy_places *p
         entry->groups = layouts;
         entry->group_count = kvtpy_task_groups(task, index);
     }
-    if (!places->chained) return entry;
-    entry->first_position += (uint32_t)index * places->step;
-    const uint8_t *parent = index != 0 ? keys + 32 * (index - 1) : places->parent;
-    if (parent == NULL) return entry;
-    memcpy(task->chain[index].bytes, parent, 32);
-    entry->parent = &task->chain[index];
+    if (places->positions != NULL) entry->first_position = places->positions[index];
+    if (places->parents == NULL || places->parents[index] == NULL) return entry;
+    memcpy(task->parents[index].bytes, places->parents[index], 32);
+    entry->parent = &task->parents[index];
     return entry;
 }
 
@@ -258,17 +266,37 @@ static kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8
     return KVT_OK;
 }
 
-/* Hands a task to a queue, as kvt_submit. KVT_BUSY: nothing was accepted, try again after a drain.
- * A task whose requests are all decided has ended with KVT_END. */
-static kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task)
+/* What has not been submitted of a task, and never will be, has a status. True: the task has ended
+ * with it, because all that was submitted has completed. */
+static bool kvtpy_task_give_up(kvtpy_task *task, kvt_status status)
+{
+    const size_t rest = task->asked - task->sent;
+    for (size_t i = task->sent; i < task->asked; i++)
+        ((kvtpy_slot *)(uintptr_t)task->requests[i].user)->status = status;
+    task->sent = task->asked;
+    return __atomic_sub_fetch(&task->left, rest, __ATOMIC_ACQ_REL) == 0;
+}
+
+/*
+ * Hands a task to a queue in pieces of the queue's depth at most. KVT_OK; KVT_BUSY: not all of it
+ * was accepted, call again after a drain; KVT_END: it has ended already, because its requests were
+ * all decided, or because kvt_submit fails, whose status they have then.
+ */
+static kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task, size_t depth)
 {
     if (task->asked == 0) return KVT_END;
+    if (task->sent == 0) __atomic_store_n(&task->left, task->asked, __ATOMIC_RELEASE);
+    kvt_status status = KVT_OK;
     void *object = kvtpy_enter_shared(queue);
-    if (object == NULL) return KVT_E_STATE;
-    __atomic_store_n(&task->left, task->asked, __ATOMIC_RELEASE);
-    kvt_status status = kvt_submit(object, task->requests, task->asked, NULL);
-    kvtpy_leave_shared(queue);
-    return status;
+    if (object == NULL) status = KVT_E_STATE;
+    while (status == KVT_OK && task->sent < task->asked) {
+        const size_t rest = task->asked - task->sent, count = rest < depth ? rest : depth;
+        status = kvt_submit(object, task->requests + task->sent, count, NULL);
+        if (status == KVT_OK) task->sent += count;
+    }
+    if (object != NULL) kvtpy_leave_shared(queue);
+    if (status == KVT_OK || status == KVT_BUSY) return status;
+    return kvtpy_task_give_up(task, status) ? KVT_END : KVT_OK;
 }
 
 #define KVTPY_TASK_DRAIN 256u
@@ -287,6 +315,9 @@ static size_t kvtpy_task_drain(kvtpy_handle *queue, uint64_t *ended_out, size_t 
         for (size_t i = 0; i < got; i++) {
             kvtpy_slot *slot = (kvtpy_slot *)(uintptr_t)done[i].user;
             slot->status = done[i].status;
+            slot->task->stored_bytes += done[i].stored_bytes;
+            if (slot->task->longest_ns < done[i].elapsed_ns)
+                slot->task->longest_ns = done[i].elapsed_ns;
             if (__atomic_sub_fetch(&slot->task->left, 1, __ATOMIC_ACQ_REL) == 0)
                 ended_out[ended++] = (uint64_t)(uintptr_t)slot->task;
         }
@@ -295,20 +326,26 @@ static size_t kvtpy_task_drain(kvtpy_handle *queue, uint64_t *ended_out, size_t 
     return ended;
 }
 
-/* Waits until a task has ended, on a queue that this thread alone drains: its tasks are all waited
- * for this way. KVT_OK; KVT_E_STATE: the queue was closed. */
-static kvt_status kvtpy_task_wait(kvtpy_handle *queue, kvtpy_task *task)
+/* Carries a task out, on a queue that this thread alone drains: its tasks all run this way. KVT_OK:
+ * it has ended; KVT_E_STATE: the queue was closed. */
+static kvt_status kvtpy_task_run(kvtpy_handle *queue, kvtpy_task *task, size_t depth)
 {
     uint64_t ended[KVTPY_TASK_DRAIN];
     void *object = kvtpy_enter_shared(queue);
     if (object == NULL) return KVT_E_STATE;
-    kvt_status status = KVT_OK;
-    while (__atomic_load_n(&task->left, __ATOMIC_ACQUIRE) != 0 && status == KVT_OK) {
-        status = kvt_queue_wait(object, KVT_NO_DEADLINE);
-        if (status == KVT_OK) (void)kvtpy_task_drain(queue, ended, KVTPY_TASK_DRAIN);
+    kvt_status status = kvtpy_task_submit(queue, task, depth);
+    while (status == KVT_BUSY ||
+           (status == KVT_OK && __atomic_load_n(&task->left, __ATOMIC_ACQUIRE) != 0)) {
+        kvt_status waited = kvt_queue_wait(object, KVT_NO_DEADLINE);
+        if (waited != KVT_OK) {
+            status = waited == KVT_END ? KVT_E_STATE : waited;
+            break;
+        }
+        (void)kvtpy_task_drain(queue, ended, KVTPY_TASK_DRAIN);
+        if (status == KVT_BUSY) status = kvtpy_task_submit(queue, task, depth);
     }
     kvtpy_leave_shared(queue);
-    return status == KVT_END ? KVT_E_STATE : status;
+    return status == KVT_END ? KVT_OK : status;
 }
 
 /* Statuses of a task that has ended, one for each key; returns how many are KVT_OK. */
@@ -320,6 +357,13 @@ static size_t kvtpy_task_statuses(const kvtpy_task *task, int *statuses)
         whole += statuses[i] == KVT_OK;
     }
     return whole;
+}
+
+/* What a task that has ended has cost: bytes of records that were read, and nanoseconds. */
+static void kvtpy_task_cost(const kvtpy_task *task, uint64_t *stored_bytes, uint64_t *longest_ns)
+{
+    *stored_bytes = task->stored_bytes;
+    *longest_ns = task->longest_ns;
 }
 
 /*
@@ -404,22 +448,22 @@ typedef struct kvtpy_places {
     const uint64_t *addresses;
     const uint32_t *blocks;
     const uint8_t *shorter;
-    const uint8_t *parent;
+    const uint8_t *const *parents;
+    const uint32_t *positions;
     uint32_t group_count;
-    uint32_t step;
     bool alike;
     bool scattered;
-    bool chained;
 } kvtpy_places;
 typedef struct kvtpy_task kvtpy_task;
 void kvtpy_task_free(kvtpy_task *task);
 kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8_t *keys, size_t count,
                           const kvtpy_places *places, const kvt_entry *like, uint64_t deadline_ns,
                           kvtpy_task **task_out);
-kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task);
+kvt_status kvtpy_task_submit(kvtpy_handle *queue, kvtpy_task *task, size_t depth);
 size_t kvtpy_task_drain(kvtpy_handle *queue, uint64_t *ended_out, size_t capacity);
-kvt_status kvtpy_task_wait(kvtpy_handle *queue, kvtpy_task *task);
+kvt_status kvtpy_task_run(kvtpy_handle *queue, kvtpy_task *task, size_t depth);
 size_t kvtpy_task_statuses(const kvtpy_task *task, int *statuses);
+void kvtpy_task_cost(const kvtpy_task *task, uint64_t *stored_bytes, uint64_t *longest_ns);
 size_t kvtpy_lease_each(kvtpy_handle *store, const uint8_t *keys, size_t count, uint64_t until_ns,
                         bool *found_out, uint64_t *leases_out);
 void kvtpy_lease_end_each(kvtpy_handle *store, const uint64_t *leases, size_t count);

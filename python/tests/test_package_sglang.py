@@ -93,6 +93,21 @@ class Storage(PackageCase):
             self.assertEqual(backend.batch_get_v1(keys(1, 2), indices(5, 4)), [True, True])
             self.assertEqual([pool.get(5), pool.get(4)], stored)
 
+    def test_more_pages_than_the_queue_takes(self):
+        pool = HostPool("page_first")
+        backend = self.backend(pool)
+        for kind in list(backend._queues):
+            backend._queues[kind].close()
+            backend._queues[kind] = type(backend._queues[kind])(backend._store, depth=2)
+        self.fill(pool, 1)
+        before = bytes(pool.data)
+        self.assertEqual(backend.batch_set_v1(keys(*range(5)), indices(*range(5))), [True] * 5)
+        self.fill(pool, 2)
+        self.assertEqual(backend.batch_get_v1(keys(*range(5)), indices(*range(5))), [True] * 5)
+        for page in range(5):
+            for at, size in pool.halves(page):
+                self.assertEqual(pool.data[at:at + size], before[at:at + size])
+
     def test_the_chain_of_pages_is_known(self):
         pool = HostPool("page_first")
         backend = self.backend(pool)

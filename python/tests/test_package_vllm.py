@@ -152,6 +152,31 @@ class Jobs(Case):
         self.assertEqual([self.row(row) for row in range(ROWS)], before)
         self.assertEqual(tier.get_finished_jobs(), [])
 
+    def test_jobs_larger_than_the_queue_go_in_pieces(self):
+        depth, adapter._DEPTH = adapter._DEPTH, 4
+        self.addCleanup(setattr, adapter, "_DEPTH", depth)
+        tier, keys = self.tier(), [name(index) for index in range(ROWS // 2)]
+        before = self.fill(range(ROWS // 2))
+        for first, last in ((0, 5), (5, ROWS // 2)):
+            tier.submit_store(self.job(keys[first:last], range(first, last),
+                                       fake_vllm.ReqContext("r"), False))
+        tier.drain_jobs()
+        self.assertTrue(all(one.success for one in tier.get_finished_jobs()))
+        loaded, = self.load_rows(tier, keys, range(ROWS // 2, ROWS))
+        self.assertTrue(loaded.success)
+        self.assertEqual([self.row(row) for row in range(ROWS // 2, ROWS)], before)
+
+    def test_a_job_after_the_store_was_closed_has_failed(self):
+        tier, context = self.tier(), fake_vllm.ReqContext("r")
+        self.fill([0])
+        tier._store.close()
+        with self.assertLogs("vllm.kvterrace", "WARNING"):
+            stored, = self.store_rows(tier, [name(1)], [0], context)
+            loaded, = self.load_rows(tier, [name(1)], [0], context)
+        self.assertEqual((stored.success, loaded.success, loaded.successful_keys),
+                         (False, False, None))
+        self.assertFalse(tier.has_pending_work())
+
     def test_an_empty_job_ends(self):
         tier = self.tier()
         self.assertTrue(self.store_rows(tier, [], [])[0].success)

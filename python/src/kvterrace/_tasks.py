@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of requests for engines that bring threads and loops of their own: a task is one batch,
-and the descriptor says when a whole one has ended."""
+"""Batches of requests for engines that bring threads and loops of their own, or poll: a task is one
+batch, and the descriptor says when a whole one has ended."""
 
 import collections
 import os
@@ -17,6 +17,7 @@ OK, MISS, EXISTED = lib.KVT_OK, lib.KVT_MISS, lib.KVT_EXISTS
 DECLINED = (lib.KVT_REFUSED, lib.KVT_BUSY)  # a put that the store does without: no failure
 MISMATCH = lib.KVT_E_MISMATCH  # a get of an entry that is something else
 _ENDED = 512
+_DEPTH = 4096
 
 
 class Places:
@@ -29,7 +30,8 @@ class Places:
         """layouts: Layouts of the groups of all entries alike, or of one entry after the other;
         group_count of each, or counts. addresses: numbers, or an array of them, one for each entry,
         or for each of its groups where they are scattered. shorter: for each entry whether it may
-        be stored with fewer bytes. pattern: a kvt_view, with the block of each entry in blocks."""
+        be stored with fewer bytes. pattern: a kvt_view, of a pool's block with the number of each
+        entry's in blocks, or of one entry whose first base is its address."""
         made = ffi.new("kvtpy_places *")
         array = ffi.new("kvt_layout[]", [one._made[0] for one in layouts])
         made.layouts, made.group_count = array, group_count
@@ -42,8 +44,11 @@ class Places:
             self.keep.append(ffi.new("uint8_t[]", shorter))
             made.shorter = self.keep[-1]
         if pattern is not None:
-            self.keep += [pattern, ffi.new("uint32_t[]", blocks)]
-            made.pattern, made.blocks = pattern, self.keep[-1]
+            self.keep.append(pattern)
+            made.pattern = pattern
+        if blocks is not None:
+            self.keep.append(ffi.new("uint32_t[]", blocks))
+            made.blocks = self.keep[-1]
         elif isinstance(addresses, ffi.CData):
             self.keep.append(addresses)
             made.addresses = addresses
@@ -51,13 +56,14 @@ class Places:
             self.keep.append(ffi.new("uint64_t[]", addresses))
             made.addresses = self.keep[-1]
 
-
-    def chain(self, parent, step):
-        """Says of puts that each key is the parent of the next, and so many tokens before it."""
-        self.made.chained, self.made.step = True, step
-        if parent is not None:
-            self.keep.append(ffi.from_buffer("uint8_t[]", parent))
-            self.made.parent = self.keep[-1]
+    def follow(self, parents, positions):
+        """Says of puts which key each entry follows, or None, and where its tokens begin."""
+        joined = ffi.from_buffer("uint8_t[]", b"".join(parent or bytes(32) for parent in parents))
+        above = ffi.new("uint8_t *[]", [ffi.NULL if parent is None else joined + 32 * index
+                                        for index, parent in enumerate(parents)])
+        begins = ffi.new("uint32_t[]", list(positions))
+        self.keep += [joined, above, begins]
+        self.made.parents, self.made.positions = above, begins
         return self
 
 
@@ -75,6 +81,13 @@ class Task:
         whole = lib.kvtpy_task_statuses(self.raw, made)
         return whole, made
 
+    def cost(self):
+        """(bytes of records that were read, seconds until the last completion) of a task that has
+        ended."""
+        made = ffi.new("uint64_t[2]")
+        lib.kvtpy_task_cost(self.raw, made, made + 1)
+        return made[0], made[1] * 1e-9
+
     def free(self):
         raw, self.raw, self.keep = self.raw, None, None
         if raw is not None:
@@ -88,15 +101,16 @@ class Task:
 class Tasks:
     """A queue of a store. submit and drain from any thread; fileno() is readable when a whole task
     has ended. clears: drain makes it still again; else the loop that watches it reads it, and then
-    drains."""
+    drains. A task that the queue has no room for waits, and goes in pieces where it is larger than
+    depth."""
 
-    def __init__(self, store, *, threads=0, depth=0, clears=False):
+    def __init__(self, store, *, threads=0, depth=_DEPTH, clears=False):
         options, made = new("kvt_queue_options"), ffi.new("kvtpy_handle **")
         options.threads, options.depth, options.whole_batches = threads, depth, True
         status = lib.kvtpy_queue_open(store._handle, options, made)
         if status != OK:
             raise store._fail(status)
-        self._store, self._raw = store, made[0]
+        self._store, self._raw, self._depth = store, made[0], depth
         self._owner = Handle(made[0], lib.kvtpy_queue_close)
         self._fd = lib.guarded_kvt_queue_fd(made[0])
         self._lock, self._clears = threading.Lock(), clears
@@ -140,17 +154,16 @@ class Tasks:
                 self._waiting.append(task)
 
     def _send(self, task):
-        """False: the queue is full. Lock held."""
+        """False: the queue is full. A task that the library does not take ends with its status.
+        Lock held."""
         number = int(ffi.cast("uintptr_t", task.raw))
         self._open[number] = task
-        status = lib.kvtpy_task_submit(self._raw, task.raw)
+        status = lib.kvtpy_task_submit(self._raw, task.raw, self._depth)
         if status == OK:
             return True
         del self._open[number]
         if status == lib.KVT_BUSY:
             return False
-        if status != lib.KVT_END:
-            raise self._store._fail(status, f"a task of {task.count} keys")
         self._ended.append(task)
         self._raise()
         return True
@@ -158,7 +171,6 @@ class Tasks:
     def drain(self):
         """Tasks that have ended since the last drain. Their owner frees them."""
         with self._lock:
-            ended, self._ended = self._ended, []
             # The library clears what the library has written.
             if self._clears and self._raised and not self._closed:
                 self._raised = False
@@ -166,21 +178,35 @@ class Tasks:
                     os.eventfd_read(self._fd)
                 except BlockingIOError:
                     pass
-            count = _ENDED
-            while count > _ENDED // 2:
-                count = lib.kvtpy_task_drain(self._raw, self._buffer, _ENDED)
-                ended += [self._open.pop(self._buffer[index]) for index in range(count)]
-            while self._waiting and self._send(self._waiting[0]):
-                self._waiting.popleft()
+            self._take()
+            ended, self._ended = self._ended, []
         return ended
+
+    def _take(self):
+        """Takes what has completed, and submits what had no room. Lock held."""
+        count = _ENDED
+        while count > _ENDED // 2:
+            count = lib.kvtpy_task_drain(self._raw, self._buffer, _ENDED)
+            self._ended += [self._open.pop(self._buffer[index]) for index in range(count)]
+        while self._waiting and self._send(self._waiting[0]):
+            self._waiting.popleft()
+
+    def wait(self):
+        """Until every task has ended; drain returns them afterwards. False: the store was closed
+        meanwhile, and tasks may be left."""
+        while True:
+            with self._lock:
+                self._take()
+                if not self._open and not self._waiting:
+                    return True
+            if lib.guarded_kvt_queue_wait(self._raw, instant(1.0)) == lib.KVT_E_STATE:
+                return False
 
     def run(self, task):
         """Carries a task out on this thread and returns its statuses, as Task.statuses. For a queue
         whose tasks all come this way, a thread at a time."""
-        status = lib.kvtpy_task_submit(self._raw, task.raw)
-        if status == OK:
-            status = lib.kvtpy_task_wait(self._raw, task.raw)
-        if status not in (OK, lib.KVT_END):
+        status = lib.kvtpy_task_run(self._raw, task.raw, self._depth)
+        if status != OK:
             raise self._store._fail(status, f"a task of {task.count} keys")
         result = task.statuses()
         task.free()

@@ -252,8 +252,10 @@ class KvterraceStorage(HiCacheStorage):
         joined, like = self._keys(name, keys), make_like(**self._numbers)
         before = getattr(extra_info, "prefix_keys", None)
         if kind == PUT and before is not None and name == PoolName.KV.value:
-            like.first_position = len(before) * step
-            places.chain(self._keys(name, before[-1:]) if before else None, step)
+            first = len(before) * step
+            above = self._keys(name, before[-1:]) if before else None
+            places.follow([above, *_split(joined)[:-1]],
+                          range(first, first + len(keys) * step, step))
         with self._locks[kind]:
             queue = self._queues[kind]
             whole, statuses = queue.run(queue.make(kind, joined, len(keys), places, like=like,

@@ -15,17 +15,18 @@ On the CPU platform: "spec_name": "HostTieringSpec", "spec_module_path": "kvterr
 import json
 import logging
 import time
+import typing
 
 import vllm
 
 from . import __version__ as _version
 from ._convert import new
 from ._engines import need_version
-from ._errors import failure
-from ._jobs import Jobs, Place
+from ._errors import Error, failure
 from ._kvt import ffi, lib
 from ._memory import memory_of
 from ._store import Store
+from ._tasks import EXISTED, GET, OK, PUT, Places, Tasks, make_like
 from ._types import Layout, Space
 
 TESTED = ("0.32.0",)
@@ -51,6 +52,7 @@ _COUNTERS = {"load_misses": "Chunks that a load asked for and kvterrace did not 
 _GAUGES = {"entries": "Entries in a tier of kvterrace", "bytes": "Bytes of a tier in use"}
 _TIERS = ("hbm", "dram", "ssd")
 _STATS_SECONDS = 1.0
+_DEPTH = 1 << 16
 
 
 def _wrong(message):
@@ -114,7 +116,7 @@ class _Rows:
                                    self.tokens // self.blocks, self.blocks, view)
         if status != lib.KVT_OK:
             raise _wrong(f"no row has the axes {axes!r}")
-        view.base[0] = self.memory.address
+        view.base[0], view.base_bytes[0] = self.memory.address, self.bytes
         status = lib.kvt_view_check(view, layout._made, message, 256)
         if status != lib.KVT_OK:
             raise _wrong(f"axes {axes!r}: {ffi.string(message).decode()}")
@@ -126,8 +128,18 @@ class _Rows:
         return self.layout.dtype != "opaque"
 
     def places(self, chunks):
-        return [Place(self.memory.address + int(chunk) * self.stride, self.bytes, self.template)
-                for chunk in chunks]
+        first = int(ffi.cast("uintptr_t", self.memory.address))
+        return Places([self.layout], addresses=[first + int(chunk) * self.stride
+                                                for chunk in chunks], pattern=self.template)
+
+
+class _Job(typing.NamedTuple):
+    """A job of vLLM: its keys, and the same as kvterrace has them."""
+
+    name: int
+    keys: list
+    ours: list
+    request: str
 
 
 class KvterraceTier(SecondaryTierManager):
@@ -163,8 +175,8 @@ class KvterraceTier(SecondaryTierManager):
         self._store_seconds, self._load_seconds = store_seconds, load_seconds
         self._rows = _Rows(offloading_spec, primary_kv_view, kv_heads, head_dim, axes)
         self._space = _space(offloading_spec.config, self._rows, revision, salt)
-        self._seconds = self._rows.tokens * recompute_seconds_per_token
-        self._loads, self._stores, self._failed, self._ends = {}, {}, {}, {}
+        self._like = make_like(recompute_seconds=self._rows.tokens * recompute_seconds_per_token)
+        self._jobs, self._failed, self._ends = 0, {}, {}
         self._ended, self._counts = [], dict.fromkeys(_COUNTERS, 0)
         self._told, self._stats_at, self._closed = set(), 0.0, False
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
@@ -178,7 +190,7 @@ class KvterraceTier(SecondaryTierManager):
             self._rows.memory.release()
             raise
         try:
-            self._jobs = Jobs(self._store, threads=threads)
+            self._tasks = Tasks(self._store, threads=threads, depth=_DEPTH)
             if wanted:
                 self._reader = self._store.events(1 << 16)
         except BaseException:
@@ -221,37 +233,45 @@ class KvterraceTier(SecondaryTierManager):
 
         pairs = sorted(zip(job_metadata.keys, job_metadata.chunk_ids, strict=True), key=end)
         keys, ours = [key for key, _ in pairs], [self._key(key) for key, _ in pairs]
-        parents, numbers = self._chain(keys, ours, context)
-        self._stores[job_metadata.job_id] = (keys, ours)
-        self._jobs.put(job_metadata.job_id, ours, [self._rows.layout] * len(keys),
-                       self._rows.places([chunk for _, chunk in pairs]), parents=parents,
-                       numbers=numbers, deadline=self._store_seconds)
+        places = self._rows.places([chunk for _, chunk in pairs])
+        places.follow(*self._chain(keys, ours, context))
+        self._submit(PUT, _Job(job_metadata.job_id, keys, ours, context.req_id), places,
+                     self._store_seconds)
 
-    def _chain(self, keys, ours, context):
-        """Parents, first positions and seconds of chunks, by where they end in their request."""
+    def _note(self, keys, ours, context):
+        """Where the chunks of a request end, for those that follow; the ends."""
         ends = self._ends.setdefault(context.req_id, {})
         places = [context.get_offload_key_position(key) for key in keys]
-        for key, mine, end in zip(keys, ours, places):
-            if end is not None:
-                ends[get_offload_group_idx(key), end] = mine
-        parents, numbers = [], []
-        for key, end in zip(keys, places):
-            first = max((end or self._rows.tokens) - self._rows.tokens, 0)
-            parents.append(ends.get((get_offload_group_idx(key), first)) if first else None)
-            numbers.append({"first_position": first, "recompute_seconds": self._seconds})
-        return parents, numbers
+        for key, mine, place in zip(keys, ours, places):
+            if place is not None:
+                ends[get_offload_group_idx(key), place] = mine
+        return ends, places
+
+    def _chain(self, keys, ours, context):
+        """Parents and first positions of chunks, by where they end in their request."""
+        ends, places = self._note(keys, ours, context)
+        firsts = [max((place or self._rows.tokens) - self._rows.tokens, 0) for place in places]
+        parents = [ends.get((get_offload_group_idx(key), first)) if first else None
+                   for key, first in zip(keys, firsts)]
+        return parents, firsts
 
     def submit_load(self, job_metadata):
         keys, context = list(job_metadata.keys), job_metadata.req_context
         ours = [self._key(key) for key in keys]
-        ends = self._ends.setdefault(context.req_id, {})
-        for key, mine in zip(keys, ours):
-            end = context.get_offload_key_position(key)
-            if end is not None:
-                ends[get_offload_group_idx(key), end] = mine
-        self._loads[job_metadata.job_id] = (keys, context.req_id)
-        self._jobs.get(job_metadata.job_id, ours, [self._rows.layout] * len(keys),
-                       self._rows.places(job_metadata.chunk_ids), deadline=self._load_seconds)
+        self._note(keys, ours, context)
+        self._submit(GET, _Job(job_metadata.job_id, keys, ours, context.req_id),
+                     self._rows.places(job_metadata.chunk_ids), self._load_seconds)
+
+    def _submit(self, kind, job, places, seconds):
+        """Hands a job over. One that cannot be begun has failed, and vLLM goes on without it."""
+        self._jobs += 1
+        try:
+            self._tasks.submit(self._tasks.make(kind, b"".join(job.ours), len(job.keys), places,
+                                                like=self._like, deadline=seconds,
+                                                note=(kind, job)))
+        except Error as error:
+            self._say(error.code, "a job")
+            self._end(kind, job, [error.code] * len(job.keys), 0, 0.0)
 
     def get_finished_jobs(self):
         self._take()
@@ -259,32 +279,35 @@ class KvterraceTier(SecondaryTierManager):
         return done
 
     def _take(self):
-        for ended in self._jobs.finished():
-            if ended.kind == lib.KVT_REQUEST_GET:
-                self._ended.append(self._end_load(ended))
-            else:
-                self._ended.append(self._end_store(ended))
+        for task in self._tasks.drain():
+            _, statuses = task.statuses()
+            self._end(*task.note, ffi.unpack(statuses, task.count), *task.cost())
+            task.free()
 
-    def _end_load(self, ended):
-        keys, request = self._loads.pop(ended.job)
-        good = [key for key, status in zip(keys, ended.statuses) if status == lib.KVT_OK]
+    def _end(self, kind, job, statuses, stored_bytes, seconds):
+        self._jobs -= 1
+        end = self._end_load if kind == GET else self._end_store
+        self._ended.append(end(job, statuses, stored_bytes, seconds))
+
+    def _end_load(self, job, statuses, stored_bytes, seconds):
+        good = [key for key, status in zip(job.keys, statuses) if status == OK]
         moved = len(good) * self._rows.bytes
-        self._counts["load_stored_bytes"] += ended.stored_bytes
-        if len(good) == len(keys):
-            return JobResult(ended.job, True, transfer_time=ended.seconds, transfer_bytes=moved)
+        self._counts["load_stored_bytes"] += stored_bytes
+        if len(good) == len(job.keys):
+            return JobResult(job.name, True, transfer_time=seconds, transfer_bytes=moved)
         found = set(good)
-        self._counts["load_misses"] += len(keys) - len(good)
-        self._failed.setdefault(request, set()).update(key for key in keys if key not in found)
-        for status in set(ended.statuses) - {lib.KVT_OK, lib.KVT_MISS}:
+        self._counts["load_misses"] += len(job.keys) - len(good)
+        self._failed.setdefault(job.request, set()).update(key for key in job.keys
+                                                           if key not in found)
+        for status in set(statuses) - {OK, lib.KVT_MISS}:
             self._say(status, "a load")
-        return JobResult(ended.job, False, successful_keys=tuple(good) or None,
-                         transfer_time=ended.seconds, transfer_bytes=moved)
+        return JobResult(job.name, False, successful_keys=tuple(good) or None,
+                         transfer_time=seconds, transfer_bytes=moved)
 
-    def _end_store(self, ended):
-        keys, ours = self._stores.pop(ended.job)
+    def _end_store(self, job, statuses, _, seconds):
         stored, failed = [], 0
-        for key, mine, status in zip(keys, ours, ended.statuses):
-            if status in (lib.KVT_OK, lib.KVT_EXISTS):
+        for key, mine, status in zip(job.keys, job.ours, statuses):
+            if status in (OK, EXISTED):
                 stored.append((key, mine))
             elif status == lib.KVT_REFUSED:
                 self._counts["stores_refused"] += 1
@@ -296,7 +319,7 @@ class KvterraceTier(SecondaryTierManager):
         if self._events is not None and stored:
             self._announced.update((mine, key) for key, mine in stored)
             self._tell([key for key, _ in stored], False)
-        return JobResult(ended.job, failed == 0, transfer_time=ended.seconds,
+        return JobResult(job.name, failed == 0, transfer_time=seconds,
                          transfer_bytes=len(stored) * self._rows.bytes)
 
     def _say(self, status, what):
@@ -313,10 +336,10 @@ class KvterraceTier(SecondaryTierManager):
                          "worth")
 
     def has_pending_work(self):
-        return bool(self._loads or self._stores or self._ended)
+        return bool(self._jobs or self._ended)
 
     def drain_jobs(self):
-        self._jobs.wait()
+        self._tasks.wait()
         self._take()
 
     # ---- events, metrics, end ----
@@ -376,8 +399,8 @@ class KvterraceTier(SecondaryTierManager):
         if self._closed:
             return
         self._closed = True
-        self._jobs.wait()
-        self._jobs.close()
+        self._tasks.wait()
+        self._tasks.close()
         self._rows.template = None
         self._rows.memory.release()
         if self._reader is not None:
