@@ -52,7 +52,8 @@ typedef struct pages_problem {
     const float *weight;    /* of each, finite, at least 0 */
     const uint16_t *tokens; /* of each, at least 1; NULL: page_tokens each */
     uint32_t page_tokens;
-    const uint8_t *held; /* pages_variant that is resident of each; NULL: nothing is */
+    uint32_t last_tokens; /* of the last page; 0: as the others. Counts without tokens alone */
+    const uint8_t *held;  /* pages_variant that is resident of each; NULL: nothing is */
     uint64_t budget_bytes;
     const pages_terms *terms;
 } pages_problem;
@@ -70,8 +71,9 @@ typedef struct pages_plan {
 uint64_t pages_read_bytes(const pages_terms *terms, uint32_t tokens, pages_variant held,
                           pages_variant wanted);
 
-/* Chooses the variant of every page: variant_out[i] >= held[i]. Pages of equal keys come in the
- * order of their numbers. A page of weight 0 is read with PAGES_BUDGET_ALL alone. */
+/* Chooses the variant of every page: variant_out[i] >= held[i]. Keys are told apart to a sixteenth
+ * of an octave; of those that are not, the page with the lower number comes first. A page whose
+ * weight per token is below 2^-64 is read with PAGES_BUDGET_ALL alone. */
 void pages_choose(const pages_problem *problem, uint8_t *variant_out, pages_plan *plan_out);
 
 /* One line about a page: weight, key, theta, each variant's threshold, choice, bytes. Always

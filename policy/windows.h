@@ -37,6 +37,7 @@ typedef enum windows_rule {
 typedef struct windows_unit {
     uint32_t pages;
     uint32_t page_tokens;     /* of a page without an own number */
+    uint32_t last_tokens;     /* of the last page; 0: as the others */
     const uint16_t *tokens;   /* of each page, or NULL */
     const pages_terms *terms; /* bytes of a variant: token_bytes */
     windows_rule rule;

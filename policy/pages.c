@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pages.c - chooses theta by bisection over sixteenths of an octave, then every page's variant.
+ *
+ * A page and a variant have one theta from which on the variant applies: the page's key less the
+ * variant's octaves. The bytes that the step up to it adds are filed under that theta, so one pass
+ * over the pages tells the bytes of every theta. The bin in which the budget ends is filled page
+ * by page.
+ *
+ * Pure; any thread.
+ */
+#include "policy/pages.h"
+
+#include "policy/number.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Bins of a key: the upper bits of a float, exponent and 4 bits of mantissa. */
+#define BIN_SHIFT  19
+#define BIN_OCTAVE 16
+#define BIN_LEAST  ((127 - 64) * BIN_OCTAVE) /* 2^-64 */
+#define BIN_MOST   (128 * BIN_OCTAVE)        /* weights per token stay below 2 */
+/* Thetas lie as many octaves below the keys as a variant may ask. */
+#define OCTAVES_MOST 32
+#define THETAS       (BIN_MOST - BIN_LEAST + OCTAVES_MOST * BIN_OCTAVE)
+#define KEY_NONE     INT32_MIN
+
+void pages_terms_init(pages_terms *terms, uint32_t head_dim, uint32_t element_bytes,
+                      uint32_t variants, uint32_t grain_bytes)
+{
+    static const float octaves[PAGES_VARIANTS] = {0.0f, 0.25f, 0.5f, 4.0f, 12.0f};
+    const uint32_t elements = 2 * head_dim;
+    *terms = (pages_terms){
+        .token_bytes = {0, elements / 4, elements / 2, elements, elements * element_bytes},
+        .grain_bytes = grain_bytes > 0 ? grain_bytes : 1};
+    for (uint32_t v = 0; v < PAGES_VARIANTS; v++)
+        terms->octaves[v] = variants >> v & 1u ? octaves[v] : PAGES_NEVER;
+}
+
+uint64_t pages_read_bytes(const pages_terms *terms, uint32_t tokens, pages_variant held,
+                          pages_variant wanted)
+{
+    const uint64_t grain = terms->grain_bytes;
+    if (wanted <= held) return 0;
+    uint64_t begin = 0, end = (uint64_t)tokens * terms->token_bytes[wanted];
+    if (wanted != PAGES_RAW) begin = (uint64_t)tokens * terms->token_bytes[held];
+    begin -= begin % grain;
+    end += (grain - end % grain) % grain;
+    return end - begin;
+}
+
+static uint32_t tokens_of(const pages_problem *p, uint32_t page)
+{
+    if (p->tokens != NULL) return p->tokens[page];
+    return page + 1 == p->count && p->last_tokens > 0 ? p->last_tokens : p->page_tokens;
+}
+
+static pages_variant held_of(const pages_problem *p, uint32_t page)
+{
+    return p->held != NULL ? (pages_variant)p->held[page] : PAGES_ABSENT;
+}
+
+/* The bin of a page's weight per token. */
+static int32_t key_of(const pages_problem *p, uint32_t page)
+{
+    const float density = p->weight[page] / (float)tokens_of(p, page);
+    uint32_t bits;
+    memcpy(&bits, &density, sizeof bits);
+    const int32_t bin = (int32_t)(bits >> BIN_SHIFT);
+    if (!(density > 0.0f) || bin < BIN_LEAST) return KEY_NONE;
+    return bin < BIN_MOST ? bin : BIN_MOST - 1;
+}
+
+/* The variants on offer, ascending, with their octaves in bins and the bytes of each step up. */
+typedef struct pages_ladder {
+    uint32_t count;
+    pages_variant variant[PAGES_VARIANTS];
+    int32_t bins[PAGES_VARIANTS];
+    /* Of whole pages, by what is held: beyond the step before. */
+    int64_t step[PAGES_VARIANTS][PAGES_VARIANTS];
+} pages_ladder;
+
+static int64_t step_bytes(const pages_problem *p, const pages_ladder *ladder, uint32_t tokens,
+                          pages_variant held, uint32_t i)
+{
+    const uint64_t before =
+        i > 0 ? pages_read_bytes(p->terms, tokens, held, ladder->variant[i - 1]) : 0;
+    return (int64_t)(pages_read_bytes(p->terms, tokens, held, ladder->variant[i]) - before);
+}
+
+static void ladder_make(const pages_problem *p, pages_ladder *ladder)
+{
+    ladder->count = 0;
+    for (uint32_t v = PAGES_BITS_2; v < PAGES_VARIANTS; v++) {
+        const float octaves = p->terms->octaves[v];
+        if (octaves >= (float)OCTAVES_MOST || octaves < 0.0f) continue;
+        const uint32_t i = ladder->count++;
+        ladder->variant[i] = (pages_variant)v;
+        ladder->bins[i] = (int32_t)(octaves * BIN_OCTAVE);
+        assert(i == 0 || ladder->bins[i] >= ladder->bins[i - 1]);
+    }
+    for (uint32_t held = 0; held < PAGES_VARIANTS && p->page_tokens > 0; held++)
+        for (uint32_t i = 0; i < ladder->count; i++)
+            ladder->step[held][i] = step_bytes(p, ladder, p->page_tokens, (pages_variant)held, i);
+}
+
+static int64_t ladder_step(const pages_problem *p, const pages_ladder *ladder, uint32_t page,
+                           uint32_t i)
+{
+    const uint32_t tokens = tokens_of(p, page);
+    if (tokens == p->page_tokens) return ladder->step[held_of(p, page)][i];
+    return step_bytes(p, ladder, tokens, held_of(p, page), i);
+}
+
+/* Bytes that each theta adds to those above it. */
+static void file_steps(const pages_problem *p, const pages_ladder *ladder, int64_t bytes[THETAS])
+{
+    memset(bytes, 0, THETAS * sizeof *bytes);
+    for (uint32_t page = 0; page < p->count; page++) {
+        const int32_t key = key_of(p, page);
+        if (key == KEY_NONE) continue;
+        for (uint32_t i = 0; i < ladder->count; i++) {
+            const int32_t theta = key - ladder->bins[i] - BIN_LEAST + OCTAVES_MOST * BIN_OCTAVE;
+            bytes[theta] += ladder_step(p, ladder, page, i);
+        }
+    }
+}
+
+/* The steps of a page at this theta. */
+static uint32_t steps_at(const pages_ladder *ladder, int32_t key, int32_t theta)
+{
+    uint32_t steps = 0;
+    if (key == KEY_NONE) return 0;
+    while (steps < ladder->count && key - ladder->bins[steps] >= theta)
+        steps++;
+    return steps;
+}
+
+static void take(const pages_problem *p, const pages_ladder *ladder, uint32_t page, uint32_t steps,
+                 uint8_t *variant_out)
+{
+    const pages_variant held = held_of(p, page);
+    const pages_variant wanted = steps > 0 ? ladder->variant[steps - 1] : PAGES_ABSENT;
+    variant_out[page] = (uint8_t)(wanted > held ? wanted : held);
+}
+
+/* All thetas from `theta` on fit, with `left` bytes over; of the next one the first pages do. */
+static void take_all(const pages_problem *p, const pages_ladder *ladder, int32_t theta,
+                     uint64_t left, uint8_t *variant_out)
+{
+    for (uint32_t page = 0; page < p->count; page++) {
+        const int32_t key = key_of(p, page);
+        uint32_t steps = steps_at(ladder, key, theta);
+        for (const uint32_t more = steps_at(ladder, key, theta - 1); steps < more; steps++) {
+            const int64_t bytes = ladder_step(p, ladder, page, steps);
+            if (bytes > 0 && (uint64_t)bytes > left) break;
+            left -= (uint64_t)(bytes > 0 ? bytes : 0);
+        }
+        take(p, ladder, page, steps, variant_out);
+    }
+}
+
+static void take_best(const pages_problem *p, const pages_ladder *ladder, uint8_t *variant_out)
+{
+    for (uint32_t page = 0; page < p->count; page++)
+        take(p, ladder, page, ladder->count, variant_out);
+}
+
+static void plan_count(const pages_problem *p, const uint8_t *variant, pages_plan *plan)
+{
+    for (uint32_t page = 0; page < p->count; page++) {
+        plan->bytes += pages_read_bytes(p->terms, tokens_of(p, page), held_of(p, page),
+                                        (pages_variant)variant[page]);
+        plan->counts[variant[page]]++;
+        *(variant[page] != PAGES_ABSENT ? &plan->read_weight : &plan->absent_weight) +=
+            (double)p->weight[page];
+    }
+}
+
+static double bin_value(int32_t bin)
+{
+    return number_exp2((double)(bin / BIN_OCTAVE - 127)) *
+           (1.0 + (double)(bin % BIN_OCTAVE) / BIN_OCTAVE);
+}
+
+void pages_choose(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
+{
+    const int32_t least = BIN_LEAST - OCTAVES_MOST * BIN_OCTAVE;
+    int64_t bytes[THETAS];
+    pages_ladder ladder;
+    *plan_out = (pages_plan){.bytes = 0};
+    ladder_make(p, &ladder);
+    if (p->budget_bytes == PAGES_BUDGET_ALL) {
+        take_best(p, &ladder, variant_out);
+    } else {
+        file_steps(p, &ladder, bytes);
+        uint64_t left = p->budget_bytes;
+        int32_t theta = THETAS;
+        while (theta > 0 && (bytes[theta - 1] <= 0 || (uint64_t)bytes[theta - 1] <= left)) {
+            theta--;
+            left -= (uint64_t)(bytes[theta] > 0 ? bytes[theta] : 0);
+        }
+        take_all(p, &ladder, theta + least, left, variant_out);
+        if (theta > 0) plan_out->theta = bin_value(theta + least);
+    }
+    plan_count(p, variant_out, plan_out);
+    assert(plan_out->bytes <= p->budget_bytes);
+}
+
+size_t pages_explain(const pages_problem *p, const uint8_t *variant, const pages_plan *plan,
+                     uint32_t page, char *to, size_t size)
+{
+    static const char *const names[PAGES_VARIANTS] = {"absent", "2 bits", "4 bits", "8 bits",
+                                                      "raw"};
+    const uint32_t tokens = tokens_of(p, page);
+    text line;
+    assert(page < p->count);
+    text_start(&line, to, size);
+    text_add(&line, "page ");
+    text_add_number(&line, page);
+    text_add(&line, " tokens ");
+    text_add_number(&line, tokens);
+    text_add(&line, " weight ");
+    text_add_double(&line, (double)p->weight[page]);
+    text_add(&line, " theta ");
+    text_add_double(&line, plan->theta);
+    for (uint32_t v = PAGES_BITS_2; v < PAGES_VARIANTS; v++) {
+        const float octaves = p->terms->octaves[v];
+        if (octaves >= (float)OCTAVES_MOST || octaves < 0.0f) continue;
+        text_add(&line, ", ");
+        text_add(&line, names[v]);
+        text_add(&line, " from ");
+        text_add_double(&line, plan->theta * number_exp2((double)octaves) * (double)tokens);
+        text_add(&line, " reads ");
+        text_add_number(&line,
+                        pages_read_bytes(p->terms, tokens, held_of(p, page), (pages_variant)v));
+    }
+    text_add(&line, "; held ");
+    text_add(&line, names[held_of(p, page)]);
+    text_add(&line, ", chosen ");
+    text_add(&line, names[variant[page]]);
+    return line.length;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * windows.c - ends a step of a window: who stays.
+ *
+ * Candidates are pages that were resident and pages of the step. They are put in order only as far
+ * as needed: partitions around pivots, summing bytes, until the capacity falls between two pages.
+ * Pure; the caller's lock.
+ */
+#include "policy/windows.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Of a page's `held` during a step: it was not resident before. */
+#define WINDOW_ARRIVES 0x80u
+#define VARIANT_MASK   0x7fu
+
+static uint64_t page_bytes(const windows_unit *unit, uint32_t page, uint32_t variant)
+{
+    const uint64_t tokens = unit->tokens != NULL                               ? unit->tokens[page]
+                            : page + 1 == unit->pages && unit->last_tokens > 0 ? unit->last_tokens
+                                                                               : unit->page_tokens;
+    return tokens * unit->terms->token_bytes[variant & VARIANT_MASK];
+}
+
+/* Candidates in order: the highest standing first, of equals the lower page. Standings are not
+ * negative, so that their bits are in the order of their values. */
+static uint64_t order_of(const windows_unit *unit, uint32_t page)
+{
+    uint32_t bits;
+    memcpy(&bits, &unit->standing[page], sizeof bits);
+    return (uint64_t)~bits << 32 | page;
+}
+
+static void swap(uint64_t *a, uint64_t *b)
+{
+    const uint64_t held = *a;
+    *a = *b;
+    *b = held;
+}
+
+/* Splits [begin, end) at the median of three; returns the place of the pivot. */
+static uint32_t partition(uint64_t *order, uint32_t begin, uint32_t end)
+{
+    const uint32_t middle = begin + (end - begin) / 2, last = end - 1;
+    if (order[middle] < order[begin]) swap(&order[middle], &order[begin]);
+    if (order[last] < order[begin]) swap(&order[last], &order[begin]);
+    if (order[middle] < order[last]) swap(&order[middle], &order[last]);
+    uint32_t at = begin;
+    for (uint32_t i = begin; i < last; i++)
+        if (order[i] < order[last]) swap(&order[i], &order[at++]);
+    swap(&order[at], &order[last]);
+    return at;
+}
+
+/* How many candidates fit, the first ones in order; they are at the front then. unit->held has the
+ * variant of each. */
+static uint32_t select_fitting(windows_unit *unit, uint32_t count, uint64_t *bytes_out)
+{
+    uint32_t begin = 0, end = count;
+    uint64_t left = unit->capacity_bytes;
+    while (begin < end) {
+        const uint32_t pivot = partition(unit->order, begin, end);
+        uint64_t bytes = 0;
+        for (uint32_t i = begin; i <= pivot; i++) {
+            const uint32_t page = (uint32_t)unit->order[i];
+            bytes += page_bytes(unit, page, unit->held[page]);
+        }
+        if (bytes <= left) {
+            left -= bytes;
+            begin = pivot + 1;
+        } else {
+            end = pivot;
+        }
+    }
+    *bytes_out = unit->capacity_bytes - left;
+    return begin;
+}
+
+static void decay_all(windows_unit *unit, const float *weight)
+{
+    const float past = unit->decay, now = 1.0f - unit->decay;
+    for (uint32_t page = 0; page < unit->pages; page++)
+        unit->standing[page] = past * unit->standing[page] + now * weight[page];
+}
+
+/* The standing of a page that is resident or of the step. */
+static void rate(windows_unit *unit, uint32_t page, float weight, bool used, bool resident)
+{
+    float *standing = &unit->standing[page];
+    switch (unit->rule) {
+    case WINDOWS_DECAYED: break; /* that of all pages, before */
+    case WINDOWS_LOOKAHEAD: *standing = weight; break;
+    case WINDOWS_LRU:
+        if (used) *standing = (float)unit->step;
+        break;
+    case WINDOWS_FIFO:
+        if (!resident) *standing = (float)unit->step;
+        break;
+    default:
+        if (!resident) *standing = 0.0f;
+        if (used) *standing += 1.0f;
+        break;
+    }
+}
+
+/* One page of a step: what it read, and what it has now. */
+static void use(windows_unit *unit, uint32_t page, uint8_t wanted, windows_change *change)
+{
+    const uint8_t held = unit->held[page];
+    if (wanted == PAGES_ABSENT) return;
+    assert(wanted >= held && wanted < PAGES_VARIANTS);
+    const uint64_t all = page_bytes(unit, page, wanted);
+    const bool shares = wanted != PAGES_RAW || held == PAGES_RAW;
+    const uint64_t hit = shares ? page_bytes(unit, page, held) : 0;
+    change->hit_bytes += hit;
+    change->read_bytes += all - hit;
+    unit->held[page] = held == PAGES_ABSENT ? wanted | WINDOW_ARRIVES : wanted;
+}
+
+/* The pages behind the first `kept` ones go. */
+static void leave(windows_unit *unit, uint32_t kept, uint32_t count, uint32_t *left_out,
+                  windows_change *change)
+{
+    for (uint32_t i = 0; i < kept; i++)
+        unit->held[(uint32_t)unit->order[i]] &= VARIANT_MASK;
+    for (uint32_t i = kept; i < count; i++) {
+        const uint32_t page = (uint32_t)unit->order[i];
+        if (unit->held[page] & WINDOW_ARRIVES) {
+            change->turned++;
+        } else {
+            if (left_out != NULL) left_out[change->left] = page;
+            change->left++;
+        }
+        unit->held[page] = PAGES_ABSENT;
+    }
+    change->kept = kept;
+}
+
+void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted,
+                  uint32_t *left_out, windows_change *change_out)
+{
+    uint32_t count = 0;
+    *change_out = (windows_change){.kept = 0};
+    unit->step++;
+    if (unit->rule == WINDOWS_DECAYED) decay_all(unit, weight);
+    for (uint32_t page = 0; page < unit->pages; page++) {
+        if ((unit->held[page] | wanted[page]) == PAGES_ABSENT) continue;
+        rate(unit, page, weight[page], wanted[page] != PAGES_ABSENT,
+             unit->held[page] != PAGES_ABSENT);
+        use(unit, page, wanted[page], change_out);
+        unit->order[count++] = order_of(unit, page);
+    }
+    const uint32_t kept = select_fitting(unit, count, &unit->used_bytes);
+    leave(unit, kept, count, left_out, change_out);
+    assert(unit->used_bytes <= unit->capacity_bytes);
+}
+
+uint32_t windows_resize(windows_unit *unit, uint64_t capacity_bytes, uint32_t *left_out)
+{
+    windows_change change = {.kept = 0};
+    uint32_t count = 0;
+    unit->capacity_bytes = capacity_bytes;
+    for (uint32_t page = 0; page < unit->pages; page++)
+        if (unit->held[page] != PAGES_ABSENT) unit->order[count++] = order_of(unit, page);
+    const uint32_t kept = select_fitting(unit, count, &unit->used_bytes);
+    leave(unit, kept, count, left_out, &change);
+    return change.left;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * index_build.c - builds the index of one unit, segment by segment, and quantises it at the end,
+ * when the largest centroid of every channel is known.
+ *
+ * Means are sums of floats in the order of tokens, so they do not depend on the instruction set.
+ * Re-entrant.
+ */
+#include "cluster.h"
+#include "policy/number.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#define INDEX_LEAST 1e-30f /* a channel whose means are all smaller is zero */
+
+/* The unit as it grows: means in floats, clusters in packed order. */
+typedef struct index_draft {
+    sparse_index_options options;
+    const sparse_kernels *kernels;
+    const sparse_rows *keys, *values;
+    uint32_t tokens;
+    uint32_t clusters;
+    float *key_means, *value_means; /* [clusters][head_dim] */
+    uint32_t *first;
+    uint16_t *position;
+    uint16_t *rank; /* of a segment's cluster in its order */
+    cluster_work work;
+} index_draft;
+
+static uint32_t clusters_of(const sparse_index_options *options, uint32_t tokens)
+{
+    return (tokens + options->cluster_tokens - 1) / options->cluster_tokens;
+}
+
+static bool index_options_take(const sparse_index_options *given, sparse_index_options *own)
+{
+    *own = *given;
+    if (own->cluster_tokens == 0) own->cluster_tokens = SPARSE_CLUSTER_TOKENS;
+    if (own->segment_tokens == 0) own->segment_tokens = SPARSE_SEGMENT_TOKENS;
+    if (own->iterations == 0) own->iterations = SPARSE_ITERATIONS;
+    return own->head_dim > 0 && own->head_dim % 8 == 0 && own->head_dim <= SPARSE_HEAD_DIM_MAX &&
+           (own->dtype == KVT_DTYPE_FP16 || own->dtype == KVT_DTYPE_BF16 ||
+            own->dtype == KVT_DTYPE_FP32) &&
+           own->cluster_tokens <= 256 && own->segment_tokens % 64 == 0 &&
+           own->segment_tokens <= SPARSE_SEGMENT_MAX && own->iterations <= 100;
+}
+
+static kvt_status draft_open(index_draft *draft)
+{
+    const sparse_index_options *o = &draft->options;
+    const uint32_t segments = sparse_segment_count(draft->tokens, o->segment_tokens);
+    uint32_t longest = 0;
+    size_t clusters = 0;
+    for (uint32_t s = 0; s < segments; s++) {
+        const uint32_t tokens = sparse_segment_first(draft->tokens, o->segment_tokens, s + 1) -
+                                sparse_segment_first(draft->tokens, o->segment_tokens, s);
+        if (tokens > longest) longest = tokens;
+        clusters += clusters_of(o, tokens);
+    }
+    draft->key_means = calloc(clusters * o->head_dim, sizeof *draft->key_means);
+    draft->value_means = calloc(clusters * o->head_dim, sizeof *draft->value_means);
+    draft->first = malloc((clusters + 1) * sizeof *draft->first);
+    draft->position = malloc(draft->tokens * sizeof *draft->position);
+    draft->rank = malloc(clusters_of(o, longest) * sizeof *draft->rank);
+    if (draft->key_means == NULL || draft->value_means == NULL || draft->first == NULL ||
+        draft->position == NULL || draft->rank == NULL)
+        return KVT_E_MEMORY;
+    return cluster_work_open(o->head_dim, longest, clusters_of(o, longest), &draft->work);
+}
+
+static void draft_close(index_draft *draft)
+{
+    free(draft->key_means);
+    free(draft->value_means);
+    free(draft->first);
+    free(draft->position);
+    free(draft->rank);
+    cluster_work_close(&draft->work);
+}
+
+static const void *row_at(const sparse_rows *rows, uint32_t token)
+{
+    return (const uint8_t *)rows->base + token * rows->stride_bytes;
+}
+
+static void add_row(float *restrict sum, const float *restrict row, uint32_t count)
+{
+    for (uint32_t d = 0; d < count; d++)
+        sum[d] += row[d];
+}
+
+/* Places of the segment's tokens, and sums of their rows by cluster. */
+static void draft_place(index_draft *draft, uint32_t begin, uint32_t tokens, uint32_t found)
+{
+    const uint32_t dim = draft->options.head_dim;
+    cluster_work *work = &draft->work;
+    float row[SPARSE_HEAD_DIM_MAX];
+    uint32_t *next = draft->first + draft->clusters, place = begin;
+    for (uint32_t i = 0; i < found; i++) {
+        draft->rank[work->order[i]] = (uint16_t)i;
+        next[i] = place;
+        place += work->counts[work->order[i]];
+    }
+    assert(place == begin + tokens);
+    for (uint32_t t = 0; t < tokens; t++) {
+        const uint32_t i = draft->rank[work->owner[t]];
+        const size_t at = (size_t)(draft->clusters + i) * dim;
+        draft->position[next[i]++] = (uint16_t)t;
+        add_row(draft->key_means + at, work->rows + (size_t)t * dim, dim);
+        draft->kernels->widen(row_at(draft->values, begin + t), dim, draft->options.dtype, row);
+        add_row(draft->value_means + at, row, dim);
+    }
+}
+
+static void draft_segment(index_draft *draft, uint32_t segment)
+{
+    const sparse_index_options *o = &draft->options;
+    cluster_work *work = &draft->work;
+    const uint32_t begin = sparse_segment_first(draft->tokens, o->segment_tokens, segment);
+    const uint32_t tokens =
+        sparse_segment_first(draft->tokens, o->segment_tokens, segment + 1) - begin;
+    for (uint32_t t = 0; t < tokens; t++)
+        draft->kernels->widen(row_at(draft->keys, begin + t), o->head_dim, o->dtype,
+                              work->rows + (size_t)t * o->head_dim);
+    const uint32_t found = cluster_segment(work, tokens, clusters_of(o, tokens), o->iterations,
+                                           number_mix(o->seed + segment));
+    draft_place(draft, begin, tokens, found);
+    uint32_t place = begin;
+    for (uint32_t i = 0; i < found; i++) {
+        const uint32_t count = work->counts[work->order[i]];
+        const size_t at = (size_t)(draft->clusters + i) * o->head_dim;
+        for (uint32_t d = 0; d < o->head_dim; d++) {
+            draft->key_means[at + d] /= (float)count;
+            draft->value_means[at + d] /= (float)count;
+        }
+        draft->first[draft->clusters + i] = place;
+        place += count;
+    }
+    draft->clusters += found;
+}
+
+/* ---- the index ---- */
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static kvt_status index_allocate(const index_draft *draft, sparse_index *index)
+{
+    const uint32_t dim = draft->options.head_dim;
+    const uint32_t blocks = (draft->clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
+    const size_t padded = (size_t)blocks * SPARSE_BLOCK;
+    const size_t rows = aligned(padded * dim), steps = aligned(dim * sizeof(float));
+    const size_t first = aligned((padded + 1) * sizeof(uint32_t));
+    const size_t bytes = 2 * rows + 2 * steps + first + aligned(draft->tokens * sizeof(uint16_t));
+    uint8_t *at = aligned_alloc(64, bytes);
+    if (at == NULL) return KVT_E_MEMORY;
+    *index = (sparse_index){.head_dim = dim,
+                            .segment_tokens = draft->options.segment_tokens,
+                            .tokens = draft->tokens,
+                            .clusters = draft->clusters,
+                            .blocks = blocks,
+                            .centroids = (int8_t *)at,
+                            .means = (int8_t *)(at + rows),
+                            .key_step = (float *)(void *)(at + 2 * rows),
+                            .value_step = (float *)(void *)(at + 2 * rows + steps),
+                            .first = (uint32_t *)(void *)(at + 2 * rows + 2 * steps),
+                            .position = (uint16_t *)(void *)(at + 2 * rows + 2 * steps + first),
+                            .memory = at,
+                            .bytes = bytes};
+    memset(at, 0, 2 * rows);
+    for (size_t c = 0; c <= padded; c++)
+        index->first[c] = c < draft->clusters ? draft->first[c] : draft->tokens;
+    if (draft->tokens > 0)
+        memcpy(index->position, draft->position, draft->tokens * sizeof *index->position);
+    return KVT_OK;
+}
+
+/* The value of one step in every channel, and its inverse; 0 of channels that are zero. */
+static void index_steps(const float *means, uint32_t clusters, uint32_t dim, float *step,
+                        float *inverse)
+{
+    memset(step, 0, dim * sizeof *step);
+    for (uint32_t c = 0; c < clusters; c++, means += dim) {
+        for (uint32_t d = 0; d < dim; d++) {
+            const float size = means[d] < 0.0f ? -means[d] : means[d];
+            step[d] = size > step[d] ? size : step[d];
+        }
+    }
+    for (uint32_t d = 0; d < dim; d++) {
+        const bool used = step[d] >= INDEX_LEAST;
+        inverse[d] = used ? 127.0f / step[d] : 0.0f;
+        step[d] = used ? step[d] / 127.0f : 0.0f;
+    }
+}
+
+static void index_quantise(const index_draft *draft, sparse_index *index)
+{
+    const uint32_t dim = index->head_dim;
+    float inverse[SPARSE_HEAD_DIM_MAX];
+    index_steps(draft->key_means, draft->clusters, dim, index->key_step, inverse);
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        const float *mean = draft->key_means + (size_t)c * dim;
+        int8_t *to = index->centroids + (size_t)(c / SPARSE_BLOCK) * SPARSE_BLOCK * dim +
+                     (size_t)(c % SPARSE_BLOCK) * 2;
+        for (uint32_t d = 0; d < dim; d++)
+            to[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2] =
+                (int8_t)half_round_integer(mean[d] * inverse[d]);
+    }
+    index_steps(draft->value_means, draft->clusters, dim, index->value_step, inverse);
+    for (uint32_t c = 0; c < index->clusters; c++)
+        for (uint32_t d = 0; d < dim; d++)
+            index->means[(size_t)c * dim + d] =
+                (int8_t)half_round_integer(draft->value_means[(size_t)c * dim + d] * inverse[d]);
+}
+
+kvt_status sparse_index_build(const sparse_index_options *options, const sparse_rows *keys,
+                              const sparse_rows *values, uint32_t tokens, sparse_index *index_out)
+{
+    index_draft draft = {
+        .kernels = sparse_kernels_in_use(), .keys = keys, .values = values, .tokens = tokens};
+    *index_out = (sparse_index){.tokens = 0};
+    if (!index_options_take(options, &draft.options)) return KVT_E_ARGUMENT;
+    const uint32_t segments = sparse_segment_count(tokens, draft.options.segment_tokens);
+    kvt_status status = tokens > 0 ? draft_open(&draft) : KVT_OK;
+    for (uint32_t s = 0; status == KVT_OK && s < segments; s++)
+        draft_segment(&draft, s);
+    if (status == KVT_OK) status = index_allocate(&draft, index_out);
+    if (status == KVT_OK) index_quantise(&draft, index_out);
+    draft_close(&draft);
+    return status;
+}
+
+void sparse_index_free(sparse_index *index)
+{
+    free(index->memory);
+    *index = (sparse_index){.tokens = 0};
+}
+
+uint32_t sparse_index_token(const sparse_index *index, uint32_t place)
+{
+    const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);
+    uint32_t segment = place / index->segment_tokens;
+    assert(place < index->tokens);
+    if (segment >= segments) segment = segments - 1; /* the last one is longer */
+    return segment * index->segment_tokens + index->position[place];
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * score.c - folds queries with the key steps of an index, and scores its clusters. Re-entrant.
+ */
+#include "score.h"
+
+#include "sparse_kernels.h"
+
+#include <assert.h>
+#include <math.h>
+
+#define FOLDED_MAX 32767.0f /* 512 channels of 127 * 32767 fit an int32 */
+
+bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t group, float scale,
+                       int16_t *folded, sparse_query *query_out)
+{
+    float row[SPARSE_HEAD_DIM_MAX];
+    assert(group > 0 && group <= SPARSE_GROUP_MAX);
+    query_out->group = group;
+    query_out->folded = folded;
+    for (uint32_t g = 0; g < group; g++) {
+        const float *query = queries + (size_t)g * index->head_dim;
+        float most = 0.0f;
+        for (uint32_t d = 0; d < index->head_dim; d++) {
+            row[d] = query[d] * scale * index->key_step[d];
+            if (!(fabsf(query[d]) <= SPARSE_ELEMENT_MAX)) return false; /* NaN as well */
+            if (!(fabsf(row[d]) <= SPARSE_ELEMENT_MAX)) return false;
+            most = fmaxf(most, fabsf(row[d]));
+        }
+        const bool used = most >= 1e-30f;
+        const float inverse = used ? FOLDED_MAX / most : 0.0f;
+        query_out->unit[g] = used ? most / FOLDED_MAX : 0.0f;
+        for (uint32_t d = 0; d < index->head_dim; d++)
+            folded[((size_t)(d / 2) * group + g) * 2 + d % 2] =
+                (int16_t)half_round_integer(row[d] * inverse);
+    }
+    return true;
+}
+
+void sparse_score(const sparse_index *index, const sparse_query *query, float *scores_out)
+{
+    const size_t width = (size_t)index->blocks * SPARSE_BLOCK;
+    sparse_kernels_in_use()->score(index->centroids, index->blocks, index->head_dim, query->folded,
+                                   query->group, query->unit, scores_out);
+    for (uint32_t g = 0; g < query->group; g++)
+        for (size_t c = index->clusters; c < width; c++)
+            scores_out[g * width + c] = -INFINITY;
+}

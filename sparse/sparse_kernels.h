@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparse_kernels.h - the inner loops of clustering, scoring and attention, one table per
+ * instruction set.
+ *
+ * Sums of integers are exact; sums of floats run in 8 lanes, element i in lane i % 8, and are added
+ * up in the fixed order of sparse_lanes_sum. The room is built without contraction of a*b+c and the
+ * vector bodies use none, so all tables give the same bits: the scalar bodies are the
+ * specification. Re-entrant.
+ */
+#ifndef SPARSE_KERNELS_H
+#define SPARSE_KERNELS_H
+
+#include "base/half.h"
+#include "codecs/kernels/cpu.h"
+#include "index.h"
+
+#define SPARSE_LANES       8u
+#define SPARSE_ELEMENT_MAX 1e30f /* sums of a segment's elements stay finite */
+
+typedef struct sparse_kernels {
+    /* Elements of one row as floats; NaN and what passes SPARSE_ELEMENT_MAX as 0. */
+    void (*widen)(const void *row, uint32_t count, uint8_t dtype, float *out);
+
+    /*
+     * The nearest centroid of every row: the largest 2 * row * centroid - norm, the lowest number
+     * of equal ones.
+     *   rows       [tokens][head_dim]
+     *   centroids  [blocks][head_dim / 2][SPARSE_BLOCK][2]
+     *   norms      [blocks * SPARSE_BLOCK]; INT32_MAX: no centroid
+     */
+    void (*assign)(const int16_t *rows, uint32_t tokens, uint32_t head_dim,
+                   const int16_t *centroids, const int32_t *norms, uint32_t blocks,
+                   uint16_t *owner);
+
+    /* Scores of `group` queries: folded [head_dim / 2][group][2]; out [group][blocks * 16] is
+     * sum * unit. */
+    void (*score)(const int8_t *centroids, uint32_t blocks, uint32_t head_dim,
+                  const int16_t *folded, uint32_t group, const float *unit, float *out);
+
+    /* Turns scores into (tokens of the cluster) * exp(score - largest); returns their sum. first
+     * [width + 1] are places, width a multiple of 16. */
+    float (*weigh)(float *scores, const uint32_t *first, uint32_t width, float largest);
+
+    /* Largest score of clusters that have tokens; -infinity without any. */
+    float (*largest)(const float *scores, const uint32_t *first, uint32_t width);
+
+    /* out[t] = scale * (query * row t) of `tokens` rows stride bytes apart. */
+    void (*dots)(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
+                 const float *query, uint32_t head_dim, float scale, float *out);
+
+    /* sums[d] += weight[t] * row t[d]. */
+    void (*combine)(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
+                    const float *weight, uint32_t head_dim, float *sums);
+} sparse_kernels;
+
+const sparse_kernels *sparse_kernels_in_use(void);
+extern const sparse_kernels sparse_kernels_scalar;
+#if defined(__x86_64__)
+extern const sparse_kernels sparse_kernels_avx2;
+#endif
+
+/* The order in which 8 lanes are added. */
+static inline float sparse_lanes_sum(const float lane[SPARSE_LANES])
+{
+    const float a = lane[0] + lane[4], b = lane[1] + lane[5];
+    const float c = lane[2] + lane[6], d = lane[3] + lane[7];
+    return (a + c) + (b + d);
+}
+
+/* Constants of 2^x on [-1/2, 1/2], Taylor in x ln 2; relative error below 2e-7. */
+#define SPARSE_LOG2E 0x1.715476p+0f
+#define SPARSE_EXP_1 0x1.62e43p-1f
+#define SPARSE_EXP_2 0x1.ebfbep-3f
+#define SPARSE_EXP_3 0x1.c6b08ep-5f
+#define SPARSE_EXP_4 0x1.3b2ab6p-7f
+#define SPARSE_EXP_5 0x1.5d87fep-10f
+#define SPARSE_EXP_6 0x1.43091p-13f
+
+/* exp(x) for x <= 0: 0 below -87. The vector bodies do the same operations. */
+static inline float sparse_exp(float x)
+{
+    float t = x * SPARSE_LOG2E;
+    if (!(t > -126.0f)) return 0.0f;
+    const int32_t whole = half_round_integer(t);
+    const float f = t - (float)whole;
+    float p = SPARSE_EXP_6;
+    p = p * f + SPARSE_EXP_5;
+    p = p * f + SPARSE_EXP_4;
+    p = p * f + SPARSE_EXP_3;
+    p = p * f + SPARSE_EXP_2;
+    p = p * f + SPARSE_EXP_1;
+    p = p * f + 1.0f;
+    return p * half_bits_float((uint32_t)(whole + 127) << 23);
+}
+
+#endif

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparse_kernels_avx2.c - the kernels for AVX2 and F16C; the same bits as the scalar ones, so
+ * products and sums stay apart.
+ */
+#include "sparse_kernels.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <math.h>
+
+#define INLINE_AVX2 static inline __attribute__((always_inline)) CODECS_TARGET_AVX2
+
+/* 8 elements from the i-th on. */
+INLINE_AVX2 __m256 load_8(const void *row, uint32_t i, uint8_t dtype)
+{
+    if (dtype == KVT_DTYPE_FP32) return _mm256_loadu_ps((const float *)row + i);
+    const __m128i half = _mm_loadu_si128((const void *)((const uint16_t *)row + i));
+    if (dtype == KVT_DTYPE_FP16) return _mm256_cvtph_ps(half);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+INLINE_AVX2 float lanes_sum(__m256 lanes)
+{
+    float lane[SPARSE_LANES];
+    _mm256_storeu_ps(lane, lanes);
+    return sparse_lanes_sum(lane);
+}
+
+CODECS_TARGET_AVX2 static void avx2_widen(const void *row, uint32_t count, uint8_t dtype,
+                                          float *out)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f), most = _mm256_set1_ps(SPARSE_ELEMENT_MAX);
+    for (uint32_t i = 0; i < count; i += 8) {
+        const __m256 x = load_8(row, i, dtype);
+        const __m256 sound = _mm256_cmp_ps(_mm256_andnot_ps(sign, x), most, _CMP_LE_OQ);
+        _mm256_storeu_ps(out + i, _mm256_and_ps(x, sound));
+    }
+}
+
+/* ---- the nearest centroid ---- */
+
+enum { ASSIGN_ROWS = 4 }; /* that share the loads of centroids */
+
+typedef struct nearest_rows {
+    __m256i best[ASSIGN_ROWS], where[ASSIGN_ROWS];
+} nearest_rows;
+
+/* One block of 16 centroids and a few rows: 8 sums in registers. */
+INLINE_AVX2 void assign_block(const int16_t *const rows[ASSIGN_ROWS], uint32_t head_dim,
+                              const int16_t *centroids, const int32_t *norms, int32_t number,
+                              nearest_rows *nearest)
+{
+    __m256i sum[ASSIGN_ROWS][2];
+    for (int r = 0; r < ASSIGN_ROWS; r++)
+        sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+    for (uint32_t d = 0; d < head_dim; d += 2, centroids += 2 * SPARSE_BLOCK) {
+        const __m256i low = _mm256_load_si256((const void *)centroids);
+        const __m256i high = _mm256_load_si256((const void *)(centroids + SPARSE_BLOCK));
+        for (int r = 0; r < ASSIGN_ROWS; r++) {
+            int32_t pair;
+            memcpy(&pair, rows[r] + d, sizeof pair);
+            const __m256i both = _mm256_set1_epi32(pair);
+            sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(low, both));
+            sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(high, both));
+        }
+    }
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    for (int half = 0; half < 2; half++) {
+        const __m256i norm = _mm256_loadu_si256((const void *)(norms + 8 * half));
+        const __m256i place = _mm256_add_epi32(_mm256_set1_epi32(number + 8 * half), lanes);
+        for (int r = 0; r < ASSIGN_ROWS; r++) {
+            const __m256i value = _mm256_sub_epi32(_mm256_slli_epi32(sum[r][half], 1), norm);
+            const __m256i more = _mm256_cmpgt_epi32(value, nearest->best[r]);
+            nearest->best[r] = _mm256_blendv_epi8(nearest->best[r], value, more);
+            nearest->where[r] = _mm256_blendv_epi8(nearest->where[r], place, more);
+        }
+    }
+}
+
+/* The largest of 8 values, the lowest place of equal ones. */
+static uint16_t nearest_of(const int32_t value[8], const int32_t place[8])
+{
+    int at = 0;
+    for (int i = 1; i < 8; i++)
+        if (value[i] > value[at] || (value[i] == value[at] && place[i] < place[at])) at = i;
+    return (uint16_t)place[at];
+}
+
+CODECS_TARGET_AVX2 static void avx2_assign(const int16_t *rows, uint32_t tokens, uint32_t head_dim,
+                                           const int16_t *centroids, const int32_t *norms,
+                                           uint32_t blocks, uint16_t *owner)
+{
+    const size_t block = (size_t)head_dim * SPARSE_BLOCK;
+    for (uint32_t t = 0; t < tokens; t += ASSIGN_ROWS) {
+        const int16_t *four[ASSIGN_ROWS];
+        nearest_rows nearest;
+        for (uint32_t r = 0; r < ASSIGN_ROWS; r++) { /* the last row fills up */
+            const uint32_t row = t + r < tokens ? t + r : tokens - 1;
+            four[r] = rows + (size_t)row * head_dim;
+            nearest.best[r] = _mm256_set1_epi32(INT32_MIN);
+            nearest.where[r] = _mm256_setzero_si256();
+        }
+        for (uint32_t b = 0; b < blocks; b++)
+            assign_block(four, head_dim, centroids + b * block, norms + b * SPARSE_BLOCK,
+                         (int32_t)(b * SPARSE_BLOCK), &nearest);
+        for (uint32_t r = 0; r < ASSIGN_ROWS && t + r < tokens; r++) {
+            int32_t value[8], place[8];
+            _mm256_storeu_si256((void *)value, nearest.best[r]);
+            _mm256_storeu_si256((void *)place, nearest.where[r]);
+            owner[t + r] = nearest_of(value, place);
+        }
+    }
+}
+
+/* ---- scores ---- */
+
+/* `count` queries from `folded` on, at one block. count is a constant of each call. */
+INLINE_AVX2 void score_block(const int8_t *centroids, uint32_t head_dim, const int16_t *folded,
+                             uint32_t group, const uint32_t count, const float *unit, float *out,
+                             size_t width)
+{
+    __m256i sum[4][2];
+    for (uint32_t g = 0; g < count; g++)
+        sum[g][0] = sum[g][1] = _mm256_setzero_si256();
+    for (uint32_t d = 0; d < head_dim; d += 2, centroids += 2 * SPARSE_BLOCK, folded += 2 * group) {
+        const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128((const void *)centroids));
+        const __m256i high =
+            _mm256_cvtepi8_epi16(_mm_load_si128((const void *)(centroids + SPARSE_BLOCK)));
+        for (uint32_t g = 0; g < count; g++) {
+            int32_t pair;
+            memcpy(&pair, folded + 2 * g, sizeof pair);
+            const __m256i both = _mm256_set1_epi32(pair);
+            sum[g][0] = _mm256_add_epi32(sum[g][0], _mm256_madd_epi16(low, both));
+            sum[g][1] = _mm256_add_epi32(sum[g][1], _mm256_madd_epi16(high, both));
+        }
+    }
+    for (uint32_t g = 0; g < count; g++) {
+        const __m256 one = _mm256_set1_ps(unit[g]);
+        _mm256_storeu_ps(out + g * width, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[g][0]), one));
+        _mm256_storeu_ps(out + g * width + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[g][1]), one));
+    }
+}
+
+CODECS_TARGET_AVX2 static void avx2_score(const int8_t *centroids, uint32_t blocks,
+                                          uint32_t head_dim, const int16_t *folded, uint32_t group,
+                                          const float *unit, float *out)
+{
+    const size_t block = (size_t)head_dim * SPARSE_BLOCK, width = (size_t)blocks * SPARSE_BLOCK;
+    for (uint32_t b = 0; b < blocks; b++) {
+        const int8_t *at = centroids + b * block;
+        float *to = out + (size_t)b * SPARSE_BLOCK;
+        for (uint32_t g = 0; g < group; g += 4) {
+            const int16_t *query = folded + 2 * (size_t)g;
+            float *row = to + g * width;
+            switch (group - g) {
+            case 1: score_block(at, head_dim, query, group, 1, unit + g, row, width); break;
+            case 2: score_block(at, head_dim, query, group, 2, unit + g, row, width); break;
+            case 3: score_block(at, head_dim, query, group, 3, unit + g, row, width); break;
+            default: score_block(at, head_dim, query, group, 4, unit + g, row, width); break;
+            }
+        }
+    }
+}
+
+/* sparse_exp of 8 numbers. */
+INLINE_AVX2 __m256 exp_8(__m256 x)
+{
+    const __m256 t = _mm256_mul_ps(x, _mm256_set1_ps(SPARSE_LOG2E));
+    const __m256 alive = _mm256_cmp_ps(t, _mm256_set1_ps(-126.0f), _CMP_GT_OQ);
+    const __m256i whole = _mm256_cvtps_epi32(t);
+    const __m256 f = _mm256_sub_ps(t, _mm256_cvtepi32_ps(whole));
+    __m256 p = _mm256_set1_ps(SPARSE_EXP_6);
+    p = _mm256_add_ps(_mm256_mul_ps(p, f), _mm256_set1_ps(SPARSE_EXP_5));
+    p = _mm256_add_ps(_mm256_mul_ps(p, f), _mm256_set1_ps(SPARSE_EXP_4));
+    p = _mm256_add_ps(_mm256_mul_ps(p, f), _mm256_set1_ps(SPARSE_EXP_3));
+    p = _mm256_add_ps(_mm256_mul_ps(p, f), _mm256_set1_ps(SPARSE_EXP_2));
+    p = _mm256_add_ps(_mm256_mul_ps(p, f), _mm256_set1_ps(SPARSE_EXP_1));
+    p = _mm256_add_ps(_mm256_mul_ps(p, f), _mm256_set1_ps(1.0f));
+    const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(whole, _mm256_set1_epi32(127)), 23);
+    return _mm256_and_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(power)), alive);
+}
+
+CODECS_TARGET_AVX2 static float avx2_weigh(float *scores, const uint32_t *first, uint32_t width,
+                                           float largest)
+{
+    const __m256 most = _mm256_set1_ps(largest);
+    __m256 lanes = _mm256_setzero_ps();
+    for (uint32_t c = 0; c < width; c += 8) {
+        const __m256i begin = _mm256_loadu_si256((const void *)(first + c));
+        const __m256i end = _mm256_loadu_si256((const void *)(first + c + 1));
+        const __m256 tokens = _mm256_cvtepi32_ps(_mm256_sub_epi32(end, begin));
+        const __m256 x = _mm256_sub_ps(_mm256_loadu_ps(scores + c), most);
+        const __m256 weight = _mm256_mul_ps(tokens, exp_8(x));
+        _mm256_storeu_ps(scores + c, weight);
+        lanes = _mm256_add_ps(lanes, weight);
+    }
+    return lanes_sum(lanes);
+}
+
+CODECS_TARGET_AVX2 static float avx2_largest(const float *scores, const uint32_t *first,
+                                             uint32_t width)
+{
+    const __m256 none = _mm256_set1_ps(-INFINITY);
+    __m256 most = none;
+    float lane[SPARSE_LANES], largest = -INFINITY;
+    for (uint32_t c = 0; c < width; c += 8) {
+        const __m256i begin = _mm256_loadu_si256((const void *)(first + c));
+        const __m256i end = _mm256_loadu_si256((const void *)(first + c + 1));
+        const __m256 empty = _mm256_castsi256_ps(_mm256_cmpeq_epi32(begin, end));
+        most = _mm256_max_ps(most, _mm256_blendv_ps(_mm256_loadu_ps(scores + c), none, empty));
+    }
+    _mm256_storeu_ps(lane, most);
+    for (uint32_t i = 0; i < SPARSE_LANES; i++)
+        if (lane[i] > largest) largest = lane[i];
+    return largest;
+}
+
+/* ---- attention ---- */
+
+INLINE_AVX2 void dots_of(const void *rows, uint64_t stride, uint32_t tokens, const uint8_t dtype,
+                         const float *query, uint32_t head_dim, float scale, float *out)
+{
+    for (uint32_t t = 0; t < tokens; t++) {
+        const void *row = (const uint8_t *)rows + t * stride;
+        __m256 lanes = _mm256_setzero_ps();
+        for (uint32_t d = 0; d < head_dim; d += 8)
+            lanes = _mm256_add_ps(lanes,
+                                  _mm256_mul_ps(_mm256_loadu_ps(query + d), load_8(row, d, dtype)));
+        out[t] = scale * lanes_sum(lanes);
+    }
+}
+
+INLINE_AVX2 void combine_of(const void *rows, uint64_t stride, uint32_t tokens, const uint8_t dtype,
+                            const float *weight, uint32_t head_dim, float *sums)
+{
+    for (uint32_t t = 0; t < tokens; t++) {
+        const void *row = (const uint8_t *)rows + t * stride;
+        const __m256 one = _mm256_set1_ps(weight[t]);
+        for (uint32_t d = 0; d < head_dim; d += 8)
+            _mm256_storeu_ps(sums + d, _mm256_add_ps(_mm256_loadu_ps(sums + d),
+                                                     _mm256_mul_ps(one, load_8(row, d, dtype))));
+    }
+}
+
+CODECS_TARGET_AVX2 static void avx2_dots(const void *rows, uint64_t stride, uint32_t tokens,
+                                         uint8_t dtype, const float *query, uint32_t head_dim,
+                                         float scale, float *out)
+{
+    switch (dtype) {
+    case KVT_DTYPE_FP16:
+        dots_of(rows, stride, tokens, KVT_DTYPE_FP16, query, head_dim, scale, out);
+        break;
+    case KVT_DTYPE_BF16:
+        dots_of(rows, stride, tokens, KVT_DTYPE_BF16, query, head_dim, scale, out);
+        break;
+    default: dots_of(rows, stride, tokens, KVT_DTYPE_FP32, query, head_dim, scale, out); break;
+    }
+}
+
+CODECS_TARGET_AVX2 static void avx2_combine(const void *rows, uint64_t stride, uint32_t tokens,
+                                            uint8_t dtype, const float *weight, uint32_t head_dim,
+                                            float *sums)
+{
+    switch (dtype) {
+    case KVT_DTYPE_FP16:
+        combine_of(rows, stride, tokens, KVT_DTYPE_FP16, weight, head_dim, sums);
+        break;
+    case KVT_DTYPE_BF16:
+        combine_of(rows, stride, tokens, KVT_DTYPE_BF16, weight, head_dim, sums);
+        break;
+    default: combine_of(rows, stride, tokens, KVT_DTYPE_FP32, weight, head_dim, sums); break;
+    }
+}
+
+const sparse_kernels sparse_kernels_avx2 = {
+    .widen = avx2_widen,
+    .assign = avx2_assign,
+    .score = avx2_score,
+    .weigh = avx2_weigh,
+    .largest = avx2_largest,
+    .dots = avx2_dots,
+    .combine = avx2_combine,
+};
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparse_kernels_scalar.c - the specification of the kernels, and the choice between them.
+ */
+#include "sparse_kernels.h"
+
+#include <math.h>
+
+static float element(const void *row, uint32_t i, uint8_t dtype)
+{
+    float value;
+    if (dtype == KVT_DTYPE_FP32) {
+        memcpy(&value, (const uint8_t *)row + 4 * (size_t)i, sizeof value);
+        return value;
+    }
+    uint16_t half;
+    memcpy(&half, (const uint8_t *)row + 2 * (size_t)i, sizeof half);
+    return dtype == KVT_DTYPE_FP16 ? half_to_float(half) : half_bf16_to_float(half);
+}
+
+static void scalar_widen(const void *row, uint32_t count, uint8_t dtype, float *out)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const float value = element(row, i, dtype);
+        out[i] = fabsf(value) <= SPARSE_ELEMENT_MAX ? value : 0.0f;
+    }
+}
+
+static void scalar_assign(const int16_t *rows, uint32_t tokens, uint32_t head_dim,
+                          const int16_t *centroids, const int32_t *norms, uint32_t blocks,
+                          uint16_t *owner)
+{
+    for (uint32_t t = 0; t < tokens; t++, rows += head_dim) {
+        int32_t best = INT32_MIN;
+        owner[t] = 0;
+        for (uint32_t c = 0; c < blocks * SPARSE_BLOCK; c++) {
+            const int16_t *at = centroids + (size_t)(c / SPARSE_BLOCK) * head_dim * SPARSE_BLOCK +
+                                (c % SPARSE_BLOCK) * 2;
+            int32_t sum = 0;
+            for (uint32_t d = 0; d < head_dim; d += 2, at += 2 * SPARSE_BLOCK)
+                sum += rows[d] * at[0] + rows[d + 1] * at[1];
+            if (norms[c] == INT32_MAX || 2 * sum - norms[c] <= best) continue;
+            best = 2 * sum - norms[c];
+            owner[t] = (uint16_t)c;
+        }
+    }
+}
+
+static void scalar_score(const int8_t *centroids, uint32_t blocks, uint32_t head_dim,
+                         const int16_t *folded, uint32_t group, const float *unit, float *out)
+{
+    const size_t width = (size_t)blocks * SPARSE_BLOCK;
+    for (size_t c = 0; c < width; c++) {
+        for (uint32_t g = 0; g < group; g++) {
+            const int8_t *at =
+                centroids + c / SPARSE_BLOCK * head_dim * SPARSE_BLOCK + (c % SPARSE_BLOCK) * 2;
+            const int16_t *query = folded + 2 * (size_t)g;
+            int32_t sum = 0;
+            for (uint32_t d = 0; d < head_dim; d += 2, at += 2 * SPARSE_BLOCK, query += 2 * group)
+                sum += at[0] * query[0] + at[1] * query[1];
+            out[g * width + c] = (float)sum * unit[g];
+        }
+    }
+}
+
+static float scalar_weigh(float *scores, const uint32_t *first, uint32_t width, float largest)
+{
+    float lane[SPARSE_LANES] = {0.0f};
+    for (uint32_t c = 0; c < width; c++) {
+        const float tokens = (float)(int32_t)(first[c + 1] - first[c]);
+        scores[c] = tokens * sparse_exp(scores[c] - largest);
+        lane[c % SPARSE_LANES] += scores[c];
+    }
+    return sparse_lanes_sum(lane);
+}
+
+static float scalar_largest(const float *scores, const uint32_t *first, uint32_t width)
+{
+    float largest = -INFINITY;
+    for (uint32_t c = 0; c < width; c++)
+        if (first[c + 1] != first[c] && scores[c] > largest) largest = scores[c];
+    return largest;
+}
+
+static void scalar_dots(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
+                        const float *query, uint32_t head_dim, float scale, float *out)
+{
+    for (uint32_t t = 0; t < tokens; t++) {
+        const void *row = (const uint8_t *)rows + t * stride;
+        float lane[SPARSE_LANES] = {0.0f};
+        for (uint32_t d = 0; d < head_dim; d++)
+            lane[d % SPARSE_LANES] += query[d] * element(row, d, dtype);
+        out[t] = scale * sparse_lanes_sum(lane);
+    }
+}
+
+static void scalar_combine(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
+                           const float *weight, uint32_t head_dim, float *sums)
+{
+    for (uint32_t t = 0; t < tokens; t++) {
+        const void *row = (const uint8_t *)rows + t * stride;
+        for (uint32_t d = 0; d < head_dim; d++)
+            sums[d] += weight[t] * element(row, d, dtype);
+    }
+}
+
+const sparse_kernels sparse_kernels_scalar = {
+    .widen = scalar_widen,
+    .assign = scalar_assign,
+    .score = scalar_score,
+    .weigh = scalar_weigh,
+    .largest = scalar_largest,
+    .dots = scalar_dots,
+    .combine = scalar_combine,
+};
+
+const sparse_kernels *sparse_kernels_in_use(void)
+{
+#if defined(__x86_64__)
+    if (codecs_cpu_level() >= CODECS_CPU_AVX2) return &sparse_kernels_avx2;
+#endif
+    return &sparse_kernels_scalar;
+}

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sparse_index.c - clustering and scores: against plain references, and the same bits on every
+ * instruction set.
+ */
+#include "codecs/kernels/cpu.h"
+#include "policy/number.h"
+#include "sparse/score.h"
+#include "sparse/sparse_kernels.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+typedef struct zone {
+    uint32_t tokens, dim;
+    float *keys, *values;
+} zone;
+
+static float draw(uint64_t *dice)
+{
+    *dice = number_mix(*dice + UINT64_C(0x9E3779B97F4A7C15));
+    return (float)(int32_t)(*dice >> 32) * 0x1p-31f;
+}
+
+/* Rows around `topics` centres, one channel ten times as large. */
+static zone zone_make(uint32_t tokens, uint32_t dim, uint32_t topics, uint64_t dice)
+{
+    zone z = {.tokens = tokens, .dim = dim};
+    z.keys = malloc((size_t)tokens * dim * sizeof(float) + 1);
+    z.values = malloc((size_t)tokens * dim * sizeof(float) + 1);
+    assert_non_null(z.keys);
+    assert_non_null(z.values);
+    for (uint32_t t = 0; t < tokens; t++) {
+        uint64_t centre = topics > 0 ? number_mix(t / 7) % topics + 1 : 0;
+        for (uint32_t d = 0; d < dim; d++) {
+            float middle = draw(&centre) * (d == 3 ? 30.0f : 3.0f);
+            z.keys[(size_t)t * dim + d] = topics > 0 ? middle + 0.3f * draw(&dice) : 1.5f;
+            z.values[(size_t)t * dim + d] = middle - 0.2f * draw(&dice);
+        }
+    }
+    return z;
+}
+
+static void zone_free(zone *z)
+{
+    free(z->keys);
+    free(z->values);
+}
+
+static kvt_status build(const zone *z, const sparse_index_options *more, sparse_index *index)
+{
+    const sparse_rows keys = {z->keys, z->dim * sizeof(float)};
+    const sparse_rows values = {z->values, z->dim * sizeof(float)};
+    sparse_index_options o = *more;
+    o.head_dim = z->dim;
+    o.dtype = KVT_DTYPE_FP32;
+    return sparse_index_build(&o, &keys, &values, z->tokens, index);
+}
+
+/* Every token has one place, in its segment, and places ascend with the tokens of a cluster. */
+static void check_index(const zone *z, const sparse_index *index)
+{
+    uint8_t *seen = calloc(z->tokens + 1, 1);
+    assert_int_equal(index->tokens, z->tokens);
+    assert_int_equal(index->first[0], 0);
+    assert_int_equal(index->first[index->clusters], z->tokens);
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        assert_true(index->first[c] < index->first[c + 1]);
+        for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++) {
+            const uint32_t token = sparse_index_token(index, p);
+            assert_true(token < z->tokens && !seen[token]);
+            seen[token] = 1;
+            if (p > index->first[c]) assert_true(token > sparse_index_token(index, p - 1));
+        }
+    }
+    for (uint32_t t = 0; t < z->tokens; t++)
+        assert_true(seen[t]);
+    free(seen);
+}
+
+/* Centroids and mean values are the means of their tokens, within half a step. */
+static void check_means(const zone *z, const sparse_index *index)
+{
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        const uint32_t begin = index->first[c], end = index->first[c + 1];
+        for (uint32_t d = 0; d < z->dim; d++) {
+            double key = 0.0, value = 0.0;
+            for (uint32_t p = begin; p < end; p++) {
+                const size_t at = (size_t)sparse_index_token(index, p) * z->dim + d;
+                key += z->keys[at];
+                value += z->values[at];
+            }
+            const int8_t code =
+                index->centroids[(size_t)(c / SPARSE_BLOCK) * SPARSE_BLOCK * z->dim +
+                                 (size_t)(d / 2) * 2 * SPARSE_BLOCK + (c % SPARSE_BLOCK) * 2 +
+                                 d % 2];
+            const double step = index->key_step[d], other = index->value_step[d];
+            assert_true(fabs(key / (end - begin) - code * step) <= 0.501 * step + 1e-5);
+            assert_true(fabs(value / (end - begin) -
+                             index->means[(size_t)c * z->dim + d] * other) <= 0.501 * other + 1e-5);
+        }
+    }
+}
+
+static void clusters_are_means_of_their_tokens(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t tokens, dim, topics;
+        sparse_index_options options;
+    } cases[] = {{1, 8, 1, {.seed = 1}},
+                 {15, 64, 3, {.seed = 1}},
+                 {16, 64, 3, {.seed = 1}},
+                 {700, 64, 40, {.seed = 2, .segment_tokens = 256}},
+                 {3000, 128, 100, {.seed = 3}},
+                 {517, 40, 20, {.seed = 4, .cluster_tokens = 5, .segment_tokens = 128}},
+                 {300, 8, 20, {.seed = 5, .cluster_tokens = 1}},
+                 {900, 64, 50, {.seed = 6, .cluster_tokens = 256, .iterations = 9}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        zone z = zone_make(cases[i].tokens, cases[i].dim, cases[i].topics, 11);
+        sparse_index index;
+        assert_int_equal(build(&z, &cases[i].options, &index), KVT_OK);
+        check_index(&z, &index);
+        check_means(&z, &index);
+        sparse_index_free(&index);
+        zone_free(&z);
+    }
+}
+
+static void tokens_of_a_topic_share_clusters(void **state)
+{
+    (void)state;
+    /* Far apart topics, fewer than clusters: nearly no cluster mixes two. */
+    zone z = zone_make(2048, 64, 60, 5);
+    sparse_index index;
+    uint32_t mixed = 0;
+    assert_int_equal(build(&z, &(sparse_index_options){.seed = 7}, &index), KVT_OK);
+    for (uint32_t p = 1; p < z.tokens; p++) {
+        uint32_t cluster = 0;
+        while (index.first[cluster + 1] <= p)
+            cluster++;
+        if (index.first[cluster] == p) continue;
+        const uint32_t a = sparse_index_token(&index, p), b = sparse_index_token(&index, p - 1);
+        mixed += number_mix(a / 7) % 60 != number_mix(b / 7) % 60;
+    }
+    assert_true(mixed < z.tokens / 20);
+    sparse_index_free(&index);
+    zone_free(&z);
+}
+
+static void equal_keys_make_one_cluster(void **state)
+{
+    (void)state;
+    zone z = zone_make(600, 64, 0, 5);
+    sparse_index index;
+    assert_int_equal(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index), KVT_OK);
+    assert_int_equal(index.clusters, sparse_segment_count(600, 256));
+    check_index(&z, &index);
+    memset(z.keys, 0, 600 * 64 * sizeof(float));
+    sparse_index_free(&index);
+    assert_int_equal(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index), KVT_OK);
+    check_index(&z, &index);
+    sparse_index_free(&index);
+    zone_free(&z);
+}
+
+static void elements_that_are_not_finite_count_as_zero(void **state)
+{
+    (void)state;
+    zone z = zone_make(500, 64, 20, 5), clean = zone_make(500, 64, 20, 5);
+    const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f, -NAN};
+    uint64_t dice = 9;
+    for (uint32_t i = 0; i < 200; i++) {
+        const size_t at = (size_t)(number_mix(dice++) % (500 * 64));
+        z.keys[at] = bad[i % 5];
+        clean.keys[at] = 0.0f;
+        z.values[at] = bad[(i + 1) % 5];
+        clean.values[at] = 0.0f;
+    }
+    sparse_index index, wanted;
+    assert_int_equal(build(&z, &(sparse_index_options){.seed = 1}, &index), KVT_OK);
+    assert_int_equal(build(&clean, &(sparse_index_options){.seed = 1}, &wanted), KVT_OK);
+    assert_int_equal(index.bytes, wanted.bytes);
+    assert_memory_equal(index.centroids, wanted.centroids, (size_t)index.blocks * 16 * 64);
+    assert_memory_equal(index.means, wanted.means, (size_t)index.blocks * 16 * 64);
+    sparse_index_free(&index);
+    sparse_index_free(&wanted);
+    zone_free(&z);
+    zone_free(&clean);
+}
+
+/* ---- instruction sets ---- */
+
+static void check_same_index(const sparse_index *a, const sparse_index *b)
+{
+    const size_t padded = (size_t)a->blocks * SPARSE_BLOCK;
+    assert_int_equal(a->clusters, b->clusters);
+    assert_memory_equal(a->centroids, b->centroids, padded * a->head_dim);
+    assert_memory_equal(a->means, b->means, padded * a->head_dim);
+    assert_memory_equal(a->key_step, b->key_step, a->head_dim * sizeof(float));
+    assert_memory_equal(a->value_step, b->value_step, a->head_dim * sizeof(float));
+    assert_memory_equal(a->first, b->first, (padded + 1) * sizeof(uint32_t));
+    assert_memory_equal(a->position, b->position, a->tokens * sizeof(uint16_t));
+}
+
+static void every_instruction_set_gives_the_same_index(void **state)
+{
+    (void)state;
+    const uint32_t dims[] = {8, 40, 64, 80, 128, 512};
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+        zone z = zone_make(777, dims[i], 30, i);
+        const sparse_index_options options = {.seed = i, .segment_tokens = 256};
+        sparse_index scalar, best;
+        codecs_cpu_force(CODECS_CPU_SCALAR);
+        assert_int_equal(build(&z, &options, &scalar), KVT_OK);
+        codecs_cpu_force(codecs_cpu_best());
+        assert_int_equal(build(&z, &options, &best), KVT_OK);
+        check_same_index(&scalar, &best);
+        sparse_index_free(&scalar);
+        sparse_index_free(&best);
+        zone_free(&z);
+    }
+}
+
+/* Largest rows that the grid allows, where sums are close to overflow. */
+static void the_grid_holds_the_largest_sums(void **state)
+{
+    (void)state;
+    const uint32_t dims[] = {8, 128, 512};
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+        zone z = zone_make(64, dims[i], 30, i);
+        for (uint32_t j = 0; j < 64 * dims[i]; j++)
+            z.keys[j] = (j / dims[i]) % 2 == 0 ? 1e30f : -1e30f;
+        sparse_index index;
+        assert_int_equal(build(&z, &(sparse_index_options){.seed = 3}, &index), KVT_OK);
+        check_index(&z, &index);
+        /* The two kinds of rows do not mix. */
+        for (uint32_t c = 0; c < index.clusters; c++)
+            for (uint32_t p = index.first[c]; p + 1 < index.first[c + 1]; p++)
+                assert_int_equal(sparse_index_token(&index, p) % 2,
+                                 sparse_index_token(&index, p + 1) % 2);
+        sparse_index_free(&index);
+        zone_free(&z);
+    }
+}
+
+static void scores_are_the_same_and_right(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t dim, group;
+    } cases[] = {{8, 1}, {64, 3}, {128, 4}, {80, 7}, {512, 9}, {64, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const uint32_t dim = cases[i].dim, group = cases[i].group;
+        zone z = zone_make(1000, dim, 30, i);
+        sparse_index index;
+        sparse_query query;
+        float *queries = malloc((size_t)group * dim * sizeof(float));
+        int16_t *folded = malloc((size_t)group * dim * sizeof(int16_t));
+        uint64_t dice = i;
+        for (uint32_t j = 0; j < group * dim; j++)
+            queries[j] = draw(&dice) * 4.0f;
+        assert_int_equal(build(&z, &(sparse_index_options){.seed = i}, &index), KVT_OK);
+        const size_t width = (size_t)index.blocks * SPARSE_BLOCK;
+        float *a = malloc(group * width * sizeof(float)),
+              *b = malloc(group * width * sizeof(float));
+        assert_true(sparse_query_fold(&index, queries, group, 0.125f, folded, &query));
+        codecs_cpu_force(CODECS_CPU_SCALAR);
+        sparse_score(&index, &query, a);
+        codecs_cpu_force(codecs_cpu_best());
+        sparse_score(&index, &query, b);
+        assert_memory_equal(a, b, group * width * sizeof(float));
+        for (uint32_t g = 0; g < group; g++) {
+            double most = 0.0;
+            for (uint32_t d = 0; d < dim; d++)
+                most = fmax(most, fabs(queries[g * dim + d] * index.key_step[d]));
+            for (uint32_t c = 0; c < index.clusters; c++) {
+                double sum = 0.0;
+                for (uint32_t d = 0; d < dim; d++) {
+                    const int8_t code =
+                        index.centroids[(size_t)(c / 16) * 16 * dim + (size_t)(d / 2) * 32 +
+                                        (c % 16) * 2 + d % 2];
+                    sum += (double)queries[g * dim + d] * index.key_step[d] * code;
+                }
+                /* Half a step of the folded query in each channel, all of one sign. */
+                assert_true(fabs(0.125 * sum - a[g * width + c]) <
+                            0.125 * most / 32767.0 * 0.51 * 127.0 * dim + 1e-4);
+            }
+        }
+        free(a);
+        free(b);
+        free(queries);
+        free(folded);
+        sparse_index_free(&index);
+        zone_free(&z);
+    }
+}
+
+static void queries_that_are_not_finite_are_refused(void **state)
+{
+    (void)state;
+    zone z = zone_make(100, 64, 5, 1);
+    sparse_index index;
+    sparse_query query;
+    float queries[2 * 64] = {0.0f};
+    int16_t folded[2 * 64];
+    assert_int_equal(build(&z, &(sparse_index_options){.seed = 1}, &index), KVT_OK);
+    assert_true(sparse_query_fold(&index, queries, 2, 0.125f, folded, &query));
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < 3; i++) {
+        queries[70 + i] = bad[i];
+        assert_false(sparse_query_fold(&index, queries, 2, 0.125f, folded, &query));
+        queries[70 + i] = 0.0f;
+    }
+    sparse_index_free(&index);
+    zone_free(&z);
+}
+
+/* Kernels of attention and weights: the same bits, and right. */
+static void sums_of_floats_are_the_same(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    const sparse_kernels *one = &sparse_kernels_scalar, *two = sparse_kernels_in_use();
+    const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
+    uint64_t dice = 77;
+    uint8_t rows[40 * 128 * 4];
+    float query[128], weight[40], out[2][40], sums[2][128], wide[2][128], scores[2][64];
+    uint32_t first[65] = {0};
+    for (int round = 0; round < 50; round++) {
+        for (uint32_t d = 0; d < 128; d++)
+            query[d] = sums[0][d] = sums[1][d] = draw(&dice) * 9.0f;
+        for (uint32_t t = 0; t < 40; t++)
+            weight[t] = draw(&dice);
+        for (uint32_t c = 0; c < 64; c++) {
+            scores[0][c] = scores[1][c] = draw(&dice) * (float)(1 << (round % 12));
+            first[c + 1] = first[c] + (uint32_t)(number_mix(dice + c) % 5);
+        }
+        const uint8_t dtype = dtypes[round % 3];
+        for (uint32_t i = 0; i < 40 * 128; i++) {
+            const float value = draw(&dice) * 5.0f;
+            const uint16_t half =
+                dtype == KVT_DTYPE_FP16 ? half_from_float(value) : half_bf16_from_float(value);
+            if (dtype == KVT_DTYPE_FP32)
+                memcpy(rows + 4 * i, &value, 4);
+            else
+                memcpy(rows + 2 * i, &half, 2);
+        }
+        const uint64_t stride = 128 * kvt_dtype_bytes(dtype);
+        one->dots(rows, stride, 40, dtype, query, 128, 0.5f, out[0]);
+        two->dots(rows, stride, 40, dtype, query, 128, 0.5f, out[1]);
+        assert_memory_equal(out[0], out[1], sizeof out[0]);
+        one->combine(rows, stride, 40, dtype, weight, 128, sums[0]);
+        two->combine(rows, stride, 40, dtype, weight, 128, sums[1]);
+        assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+        one->widen(rows, 128, dtype, wide[0]);
+        two->widen(rows, 128, dtype, wide[1]);
+        assert_memory_equal(wide[0], wide[1], sizeof wide[0]);
+        const float most = one->largest(scores[0], first, 64);
+        assert_true(most == two->largest(scores[1], first, 64));
+        double exact = 0.0;
+        for (uint32_t c = 0; c < 64; c++)
+            exact += (double)(first[c + 1] - first[c]) * exp((double)scores[0][c] - (double)most);
+        const float sum = one->weigh(scores[0], first, 64, most);
+        assert_true(sum == two->weigh(scores[1], first, 64, most));
+        assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
+        if (first[64] > 0 && round % 12 < 7) assert_true(fabs(sum - exact) < 2e-6 * exact);
+    }
+#endif
+}
+
+static void exp_is_exp(void **state)
+{
+    (void)state;
+    for (float x = 0.0f; x > -86.0f; x -= 0.0137f)
+        assert_true(fabs((double)sparse_exp(x) - exp((double)x)) < 6e-6 * exp((double)x));
+    assert_true(sparse_exp(-100.0f) == 0.0f && sparse_exp(-INFINITY) == 0.0f);
+    assert_true(sparse_exp(NAN) == 0.0f);
+    assert_true(sparse_exp(0.0f) == 1.0f);
+}
+
+static void options_are_refused(void **state)
+{
+    (void)state;
+    zone z = zone_make(10, 64, 2, 1);
+    sparse_index index;
+    const sparse_index_options wrong[] = {{.cluster_tokens = 257},
+                                          {.segment_tokens = 100},
+                                          {.segment_tokens = SPARSE_SEGMENT_MAX + 64},
+                                          {.iterations = 101}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(build(&z, &wrong[i], &index), KVT_E_ARGUMENT);
+    const sparse_rows rows = {z.keys, 256};
+    const uint32_t dims[] = {0, 4, 65, 520};
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(sparse_index_build(
+                             &(sparse_index_options){.head_dim = dims[i], .dtype = KVT_DTYPE_FP16},
+                             &rows, &rows, 1, &index),
+                         KVT_E_ARGUMENT);
+    assert_int_equal(
+        sparse_index_build(&(sparse_index_options){.head_dim = 64, .dtype = KVT_DTYPE_FP8}, &rows,
+                           &rows, 1, &index),
+        KVT_E_ARGUMENT);
+    /* No tokens: an empty index. */
+    assert_int_equal(
+        sparse_index_build(&(sparse_index_options){.head_dim = 64, .dtype = KVT_DTYPE_FP16}, &rows,
+                           &rows, 0, &index),
+        KVT_OK);
+    assert_int_equal(index.clusters, 0);
+    sparse_index_free(&index);
+    zone_free(&z);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clusters_are_means_of_their_tokens),
+        cmocka_unit_test(tokens_of_a_topic_share_clusters),
+        cmocka_unit_test(equal_keys_make_one_cluster),
+        cmocka_unit_test(elements_that_are_not_finite_count_as_zero),
+        cmocka_unit_test(every_instruction_set_gives_the_same_index),
+        cmocka_unit_test(the_grid_holds_the_largest_sums),
+        cmocka_unit_test(scores_are_the_same_and_right),
+        cmocka_unit_test(queries_that_are_not_finite_are_refused),
+        cmocka_unit_test(sums_of_floats_are_the_same),
+        cmocka_unit_test(exp_is_exp),
+        cmocka_unit_test(options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
