@@ -103,8 +103,7 @@ static kvt_status pool_settle_budget(tiers_pool *pool, uint64_t wanted, char *me
     return KVT_E_SPACE;
 }
 
-/* Both are the pool's answers to its workers: a part has ended, and an abandoned thread ends. */
-static tiers_job_finished pool_job_finished;
+/* The pool's answer to its workers when an abandoned thread ends. */
 static tiers_worker_ended pool_drop_hold;
 
 /* Space that holds extents is kept: the device that comes back must have them where they were. The
@@ -250,7 +249,7 @@ bool tiers_pool_close(tiers_pool *pool)
 
 /* A location is immutable but for this count. done_mutex is held; NULL is allowed. A pinned
  * location is not freed, and its extents are not given to others. */
-static void pool_pin(const tiers_location *copy)
+void pool_pin(const tiers_location *copy)
 {
     tiers_location *location = (tiers_location *)(uintptr_t)copy;
     if (location != NULL) location->pins++;
@@ -259,7 +258,7 @@ static void pool_pin(const tiers_location *copy)
 /* Drops one pin. The last pin of a location that its owner has released meanwhile leaves it on the
  * list of late ones, from which the next call on the pool takes it. done_mutex is held. The extents
  * cannot be given back here, because that takes the mutex. */
-static void pool_unpin(tiers_pool *pool, const tiers_location *copy)
+void pool_unpin(tiers_pool *pool, const tiers_location *copy)
 {
     tiers_location *location = (tiers_location *)(uintptr_t)copy;
     if (location == NULL) return;
@@ -272,8 +271,7 @@ static void pool_unpin(tiers_pool *pool, const tiers_location *copy)
 /* Books one member's part of a transfer, on that member's thread. The last part finishes the
  * transfer, wakes its waiters and, when it was abandoned, releases it: after the lock is let go,
  * because the receiver may free everything the transfer stands in. */
-static void pool_job_finished(void *context, tiers_transfer *transfer,
-                              const tiers_job_result *result)
+void pool_job_finished(void *context, tiers_transfer *transfer, const tiers_job_result *result)
 {
     tiers_pool *pool = context;
     uint64_t finished_ns = pool->virtual_time ? result->finished_ns : base_clock_ns();
@@ -405,22 +403,20 @@ bool tiers_pool_is_pressed(tiers_pool *pool)
     return pressed;
 }
 
-/* Fills the second block for so many parts; none: it has finished. done_mutex is held. started_ns
- * is UINT64_MAX in virtual time until a part reports the first instant. */
-static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, const pool_part *parts,
-                                uint32_t count)
+/* Without parts it has finished. started_ns is UINT64_MAX in virtual time until a part reports the
+ * first instant. */
+void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, uint64_t members,
+                         uint32_t count)
 {
     uint64_t now = base_clock_ns();
-    assert(count <= transfer->location->share_count);
+    assert(count <= TIERS_MEMBERS_MAX && (count == 0) == (members == 0));
     transfer->status = count > 0 ? KVT_OK : KVT_E_GONE;
     transfer->started_ns = pool->virtual_time ? UINT64_MAX : now;
     transfer->finished_ns = 0;
     transfer->member_finished_ns_first = 0;
     transfer->units_pending = count;
     transfer->finished = count == 0;
-    transfer->members = 0;
-    for (uint32_t i = 0; i < count; i++)
-        transfer->members |= UINT64_C(1) << parts[i].member;
+    transfer->members = members;
     if (count > 0) {
         pool_pin(transfer->location);
         return;
@@ -429,11 +425,11 @@ static void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, cons
     pthread_cond_broadcast(&pool->done);
 }
 
-/* Members that transfers were queued with, and that are to be called. */
-typedef struct pool_calls {
-    uint64_t drives;
-    uint64_t copying; /* memory */
-} pool_calls;
+void pool_note_call(const tiers_pool *pool, pool_calls *calls, uint32_t member)
+{
+    bool drive = (pool->members[member].facts.flags & KVT_DEVICE_DURABLE) != 0;
+    *(drive ? &calls->drives : &calls->copying) |= UINT64_C(1) << member;
+}
 
 /* Queues the parts of a transfer with their members, which are not called yet. A part that a member
  * does not take is reported as failed at once, so every transfer ends by the same report. The
@@ -454,8 +450,11 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
     if (transfer->parts != NULL)
         transfer->part_count =
             pool_sum_parts(pool, tiers_worker_rank(transfer), parts, count, transfer->parts);
+    uint64_t members = 0;
+    for (uint32_t i = 0; i < count; i++)
+        members |= UINT64_C(1) << parts[i].member;
     pthread_mutex_lock(&pool->done_mutex);
-    pool_begin_transfer(pool, transfer, parts, count);
+    pool_begin_transfer(pool, transfer, members, count);
     pthread_mutex_unlock(&pool->done_mutex);
     if (count == 0 && transfer->released != NULL) {
         transfer->released(transfer->released_context);
@@ -465,8 +464,7 @@ static void pool_queue_transfer(tiers_pool *pool, tiers_transfer *transfer, uint
      * device's at the earliest when its own part was. */
     for (uint32_t i = 0; i < count; i++) {
         tiers_job_result result = {.member = parts[i].member};
-        bool drive = (pool->members[result.member].facts.flags & KVT_DEVICE_DURABLE) != 0;
-        *(drive ? &calls->drives : &calls->copying) |= UINT64_C(1) << result.member;
+        pool_note_call(pool, calls, result.member);
         result.status = tiers_worker_queue(pool->members[result.member].worker, transfer,
                                            parts[i].share, parts[i].bytes, deadline_ns);
         if (result.status != KVT_OK) pool_job_finished(pool, transfer, &result);
@@ -484,7 +482,7 @@ static void pool_call_members(tiers_pool *pool, uint64_t members)
 
 /* Drives first: they work by themselves while the worker of a memory member copies. The order costs
  * nothing and hides the drives' latency behind the copies. */
-static void pool_call(tiers_pool *pool, const pool_calls *calls)
+void pool_call(tiers_pool *pool, const pool_calls *calls)
 {
     pool_call_members(pool, calls->drives);
     pool_call_members(pool, calls->copying);

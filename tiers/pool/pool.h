@@ -107,6 +107,13 @@ bool tiers_pool_close(tiers_pool *pool);
 KVT_NODISCARD kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes,
                                             tiers_location **location_out);
 
+/* The same with a unit of the object's own (a multiple of the grain), on members of a mask alone:
+ * for an object of pages, whose unit is a page, and for copies of pages, which lie on another
+ * member than the page. Also KVT_E_SPACE when the mask names no member that takes units. */
+KVT_NODISCARD kvt_status tiers_pool_reserve_on(tiers_pool *pool, uint64_t bytes,
+                                               uint32_t unit_bytes, uint64_t members,
+                                               tiers_location **location_out);
+
 /* Shrinks a reservation's tail to `bytes` (encoded smaller than the bound). Only before any write
  * of the object. KVT_OK; KVT_E_MEMORY (the location is unchanged then). */
 KVT_NODISCARD kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location,
@@ -196,6 +203,8 @@ typedef struct tiers_transfer {
     tiers_part *parts; /* the caller's, TIERS_MEMBERS_MAX of them, filled at the start; or NULL */
     tiers_transfer_released *released; /* NULL: it is waited for, until it is abandoned */
     void *released_context;
+    struct tiers_runs *runs; /* the pool's: one member's part of a gather (gather.h), which has no
+                                location of its own; NULL otherwise */
 
     kvt_status status;   /* first error kept */
     uint64_t started_ns; /* CLOCK_MONOTONIC; a virtual clock for sim members */

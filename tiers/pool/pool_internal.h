@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool_internal.h - the pool's own data, for pool.c (life and transfers), lend.c (loans),
- * pool_members.c (states and figures) and reserve.c (space).
+ * pool_internal.h - the pool's own data, for pool.c (life and transfers), gather.c (ranges of
+ * many objects), lend.c (loans), pool_members.c (states and figures) and reserve.c (space).
  *
  *     members             changed under `mutex`; a transfer reads its members without it, because
  *                         workers stay until the pool closes, and because the location in its hands
@@ -94,6 +94,27 @@ KVT_NODISCARD kvt_status pool_start_member(tiers_pool *pool, pool_member *member
  * worker that ends the last transfer cannot do it, because a worker never takes the mutex. The
  * mutex is held. */
 void pool_collect_late(tiers_pool *pool);
+
+/* Fills the second block of a transfer for so many parts on the members of a mask. done_mutex is
+ * held. */
+void pool_begin_transfer(tiers_pool *pool, tiers_transfer *transfer, uint64_t members,
+                         uint32_t count);
+
+/* Books the part of a transfer that one member has: the workers' report, or the starter's for a
+ * part that its worker did not take. */
+tiers_job_finished pool_job_finished;
+
+/* Members that transfers were queued with, and that are to be called. */
+typedef struct pool_calls {
+    uint64_t drives;
+    uint64_t copying; /* memory */
+} pool_calls;
+void pool_note_call(const tiers_pool *pool, pool_calls *calls, uint32_t member);
+void pool_call(tiers_pool *pool, const pool_calls *calls);
+
+/* A pinned location is not freed, and its extents are given to nobody else. done_mutex is held. */
+void pool_pin(const tiers_location *location);
+void pool_unpin(tiers_pool *pool, const tiers_location *location);
 
 /* Gives a range of a member's space back; the mutex is held. trim: nothing durable names it. */
 void pool_release_range(pool_member *member, tiers_range range, bool trim);

@@ -279,30 +279,42 @@ static bool reserve_spare_failing(tiers_pool *pool, reserve_rooms *rooms)
     return spared;
 }
 
+/* What an object asks of its place. */
+typedef struct reserve_wish {
+    uint64_t bytes;
+    uint32_t unit_bytes;
+    uint64_t members; /* a mask of those that may hold units */
+} reserve_wish;
+
 /* One try to reserve. A try that keeps away from members whose writes fail and finds no room is
  * made again with all members: an object on a doubtful member is better than none. The mutex is
  * held. The budget of the pool is checked first, because the members may hold more than it. */
-static kvt_status reserve_locked(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
+static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
+                                 tiers_location **location_out)
 {
+    const uint64_t bytes = wish->bytes;
+    const uint32_t unit_bytes = wish->unit_bytes;
     uint64_t capacity;
     uint64_t used;
     pool_sum(pool, &capacity, &used);
     if (used > capacity || bytes > capacity - used) return KVT_E_SPACE;
     reserve_rooms all;
     reserve_open_rooms(pool, &all);
+    for (uint32_t i = 0; i < pool->member_count; i++)
+        if ((wish->members >> i & 1) == 0) all.bytes[i] = 0;
     reserve_rooms rooms = all;
     bool spared = reserve_spare_failing(pool, &rooms);
     tiers_share shares[TIERS_MEMBERS_MAX];
-    tiers_pool *chance = pool->reweigh && pool->striping == KVT_STRIPE_PROPORTIONAL ? pool : NULL;
-    const uint64_t units = tiers_location_units(bytes, pool->unit_bytes);
+    bool gives_chances = pool->reweigh && pool->striping == KVT_STRIPE_PROPORTIONAL;
+    tiers_pool *chance = gives_chances && wish->members == UINT64_MAX ? pool : NULL;
+    const uint64_t units = tiers_location_units(bytes, unit_bytes);
     const uint32_t turn = reserve_turn(pool, units);
-    uint32_t share_count =
-        reserve_plan(pool, &rooms, bytes, pool->unit_bytes, turn, chance, shares);
+    uint32_t share_count = reserve_plan(pool, &rooms, bytes, unit_bytes, turn, chance, shares);
     if (share_count == 0 && spared)
-        share_count = reserve_plan(pool, &all, bytes, pool->unit_bytes, turn, chance, shares);
+        share_count = reserve_plan(pool, &all, bytes, unit_bytes, turn, chance, shares);
     assert(share_count <= pool->member_count);
     if (share_count == 0) return KVT_E_SPACE;
-    tiers_location *location = tiers_location_make(bytes, pool->unit_bytes, shares, share_count);
+    tiers_location *location = tiers_location_make(bytes, unit_bytes, shares, share_count);
     if (location == NULL) return KVT_E_MEMORY;
     location->turn = share_count > 1 ? (uint8_t)turn : 0;
     kvt_status status = reserve_acquire_extents(pool, location);
@@ -342,18 +354,28 @@ static bool reserve_await_trim(tiers_pool *pool)
 
 /* It waits for trims alone, never for transfers: room that a transfer will free is not there
  * yet. */
-kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
+kvt_status tiers_pool_reserve_on(tiers_pool *pool, uint64_t bytes, uint32_t unit_bytes,
+                                 uint64_t members, tiers_location **location_out)
 {
-    assert(bytes > 0);
+    assert(bytes > 0 && unit_bytes > 0 && unit_bytes % TIERS_GRAIN_BYTES == 0);
     if (bytes > UINT64_MAX - (TIERS_GRAIN_BYTES - 1)) return KVT_E_SPACE;
-    bytes = (bytes + TIERS_GRAIN_BYTES - 1) & ~(uint64_t)(TIERS_GRAIN_BYTES - 1);
+    const reserve_wish wish = {.bytes = (bytes + TIERS_GRAIN_BYTES - 1) &
+                                        ~(uint64_t)(TIERS_GRAIN_BYTES - 1),
+                               .unit_bytes = unit_bytes,
+                               .members = members};
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
-    kvt_status status = reserve_locked(pool, bytes, location_out);
+    kvt_status status = reserve_locked(pool, &wish, location_out);
     while (status == KVT_E_SPACE && reserve_await_trim(pool))
-        status = reserve_locked(pool, bytes, location_out);
+        status = reserve_locked(pool, &wish, location_out);
     pthread_mutex_unlock(&pool->mutex);
     return status;
+}
+
+/* The unit is the pool's, and any member may hold one. */
+kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location **location_out)
+{
+    return tiers_pool_reserve_on(pool, bytes, pool->unit_bytes, UINT64_MAX, location_out);
 }
 
 /* ---- shrink ---- */

@@ -179,6 +179,31 @@ static void worker_end_calls(tiers_worker *worker, uint32_t ended, bool progress
 /* All below runs on the worker's thread, which alone talks to the device. */
 /* ---- the thread: from jobs to completions ---- */
 
+/* Ends the runs of a job that issues no more: those that never reached the device, or not as a
+ * whole, get the job's reason. Nothing of them is in flight. */
+static void worker_end_runs(worker_job *job)
+{
+    tiers_runs *runs = job->runs;
+    for (uint32_t i = 0; runs != NULL && i < runs->count; i++) {
+        tiers_run *run = &runs->runs[i];
+        assert(run->in_flight == 0 && "the job has none");
+        if (atomic_load_explicit(&run->status, memory_order_relaxed) != KVT_QUEUED) continue;
+        kvt_status status = run->error != KVT_OK ? run->error : job->result.status;
+        assert(status != KVT_OK && "a run that was issued whole has ended");
+        atomic_store_explicit(&run->status, status, memory_order_release);
+    }
+}
+
+/* Books one request of a run that has ended; the last one ends the run. */
+static void worker_end_request(tiers_run *run, kvt_status status)
+{
+    assert(run->in_flight > 0);
+    run->in_flight--;
+    if (run->error == KVT_OK) run->error = status;
+    if (run->in_flight == 0 && run->issued == run->bytes)
+        atomic_store_explicit(&run->status, run->error, memory_order_release);
+}
+
 /* Reports a job whose last piece has ended and returns it to the stock. The report comes without
  * the mutex, because its receiver takes locks of its own; the transfer may be gone after it, so
  * nothing reads it any more. */
@@ -187,6 +212,7 @@ static void worker_finish_job(tiers_worker *worker, worker_job *job)
     assert(!job->issuing && job->in_flight == 0);
     assert(atomic_load(&worker->pending_bytes[job->rank]) >= job->estimate);
     assert(atomic_load(&worker->jobs_queued) > 0);
+    worker_end_runs(job);
     atomic_fetch_sub(&worker->pending_bytes[job->rank], job->estimate);
     atomic_fetch_sub(&worker->jobs_queued, 1);
     worker->finished(worker->context, job->transfer, &job->result);
@@ -223,12 +249,49 @@ static void worker_count_passed(tiers_worker *worker, uint32_t served)
 
 /* The reason why a job issues no more pieces; KVT_OK while it may. Its own failure comes before the
  * member's retirement, and that before a cancellation. The order matters, because the first reason
- * becomes the transfer's status. */
+ * becomes the transfer's status. Runs fail apart, so the failure of one stops no other. */
 static kvt_status worker_job_verdict(const tiers_worker *worker, const worker_job *job)
 {
-    if (job->result.status != KVT_OK) return job->result.status;
+    if (job->result.status != KVT_OK && job->runs == NULL) return job->result.status;
     if (tiers_worker_retired(worker)) return KVT_E_GONE;
     return atomic_load(&job->transfer->cancelled) ? KVT_E_CANCELLED : KVT_OK;
+}
+
+/* The next request of a job's runs, of at most bytes_max; false at their end. */
+static bool worker_next_of_runs(tiers_runs *runs, uint32_t bytes_max, kvt_io *io,
+                                tiers_run **run_out)
+{
+    if (runs->next == runs->count) return false;
+    tiers_run *run = &runs->runs[runs->next];
+    uint64_t rest = run->bytes - run->issued;
+    uint32_t bytes = rest < bytes_max ? (uint32_t)rest : bytes_max;
+    *io = (kvt_io){.kind = KVT_IO_READ,
+                   .bytes = bytes,
+                   .offset = run->device_offset + run->issued,
+                   .buffer = (char *)run->buffer + run->issued};
+    run->issued += bytes;
+    run->in_flight++;
+    if (run->issued == run->bytes) runs->next++;
+    *run_out = run;
+    return true;
+}
+
+/* The next request of a job; false when it has no more. run_out: the run that it is a part of, or
+ * NULL. */
+static bool worker_next_request(tiers_worker *worker, worker_job *job, kvt_io *io,
+                                tiers_run **run_out)
+{
+    const tiers_transfer *transfer = job->transfer;
+    tiers_piece piece;
+    *run_out = NULL;
+    if (job->runs != NULL)
+        return worker_next_of_runs(job->runs, worker->request_bytes, io, run_out);
+    if (!tiers_walk_next(&job->walk, worker->request_bytes, &piece)) return false;
+    *io = (kvt_io){.kind = transfer->kind,
+                   .bytes = piece.bytes,
+                   .offset = piece.device_offset,
+                   .buffer = (char *)transfer->buffer + piece.object_offset - transfer->offset};
+    return true;
 }
 
 /* The next operation to submit, or NULL. Takes jobs out of the lists when they have no more pieces,
@@ -244,10 +307,11 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
     while ((rank = worker_choose_rank(worker)) != TIERS_RANKS) {
         worker_list *list = &worker->active[rank];
         worker_job *job = list->head;
-        tiers_piece piece;
-        job->result.status = worker_job_verdict(worker, job);
-        if (job->result.status != KVT_OK ||
-            !tiers_walk_next(&job->walk, worker->request_bytes, &piece)) {
+        kvt_io io;
+        tiers_run *run;
+        kvt_status verdict = worker_job_verdict(worker, job);
+        if (job->result.status == KVT_OK) job->result.status = verdict;
+        if (verdict != KVT_OK || !worker_next_request(worker, job, &io, &run)) {
             worker_list_pop(list);
             job->issuing = false;
             if (job->in_flight == 0) worker_finish_job(worker, job);
@@ -256,15 +320,11 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
         slot = worker->free_slots;
         worker->free_slots = slot->next;
         assert(slot->job == NULL && "a free slot belongs to no job");
-        assert(piece.bytes > 0 && piece.bytes <= worker->request_bytes);
-        const tiers_transfer *transfer = job->transfer;
+        assert(io.bytes > 0 && io.bytes <= worker->request_bytes);
         slot->job = job;
-        slot->io =
-            (kvt_io){.kind = transfer->kind,
-                     .bytes = piece.bytes,
-                     .offset = piece.device_offset,
-                     .buffer = (char *)transfer->buffer + piece.object_offset - transfer->offset,
-                     .user = slot};
+        slot->run = run;
+        slot->io = io;
+        slot->io.user = slot;
         job->in_flight++;
         worker_count_passed(worker, rank);
         return slot;
@@ -302,8 +362,10 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
         if (io->status == KVT_E_IO) worker->failures++;
         if (result->status == KVT_OK) result->status = io->status;
     }
+    if (slot->run != NULL) worker_end_request(slot->run, io->status);
     job->in_flight--;
     slot->job = NULL;
+    slot->run = NULL;
     slot->next = worker->free_slots;
     worker->free_slots = slot;
     if (!job->issuing && job->in_flight == 0) worker_finish_job(worker, job);
@@ -317,11 +379,12 @@ static void worker_sweep_list(tiers_worker *worker, worker_list *list)
     while (list->head != NULL) {
         worker_job *job = list->head;
         worker_list_pop(list);
-        job->result.status = worker_job_verdict(worker, job);
-        if (job->result.status == KVT_OK) {
+        kvt_status verdict = worker_job_verdict(worker, job);
+        if (verdict == KVT_OK) {
             worker_list_push(&kept, job);
             continue;
         }
+        if (job->result.status == KVT_OK) job->result.status = verdict;
         job->issuing = false;
         if (job->in_flight == 0) worker_finish_job(worker, job);
     }

@@ -38,6 +38,27 @@
 
 typedef struct tiers_worker tiers_worker;
 
+/* A continuous range of a member, to be read into memory. `status` is KVT_QUEUED until the run has
+ * ended; who reads another value there (acquire) may read the buffer. The runs of one list fail
+ * apart from each other. */
+typedef struct tiers_run {
+    uint64_t device_offset;
+    uint64_t bytes; /* a multiple of the grain, not 0 */
+    void *buffer;   /* aligned to the grain */
+
+    uint64_t issued;    /* the worker's, as the rest */
+    uint32_t in_flight; /* requests of it that have not ended */
+    kvt_status error;   /* the first of them that failed */
+    _Atomic int status;
+} tiers_run;
+
+/* The runs that one member has of a gather, served in their order. */
+typedef struct tiers_runs {
+    tiers_run *runs;
+    uint32_t count;
+    uint32_t next; /* the worker's: the first that is not issued whole */
+} tiers_runs;
+
 /* The outcome of one member's part of a transfer. */
 typedef struct tiers_job_result {
     kvt_status status;     /* first error */
@@ -92,6 +113,10 @@ void tiers_worker_free(tiers_worker *worker);
  */
 KVT_NODISCARD kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer,
                                             uint32_t share, uint64_t bytes, uint64_t deadline_ns);
+
+/* The same for a transfer of runs, which are the whole part of this member. */
+KVT_NODISCARD kvt_status tiers_worker_queue_runs(tiers_worker *worker, tiers_transfer *transfer,
+                                                 uint32_t member, uint64_t deadline_ns);
 
 /* Wakes the thread for queued jobs. A caller queues all its jobs, for other workers too, before it
  * wakes a thread, because a thread that is woken may take the caller's processor. */

@@ -147,19 +147,11 @@ static kvt_status worker_await_job(tiers_worker *worker, uint64_t deadline_ns)
     return tiers_worker_retired(worker) ? KVT_E_GONE : KVT_OK;
 }
 
-/* The estimate counts as pending at once, so the next reservation sees it. The walk is set up here
- * and not on the thread, because the location is pinned by now. */
-kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
-                              uint64_t bytes, uint64_t deadline_ns)
+/* Takes a free job for a transfer and puts it into the mailbox. The estimate counts as pending at
+ * once, so the next reservation sees it. The mutex is held. */
+static void worker_post_job(tiers_worker *worker, tiers_transfer *transfer, uint32_t member,
+                            uint64_t bytes)
 {
-    const tiers_location *location = transfer->location;
-    assert(share < location->share_count);
-    pthread_mutex_lock(&worker->mutex);
-    kvt_status status = worker_await_job(worker, deadline_ns);
-    if (status != KVT_OK) {
-        pthread_mutex_unlock(&worker->mutex);
-        return status;
-    }
     worker_job *job = worker->free_jobs;
     worker->free_jobs = job->next;
     assert(job->transfer == NULL && job->in_flight == 0 && "a free job belongs to no transfer");
@@ -168,14 +160,41 @@ kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, ui
     job->rank = tiers_worker_rank(transfer);
     job->in_flight = 0;
     job->issuing = true;
-    job->result = (tiers_job_result){.status = KVT_OK, .member = location->shares[share].member};
-    tiers_walk_init(&job->walk, location, share, transfer->offset, transfer->bytes);
+    job->runs = transfer->runs;
+    job->result = (tiers_job_result){.status = KVT_OK, .member = member};
     atomic_fetch_add(&worker->pending_bytes[job->rank], job->estimate);
     atomic_fetch_add(&worker->jobs_queued, 1);
     worker_list_push(&worker->mail[job->rank], job);
     worker_sample_pressure(worker, job->rank);
+}
+
+/* The walk is set up here and not on the thread, because the location is pinned by now. */
+kvt_status tiers_worker_queue(tiers_worker *worker, tiers_transfer *transfer, uint32_t share,
+                              uint64_t bytes, uint64_t deadline_ns)
+{
+    const tiers_location *location = transfer->location;
+    assert(transfer->runs == NULL && share < location->share_count);
+    pthread_mutex_lock(&worker->mutex);
+    kvt_status status = worker_await_job(worker, deadline_ns);
+    if (status == KVT_OK) {
+        tiers_walk_init(&worker->free_jobs->walk, location, share, transfer->offset,
+                        transfer->bytes);
+        worker_post_job(worker, transfer, location->shares[share].member, bytes);
+    }
     pthread_mutex_unlock(&worker->mutex);
-    return KVT_OK;
+    return status;
+}
+
+/* The runs name places of the device already, so there is nothing to set up. */
+kvt_status tiers_worker_queue_runs(tiers_worker *worker, tiers_transfer *transfer, uint32_t member,
+                                   uint64_t deadline_ns)
+{
+    assert(transfer->runs != NULL && transfer->kind == KVT_IO_READ);
+    pthread_mutex_lock(&worker->mutex);
+    kvt_status status = worker_await_job(worker, deadline_ns);
+    if (status == KVT_OK) worker_post_job(worker, transfer, member, transfer->bytes);
+    pthread_mutex_unlock(&worker->mutex);
+    return status;
 }
 
 /* Mail that the thread has taken already needs no nudge. */

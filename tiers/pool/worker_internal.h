@@ -43,6 +43,7 @@ typedef struct worker_job {
     tiers_rank rank;
     bool issuing; /* in a list; more pieces may come */
     tiers_job_result result;
+    tiers_runs *runs; /* or NULL: then the walk says what to move */
     tiers_walk walk;
 } worker_job;
 
@@ -56,6 +57,7 @@ typedef struct worker_list {
 typedef struct worker_slot {
     kvt_io io;
     worker_job *job;
+    tiers_run *run; /* of the job's runs, or NULL */
     struct worker_slot *next;
     uint64_t begun_progress; /* the worker's, when it was submitted */
     bool metered;            /* the device has accepted it */
