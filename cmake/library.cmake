@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library, static and shared, from the rooms that make it, and the command.
-set(KVT_LIBRARY_ROOMS base codecs basis policy tiers estimator store sparse)
+set(KVT_LIBRARY_ROOMS base codecs basis policy tiers estimator remote store sparse)
 set(KVT_LIBRARY_DEPS PkgConfig::ZSTD PkgConfig::URING PkgConfig::SQLITE PkgConfig::XXHASH
     PkgConfig::INIH Threads::Threads ${CMAKE_DL_LIBS} m)
 # What a static link needs besides, for kvterrace.pc.

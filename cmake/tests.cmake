@@ -10,7 +10,8 @@ set(KVT_NEEDS_basis basis codecs base)
 set(KVT_NEEDS_policy policy base)
 set(KVT_NEEDS_tiers tiers base)
 set(KVT_NEEDS_estimator estimator quality basis codecs tiers base)
-set(KVT_NEEDS_store store estimator basis codecs tiers policy base)
+set(KVT_NEEDS_remote remote base)
+set(KVT_NEEDS_store store remote estimator basis codecs tiers policy base)
 set(KVT_NEEDS_sparse sparse ${KVT_NEEDS_store})
 # What lab/ replays and what it benches; both stand on all the rooms.
 set(KVT_NEEDS_replay lab quality ${KVT_NEEDS_sparse})
@@ -25,6 +26,11 @@ set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c m
   calls_site.c calls_direct.c calls_queue.c calls_load.c)
 set(KVT_SOURCES_test_store_history ../torture/history.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
+
+# Servers of Valkey or Redis, which a bench starts, too.
+foreach(name conform_remote_all test_remote_servers test_store_remote_servers)
+  set(KVT_SOURCES_${name} ../../lab/bench/bench_cluster.c)
+endforeach()
 
 set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c memory_drive.c
   schedule_store.c schedule_queue.c)

@@ -21,8 +21,8 @@ import sys
 # include/, base/ and itself. Rooms stand in the order of their floors. A single header stands for
 # itself: the one of store/ that lends room to sparse/.
 LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "policy/rivals", "tiers/devices",
-           "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "store",
-           "sparse"]
+           "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "remote",
+           "store", "sparse"]
 LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments", "lab/loop"]
 ROOM_INCLUDES = {
     "include": set(),
@@ -39,6 +39,7 @@ ROOM_INCLUDES = {
                           "estimator/profile"},
     "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},
     "estimator/model": {"codecs", "codecs/kernels"},
+    "remote": set(),
     "estimator/quality": {"codecs", "codecs/kernels", "basis", "estimator/profile",
                           "estimator/model"},
     "store": set(LIBRARY) - {"policy", "policy/rivals", "sparse"},

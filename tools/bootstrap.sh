@@ -7,10 +7,12 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 logs=$(cd "$here/.." && pwd)/build
 
+# redis-tools: its redis-check-rdb is a server when it is called redis-server, for tests and a
+# bench; the package redis-server would start one for good.
 # zlib1g-dev: a static link of libsqlite3 takes libz, whose package libsqlite3-dev does not name.
 packages="gcc g++ libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
-zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libcmocka-dev
-python3-dev python3-cffi"
+zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libssl-dev libcmocka-dev
+python3-dev python3-cffi redis-tools"
 case "${1:-}" in
 lint) packages="$packages clang-format" ;;
 fuzz) packages="$packages clang libclang-rt-dev" ;;
@@ -38,6 +40,8 @@ is_installed() {
     libjansson-dev) pkg-config --exists jansson ;;
     libinih-dev) pkg-config --exists inih ;;
     libopenblas-dev) pkg-config --exists openblas ;;
+    libssl-dev) pkg-config --exists openssl ;;
+    redis-tools) command -v redis-check-rdb >/dev/null || command -v valkey-server >/dev/null ;;
     libcmocka-dev) pkg-config --exists cmocka ;;
     # The Python package is built by an interpreter that has cffi and its headers.
     python3-cffi) has_python "True" ;;

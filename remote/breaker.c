@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * breaker.c - counts a node's failures, and draws its pauses. The file knows no socket and no
+ * clock.
+ *
+ * Thread rule: one thread at a time per breaker.
+ */
+#include "remote/breaker.h"
+
+#include <assert.h>
+
+void remote_breaker_init(remote_breaker *breaker, uint64_t seed)
+{
+    *breaker = (remote_breaker){.pause_ns = REMOTE_PAUSE_LEAST_NS, .draw = seed | 1};
+}
+
+bool remote_breaker_probes(remote_breaker *breaker, uint64_t now_ns)
+{
+    if (breaker->state != REMOTE_OPEN || now_ns < breaker->until_ns) return false;
+    breaker->state = REMOTE_PROBING;
+    return true;
+}
+
+void remote_breaker_good(remote_breaker *breaker)
+{
+    /* A late answer of a connection from before says nothing of now. */
+    if (breaker->state == REMOTE_OPEN) return;
+    breaker->state = REMOTE_CLOSED;
+    breaker->running = 0;
+    breaker->pause_ns = REMOTE_PAUSE_LEAST_NS;
+}
+
+/* A pause of 75 to 125 %: many hosts do not come back at one moment. */
+static uint64_t breaker_pause(remote_breaker *breaker)
+{
+    breaker->draw = breaker->draw * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    const uint64_t share = 768 + (breaker->draw >> 33) % 513; /* in 1024ths */
+    return breaker->pause_ns / 1024 * share;
+}
+
+bool remote_breaker_bad(remote_breaker *breaker, uint64_t now_ns)
+{
+    if (breaker->state == REMOTE_OPEN) return false;
+    breaker->running++;
+    if (breaker->state == REMOTE_CLOSED && breaker->running < REMOTE_BREAKER_FAILURES) return false;
+    breaker->state = REMOTE_OPEN;
+    breaker->opened++;
+    breaker->until_ns = now_ns + breaker_pause(breaker);
+    breaker->pause_ns *= 2;
+    if (breaker->pause_ns > REMOTE_PAUSE_MOST_NS) breaker->pause_ns = REMOTE_PAUSE_MOST_NS;
+    assert(breaker->until_ns > now_ns);
+    return true;
+}

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * valkey.c - the client of Valkey and Redis as a back end: requests go to the node of their key,
+ * and time passes for deadlines, breakers and connections. One connection is connection.c's.
+ *
+ * Thread rule: the client's thread; valkey_wake on any.
+ */
+#include "remote/valkey.h"
+
+#include "base/clock.h"
+#include "remote/remote_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define VALKEY_EVENTS     64
+#define VALKEY_MAP_PAUSE  UINT64_C(1000000000) /* between two askings for the map, or the feed */
+#define VALKEY_CONNECT_NS UINT64_C(1000000000)
+
+void valkey_append(valkey_list *list, remote_request *request)
+{
+    request->next = NULL;
+    if (list->last != NULL)
+        list->last->next = request;
+    else
+        list->first = request;
+    list->last = request;
+}
+
+remote_request *valkey_take(valkey_list *list)
+{
+    remote_request *request = list->first;
+    if (request == NULL) return NULL;
+    list->first = request->next;
+    if (list->first == NULL) list->last = NULL;
+    return request;
+}
+
+void valkey_done(valkey_client *client, remote_request *request, kvt_status status)
+{
+    assert(request->state == REMOTE_QUEUED || request->state == REMOTE_SENT);
+    request->status = status;
+    request->state = REMOTE_DONE;
+    request->finished_ns = base_clock_ns();
+    valkey_append(&client->done, request);
+}
+
+/* ---- nodes ---- */
+
+uint32_t valkey_find_node(valkey_client *client, const char *host, const char *port)
+{
+    for (uint32_t i = 0; i < client->node_count; i++)
+        if (strcmp(client->nodes[i]->host, host) == 0 && strcmp(client->nodes[i]->port, port) == 0)
+            return i;
+    if (client->node_count == REMOTE_NODES_MAX) return UINT32_MAX;
+    valkey_node *node = calloc(1, sizeof *node);
+    if (node == NULL) return UINT32_MAX;
+    node->client = client;
+    node->index = client->node_count;
+    snprintf(node->host, sizeof node->host, "%s", host);
+    snprintf(node->port, sizeof node->port, "%s", port);
+    snprintf(node->stats.address, sizeof node->stats.address, "%.50s:%s", host, port);
+    remote_breaker_init(&node->breaker, client->config.seed + node->index);
+    for (int role = 0; role < VALKEY_ROLES; role++)
+        valkey_connection_init(&node->connections[role], node, (valkey_role)role);
+    client->nodes[client->node_count] = node;
+    return client->node_count++;
+}
+
+void valkey_node_answered(valkey_node *node)
+{
+    remote_breaker_good(&node->breaker);
+}
+
+void valkey_node_failed(valkey_node *node, const char *why)
+{
+    valkey_client *client = node->client;
+    node->stats.failures++;
+    if (why != NULL)
+        snprintf(client->stats.message, sizeof client->stats.message, "%s %s", node->stats.address,
+                 why);
+    if (!remote_breaker_bad(&node->breaker, base_clock_ns())) return;
+    if (node->breaker.until_ns < client->next_ns) client->next_ns = node->breaker.until_ns;
+    /* Another node of the cluster may serve the slots by now. */
+    client->map_wanted = true;
+    for (int role = 0; role < VALKEY_ROLES; role++)
+        valkey_disconnect(&node->connections[role], KVT_E_GONE);
+}
+
+void valkey_route(valkey_client *client, remote_request *request, uint32_t node_index, bool asking)
+{
+    valkey_node *node = client->nodes[node_index];
+    const bool bulk = request->kind == REMOTE_GET || request->kind == REMOTE_PUT;
+    valkey_connection *connection = &node->connections[bulk ? VALKEY_BULK : VALKEY_PROBE];
+    request->node = node_index;
+    request->state = REMOTE_QUEUED;
+    request->sent_bytes = 0;
+    if (node->breaker.state != REMOTE_CLOSED) {
+        valkey_done(client, request, KVT_E_GONE);
+        return;
+    }
+    if (request->deadline_ns < client->next_ns) client->next_ns = request->deadline_ns;
+    /* ASKING goes right before its command, so such a request goes before those that wait. */
+    if (asking && connection->state == VALKEY_UP && connection->put == NULL &&
+        connection->slot_count + 2 <= VALKEY_SLOTS &&
+        valkey_ask_for(connection, VALKEY_ASK_NOTHING)) {
+        request->next = connection->waiting.first;
+        connection->waiting.first = request;
+        if (connection->waiting.last == NULL) connection->waiting.last = request;
+        return;
+    }
+    valkey_append(&connection->waiting, request);
+}
+
+/* Asks one node that answers for the map. */
+static void valkey_ask_map(valkey_client *client, uint64_t now_ns)
+{
+    if (client->map_asked_ns != 0 && now_ns < client->map_asked_ns + VALKEY_MAP_PAUSE) return;
+    for (uint32_t i = 0; i < client->node_count; i++) {
+        valkey_connection *connection = &client->nodes[i]->connections[VALKEY_PROBE];
+        if (client->nodes[i]->breaker.state != REMOTE_CLOSED) continue;
+        valkey_connect(connection, now_ns);
+        if (connection->state != VALKEY_UP) continue;
+        if (!valkey_ask_for(connection, VALKEY_ASK_SLOTS)) continue;
+        client->map_asked_ns = now_ns;
+        client->map_wanted = false;
+        return;
+    }
+}
+
+/* Sends and connects what waits, of one node. */
+static void valkey_flush_node(valkey_client *client, valkey_node *node, uint64_t now_ns)
+{
+    if (remote_breaker_probes(&node->breaker, now_ns))
+        valkey_connect(&node->connections[VALKEY_BULK], now_ns);
+    else if (node->breaker.state == REMOTE_OPEN && node->breaker.until_ns < client->next_ns)
+        client->next_ns = node->breaker.until_ns;
+    if (node->breaker.state == REMOTE_CLOSED && client->config.feed_prefix != NULL &&
+        now_ns >= node->connections[VALKEY_FEED].began_ns + VALKEY_MAP_PAUSE)
+        valkey_connect(&node->connections[VALKEY_FEED], now_ns);
+    for (int role = 0; role < VALKEY_ROLES; role++) {
+        valkey_connection *connection = &node->connections[role];
+        if (connection->waiting.first != NULL) valkey_connect(connection, now_ns);
+        valkey_connection_send(connection);
+    }
+}
+
+static void valkey_flush(remote_client *base)
+{
+    valkey_client *client = (valkey_client *)base;
+    const uint64_t now_ns = base_clock_ns();
+    if (client->map_wanted) valkey_ask_map(client, now_ns);
+    for (uint32_t i = 0; i < client->node_count; i++)
+        valkey_flush_node(client, client->nodes[i], now_ns);
+}
+
+/* ---- requests ---- */
+
+static uint32_t valkey_node_of(const remote_client *base, const char *key, size_t key_bytes)
+{
+    const valkey_client *client = (const valkey_client *)base;
+    return client->config.cluster ? client->map[valkey_key_slot(key, key_bytes)] : 0;
+}
+
+static void valkey_submit(remote_client *base, remote_request *request)
+{
+    valkey_client *client = (valkey_client *)base;
+    uint32_t node = valkey_node_of(base, request->key, request->key_bytes);
+    assert(node < client->node_count);
+    valkey_route(client, request, node, false);
+}
+
+/* Lets time pass: deadlines, pauses, connections that take too long. */
+static void valkey_expire(valkey_client *client, uint64_t now_ns)
+{
+    if (now_ns < client->next_ns) return;
+    client->next_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < client->node_count; i++)
+        for (int role = 0; role < VALKEY_ROLES; role++)
+            valkey_connection_expire(&client->nodes[i]->connections[role], now_ns,
+                                     &client->next_ns);
+    for (uint32_t i = 0; i < client->node_count; i++)
+        valkey_flush_node(client, client->nodes[i], now_ns);
+}
+
+/* Waits for events, not beyond an instant, and goes on with what they are of. */
+static void valkey_wait(valkey_client *client, uint64_t until_ns)
+{
+    struct epoll_event events[VALKEY_EVENTS];
+    const uint64_t now_ns = base_clock_ns();
+    const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    const struct timespec timeout = {.tv_sec = (time_t)(wait_ns / 1000000000),
+                                     .tv_nsec = (long)(wait_ns % 1000000000)};
+    const bool ever = wait_ns / 1000000000 > 3600;
+    int count = epoll_pwait2(client->poll_fd, events, VALKEY_EVENTS, ever ? NULL : &timeout, NULL);
+    if (count < 0 && errno == ENOSYS) /* before Linux 5.11: whole milliseconds */
+        count = epoll_wait(client->poll_fd, events, VALKEY_EVENTS,
+                           ever ? -1 : (int)((wait_ns + 999999) / 1000000));
+    for (int i = 0; i < count; i++) {
+        if (events[i].data.ptr != NULL) {
+            valkey_connection_step(events[i].data.ptr, events[i].events);
+            continue;
+        }
+        uint64_t ignored;
+        client->woken = read(client->wake_fd, &ignored, sizeof ignored) > 0;
+        for (uint32_t node = 0; node < client->node_count; node++)
+            for (int role = 0; role < VALKEY_ROLES; role++)
+                valkey_connection_step(&client->nodes[node]->connections[role], 0);
+    }
+}
+
+static size_t valkey_reap(remote_client *base, remote_request **done, size_t min, size_t max,
+                          uint64_t timeout_ns)
+{
+    valkey_client *client = (valkey_client *)base;
+    const uint64_t began_ns = base_clock_ns();
+    const uint64_t end_ns = timeout_ns < UINT64_MAX - began_ns ? began_ns + timeout_ns : UINT64_MAX;
+    size_t count = 0;
+    for (bool polled = false;; polled = true) {
+        valkey_flush(base);
+        const uint64_t now_ns = base_clock_ns();
+        valkey_expire(client, now_ns);
+        while (count < max && client->done.first != NULL)
+            done[count++] = valkey_take(&client->done);
+        if (polled && (count >= min || client->woken || now_ns >= end_ns)) break;
+        if (count == max && max > 0) break;
+        uint64_t until_ns = count >= min ? 0 : end_ns;
+        if (client->next_ns < until_ns) until_ns = client->next_ns;
+        valkey_wait(client, until_ns);
+    }
+    client->woken = false;
+    return count;
+}
+
+static void valkey_wake(remote_client *base)
+{
+    const valkey_client *client = (const valkey_client *)base;
+    const uint64_t one = 1;
+    ssize_t written = write(client->wake_fd, &one, sizeof one);
+    (void)written;
+}
+
+static int valkey_fd(const remote_client *base)
+{
+    return ((const valkey_client *)base)->poll_fd;
+}
+
+static void valkey_stats(const remote_client *base, remote_stats *out)
+{
+    const valkey_client *client = (const valkey_client *)base;
+    *out = client->stats;
+    out->node_count = client->node_count;
+}
+
+static bool valkey_node_stats(const remote_client *base, uint32_t node, remote_node_stats *out)
+{
+    const valkey_client *client = (const valkey_client *)base;
+    if (node >= client->node_count) return false;
+    *out = client->nodes[node]->stats;
+    out->breaker = client->nodes[node]->breaker.state;
+    out->opened = client->nodes[node]->breaker.opened;
+    return true;
+}
+
+/* ---- life ---- */
+
+static void valkey_close(remote_client *base)
+{
+    valkey_client *client = (valkey_client *)base;
+    client->config.invalidated = NULL;
+    for (uint32_t i = 0; i < client->node_count; i++) {
+        for (int role = 0; role < VALKEY_ROLES; role++) {
+            valkey_disconnect(&client->nodes[i]->connections[role], KVT_E_CANCELLED);
+            free(client->nodes[i]->connections[role].out);
+        }
+        free(client->nodes[i]);
+    }
+    remote_tls_close(client->tls);
+    if (client->poll_fd >= 0) close(client->poll_fd);
+    if (client->wake_fd >= 0) close(client->wake_fd);
+    if (client->texts != NULL) explicit_bzero(client->texts, strlen(client->texts));
+    free(client->texts);
+    free(client);
+}
+
+/* Keeps the texts that are used after the open: the login and the feed's prefix. */
+static kvt_status valkey_keep(valkey_client *client, const remote_config *config)
+{
+    const char *const from[] = {config->password, config->user, config->feed_prefix};
+    const char **const to[] = {&client->config.password, &client->config.user,
+                               &client->config.feed_prefix};
+    size_t bytes = 1, used = 0;
+    for (int i = 0; i < 3; i++)
+        bytes += from[i] != NULL ? strlen(from[i]) + 1 : 0;
+    client->texts = calloc(1, bytes);
+    if (client->texts == NULL) return KVT_E_MEMORY;
+    for (int i = 0; i < 3; i++) {
+        if (from[i] == NULL) continue;
+        *to[i] = memcpy(client->texts + used, from[i], strlen(from[i]) + 1);
+        used += strlen(from[i]) + 1;
+    }
+    client->config.ca = client->config.cert = client->config.cert_key = NULL;
+    client->config.addresses = NULL;
+    return KVT_OK;
+}
+
+/* Adds the nodes of a list of addresses. False: one of them is none; it is in the message. */
+static bool valkey_add_nodes(valkey_client *client, const char *addresses, char *message,
+                             size_t message_size)
+{
+    char host[NI_MAXHOST], port[8];
+    while (addresses != NULL && *addresses != '\0') {
+        addresses += strspn(addresses, ", \t");
+        const size_t bytes = strcspn(addresses, ", \t");
+        if (bytes == 0) break;
+        if (!remote_split(addresses, bytes, host, port)) {
+            snprintf(message, message_size, "address: '%.*s' is not host:port", (int)bytes,
+                     addresses);
+            return false;
+        }
+        if (valkey_find_node(client, host, port) == UINT32_MAX) break;
+        addresses += bytes;
+    }
+    const char *fault = client->node_count == 0 ? "no address is given"
+                        : client->node_count > 1 && !client->config.cluster
+                            ? "more than one address needs cluster = yes"
+                            : NULL;
+    if (fault != NULL) snprintf(message, message_size, "address: %s", fault);
+    return fault == NULL;
+}
+
+static kvt_status valkey_prepare(valkey_client *client, const remote_config *config, char *message,
+                                 size_t message_size)
+{
+    const char *const words[] = {config->user, config->password, config->feed_prefix};
+    for (int i = 0; i < 3; i++) {
+        if (words[i] == NULL || strlen(words[i]) <= 256) continue;
+        snprintf(message, message_size, "a user, password or prefix is longer than 256 bytes");
+        return KVT_E_ARGUMENT;
+    }
+    if (client->config.connect_ns == 0) client->config.connect_ns = VALKEY_CONNECT_NS;
+    if (client->config.seed == 0) client->config.seed = base_clock_ns() ^ (uint64_t)getpid() << 32;
+    kvt_status status = valkey_keep(client, config);
+    if (status != KVT_OK) return status;
+    if (!valkey_add_nodes(client, config->addresses, message, message_size)) return KVT_E_ARGUMENT;
+    if (config->tls) status = remote_tls_open(config, &client->tls, message, message_size);
+    if (status != KVT_OK) return status;
+    client->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    client->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    if (client->poll_fd < 0 || client->wake_fd < 0 ||
+        epoll_ctl(client->poll_fd, EPOLL_CTL_ADD, client->wake_fd, &event) != 0)
+        return KVT_E_IO;
+    client->map_wanted = config->cluster;
+    return KVT_OK;
+}
+
+static kvt_status valkey_open(const remote_config *config, remote_client **client_out,
+                              char *message, size_t message_size)
+{
+    valkey_client *client = calloc(1, sizeof *client);
+    if (client == NULL) return KVT_E_MEMORY;
+    client->base.ops = &remote_valkey_ops;
+    client->config = *config;
+    client->poll_fd = client->wake_fd = -1;
+    client->next_ns = UINT64_MAX;
+    const kvt_status status = valkey_prepare(client, config, message, message_size);
+    if (status == KVT_OK)
+        *client_out = &client->base;
+    else
+        valkey_close(&client->base);
+    return status;
+}
+
+const remote_ops remote_valkey_ops = {.struct_size = sizeof(remote_ops),
+                                      .name = "valkey",
+                                      .open = valkey_open,
+                                      .close = valkey_close,
+                                      .fd = valkey_fd,
+                                      .submit = valkey_submit,
+                                      .flush = valkey_flush,
+                                      .reap = valkey_reap,
+                                      .wake = valkey_wake,
+                                      .stats = valkey_stats,
+                                      .node_stats = valkey_node_stats,
+                                      .node_of = valkey_node_of};

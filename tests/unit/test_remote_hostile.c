@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_remote_hostile.c - the client against a server that answers what the test says: false
+ * lengths, nested arrays, half replies, replies that nobody asked for, redirections without end,
+ * silence. Each request ends once, in time, with a status; nothing is written beyond its parts or
+ * after its end.
+ */
+#include "remote_support.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define HELLO_ANSWER "%1\r\n+server\r\n+played\r\n"
+
+/* A server that gives one answer to each command after the login. */
+typedef struct server {
+    int listening;
+    uint16_t port;
+    pthread_t thread;
+    _Atomic(const char *) login; /* the answer to the first command */
+    const char *answer;          /* to each one after it */
+    size_t answer_bytes;
+    atomic_bool ends;
+    char heard[4096]; /* of the first connection */
+    atomic_size_t heard_bytes;
+} server;
+
+#define TALKS 16
+
+/* One connection of the server; 0 = none. */
+typedef struct server_talk {
+    int socket;
+    bool logged_in;
+} server_talk;
+
+/* Answers what has come. False: the connection is over. */
+static bool server_answer(server *at, server_talk *talk)
+{
+    char bytes[4096];
+    const ssize_t got = recv(talk->socket, bytes, sizeof bytes, 0);
+    if (got <= 0) return false;
+    const size_t used = atomic_load(&at->heard_bytes);
+    if (used + (size_t)got < sizeof at->heard) {
+        memcpy(at->heard + used, bytes, (size_t)got);
+        atomic_store(&at->heard_bytes, used + (size_t)got);
+    }
+    const char *login = atomic_load(&at->login);
+    const char *answer = talk->logged_in ? at->answer : login;
+    const size_t answer_bytes = talk->logged_in ? at->answer_bytes : strlen(login);
+    talk->logged_in = true;
+    if (answer_bytes > 0) (void)!send(talk->socket, answer, answer_bytes, MSG_NOSIGNAL);
+    return true;
+}
+
+static void *server_main(void *argument)
+{
+    server *at = argument;
+    server_talk talks[TALKS] = {{0, false}};
+    while (!atomic_load(&at->ends)) {
+        struct pollfd waits[TALKS + 1] = {{.fd = at->listening, .events = POLLIN}};
+        for (int i = 0; i < TALKS; i++)
+            waits[i + 1] =
+                (struct pollfd){.fd = talks[i].socket > 0 ? talks[i].socket : -1, .events = POLLIN};
+        if (poll(waits, TALKS + 1, 10) <= 0) continue;
+        for (int i = 0; i < TALKS; i++) {
+            if (waits[i + 1].revents == 0 || server_answer(at, &talks[i])) continue;
+            close(talks[i].socket);
+            talks[i] = (server_talk){0, false};
+        }
+        for (int i = 0; waits[0].revents != 0 && i < TALKS; i++) {
+            if (talks[i].socket != 0) continue;
+            talks[i].socket = accept(at->listening, NULL, NULL);
+            break;
+        }
+    }
+    for (int i = 0; i < TALKS; i++)
+        if (talks[i].socket > 0) close(talks[i].socket);
+    return NULL;
+}
+
+static void server_start(server *at)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof here;
+    at->listening = socket(AF_INET, SOCK_STREAM, 0);
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(at->listening, (struct sockaddr *)&here, sizeof here), 0);
+    assert_int_equal(listen(at->listening, 16), 0);
+    assert_int_equal(getsockname(at->listening, (struct sockaddr *)&here, &bytes), 0);
+    at->port = ntohs(here.sin_port);
+    assert_int_equal(pthread_create(&at->thread, NULL, server_main, at), 0);
+}
+
+static void server_stop(server *at)
+{
+    atomic_store(&at->ends, true);
+    pthread_join(at->thread, NULL);
+    close(at->listening);
+}
+
+static remote_client *open_client(const server *at, remote_config config)
+{
+    char address[64], message[200];
+    remote_client *client = NULL;
+    snprintf(address, sizeof address, "127.0.0.1:%u", at->port);
+    config.backend = "valkey";
+    config.addresses = address;
+    assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+    return client;
+}
+
+typedef struct hostile_case {
+    const char *answer;
+    size_t bytes;
+    remote_kind kind;
+    kvt_status expected;
+} hostile_case;
+
+#define CASE(text, kind, expected)                                                                 \
+    {                                                                                              \
+        text, sizeof(text) - 1, kind, expected                                                     \
+    }
+
+static const hostile_case hostile_cases[] = {
+    CASE("$5\r\nhello\r\n", REMOTE_GET, KVT_OK),
+    CASE("$-1\r\n", REMOTE_GET, KVT_MISS),
+    CASE("_\r\n", REMOTE_GET, KVT_MISS),
+    CASE("$65\r\n01234567890123456789012345678901234567890123456789012345678901234\r\n", REMOTE_GET,
+         KVT_E_SPACE),
+    CASE("$99999999999\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("$16777217\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("$-7\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("$5\r\nhelloXX", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("*1\r\n$5\r\nhello\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE(":7\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("+OK\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("HTTP/1.1 200 OK\r\n\r\n", REMOTE_GET, KVT_E_CORRUPT),
+    CASE("-WRONGTYPE Operation\r\n", REMOTE_GET, KVT_MISS),
+    CASE("-CLUSTERDOWN The cluster is down\r\n", REMOTE_GET, KVT_MISS),
+    CASE("-LOADING\r\n", REMOTE_GET, KVT_MISS),
+    CASE("!21\r\nSYNTAX invalid syntax\r\n", REMOTE_GET, KVT_MISS),
+    CASE("-\r\n", REMOTE_GET, KVT_MISS),
+    CASE("-MOVED 1 127.0.0.1:1\r\n", REMOTE_GET, KVT_MISS), /* it is no cluster */
+    CASE("-OOM command not allowed\r\n", REMOTE_PUT, KVT_E_SPACE),
+    CASE("-READONLY You can't\r\n", REMOTE_PUT, KVT_E_READ_ONLY),
+    CASE("-NOPERM\r\n", REMOTE_PUT, KVT_E_READ_ONLY),
+    CASE("-ERR\r\n", REMOTE_PUT, KVT_E_GONE),
+    CASE("$2\r\nOK\r\n", REMOTE_PUT, KVT_E_CORRUPT),
+    CASE(":1\r\n", REMOTE_EXISTS, KVT_OK),
+    CASE(":0\r\n", REMOTE_EXISTS, KVT_MISS),
+    CASE(":-1\r\n", REMOTE_EXISTS, KVT_E_CORRUPT),
+    CASE("$1\r\n1\r\n", REMOTE_EXISTS, KVT_E_CORRUPT),
+    CASE(":1\r\n", REMOTE_DELETE, KVT_OK),
+    /* A push before the reply is none. */
+    CASE(">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n:1\r\n", REMOTE_EXISTS, KVT_OK),
+    CASE(">3\r\n+message\r\n_\r\n*2\r\n:1\r\n:2\r\n$5\r\nhello\r\n", REMOTE_GET, KVT_OK),
+};
+
+static void answers_end_as_they_should(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile_cases / sizeof hostile_cases[0]; i++) {
+        const hostile_case *one = &hostile_cases[i];
+        server at = {.login = HELLO_ANSWER, .answer = one->answer, .answer_bytes = one->bytes};
+        server_start(&at);
+        remote_client *client = open_client(&at, (remote_config){.tls = false});
+        uint8_t value[64 + 16];
+        memset(value, 0x5a, sizeof value);
+        struct iovec parts[] = {{value, 10}, {value + 10, 54}};
+        remote_request request = remote_of(one->kind, "key", parts, 2);
+        if (one->kind == REMOTE_EXISTS || one->kind == REMOTE_DELETE) request.part_count = 0;
+        const kvt_status status = remote_do(client, &request);
+        if (status != one->expected)
+            print_message("case %zu: %s, not %s\n", i, kvt_status_name(status),
+                          kvt_status_name(one->expected));
+        assert_int_equal(status, one->expected);
+        for (size_t j = 64; j < sizeof value; j++)
+            assert_int_equal(value[j], 0x5a);
+        remote_close(client);
+        server_stop(&at);
+    }
+}
+
+/* A second answer to one command is an answer that nobody asked for. */
+static void answers_too_many_close_the_connection(void **state)
+{
+    (void)state;
+    server at = {.login = HELLO_ANSWER, .answer = ":1\r\n:1\r\n", .answer_bytes = 8};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK);
+    remote_request *done[1];
+    (void)remote_reap(client, done, 0, 1, 100000000);
+    for (int i = 0; i < 50; i++)
+        (void)remote_reap(client, done, 0, 1, 1000000);
+    remote_stats stats;
+    remote_stats_get(client, &stats);
+    assert_int_equal(stats.malformed, 1);
+    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK); /* on a new one */
+    remote_close(client);
+    server_stop(&at);
+}
+
+/* Half a value, then nothing: the request ends at its deadline, its buffer is its owner's at once,
+ * and the node is left alone after the third such end. */
+static void half_a_value_ends_in_time(void **state)
+{
+    (void)state;
+    server at = {.login = HELLO_ANSWER, .answer = "$64\r\nhalf of it", .answer_bytes = 15};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    uint8_t value[64];
+    remote_node_stats node;
+    for (int i = 0; i < 3; i++) {
+        struct iovec part = {value, sizeof value};
+        remote_request request = remote_of(REMOTE_GET, "key", &part, 1);
+        request.deadline_ns = base_clock_ns() + 60000000;
+        const kvt_status status = remote_do(client, &request);
+        assert_int_equal(status, KVT_E_TIMEOUT);
+        assert_true(request.finished_ns >= request.deadline_ns);
+        memset(value, 0x77, sizeof value);
+        remote_request *done[1];
+        assert_int_equal(remote_reap(client, done, 0, 1, 2000000), 0);
+        for (size_t j = 0; j < sizeof value; j++)
+            assert_int_equal(value[j], 0x77);
+    }
+    /* It was heard of at the first request, and was silent at the two that followed. */
+    assert_true(remote_node_stats_get(client, 0, &node));
+    assert_int_equal(node.timeouts, 3);
+    remote_close(client);
+    server_stop(&at);
+}
+
+/* A server that accepts and says nothing: three timeouts, then requests fail at once; it answers
+ * again, and is used again. */
+static void silence_opens_the_breaker(void **state)
+{
+    (void)state;
+    server at = {.login = "", .answer = ":1\r\n", .answer_bytes = 4};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.connect_ns = 200000000, .seed = 3});
+    remote_node_stats node = {.breaker = REMOTE_CLOSED};
+    int tries = 0;
+    while (node.breaker == REMOTE_CLOSED && tries < 20) {
+        remote_request request = remote_of(REMOTE_EXISTS, "key", NULL, 0);
+        request.deadline_ns = base_clock_ns() + 30000000;
+        assert_int_not_equal(remote_do(client, &request), KVT_OK);
+        assert_true(remote_node_stats_get(client, 0, &node));
+        tries++;
+    }
+    assert_true(tries <= 4);
+    const uint64_t began_ns = base_clock_ns();
+    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_E_GONE);
+    assert_true(base_clock_ns() - began_ns < REMOTE_SECOND_NS);
+    remote_stats stats;
+    remote_stats_get(client, &stats);
+    assert_non_null(strstr(stats.message, "does not answer"));
+    atomic_store(&at.login, HELLO_ANSWER);
+    remote_request *done[1];
+    for (int i = 0; i < 200 && node.breaker != REMOTE_CLOSED; i++) {
+        (void)remote_reap(client, done, 1, 1, 50000000);
+        assert_true(remote_node_stats_get(client, 0, &node));
+    }
+    assert_int_equal(node.breaker, REMOTE_CLOSED);
+    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK);
+    remote_close(client);
+    server_stop(&at);
+}
+
+static void a_refused_login_shows_no_secret(void **state)
+{
+    (void)state;
+    /* A server may say the password back. */
+    server at = {.login = "-WRONGPASS hunter2hunter2 is wrong, kvtuser\r\n",
+                 .answer = ":1\r\n",
+                 .answer_bytes = 4};
+    server_start(&at);
+    remote_client *client =
+        open_client(&at, (remote_config){.user = "kvtuser", .password = "hunter2hunter2"});
+    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_E_GONE);
+    remote_stats stats;
+    remote_stats_get(client, &stats);
+    assert_non_null(strstr(stats.message, "WRONGPASS"));
+    assert_non_null(strstr(stats.message, "127.0.0.1"));
+    assert_null(strstr(stats.message, "hunter2"));
+    assert_non_null(strstr(at.heard, "HELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$7\r\nkvtuser\r\n"));
+    remote_close(client);
+    server_stop(&at);
+}
+
+static void an_old_server_is_spoken_to_in_resp2(void **state)
+{
+    (void)state;
+    server at = {
+        .login = "-ERR unknown command 'HELLO'\r\n", .answer = "$-1\r\n", .answer_bytes = 5};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    uint8_t value[8];
+    assert_int_equal(remote_get(client, "key", value, 8, NULL), KVT_MISS);
+    remote_close(client);
+    server_stop(&at);
+}
+
+/* Every node says that another one has the slot: followed once, then a miss. */
+static void redirections_end(void **state)
+{
+    (void)state;
+    static char moved[64];
+    server at = {.login = HELLO_ANSWER, .answer = moved};
+    server_start(&at);
+    at.answer_bytes = (size_t)snprintf(moved, sizeof moved, "-MOVED 5 :%u\r\n", at.port);
+    remote_client *client = open_client(&at, (remote_config){.cluster = true});
+    uint8_t value[8];
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(remote_get(client, "key", value, 8, NULL), KVT_MISS);
+    remote_stats stats;
+    remote_stats_get(client, &stats);
+    assert_int_equal(stats.redirections, 5);
+    assert_int_equal(stats.node_count, 1);
+    remote_close(client);
+    server_stop(&at);
+}
+
+static void a_name_without_address_is_no_node(void **state)
+{
+    (void)state;
+    char message[200];
+    remote_client *client = NULL;
+    const remote_config config = {.backend = "valkey", .addresses = "no-such-host.invalid:6379"};
+    assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+    remote_request request = remote_of(REMOTE_EXISTS, "key", NULL, 0);
+    request.deadline_ns = base_clock_ns() + 20 * REMOTE_SECOND_NS;
+    const kvt_status status = remote_do(client, &request);
+    assert_true(status == KVT_E_GONE || status == KVT_E_TIMEOUT);
+    remote_stats stats;
+    remote_stats_get(client, &stats);
+    assert_non_null(strstr(stats.message, "no-such-host.invalid:6379"));
+    remote_close(client);
+}
+
+/* Nobody listens there: three failures, and then the requests fail without a connection. */
+static void a_closed_port_fails_at_once(void **state)
+{
+    (void)state;
+    server at = {.login = "", .answer = ""};
+    server_start(&at);
+    server_stop(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    const uint64_t began_ns = base_clock_ns();
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_E_GONE);
+    assert_true(base_clock_ns() - began_ns < 5 * REMOTE_SECOND_NS);
+    remote_close(client);
+}
+
+int main(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_end_as_they_should),
+        cmocka_unit_test(answers_too_many_close_the_connection),
+        cmocka_unit_test(half_a_value_ends_in_time),
+        cmocka_unit_test(silence_opens_the_breaker),
+        cmocka_unit_test(a_refused_login_shows_no_secret),
+        cmocka_unit_test(an_old_server_is_spoken_to_in_resp2),
+        cmocka_unit_test(redirections_end),
+        cmocka_unit_test(a_name_without_address_is_no_node),
+        cmocka_unit_test(a_closed_port_fails_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
