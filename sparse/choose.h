@@ -18,10 +18,11 @@
 typedef struct sparse_work {
     uint32_t group;
     uint32_t width; /* clusters with padding that there is room for */
-    float *scores;  /* [group][width]: then log weights without the denominator */
+    float *scores;  /* [group][blocks * SPARSE_BLOCK]: then n * exp(score - largest) */
     float *weight;  /* [width]: expected weight of a cluster */
     float *page;    /* [pages]: of a page */
     float *lse;     /* [group]: of everything: resident and clusters */
+    float *largest; /* [group]: score that the weights in scores are relative to */
     int16_t *folded;
     void *memory;
 } sparse_work;

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sparse_choose.c - coded pages against the codec's own records, weights and estimates against
+ * sums in double, attention against a naive one.
+ */
+#include "codecs/kernels/cpu.h"
+#include "policy/number.h"
+#include "sparse/attend.h"
+#include "sparse/choose.h"
+#include "sparse/sparse_kernels.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { GROUP = 3 };
+
+static float draw(uint64_t *dice)
+{
+    *dice = number_mix(*dice + UINT64_C(0x9E3779B97F4A7C15));
+    return (float)(int32_t)(*dice >> 32) * 0x1p-31f;
+}
+
+typedef struct site {
+    uint32_t tokens, dim;
+    uint16_t *keys, *values; /* fp16, in the order of positions */
+    uint16_t *packed[2];     /* in the order of places */
+    sparse_index index;
+    sparse_paging paging;
+    sparse_code code;
+    uint8_t *coded; /* every page's 8-bit form, one after the other */
+    void *scratch;
+    float *queries;
+    float scale;
+} site;
+
+static void site_pack(site *s)
+{
+    for (uint32_t p = 0; p < s->tokens; p++) {
+        const size_t from = (size_t)sparse_index_token(&s->index, p) * s->dim;
+        memcpy(s->packed[0] + (size_t)p * s->dim, s->keys + from, s->dim * 2);
+        memcpy(s->packed[1] + (size_t)p * s->dim, s->values + from, s->dim * 2);
+    }
+    for (uint32_t g = 0; g < sparse_segment_count(s->tokens, s->paging.segment_tokens); g++) {
+        const size_t at =
+            (size_t)sparse_segment_first(s->tokens, s->paging.segment_tokens, g) * s->dim;
+        assert_int_equal(sparse_code_segment(&s->paging, &s->code, g, s->packed[0] + at,
+                                             s->packed[1] + at, s->coded + 2 * at, s->scratch),
+                         KVT_OK);
+    }
+}
+
+static site *site_open(uint32_t tokens, uint32_t dim, uint32_t page_tokens, uint64_t dice)
+{
+    site *s = calloc(1, sizeof *s);
+    const size_t elements = (size_t)tokens * dim;
+    s->tokens = tokens;
+    s->dim = dim;
+    s->scale = 1.0f / sqrtf((float)dim);
+    s->keys = malloc(elements * 2);
+    s->values = malloc(elements * 2);
+    s->packed[0] = malloc(elements * 2);
+    s->packed[1] = malloc(elements * 2);
+    s->coded = malloc(2 * elements);
+    s->queries = malloc(GROUP * dim * sizeof(float));
+    for (uint32_t t = 0; t < tokens; t++) {
+        uint64_t topic = number_mix(t / 5) % 40 + 1;
+        for (uint32_t d = 0; d < dim; d++) {
+            const float middle = draw(&topic) * (d == 2 ? 8.0f : 2.0f);
+            s->keys[(size_t)t * dim + d] = half_from_float(middle + 0.2f * draw(&dice));
+            s->values[(size_t)t * dim + d] = half_from_float(middle * 0.5f + 0.3f * draw(&dice));
+        }
+    }
+    for (uint32_t i = 0; i < GROUP * dim; i++)
+        s->queries[i] = 3.0f * draw(&dice);
+    const sparse_rows keys = {s->keys, dim * 2}, values = {s->values, dim * 2};
+    const sparse_index_options options = {
+        .head_dim = dim, .dtype = KVT_DTYPE_FP16, .segment_tokens = 256, .seed = 5};
+    assert_int_equal(sparse_index_build(&options, &keys, &values, tokens, &s->index), KVT_OK);
+    assert_int_equal(sparse_paging_init(&s->paging, dim, KVT_DTYPE_FP16, tokens, 256, page_tokens),
+                     KVT_OK);
+    assert_int_equal(sparse_code_open(&s->paging, &s->code), KVT_OK);
+    s->scratch = aligned_alloc(64, (sparse_code_scratch(&s->paging) + 63) / 64 * 64);
+    site_pack(s);
+    return s;
+}
+
+static void site_close(site *s)
+{
+    sparse_index_free(&s->index);
+    sparse_code_close(&s->code);
+    free(s->keys);
+    free(s->values);
+    free(s->packed[0]);
+    free(s->packed[1]);
+    free(s->coded);
+    free(s->scratch);
+    free(s->queries);
+    free(s);
+}
+
+/* ---- pages ---- */
+
+static void check_page(const site *s, uint32_t page, pages_variant variant, double *error)
+{
+    const uint32_t first = sparse_page_first(&s->paging, page);
+    const uint32_t n = sparse_page_first(&s->paging, page + 1) - first;
+    uint16_t keys[128 * 512], values[128 * 512];
+    /* The prefix alone, in a buffer of its size, so that a read past it is found. */
+    const uint64_t bytes = sparse_page_bytes(&s->paging, n, variant);
+    uint8_t *prefix = malloc(bytes);
+    memcpy(prefix, s->coded + 2 * (size_t)first * s->dim, bytes);
+    assert_int_equal(
+        sparse_code_page(&s->paging, &s->code, page, variant, prefix, keys, values, s->scratch),
+        KVT_OK);
+    free(prefix);
+    for (uint32_t i = 0; i < n * s->dim; i++) {
+        const size_t at = (size_t)first * s->dim + i;
+        const double k = (double)half_to_float(s->packed[0][at]) - (double)half_to_float(keys[i]);
+        const double v = (double)half_to_float(s->packed[1][at]) - (double)half_to_float(values[i]);
+        *error += k * k + v * v;
+    }
+}
+
+static void prefixes_of_pages_decode(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t tokens, dim, page;
+    } cases[] = {{1000, 64, 64}, {777, 128, 32}, {300, 40, 8},  {515, 8, 16},
+                 {260, 512, 16}, {64, 64, 128},  {700, 72, 128}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        site *s = site_open(cases[i].tokens, cases[i].dim, cases[i].page, i);
+        double error[PAGES_VARIANTS] = {0.0};
+        for (uint32_t page = 0; page < s->paging.pages; page++) {
+            assert_true(sparse_code_has(&s->paging, &s->code, page));
+            check_page(s, page, PAGES_BITS_2, &error[PAGES_BITS_2]);
+            check_page(s, page, PAGES_BITS_4, &error[PAGES_BITS_4]);
+            check_page(s, page, PAGES_BITS_8, &error[PAGES_BITS_8]);
+        }
+        /* Two more bits halve the error twice, its square four times. */
+        assert_true(error[PAGES_BITS_4] < error[PAGES_BITS_2] / 4.0);
+        assert_true(error[PAGES_BITS_8] < error[PAGES_BITS_4] / 64.0);
+        site_close(s);
+    }
+}
+
+static void segments_that_do_not_fit_the_code_stay_raw(void **state)
+{
+    (void)state;
+    site *s = site_open(600, 64, 32, 4);
+    const uint16_t infinite = 0x7c00;
+    s->packed[1][300 * 64] = infinite;
+    assert_int_equal(sparse_code_segment(&s->paging, &s->code, 1, s->packed[0] + 256 * 64,
+                                         s->packed[1] + 256 * 64, s->coded, s->scratch),
+                     KVT_RAW);
+    assert_true(sparse_code_has(&s->paging, &s->code, 7));
+    assert_false(sparse_code_has(&s->paging, &s->code, 8));
+    site_close(s);
+}
+
+/* ---- weights ---- */
+
+static double score_of(const site *s, uint32_t g, uint32_t c)
+{
+    double sum = 0.0;
+    for (uint32_t d = 0; d < s->dim; d++)
+        sum += (double)s->queries[g * s->dim + d] * (double)s->index.key_step[d] *
+               s->index.centroids[(size_t)(c / 16) * 16 * s->dim + (size_t)(d / 2) * 32 +
+                                  (c % 16) * 2 + d % 2];
+    return sum * (double)s->scale;
+}
+
+/* What choose.c says, in double. */
+static void check_weights(const site *s, const float *resident, const uint8_t *variant,
+                          const sparse_work *work, const float *output, const float *lse)
+{
+    double *page = calloc(s->paging.pages, sizeof *page);
+    for (uint32_t g = 0; g < GROUP; g++) {
+        double all = exp((double)resident[g]), left = 0.0, sums[128] = {0.0};
+        for (uint32_t c = 0; c < s->index.clusters; c++)
+            all += (s->index.first[c + 1] - s->index.first[c]) * exp(score_of(s, g, c));
+        for (uint32_t c = 0; c < s->index.clusters; c++) {
+            const double one = exp(score_of(s, g, c));
+            for (uint32_t p = s->index.first[c]; p < s->index.first[c + 1]; p++) {
+                page[p / s->paging.page_tokens] += one / all / GROUP;
+                if (variant[p / s->paging.page_tokens] != 0) continue;
+                left += one;
+                for (uint32_t d = 0; d < s->dim; d++)
+                    sums[d] += one * s->index.means[(size_t)c * s->dim + d] *
+                               (double)s->index.value_step[d];
+            }
+        }
+        assert_true(fabs(work->lse[g] - log(all)) < 1e-3);
+        assert_true(fabs(lse[g] - log(left)) < 1e-3);
+        for (uint32_t d = 0; d < s->dim; d++)
+            assert_true(fabs(sums[d] / left - (double)output[g * s->dim + d]) < 2e-3);
+    }
+    for (uint32_t p = 0; p < s->paging.pages; p++)
+        assert_true(fabs(page[p] - (double)work->page[p]) < 1e-3 * page[p] + 1e-7);
+    free(page);
+}
+
+static void weights_and_estimates_are_those_of_the_centroids(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        site *s =
+            site_open(900 + (uint32_t)seed * 37, seed % 2 ? 64 : 128, seed % 3 ? 32 : 64, seed);
+        sparse_work work;
+        float resident[GROUP] = {-1.0f, 2.0f, 0.5f}, output[GROUP * 128], lse[GROUP];
+        uint8_t *variant = calloc(s->paging.pages, 1);
+        for (uint32_t p = 0; p < s->paging.pages; p += 3)
+            variant[p] = PAGES_BITS_4;
+        assert_int_equal(sparse_work_open(s->index.clusters, s->paging.pages, GROUP, s->dim, &work),
+                         KVT_OK);
+        assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
+                                               resident, &work),
+                         KVT_OK);
+        sparse_choose_estimate(&s->index, &s->paging, variant, &work, output, lse);
+        check_weights(s, resident, variant, &work, output, lse);
+        /* All pages are read: nothing is estimated. */
+        memset(variant, PAGES_RAW, s->paging.pages);
+        sparse_choose_estimate(&s->index, &s->paging, variant, &work, output, lse);
+        for (uint32_t g = 0; g < GROUP; g++)
+            assert_true(lse[g] == -INFINITY);
+        s->queries[5] = NAN;
+        assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
+                                               resident, &work),
+                         KVT_E_ARGUMENT);
+        free(variant);
+        sparse_work_close(&work);
+        site_close(s);
+    }
+}
+
+static void plans_are_the_same_on_every_instruction_set(void **state)
+{
+    (void)state;
+    site *s = site_open(1500, 64, 32, 9);
+    sparse_work one, two;
+    const float resident[GROUP] = {0.0f, -INFINITY, 3.0f};
+    assert_int_equal(sparse_work_open(s->index.clusters, s->paging.pages, GROUP, 64, &one), KVT_OK);
+    assert_int_equal(sparse_work_open(s->index.clusters, s->paging.pages, GROUP, 64, &two), KVT_OK);
+    codecs_cpu_force(CODECS_CPU_SCALAR);
+    assert_int_equal(
+        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &one),
+        KVT_OK);
+    codecs_cpu_force(codecs_cpu_best());
+    assert_int_equal(
+        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &two),
+        KVT_OK);
+    assert_memory_equal(one.page, two.page, s->paging.pages * sizeof(float));
+    sparse_work_close(&one);
+    sparse_work_close(&two);
+    site_close(s);
+}
+
+static void an_empty_zone_has_no_weights(void **state)
+{
+    (void)state;
+    const sparse_rows rows = {NULL, 0};
+    const float queries[64] = {1.0f}, resident[1] = {-INFINITY};
+    float output[64], lse[1];
+    sparse_index index;
+    sparse_paging paging;
+    sparse_work work;
+    assert_int_equal(
+        sparse_index_build(&(sparse_index_options){.head_dim = 64, .dtype = KVT_DTYPE_FP16}, &rows,
+                           &rows, 0, &index),
+        KVT_OK);
+    assert_int_equal(sparse_paging_init(&paging, 64, KVT_DTYPE_FP16, 0, 0, 0), KVT_OK);
+    assert_int_equal(sparse_work_open(0, 0, 1, 64, &work), KVT_OK);
+    assert_int_equal(sparse_choose_weights(&index, &paging, queries, 1, 0.125f, resident, &work),
+                     KVT_OK);
+    assert_true(work.lse[0] == -INFINITY);
+    sparse_choose_estimate(&index, &paging, NULL, &work, output, lse);
+    assert_true(lse[0] == -INFINITY && output[0] == 0.0f);
+    sparse_work_close(&work);
+    sparse_index_free(&index);
+}
+
+/* ---- attention ---- */
+
+static void naive(const site *s, uint32_t g, uint32_t first, uint32_t end, double *output,
+                  double *lse)
+{
+    double sum = 0.0;
+    memset(output, 0, s->dim * sizeof *output);
+    for (uint32_t t = first; t < end; t++) {
+        double dot = 0.0;
+        for (uint32_t d = 0; d < s->dim; d++)
+            dot += (double)s->queries[g * s->dim + d] *
+                   (double)half_to_float(s->keys[(size_t)t * s->dim + d]);
+        const double weight = exp(dot * (double)s->scale);
+        sum += weight;
+        for (uint32_t d = 0; d < s->dim; d++)
+            output[d] += weight * (double)half_to_float(s->values[(size_t)t * s->dim + d]);
+    }
+    for (uint32_t d = 0; d < s->dim; d++)
+        output[d] /= sum;
+    *lse = log(sum);
+}
+
+static void attention_is_that_of_a_naive_one(void **state)
+{
+    (void)state;
+    const uint32_t dims[] = {8, 64, 128, 72};
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+        site *s = site_open(1300, dims[i], 32, i);
+        const uint32_t dim = dims[i], cut[] = {0, 3, 400, 401, 1300};
+        double output[GROUP * 128], wanted[128], wanted_lse;
+        float got[GROUP * 128], lse[GROUP], part[GROUP * 128], part_lse[GROUP], only[GROUP];
+        sparse_partial partial[GROUP];
+        sparse_attend_start(output, partial, GROUP, dim);
+        sparse_attend_end(output, partial, GROUP, dim, got, lse);
+        assert_true(lse[0] == -INFINITY && got[0] == 0.0f);
+        /* In runs, one of which comes as a part that was attended apart. */
+        for (uint32_t r = 0; r < 4; r++) {
+            const sparse_run run = {s->keys + (size_t)cut[r] * dim,
+                                    s->values + (size_t)cut[r] * dim, dim * 2, cut[r + 1] - cut[r],
+                                    KVT_DTYPE_FP16};
+            double apart[GROUP * 128];
+            sparse_partial other[GROUP];
+            if (r != 2) {
+                sparse_attend_run(&run, s->queries, GROUP, dim, s->scale, output, partial);
+                continue;
+            }
+            sparse_attend_start(apart, other, GROUP, dim);
+            sparse_attend_run(&run, s->queries, GROUP, dim, s->scale, apart, other);
+            sparse_attend_end(apart, other, GROUP, dim, part, part_lse);
+            for (uint32_t g = 0; g < GROUP; g++)
+                sparse_attend_merge(part + g * dim, part_lse[g], dim, output + g * dim,
+                                    &partial[g]);
+        }
+        sparse_attend_end(output, partial, GROUP, dim, got, lse);
+        const sparse_run whole = {s->keys, s->values, dim * 2, 1300, KVT_DTYPE_FP16};
+        sparse_attend_lse(&whole, s->queries, GROUP, dim, s->scale, only);
+        for (uint32_t g = 0; g < GROUP; g++) {
+            naive(s, g, 0, 1300, wanted, &wanted_lse);
+            assert_true(fabs(wanted_lse - (double)lse[g]) < 1e-5);
+            assert_true(fabs(wanted_lse - (double)only[g]) < 1e-5);
+            for (uint32_t d = 0; d < dim; d++)
+                assert_true(fabs(wanted[d] - (double)got[g * dim + d]) < 1e-5);
+        }
+        site_close(s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prefixes_of_pages_decode),
+        cmocka_unit_test(segments_that_do_not_fit_the_code_stay_raw),
+        cmocka_unit_test(weights_and_estimates_are_those_of_the_centroids),
+        cmocka_unit_test(plans_are_the_same_on_every_instruction_set),
+        cmocka_unit_test(an_empty_zone_has_no_weights),
+        cmocka_unit_test(attention_is_that_of_a_naive_one),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
