@@ -3,6 +3,7 @@
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
+.PHONY: soak-python-asan soak-python-tsan
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -37,7 +38,8 @@ help:
 	@echo "make soak     16 threads, device changes and load from outside (SECONDS=1800)"
 	@echo "make soak-calls  16 threads, all calls of engines, drives that go (CALLS_SECONDS=600)"
 	@echo "make test-engines  the adapters against vLLM, LMCache, SGLang and transformers (7 GB, once)"
-	@echo "make soak-python  16 threads and 10,000 tasks of Python on one store (PYTHON_SECONDS=300)"
+	@echo "make soak-python  16 threads and 10,000 tasks of Python on one store (PYTHON_SECONDS=300);"
+	@echo "              soak-python-asan, soak-python-tsan under a sanitizer"
 	@echo "make test-nvme  the nvme tests, in an emulated machine with four drives"
 	@echo "make docs     the manual page and the reference of the interface, into build/manual"
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
@@ -89,7 +91,15 @@ soak-calls: configure
 soak-python: configure
 	@$(STEP)/build-python.log "Building the Python package" $(CMAKE) --build --preset release \
 		--target kvterrace_python
-	@KVT_BINARY_DIR=$(BUILD) python3 python/tests/soak.py --seconds $(PYTHON_SECONDS) --seed $(SEED)
+	@python/tests/soak.sh $(BUILD) none $(PYTHON_SECONDS) $(SEED)
+
+# The same under a sanitizer: soak-python-asan, soak-python-tsan.
+soak-python-asan soak-python-tsan: soak-python-%:
+	@$(CMAKE) --preset $* > /dev/null
+	@$(STEP)/build-python-$*.log "Building the Python package ($*)" $(CMAKE) --build --preset $* \
+		--target kvterrace_python
+	@python/tests/soak.sh $(BUILD)/$* $(if $(filter asan,$*),address,thread) $(PYTHON_SECONDS) \
+		$(SEED)
 
 check:
 	@.ci/run

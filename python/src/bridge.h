@@ -192,6 +192,14 @@ static size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *c
     return loaded;
 }
 
+/* For the bench: memcpy of `count` pieces, from sources that are `step` bytes apart. */
+static void kvtpy_bench_copies(void *const *targets, const void *source, size_t step, size_t bytes,
+                               size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        memcpy(targets[i], (const char *)source + i * step, bytes);
+}
+
 static int kvtpy_policy_resident(kvtpy_handle *handle, uint64_t entry)
 {
     void *object = kvtpy_enter_alone(handle);
@@ -220,6 +228,8 @@ size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, uintptr_t addres
                       uintptr_t bytes, size_t count, uint64_t deadline_ns, int *statuses);
 size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,
                         const uint64_t *bytes, size_t count, size_t rounds);
+void kvtpy_bench_copies(void *const *targets, const void *source, size_t step, size_t bytes,
+                        size_t count);
 int kvtpy_policy_resident(kvtpy_handle *handle, uint64_t entry);
 /* cdef: to here */
 #endif

@@ -96,25 +96,60 @@ class _Case:
 
 
 def _counting(stop, counted):
-    """A thread of Python that counts while others get."""
-    number = 0
+    """A thread of Python that counts while others get: (counts, seconds that it had a core)."""
+    number, begun = 0, time.thread_time()
     while not stop.is_set():
         for _ in range(1000):
             number += 1
-    counted.append(number)
+    counted.append((number, time.thread_time() - begun))
 
 
-def _beside(run):
-    """Counts a second of a thread beside `run`."""
+def _beside(run, seconds=0.5):
+    """(counts a second, share of the time that it had a core) of a counting thread beside `run`."""
     stop, counted = threading.Event(), []
     thread = threading.Thread(target=_counting, args=(stop, counted))
     begun = time.perf_counter()
     thread.start()
-    while time.perf_counter() - begun < 1.0:
+    while time.perf_counter() - begun < seconds:
         run()
     stop.set()
     thread.join()
-    return counted[0] / (time.perf_counter() - begun)
+    elapsed = time.perf_counter() - begun
+    return counted[0][0] / elapsed, counted[0][1] / elapsed
+
+
+def _counting_rows(case, repeats):
+    """What a counting thread keeps of its speed beside gets, and beside controls that tell why it
+    loses some: a core that is busy in its own cache, plain copies of as much cold memory, the same
+    gets in C. The interpreter's lock is free in all of them but between two calls of Python, so
+    `counts_per_core_s`, counts for each second that the thread had a core, is what the processor
+    takes, and `core` what others took, the lock among them."""
+    count = len(case.keys)
+    source = ffi.from_buffer(b"".join(case.sources))
+    small, rounds = ffi.new("char[]", 8192), (4 << 20) // 4096
+    same = ffi.new("void *[]", [small] * rounds)
+
+    def copy():
+        lib.kvtpy_bench_copies(case.addresses, source, case.bytes, case.bytes, count)
+
+    def spin():
+        lib.kvtpy_bench_copies(same, small + 4096, 0, 4096, rounds)
+
+    runs = {"alone": lambda: time.sleep(0.01), "busy": spin, "memcpy": copy,
+            "c": lambda: case.by_c(0, count), "python": lambda: case.by_python(0, count)}
+    taken = {name: [] for name in runs}
+    for number in range(repeats + 1):
+        for name in list(runs)[::1 if number % 2 else -1]:
+            taken[name].append(_beside(runs[name]))
+    alone = taken["alone"]
+    rows = []
+    for name, found in taken.items():
+        kept = [one[0] / other[0] for one, other in zip(found, alone)][1:]
+        rows.append({"beside": name, "kept": statistics.median(kept), "kept_low": min(kept),
+                     "kept_high": max(kept),
+                     "core": statistics.median(one[1] for one in found[1:]),
+                     "counts_per_core_s": statistics.median(one[0] / one[1] for one in found[1:])})
+    return rows
 
 
 def bench_store(repeats):
@@ -131,8 +166,8 @@ def bench_store(repeats):
                    "ratio": statistics.median(ratios), "ratio_low": min(ratios),
                    "ratio_high": max(ratios), "repeats": repeats}
             if batch == 1 and size == CASES[0][0]:
-                alone = _beside(lambda: time.sleep(0.01))
-                row["counting_share"] = _beside(lambda: case.by_python(0, count)) / alone
+                row["counting"] = _counting_rows(case, repeats)
+                row["counting_share"] = row["counting"][-1]["kept"]
             rows.append(row)
     return rows
 
@@ -143,6 +178,10 @@ def print_store(rows):
         print(f"{row['bytes']:>10} {row['batch']:>5} {row['python_bytes_per_s'] / 1e9:>12.2f} "
               f"{row['c_bytes_per_s'] / 1e9:>8.2f} {row['ratio']:>6.3f}  "
               f"{row['ratio_low']:.3f}..{row['ratio_high']:.3f}")
+    for row in (one for row in rows for one in row.get("counting", ())):
+        print(f"a counting thread beside {row['beside']:<7} keeps {row['kept']:.3f} of its speed "
+              f"({row['kept_low']:.3f}..{row['kept_high']:.3f}), has a core {row['core']:.3f} of the "
+              f"time, {row['counts_per_core_s'] / 1e6:.1f} M counts for each second of it")
 
 
 def print_policy(rows):
