@@ -177,6 +177,9 @@ class Answers(PackageCase):
             self.assertEqual(lease.held, [True, True, False])
             self.refused(kvterrace.BusyError, "KVT_BUSY", store.delete, keys[0])
             self.assertTrue(lease.extend(30))
+            self.assertFalse(lease.extend(1e-9))  # over when the call is made
+            self.assertFalse(lease.end())
+        self.assertIsNone(store.lease(keys, 1e-9))
         self.assertFalse(lease.end())
         self.assertEqual(store.hint(keys, "demote"), 2)
         worth = store.match_worth(keys)

@@ -21,6 +21,11 @@ def instant(deadline):
     return min(max(time.monotonic_ns() + ahead, 0), NO_DEADLINE - 1) if ahead > 0 else 0
 
 
+def has_passed(until):
+    """Whether an instant that lay ahead does no more: the thread had no core meanwhile."""
+    return 0 < until <= time.monotonic_ns()
+
+
 def make_entry(key, layout, parent, numbers, groups, token_scores):
     """The kvt_entry, and what it points to."""
     entry, keep = new("kvt_entry"), []

@@ -8,7 +8,7 @@ import typing
 import weakref
 
 from . import _native, _queue
-from ._calls import Handle, Held, Source, describe, instant, make_entry
+from ._calls import Handle, Held, Source, describe, has_passed, instant, make_entry
 from ._convert import TIERS, new, plain
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
@@ -376,10 +376,13 @@ class Store:
 
     def lease(self, keys, seconds):
         """Keeps the stored ones of the keys where they are for so many seconds: a Lease, or None
-        when none is held."""
+        when none is held, or when the time was over before it began."""
         joined, count = join_keys(keys)
         held, number = ffi.new("bool[]", max(count, 1)), ffi.new("uint64_t *")
-        status = lib.kvtpy_lease(self._handle, joined, count, instant(seconds), held, number)
+        until = instant(seconds)
+        status = lib.kvtpy_lease(self._handle, joined, count, until, held, number)
+        if status == lib.KVT_E_ARGUMENT and has_passed(until):
+            return None
         if not self._need(status, "a lease takes up to 2^20 keys and an instant that is to come"):
             return None
         return Lease(self, number[0], list(held)[:count])
@@ -535,8 +538,12 @@ class Lease:
 
     def extend(self, seconds):
         """Moves the end to so many seconds from now. False: the lease has ended."""
-        return self._store._need(lib.guarded_kvt_lease_extend(self._store._handle, self.number,
-                                                              instant(seconds)))
+        until = instant(seconds)
+        status = lib.guarded_kvt_lease_extend(self._store._handle, self.number, until)
+        if status == lib.KVT_E_ARGUMENT and has_passed(until):
+            self.end()
+            return False
+        return self._store._need(status)
 
     def end(self):
         """Ends the lease. False: it had ended."""

@@ -180,8 +180,8 @@ def print_store(rows):
               f"{row['ratio_low']:.3f}..{row['ratio_high']:.3f}")
     for row in (one for row in rows for one in row.get("counting", ())):
         print(f"a counting thread beside {row['beside']:<7} keeps {row['kept']:.3f} of its speed "
-              f"({row['kept_low']:.3f}..{row['kept_high']:.3f}), has a core {row['core']:.3f} of the "
-              f"time, {row['counts_per_core_s'] / 1e6:.1f} M counts for each second of it")
+              f"({row['kept_low']:.3f}..{row['kept_high']:.3f}), has a core {row['core']:.3f} of "
+              f"the time, {row['counts_per_core_s'] / 1e6:.1f} M counts for each second of it")
 
 
 def print_policy(rows):
