@@ -185,8 +185,8 @@ static uint64_t copies_held_bytes(kvt_store *store)
     assert(store_is_locked(store));
     tiers_pool_facts facts;
     tiers_pool_facts_get(store->pools[KVT_TIER_SSD], &facts);
-    uint64_t owed = catalog_pending_bytes(store->catalog);
-    return facts.used_bytes > owed ? facts.used_bytes - owed : 0;
+    uint64_t others = catalog_pending_bytes(store->catalog) + store->scratch_bytes[KVT_TIER_SSD];
+    return facts.used_bytes > others ? facts.used_bytes - others : 0;
 }
 
 /* Bytes that copies leave free, so that a put or a demotion need not wait for a commit: a 64th of

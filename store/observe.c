@@ -155,6 +155,7 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
         if (store->pools[tier] == NULL) continue;
         tiers_pool_facts facts;
         tiers_pool_facts_get(store->pools[tier], &facts);
+        stats->lent_bytes[tier] = store->lent_bytes[tier];
         stats->tiers[tier] = (kvt_tier_stats){.capacity_bytes = facts.capacity_bytes,
                                               .used_bytes = facts.used_bytes,
                                               .entries = stats->policy.entries_by_tier[tier],

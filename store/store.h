@@ -264,6 +264,8 @@ struct kvt_store {
     kvt_striping striping[KVT_TIER_COUNT];
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
+    uint64_t lent_bytes[KVT_TIER_COUNT]; /* out of the policy's capacity (scratch.h), and those */
+    uint64_t scratch_bytes[KVT_TIER_COUNT];   /* of them that extents are held for; under lock */
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
     bool capacity_passed; /* a recovery took in more than the policy may fill the SSD tier with */
     bool returns_owed
@@ -340,7 +342,7 @@ double store_copy_seconds(const kvt_store *store, uint64_t bytes);
 uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
 
 /* The capacity that the policy plans with: the pool's, less the bytes that whole stripe units on
- * several members can leave unusable. */
+ * several members can leave unusable, and less what is lent (scratch.h). Lock held, but at open. */
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 
 /* ---- place.c ---- */

@@ -51,9 +51,10 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     assert(tier != KVT_TIER_NONE && store->pools[tier] != NULL);
     tiers_pool_facts facts;
     tiers_pool_facts_get(store->pools[tier], &facts);
-    if (facts.member_count == 1) return facts.capacity_bytes;
-    uint64_t lost = facts.member_count * (uint64_t)(store->unit_bytes[tier] - TIERS_GRAIN_BYTES);
-    return facts.capacity_bytes > lost ? facts.capacity_bytes - lost : 0;
+    uint64_t taken = store->lent_bytes[tier];
+    if (facts.member_count > 1)
+        taken += facts.member_count * (uint64_t)(store->unit_bytes[tier] - TIERS_GRAIN_BYTES);
+    return facts.capacity_bytes > taken ? facts.capacity_bytes - taken : 0;
 }
 
 bool store_has_capacity(const kvt_store *store)

@@ -577,6 +577,8 @@ typedef struct kvt_store_stats {
     uint64_t refused_tokens; /* gets that had not asked for fewer tokens than were put, of forms
                                 that have dropped some: misses of entries that are stored */
     uint64_t refused_loss;   /* gets of forms that may lose more than the get accepts: misses */
+    uint64_t lent_bytes[KVT_TIER_PLACES]; /* of tiers, lent to sparse sequences now: not the
+                                             policy's to fill */
 } kvt_store_stats;
 
 /*

@@ -27,7 +27,7 @@ BEGINS(kvt_policy_entry, tenant);
 BEGINS(kvt_entry, groups);
 BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
-BEGINS(kvt_store_stats, refused_loss);
+BEGINS(kvt_store_stats, lent_bytes);
 BEGINS(kvt_get_info, reserved);
 BEGINS(kvt_rope, frequencies);
 BEGINS(kvt_persist_info, left_bytes);

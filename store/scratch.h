@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scratch.h - bytes of a store's tiers lent to somebody who keeps there what is not an entry: the
+ * pages and windows of a sparse sequence. The only header of this room that others may include.
+ *
+ *     const scratch_wish wishes[] = {
+ *         {.tier = KVT_TIER_SSD, .bytes = pages, .worth_per_byte = INFINITY},
+ *         {.tier = KVT_TIER_DRAM, .bytes = window, .worth_per_byte = saved_per_byte}};
+ *     status = scratch_open(store, wishes, 2, &scratch, missing);
+ *     status = scratch_reserve(scratch, KVT_TIER_SSD, bytes, page_bytes, UINT64_MAX, &location);
+ *     ... transfers over scratch_pool(scratch, KVT_TIER_SSD) ...
+ *     scratch_release(scratch, KVT_TIER_SSD, location);
+ *     scratch_close(scratch);
+ *
+ * What is lent is taken out of the capacity that the policy plans with, before anything is written,
+ * and is the policy's again from the close on. Nothing durable names it: after a crash the next
+ * open of the store finds the extents free. Free room is lent as it is. Where entries fill a tier,
+ * the borrower competes with them at the policy's price, which has its unit: seconds saved per
+ * second and byte. Entries make way for a wish that is worth more; else the wish is refused.
+ *
+ * A member that goes takes its extents of the scratch with it; the borrower sees the status of its
+ * reads. A member that is drained keeps them until they are released, so it is not removed before.
+ *
+ * Thread rule: all functions from any thread; one thread at a time opens and closes a scratch. A
+ * store is closed after its scratches.
+ */
+#ifndef STORE_SCRATCH_H
+#define STORE_SCRATCH_H
+
+#include <kvterrace/kvterrace.h>
+
+#include "tiers/pool/pool.h"
+
+typedef struct store_scratch store_scratch;
+
+/* Room in one tier. */
+typedef struct scratch_wish {
+    kvt_tier tier;
+    uint64_t bytes;
+    double worth_per_byte; /* seconds saved per second and byte; INFINITY: entries make way whatever
+                              they are worth; 0: free room alone */
+} scratch_wish;
+
+/*
+ * Borrows; each tier is named at most once. missing_out, or NULL, has KVT_TIER_COUNT places: how
+ * many bytes each tier lacks, zeros with KVT_OK. KVT_OK; KVT_E_SPACE: nothing is lent;
+ * KVT_E_UNSUPPORTED (the store has no such tier); KVT_E_MEMORY. Blocks while entries make way, 10 s
+ * at most.
+ */
+KVT_NODISCARD kvt_status scratch_open(kvt_store *store, const scratch_wish *wishes, uint32_t count,
+                                      store_scratch **scratch_out, uint64_t *missing_out);
+
+/* Borrows more of a tier, as scratch_open. KVT_OK; KVT_E_SPACE; KVT_E_UNSUPPORTED. */
+KVT_NODISCARD kvt_status scratch_grow(store_scratch *scratch, const scratch_wish *wish,
+                                      uint64_t *missing_out);
+
+/* Gives everything back; all locations have been released. NULL is allowed. */
+void scratch_close(store_scratch *scratch);
+
+/* The pool that the locations of a tier are of. */
+tiers_pool *scratch_pool(const store_scratch *scratch, kvt_tier tier);
+
+/* Bytes of a tier that are lent, and those of them that no location holds. */
+uint64_t scratch_lent(const store_scratch *scratch, kvt_tier tier);
+uint64_t scratch_free(store_scratch *scratch, kvt_tier tier);
+
+/*
+ * Takes extents within what is lent, as tiers_pool_reserve_on (unit_bytes 0: the pool's unit).
+ * Copies of entries that lie in the room make way. KVT_OK; KVT_E_SPACE (beyond what is lent, or the
+ * members of the mask do not hold it); KVT_E_MEMORY; KVT_E_DATABASE, KVT_E_IO (rows of entries that
+ * made way are not gone). May wait for the catalog.
+ */
+KVT_NODISCARD kvt_status scratch_reserve(store_scratch *scratch, kvt_tier tier, uint64_t bytes,
+                                         uint32_t unit_bytes, uint64_t members,
+                                         tiers_location **location_out);
+void scratch_release(store_scratch *scratch, kvt_tier tier, tiers_location *location);
+
+#endif
