@@ -109,6 +109,20 @@ static const kvt_setting settings_table[] = {
            "a tier without devices is memory of the host instead of a GPU's"),
     TIER("dram"),
     TIER("ssd"),
+    BYTES("tier.remote.capacity", NULL,
+          "simulation: bytes of the tier that all hosts share; absent: there is none"),
+    COUNT("tier.remote.nodes", "4", "simulation: nodes that the shared tier is spread over"),
+    RATE("tier.remote.node_bandwidth", "3125MB/s",
+         "simulation: bytes per second of one node, which reads and writes share"),
+    RATE("tier.remote.host_bandwidth", "3125MB/s",
+         "simulation: bytes per second of one host's link, in each direction"),
+    SECONDS("tier.remote.latency", "0.0002", "simulation: a round trip to a node"),
+    CHOICE(
+        "tier.remote.publish", "utility", "all|second_use|utility",
+        "which entries are copied to the shared tier: every one, those used twice, or those whose "
+        "copies save other hosts more than they cost"),
+    RATE("tier.remote.write_rate", "0",
+         "bytes per second that one host publishes at most; 0: no bound"),
 
     CHOICE("device.*.tier", NULL, "hbm|dram|ssd", "tier of the device; required"),
     CHOICE("device.*.backend", NULL, "memory|hbm|file|nvme|null|sim",
@@ -145,6 +159,13 @@ static const kvt_setting settings_table[] = {
     COUNT("replay.servers", "8", "prefill servers that requests queue for"),
     BYTES("replay.bytes_per_token", "128KiB", "KV bytes of one token (Llama-3.1-8B in bf16)"),
     COUNT("replay.block_tokens", "512", "tokens of one entry"),
+    COUNT("replay.hosts", "1", "simulation: hosts, each with the servers and tiers that are set"),
+    TEXT(
+        "replay.route", "sticky",
+        "simulation: host of a request: sticky (by its second block), random, spill:SHARE (sticky, "
+        "but for a share sent to any), least_loaded"),
+    SWITCH("replay.restart", "no",
+           "simulation: each host starts anew once, empty, one after the other"),
     NUMBER("replay.scale", "0.00390625", "live: factor on bytes, capacities and times"),
     COUNT("replay.seed", "1", "seed of arrivals inside a trace's time step, and of live bytes"),
     NUMBER("replay.warmup", "0", "share of the requests that metrics leave out, from the first"),

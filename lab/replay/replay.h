@@ -30,6 +30,20 @@
  * token on, in the put's staging, which is bounded; four executors and a background round carry
  * moves out one by one, and a move is committed when it has been written.
  *
+ * With several hosts, or beside a shared tier, each host has servers, queues, tiers and a policy of
+ * its own, and:
+ *   - Services start in the order of time over all hosts. Each request goes to the host that
+ *     options->route names when it arrives, and waits there.
+ *   - A leading run goes on into the shared tier where the host itself has no block. One round trip
+ *     asks for all blocks that the host has not; loads then queue for the block's node and for the
+ *     host's link. A host knows neither queue: it loads what its predictions, learned by node
+ *     (online_device), say is faster than computing.
+ *   - What a host publishes is read by others when it has passed the host's link and the node. The
+ *     shared tier evicts the block that was read or written least recently.
+ *   - Policies without a prefix tree see a request's blocks last to first, so that their order of
+ *     recency ends a prefix from behind; so does the shared tier.
+ *   - A restart empties a host's tiers and its learned counters; requests in service go on.
+ *
  * Thread rule: options, workloads and results belong to one thread at a time; runs on different
  * result objects may share one workload.
  */
@@ -77,8 +91,38 @@ typedef enum replay_hints {
     REPLAY_HINTS_WRONG = 3 /* all do */
 } replay_hints;
 
+/* How the host of a request is chosen. */
+typedef enum replay_route {
+    REPLAY_ROUTE_STICKY = 0, /* by a hash of its second block, so a session stays on a host */
+    REPLAY_ROUTE_RANDOM = 1,
+    REPLAY_ROUTE_SPILL = 2,       /* sticky, but for a share that goes to any host */
+    REPLAY_ROUTE_LEAST_LOADED = 3 /* the fewest requests waiting and in service */
+} replay_route;
+
+/* Which entries a host copies to the shared tier. */
+typedef enum replay_publish {
+    REPLAY_PUBLISH_ALL = 0,        /* each block that it has computed */
+    REPLAY_PUBLISH_SECOND_USE = 1, /* blocks that some host used before: an engine that counts */
+    REPLAY_PUBLISH_UTILITY = 2,    /* by policy/publish.h */
+    REPLAY_PUBLISH_LEAVING = 3     /* what its own tiers evict; no setting names it */
+} replay_publish;
+
+#define REPLAY_HOSTS_MAX 256u
+#define REPLAY_NODES_MAX 64u
+
+/* The tier that all hosts share: an LRU cache spread over nodes by key. */
+typedef struct replay_remote {
+    uint64_t capacity_bytes; /* 0 = absent */
+    uint32_t nodes;
+    uint32_t publish;           /* replay_publish */
+    uint64_t node_bytes_per_s;  /* of one node; its reads and writes interleave */
+    uint64_t host_bytes_per_s;  /* of one host's link, in each direction */
+    double latency_seconds;     /* of a round trip */
+    uint64_t write_bytes_per_s; /* of one host's publishing; 0 = any */
+} replay_remote;
+
 typedef struct replay_options {
-    uint32_t servers;
+    uint32_t servers; /* of each host */
     uint64_t bytes_per_token;
     uint32_t block_tokens; /* of generated workloads */
     double scale;          /* live: factor on bytes and seconds */
@@ -124,6 +168,12 @@ typedef struct replay_options {
     double copy_bytes_per_s;    /* of a put, by its caller, and of a get while it is staged */
     double put_fixed_seconds;   /* of these, whatever the entry's size */
 
+    uint32_t hosts;     /* simulation */
+    replay_route route; /* of several hosts */
+    double spill_share; /* with REPLAY_ROUTE_SPILL, 0 to 1 */
+    bool restart;       /* each host once, cold */
+    replay_remote remote;
+
     replay_hints hints; /* simulation */
     bool bounds;        /* sum up the regrets; the caller also finds the bound */
     /* Told of the share of the requests that is served, by one thread at a time; false ends a
@@ -134,6 +184,12 @@ typedef struct replay_options {
     char note[REPLAY_NOTE_BYTES]; /* what was assumed, one sentence after the other */
     char profile[128];            /* path of the profile that curves came from, or "" */
 } replay_options;
+
+/* Whether a simulation is of several hosts, or of one beside a shared tier. */
+static inline bool replay_has_hosts(const replay_options *options)
+{
+    return options->hosts > 1 || options->remote.capacity_bytes > 0 || options->restart;
+}
 
 /* Every field at the default of its setting, no tier present. */
 void replay_options_init(replay_options *options);
@@ -224,6 +280,37 @@ typedef struct replay_form {
 
 #define REPLAY_FORMS_MAX 16u
 
+/* One host of a simulation of several, over the counted requests. */
+typedef struct replay_host {
+    uint64_t requests;
+    uint64_t block_refs;
+    uint64_t local_blocks;                  /* of the leading runs: in its own tiers */
+    uint64_t remote_blocks;                 /* and in the shared tier alone */
+    uint64_t fetched_blocks, fetched_bytes; /* of these, loaded: the rest was recomputed */
+    uint64_t published_blocks, published_bytes;
+    double ttft_mean;
+} replay_host;
+
+/* All hosts together. */
+typedef struct replay_hosts {
+    replay_host *rows; /* NULL: the run was of one host without a shared tier */
+    uint32_t count;
+    replay_host all;        /* sums; mean of all requests */
+    double found_ratio;     /* blocks of the leading runs over block references, local and remote */
+    double local_ratio;     /* of these, in the host's own tiers */
+    double remote_ratio;    /* and in the shared tier alone */
+    double written_per_use; /* published blocks over block references */
+    uint64_t probes;        /* requests that asked the shared tier for blocks */
+    uint64_t offered;       /* blocks that publishing was decided on, absent from the shared tier */
+    uint64_t deduplicated;  /* computed, and the shared tier had them already */
+    uint64_t declined;      /* not worth a copy */
+    uint64_t dropped;       /* the write rate's queue was full */
+    uint64_t twice;      /* written while another host's write of the same block was on its way */
+    uint64_t evicted;    /* by the shared tier */
+    uint64_t peak_bytes; /* of the shared tier */
+    double load_error;   /* median relative error of the predicted seconds of remote loads */
+} replay_hosts;
+
 typedef struct replay_result {
     char policy[32];
     char mode[8]; /* "sim" or "live" */
@@ -283,8 +370,9 @@ typedef struct replay_result {
     uint64_t verified_gets, wrong_bytes, failed_puts, load_failures;
     replay_form forms[REPLAY_FORMS_MAX]; /* with store.ladder */
     uint32_t form_count;
-    bool moves_match;  /* the plan log's lines equal the store's own counters */
-    double put_mean_s; /* seconds a server spends putting after the first token, unscaled clock */
+    replay_hosts hosts; /* simulation of several hosts */
+    bool moves_match;   /* the plan log's lines equal the store's own counters */
+    double put_mean_s;  /* seconds a server spends putting after the first token, unscaled clock */
     char plan_log[256];
     bool emulated[KVT_TIER_COUNT];        /* a tier that stands in for absent hardware */
     kvt_load_stats loads[KVT_TIER_COUNT]; /* of single gets, by the store; [0]: of requests' heads,
@@ -292,7 +380,7 @@ typedef struct replay_result {
     uint64_t reopened;                    /* curves of devices that had drifted */
 } replay_result;
 
-/* Releases what a result owns, which is nothing without options.explain. */
+/* Releases what a result owns: explanations and rows of hosts. */
 void replay_result_free(replay_result *result);
 
 /* Runs one policy in virtual time, one thread. Release the result with replay_result_free.

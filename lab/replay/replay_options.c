@@ -13,6 +13,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The simulated host where neither a setting nor a profile says otherwise: device memory of an
@@ -83,7 +84,8 @@ enum {
     OPTIONS_SIMULATED = 2,
     OPTIONS_STORE_MODEL = 4,
     OPTIONS_WITH_LADDER = 8,
-    OPTIONS_WITH_OVERLAP = 16
+    OPTIONS_WITH_OVERLAP = 16,
+    OPTIONS_WITH_REMOTE = 32
 };
 
 #define OPTIONS_FIELD(name, member, mode)                                                          \
@@ -110,6 +112,19 @@ static const settings_field options_fields[] = {
     OPTIONS_FIELD("replay.prefetch", prefetch, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.limit", limit, 0),
     OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
+    OPTIONS_RANGE("replay.hosts", hosts, OPTIONS_SIMULATED, 1, REPLAY_HOSTS_MAX, "1 to 256"),
+    OPTIONS_FIELD("replay.restart", restart, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("tier.remote.capacity", remote.capacity_bytes, OPTIONS_SIMULATED),
+    OPTIONS_RANGE("tier.remote.nodes", remote.nodes, OPTIONS_WITH_REMOTE, 1, REPLAY_NODES_MAX,
+                  "1 to 64"),
+    OPTIONS_RANGE("tier.remote.node_bandwidth", remote.node_bytes_per_s, OPTIONS_WITH_REMOTE, 1,
+                  1e15, "1 byte/s and more"),
+    OPTIONS_RANGE("tier.remote.host_bandwidth", remote.host_bytes_per_s, OPTIONS_WITH_REMOTE, 1,
+                  1e15, "1 byte/s and more"),
+    OPTIONS_RANGE("tier.remote.latency", remote.latency_seconds, OPTIONS_WITH_REMOTE, 0, 3600,
+                  "0 to 3600 s"),
+    OPTIONS_FIELD("tier.remote.publish", remote.publish, OPTIONS_WITH_REMOTE),
+    OPTIONS_FIELD("tier.remote.write_rate", remote.write_bytes_per_s, OPTIONS_WITH_REMOTE),
     OPTIONS_FIELD("replay.bounds", bounds, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.hints", hints, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.store_model", store_model, OPTIONS_SIMULATED),
@@ -164,6 +179,21 @@ static const char *options_tick_fault(double seconds)
     return seconds > 0.0 && seconds < 1e-3 ? "store.tick: 0, or 1 ms and more" : NULL;
 }
 
+/* The parts of the simulator that are of one host. */
+static const char *options_hosts_fault(const replay_options *options)
+{
+    if (options->route == REPLAY_ROUTE_SPILL &&
+        !(options->spill_share >= 0.0 && options->spill_share <= 1.0))
+        return "replay.route: sticky, random, least_loaded or spill:SHARE, a share of 0 to 1";
+    if (!replay_has_hosts(options)) return NULL;
+    if (options->store_model) return "replay.store_model: a store of one host is modelled";
+    if (options->prefetch) return "replay.prefetch: of one host alone";
+    if (options->hints != REPLAY_HINTS_NONE) return "replay.hints: of one host alone";
+    if (options->explain > 0) return "replay.explain: of one host alone";
+    if (options->plan_log != NULL) return "replay.plan_log: of one host alone";
+    return NULL;
+}
+
 static bool options_affine_is_sound(const kvt_affine *affine)
 {
     return isfinite(affine->request_seconds) && affine->request_seconds >= 0.0 &&
@@ -180,6 +210,7 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
         return KVT_E_CONFIG;
     }
     const char *fault = options_tick_fault(options->tick_seconds);
+    if (fault == NULL) fault = options_hosts_fault(options);
     for (int tier = 1; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
         const replay_tier *model = &options->tiers[tier];
         options->model.present[tier] = model->capacity_bytes > 0;
@@ -538,9 +569,36 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_profile *profile,
                                 message_size);
 }
 
+/* "sticky", "random", "least_loaded" or "spill:SHARE"; anything else leaves the share out of range.
+ */
+static void options_read_route(kvt_config *config, replay_options *options)
+{
+    static const char spill[] = "spill:";
+    const char *text = kvt_config_text(config, "replay.route");
+    options->route = REPLAY_ROUTE_SPILL;
+    options->spill_share = -1.0;
+    if (strcmp(text, "sticky") == 0) options->route = REPLAY_ROUTE_STICKY;
+    if (strcmp(text, "random") == 0) options->route = REPLAY_ROUTE_RANDOM;
+    if (strcmp(text, "least_loaded") == 0) options->route = REPLAY_ROUTE_LEAST_LOADED;
+    if (strncmp(text, spill, sizeof spill - 1) != 0) return;
+    char *end = NULL;
+    double share = strtod(text + sizeof spill - 1, &end);
+    if (end != text + sizeof spill - 1 && *end == '\0') options->spill_share = share;
+}
+
+static void options_read_hosts(kvt_config *config, replay_options *options)
+{
+    if (options->hosts > 1) options_read_route(config, options);
+    if (options->remote.capacity_bytes > 0)
+        options_read_fields(config, OPTIONS_WITH_REMOTE, options);
+    /* The bound is that of one host's tiers. */
+    if (replay_has_hosts(options)) options->bounds = false;
+}
+
 static void options_read_plain(kvt_config *config, bool live, replay_options *options)
 {
     options_read_fields(config, live ? OPTIONS_LIVE : OPTIONS_SIMULATED, options);
+    if (!live) options_read_hosts(config, options);
     if (!live && options->overlap) options_read_fields(config, OPTIONS_WITH_OVERLAP, options);
     /* The bounds of puts are a store's settings; a plain simulation has none. */
     if (!live && options->store_model) options_read_fields(config, OPTIONS_STORE_MODEL, options);

@@ -11,6 +11,9 @@
 
 void replay_result_free(replay_result *result)
 {
+    free(result->hosts.rows);
+    result->hosts.rows = NULL;
+    result->hosts.count = 0;
     free(result->explained);
     result->explained = NULL;
     result->explained_count = 0;

@@ -78,6 +78,9 @@ const char *results_format_seconds(double seconds, char *text);
 /* "12.3 GB", decimal prefixes; "0" for none. */
 const char *results_format_bytes(double bytes, char *text);
 
+/* "random", "spill:0.2", ... text holds RESULTS_TEXT_BYTES. */
+const char *results_format_route(const replay_options *options, char *text);
+
 /* ---- what the engine learned of reuse; any thread ---- */
 
 #endif

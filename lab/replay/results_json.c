@@ -313,6 +313,47 @@ static json_t *json_explained_rows(const replay_result *result, bool *sound)
     return list;
 }
 
+/* The counts of one host, or of all of them. */
+static json_t *json_host(const replay_host *host, bool *sound)
+{
+    json_t *object = json_object();
+    json_put(object, "requests", json_count(host->requests), sound);
+    json_put(object, "block_refs", json_count(host->block_refs), sound);
+    json_put(object, "local_blocks", json_count(host->local_blocks), sound);
+    json_put(object, "remote_blocks", json_count(host->remote_blocks), sound);
+    json_put(object, "fetched_blocks", json_count(host->fetched_blocks), sound);
+    json_put(object, "fetched_bytes", json_count(host->fetched_bytes), sound);
+    json_put(object, "published_blocks", json_count(host->published_blocks), sound);
+    json_put(object, "published_bytes", json_count(host->published_bytes), sound);
+    json_put(object, "ttft_s_mean", json_seconds(host->ttft_mean), sound);
+    return object;
+}
+
+/* What several hosts did, together and by host. */
+static json_t *json_hosts(const replay_hosts *hosts, bool *sound)
+{
+    json_t *object = json_object(), *rows = json_array();
+    json_put(object, "count", json_count(hosts->count), sound);
+    json_put(object, "found_block_ratio", json_real(hosts->found_ratio), sound);
+    json_put(object, "local_block_ratio", json_real(hosts->local_ratio), sound);
+    json_put(object, "remote_block_ratio", json_real(hosts->remote_ratio), sound);
+    json_put(object, "written_blocks_per_use", json_real(hosts->written_per_use), sound);
+    json_put(object, "probes", json_count(hosts->probes), sound);
+    json_put(object, "offered", json_count(hosts->offered), sound);
+    json_put(object, "deduplicated", json_count(hosts->deduplicated), sound);
+    json_put(object, "declined", json_count(hosts->declined), sound);
+    json_put(object, "dropped", json_count(hosts->dropped), sound);
+    json_put(object, "written_twice", json_count(hosts->twice), sound);
+    json_put(object, "evicted", json_count(hosts->evicted), sound);
+    json_put(object, "peak_bytes", json_count(hosts->peak_bytes), sound);
+    json_put(object, "load_error_p50", json_real(hosts->load_error), sound);
+    json_put(object, "all", json_host(&hosts->all, sound), sound);
+    for (uint32_t i = 0; i < hosts->count; i++)
+        json_add(rows, json_host(&hosts->rows[i], sound), sound);
+    json_put(object, "rows", rows, sound);
+    return object;
+}
+
 static json_t *json_result(const replay_result *result, bool *sound)
 {
     json_t *object = json_object();
@@ -324,6 +365,8 @@ static json_t *json_result(const replay_result *result, bool *sound)
     json_put(object, "reuse", json_learned(&result->reuse, sound), sound);
     if (result->explained_count > 0)
         json_put(object, "explained", json_explained_rows(result, sound), sound);
+    if (result->hosts.count > 0)
+        json_put(object, "hosts", json_hosts(&result->hosts, sound), sound);
     if (strcmp(result->mode, "live") == 0)
         json_put_live(object, result, sound);
     else
@@ -382,6 +425,28 @@ static json_t *json_tiers(const replay_options *options, bool *sound)
     return tiers;
 }
 
+/* Hosts, routing and the shared tier, of a simulation that has several hosts or that tier. */
+static void json_put_hosts(json_t *object, const replay_options *options, bool *sound)
+{
+    static const char *const publish[] = {"all", "second_use", "utility", "leaving"};
+    const replay_remote *remote = &options->remote;
+    if (!replay_has_hosts(options)) return;
+    char route[RESULTS_TEXT_BYTES];
+    json_put(object, "hosts", json_count(options->hosts), sound);
+    json_put(object, "route", json_string(results_format_route(options, route)), sound);
+    json_put(object, "restart", json_boolean(options->restart), sound);
+    if (remote->capacity_bytes == 0) return;
+    json_t *one = json_object();
+    json_put(one, "capacity_bytes", json_count(remote->capacity_bytes), sound);
+    json_put(one, "nodes", json_count(remote->nodes), sound);
+    json_put(one, "node_bytes_per_s", json_count(remote->node_bytes_per_s), sound);
+    json_put(one, "host_bytes_per_s", json_count(remote->host_bytes_per_s), sound);
+    json_put(one, "latency_s", json_seconds(remote->latency_seconds), sound);
+    json_put(one, "publish", json_string(publish[remote->publish]), sound);
+    json_put(one, "write_bytes_per_s", json_count(remote->write_bytes_per_s), sound);
+    json_put(object, "remote", one, sound);
+}
+
 static json_t *json_variants(const replay_options *options, bool *sound)
 {
     json_t *list = json_array();
@@ -435,6 +500,7 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     json_put(object, "moves_per_tick", json_count(options->moves_per_tick), sound);
     json_put(object, "move_bytes_per_s", json_count(options->move_bytes_per_s), sound);
     json_put(object, "store_model", json_boolean(options->store_model), sound);
+    json_put_hosts(object, options, sound);
     json_put(object, "write_lag_s", json_seconds(options->write_lag_seconds), sound);
     json_put(object, "profile",
              options->profile[0] != '\0' ? json_string(options->profile) : json_null(), sound);

@@ -44,6 +44,16 @@ const char *results_format_bytes(double bytes, char *text)
     return text;
 }
 
+const char *results_format_route(const replay_options *options, char *text)
+{
+    static const char *const names[] = {"sticky", "random", "spill", "least_loaded"};
+    if (options->route == REPLAY_ROUTE_SPILL)
+        snprintf(text, RESULTS_TEXT_BYTES, "spill:%g", options->spill_share);
+    else
+        snprintf(text, RESULTS_TEXT_BYTES, "%s", names[options->route]);
+    return text;
+}
+
 static size_t results_workload_notes(const replay_workload *workload,
                                      char notes[][RESULTS_NOTE_BYTES], size_t count)
 {
@@ -85,6 +95,31 @@ static void text_percent(double ratio, char *text)
     snprintf(text, RESULTS_TEXT_BYTES, ratio > 0.0 ? "%.1f %%" : "0", ratio * 100.0);
 }
 
+/* Hosts, routing, and the tier that they share. */
+static void text_hosts_head(const replay_options *options, FILE *file)
+{
+    static const char *const publish[] = {"all", "second_use", "utility", "what leaves a host"};
+    const replay_remote *remote = &options->remote;
+    char route[RESULTS_TEXT_BYTES], text[RESULTS_TEXT_BYTES];
+    if (!replay_has_hosts(options)) return;
+    fprintf(file, "%u hosts of that kind, route %s%s", options->hosts,
+            results_format_route(options, route),
+            options->restart ? ", each starts anew once" : "");
+    if (remote->capacity_bytes == 0) {
+        fprintf(file, "; nothing is shared\n");
+        return;
+    }
+    fprintf(file, "; shared %s", results_format_bytes((double)remote->capacity_bytes, text));
+    fprintf(file, " on %u nodes of ", remote->nodes);
+    fprintf(file, "%s/s", results_format_bytes((double)remote->node_bytes_per_s, text));
+    fprintf(file, ", links of %s/s", results_format_bytes((double)remote->host_bytes_per_s, text));
+    fprintf(file, ", published %s", publish[remote->publish]);
+    if (remote->write_bytes_per_s > 0)
+        fprintf(file, ", %s/s at most",
+                results_format_bytes((double)remote->write_bytes_per_s, text));
+    fprintf(file, "\n");
+}
+
 static void text_head(const replay_report *report, FILE *file)
 {
     const replay_workload *workload = report->workload;
@@ -113,6 +148,7 @@ static void text_head(const replay_report *report, FILE *file)
         fprintf(file, "%s/s", results_format_bytes(model->read.bytes_per_s, text));
     }
     fprintf(file, "\n");
+    text_hosts_head(options, file);
     if (report->result_count > 0 && strcmp(report->results[0].mode, "live") == 0) {
         fprintf(file,
                 "live at scale 1/%.4g, in bytes of this machine:", 1.0 / report->results[0].scale);
@@ -186,6 +222,51 @@ static void text_hits(const replay_report *report, FILE *file)
                 hits[5], results_format_bytes(bytes_read, read),
                 results_format_bytes(bytes_written, written), result->quality_mean);
     }
+}
+
+/* Shares of blocks in a leading run, and how much went over the links. */
+static void text_host_row(const char *name, const replay_host *host, FILE *file)
+{
+    char local[RESULTS_TEXT_BYTES], remote[RESULTS_TEXT_BYTES], found[RESULTS_TEXT_BYTES];
+    char ttft[RESULTS_TEXT_BYTES], in[RESULTS_TEXT_BYTES], out[RESULTS_TEXT_BYTES];
+    double refs = host->block_refs > 0 ? (double)host->block_refs : 1.0;
+    text_percent((double)(host->local_blocks + host->remote_blocks) / refs, found);
+    text_percent((double)host->local_blocks / refs, local);
+    text_percent((double)host->remote_blocks / refs, remote);
+    fprintf(file, "%-18s %9llu %10s %8s %8s %8s %9.3f %10s %10s\n", name,
+            (unsigned long long)host->requests, results_format_seconds(host->ttft_mean, ttft),
+            found, local, remote, (double)host->published_blocks / refs,
+            results_format_bytes((double)host->fetched_bytes, in),
+            results_format_bytes((double)host->published_bytes, out));
+}
+
+/* All hosts of each run, and each host of a single one. */
+static void text_hosts(const replay_report *report, FILE *file)
+{
+    if (report->result_count == 0 || report->results[0].hosts.count == 0) return;
+    fprintf(file, "\n%-18s %9s %10s %8s %8s %8s %9s %10s %10s\n", "hosts", "requests", "TTFT mean",
+            "found", "local", "shared", "writes", "fetched", "published");
+    for (size_t i = 0; i < report->result_count; i++) {
+        const replay_hosts *hosts = &report->results[i].hosts;
+        char name[48];
+        snprintf(name, sizeof name, "%.12s, %llu", report->results[i].policy,
+                 (unsigned long long)report->results[i].seed);
+        text_host_row(name, &hosts->all, file);
+        for (uint32_t h = 0; report->result_count == 1 && h < hosts->count; h++) {
+            snprintf(name, sizeof name, "  host %u", h);
+            text_host_row(name, &hosts->rows[h], file);
+        }
+    }
+    const replay_hosts *last = &report->results[report->result_count - 1].hosts;
+    fprintf(file,
+            "found: blocks of the leading runs, in the host's own tiers and in the shared one; "
+            "writes: published blocks per block of the requests\n"
+            "of the last run: %llu probes; of %llu blocks without a copy %llu declined, %llu "
+            "dropped; %llu computed anew that had one, %llu written twice; %llu evicted\n",
+            (unsigned long long)last->probes, (unsigned long long)last->offered,
+            (unsigned long long)last->declined, (unsigned long long)last->dropped,
+            (unsigned long long)last->deduplicated, (unsigned long long)last->twice,
+            (unsigned long long)last->evicted);
 }
 
 /* Blocks that were computed and not taken distort a comparison: then they have a column. */
@@ -439,6 +520,7 @@ kvt_status replay_print_text(const replay_report *report, FILE *file)
     text_head(report, file);
     text_times(report, file);
     text_hits(report, file);
+    text_hosts(report, file);
     text_moves(report, file);
     results_regrets_text(report, file);
     results_reuse_text(report, file);

@@ -7,7 +7,7 @@
  * fallen behind by more than the options allow takes no further move: a store's staging memory is
  * bounded too. Then this move and the rest of its plan are aborted, as the contract of plans says.
  */
-#include "sim_state.h"
+#include "sim_remote.h"
 
 #include "random.h"
 
@@ -135,6 +135,8 @@ kvt_status sim_carry_out(sim_state *sim, const sim_hand *hand)
         if (room) {
             sim_move_bytes(sim, move, record_bytes, hand);
             sim_quality_move(sim, move);
+            if (sim->remote != NULL && move->kind == KVT_MOVE_EVICT)
+                sim_remote_leave(sim, (uint32_t)(move->handle - 1), hand->now_ns);
         }
         sim_log_move(sim, hand->now_ns, move, room);
     }

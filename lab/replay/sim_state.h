@@ -88,6 +88,9 @@ typedef struct sim_state {
     sim_regret regret;
     sim_oracle oracle;
     sim_hints hints;
+    struct sim_remote *remote; /* NULL: no other host has anything */
+    struct sim_link *link;     /* this host's part of it */
+    bool backwards;            /* a request's blocks are touched last to first */
 } sim_state;
 
 /* One request on its way through the simulator. */
@@ -103,6 +106,7 @@ typedef struct sim_visit {
     double saved_s; /* against computing everything, without loss */
     double loss;    /* mean over the loaded tokens, which the computed ones inherit */
     bool delayed;   /* waits for another request's prefill */
+    bool probed;    /* has asked the shared tier */
 } sim_visit;
 
 /* Options of a block of so many tokens, whose read_bytes are what its records take; the seconds of
@@ -160,6 +164,29 @@ double sim_prefill_after(const sim_state *sim, const replay_request *request, ui
 
 /* One move with its outcome, into hash, counters and plan log. */
 void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed);
+
+/* The stages of a run of one policy; sim_hosts.c has a run for each host. open makes all that a run
+ * needs; release also after an error. */
+KVT_NODISCARD kvt_status sim_open(sim_state *sim, const char *policy, char *message,
+                                  size_t message_size);
+void sim_release(sim_state *sim);
+/* Adds the policy's counters to the result. */
+void sim_add_policy(sim_state *sim);
+KVT_NODISCARD kvt_status sim_open_policy(sim_state *sim, const char *name, char *message,
+                                         size_t message_size);
+/* When the next server is free; one becomes busy until end_ns. */
+void sim_take_server(sim_state *sim, uint64_t end_ns);
+KVT_NODISCARD kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns);
+/* Reports a request's blocks to the engine, hits and computed ones. */
+KVT_NODISCARD kvt_status sim_refer(sim_state *sim, const sim_visit *visit);
+
+/* sim_hosts.c: the same over several hosts. As replay_run_sim. */
+KVT_NODISCARD kvt_status sim_hosts_run(const replay_options *options,
+                                       const replay_workload *workload, const char *policy,
+                                       replay_result *result, char *message, size_t message_size);
+
+/* Whether the caller goes on after so many of its requests. */
+bool sim_may_proceed(const replay_options *options, uint64_t request, uint64_t count);
 
 /* Finds the leading run, chooses how much of it to load, occupies the read queues and fills the
  * visit's times. */

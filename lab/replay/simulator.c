@@ -20,8 +20,7 @@
 
 #define SIM_SAMPLES_MAX 32768u
 
-static kvt_status sim_open_policy(sim_state *sim, const char *name, char *message,
-                                  size_t message_size)
+kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size_t message_size)
 {
     const replay_options *options = sim->options;
     kvt_policy_config config;
@@ -42,7 +41,8 @@ static kvt_status sim_open_policy(sim_state *sim, const char *name, char *messag
     config.holes = (uint8_t)options->holes;
     config.high_watermark = options->high_watermark;
     config.low_watermark = options->low_watermark;
-    config.entries_expected = sim->workload->distinct_blocks + 1;
+    /* The tables of many hosts grow as they need. */
+    config.entries_expected = sim->workload->distinct_blocks / options->hosts + 1;
     config.seed = options->policy_seed;
     config.allocator.resize = kvt_memory_resize;
     kvt_status status = kvt_policy_open(&config, &sim->policy, message, message_size);
@@ -144,7 +144,7 @@ void sim_note_peak(sim_state *sim)
 }
 
 /* Runs the policy's ticks that are due by now, each with its own budget of bytes and moves. */
-static kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
+kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
 {
     const replay_options *options = sim->options;
     double budget = (double)options->move_bytes_per_s * options->tick_seconds;
@@ -271,28 +271,34 @@ static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t po
     return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
 }
 
-/* Reports a request's blocks to the engine, hits and computed ones, in the order of the prefix. */
-static kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
+/* Reports one of a request's blocks to the engine. */
+static kvt_status sim_refer_block(sim_state *sim, const sim_visit *visit, uint32_t position,
+                                  uint64_t ready_ns)
+{
+    uint32_t block = visit->prefix[position];
+    uint64_t request = (uint64_t)(visit->request - sim->workload->requests);
+    uint32_t uses = sim_oracle_uses(sim, block, request);
+    uint8_t option = sim_option_of(sim, block);
+    if (sim->oracle.on && option == KVT_OPTION_NONE && uses == 0) return KVT_OK;
+    kvt_status status = sim_oracle_tell(sim, block, uses > 0 ? (double)(uses - 1) : 0.0);
+    if (status != KVT_OK) return status;
+    status = option != KVT_OPTION_NONE ? sim_access(sim, visit, position, option, ready_ns)
+                                       : sim_admit(sim, visit, position, ready_ns);
+    return status == KVT_OK ? sim_oracle_tell(sim, block, (double)uses) : status;
+}
+
+kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
 {
     uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
-    for (uint32_t i = 0; i < visit->request->block_count; i++) {
-        uint32_t block = visit->prefix[i];
-        uint64_t request = (uint64_t)(visit->request - sim->workload->requests);
-        uint32_t uses = sim_oracle_uses(sim, block, request);
-        uint8_t option = sim_option_of(sim, block);
-        if (sim->oracle.on && option == KVT_OPTION_NONE && uses == 0) continue;
-        kvt_status status = sim_oracle_tell(sim, block, uses > 0 ? (double)(uses - 1) : 0.0);
-        if (status != KVT_OK) return status;
-        status = option != KVT_OPTION_NONE ? sim_access(sim, visit, i, option, ready_ns)
-                                           : sim_admit(sim, visit, i, ready_ns);
-        if (status == KVT_OK) status = sim_oracle_tell(sim, block, (double)uses);
-        if (status != KVT_OK) return status;
-    }
-    return KVT_OK;
+    uint32_t count = visit->request->block_count;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
+        status = sim_refer_block(sim, visit, sim->backwards ? count - 1 - i : i, ready_ns);
+    return status;
 }
 
 /* The earliest free server becomes busy until end_ns. */
-static void sim_take_server(sim_state *sim, uint64_t end_ns)
+void sim_take_server(sim_state *sim, uint64_t end_ns)
 {
     uint32_t count = sim->options->servers, at = 0;
     for (;;) {
@@ -307,7 +313,7 @@ static void sim_take_server(sim_state *sim, uint64_t end_ns)
 }
 
 /* Asks the caller, whose answer may cost more than a request, every 16 requests. */
-static bool sim_may_proceed(const replay_options *options, uint64_t request, uint64_t count)
+bool sim_may_proceed(const replay_options *options, uint64_t request, uint64_t count)
 {
     if (options->proceed == NULL || request % 16 != 0) return true;
     return options->proceed(options->proceed_context, (double)request / (double)count);
@@ -346,17 +352,23 @@ static kvt_status sim_run(sim_state *sim, results_collector *collector)
     return KVT_OK;
 }
 
-static void sim_finish(sim_state *sim, results_collector *collector)
+void sim_add_policy(sim_state *sim)
 {
     replay_result *result = sim->result;
     kvt_policy_stats stats;
     kvt_policy_stats_get(sim->policy, &stats);
-    result->puts = stats.puts;
-    result->refused = stats.refused;
-    result->promotions = stats.promotions;
-    result->demotions = stats.demotions;
-    result->evictions = stats.evictions;
+    result->puts += stats.puts;
+    result->refused += stats.refused;
+    result->promotions += stats.promotions;
+    result->demotions += stats.demotions;
+    result->evictions += stats.evictions;
     result->reuse = stats.reuse;
+}
+
+static void sim_finish(sim_state *sim, results_collector *collector)
+{
+    replay_result *result = sim->result;
+    sim_add_policy(sim);
     result->hints.struct_size = sizeof result->hints;
     (void)!kvt_policy_hint_stats_get(sim->policy, &result->hints);
     results_finish(collector, sim->options->servers);
@@ -365,7 +377,7 @@ static void sim_finish(sim_state *sim, results_collector *collector)
                         &result->decision_ns_p99);
 }
 
-static void sim_release(sim_state *sim)
+void sim_release(sim_state *sim)
 {
     if (sim->policy != NULL) kvt_policy_close(sim->policy);
     if (sim->plan_log != NULL && fclose(sim->plan_log) != 0) sim->plan_log_failed = true;
@@ -381,12 +393,25 @@ static void sim_release(sim_state *sim)
     sim_hints_close(sim);
 }
 
+kvt_status sim_open(sim_state *sim, const char *policy, char *message, size_t message_size)
+{
+    kvt_status status = sim_prepare(sim, message, message_size);
+    if (status == KVT_OK) status = sim_quality_open(sim);
+    if (status == KVT_OK) status = sim_regret_open(sim);
+    sim->oracle.on = strcmp(policy, REPLAY_ORACLE) == 0;
+    if (status == KVT_OK) status = sim_oracle_open(sim);
+    if (status == KVT_OK) status = sim_hints_open(sim, message, message_size);
+    return status == KVT_OK ? sim_open_policy(sim, policy, message, message_size) : status;
+}
+
 kvt_status replay_run_sim(const replay_options *options, const replay_workload *workload,
                           const char *policy, replay_result *result, char *message,
                           size_t message_size)
 {
     assert(options != NULL && workload != NULL && policy != NULL && result != NULL);
     results_collector collector = {0};
+    if (replay_has_hosts(options))
+        return sim_hosts_run(options, workload, policy, result, message, message_size);
     results_start(result, "sim", policy, options, workload);
     sim_state *sim = calloc(1, sizeof *sim);
     snprintf(message, message_size, "out of memory");
@@ -394,14 +419,7 @@ kvt_status replay_run_sim(const replay_options *options, const replay_workload *
     sim->options = options;
     sim->workload = workload;
     sim->result = result;
-    kvt_status status = sim_prepare(sim, message, message_size);
-    if (status == KVT_OK) status = sim_quality_open(sim);
-    if (status == KVT_OK) status = sim_regret_open(sim);
-    sim->oracle.on = strcmp(policy, REPLAY_ORACLE) == 0;
-    if (status == KVT_OK) status = sim_oracle_open(sim);
-    if (status == KVT_OK) status = sim_hints_open(sim, message, message_size);
-    if (status != KVT_OK) goto out;
-    status = sim_open_policy(sim, policy, message, message_size);
+    kvt_status status = sim_open(sim, policy, message, message_size);
     if (status != KVT_OK) goto out;
     status = results_collector_open(&collector, result, workload, options->warmup);
     if (status != KVT_OK) goto out;
