@@ -62,6 +62,11 @@ if(KVT_SANITIZE MATCHES "address")
   execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libasan.so
     OUTPUT_VARIABLE libasan OUTPUT_STRIP_TRAILING_WHITESPACE)
   set(python_preload "LD_PRELOAD=${libasan};ASAN_OPTIONS=detect_leaks=0")
+elseif(KVT_SANITIZE MATCHES "thread")
+  execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libtsan.so
+    OUTPUT_VARIABLE libtsan OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(python_preload "LD_PRELOAD=${libtsan}" "PYTHONMALLOC=malloc"
+    "TSAN_OPTIONS=exitcode=66:suppressions=${CMAKE_SOURCE_DIR}/python/tests/tsan.supp")
 endif()
 if(KVT_PYTHON_EXECUTABLE)
   set(python_tests ${KVT_PYTHON_EXECUTABLE})

@@ -23,7 +23,10 @@ address)
     export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1" ;;
 thread)
     export PYTHONMALLOC=malloc LD_PRELOAD="$("$compiler" -print-file-name=libtsan.so)"
-    export TSAN_OPTIONS="second_deadlock_stack=1:halt_on_error=0:exitcode=66:${TSAN_OPTIONS:-}" ;;
+    export TSAN_OPTIONS="second_deadlock_stack=1:halt_on_error=0:exitcode=66:${TSAN_OPTIONS:-}"
+    TSAN_OPTIONS="$TSAN_OPTIONS:suppressions=$room/tsan.supp"
+    # What ThreadSanitizer notes of each block of memory grows as blocks move.
+    export KVT_SOAK_ANY_MEMORY=1 ;;
 *) echo "soak.sh: no sanitizer $sanitizer" >&2; exit 2 ;;
 esac
 exec "$@"
