@@ -3,7 +3,7 @@
 # costs nothing when everything is there. `make check` is what CI runs.
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
-.PHONY: soak-python-asan soak-python-tsan
+.PHONY: soak-python-asan soak-python-tsan test-wheel
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -45,6 +45,7 @@ help:
 	@echo "make test-docs  runs the commands of README and GUIDE as they are written, minutes"
 	@echo "make fuzz     the fuzz targets, a fixed number of inputs each"
 	@echo "make wheel    the Python package as a wheel, into build/wheels"
+	@echo "make test-wheel  that wheel in clean environments of each Python from 3.11 on that is here"
 	@echo "make install  into PREFIX ($(PREFIX))"
 	@echo "make clean    removes build/"
 	@echo "V=1 shows all output; TESTS='unit/|install/' runs those tests alone"
@@ -144,6 +145,10 @@ docs: build
 
 wheel: configure
 	@$(STEP)/wheel.log "Making a wheel of the Python package" tools/make_wheel.sh $(BUILD)
+
+# The wheel in clean environments of each Python from 3.11 on that is here.
+test-wheel: wheel
+	@tools/check_wheel.sh $(BUILD)
 
 install: docs
 	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) --prefix $(PREFIX)

@@ -65,7 +65,7 @@ if(KVT_SANITIZE MATCHES "address")
 elseif(KVT_SANITIZE MATCHES "thread")
   execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=libtsan.so
     OUTPUT_VARIABLE libtsan OUTPUT_STRIP_TRAILING_WHITESPACE)
-  set(python_preload "LD_PRELOAD=${libtsan}" "PYTHONMALLOC=malloc"
+  set(python_preload "LD_PRELOAD=${libtsan}" "PYTHONMALLOC=malloc" "KVT_SOAK_ANY_MEMORY=1"
     "TSAN_OPTIONS=exitcode=66:suppressions=${CMAKE_SOURCE_DIR}/python/tests/tsan.supp")
 endif()
 if(KVT_PYTHON_EXECUTABLE)

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # check_wheel.sh BUILD [PYTHON...]: checks the wheel in BUILD/wheels as its users meet it.
 #
-# The stable interface (abi3audit), the tag (auditwheel) and the size; then, for each interpreter, a
-# new environment with nothing but the wheel and what it requires: import, version, put, get, a file
-# as SSD that a second process finds again. Interpreters are those named; without any, each python3.N
-# from 3.11 on that is on the PATH or that pyenv has.
+# The stable interface (abi3audit), the tag (auditwheel) and the size; then, for each interpreter,
+# a new environment with nothing but the wheel and what it requires: import, version, put, get, a
+# file as SSD that a second process finds again. Interpreters are those named; without any, each
+# python3.N from 3.11 on that is on the PATH or that pyenv has.
 set -eu
 build=$(cd "$1" && pwd)
 shift

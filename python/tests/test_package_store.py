@@ -188,6 +188,39 @@ class Answers(PackageCase):
         self.assertEqual(len([one for one in store.predict_loads(keys) if one is not None]), 2)
         self.assertTrue(store.delete(keys[0]))
 
+    def test_tenants_and_what_was_learned(self):
+        store, key = self.store(), self.key("a")
+        store.set_tenant(3, alpha_seconds=2.0, loss_limit=0.1, shares={"dram": LAYOUT.bytes * 3})
+        store.give_space(self.space, 3)
+        self.assertTrue(store.put(key, pattern(LAYOUT.bytes), LAYOUT))
+        store.flush()
+        self.assertEqual(store.clear(tenant=3), 1)
+        for call in (lambda: store.set_tenant(3, alpha_seconds=-1.0),
+                     lambda: store.set_tenant(3, alpha_seconds="x"),
+                     lambda: store.set_tenant(-1, alpha_seconds=1.0),
+                     lambda: store.set_tenant(1, alpha_seconds=1.0, shares={"tape": 1}),
+                     lambda: store.set_tenant(1, alpha_seconds=1.0, shares={"dram": -1}),
+                     lambda: store.give_space(self.space, 1 << 31),
+                     lambda: store.give_space("x", 1),
+                     lambda: store.observe_quality(key, "nothing", 0.1),
+                     lambda: store.observe_quality(key, "planes:k4v4,g64", "x"),
+                     lambda: store.class_stats(-1)):
+            with self.assertRaises(kvterrace.ArgumentError):
+                call()
+        self.assertEqual(store.class_stats(0)["loss_observations"], 0)
+        self.assertIsNone(store.class_stats(64))
+        self.assertEqual(store.lease_stats()["leases"], 0)
+        self.assertEqual(store.hint_stats()["skipped"], 0)
+        for wrong in (b"", b"no basis" * 100):
+            with self.assertRaises(kvterrace.Error):
+                store.add_basis(wrong)
+        store.close()
+        for call in (store.lease_stats, store.hint_stats, lambda: store.class_stats(0),
+                     lambda: store.add_basis(b"x"), lambda: store.give_space(self.space, 1),
+                     lambda: store.set_tenant(1, alpha_seconds=1.0)):
+            with self.assertRaises(kvterrace.StateError):
+                call()
+
     def test_what_it_says_of_itself(self):
         store = self.store()
         store.put(self.key("a"), pattern(LAYOUT.bytes), LAYOUT)

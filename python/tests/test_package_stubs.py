@@ -31,11 +31,13 @@ class Stubs(PackageCase):
             real = getattr(kvterrace, name)
             stubs = {node.name: node for node in self.classes[name].body
                      if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-            methods = {key for key, value in vars(real).items() if not key.startswith("_") and
+            members = {key: value for one in reversed(real.__mro__[:-1])
+                       for key, value in vars(one).items()}
+            methods = {key for key, value in members.items() if not key.startswith("_") and
                        (callable(value) or isinstance(value, (classmethod, property)))}
             self.assertEqual({key for key in stubs if not key.startswith("_")}, methods, name)
             for key in methods:
-                if isinstance(vars(real)[key], property):
+                if isinstance(members[key], property):
                     continue
                 node = stubs[key].args
                 said = [arg.arg for arg in node.args + node.kwonlyargs if arg.arg

@@ -7,7 +7,7 @@ import collections
 import threading
 
 from ._calls import Handle, Held, Source, describe, instant, make_entry
-from ._convert import TIER_NAMES, TIERS, new, variant_name
+from ._convert import TIER_NAMES, TIERS, new, plain, variant_name
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
@@ -77,6 +77,14 @@ class Queue:
         self._completions[0].struct_size = ffi.sizeof("kvt_completion")
         self._loop.add_reader(self._fd, self._drain)
         store._every_queue.add(self)
+
+    def stats(self):
+        """Counts since the open and of now, as a dict; names as in queue.h (kvt_queue_stats)."""
+        stats = new("kvt_queue_stats")
+        status = lib.guarded_kvt_queue_stats_get(self._raw, stats)
+        if status != lib.KVT_OK:
+            raise self._store._fail(status)
+        return plain(stats[0])
 
     # ---- calls ----
 

@@ -13,6 +13,7 @@ from ._convert import TIERS, new, plain
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
+from ._tuning import Tuning
 from ._types import Space, View, check_key, join_keys
 
 _HINTS = {"retain": lib.KVT_HINT_RETAIN, "next_use": lib.KVT_HINT_NEXT_USE,
@@ -109,7 +110,7 @@ def _open(config, settings, keywords):
     return store[0]
 
 
-class Store:
+class Store(Tuning):
     """A store of KV entries in HBM, DRAM and SSDs.
 
     Store("kvt.ini")                                   settings from a file
