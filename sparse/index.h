@@ -61,6 +61,13 @@ KVT_NODISCARD kvt_status sparse_index_build(const sparse_index_options *options,
                                             uint32_t tokens, sparse_index *index_out);
 void sparse_index_free(sparse_index *index); /* zeroed ones are allowed */
 
+/* The bytes of an index of so many clusters, and an index with memory for them whose content is the
+ * caller's to fill. KVT_OK; KVT_E_MEMORY. */
+uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters);
+KVT_NODISCARD kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens,
+                                           uint32_t tokens, uint32_t clusters,
+                                           sparse_index *index_out);
+
 /* Segments of a zone, and the first token of one of them; that of segment `count` is tokens. */
 uint32_t sparse_segment_count(uint32_t tokens, uint32_t segment_tokens);
 uint32_t sparse_segment_first(uint32_t tokens, uint32_t segment_tokens, uint32_t segment);

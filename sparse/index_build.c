@@ -147,31 +147,46 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-static kvt_status index_allocate(const index_draft *draft, sparse_index *index)
+uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters)
 {
-    const uint32_t dim = draft->options.head_dim;
-    const uint32_t blocks = (draft->clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
+    const size_t padded = ((size_t)clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+    return 2 * aligned(padded * head_dim) + 2 * aligned(head_dim * sizeof(float)) +
+           aligned((padded + 1) * sizeof(uint32_t)) + aligned(tokens * sizeof(uint16_t));
+}
+
+kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens, uint32_t tokens,
+                             uint32_t clusters, sparse_index *index_out)
+{
+    const uint32_t blocks = (clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
     const size_t padded = (size_t)blocks * SPARSE_BLOCK;
-    const size_t rows = aligned(padded * dim), steps = aligned(dim * sizeof(float));
+    const size_t rows = aligned(padded * head_dim), steps = aligned(head_dim * sizeof(float));
     const size_t first = aligned((padded + 1) * sizeof(uint32_t));
-    const size_t bytes = 2 * rows + 2 * steps + first + aligned(draft->tokens * sizeof(uint16_t));
+    const uint64_t bytes = sparse_index_bytes(head_dim, tokens, clusters);
     uint8_t *at = aligned_alloc(64, bytes);
     if (at == NULL) return KVT_E_MEMORY;
-    *index = (sparse_index){.head_dim = dim,
-                            .segment_tokens = draft->options.segment_tokens,
-                            .tokens = draft->tokens,
-                            .clusters = draft->clusters,
-                            .blocks = blocks,
-                            .centroids = (int8_t *)at,
-                            .means = (int8_t *)(at + rows),
-                            .key_step = (float *)(void *)(at + 2 * rows),
-                            .value_step = (float *)(void *)(at + 2 * rows + steps),
-                            .first = (uint32_t *)(void *)(at + 2 * rows + 2 * steps),
-                            .position = (uint16_t *)(void *)(at + 2 * rows + 2 * steps + first),
-                            .memory = at,
-                            .bytes = bytes};
-    memset(at, 0, 2 * rows);
-    for (size_t c = 0; c <= padded; c++)
+    *index_out = (sparse_index){.head_dim = head_dim,
+                                .segment_tokens = segment_tokens,
+                                .tokens = tokens,
+                                .clusters = clusters,
+                                .blocks = blocks,
+                                .centroids = (int8_t *)at,
+                                .means = (int8_t *)(at + rows),
+                                .key_step = (float *)(void *)(at + 2 * rows),
+                                .value_step = (float *)(void *)(at + 2 * rows + steps),
+                                .first = (uint32_t *)(void *)(at + 2 * rows + 2 * steps),
+                                .position = (uint16_t *)(void *)(at + 2 * rows + 2 * steps + first),
+                                .memory = at,
+                                .bytes = bytes};
+    memset(at, 0, bytes);
+    return KVT_OK;
+}
+
+static kvt_status index_allocate(const index_draft *draft, sparse_index *index)
+{
+    kvt_status status = sparse_index_make(draft->options.head_dim, draft->options.segment_tokens,
+                                          draft->tokens, draft->clusters, index);
+    if (status != KVT_OK) return status;
+    for (size_t c = 0; c <= (size_t)index->blocks * SPARSE_BLOCK; c++)
         index->first[c] = c < draft->clusters ? draft->first[c] : draft->tokens;
     if (draft->tokens > 0)
         memcpy(index->position, draft->position, draft->tokens * sizeof *index->position);

@@ -94,12 +94,18 @@ static uint8_t *code_metadata(const sparse_paging *paging, const sparse_code *co
     return at + aligned(code_side_bytes(paging, code_segment_tokens(paging, segment), KVT_SIDE_K));
 }
 
-kvt_status sparse_code_open(const sparse_paging *paging, sparse_code *code_out)
+uint64_t sparse_code_bytes(const sparse_paging *paging)
 {
     const uint32_t segments = code_segments(paging);
     uint64_t bytes = aligned(segments);
     for (uint32_t s = 0; s < segments; s++)
         bytes += code_segment_bytes(paging, code_segment_tokens(paging, s));
+    return bytes;
+}
+
+kvt_status sparse_code_open(const sparse_paging *paging, sparse_code *code_out)
+{
+    const uint64_t bytes = sparse_code_bytes(paging);
     *code_out = (sparse_code){.bytes = bytes};
     if (bytes == 0) return KVT_OK;
     code_out->memory = aligned_alloc(64, bytes);

@@ -47,7 +47,9 @@ typedef struct sparse_code {
 /* Scratch of the calls below, in bytes; aligned to 64. */
 uint64_t sparse_code_scratch(const sparse_paging *paging);
 
-/* Allocates the metadata; every segment is raw until it is encoded. KVT_OK; KVT_E_MEMORY. */
+/* The bytes of the metadata, which hold numbers of any value. open allocates them; every segment is
+ * raw until it is encoded. KVT_OK; KVT_E_MEMORY. */
+uint64_t sparse_code_bytes(const sparse_paging *paging);
 KVT_NODISCARD kvt_status sparse_code_open(const sparse_paging *paging, sparse_code *code_out);
 void sparse_code_close(sparse_code *code);
 

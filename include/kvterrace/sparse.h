@@ -18,7 +18,7 @@
 #ifndef KVTERRACE_SPARSE_H
 #define KVTERRACE_SPARSE_H
 
-#include "types.h"
+#include "kvterrace.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,6 +81,158 @@ typedef struct kvt_sparse_pages {
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_attend(const kvt_sparse_pages *pages,
                                                    const float *queries, float *output, float *lse);
+
+typedef struct kvt_sparse kvt_sparse;
+typedef struct kvt_sparse_step kvt_sparse_step;
+
+#define KVT_SPARSE_ALL UINT64_MAX /* a budget: every page in its best variant */
+
+/* What stays in a window between steps (policy/windows.h). */
+typedef enum kvt_sparse_evict {
+    KVT_SPARSE_EVICT_DECAYED = 0,   /* a decayed mean of expected weights */
+    KVT_SPARSE_EVICT_LOOKAHEAD = 1, /* the expected weight of this step (KVDrive) */
+    KVT_SPARSE_EVICT_LRU = 2,
+    KVT_SPARSE_EVICT_FIFO = 3,
+    KVT_SPARSE_EVICT_LFU = 4
+} kvt_sparse_evict;
+
+typedef struct kvt_sparse_options {
+    uint32_t struct_size;  /* set by kvt_sparse_options_init, as all else */
+    uint32_t query_heads;  /* a multiple of kv_heads */
+    kvt_layout layout;     /* of the whole sequence: layers, kv_heads, head_dim, dtype, tokens */
+    uint32_t tokens_max;   /* with appended ones; 0 = tokens + 1,024 */
+    uint32_t sink_tokens;  /* 4; always resident, raw */
+    uint32_t local_tokens; /* 64; the last tokens, always resident, raw */
+    uint32_t page_tokens;  /* 0 = so many that 4 bits of a page are 4 KiB */
+    uint32_t cluster_tokens, segment_tokens, iterations; /* 0 = 16; 2,048; 3 */
+    uint32_t variants;     /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
+    uint64_t budget_bytes; /* that a step of one layer may read; KVT_SPARSE_ALL */
+    uint64_t window_bytes[KVT_TIER_PLACES]; /* of all layers and heads together; of DRAM alone */
+    kvt_sparse_evict evict;
+    float decay;           /* of the decayed mean, [0, 1): 0.9 */
+    float replica_share;   /* of the pages that get a second copy on another drive: 0.25 */
+    bool estimate;         /* what no page brings, from centroids and mean values: on */
+    uint64_t hedge_ns;     /* a page that does not come so soon is read from its copy, too: 20 ms */
+    double worth_per_byte; /* of the window, in seconds saved per second and byte; 0 = free room */
+    uint64_t seed;
+} kvt_sparse_options;
+
+/* Fills in the defaults for a layout; budget_bytes is 0, query_heads that of kv_heads. */
+KVT_API void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layout *layout);
+
+/*
+ * Opens a sequence whose K and V are given layer by layer. The room on the tiers is taken now.
+ *   message   one line for a person on failure; may be NULL with size 0
+ * KVT_OK: the caller closes it; KVT_E_ARGUMENT (an option); KVT_E_UNSUPPORTED (head_dim not a
+ * multiple of 8 or over 512; no fp16, bf16 or fp32; the store has no SSD or no DRAM for the
+ * window); KVT_E_SPACE (the message has the bytes that are missing); KVT_E_MEMORY. Blocks while
+ * entries make way for the pages.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_live(kvt_store *store,
+                                                      const kvt_sparse_options *options,
+                                                      kvt_sparse **sequence_out, char *message,
+                                                      size_t message_size);
+
+/*
+ * Gives the next layer's K and V, [tokens][kv_heads][head_dim] each, after position encoding; they
+ * are read until the call returns. Clusters, codes and writes the layer's pages: blocking. KVT_OK;
+ * KVT_E_STATE (not the next layer); KVT_E_ARGUMENT (NULL); KVT_E_UNSUPPORTED (elements that have no
+ * coded form, and variants without raw); KVT_E_SPACE; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE (a write
+ * failed). After an error the sequence can only be closed.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_give(kvt_sparse *sequence, uint32_t layer,
+                                                 const void *k, const void *v);
+
+/*
+ * Opens a sequence from entries at rest, in any form, in the order of their prefix. options->layout
+ * is that of all of them together. Memory: a few layers' K and V. As kvt_sparse_open_live and
+ * kvt_sparse_give; KVT_MISS: an entry is not stored, or left meanwhile; KVT_E_MISMATCH: entries of
+ * another layout, or other tokens together.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
+                                                 const kvt_sparse_options *options,
+                                                 const kvt_key *keys, size_t count,
+                                                 kvt_sparse **sequence_out, char *message,
+                                                 size_t message_size);
+
+/*
+ * Keeps a sequence: its index, pages and resident rows, appended tokens too, become opaque entries
+ * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive as
+ * entries do (kvt_flush), and leave as entries do; a kept sequence that has lost one is a miss.
+ * Memory: one head of one layer. KVT_OK; KVT_EXISTS (something is stored under the key);
+ * KVT_E_SPACE (the store takes no more); KVT_E_IO, KVT_E_GONE (a page cannot be read);
+ * KVT_E_MEMORY; KVT_E_STATE. Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt_key *key);
+
+/* Opens a kept sequence; the options name its shape, and are free in all else. As
+ * kvt_sparse_open_live; KVT_MISS (a part is not stored); KVT_E_CORRUPT, KVT_E_VERSION (bytes of
+ * another form); KVT_E_MISMATCH (another shape, or parts of two sequences). Pages are checked when
+ * they are read. */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
+                                                      const kvt_sparse_options *options,
+                                                      const kvt_key *key, kvt_sparse **sequence_out,
+                                                      char *message, size_t message_size);
+
+/* Ends all steps and gives the room back. Before the store is closed. NULL is allowed. */
+KVT_API void kvt_sparse_close(kvt_sparse *sequence);
+
+/*
+ * Warms a layer up with the prompt's last queries, fp32 [rows][query_heads][head_dim]: the pages
+ * that they weigh most fill the window, and the hottest get their second copies. Blocking. KVT_OK,
+ * also when some pages could not be read; KVT_E_STATE (a layer is missing, or has a step);
+ * KVT_E_ARGUMENT (not finite); KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence, uint32_t layer,
+                                                    const float *queries, uint32_t rows);
+
+/* Appends tokens to a layer, [tokens][kv_heads][head_dim] each; they stay resident, raw. KVT_OK;
+ * KVT_E_STATE (past tokens_max; the layer has a step; a layer is missing); KVT_E_ARGUMENT. */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_t layer,
+                                                   const void *k, const void *v, uint32_t tokens);
+
+/*
+ * Begins a step of a layer: scores, plans and starts the reads; waits for nothing. queries: fp32
+ * [query_heads][head_dim]. KVT_OK: the step is the caller's until kvt_sparse_done; KVT_BUSY (4
+ * steps are under way); KVT_E_STATE (the layer has one; a layer is missing); KVT_E_ARGUMENT (not
+ * finite, layer); KVT_E_MEMORY: nothing has begun.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *sequence, uint32_t layer,
+                                                   const float *queries,
+                                                   kvt_sparse_step **step_out);
+
+/* Starts the reads that a guess of a layer's queries wants; kvt_sparse_select of the layer corrects
+ * it. As kvt_sparse_select, but for the step. */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_hint(kvt_sparse *sequence, uint32_t layer,
+                                                 const float *queries);
+
+/*
+ * Waits for a step's pages, not beyond an instant of CLOCK_MONOTONIC (KVT_NO_DEADLINE for none).
+ * What it points to is valid until kvt_sparse_done. KVT_OK; KVT_E_TIMEOUT: the same, with the pages
+ * that came. Pages that no copy gives are named as lost, and are part of the estimate; no page has
+ * wrong bytes. KVT_E_STATE (waited for already); KVT_E_ARGUMENT; KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_wait(kvt_sparse *sequence, kvt_sparse_step *step,
+                                                 uint64_t deadline_ns,
+                                                 const kvt_sparse_pages **pages_out);
+
+/* Ends a step, waited for or not. NULL is allowed. */
+KVT_API void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
+
+typedef struct kvt_sparse_stats {
+    uint32_t struct_size;
+    uint64_t steps;
+    uint64_t reads, read_bytes; /* pages, and whole 4 KiB of them, that devices were asked for */
+    uint64_t hit_bytes, missed_bytes; /* of what steps wanted: in the window, and read */
+    uint64_t lost_pages, checksum_failures;
+    uint64_t window_refusals;                /* pages that found no place in the window's memory */
+    uint64_t copied_pages;                   /* that have a second copy now */
+    uint64_t pages, page_bytes, index_bytes; /* bytes on drives, without copies; resident bytes */
+} kvt_sparse_stats;
+
+/* KVT_OK; KVT_E_ARGUMENT (NULL, struct_size). */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_stats_get(const kvt_sparse *sequence,
+                                                      kvt_sparse_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kept.c - writes and checks the kept form. Little-endian, as every form of this project:
+ *
+ *     0   "KVTSPRS1"        8  u32 version (1)     12  u32 unit; the head entry: UINT32_MAX
+ *    16   u64 id           24  u32 layers, kv_heads, head_dim, dtype
+ *    40   u32 tokens, sinks, zone, segment, page tokens, variants, row bytes
+ *    68   u32 clusters, local tokens, slot bytes
+ *    80   u64 index, code, sums bytes
+ *   104   16 bytes of zero
+ *   120   u64 XXH3-64 of everything behind it up to the pages, seeded with that of all before it
+ *   128   index | code | sums | sinks K, V | local K, V | zeros up to 4 KiB | pages
+ *
+ * Thread rule: re-entrant.
+ */
+#include "kept.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "page_table.h"
+
+#define KEPT_MAGIC    "KVTSPRS1"
+#define KEPT_VERSION  1u
+#define KEPT_HEAD     UINT32_MAX
+#define KEPT_SUM_AT   120u
+#define KEPT_SHAPE_AT 16u
+
+static void put32(uint8_t *at, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        at[i] = (uint8_t)(value >> 8 * i);
+}
+
+static void put64(uint8_t *at, uint64_t value)
+{
+    put32(at, (uint32_t)value);
+    put32(at + 4, (uint32_t)(value >> 32));
+}
+
+static uint32_t get32(const uint8_t *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static uint64_t get64(const uint8_t *at)
+{
+    return get32(at) | (uint64_t)get32(at + 4) << 32;
+}
+
+static uint64_t checksum(const uint8_t *bytes, uint64_t end)
+{
+    const uint64_t seed = XXH3_64bits(bytes, KEPT_SUM_AT);
+    return XXH3_64bits_withSeed(bytes + SPARSE_KEPT_HEAD_BYTES, end - SPARSE_KEPT_HEAD_BYTES, seed);
+}
+
+/* ---- writing ---- */
+
+uint64_t sparse_kept_bytes(const sparse_kept_unit *unit, uint64_t *pages_at_out)
+{
+    uint64_t at = SPARSE_KEPT_HEAD_BYTES + unit->index_bytes + unit->code_bytes + unit->sums_bytes +
+                  unit->sinks_bytes + unit->local_bytes;
+    at = (at + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+    if (pages_at_out != NULL) *pages_at_out = at;
+    return at + unit->pages_bytes;
+}
+
+static void write_front(const sparse_kept_shape *shape, uint32_t number, uint8_t *target)
+{
+    const uint32_t numbers[] = {shape->layers,      shape->kv_heads,       shape->head_dim,
+                                shape->dtype,       shape->tokens,         shape->sink_tokens,
+                                shape->zone_tokens, shape->segment_tokens, shape->page_tokens,
+                                shape->variants,    shape->row_bytes};
+    memset(target, 0, SPARSE_KEPT_HEAD_BYTES);
+    memcpy(target, KEPT_MAGIC, 8);
+    put32(target + 8, KEPT_VERSION);
+    put32(target + 12, number);
+    put64(target + KEPT_SHAPE_AT, shape->id);
+    for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        put32(target + KEPT_SHAPE_AT + 8 + 4 * i, numbers[i]);
+}
+
+void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target)
+{
+    write_front(shape, KEPT_HEAD, target);
+    put64(target + KEPT_SUM_AT, checksum(target, SPARSE_KEPT_HEAD_BYTES));
+}
+
+void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *unit,
+                       uint8_t *target)
+{
+    const uint8_t *const parts[] = {unit->index, unit->code, unit->sums, unit->sinks, unit->local};
+    const uint64_t bytes[] = {unit->index_bytes, unit->code_bytes, unit->sums_bytes,
+                              unit->sinks_bytes, unit->local_bytes};
+    uint64_t pages_at;
+    (void)sparse_kept_bytes(unit, &pages_at);
+    write_front(shape, unit->number, target);
+    put32(target + 68, unit->clusters);
+    put32(target + 72, unit->local_tokens);
+    put32(target + 76, unit->slot_bytes);
+    put64(target + 80, unit->index_bytes);
+    put64(target + 88, unit->code_bytes);
+    put64(target + 96, unit->sums_bytes);
+    uint64_t at = SPARSE_KEPT_HEAD_BYTES;
+    for (int i = 0; i < 5; i++) {
+        if (bytes[i] > 0) memcpy(target + at, parts[i], bytes[i]);
+        at += bytes[i];
+    }
+    memset(target + at, 0, pages_at - at);
+    put64(target + KEPT_SUM_AT, checksum(target, pages_at));
+}
+
+/* ---- reading ---- */
+
+static kvt_status read_front(const uint8_t *bytes, uint64_t size, uint32_t *number_out,
+                             sparse_kept_shape *shape_out)
+{
+    if (size < SPARSE_KEPT_HEAD_BYTES || memcmp(bytes, KEPT_MAGIC, 8) != 0) return KVT_E_CORRUPT;
+    if (get32(bytes + 8) != KEPT_VERSION) return KVT_E_VERSION;
+    const uint8_t *at = bytes + KEPT_SHAPE_AT + 8;
+    *number_out = get32(bytes + 12);
+    *shape_out = (sparse_kept_shape){.id = get64(bytes + KEPT_SHAPE_AT),
+                                     .layers = get32(at),
+                                     .kv_heads = get32(at + 4),
+                                     .head_dim = get32(at + 8),
+                                     .dtype = get32(at + 12),
+                                     .tokens = get32(at + 16),
+                                     .sink_tokens = get32(at + 20),
+                                     .zone_tokens = get32(at + 24),
+                                     .segment_tokens = get32(at + 28),
+                                     .page_tokens = get32(at + 32),
+                                     .variants = get32(at + 36),
+                                     .row_bytes = get32(at + 40)};
+    return KVT_OK;
+}
+
+kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size, sparse_kept_shape *shape_out)
+{
+    uint32_t number;
+    sparse_kept_shape shape;
+    kvt_status status = read_front(bytes, size, &number, &shape);
+    if (status != KVT_OK) return status;
+    if (number != KEPT_HEAD || size != SPARSE_KEPT_HEAD_BYTES ||
+        get64(bytes + KEPT_SUM_AT) != checksum(bytes, size))
+        return KVT_E_CORRUPT;
+    *shape_out = shape;
+    return KVT_OK;
+}
+
+static bool same_shape(const sparse_kept_shape *a, const sparse_kept_shape *b)
+{
+    return a->id == b->id && a->layers == b->layers && a->kv_heads == b->kv_heads &&
+           a->head_dim == b->head_dim && a->dtype == b->dtype && a->tokens == b->tokens &&
+           a->sink_tokens == b->sink_tokens && a->zone_tokens == b->zone_tokens &&
+           a->segment_tokens == b->segment_tokens && a->page_tokens == b->page_tokens &&
+           a->variants == b->variants && a->row_bytes == b->row_bytes;
+}
+
+/* The sizes that a unit has by its shape and its two free numbers; whatever the bytes say is
+ * compared with them. */
+static kvt_status expect_sizes(const sparse_kept_shape *shape, const sparse_paging *paging,
+                               sparse_kept_unit *unit)
+{
+    if (unit->clusters > paging->tokens || (unit->clusters == 0) != (paging->tokens == 0) ||
+        unit->local_tokens > UINT32_MAX / 2)
+        return KVT_E_CORRUPT;
+    unit->index_bytes = sparse_index_bytes(shape->head_dim, paging->tokens, unit->clusters);
+    unit->code_bytes = sparse_code_bytes(paging);
+    unit->sums_bytes = (uint64_t)paging->pages * SPARSE_SECTIONS * sizeof(uint32_t);
+    unit->sinks_bytes = 2 * (uint64_t)shape->sink_tokens * shape->row_bytes;
+    unit->local_bytes = 2 * (uint64_t)unit->local_tokens * shape->row_bytes;
+    unit->slot_bytes = sparse_slot_bytes(paging, shape->variants, NULL);
+    unit->pages_bytes = (uint64_t)paging->pages * unit->slot_bytes;
+    return KVT_OK;
+}
+
+kvt_status sparse_kept_read(const sparse_kept_shape *shape, const sparse_paging *paging,
+                            uint32_t number, const uint8_t *bytes, uint64_t size,
+                            sparse_kept_unit *unit_out)
+{
+    sparse_kept_shape own;
+    sparse_kept_unit unit = {.number = 0};
+    uint64_t pages_at;
+    kvt_status status = read_front(bytes, size, &unit.number, &own);
+    if (status != KVT_OK) return status;
+    if (unit.number != number || !same_shape(shape, &own)) return KVT_E_MISMATCH;
+    unit.clusters = get32(bytes + 68);
+    unit.local_tokens = get32(bytes + 72);
+    status = expect_sizes(shape, paging, &unit);
+    if (status != KVT_OK) return status;
+    if (get32(bytes + 76) != unit.slot_bytes || get64(bytes + 80) != unit.index_bytes ||
+        get64(bytes + 88) != unit.code_bytes || get64(bytes + 96) != unit.sums_bytes ||
+        sparse_kept_bytes(&unit, &pages_at) != size ||
+        get64(bytes + KEPT_SUM_AT) != checksum(bytes, pages_at))
+        return KVT_E_CORRUPT;
+    unit.index = bytes + SPARSE_KEPT_HEAD_BYTES;
+    unit.code = unit.index + unit.index_bytes;
+    unit.sums = unit.code + unit.code_bytes;
+    unit.sinks = unit.sums + unit.sums_bytes;
+    unit.local = unit.sinks + unit.sinks_bytes;
+    unit.pages = bytes + pages_at;
+    *unit_out = unit;
+    return KVT_OK;
+}
+
+/* Whether an index of foreign bytes can be used: places ascend over whole clusters, positions lie
+ * in their segments, steps are finite. */
+static bool index_is_sound(const sparse_index *index)
+{
+    const uint32_t padded = index->blocks * SPARSE_BLOCK;
+    if (index->first[0] != 0) return false;
+    for (uint32_t c = 0; c < padded; c++) {
+        const uint32_t begin = index->first[c], end = index->first[c + 1];
+        if (c < index->clusters ? end <= begin : end != begin) return false;
+    }
+    if (index->first[padded] != index->tokens) return false;
+    for (uint32_t d = 0; d < index->head_dim; d++)
+        if (!isfinite(index->key_step[d]) || !isfinite(index->value_step[d])) return false;
+    const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);
+    for (uint32_t s = 0; s < segments; s++) {
+        const uint32_t first = sparse_segment_first(index->tokens, index->segment_tokens, s);
+        const uint32_t end = sparse_segment_first(index->tokens, index->segment_tokens, s + 1);
+        for (uint32_t place = first; place < end; place++)
+            if (index->position[place] >= end - first) return false;
+    }
+    return true;
+}
+
+kvt_status sparse_kept_index(const sparse_kept_shape *shape, const sparse_kept_unit *unit,
+                             sparse_index *index_out)
+{
+    *index_out =
+        (sparse_index){.head_dim = shape->head_dim, .segment_tokens = shape->segment_tokens};
+    if (unit->clusters == 0) return KVT_OK;
+    kvt_status status = sparse_index_make(shape->head_dim, shape->segment_tokens,
+                                          shape->zone_tokens, unit->clusters, index_out);
+    if (status != KVT_OK) return status;
+    assert(index_out->bytes == unit->index_bytes);
+    memcpy(index_out->memory, unit->index, unit->index_bytes);
+    if (index_is_sound(index_out)) return KVT_OK;
+    sparse_index_free(index_out);
+    return KVT_E_CORRUPT;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kept.h - the kept form of a sequence, in bytes: what kvt_sparse_keep stores and
+ * kvt_sparse_open_kept reads. Pure memory; docs/SPARSE.md has the layout.
+ *
+ * A kept sequence is one opaque entry per unit, and a head entry that was stored after them. Every
+ * number is checked against the geometry before it is used: bytes of any kind give a unit or
+ * KVT_E_CORRUPT, and nothing out of bounds. Pages have their own checksums (page_table.h), so the
+ * form has one over everything else.
+ *
+ * Thread rule: re-entrant.
+ */
+#ifndef SPARSE_KEPT_H
+#define SPARSE_KEPT_H
+
+#include "paging.h"
+
+#define SPARSE_KEPT_HEAD_BYTES 128u
+
+/* The geometry of a sequence, the same in the head entry and in every unit. */
+typedef struct sparse_kept_shape {
+    uint64_t id; /* of the checksums of pages */
+    uint32_t layers, kv_heads, head_dim, dtype;
+    uint32_t tokens; /* of the layout, without appended ones */
+    uint32_t sink_tokens, zone_tokens, segment_tokens, page_tokens;
+    uint32_t variants; /* a mask */
+    uint32_t row_bytes;
+} sparse_kept_shape;
+
+/* A unit's parts, pointing into its bytes or to be written there. */
+typedef struct sparse_kept_unit {
+    uint32_t number; /* layer * kv_heads + head */
+    uint32_t clusters;
+    uint32_t local_tokens; /* with appended ones */
+    uint32_t slot_bytes;
+    const uint8_t *index, *code, *sums, *sinks, *local, *pages;
+    uint64_t index_bytes, code_bytes, sums_bytes, sinks_bytes, local_bytes, pages_bytes;
+} sparse_kept_unit;
+
+/* Bytes of a unit in kept form; its first part ends where `pages` begin, at a multiple of 4 KiB. */
+uint64_t sparse_kept_bytes(const sparse_kept_unit *unit, uint64_t *pages_at_out);
+
+/* Writes everything but the pages to the front of target, with the checksum. */
+void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *unit,
+                       uint8_t *target);
+
+/* The head entry: SPARSE_KEPT_HEAD_BYTES. */
+void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target);
+
+/* KVT_OK; KVT_E_CORRUPT; KVT_E_VERSION. */
+KVT_NODISCARD kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size,
+                                               sparse_kept_shape *shape_out);
+
+/* Finds the parts of a unit of this shape. paging: that of the shape. KVT_OK; KVT_E_CORRUPT;
+ * KVT_E_VERSION; KVT_E_MISMATCH (another sequence's, or another unit's). */
+KVT_NODISCARD kvt_status sparse_kept_read(const sparse_kept_shape *shape,
+                                          const sparse_paging *paging, uint32_t number,
+                                          const uint8_t *bytes, uint64_t size,
+                                          sparse_kept_unit *unit_out);
+
+/* Makes the index of a unit that was read. KVT_OK; KVT_E_CORRUPT; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_kept_index(const sparse_kept_shape *shape,
+                                           const sparse_kept_unit *unit, sparse_index *index_out);
+
+#endif

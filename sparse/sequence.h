@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence.h - a sparse sequence's own data, for the files that carry out the calls of sparse.h:
+ *
+ *     sequence_open.c     options, room, close
+ *     sequence_give.c     layers from live K and V or from entries, appended tokens
+ *     sequence_step.c     select, hint, wait, done
+ *     sequence_fetch.c    the reads of a step: what to read, verifying, copies, decoding
+ *     sequence_window.c   what stays between steps
+ *     sequence_observe.c  warm-up from the prompt's last queries
+ *
+ *     sequence   layers x KV heads units; one arena of window memory; room lent by the store
+ *     unit       index, code metadata, table of pages, window; sinks and local rows
+ *     step       one layer's select until done: plan, reads, rows. A layer has one at a time
+ *
+ *     (none) --select--> SELECTED --wait--> WAITED --done--> (none)
+ *        |                   ^
+ *        +--hint--> HINTED --+   the reads that a hint has begun are the step's
+ *
+ * A page that stays is in the arena as it was read: a prefix of the coded form, or raw rows.
+ *
+ * Thread rule: one thread at a time has a sequence. No lock is held here over anything; completions
+ * of reads touch the gather's memory alone.
+ */
+#ifndef SPARSE_SEQUENCE_H
+#define SPARSE_SEQUENCE_H
+
+#include <kvterrace/sparse.h>
+#include <stdatomic.h>
+
+#include "attend.h"
+#include "block.h"
+#include "choose.h"
+#include "page_table.h"
+#include "policy/windows.h"
+#include "tiers/pool/extent.h"
+
+#define SPARSE_NOT_HELD UINT32_MAX
+
+/* Rows that are always resident: packed [tokens][head_dim] of one head. */
+typedef struct sparse_resident {
+    uint8_t *keys, *values;
+    uint32_t tokens;
+} sparse_resident;
+
+typedef struct sparse_unit {
+    sparse_index index;
+    sparse_paging paging;
+    sparse_code code;
+    sparse_table table;
+    windows_unit window;
+    uint32_t *place; /* of each page in the arena, in grains; SPARSE_NOT_HELD */
+    float *heat;     /* mean weight over the prompt's last queries; NULL until observed */
+    sparse_resident sinks, local;
+} sparse_unit;
+
+/* Memory that a gather and a step share: the last of them frees it. */
+typedef struct sparse_buffer {
+    uint8_t *memory;
+    uint64_t bytes;
+    _Atomic uint32_t holds;
+} sparse_buffer;
+
+/* A page that a step reads. */
+typedef struct sparse_item {
+    uint32_t head, page;
+    uint8_t held, wanted; /* pages_variant before and after */
+    sparse_part part;
+    tiers_copy copies[SPARSE_COPIES_MAX];
+    const uint8_t *bytes; /* the new ones, once verified; NULL: lost */
+} sparse_item;
+
+/* Reads under way, and their pages. */
+typedef struct sparse_fetch {
+    sparse_item *items;
+    tiers_gather_range *ranges; /* of the items */
+    uint32_t count, room;
+    tiers_gather *gather;
+    sparse_buffer *buffer;
+    uint64_t bytes;
+    /* Second reads of pages whose bytes failed verification. */
+    struct sparse_fetch *again;
+} sparse_fetch;
+
+typedef struct sparse_head_work {
+    sparse_work work;
+    uint8_t *held;             /* of each page, before the step */
+    uint8_t *coming;           /* held, or on its way by a hint */
+    uint8_t *variant;          /* that the step brings */
+    const sparse_item **items; /* that bring it; NULL: what is held stays */
+    float *lse;                /* [group] of sinks and local rows */
+    float *estimate, *estimate_lse;
+    uint32_t *lost;
+    uint32_t lost_count;
+    kvt_sparse_page *pages;
+    uint32_t page_room;
+    uint32_t *positions; /* of the zone's pages in this step */
+    uint32_t position_room;
+    uint8_t *rows; /* decoded K and V */
+    uint64_t rows_bytes;
+} sparse_head_work;
+
+struct kvt_sparse_step {
+    kvt_sparse *sequence;
+    uint32_t layer;
+    enum { STEP_FREE, STEP_HINTED, STEP_SELECTED, STEP_WAITED } state;
+    sparse_fetch fetch, hint;
+    sparse_head_work *heads;
+    kvt_sparse_head *heads_out;
+    kvt_sparse_pages pages;
+};
+
+#define SPARSE_STEPS_MAX 4u
+
+struct kvt_sparse {
+    kvt_store *store;
+    kvt_sparse_options options;
+    uint32_t group, zone_tokens, local_first; /* tokens; a position */
+    uint32_t local_room;                      /* tokens that the local rows have memory for */
+    uint32_t row_bytes;                       /* of one token, head and side */
+    uint32_t variants;                        /* a mask of those that the pages have */
+    uint32_t layers_given;
+    uint64_t id;
+    double built_seconds; /* that the layers took: what a kept sequence saves */
+    float scale;
+    pages_terms terms;
+    sparse_unit *units;      /* [layers][kv_heads] */
+    uint8_t *rows;           /* of all sinks and local rows */
+    uint32_t *appended;      /* tokens of each layer */
+    sparse_block *blocks[2]; /* of give: one is written while the other is filled */
+    store_scratch *scratch;
+    tiers_location *arena_location; /* NULL: heap */
+    uint8_t *arena;
+    tiers_space *space;    /* of the arena, in grains */
+    uint32_t *positions;   /* of sinks, then of local rows */
+    uint32_t *left;        /* scratch of a window's step: pages */
+    uint8_t *scratch_rows; /* of the page code; from joined_at on a page's coded form */
+    uint64_t joined_at;
+    kvt_sparse_step steps[SPARSE_STEPS_MAX];
+    bool ready; /* all layers are there, and the steps have their memory */
+    kvt_sparse_stats stats;
+};
+
+static inline sparse_unit *sparse_unit_of(kvt_sparse *s, uint32_t layer, uint32_t head)
+{
+    return &s->units[(size_t)layer * s->options.layout.kv_heads + head];
+}
+
+/* The seed of a unit's checksums. */
+static inline uint64_t sparse_unit_id(const kvt_sparse *s, uint64_t number)
+{
+    return s->id + number * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+/* ---- sequence_step.c ---- */
+
+/* Memory of the steps, once all units are known. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_steps_open(kvt_sparse *s);
+void sparse_steps_close(kvt_sparse *s);
+
+/* For the warm-up: whether a layer has a step under way, or no step is free. */
+bool sparse_step_is_open(kvt_sparse *s, uint32_t layer);
+KVT_NODISCARD kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer,
+                                                 const float *queries, float share);
+KVT_NODISCARD kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer);
+
+/* ---- sequence_open.c ---- */
+
+/* Room and memory for a sequence of `options->layout.tokens`, without any layer. As
+ * kvt_sparse_open_live. */
+KVT_NODISCARD kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *options,
+                                              kvt_sparse **sequence_out, char *message,
+                                              size_t message_size);
+
+/* Counts a layer as there; the last one makes the sequence ready. */
+KVT_NODISCARD kvt_status sparse_sequence_add_layer(kvt_sparse *s);
+
+/* ---- sequence_fetch.c ---- */
+
+/* Adds the read of a page to a fetch that has not begun. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_fetch_add(kvt_sparse *s, sparse_fetch *fetch, uint32_t layer,
+                                          uint32_t head, uint32_t page, uint8_t held,
+                                          uint8_t wanted);
+
+/* Begins the reads. KVT_OK; KVT_E_MEMORY: none has begun. */
+KVT_NODISCARD kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited);
+
+/* Waits for the reads and verifies what came; what fails is read from other copies, within the
+ * deadline. Afterwards each item has its bytes or none. KVT_OK, also when pages are lost;
+ * KVT_E_TIMEOUT: some had not come. */
+KVT_NODISCARD kvt_status sparse_fetch_wait(kvt_sparse *s, uint32_t layer, sparse_fetch *fetch,
+                                           uint64_t deadline_ns);
+
+/* Ends a fetch; its buffer goes when no device uses it. */
+void sparse_fetch_end(kvt_sparse *s, sparse_fetch *fetch);
+void sparse_fetch_free(sparse_fetch *fetch);
+
+/* ---- sequence_window.c ---- */
+
+KVT_NODISCARD kvt_status sparse_window_open(kvt_sparse *s);
+KVT_NODISCARD kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit);
+void sparse_window_close_unit(sparse_unit *unit);
+void sparse_window_close(kvt_sparse *s);
+
+/* The bytes of a page that is held. */
+static inline const uint8_t *sparse_window_bytes(const kvt_sparse *s, const sparse_unit *unit,
+                                                 uint32_t page)
+{
+    return s->arena + (uint64_t)unit->place[page] * SPARSE_GRAIN;
+}
+
+/*
+ * Ends a step for one unit: decides what stays and moves it into the arena.
+ *   weight   of each page;  held  before the step;  variant  that the step brought
+ *   items    of the step that are of this head and have bytes are looked up in the fetches
+ */
+void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const float *weight,
+                        const uint8_t *held, const uint8_t *variant,
+                        const sparse_fetch *const *fetches, uint32_t fetch_count);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence_fetch.c - the reads of one layer's step: all pages of all heads as one gather, verified
+ * page by page, and once more from another copy where bytes are not what was written.
+ *
+ * Thread rule: the sequence's thread. A buffer may outlive its fetch, on a device.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "sequence.h"
+
+/* ---- buffers ---- */
+
+static void buffer_drop(void *context)
+{
+    sparse_buffer *buffer = context;
+    if (buffer == NULL || atomic_fetch_sub(&buffer->holds, 1) > 1) return;
+    free(buffer->memory);
+    free(buffer);
+}
+
+/* Memory of at least so many bytes that no device has: the fetch's own from before, or new. */
+static sparse_buffer *buffer_for(sparse_fetch *fetch, uint64_t bytes)
+{
+    sparse_buffer *buffer = fetch->buffer;
+    if (buffer != NULL && atomic_load(&buffer->holds) == 1 && buffer->bytes >= bytes) return buffer;
+    fetch->buffer = NULL;
+    buffer_drop(buffer);
+    buffer = calloc(1, sizeof *buffer);
+    if (buffer == NULL) return NULL;
+    atomic_store(&buffer->holds, 1);
+    buffer->bytes = bytes + bytes / 4 / SPARSE_GRAIN * SPARSE_GRAIN;
+    buffer->memory = aligned_alloc(SPARSE_GRAIN, buffer->bytes);
+    if (buffer->memory == NULL) {
+        free(buffer);
+        return NULL;
+    }
+    fetch->buffer = buffer;
+    return buffer;
+}
+
+/* ---- fetches ---- */
+
+static kvt_status fetch_room(sparse_fetch *fetch)
+{
+    if (fetch->count < fetch->room) return KVT_OK;
+    const uint32_t room = fetch->room != 0 ? 2 * fetch->room : 64;
+    sparse_item *items = realloc(fetch->items, room * sizeof *items);
+    if (items == NULL) return KVT_E_MEMORY;
+    fetch->items = items;
+    tiers_gather_range *ranges = realloc(fetch->ranges, room * sizeof *ranges);
+    if (ranges == NULL) return KVT_E_MEMORY;
+    fetch->ranges = ranges;
+    fetch->room = room;
+    return KVT_OK;
+}
+
+kvt_status sparse_fetch_add(kvt_sparse *s, sparse_fetch *fetch, uint32_t layer, uint32_t head,
+                            uint32_t page, uint8_t held, uint8_t wanted)
+{
+    const sparse_table *table = &sparse_unit_of(s, layer, head)->table;
+    assert(fetch->gather == NULL && wanted > held);
+    kvt_status status = fetch_room(fetch);
+    if (status != KVT_OK) return status;
+    sparse_item *item = &fetch->items[fetch->count];
+    *item = (sparse_item){.head = head, .page = page, .held = held, .wanted = wanted};
+    item->part = sparse_table_part(table, page, (pages_variant)held, (pages_variant)wanted);
+    fetch->ranges[fetch->count] = (tiers_gather_range){
+        .bytes = item->part.bytes,
+        .copy_count = sparse_table_copies(table, page, &item->part, item->copies)};
+    fetch->count++;
+    fetch->bytes += item->part.bytes;
+    return KVT_OK;
+}
+
+/* Ranges name the copies in the items, which have stopped moving. */
+kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited)
+{
+    if (fetch->count == 0) return KVT_OK;
+    uint64_t spare = 0; /* for second reads of pages that have a second copy */
+    for (uint32_t i = 0; i < fetch->count; i++) {
+        fetch->ranges[i].copies = fetch->items[i].copies;
+        if (fetch->ranges[i].copy_count > 1) spare += fetch->ranges[i].bytes;
+    }
+    sparse_buffer *buffer = buffer_for(fetch, fetch->bytes + spare);
+    if (buffer == NULL) return KVT_E_MEMORY;
+    const tiers_gather_request request = {.ranges = fetch->ranges,
+                                          .count = fetch->count,
+                                          .buffer = buffer->memory,
+                                          .buffer_bytes = buffer->bytes,
+                                          .waited = waited,
+                                          .hedge_ns = s->options.hedge_ns};
+    kvt_status status = tiers_gather_start(scratch_pool(s->scratch, KVT_TIER_SSD), &request,
+                                           UINT64_MAX, &fetch->gather);
+    if (status != KVT_OK) return status;
+    atomic_fetch_add(&buffer->holds, 1);
+    s->stats.reads += fetch->count;
+    s->stats.read_bytes += fetch->bytes;
+    return KVT_OK;
+}
+
+/* Looks at what came of one item. False: its bytes are there and are wrong. */
+static bool fetch_verify(kvt_sparse *s, uint32_t layer, const sparse_fetch *fetch, uint32_t i)
+{
+    sparse_item *item = &fetch->items[i];
+    const tiers_gather_range *range = &fetch->ranges[i];
+    if (range->status != KVT_OK) return true;
+    const uint8_t *bytes = (const uint8_t *)range->data + item->part.skip;
+    if (!sparse_table_verify(&sparse_unit_of(s, layer, item->head)->table, item->page,
+                             (pages_variant)item->held, (pages_variant)item->wanted, bytes)) {
+        s->stats.checksum_failures++;
+        return false;
+    }
+    item->bytes = bytes;
+    return true;
+}
+
+/* Puts the pages whose bytes were wrong into a second fetch, from the copy that was not read. */
+static kvt_status fetch_again(kvt_sparse *s, sparse_fetch *fetch, const sparse_item *item,
+                              uint32_t copy)
+{
+    if (fetch->again == NULL) fetch->again = calloc(1, sizeof *fetch->again);
+    if (fetch->again == NULL) return KVT_E_MEMORY;
+    sparse_fetch *again = fetch->again;
+    kvt_status status = fetch_room(again);
+    if (status != KVT_OK) return status;
+    (void)s;
+    again->items[again->count] = *item;
+    again->items[again->count].copies[0] = item->copies[1 - copy];
+    again->ranges[again->count] = (tiers_gather_range){.bytes = item->part.bytes, .copy_count = 1};
+    again->count++;
+    again->bytes += item->part.bytes;
+    return KVT_OK;
+}
+
+/* Gives the items of a second fetch to those of the first that lack their bytes. */
+static void fetch_merge(const sparse_fetch *fetch)
+{
+    const sparse_fetch *again = fetch->again;
+    for (uint32_t i = 0, j = 0; i < again->count; i++) {
+        const sparse_item *found = &again->items[i];
+        while (fetch->items[j].head != found->head || fetch->items[j].page != found->page)
+            j++; /* both are in the order of the first */
+        fetch->items[j].bytes = found->bytes;
+    }
+}
+
+kvt_status sparse_fetch_wait(kvt_sparse *s, uint32_t layer, sparse_fetch *fetch,
+                             uint64_t deadline_ns)
+{
+    if (fetch->gather == NULL) return KVT_OK;
+    bool late = false;
+    (void)!tiers_gather_wait(fetch->gather, deadline_ns);
+    for (uint32_t i = 0; i < fetch->count; i++) {
+        const tiers_gather_range *range = &fetch->ranges[i];
+        late = late || range->status == KVT_E_TIMEOUT;
+        if (fetch->items[i].bytes != NULL || fetch_verify(s, layer, fetch, i)) continue;
+        if (range->copy_count > 1)
+            (void)!fetch_again(s, fetch, &fetch->items[i], range->copy); /* else it is lost */
+    }
+    if (fetch->again == NULL || fetch->again->count == 0 || fetch->again->gather != NULL)
+        return late ? KVT_E_TIMEOUT : KVT_OK;
+    if (sparse_fetch_start(s, fetch->again, true) == KVT_OK) {
+        if (sparse_fetch_wait(s, layer, fetch->again, deadline_ns) != KVT_OK) late = true;
+        fetch_merge(fetch);
+    }
+    return late ? KVT_E_TIMEOUT : KVT_OK;
+}
+
+void sparse_fetch_end(kvt_sparse *s, sparse_fetch *fetch)
+{
+    if (fetch->again != NULL) sparse_fetch_end(s, fetch->again);
+    if (fetch->gather != NULL) tiers_gather_release(fetch->gather, buffer_drop, fetch->buffer);
+    fetch->gather = NULL;
+    fetch->count = 0;
+    fetch->bytes = 0;
+}
+
+void sparse_fetch_free(sparse_fetch *fetch)
+{
+    assert(fetch->gather == NULL && "it has ended");
+    if (fetch->again != NULL) {
+        sparse_fetch_free(fetch->again);
+        free(fetch->again);
+    }
+    free(fetch->items);
+    free(fetch->ranges);
+    buffer_drop(fetch->buffer);
+    *fetch = (sparse_fetch){.count = 0};
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence_observe.c - a layer's start: the prompt's last queries say which pages fill the window,
+ * and which get a second copy on another drive, before the first step reads any.
+ *
+ * Thread rule: the sequence's thread.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence.h"
+
+/* Mean weights of all pages over the rows. */
+static kvt_status observe_heat(kvt_sparse *s, uint32_t layer, const float *queries, uint32_t rows)
+{
+    const size_t row = (size_t)s->options.query_heads * s->options.layout.head_dim;
+    kvt_status status = KVT_OK;
+    for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
+        sparse_unit *unit = sparse_unit_of(s, layer, h);
+        if (unit->heat == NULL) unit->heat = malloc((unit->paging.pages + 1) * sizeof(float));
+        if (unit->heat == NULL) return KVT_E_MEMORY;
+        memset(unit->heat, 0, (unit->paging.pages + 1) * sizeof(float));
+    }
+    for (uint32_t i = 0; i < rows && status == KVT_OK; i++)
+        status = sparse_step_add_weights(s, layer, queries + i * row, 1.0f / (float)rows);
+    return status;
+}
+
+/* Pages by falling heat, of equals the lower page. */
+typedef struct hot_page {
+    float heat;
+    uint32_t page;
+} hot_page;
+
+static int compare_hot(const void *a, const void *b)
+{
+    const hot_page *x = a, *y = b;
+    if (x->heat != y->heat) return x->heat > y->heat ? -1 : 1;
+    return x->page < y->page ? -1 : 1;
+}
+
+/* Copies of the hottest pages of one unit. */
+static kvt_status copy_hottest(kvt_sparse *s, sparse_unit *unit)
+{
+    const uint32_t pages = unit->paging.pages;
+    const uint32_t count = (uint32_t)((double)s->options.replica_share * pages);
+    if (count == 0) return KVT_OK;
+    hot_page *hot = malloc(pages * sizeof *hot);
+    uint32_t *list = malloc(count * sizeof *list);
+    kvt_status status = hot != NULL && list != NULL ? KVT_OK : KVT_E_MEMORY;
+    for (uint32_t i = 0; status == KVT_OK && i < pages; i++)
+        hot[i] = (hot_page){.heat = unit->heat[i], .page = i};
+    if (status == KVT_OK) {
+        qsort(hot, pages, sizeof *hot, compare_hot);
+        for (uint32_t i = 0; i < count; i++)
+            list[i] = hot[i].page;
+        status = sparse_table_copy(&unit->table, &unit->code, list, count);
+    }
+    free(hot);
+    free(list);
+    return status == KVT_E_SPACE ? KVT_OK : status; /* some go without */
+}
+
+kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *queries, uint32_t rows)
+{
+    if (s == NULL || queries == NULL || rows == 0 || layer >= s->options.layout.layers)
+        return KVT_E_ARGUMENT;
+    if (!s->ready || sparse_step_is_open(s, layer)) return KVT_E_STATE;
+    const size_t count = (size_t)rows * s->options.query_heads * s->options.layout.head_dim;
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(queries[i])) return KVT_E_ARGUMENT;
+    kvt_status status = observe_heat(s, layer, queries, rows);
+    for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++)
+        status = copy_hottest(s, sparse_unit_of(s, layer, h));
+    if (status == KVT_OK && s->arena != NULL) status = sparse_step_warm_up(s, layer);
+    return status;
+}

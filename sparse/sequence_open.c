@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence_open.c - a sequence's life: its options, the room that it needs, and its end.
+ *
+ * Room is asked for once, before any work: slots of all pages and of their copies on SSD, and the
+ * window in DRAM. So an open that succeeds does not run out of tiers later.
+ *
+ * Thread rule: the sequence's thread; opens of several sequences from any threads.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence.h"
+
+enum { APPEND_TOKENS = 1024, OPTIONS_HEDGE_NS = 20000000 };
+
+void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layout *layout)
+{
+    *options = (kvt_sparse_options){.struct_size = sizeof *options,
+                                    .query_heads = layout->kv_heads,
+                                    .layout = *layout,
+                                    .sink_tokens = 4,
+                                    .local_tokens = 64,
+                                    .variants = 1u << KVT_SPARSE_BITS_4 | 1u << KVT_SPARSE_BITS_8 |
+                                                1u << KVT_SPARSE_RAW,
+                                    .decay = WINDOWS_DECAY_DEFAULT,
+                                    .replica_share = 0.25f,
+                                    .estimate = true,
+                                    .hedge_ns = OPTIONS_HEDGE_NS};
+}
+
+/* One line for a person; the buffer may be NULL. */
+static void say(char *message, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void say(char *message, size_t size, const char *format, ...)
+{
+    if (message == NULL || size == 0) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, size, format, arguments);
+    va_end(arguments);
+}
+
+/* ---- options ---- */
+
+static const char *options_fault(const kvt_sparse_options *o)
+{
+    const uint32_t known = (1u << PAGES_VARIANTS) - 2;
+    if (o->struct_size != sizeof *o) return "options were not initialised";
+    if (o->layout.layers == 0 || o->layout.kv_heads == 0 || o->layout.tokens == 0)
+        return "the layout has no layers, heads or tokens";
+    if (o->query_heads == 0 || o->query_heads % o->layout.kv_heads != 0)
+        return "query_heads is not a multiple of kv_heads";
+    if (o->query_heads / o->layout.kv_heads > SPARSE_GROUP_MAX) return "too many query heads";
+    if ((o->variants & known) == 0 || (o->variants & ~known) != 0) return "variants are unknown";
+    if (!(o->decay >= 0 && o->decay < 1)) return "decay is outside of [0, 1)";
+    if (!(o->replica_share >= 0 && o->replica_share <= 1)) return "replica_share is no share";
+    if ((uint32_t)o->evict >= WINDOWS_RULES) return "evict is unknown";
+    if (o->tokens_max != 0 && o->tokens_max < o->layout.tokens)
+        return "tokens_max is below the layout's tokens";
+    if (isnan(o->worth_per_byte)) return "worth_per_byte is no number";
+    for (int tier = 0; tier < KVT_TIER_PLACES; tier++)
+        if (tier != KVT_TIER_DRAM && o->window_bytes[tier] != 0)
+            return "only DRAM has windows in this version";
+    return NULL;
+}
+
+/* Zone, sinks and local tokens; too short a zone is all local. */
+static void divide_tokens(kvt_sparse *s, uint32_t page_tokens)
+{
+    kvt_sparse_options *o = &s->options;
+    const uint32_t tokens = o->layout.tokens;
+    if (o->sink_tokens > tokens) o->sink_tokens = tokens;
+    const uint32_t rest = tokens - o->sink_tokens;
+    s->zone_tokens = rest > o->local_tokens ? rest - o->local_tokens : 0;
+    if (s->zone_tokens < page_tokens) s->zone_tokens = 0;
+    s->local_first = o->sink_tokens + s->zone_tokens;
+    s->local_room = o->tokens_max - s->local_first;
+}
+
+/* ---- room ---- */
+
+/* What the tiers are asked for; the copies of a unit lie on up to all members, one object each. */
+static void wish_room(const kvt_sparse *s, const sparse_paging *paging, scratch_wish wishes[2])
+{
+    const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
+    const uint64_t slot = sparse_slot_bytes(paging, s->variants, NULL);
+    const uint64_t copies = (uint64_t)ceil((double)s->options.replica_share * paging->pages);
+    wishes[0] = (scratch_wish){.tier = KVT_TIER_SSD,
+                               .bytes = units * (paging->pages + copies) * slot,
+                               .worth_per_byte = INFINITY};
+    wishes[1] = (scratch_wish){.tier = KVT_TIER_DRAM,
+                               .bytes = s->options.window_bytes[KVT_TIER_DRAM] / SPARSE_GRAIN *
+                                        SPARSE_GRAIN,
+                               .worth_per_byte = s->options.worth_per_byte};
+}
+
+static kvt_status take_room(kvt_sparse *s, const sparse_paging *paging, char *message, size_t size)
+{
+    scratch_wish wishes[2];
+    uint64_t missing[KVT_TIER_COUNT];
+    wish_room(s, paging, wishes);
+    kvt_status status =
+        scratch_open(s->store, wishes, wishes[1].bytes > 0 ? 2 : 1, &s->scratch, missing);
+    if (status == KVT_E_SPACE)
+        say(message, size, "the sequence lacks %llu bytes of SSD and %llu of DRAM",
+            (unsigned long long)missing[KVT_TIER_SSD], (unsigned long long)missing[KVT_TIER_DRAM]);
+    if (status == KVT_E_UNSUPPORTED)
+        say(message, size, "the store has no SSD for pages, or no DRAM for the window");
+    return status;
+}
+
+/* ---- memory ---- */
+
+/* Rows of sinks and local tokens: one block, [unit][K, V][sinks + local room]. */
+static kvt_status make_rows(kvt_sparse *s)
+{
+    const kvt_layout *layout = &s->options.layout;
+    const uint64_t units = (uint64_t)layout->layers * layout->kv_heads;
+    const uint64_t tokens = (uint64_t)s->options.sink_tokens + s->local_room;
+    const uint64_t side = tokens * s->row_bytes;
+    s->units = calloc(units, sizeof *s->units);
+    s->appended = calloc(layout->layers, sizeof *s->appended);
+    s->rows = calloc(units, 2 * side);
+    s->positions = malloc(tokens * sizeof *s->positions);
+    if (s->units == NULL || s->appended == NULL || s->rows == NULL || s->positions == NULL)
+        return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < tokens; i++)
+        s->positions[i] = i < s->options.sink_tokens ? i : i + s->zone_tokens;
+    for (uint64_t i = 0; i < units; i++) {
+        uint8_t *rows = s->rows + i * 2 * side;
+        const uint64_t sinks = (uint64_t)s->options.sink_tokens * s->row_bytes;
+        s->units[i].sinks = (sparse_resident){.keys = rows, .values = rows + side};
+        s->units[i].local = (sparse_resident){.keys = rows + sinks, .values = rows + side + sinks};
+    }
+    return KVT_OK;
+}
+
+/* Settles what the options leave open. */
+static kvt_status settle_options(kvt_sparse *s, sparse_paging *paging)
+{
+    kvt_sparse_options *o = &s->options;
+    const uint8_t dtype = o->layout.dtype;
+    if (dtype != KVT_DTYPE_FP16 && dtype != KVT_DTYPE_BF16 && dtype != KVT_DTYPE_FP32)
+        return KVT_E_UNSUPPORTED;
+    if (o->tokens_max == 0) o->tokens_max = o->layout.tokens + APPEND_TOKENS;
+    if (o->segment_tokens == 0) o->segment_tokens = SPARSE_SEGMENT_TOKENS;
+    if (sparse_paging_init(paging, o->layout.head_dim, dtype, o->layout.tokens, o->segment_tokens,
+                           o->page_tokens) != KVT_OK)
+        return KVT_E_UNSUPPORTED;
+    divide_tokens(s, paging->page_tokens);
+    if (sparse_paging_init(paging, o->layout.head_dim, dtype, s->zone_tokens, o->segment_tokens,
+                           o->page_tokens) != KVT_OK)
+        return KVT_E_UNSUPPORTED;
+    s->variants = o->variants;
+    s->group = o->query_heads / o->layout.kv_heads;
+    s->row_bytes = o->layout.head_dim * kvt_dtype_bytes(dtype);
+    s->scale = 1.0f / sqrtf((float)o->layout.head_dim);
+    pages_terms_init(&s->terms, o->layout.head_dim, kvt_dtype_bytes(dtype), s->variants,
+                     SPARSE_GRAIN);
+    return KVT_OK;
+}
+
+/* Sequences of one store never have one id: a page of another one fails its checksum. */
+static uint64_t draw_id(const kvt_sparse *s)
+{
+    static _Atomic uint64_t drawn;
+    const uint64_t number = atomic_fetch_add(&drawn, 1) + 1;
+    return (s->options.seed + number) * UINT64_C(0xd1342543de82ef95);
+}
+
+kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *options,
+                                kvt_sparse **sequence_out, char *message, size_t message_size)
+{
+    const char *fault = store == NULL || options == NULL || sequence_out == NULL
+                            ? "no store, options or place for the sequence"
+                            : options_fault(options);
+    if (fault != NULL) {
+        say(message, message_size, "%s", fault);
+        return KVT_E_ARGUMENT;
+    }
+    sparse_paging paging;
+    kvt_sparse *s = calloc(1, sizeof *s);
+    if (s == NULL) return KVT_E_MEMORY;
+    s->store = store;
+    s->options = *options;
+    s->id = draw_id(s);
+    kvt_status status = settle_options(s, &paging);
+    if (status != KVT_OK)
+        say(message, message_size,
+            "the layout's head_dim, dtype, page or segment cannot be served");
+    if (status == KVT_OK) status = make_rows(s);
+    if (status == KVT_OK) status = take_room(s, &paging, message, message_size);
+    if (status == KVT_OK) status = sparse_window_open(s);
+    if (status != KVT_OK) {
+        kvt_sparse_close(s);
+        return status;
+    }
+    *sequence_out = s;
+    return KVT_OK;
+}
+
+kvt_status kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options,
+                                kvt_sparse **sequence_out, char *message, size_t message_size)
+{
+    if (message != NULL && message_size > 0) message[0] = '\0';
+    return sparse_sequence_make(store, options, sequence_out, message, message_size);
+}
+
+kvt_status sparse_sequence_add_layer(kvt_sparse *s)
+{
+    s->layers_given++;
+    if (s->layers_given < s->options.layout.layers) return KVT_OK;
+    for (int i = 0; i < 2; i++) {
+        sparse_block_free(s->blocks[i]);
+        s->blocks[i] = NULL;
+    }
+    return sparse_steps_open(s);
+}
+
+void kvt_sparse_close(kvt_sparse *s)
+{
+    if (s == NULL) return;
+    const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
+    for (int i = 0; i < 2; i++)
+        sparse_block_free(s->blocks[i]);
+    sparse_steps_close(s);
+    for (uint64_t i = 0; s->units != NULL && i < units; i++) {
+        sparse_unit *unit = &s->units[i];
+        sparse_index_free(&unit->index);
+        sparse_code_close(&unit->code);
+        sparse_table_close(&unit->table);
+        sparse_window_close_unit(unit);
+    }
+    if (s->scratch != NULL) sparse_window_close(s);
+    scratch_close(s->scratch);
+    free(s->units);
+    free(s->appended);
+    free(s->rows);
+    free(s->positions);
+    free(s);
+}
+
+kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
+{
+    if (s == NULL || stats == NULL || stats->struct_size != sizeof *stats) return KVT_E_ARGUMENT;
+    *stats = s->stats;
+    stats->struct_size = sizeof *stats;
+    for (uint64_t i = 0; i < (uint64_t)s->layers_given * s->options.layout.kv_heads; i++) {
+        const sparse_unit *unit = &s->units[i];
+        stats->pages += unit->paging.pages;
+        stats->page_bytes += (uint64_t)unit->paging.pages * unit->table.slot_bytes;
+        stats->index_bytes += unit->index.bytes + unit->code.bytes +
+                              (uint64_t)unit->paging.pages * sizeof *unit->table.sums;
+        stats->copied_pages += unit->table.copied;
+    }
+    return KVT_OK;
+}

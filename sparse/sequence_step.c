@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence_step.c - the calls of a decode step: select plans and starts the reads, wait brings rows
+ * and estimates, done decides what stays. Only wait waits.
+ *
+ * Thread rule: the sequence's thread.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence.h"
+
+/* ---- memory ---- */
+
+static kvt_status open_head(kvt_sparse *s, sparse_head_work *head, uint32_t clusters,
+                            uint32_t pages)
+{
+    const uint32_t dim = s->options.layout.head_dim;
+    kvt_status status =
+        sparse_work_open(clusters, pages > 0 ? pages : 1, s->group, dim, &head->work);
+    head->held = calloc(pages + 1, 1);
+    head->coming = calloc(pages + 1, 1);
+    head->variant = calloc(pages + 1, 1);
+    head->items = calloc(pages + 1, sizeof *head->items);
+    head->lost = malloc((pages + 1) * sizeof *head->lost);
+    head->lse = malloc(s->group * sizeof(float));
+    head->estimate = malloc(s->group * dim * sizeof(float));
+    head->estimate_lse = malloc(s->group * sizeof(float));
+    if (head->held == NULL || head->coming == NULL || head->variant == NULL ||
+        head->items == NULL || head->lost == NULL || head->lse == NULL || head->estimate == NULL ||
+        head->estimate_lse == NULL)
+        status = KVT_E_MEMORY;
+    return status;
+}
+
+static void close_head(sparse_head_work *head)
+{
+    sparse_work_close(&head->work);
+    free(head->held);
+    free(head->coming);
+    free(head->variant);
+    free(head->items);
+    free(head->lost);
+    free(head->lse);
+    free(head->estimate);
+    free(head->estimate_lse);
+    free(head->pages);
+    free(head->positions);
+    free(head->rows);
+}
+
+/* The largest numbers of clusters and pages decide, so that any step serves any layer. */
+kvt_status sparse_steps_open(kvt_sparse *s)
+{
+    const uint32_t heads = s->options.layout.kv_heads;
+    uint32_t clusters = 1, pages = 0;
+    for (uint64_t i = 0; i < (uint64_t)s->options.layout.layers * heads; i++) {
+        const uint32_t own = s->units[i].index.blocks * SPARSE_BLOCK;
+        if (own > clusters) clusters = own;
+        if (s->units[i].paging.pages > pages) pages = s->units[i].paging.pages;
+    }
+    s->left = malloc((pages + 1) * sizeof *s->left);
+    const sparse_paging *paging = &s->units[0].paging;
+    s->joined_at = (sparse_code_scratch(paging) + 63) / 64 * 64;
+    const uint64_t coded = sparse_page_bytes(paging, paging->page_tokens, PAGES_BITS_8);
+    s->scratch_rows = aligned_alloc(64, s->joined_at + (coded + 63) / 64 * 64);
+    if (s->left == NULL || s->scratch_rows == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++) {
+        kvt_sparse_step *step = &s->steps[i];
+        step->sequence = s;
+        step->heads = calloc(heads, sizeof *step->heads);
+        step->heads_out = calloc(heads, sizeof *step->heads_out);
+        if (step->heads == NULL || step->heads_out == NULL) return KVT_E_MEMORY;
+        for (uint32_t h = 0; h < heads; h++) {
+            kvt_status status = open_head(s, &step->heads[h], clusters, pages);
+            if (status != KVT_OK) return status;
+        }
+    }
+    s->ready = true;
+    return KVT_OK;
+}
+
+void sparse_steps_close(kvt_sparse *s)
+{
+    for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++) {
+        kvt_sparse_step *step = &s->steps[i];
+        sparse_fetch_end(s, &step->fetch);
+        sparse_fetch_end(s, &step->hint);
+        sparse_fetch_free(&step->fetch);
+        sparse_fetch_free(&step->hint);
+        for (uint32_t h = 0; step->heads != NULL && h < s->options.layout.kv_heads; h++)
+            close_head(&step->heads[h]);
+        free(step->heads);
+        free(step->heads_out);
+    }
+    free(s->left);
+    free(s->scratch_rows);
+}
+
+/* The step of a layer that is under way, or NULL. */
+static kvt_sparse_step *find_step(kvt_sparse *s, uint32_t layer)
+{
+    for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++)
+        if (s->steps[i].state != STEP_FREE && s->steps[i].layer == layer) return &s->steps[i];
+    return NULL;
+}
+
+static kvt_sparse_step *free_step(kvt_sparse *s)
+{
+    for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++)
+        if (s->steps[i].state == STEP_FREE) return &s->steps[i];
+    return NULL;
+}
+
+/* ---- plan ---- */
+
+static bool all_finite(const float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(values[i])) return false;
+    return true;
+}
+
+/* Log-sum-exp of what is always resident, per query of one head. */
+static void resident_lse(kvt_sparse *s, const sparse_unit *unit, const float *queries, float *lse)
+{
+    const sparse_resident *both[] = {&unit->sinks, &unit->local};
+    float part[SPARSE_GROUP_MAX];
+    for (uint32_t g = 0; g < s->group; g++)
+        lse[g] = -INFINITY;
+    for (int i = 0; i < 2; i++) {
+        if (both[i]->tokens == 0) continue;
+        const sparse_run run = {.keys = both[i]->keys,
+                                .values = both[i]->values,
+                                .stride_bytes = s->row_bytes,
+                                .tokens = both[i]->tokens,
+                                .dtype = (uint8_t)s->options.layout.dtype};
+        sparse_attend_lse(&run, queries, s->group, s->options.layout.head_dim, s->scale, part);
+        for (uint32_t g = 0; g < s->group; g++) {
+            const float most = part[g] > lse[g] ? part[g] : lse[g];
+            if (most != -INFINITY) lse[g] = most + logf(expf(part[g] - most) + expf(lse[g] - most));
+        }
+    }
+}
+
+/* Weights of one head's pages. Queries are finite. */
+static kvt_status weigh_head(kvt_sparse *s, uint32_t layer, uint32_t h, const float *queries,
+                             sparse_head_work *head)
+{
+    const sparse_unit *unit = sparse_unit_of(s, layer, h);
+    const float *own = queries + (size_t)h * s->group * s->options.layout.head_dim;
+    resident_lse(s, unit, own, head->lse);
+    if (unit->paging.pages == 0) return KVT_OK;
+    return sparse_choose_weights(&unit->index, &unit->paging, own, s->group, s->scale, head->lse,
+                                 &head->work);
+}
+
+/* Chooses the variant of each page by weight; `held` is what is resident or on its way. A segment
+ * without a coded form is read raw. */
+static void choose_head(kvt_sparse *s, const sparse_unit *unit, const float *weight,
+                        const uint8_t *held, uint64_t budget_bytes, uint8_t *variant)
+{
+    pages_plan plan;
+    const pages_problem problem = {.count = unit->paging.pages,
+                                   .weight = weight,
+                                   .page_tokens = unit->paging.page_tokens,
+                                   .last_tokens = unit->window.last_tokens,
+                                   .held = held,
+                                   .budget_bytes = budget_bytes,
+                                   .terms = &s->terms};
+    if (unit->paging.pages == 0) return;
+    pages_choose(&problem, variant, &plan);
+    for (uint32_t page = 0; page < unit->paging.pages; page++) {
+        const bool coded = variant[page] != PAGES_ABSENT && variant[page] != PAGES_RAW;
+        if (coded && !sparse_code_has(&unit->paging, &unit->code, page)) variant[page] = PAGES_RAW;
+    }
+}
+
+static uint64_t head_budget(const kvt_sparse *s, uint64_t bytes)
+{
+    return bytes == PAGES_BUDGET_ALL ? bytes : bytes / s->options.layout.kv_heads;
+}
+
+/* ---- select and hint ---- */
+
+/* Plans all heads, adds what is missing to a fetch and begins it. */
+static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *queries,
+                             uint64_t budget_bytes, sparse_fetch *fetch)
+{
+    const uint32_t layer = step->layer;
+    kvt_status status = KVT_OK;
+    for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
+        const sparse_unit *unit = sparse_unit_of(s, layer, h);
+        sparse_head_work *head = &step->heads[h];
+        const uint32_t pages = unit->paging.pages;
+        status = weigh_head(s, layer, h, queries, head);
+        if (status != KVT_OK || pages == 0) continue;
+        /* `variant` has what a hint brings; it is not read again. */
+        memcpy(head->coming, head->variant, pages);
+        choose_head(s, unit, head->work.page, head->coming, head_budget(s, budget_bytes),
+                    head->variant);
+        for (uint32_t page = 0; page < pages && status == KVT_OK; page++) {
+            if (head->variant[page] <= head->coming[page]) continue;
+            status =
+                sparse_fetch_add(s, fetch, layer, h, page, head->held[page], head->variant[page]);
+        }
+    }
+    if (status == KVT_OK) status = sparse_fetch_start(s, fetch, fetch == &step->fetch);
+    return status;
+}
+
+/* What is held before the step, and is therefore there. */
+static void begin_step(kvt_sparse *s, kvt_sparse_step *step, uint32_t layer)
+{
+    step->layer = layer;
+    for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
+        const sparse_unit *unit = sparse_unit_of(s, layer, h);
+        sparse_head_work *head = &step->heads[h];
+        head->lost_count = 0;
+        if (unit->paging.pages == 0) continue;
+        memcpy(head->held, unit->window.held, unit->paging.pages);
+        memcpy(head->variant, unit->window.held, unit->paging.pages);
+    }
+}
+
+static void end_step(kvt_sparse *s, kvt_sparse_step *step)
+{
+    sparse_fetch_end(s, &step->fetch);
+    sparse_fetch_end(s, &step->hint);
+    step->state = STEP_FREE;
+}
+
+/* The checks that select and hint share. */
+static kvt_status check_queries(const kvt_sparse *s, uint32_t layer, const float *queries)
+{
+    const size_t count = (size_t)s->options.query_heads * s->options.layout.head_dim;
+    if (!s->ready) return KVT_E_STATE;
+    if (layer >= s->options.layout.layers || queries == NULL || !all_finite(queries, count))
+        return KVT_E_ARGUMENT;
+    return KVT_OK;
+}
+
+kvt_status kvt_sparse_hint(kvt_sparse *s, uint32_t layer, const float *queries)
+{
+    kvt_status status = check_queries(s, layer, queries);
+    if (status != KVT_OK) return status;
+    kvt_sparse_step *step = find_step(s, layer) == NULL ? free_step(s) : NULL;
+    if (step == NULL) return KVT_BUSY;
+    begin_step(s, step, layer);
+    status = plan_layer(s, step, queries, s->options.budget_bytes, &step->hint);
+    step->state = STEP_HINTED;
+    if (status != KVT_OK) end_step(s, step);
+    return status;
+}
+
+kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries,
+                             kvt_sparse_step **step_out)
+{
+    kvt_status status = check_queries(s, layer, queries);
+    if (status != KVT_OK) return status;
+    if (step_out == NULL) return KVT_E_ARGUMENT;
+    kvt_sparse_step *step = find_step(s, layer);
+    if (step != NULL && step->state != STEP_HINTED) return KVT_E_STATE;
+    uint64_t budget = s->options.budget_bytes;
+    if (step == NULL) {
+        step = free_step(s);
+        if (step == NULL) return KVT_BUSY;
+        begin_step(s, step, layer);
+    } else if (budget != PAGES_BUDGET_ALL) {
+        /* What the hint has read is spent, but never more than three quarters. */
+        const uint64_t least = budget / 4;
+        budget = budget - least > step->hint.bytes ? budget - step->hint.bytes : least;
+    }
+    status = plan_layer(s, step, queries, budget, &step->fetch);
+    step->state = STEP_SELECTED;
+    if (status != KVT_OK) {
+        end_step(s, step);
+        return status;
+    }
+    s->stats.steps++;
+    *step_out = step;
+    return KVT_OK;
+}
+
+/* ---- wait ---- */
+
+/* Notes which item each page has. A page that did not come is as it was before the step. */
+static void list_items(kvt_sparse *s, kvt_sparse_step *step, const sparse_fetch *fetch)
+{
+    for (uint32_t i = 0; i < fetch->count; i++) {
+        const sparse_item *item = &fetch->items[i];
+        sparse_head_work *head = &step->heads[item->head];
+        if (item->bytes != NULL) {
+            const sparse_item *other = head->items[item->page];
+            if (other == NULL || other->wanted < item->wanted) head->items[item->page] = item;
+        }
+    }
+    (void)s;
+}
+
+/* Settles every page that was to come: in the variant that came, as it was held, or lost. */
+static void settle_items(kvt_sparse *s, kvt_sparse_step *step, const sparse_fetch *fetch)
+{
+    for (uint32_t i = 0; i < fetch->count; i++) {
+        const sparse_item *item = &fetch->items[i];
+        sparse_head_work *head = &step->heads[item->head];
+        const sparse_item *came = head->items[item->page];
+        const bool first = head->variant[item->page] != PAGES_ABSENT;
+        head->variant[item->page] = came != NULL ? came->wanted : head->held[item->page];
+        if (head->variant[item->page] != PAGES_ABSENT || !first) continue;
+        head->lost[head->lost_count++] = item->page;
+        s->stats.lost_pages++;
+    }
+}
+
+/* The bytes of a page in its variant; a prefix that was held and what was read behind it are put
+ * together in `joined`. */
+static const uint8_t *page_bytes(kvt_sparse *s, const sparse_unit *unit,
+                                 const sparse_head_work *head, uint32_t page, uint8_t *joined)
+{
+    const sparse_item *item = head->items[page];
+    if (item == NULL) return sparse_window_bytes(s, unit, page);
+    if (item->held == PAGES_ABSENT || item->wanted == PAGES_RAW) return item->bytes;
+    const uint32_t tokens =
+        sparse_page_first(&unit->paging, page + 1) - sparse_page_first(&unit->paging, page);
+    const uint64_t prefix = sparse_page_bytes(&unit->paging, tokens, (pages_variant)item->held);
+    memcpy(joined, sparse_window_bytes(s, unit, page), prefix);
+    memcpy(joined + prefix, item->bytes, item->part.length);
+    return joined;
+}
+
+/* Pages and tokens of the zone that a head's step brings. */
+static void count_pages(const sparse_unit *unit, const sparse_head_work *head, uint32_t *pages_out,
+                        uint32_t *tokens_out, uint64_t *coded_out)
+{
+    *pages_out = *tokens_out = 0;
+    *coded_out = 0;
+    for (uint32_t page = 0; page < unit->paging.pages; page++) {
+        if (head->variant[page] == PAGES_ABSENT) continue;
+        const uint32_t tokens =
+            sparse_page_first(&unit->paging, page + 1) - sparse_page_first(&unit->paging, page);
+        ++*pages_out;
+        *tokens_out += tokens;
+        if (head->variant[page] != PAGES_RAW) *coded_out += tokens;
+    }
+}
+
+/* Memory for so much; only ever larger. */
+static kvt_status make_room(const kvt_sparse *s, sparse_head_work *head, uint32_t pages,
+                            uint32_t tokens, uint64_t coded)
+{
+    const uint64_t rows = coded * 2 * s->row_bytes;
+    if (pages > head->page_room) {
+        free(head->pages);
+        head->page_room = pages + pages / 2;
+        head->pages = malloc(head->page_room * sizeof *head->pages);
+    }
+    if (tokens > head->position_room) {
+        free(head->positions);
+        head->position_room = tokens + tokens / 2;
+        head->positions = malloc(head->position_room * sizeof *head->positions);
+    }
+    if (rows > head->rows_bytes) {
+        free(head->rows);
+        head->rows_bytes = rows + rows / 2;
+        head->rows = malloc(head->rows_bytes);
+    }
+    const bool complete = head->pages != NULL &&
+                          (head->positions != NULL || head->position_room == 0) &&
+                          (head->rows != NULL || head->rows_bytes == 0);
+    if (complete) return KVT_OK;
+    if (head->pages == NULL) head->page_room = 0;
+    if (head->positions == NULL) head->position_room = 0;
+    if (head->rows == NULL) head->rows_bytes = 0;
+    return KVT_E_MEMORY;
+}
+
+static void add_resident(kvt_sparse *s, const sparse_resident *rows, uint32_t first,
+                         kvt_sparse_page *page)
+{
+    *page = (kvt_sparse_page){.k = rows->keys,
+                              .v = rows->values,
+                              .positions = s->positions + first,
+                              .tokens = rows->tokens,
+                              .variant = KVT_SPARSE_RAW,
+                              .tier = KVT_TIER_NONE};
+}
+
+/* Rows and positions of one page of the zone. */
+static kvt_status bring_page(kvt_sparse *s, const sparse_unit *unit, const sparse_head_work *head,
+                             uint32_t page, uint32_t *positions, uint8_t *rows,
+                             kvt_sparse_page *out)
+{
+    const uint32_t first = sparse_page_first(&unit->paging, page);
+    const uint32_t tokens = sparse_page_first(&unit->paging, page + 1) - first;
+    const uint8_t *bytes = page_bytes(s, unit, head, page, s->scratch_rows + s->joined_at);
+    const bool raw = head->variant[page] == PAGES_RAW;
+    const uint64_t side = (uint64_t)tokens * s->row_bytes;
+    for (uint32_t i = 0; i < tokens; i++)
+        positions[i] = s->options.sink_tokens + sparse_index_token(&unit->index, first + i);
+    *out = (kvt_sparse_page){.k = raw ? bytes : rows,
+                             .v = raw ? bytes + side : rows + side,
+                             .positions = positions,
+                             .tokens = tokens,
+                             .variant = head->variant[page],
+                             .tier = head->items[page] != NULL ? KVT_TIER_SSD : KVT_TIER_DRAM};
+    if (raw) return KVT_OK;
+    return sparse_code_page(&unit->paging, &unit->code, page, (pages_variant)head->variant[page],
+                            bytes, rows, rows + side, s->scratch_rows);
+}
+
+static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
+{
+    const sparse_unit *unit = sparse_unit_of(s, step->layer, h);
+    sparse_head_work *head = &step->heads[h];
+    uint32_t pages, tokens, at = 0, token = 0;
+    uint64_t coded, rows = 0;
+    count_pages(unit, head, &pages, &tokens, &coded);
+    kvt_status status = make_room(s, head, pages + 2, tokens, coded);
+    if (status != KVT_OK) return status;
+    if (unit->sinks.tokens > 0) add_resident(s, &unit->sinks, 0, &head->pages[at++]);
+    if (unit->local.tokens > 0)
+        add_resident(s, &unit->local, s->options.sink_tokens, &head->pages[at++]);
+    for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page++) {
+        if (head->variant[page] == PAGES_ABSENT) continue;
+        kvt_sparse_page *out = &head->pages[at++];
+        status = bring_page(s, unit, head, page, head->positions + token, head->rows + rows, out);
+        token += out->tokens;
+        if (out->variant != KVT_SPARSE_RAW) rows += 2ull * out->tokens * s->row_bytes;
+    }
+    const bool estimate = s->options.estimate && unit->paging.pages > 0;
+    if (estimate)
+        sparse_choose_estimate(&unit->index, &unit->paging, head->variant, &head->work,
+                               head->estimate, head->estimate_lse);
+    step->heads_out[h] = (kvt_sparse_head){.pages = head->pages,
+                                           .page_count = at,
+                                           .lost_count = head->lost_count,
+                                           .lost = head->lost,
+                                           .estimate = estimate ? head->estimate : NULL,
+                                           .estimate_lse = estimate ? head->estimate_lse : NULL};
+    return status;
+}
+
+static void forget_items(kvt_sparse_step *step, const sparse_fetch *fetch)
+{
+    for (uint32_t i = 0; i < fetch->count; i++)
+        step->heads[fetch->items[i].head].items[fetch->items[i].page] = NULL;
+}
+
+kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadline_ns,
+                           const kvt_sparse_pages **pages_out)
+{
+    if (step == NULL || pages_out == NULL || step->sequence != s) return KVT_E_ARGUMENT;
+    if (step->state != STEP_SELECTED) return KVT_E_STATE;
+    const kvt_status hinted = sparse_fetch_wait(s, step->layer, &step->hint, deadline_ns);
+    const kvt_status fetched = sparse_fetch_wait(s, step->layer, &step->fetch, deadline_ns);
+    list_items(s, step, &step->hint);
+    list_items(s, step, &step->fetch);
+    settle_items(s, step, &step->hint);
+    settle_items(s, step, &step->fetch);
+    step->pages = (kvt_sparse_pages){.struct_size = sizeof step->pages,
+                                     .layer = step->layer,
+                                     .kv_heads = s->options.layout.kv_heads,
+                                     .group = s->group,
+                                     .head_dim = s->options.layout.head_dim,
+                                     .dtype = s->options.layout.dtype,
+                                     .heads = step->heads_out,
+                                     .scale = s->scale,
+                                     .read_bytes = step->hint.bytes + step->fetch.bytes};
+    kvt_status status = KVT_OK;
+    for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
+        status = bring_head(s, step, h);
+        step->pages.lost_count += step->heads[h].lost_count;
+    }
+    step->state = STEP_WAITED;
+    if (status != KVT_OK) return status;
+    *pages_out = &step->pages;
+    return hinted != KVT_OK ? hinted : fetched;
+}
+
+/* ---- warm-up ---- */
+
+bool sparse_step_is_open(kvt_sparse *s, uint32_t layer)
+{
+    return find_step(s, layer) != NULL || free_step(s) == NULL;
+}
+
+/* Adds a share of the weights of all pages of a layer to their heat. A step is free. */
+kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer, const float *queries, float share)
+{
+    kvt_sparse_step *step = free_step(s);
+    for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
+        sparse_unit *unit = sparse_unit_of(s, layer, h);
+        sparse_head_work *head = &step->heads[h];
+        kvt_status status = weigh_head(s, layer, h, queries, head);
+        if (status != KVT_OK) return status;
+        for (uint32_t page = 0; page < unit->paging.pages; page++)
+            unit->heat[page] += share * head->work.page[page];
+    }
+    return KVT_OK;
+}
+
+/* Reads what fills the windows of a layer by heat, one head at a time. What does not come is left
+ * out. */
+kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
+{
+    kvt_sparse_step *step = free_step(s);
+    const sparse_fetch *const fetches[] = {&step->fetch};
+    kvt_status status = KVT_OK;
+    begin_step(s, step, layer);
+    for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
+        const sparse_unit *unit = sparse_unit_of(s, layer, h);
+        sparse_head_work *head = &step->heads[h];
+        if (unit->paging.pages == 0) continue;
+        memcpy(head->coming, head->held, unit->paging.pages);
+        choose_head(s, unit, unit->heat, head->coming, unit->window.capacity_bytes, head->variant);
+        for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page++)
+            if (head->variant[page] > head->held[page])
+                status = sparse_fetch_add(s, &step->fetch, layer, h, page, head->held[page],
+                                          head->variant[page]);
+        if (status == KVT_OK) status = sparse_fetch_start(s, &step->fetch, false);
+        if (status == KVT_OK) {
+            (void)!sparse_fetch_wait(s, layer, &step->fetch, UINT64_MAX);
+            list_items(s, step, &step->fetch);
+            settle_items(s, step, &step->fetch);
+            sparse_window_step(s, layer, h, unit->heat, head->held, head->variant, fetches, 1);
+        }
+        forget_items(step, &step->fetch);
+        sparse_fetch_end(s, &step->fetch);
+    }
+    return status;
+}
+
+/* ---- done ---- */
+
+/* A step that was not waited for leaves the windows as they are. */
+void kvt_sparse_done(kvt_sparse *s, kvt_sparse_step *step)
+{
+    if (step == NULL || step->state == STEP_FREE) return;
+    assert(step->sequence == s);
+    const sparse_fetch *const fetches[] = {&step->hint, &step->fetch};
+    for (uint32_t h = 0; step->state == STEP_WAITED && h < s->options.layout.kv_heads; h++) {
+        sparse_head_work *head = &step->heads[h];
+        sparse_window_step(s, step->layer, h, head->work.page, head->held, head->variant, fetches,
+                           2);
+    }
+    forget_items(step, &step->hint);
+    forget_items(step, &step->fetch);
+    end_step(s, step);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence_window.c - the pages that stay between steps: one arena for all units of a sequence,
+ * lent by the DRAM tier, and per unit the window of policy/windows.h that decides who stays.
+ *
+ *     window.held[page]   variant that stays, by the policy
+ *     place[page]         its bytes in the arena, in grains; there exactly when held is not absent
+ *
+ * The policy counts a page's bytes, the arena whole grains; a page that finds no room there leaves.
+ *
+ * Thread rule: the sequence's thread.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence.h"
+
+static uint32_t page_tokens(const sparse_unit *unit, uint32_t page)
+{
+    return sparse_page_first(&unit->paging, page + 1) - sparse_page_first(&unit->paging, page);
+}
+
+static uint64_t whole_grains(uint64_t bytes)
+{
+    return (bytes + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+}
+
+/* ---- the arena ---- */
+
+/* In the tier's own memory where that lends it in one piece; else of the heap, and the tier's lent
+ * bytes stay unused meanwhile, so that the sum is the same. */
+kvt_status sparse_window_open(kvt_sparse *s)
+{
+    const uint64_t bytes = s->options.window_bytes[KVT_TIER_DRAM] / SPARSE_GRAIN * SPARSE_GRAIN;
+    if (bytes == 0) return KVT_OK;
+    kvt_status status = tiers_space_open(0, bytes, &s->space);
+    if (status != KVT_OK) return status;
+    tiers_pool *pool = scratch_pool(s->scratch, KVT_TIER_DRAM);
+    if (scratch_reserve(s->scratch, KVT_TIER_DRAM, bytes, 0, UINT64_MAX, &s->arena_location) ==
+        KVT_OK) {
+        s->arena = tiers_pool_lend(pool, s->arena_location);
+        if (s->arena != NULL) return KVT_OK;
+        scratch_release(s->scratch, KVT_TIER_DRAM, s->arena_location);
+        s->arena_location = NULL;
+    }
+    s->arena = aligned_alloc(SPARSE_GRAIN, bytes);
+    return s->arena != NULL ? KVT_OK : KVT_E_MEMORY;
+}
+
+void sparse_window_close(kvt_sparse *s)
+{
+    if (s->arena_location != NULL) {
+        tiers_pool_take_back(scratch_pool(s->scratch, KVT_TIER_DRAM), s->arena_location,
+                             KVT_IO_READ, 0);
+        scratch_release(s->scratch, KVT_TIER_DRAM, s->arena_location);
+    } else {
+        free(s->arena);
+    }
+    tiers_space_close(s->space);
+    s->arena_location = NULL;
+    s->arena = NULL;
+    s->space = NULL;
+}
+
+kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit)
+{
+    const uint32_t pages = unit->paging.pages;
+    const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
+    unit->window = (windows_unit){.pages = pages,
+                                  .page_tokens = unit->paging.page_tokens,
+                                  .last_tokens = pages > 0 ? page_tokens(unit, pages - 1) : 0,
+                                  .terms = &s->terms,
+                                  .rule = (windows_rule)s->options.evict,
+                                  .decay = s->options.decay,
+                                  .capacity_bytes = s->options.window_bytes[KVT_TIER_DRAM] / units};
+    if (pages == 0) return KVT_OK;
+    unit->window.held = calloc(pages, 1);
+    unit->window.standing = calloc(pages, sizeof(float));
+    unit->window.order = malloc(pages * sizeof(uint64_t));
+    unit->place = malloc(pages * sizeof *unit->place);
+    if (unit->window.held == NULL || unit->window.standing == NULL || unit->window.order == NULL ||
+        unit->place == NULL)
+        return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < pages; i++)
+        unit->place[i] = SPARSE_NOT_HELD;
+    return KVT_OK;
+}
+
+void sparse_window_close_unit(sparse_unit *unit)
+{
+    free(unit->window.held);
+    free(unit->window.standing);
+    free(unit->window.order);
+    free(unit->place);
+    free(unit->heat);
+    unit->window = (windows_unit){.pages = 0};
+    unit->place = NULL;
+    unit->heat = NULL;
+}
+
+/* One piece of the arena. False: there is none so large. */
+static bool arena_take(kvt_sparse *s, uint64_t bytes, uint32_t *place_out)
+{
+    tiers_range range;
+    bytes = whole_grains(bytes);
+    if (s->space == NULL || tiers_space_acquire(s->space, bytes, &range) != KVT_OK) return false;
+    if (range.bytes < bytes) {
+        tiers_space_release(s->space, range);
+        return false;
+    }
+    *place_out = (uint32_t)(range.offset / SPARSE_GRAIN);
+    return true;
+}
+
+static uint64_t held_bytes(const sparse_unit *unit, uint32_t page, uint8_t variant)
+{
+    return sparse_page_bytes(&unit->paging, page_tokens(unit, page), (pages_variant)variant);
+}
+
+static void arena_give(kvt_sparse *s, const sparse_unit *unit, uint32_t page, uint8_t variant)
+{
+    assert(unit->place[page] != SPARSE_NOT_HELD);
+    tiers_space_release(s->space,
+                        (tiers_range){.offset = (uint64_t)unit->place[page] * SPARSE_GRAIN,
+                                      .bytes = whole_grains(held_bytes(unit, page, variant))});
+    unit->place[page] = SPARSE_NOT_HELD;
+}
+
+/* ---- the end of a step ---- */
+
+/* Puts the bytes of a page that stays where they stay. `before`: what was held of it. */
+static void settle_page(kvt_sparse *s, sparse_unit *unit, uint32_t page, uint8_t before,
+                        const sparse_item *item)
+{
+    const uint8_t now = unit->window.held[page];
+    const uint64_t bytes = held_bytes(unit, page, now);
+    uint32_t place;
+    if (now == before || now == PAGES_ABSENT) return;
+    assert(item->wanted == now && item->held == before);
+    const bool fits = arena_take(s, bytes, &place);
+    if (fits) {
+        uint8_t *target = s->arena + (uint64_t)place * SPARSE_GRAIN;
+        uint64_t prefix = now == PAGES_RAW ? 0 : held_bytes(unit, page, before);
+        if (prefix > 0) memcpy(target, sparse_window_bytes(s, unit, page), prefix);
+        memcpy(target + prefix, item->bytes, bytes - prefix);
+    }
+    if (before != PAGES_ABSENT) arena_give(s, unit, page, before);
+    if (fits) {
+        unit->place[page] = place;
+        return;
+    }
+    unit->window.held[page] = PAGES_ABSENT;
+    unit->window.used_bytes -= bytes;
+    s->stats.window_refusals++;
+}
+
+void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const float *weight,
+                        const uint8_t *held, const uint8_t *variant,
+                        const sparse_fetch *const *fetches, uint32_t fetch_count)
+{
+    sparse_unit *unit = sparse_unit_of(s, layer, head);
+    windows_change change = {.kept = 0};
+    if (unit->window.pages == 0) return;
+    windows_step(&unit->window, weight, variant, s->left, &change);
+    for (uint32_t i = 0; i < change.left; i++)
+        if (held[s->left[i]] != PAGES_ABSENT) arena_give(s, unit, s->left[i], held[s->left[i]]);
+    for (uint32_t f = 0; f < fetch_count; f++) {
+        for (uint32_t i = 0; i < fetches[f]->count; i++) {
+            const sparse_item *item = &fetches[f]->items[i];
+            if (item->head != head || item->bytes == NULL) continue;
+            if (variant[item->page] == item->wanted)
+                settle_page(s, unit, item->page, held[item->page], item);
+        }
+    }
+    s->stats.hit_bytes += change.hit_bytes;
+    s->stats.missed_bytes += change.read_bytes;
+    assert(unit->window.used_bytes <= unit->window.capacity_bytes);
+}

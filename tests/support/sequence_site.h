@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence_site.h - a store on four drives with faults, a made-up context whose queries follow
+ * topics, and attention over all of it in double: what the tests of sparse sequences share.
+ */
+#ifndef TESTS_SEQUENCE_SITE_H
+#define TESTS_SEQUENCE_SITE_H
+
+#include "store_support.h"
+
+#include "base/clock.h"
+
+#include <kvterrace/sparse.h>
+#include <math.h>
+
+enum {
+    SITE_DRIVES = 4,
+    SITE_LAYERS = 2,
+    SITE_HEADS = 2,
+    SITE_GROUP = 2,
+    SITE_DIM = 64,
+    SITE_TOKENS = 3000,
+    SITE_TOPICS = 40,
+    SITE_ROW = SITE_HEADS * SITE_DIM,
+    SITE_QUERY = SITE_HEADS * SITE_GROUP * SITE_DIM
+};
+
+typedef struct sequence_site {
+    support_fault drives[SITE_DRIVES];
+    kvt_device_config files[SITE_DRIVES];
+    kvt_store_options options;
+    kvt_store *store;
+    uint16_t *k[SITE_LAYERS], *v[SITE_LAYERS]; /* bf16 [tokens][heads][dim] */
+    float (*topics)[SITE_DIM];                 /* [layer][head][topic] */
+    uint64_t random;
+} sequence_site;
+
+static inline float site_uniform(sequence_site *s)
+{
+    s->random = s->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (float)(s->random >> 40) / (float)(1 << 24);
+}
+
+/* Roughly normal. */
+static inline float site_normal(sequence_site *s)
+{
+    float sum = -2.0f;
+    for (int i = 0; i < 4; i++)
+        sum += site_uniform(s);
+    return sum * 1.732f;
+}
+
+static inline uint16_t site_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static inline float site_float(uint16_t value)
+{
+    uint32_t bits = (uint32_t)value << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+static inline float *site_topic(sequence_site *s, uint32_t layer, uint32_t head, uint32_t topic)
+{
+    return s->topics[(layer * SITE_HEADS + head) * SITE_TOPICS + topic];
+}
+
+/* Tokens come in runs of one topic; their keys lie around the topic's. */
+static inline void site_fill(sequence_site *s)
+{
+    s->topics = calloc(SITE_LAYERS * SITE_HEADS * SITE_TOPICS, sizeof *s->topics);
+    assert_non_null(s->topics);
+    for (uint32_t i = 0; i < SITE_LAYERS * SITE_HEADS * SITE_TOPICS; i++)
+        for (uint32_t d = 0; d < SITE_DIM; d++)
+            s->topics[i][d] = 1.5f * site_normal(s);
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        s->k[layer] = malloc(SITE_TOKENS * SITE_ROW * sizeof(uint16_t));
+        s->v[layer] = malloc(SITE_TOKENS * SITE_ROW * sizeof(uint16_t));
+        assert_true(s->k[layer] != NULL && s->v[layer] != NULL);
+        uint32_t topic = 0;
+        for (uint32_t token = 0; token < SITE_TOKENS; token++) {
+            if (token % 13 == 0) topic = (uint32_t)(site_uniform(s) * SITE_TOPICS);
+            for (uint32_t i = 0; i < SITE_ROW; i++) {
+                const float *center = site_topic(s, layer, i / SITE_DIM, topic);
+                s->k[layer][token * SITE_ROW + i] =
+                    site_bf16(center[i % SITE_DIM] + 0.5f * site_normal(s));
+                s->v[layer][token * SITE_ROW + i] = site_bf16(site_normal(s));
+            }
+        }
+    }
+}
+
+/* Queries of one layer about a topic. */
+static inline void site_query(sequence_site *s, uint32_t layer, uint32_t topic, float *queries)
+{
+    for (uint32_t i = 0; i < SITE_QUERY; i++) {
+        const uint32_t head = i / SITE_DIM / SITE_GROUP;
+        queries[i] = 0.6f * site_topic(s, layer, head, topic % SITE_TOPICS)[i % SITE_DIM] +
+                     0.3f * site_normal(s);
+    }
+}
+
+/* Drives of memory with faults, and DRAM. */
+static inline void site_start(sequence_site *s, uint64_t drive_bytes, uint64_t dram_bytes)
+{
+    static const char *const names[SITE_DRIVES] = {"drive0", "drive1", "drive2", "drive3"};
+    memset(s, 0, sizeof *s);
+    s->random = 20260922;
+    kvt_store_options_init(&s->options);
+    s->options.put_staging_bytes = 0;
+    s->options.staging_bytes = 8 << 20;
+    s->options.policy = "lru";
+    s->options.tick_seconds = 0;
+    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
+    for (int i = 0; i < SITE_DRIVES; i++) {
+        s->drives[i] = (support_fault){.capacity_bytes = drive_bytes};
+        s->files[i] = support_fault_config(&s->drives[i], names[i]);
+    }
+    s->options.tiers[KVT_TIER_SSD] =
+        (kvt_tier_options){.devices = s->files, .device_count = SITE_DRIVES, .weights_fixed = true};
+    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
+    site_fill(s);
+}
+
+static inline void site_stop(sequence_site *s)
+{
+    kvt_close(s->store);
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        free(s->k[layer]);
+        free(s->v[layer]);
+    }
+    free(s->topics);
+}
+
+static inline kvt_layout site_layout(void)
+{
+    return (kvt_layout){.layers = SITE_LAYERS,
+                        .kv_heads = SITE_HEADS,
+                        .head_dim = SITE_DIM,
+                        .dtype = KVT_DTYPE_BF16,
+                        .tokens = SITE_TOKENS};
+}
+
+static inline kvt_sparse_options site_options(void)
+{
+    kvt_sparse_options options;
+    const kvt_layout layout = site_layout();
+    kvt_sparse_options_init(&options, &layout);
+    options.query_heads = SITE_HEADS * SITE_GROUP;
+    options.segment_tokens = 512;
+    options.budget_bytes = 128 << 10;
+    options.window_bytes[KVT_TIER_DRAM] = 512 << 10;
+    return options;
+}
+
+/* A sequence of the whole context. */
+static inline kvt_sparse *site_sequence(sequence_site *s, const kvt_sparse_options *options)
+{
+    char message[256];
+    kvt_sparse *sequence = NULL;
+    kvt_status status = kvt_sparse_open_live(s->store, options, &sequence, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %d, %s", status, message);
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
+        assert_int_equal(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]), KVT_OK);
+    return sequence;
+}
+
+/* Attention over the first `tokens` tokens of a layer. */
+static inline void site_exact(const sequence_site *s, uint32_t layer, uint32_t tokens,
+                              const float *queries, double *output)
+{
+    double *weights = malloc(tokens * sizeof *weights);
+    assert_non_null(weights);
+    for (uint32_t q = 0; q < SITE_HEADS * SITE_GROUP; q++) {
+        const uint32_t head = q / SITE_GROUP;
+        double most = -INFINITY, sum = 0;
+        double *out = output + (size_t)q * SITE_DIM;
+        for (uint32_t token = 0; token < tokens; token++) {
+            const uint16_t *row = s->k[layer] + token * SITE_ROW + head * SITE_DIM;
+            double score = 0;
+            for (uint32_t d = 0; d < SITE_DIM; d++)
+                score += (double)queries[q * SITE_DIM + d] * (double)site_float(row[d]);
+            weights[token] = score / sqrt(SITE_DIM);
+            if (weights[token] > most) most = weights[token];
+        }
+        memset(out, 0, SITE_DIM * sizeof *out);
+        for (uint32_t token = 0; token < tokens; token++) {
+            const uint16_t *row = s->v[layer] + token * SITE_ROW + head * SITE_DIM;
+            const double weight = exp(weights[token] - most);
+            sum += weight;
+            for (uint32_t d = 0; d < SITE_DIM; d++)
+                out[d] += weight * (double)site_float(row[d]);
+        }
+        for (uint32_t d = 0; d < SITE_DIM; d++)
+            out[d] /= sum;
+    }
+    free(weights);
+}
+
+/* sqrt(sum |o - o'|^2 / sum |o|^2) of one layer's step. */
+static inline double site_error(const float *output, const double *exact)
+{
+    double difference = 0, norm = 0;
+    for (uint32_t i = 0; i < SITE_QUERY; i++) {
+        difference += pow((double)output[i] - exact[i], 2);
+        norm += pow(exact[i], 2);
+    }
+    return sqrt(difference / norm);
+}
+
+/* One whole step of a layer; its error against exact attention, and what it read. */
+static inline double site_step(sequence_site *s, kvt_sparse *sequence, uint32_t layer,
+                               const float *queries, uint64_t *read_bytes, uint32_t *lost)
+{
+    float output[SITE_QUERY];
+    double exact[SITE_QUERY];
+    kvt_sparse_step *step;
+    const kvt_sparse_pages *pages;
+    assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
+    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+    if (read_bytes != NULL) *read_bytes = pages->read_bytes;
+    if (lost != NULL) *lost = pages->lost_count;
+    kvt_sparse_done(sequence, step);
+    site_exact(s, layer, SITE_TOKENS, queries, exact);
+    return site_error(output, exact);
+}
+
+#endif

@@ -1,0 +1,701 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sparse_sequence.c - sequences larger than memory, end to end: exact when everything is read,
+ * less to read with windows and hints, and what remains when drives lie, go or fall silent.
+ */
+#include "sequence_site.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { MIB = 1 << 20 };
+
+#define RAW_ONLY (1u << KVT_SPARSE_RAW)
+
+static kvt_sparse_stats stats_of(const kvt_sparse *sequence)
+{
+    kvt_sparse_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
+    return stats;
+}
+
+/* Every row of a page is the source's, bit for bit, and no position comes twice. */
+static uint32_t check_rows(const sequence_site *s, const kvt_sparse_pages *pages)
+{
+    uint32_t tokens = 0;
+    for (uint32_t h = 0; h < pages->kv_heads; h++) {
+        unsigned char seen[SITE_TOKENS] = {0};
+        for (uint32_t i = 0; i < pages->heads[h].page_count; i++) {
+            const kvt_sparse_page *page = &pages->heads[h].pages[i];
+            assert_int_equal(page->variant, KVT_SPARSE_RAW);
+            for (uint32_t t = 0; t < page->tokens; t++) {
+                const uint32_t position = page->positions[t];
+                assert_true(position < SITE_TOKENS && !seen[position]);
+                seen[position] = 1;
+                const size_t at = (size_t)position * SITE_ROW + h * SITE_DIM;
+                const uint16_t *k = (const uint16_t *)page->k + (size_t)t * SITE_DIM;
+                const uint16_t *v = (const uint16_t *)page->v + (size_t)t * SITE_DIM;
+                assert_memory_equal(k, s->k[pages->layer] + at, SITE_DIM * sizeof *k);
+                assert_memory_equal(v, s->v[pages->layer] + at, SITE_DIM * sizeof *v);
+            }
+            tokens += page->tokens;
+        }
+    }
+    return tokens;
+}
+
+/* ---- exact ---- */
+
+static void test_budget_all_of_raw_pages_is_exact(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    options.variants = RAW_ONLY;
+    options.budget_bytes = KVT_SPARSE_ALL;
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        float queries[SITE_QUERY], output[SITE_QUERY];
+        double exact[SITE_QUERY];
+        kvt_sparse_step *step;
+        const kvt_sparse_pages *pages;
+        site_query(&s, layer, 7, queries);
+        assert_int_equal(kvt_sparse_select(sequence, layer, queries, &step), KVT_OK);
+        assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+        assert_int_equal(pages->lost_count, 0);
+        assert_int_equal(check_rows(&s, pages), SITE_HEADS * SITE_TOKENS);
+        assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+        site_exact(&s, layer, SITE_TOKENS, queries, exact);
+        for (uint32_t i = 0; i < SITE_QUERY; i++)
+            assert_true(fabs((double)output[i] - exact[i]) < 1e-5);
+        kvt_sparse_done(sequence, step);
+    }
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+static void test_a_budget_bounds_what_is_read(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    const uint64_t budgets[] = {0, 32 << 10, 128 << 10, 512 << 10};
+    double error[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        kvt_sparse_options options = site_options();
+        options.budget_bytes = budgets[i];
+        options.window_bytes[KVT_TIER_DRAM] = 0;
+        kvt_sparse *sequence = site_sequence(&s, &options);
+        for (uint32_t topic = 0; topic < 8; topic++) {
+            float queries[SITE_QUERY];
+            uint64_t read_bytes;
+            uint32_t lost;
+            site_query(&s, topic % SITE_LAYERS, topic, queries);
+            error[i] +=
+                site_step(&s, sequence, topic % SITE_LAYERS, queries, &read_bytes, &lost) / 8;
+            assert_true(read_bytes <= budgets[i] && lost == 0);
+            assert_true(i == 0 || read_bytes > budgets[i] / 2);
+        }
+        kvt_sparse_close(sequence);
+    }
+    assert_true(error[3] < error[2] && error[2] < error[0]);
+    assert_true(error[3] < 0.05 && error[0] < 1.0);
+    site_stop(&s);
+}
+
+static void test_a_short_context_is_all_resident(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    options.layout.tokens = 80;
+    options.window_bytes[KVT_TIER_DRAM] = 0;
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    float queries[SITE_QUERY], output[SITE_QUERY];
+    double exact[SITE_QUERY];
+    kvt_sparse_step *step;
+    const kvt_sparse_pages *pages;
+    site_query(&s, 0, 1, queries);
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
+    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_int_equal(check_rows(&s, pages), SITE_HEADS * 80);
+    assert_int_equal(pages->read_bytes, 0);
+    assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+    site_exact(&s, 0, 80, queries, exact);
+    assert_true(site_error(output, exact) < 1e-5);
+    kvt_sparse_done(sequence, step);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+/* ---- windows, warm-up, hints ---- */
+
+static void test_a_window_saves_reads_and_keeps_its_bytes(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    uint64_t read[2] = {0, 0};
+    double error[2] = {0, 0};
+    for (int window = 0; window < 2; window++) {
+        kvt_sparse_options options = site_options();
+        options.window_bytes[KVT_TIER_DRAM] = window ? 512 << 10 : 0;
+        kvt_sparse *sequence = site_sequence(&s, &options);
+        s.random = 99;
+        for (uint32_t i = 0; i < 60; i++) {
+            float queries[SITE_QUERY];
+            uint64_t bytes;
+            site_query(&s, i % SITE_LAYERS, i / 12, queries);
+            error[window] += site_step(&s, sequence, i % SITE_LAYERS, queries, &bytes, NULL) / 60;
+            read[window] += bytes;
+        }
+        kvt_sparse_stats stats = stats_of(sequence);
+        assert_int_equal(stats.lost_pages, 0);
+        assert_int_equal(stats.steps, 60);
+        if (window) assert_true(stats.hit_bytes > 0);
+        kvt_sparse_close(sequence);
+    }
+    /* A full budget is spent with and without a window; the window's part comes on top. */
+    assert_true(read[1] <= read[0]);
+    assert_true(error[1] < 0.9 * error[0]);
+    site_stop(&s);
+}
+
+static void test_observed_queries_warm_the_window_and_copy_hot_pages(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    float rows[16 * SITE_QUERY];
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        for (uint32_t i = 0; i < 16; i++)
+            site_query(&s, layer, i % 3, rows + i * SITE_QUERY);
+        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+    }
+    kvt_sparse_stats stats = stats_of(sequence);
+    assert_true(stats.copied_pages > stats.pages / 5 && stats.copied_pages <= stats.pages / 4 + 4);
+    assert_true(stats.missed_bytes > 0);
+    float queries[SITE_QUERY];
+    site_query(&s, 0, 1, queries);
+    (void)site_step(&s, sequence, 0, queries, NULL, NULL);
+    assert_true(stats_of(sequence).hit_bytes > stats.hit_bytes);
+    rows[5] = NAN;
+    assert_int_equal(kvt_sparse_observe(sequence, 0, rows, 16), KVT_E_ARGUMENT);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+/* A right guess leaves nothing to read; a wrong one is corrected. */
+static void test_a_hint_is_corrected_by_the_queries(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    options.window_bytes[KVT_TIER_DRAM] = 0;
+    options.budget_bytes = 256 << 10;
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    float queries[SITE_QUERY], wrong[SITE_QUERY];
+    site_query(&s, 0, 3, queries);
+    site_query(&s, 0, 9, wrong);
+    const double plain = site_step(&s, sequence, 0, queries, NULL, NULL);
+    uint64_t bytes;
+    assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_OK);
+    assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_BUSY);
+    const double right = site_step(&s, sequence, 0, queries, &bytes, NULL);
+    assert_true(right <= plain * 1.0001);
+    assert_int_equal(kvt_sparse_hint(sequence, 0, wrong), KVT_OK);
+    const double corrected = site_step(&s, sequence, 0, queries, &bytes, NULL);
+    assert_true(corrected < 0.5 && bytes <= 2 * options.budget_bytes);
+    /* A hint without a step ends with the sequence. */
+    assert_int_equal(kvt_sparse_hint(sequence, 1, wrong), KVT_OK);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+/* ---- calls out of order, bad arguments ---- */
+
+static void test_wrong_calls_are_refused_and_change_nothing(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    kvt_sparse *sequence = NULL;
+    char message[256];
+    float queries[SITE_QUERY];
+    kvt_sparse_step *step, *other;
+    const kvt_sparse_pages *pages;
+    site_query(&s, 0, 3, queries);
+
+    options.query_heads = 3;
+    assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
+                     KVT_E_ARGUMENT);
+    assert_true(message[0] != '\0');
+    options = site_options();
+    options.layout.head_dim = 60;
+    assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
+                     KVT_E_UNSUPPORTED);
+    options = site_options();
+    options.window_bytes[KVT_TIER_HBM] = 4096;
+    assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_E_ARGUMENT);
+
+    options = site_options();
+    assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_STATE);
+    assert_int_equal(kvt_sparse_give(sequence, 1, s.k[1], s.v[1]), KVT_E_STATE);
+    kvt_sparse_close(sequence); /* without any layer */
+
+    sequence = site_sequence(&s, &options);
+    assert_int_equal(kvt_sparse_give(sequence, 0, s.k[0], s.v[0]), KVT_E_STATE);
+    assert_int_equal(kvt_sparse_select(sequence, SITE_LAYERS, queries, &step), KVT_E_ARGUMENT);
+    queries[17] = NAN;
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_hint(sequence, 0, queries), KVT_E_ARGUMENT);
+    queries[17] = INFINITY;
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_ARGUMENT);
+    queries[17] = 0;
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &other), KVT_E_STATE);
+    assert_int_equal(kvt_sparse_append(sequence, 0, s.k[0], s.v[0], 1), KVT_E_STATE);
+    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_E_STATE);
+    kvt_sparse_done(sequence, step);
+    /* A step that nobody waits for. */
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
+    kvt_sparse_done(sequence, step);
+    kvt_sparse_done(sequence, NULL);
+    /* A close with a step under way. */
+    assert_int_equal(kvt_sparse_select(sequence, 1, queries, &step), KVT_OK);
+    kvt_sparse_close(sequence);
+    kvt_sparse_close(NULL);
+    site_stop(&s);
+}
+
+static void test_no_room_is_told_at_open(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 600 << 10, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    kvt_sparse *sequence = NULL;
+    char message[256];
+    assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
+                     KVT_E_SPACE);
+    assert_null(sequence);
+    assert_non_null(strstr(message, "lacks"));
+    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 0);
+    site_stop(&s);
+}
+
+/* ---- appended tokens ---- */
+
+static void test_appended_tokens_take_part(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    options.variants = RAW_ONLY;
+    options.budget_bytes = KVT_SPARSE_ALL;
+    options.layout.tokens = SITE_TOKENS - 100;
+    options.tokens_max = SITE_TOKENS;
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    const size_t at = (size_t)(SITE_TOKENS - 100) * SITE_ROW;
+    assert_int_equal(kvt_sparse_append(sequence, 0, s.k[0] + at, s.v[0] + at, 60), KVT_OK);
+    assert_int_equal(kvt_sparse_append(sequence, 0, s.k[0] + at + 60 * SITE_ROW,
+                                       s.v[0] + at + 60 * SITE_ROW, 40),
+                     KVT_OK);
+    assert_int_equal(kvt_sparse_append(sequence, 0, s.k[0], s.v[0], 1), KVT_E_STATE);
+    float queries[SITE_QUERY];
+    site_query(&s, 0, 5, queries);
+    assert_true(site_step(&s, sequence, 0, queries, NULL, NULL) < 1e-5);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+/* ---- from entries ---- */
+
+static void test_entries_at_rest_give_the_same_sequence(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 3, EACH = SITE_TOKENS / ENTRIES };
+    sequence_site s;
+    site_start(&s, 16 * MIB, 8 * MIB);
+    kvt_key keys[ENTRIES];
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        kvt_layout layout = site_layout();
+        layout.tokens = EACH;
+        const uint64_t side = (uint64_t)EACH * SITE_ROW;
+        uint16_t *data = malloc(SITE_LAYERS * 2 * side * sizeof *data);
+        assert_non_null(data);
+        kvt_view view;
+        assert_int_equal(kvt_view_axes(&layout, "lsth", 0, EACH, &view), KVT_OK);
+        view.base[0] = data;
+        for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+            memcpy(data + (layer * 2 + 0) * side, s.k[layer] + i * side, side * sizeof *data);
+            memcpy(data + (layer * 2 + 1) * side, s.v[layer] + i * side, side * sizeof *data);
+        }
+        keys[i] = support_key(i + 1);
+        kvt_entry entry = {.struct_size = sizeof entry,
+                           .key = keys[i],
+                           .parent = i > 0 ? &keys[i - 1] : NULL,
+                           .layout = layout,
+                           .first_position = i * EACH,
+                           .recompute_seconds = 1};
+        assert_int_equal(kvt_put_view(s.store, &entry, &view), KVT_OK);
+        free(data);
+    }
+    kvt_sparse_options options = site_options();
+    char message[256];
+    kvt_sparse *live = site_sequence(&s, &options), *sequence = NULL;
+    kvt_status status =
+        kvt_sparse_open(s.store, &options, keys, ENTRIES, &sequence, message, sizeof message);
+    if (status != KVT_OK) fail_msg("%d: %s", status, message);
+    for (uint32_t i = 0; i < 6; i++) {
+        float queries[SITE_QUERY];
+        site_query(&s, i % SITE_LAYERS, i, queries);
+        const double one = site_step(&s, live, i % SITE_LAYERS, queries, NULL, NULL);
+        const double two = site_step(&s, sequence, i % SITE_LAYERS, queries, NULL, NULL);
+        assert_true(one == two);
+    }
+    kvt_sparse_close(sequence);
+    /* An entry that is not there, and too few tokens. */
+    const kvt_key missing = support_key(77);
+    keys[2] = missing;
+    assert_int_equal(
+        kvt_sparse_open(s.store, &options, keys, ENTRIES, &sequence, message, sizeof message),
+        KVT_MISS);
+    assert_int_equal(
+        kvt_sparse_open(s.store, &options, keys, 2, &sequence, message, sizeof message),
+        KVT_E_MISMATCH);
+    kvt_sparse_close(live);
+    site_stop(&s);
+}
+
+/* ---- kept ---- */
+
+static void compare_steps(sequence_site *s, kvt_sparse *one, kvt_sparse *other)
+{
+    for (uint32_t i = 0; i < 8; i++) {
+        float queries[SITE_QUERY];
+        uint32_t lost;
+        site_query(s, i % SITE_LAYERS, i, queries);
+        const double a = site_step(s, one, i % SITE_LAYERS, queries, NULL, &lost);
+        assert_int_equal(lost, 0);
+        const double b = site_step(s, other, i % SITE_LAYERS, queries, NULL, &lost);
+        assert_int_equal(lost, 0);
+        assert_true(a == b);
+    }
+}
+
+static void test_a_kept_sequence_opens_as_it_was(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 16 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    kvt_sparse *first = site_sequence(&s, &options), *second = NULL;
+    assert_int_equal(kvt_sparse_append(first, 0, s.k[0], s.v[0], 3), KVT_OK);
+    const kvt_key key = support_key(5);
+    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &second, NULL, 0), KVT_MISS);
+    assert_int_equal(kvt_sparse_keep(first, &key), KVT_OK);
+    assert_int_equal(kvt_sparse_keep(first, &key), KVT_EXISTS);
+    char message[256];
+    assert_int_equal(
+        kvt_sparse_open_kept(s.store, &options, &key, &second, message, sizeof message), KVT_OK);
+    compare_steps(&s, first, second);
+    kvt_sparse_close(second);
+    /* Another shape, and a foreign entry. */
+    options.segment_tokens = 1024;
+    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &second, NULL, 0),
+                     KVT_E_MISMATCH);
+    options = site_options();
+    options.tokens_max = SITE_TOKENS;
+    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &second, NULL, 0),
+                     KVT_E_MISMATCH); /* no room for the appended tokens */
+    options = site_options();
+    const kvt_key foreign = support_key(6);
+    assert_int_equal(support_put_small(s.store, &foreign, 0), KVT_OK);
+    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &foreign, &second, NULL, 0),
+                     KVT_E_CORRUPT);
+    kvt_sparse_close(first);
+    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 0);
+    site_stop(&s);
+}
+
+/* The child keeps a sequence, and dies with another one open. */
+static void test_a_kept_sequence_survives_a_kill(void **state)
+{
+    (void)state;
+    sequence_site s;
+    char folder[64], paths[SITE_DRIVES][96], catalog[96];
+    support_make_folder(folder, sizeof folder);
+    snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_close(s.store);
+    s.options.catalog_path = catalog;
+    for (int i = 0; i < SITE_DRIVES; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/drive%d", folder, i);
+        s.drives[i] = (support_fault){.capacity_bytes = 8 * MIB, .path = paths[i]};
+    }
+    kvt_sparse_options options = site_options();
+    const kvt_key key = support_key(9);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (kvt_open(&s.options, &s.store, NULL, 0) != KVT_OK) _exit(1);
+        kvt_sparse *kept = site_sequence(&s, &options);
+        if (kvt_sparse_keep(kept, &key) != KVT_OK || kvt_flush(s.store) != KVT_OK ||
+            kvt_persist(s.store, KVT_NO_DEADLINE, NULL) != KVT_OK)
+            _exit(2);
+        kill(getpid(), SIGKILL);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    assert_int_equal(kvt_open(&s.options, &s.store, NULL, 0), KVT_OK);
+    assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 0);
+    kvt_sparse *sequence = NULL;
+    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &sequence, NULL, 0), KVT_OK);
+    kvt_sparse *fresh = site_sequence(&s, &options);
+    compare_steps(&s, sequence, fresh);
+    kvt_sparse_close(fresh);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+    support_remove_folder(folder);
+}
+
+/* ---- drives that fail ---- */
+
+static void add_rule(sequence_site *s, int drive, tiers_fault_action action, uint64_t skip)
+{
+    const tiers_fault_rule rule = {.action = action,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .skip = skip,
+                                   .status = KVT_E_IO,
+                                   .flip_bit = 12345};
+    assert_int_equal(tiers_fault_add(s->drives[drive].device, &rule), KVT_OK);
+}
+
+static void warm(sequence_site *s, kvt_sparse *sequence)
+{
+    float rows[16 * SITE_QUERY];
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        for (uint32_t i = 0; i < 16; i++)
+            site_query(s, layer, i, rows + i * SITE_QUERY);
+        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+    }
+}
+
+/* A drive that lies or fails costs pages at most; no row is ever wrong. */
+static void test_no_fault_gives_a_wrong_row(void **state)
+{
+    (void)state;
+    const tiers_fault_action actions[] = {TIERS_FAULT_FLIP, TIERS_FAULT_FAIL};
+    for (int copies = 0; copies < 2; copies++) {
+        for (int action = 0; action < 2; action++) {
+            sequence_site s;
+            site_start(&s, 8 * MIB, 8 * MIB);
+            kvt_sparse_options options = site_options();
+            options.variants = RAW_ONLY;
+            options.budget_bytes = 512 << 10;
+            options.window_bytes[KVT_TIER_DRAM] = 0;
+            options.replica_share = copies ? 1 : 0;
+            kvt_sparse *sequence = site_sequence(&s, &options);
+            warm(&s, sequence);
+            add_rule(&s, 1, actions[action], 0);
+            uint32_t lost = 0;
+            for (uint32_t i = 0; i < 12; i++) {
+                float queries[SITE_QUERY];
+                kvt_sparse_step *step;
+                const kvt_sparse_pages *pages;
+                site_query(&s, i % SITE_LAYERS, i, queries);
+                assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step),
+                                 KVT_OK);
+                assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+                (void)check_rows(&s, pages);
+                lost += pages->lost_count;
+                kvt_sparse_done(sequence, step);
+            }
+            /* With a copy of every page elsewhere nothing is lost. */
+            if (copies)
+                assert_int_equal(lost, 0);
+            else
+                assert_true(lost > 0);
+            assert_int_equal(stats_of(sequence).lost_pages, lost);
+            if (actions[action] == TIERS_FAULT_FLIP)
+                assert_true(stats_of(sequence).checksum_failures > 0);
+            kvt_sparse_close(sequence);
+            site_stop(&s);
+        }
+    }
+}
+
+static void test_a_silent_drive_ends_at_the_deadline(void **state)
+{
+    (void)state;
+    for (int copies = 0; copies < 2; copies++) {
+        sequence_site s;
+        site_start(&s, 8 * MIB, 8 * MIB);
+        kvt_sparse_options options = site_options();
+        options.window_bytes[KVT_TIER_DRAM] = 0;
+        options.replica_share = copies ? 1 : 0;
+        options.hedge_ns = 2000000;
+        kvt_sparse *sequence = site_sequence(&s, &options);
+        warm(&s, sequence);
+        const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
+        assert_int_equal(tiers_fault_add(s.drives[2].device, &hang), KVT_OK);
+        uint32_t lost = 0;
+        for (uint32_t i = 0; i < 4; i++) {
+            float queries[SITE_QUERY], output[SITE_QUERY];
+            kvt_sparse_step *step;
+            const kvt_sparse_pages *pages;
+            site_query(&s, i % SITE_LAYERS, i, queries);
+            assert_int_equal(kvt_sparse_select(sequence, i % SITE_LAYERS, queries, &step), KVT_OK);
+            const uint64_t deadline_ns =
+                copies ? KVT_NO_DEADLINE : base_clock_ns() + 50 * UINT64_C(1000000);
+            const kvt_status status = kvt_sparse_wait(sequence, step, deadline_ns, &pages);
+            assert_true(status == KVT_OK || (status == KVT_E_TIMEOUT && !copies));
+            assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), KVT_OK);
+            lost += pages->lost_count;
+            kvt_sparse_done(sequence, step);
+        }
+        assert_true(copies ? lost == 0 : lost > 0);
+        /* The drive still has buffers of steps that are done, and of the close. */
+        tiers_fault_clear(s.drives[2].device);
+        kvt_sparse_close(sequence);
+        site_stop(&s);
+    }
+}
+
+static void test_a_drive_that_vanishes_leaves_the_others(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    options.replica_share = 1;
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    warm(&s, sequence);
+    tiers_fault_set_gone(s.drives[0].device, true);
+    for (uint32_t i = 0; i < 8; i++) {
+        float queries[SITE_QUERY];
+        uint32_t lost;
+        site_query(&s, i % SITE_LAYERS, i + 20, queries);
+        assert_true(site_step(&s, sequence, i % SITE_LAYERS, queries, NULL, &lost) < 0.6);
+        assert_int_equal(lost, 0);
+    }
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+/* The nth write of an open fails: the open says so, and gives everything back. */
+static void test_a_failed_write_fails_the_open(void **state)
+{
+    (void)state;
+    for (uint64_t nth = 0; nth < 24; nth += 5) {
+        sequence_site s;
+        site_start(&s, 8 * MIB, 8 * MIB);
+        kvt_sparse_options options = site_options();
+        kvt_sparse *sequence = NULL;
+        const tiers_fault_rule rule = {.action = TIERS_FAULT_FAIL,
+                                       .kinds = TIERS_FAULT_WRITES,
+                                       .skip = nth,
+                                       .hits = 1,
+                                       .status = KVT_E_IO};
+        assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_OK);
+        assert_int_equal(tiers_fault_add(s.drives[0].device, &rule), KVT_OK);
+        kvt_status status = KVT_OK;
+        for (uint32_t layer = 0; layer < SITE_LAYERS && status == KVT_OK; layer++)
+            status = kvt_sparse_give(sequence, layer, s.k[layer], s.v[layer]);
+        assert_true(status == KVT_E_IO || (status == KVT_OK && nth > 5));
+        float queries[SITE_QUERY];
+        kvt_sparse_step *step;
+        site_query(&s, 0, 0, queries);
+        if (status != KVT_OK) {
+            assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_E_STATE);
+            assert_int_equal(kvt_sparse_give(sequence, 0, s.k[0], s.v[0]), KVT_E_STATE);
+        }
+        kvt_sparse_close(sequence);
+        assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 0);
+        assert_int_equal(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes, 0);
+        site_stop(&s);
+    }
+}
+
+/* ---- several sequences ---- */
+
+typedef struct worker {
+    sequence_site *site;
+    kvt_sparse *sequence;
+    uint32_t number;
+    double error;
+} worker;
+
+/* The site's generator is shared, so each has queries of its own from the start. */
+static void *work(void *context)
+{
+    worker *w = context;
+    sequence_site own = *w->site;
+    own.random = w->number;
+    for (uint32_t i = 0; i < 20; i++) {
+        float queries[SITE_QUERY];
+        site_query(&own, i % SITE_LAYERS, w->number + i / 4, queries);
+        w->error += site_step(&own, w->sequence, i % SITE_LAYERS, queries, NULL, NULL) / 20;
+    }
+    return NULL;
+}
+
+static void test_sequences_of_one_store_do_not_meet(void **state)
+{
+    (void)state;
+    enum { SEQUENCES = 4 };
+    sequence_site s;
+    site_start(&s, 32 * MIB, 16 * MIB);
+    kvt_sparse_options options = site_options();
+    worker workers[SEQUENCES];
+    pthread_t threads[SEQUENCES];
+    for (uint32_t i = 0; i < SEQUENCES; i++)
+        workers[i] = (worker){.site = &s, .sequence = site_sequence(&s, &options), .number = i + 1};
+    for (uint32_t i = 0; i < SEQUENCES; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(workers[i].error < 0.6);
+        assert_int_equal(stats_of(workers[i].sequence).lost_pages, 0);
+        assert_int_equal(stats_of(workers[i].sequence).checksum_failures, 0);
+        kvt_sparse_close(workers[i].sequence);
+    }
+    assert_int_equal(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes, 0);
+    site_stop(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_budget_all_of_raw_pages_is_exact),
+        cmocka_unit_test(test_a_budget_bounds_what_is_read),
+        cmocka_unit_test(test_a_short_context_is_all_resident),
+        cmocka_unit_test(test_a_window_saves_reads_and_keeps_its_bytes),
+        cmocka_unit_test(test_observed_queries_warm_the_window_and_copy_hot_pages),
+        cmocka_unit_test(test_a_hint_is_corrected_by_the_queries),
+        cmocka_unit_test(test_wrong_calls_are_refused_and_change_nothing),
+        cmocka_unit_test(test_no_room_is_told_at_open),
+        cmocka_unit_test(test_appended_tokens_take_part),
+        cmocka_unit_test(test_entries_at_rest_give_the_same_sequence),
+        cmocka_unit_test(test_a_kept_sequence_opens_as_it_was),
+        cmocka_unit_test(test_a_kept_sequence_survives_a_kill),
+        cmocka_unit_test(test_no_fault_gives_a_wrong_row),
+        cmocka_unit_test(test_a_silent_drive_ends_at_the_deadline),
+        cmocka_unit_test(test_a_drive_that_vanishes_leaves_the_others),
+        cmocka_unit_test(test_a_failed_write_fails_the_open),
+        cmocka_unit_test(test_sequences_of_one_store_do_not_meet),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
