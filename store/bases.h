@@ -35,4 +35,13 @@ KVT_NODISCARD kvt_status bases_open(kvt_store *store, const char *catalog_path, 
                                     size_t note_size);
 void bases_close(kvt_store *store);
 
+struct kvt_profile;
+
+/* Gives the store the bases of the ladder's variants within both limits, out of the profile
+ * (ladder.c). A basis that cannot be taken leaves a note, and its variants are none. KVT_OK or
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status ladder_take_bases(kvt_store *store, const kvt_store_options *options,
+                                           struct kvt_profile *profile, char *note,
+                                           size_t note_size);
+
 #endif

@@ -19,6 +19,8 @@
 
 #include "estimator/profile/profile.h"
 
+#include <kvterrace/basis.h>
+
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -90,6 +92,28 @@ static bool ladder_keeps(const kvt_store_options *options, kvt_codec_curve *vari
     if (variant->loss_entry == 0.0 || variant->loss_entry > entry) return false;
     variant->loss_upper = fmax(variant->loss_upper, variant->loss_entry / entry * mean);
     return true;
+}
+
+kvt_status ladder_take_bases(kvt_store *store, const kvt_store_options *options,
+                             kvt_profile *profile, char *note, size_t note_size)
+{
+    for (uint32_t i = 0; i < store->ladder_count; i++) {
+        kvt_codec_curve rung = store->ladder[i];
+        profile_basis basis;
+        if (bases_has(store, rung.variant) || !ladder_keeps(options, &rung)) continue;
+        kvt_status status =
+            profile_basis_get(profile, rung.variant.rate >> PROFILE_BASIS_SHIFT, &basis);
+        if (status == KVT_OK) status = kvt_basis_add(store, basis.object, basis.bytes);
+        profile_basis_free(&basis);
+        if (status == KVT_OK || status == KVT_EXISTS || status == KVT_MISS) continue;
+        if (status == KVT_E_MEMORY) return status;
+        if (note_size != 0 && note[0] == '\0')
+            (void)snprintf(note, note_size,
+                           "the basis of the ladder's rung %05X was not taken from the profile: %s",
+                           (unsigned)(rung.variant.rate >> PROFILE_BASIS_SHIFT),
+                           kvt_status_text(status));
+    }
+    return KVT_OK;
 }
 
 /* What a variant asks of an entry. */

@@ -577,6 +577,8 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) status = open_check_new(state);
     KILL_POINT("open: labels checked");
     if (status == KVT_OK) status = open_serials(state);
+    if (status == KVT_OK)
+        status = ladder_take_bases(store, options, state->profile, state->note, sizeof state->note);
     if (status == KVT_OK) status = open_costs(state);
     if (status == KVT_OK) status = open_measure(state);
     KILL_POINT("open: costs known");

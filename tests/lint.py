@@ -34,7 +34,7 @@ ROOM_INCLUDES = {
     "policy/rivals": {"policy"},
     "tiers/devices": set(),
     "tiers/pool": {"tiers/devices"},
-    "estimator/profile": {"codecs", "tiers/devices", "tiers/pool"},
+    "estimator/profile": {"codecs", "basis", "tiers/devices", "tiers/pool"},
     "estimator/measure": {"codecs", "codecs/kernels", "tiers/devices", "tiers/pool",
                           "estimator/profile"},
     "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},

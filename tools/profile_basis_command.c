@@ -165,36 +165,14 @@ static json_t *basis_pack(const quality_basis_report *report)
 
 /* ---- the measurement ---- */
 
-/* Marks the classes of --learn. KVT_E_ARGUMENT: one is no class. */
-static kvt_status basis_choose_classes(const basis_arguments *arguments, basis_work *work,
-                                       char *message, size_t message_size)
-{
-    const char *at = arguments->learn;
-    for (uint32_t c = 0; c < work->classes.count; c++)
-        work->teaches[c] = at == NULL;
-    while (at != NULL && *at != '\0') {
-        const size_t length = strcspn(at, ",");
-        uint32_t c = 0;
-        while (c < work->classes.count && (strlen(work->classes.names[c]) != length ||
-                                           strncmp(work->classes.names[c], at, length) != 0))
-            c++;
-        if (c == work->classes.count) {
-            (void)snprintf(message, message_size, "--learn: no --text is of class '%.*s'",
-                           (int)length, at);
-            return KVT_E_ARGUMENT;
-        }
-        work->teaches[c] = true;
-        at += length + (at[length] == ',');
-    }
-    return KVT_OK;
-}
-
 static kvt_status basis_measure(basis_arguments *arguments, basis_work *work, char *message,
                                 size_t message_size)
 {
     measure_arguments *measure = &arguments->measure;
     kvt_status status = command_parse_classes(measure, &work->classes, message, message_size);
-    if (status == KVT_OK) status = basis_choose_classes(arguments, work, message, message_size);
+    if (status == KVT_OK)
+        status = command_choose_classes(arguments->learn, &work->classes, work->teaches, message,
+                                        message_size);
     if (status != KVT_OK) return status;
     work->options = (quality_basis_options){
         .model = measure->model,

@@ -13,13 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALIBRATE_PATHS_MAX = 4096, CALIBRATE_ANSWER_TOKENS = 32 };
+enum {
+    CALIBRATE_PATHS_MAX = 4096,
+    CALIBRATE_ANSWER_TOKENS = 32,
+    CALIBRATE_TEACH = 32,
+    CALIBRATE_TEACH_TOKENS = 80000
+};
 
 /* What the options of the calibration point into. */
 typedef struct calibrate_work {
     measure_classes classes;
     quality_variant variants[CALIBRATE_RUNGS_MAX];
     calibrate_wanted wanted;
+    bool teaches[QUALITY_CLASSES_MAX];
     calibrate_options options;
     calibrate_report report;
 } calibrate_work;
@@ -44,6 +50,12 @@ static const command_option calibrate_table[] = {
     MEASURE_THREADS,
     MEASURE_MINUTES(
         "Stop after so many and at least one variant of an entry; the same command goes on"),
+    FLAG_OPTION(measure_arguments, basis, "basis", 0,
+                "Learn bases of the transform codec, and ask whether they pay"),
+    MEASURE_TEXT(learn, "learn", "LIST",
+                 "Classes whose documents teach them, with commas between them (the first one)"),
+    MEASURE_COUNT(teach, "teach", 100000, "Documents that teach, of all classes together (32)"),
+    MEASURE_COUNT(teach_tokens, "teach-tokens", 100000000, "Tokens of them, about (80000)"),
     FLAG_OPTION(measure_arguments, finish, "finish", 0,
                 "Measure nothing more: answer by what any measurement of these texts has left"),
     DATABASE_OPTION,
@@ -61,6 +73,9 @@ static int calibrate_check(void *context)
     if (named && dumps) return command_misuse("--model and --kv do not go together");
     if (named && arguments->texts.count == 0) return command_misuse("--text is missing");
     if (!named && arguments->texts.count > 0) return command_misuse("--text goes with --model");
+    const bool taught = arguments->learn != NULL || arguments->teach || arguments->teach_tokens;
+    if (taught && !arguments->basis)
+        return command_misuse("--learn, --teach and --teach-tokens go with --basis");
     return EXIT_FINE;
 }
 
@@ -106,6 +121,9 @@ static void calibrate_print(FILE *out, const calibrate_report *report,
             (unsigned)options->class_count, (unsigned)report->measured, report->seconds);
     if (report->resumed > 0)
         fprintf(out, ", %llu rows were there", (unsigned long long)report->resumed);
+    if (report->taught > 0)
+        fprintf(out, ", %u others of %llu tokens taught bases", (unsigned)report->taught,
+                (unsigned long long)report->taught_tokens);
     fputs("\n\n", out);
     for (uint32_t i = 0; i < ladder->choice_count; i++)
         fprintf(out, "%-20s %s\n    %s\n", ladder->choices[i].question, ladder->choices[i].chosen,
@@ -198,6 +216,10 @@ static void calibrate_set_options(measure_arguments *arguments, calibrate_work *
         .metric = metric,
         .use = (quality_use)arguments->use,
         .seconds = 60.0 * arguments->minutes,
+        .basis = arguments->basis,
+        .teaches = arguments->learn != NULL ? work->teaches : NULL,
+        .teach_contexts = measure_or(arguments->teach, CALIBRATE_TEACH),
+        .teach_tokens = measure_or(arguments->teach_tokens, CALIBRATE_TEACH_TOKENS),
         .finish = arguments->finish,
         .dumps = arguments->dumps.items,
         .dump_count = (uint32_t)arguments->dumps.count,
@@ -220,6 +242,9 @@ static kvt_status calibrate_prepare(measure_arguments *arguments, calibrate_work
         work->classes.classes[work->classes.count++] =
             (quality_class){.name = work->classes.names[0]};
     }
+    if (status == KVT_OK)
+        status = command_choose_classes(arguments->learn, &work->classes, work->teaches, message,
+                                        message_size);
     if (status == KVT_OK && arguments->variants != NULL) {
         work->wanted.variants = work->variants;
         status =

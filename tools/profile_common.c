@@ -165,6 +165,29 @@ static kvt_status classes_add(measure_classes *work, const char *standard, const
     return KVT_OK;
 }
 
+kvt_status command_choose_classes(const char *list, const measure_classes *classes,
+                                  bool chosen[QUALITY_CLASSES_MAX], char *message,
+                                  size_t message_size)
+{
+    for (uint32_t c = 0; c < classes->count; c++)
+        chosen[c] = list == NULL;
+    while (list != NULL && *list != '\0') {
+        const size_t length = strcspn(list, ",");
+        uint32_t c = 0;
+        while (c < classes->count && (strlen(classes->names[c]) != length ||
+                                      strncmp(classes->names[c], list, length) != 0))
+            c++;
+        if (c == classes->count) {
+            (void)snprintf(message, message_size, "--learn: no --text is of class '%.*s'",
+                           (int)length, list);
+            return KVT_E_ARGUMENT;
+        }
+        chosen[c] = true;
+        list += length + (list[length] == ',');
+    }
+    return KVT_OK;
+}
+
 kvt_status command_parse_classes(const measure_arguments *arguments, measure_classes *classes,
                                  char *message, size_t message_size)
 {

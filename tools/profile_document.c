@@ -317,8 +317,9 @@ static kvt_status document_prefill(kvt_profile *profile, json_t *document, doubl
 /* What is not nested under another name keeps the view's. */
 static kvt_status document_fill(kvt_profile *profile, const profile_view *view, json_t *document)
 {
-    static const char *const views[] = {"runs",  "codecs",  "models",  "quality_sets", "quality",
-                                        "rungs", "choices", "learned", "calibrations", NULL};
+    static const char *const views[] = {"runs",    "codecs",       "models",  "quality_sets",
+                                        "quality", "rungs",        "choices", "learned",
+                                        "bases",   "calibrations", NULL};
     kvt_status status = document_devices(profile, document);
     for (size_t i = 0; status == KVT_OK && views[i] != NULL; i++) {
         status = document_list(profile, document, views[i]);

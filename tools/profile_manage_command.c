@@ -6,6 +6,7 @@
 #include "command.h"
 #include "profile_document.h"
 
+#include "estimator/model/whole_file.h"
 #include "estimator/predict/predict.h"
 
 #include <kvterrace/codec.h>
@@ -182,7 +183,7 @@ static bool manage_print_change(void *context, const kvt_profile_change *change)
 typedef struct manage_arguments {
     command_common common;
     command_list files;
-    const char *source, *table, *ladder;
+    const char *source, *table, *ladder, *basis, *output;
     double threshold, older_seconds;
     bool csv, all, dry_run;
 } manage_arguments;
@@ -203,7 +204,7 @@ static const command_option import_rows[] = {
     TEXT_OPTION(manage_arguments, source, "source", 0, "TEXT",
                 "Where the figures are from: a paper and its table, a data sheet, a run elsewhere; "
                 "rows may have their own"),
-    OPERANDS(manage_arguments, files, "FILE.csv", 1, 1, OPTION_DATA | OPTION_READS),
+    OPERANDS(manage_arguments, files, "FILE", 1, 1, OPTION_DATA | OPTION_READS),
     {0},
 };
 
@@ -235,7 +236,8 @@ const command_spec profile_import_spec = {
     .about = "Brings curves that were measured elsewhere or published into the profile, each with "
              "its source: device speeds, task scores or losses of variants, prefill times, "
              "calibrations. docs/PROFILE.md lists tables and columns. The whole file comes in, or "
-             "the first bad row is named and nothing does.",
+             "the first bad row is named and nothing does. A file FILE.kvtbasis is a basis of the "
+             "transform codec.",
     .example = "  kvterrace profile import profiles/llama-3.1-8b.csv --database profile.db",
     .options = import_rows,
     .argument_bytes = sizeof(manage_arguments),
@@ -252,6 +254,9 @@ static const command_option export_rows[] = {
     FLAG_OPTION(manage_arguments, csv, "csv", 0, "CSV, as without --json"),
     TEXT_OPTION(manage_arguments, ladder, "ladder", 0, "MODEL:CLASS",
                 "The ladder of a model and class of text, as replay.ladder reads it"),
+    TEXT_OPTION(manage_arguments, basis, "basis", 0, "HASH",
+                "A basis of the transform codec, by the first five digits of its hash or more"),
+    OUTPUT_OPTION(manage_arguments, output, "Where the basis is written"),
     {0},
 };
 
@@ -302,9 +307,42 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
     return EXIT_FINE;
 }
 
+/* The file is there whole, or not at all. */
+static kvt_status manage_write_basis(const profile_basis *basis, const char *path, char *message,
+                                     size_t message_size)
+{
+    char *partial = NULL;
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status;
+    FILE *file = fopen(partial, "wbe");
+    bool sound = file != NULL && fwrite(basis->object, 1, basis->bytes, file) == basis->bytes;
+    if (file != NULL && fclose(file) != 0) sound = false;
+    if (!sound) (void)snprintf(message, message_size, "%.300s: cannot be written", path);
+    return whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, message, message_size);
+}
+
+static int manage_export_basis(kvt_profile *profile, const manage_arguments *arguments)
+{
+    char message[COMMAND_MESSAGE_BYTES] = "", start[6], *end = NULL;
+    profile_basis basis = {.object = NULL};
+    (void)snprintf(start, sizeof start, "%s", arguments->basis);
+    const unsigned long number = strtoul(start, &end, 16);
+    if (strlen(start) != 5 || *end != '\0')
+        return command_fail_input(KVT_E_ARGUMENT, "--basis: five hexadecimal digits or more");
+    kvt_status status = profile_basis_get(profile, (uint32_t)number, &basis);
+    if (status == KVT_MISS)
+        return command_fail_input(KVT_E_GONE, "--basis: the profile has no such basis");
+    if (status == KVT_OK)
+        status = manage_write_basis(&basis, arguments->output, message, sizeof message);
+    profile_basis_free(&basis);
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
+}
+
 static int export_check(void *context)
 {
     const manage_arguments *arguments = context;
+    if ((arguments->basis != NULL) != (arguments->output != NULL))
+        return command_misuse("--basis and --output go together");
     if (arguments->csv && arguments->common.json)
         return command_misuse("--csv and --json exclude each other");
     if (arguments->ladder != NULL && arguments->common.json)
@@ -319,8 +357,9 @@ static int export_run(void *context)
     /* Figures of other hosts may be looked at; what is refused is deciding on them. */
     int code = manage_open(&arguments->common, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, &profile);
     if (code == EXIT_FINE)
-        code = arguments->ladder != NULL ? manage_export_ladder(profile, arguments)
-                                         : manage_export_rows(profile, arguments);
+        code = arguments->ladder != NULL  ? manage_export_ladder(profile, arguments)
+               : arguments->basis != NULL ? manage_export_basis(profile, arguments)
+                                          : manage_export_rows(profile, arguments);
     kvt_profile_close(profile);
     return code;
 }

@@ -33,7 +33,9 @@ typedef struct measure_arguments {
     command_list texts, dumps;
     unsigned metric, use; /* quality_metric, quality_use */
     uint32_t minutes;
-    bool finish;
+    bool finish, basis;
+    const char *learn; /* classes that teach */
+    uint32_t teach, teach_tokens;
     uint32_t contexts, question_contexts, context_tokens, continuation_tokens, answer_tokens;
     uint32_t queries, blocks, mixes, threads;
 } measure_arguments;
@@ -51,6 +53,12 @@ typedef struct measure_classes {
 KVT_NODISCARD kvt_status command_parse_classes(const measure_arguments *arguments,
                                                measure_classes *classes_out, char *message,
                                                size_t message_size);
+
+/* Marks the classes of a list with commas between them; NULL: all. KVT_OK; KVT_E_ARGUMENT (one is
+ * no class: the message says which). */
+KVT_NODISCARD kvt_status command_choose_classes(const char *list, const measure_classes *classes,
+                                                bool chosen[QUALITY_CLASSES_MAX], char *message,
+                                                size_t message_size);
 
 /* How bounds held at each limit: two columns of 22 characters, and as JSON. */
 struct promise_trial;

@@ -354,6 +354,22 @@ static void print_learned(const json_t *document)
     }
 }
 
+static void print_bases(const json_t *document)
+{
+    static const char *const spans[] = {"?", "head", "layer", "layers4"};
+    const json_t *rows = json_object_get(document, "bases"), *row;
+    size_t i;
+    if (json_array_size(rows) == 0) return;
+    printf("\n%-8s %-24s %-8s %10s %12s\n", "basis", "model", "span", "MB", "tokens");
+    json_array_foreach(rows, i, row)
+    {
+        const double span = view_number(row, "span", 0);
+        printf("%-8.5s %-24s %-8s %10.2f %12.0f\n", view_text(row, "hash"), view_text(row, "model"),
+               spans[span >= 1 && span <= 3 ? (int)span : 0], view_number(row, "bytes", 0) * 1e-6,
+               view_number(row, "tokens", 0));
+    }
+}
+
 void profile_print_text(const json_t *document, unsigned parts)
 {
     print_head(document);
@@ -368,6 +384,7 @@ void profile_print_text(const json_t *document, unsigned parts)
     if (parts & PROFILE_PRINT_QUALITY) {
         print_quality(document);
         print_calibrations(document);
+        print_bases(document);
         print_learned(document);
     }
 }
@@ -401,11 +418,9 @@ static void show_text(const json_t *document)
 {
     static const struct {
         const char *key, *name;
-    } parts[] = {{"codecs", "codec curves"},
-                 {"models", "models"},
-                 {"quality_sets", "sets of losses"},
-                 {"calibrations", "calibrations"},
-                 {"learned", "learned figures"}};
+    } parts[] = {
+        {"codecs", "codec curves"},       {"models", "models"}, {"quality_sets", "sets of losses"},
+        {"calibrations", "calibrations"}, {"bases", "bases"},   {"learned", "learned figures"}};
     const char *path = view_text(document, "database");
     const json_t *row;
     size_t i, prefills = 0;

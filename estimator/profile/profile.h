@@ -11,6 +11,8 @@
 #ifndef ESTIMATOR_PROFILE_H
 #define ESTIMATOR_PROFILE_H
 
+#include "codecs/transform_basis.h"
+
 #include <kvterrace/codec.h>
 #include <kvterrace/prefill.h>
 #include <kvterrace/types.h>
@@ -206,6 +208,44 @@ KVT_NODISCARD kvt_status kvt_profile_ladder(kvt_profile *profile, const char *mo
                                             uint32_t *count_out, char *message,
                                             size_t message_size);
 
+/* ---- bases of the transform codec (docs/codecs/transform.md) ---- */
+
+/*
+ * A profile carries the bases that its variants name, whole. A variant names one by the first 20
+ * bits of its hash, and no two of a profile begin alike.
+ */
+
+#define PROFILE_BASIS_BYTES_MAX (UINT64_C(512) << 20) /* wider ones stay files: kvt_basis_add */
+#define PROFILE_BASIS_SHIFT     10                    /* a variant's rate: the start begins here */
+
+/* A basis out of a profile. */
+typedef struct profile_basis {
+    uint8_t *object; /* .kvtbasis, aligned to 64 */
+    uint64_t bytes;
+    transform_basis view; /* of the object */
+} profile_basis;
+
+void profile_basis_free(profile_basis *basis); /* zeroed is allowed */
+
+/* The basis whose hash starts so, and the index-th of all, by model and span. Release with
+ * profile_basis_free. KVT_OK; KVT_MISS; KVT_E_CORRUPT (the object is damaged: its row is left);
+ * KVT_E_DATABASE; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status profile_basis_get(kvt_profile *profile, uint32_t start,
+                                           profile_basis *out);
+KVT_NODISCARD kvt_status profile_basis_at(kvt_profile *profile, uint32_t index, profile_basis *out);
+
+/* The span of a variant's basis: 0 of another codec, the widest of a basis that is not there. */
+uint32_t profile_basis_span(kvt_profile *profile, kvt_variant variant);
+
+/* Brings an object in as a run of its own, an import. source: its origin; NULL: "a file". KVT_OK;
+ * KVT_EXISTS (this very basis is there); KVT_E_CORRUPT, KVT_E_VERSION (the object);
+ * KVT_E_UNSUPPORTED (another basis of the profile has the same first 20 bits); KVT_E_SPACE (larger
+ * than PROFILE_BASIS_BYTES_MAX); KVT_E_READ_ONLY; KVT_E_DATABASE; KVT_E_MEMORY. Nothing comes in
+ * with an error. */
+KVT_NODISCARD kvt_status profile_basis_import(kvt_profile *profile, const void *object,
+                                              uint64_t bytes, const char *source,
+                                              const char *command_line);
+
 /* ---- curves from elsewhere, and to elsewhere ---- */
 
 /*
@@ -306,8 +346,9 @@ KVT_NODISCARD kvt_status kvt_profile_gc(kvt_profile *profile, const kvt_profile_
 /*
  * Visits every row of a view (which is handed on as the table), with the columns of
  * docs/PROFILE.md: "runs" (all of them); "mixed", "codecs", "models", "quality_sets", "quality" (by
- * set_id), "calibrations", "rungs", "choices" (by calibration_id), "learned", "prefill" (what
- * answers: of the newest complete run that measured the same thing). KVT_OK; KVT_E_ARGUMENT (no
+ * set_id), "calibrations", "rungs", "choices" (by calibration_id), "learned", "bases" (all, without
+ * their objects), "prefill" (what answers: of the newest complete run that measured the same
+ * thing). KVT_OK; KVT_E_ARGUMENT (no
  * such view); KVT_E_CANCELLED (a visit returned false); KVT_E_DATABASE; KVT_E_MEMORY.
  */
 KVT_NODISCARD kvt_status kvt_profile_list(kvt_profile *profile, const char *view,

@@ -78,16 +78,15 @@ static int profile_check_table(sqlite3 *database, const profile_table *table, co
 
 kvt_status profile_compare_version(const char *path, uint32_t version, char *message, size_t size)
 {
-    if (version == PROFILE_SCHEMA_VERSION) return KVT_OK;
+    if (version >= PROFILE_SCHEMA_OLDEST && version <= PROFILE_SCHEMA_VERSION) return KVT_OK;
     profile_say(message, size,
-                "%s: schema version %u, this build reads %d alone; measure into another file", path,
-                version, PROFILE_SCHEMA_VERSION);
+                "%s: schema version %u, this build reads %d to %d; measure into another file", path,
+                version, PROFILE_SCHEMA_OLDEST, PROFILE_SCHEMA_VERSION);
     return KVT_E_VERSION;
 }
 
 /* The version as SQLite sees it: a newer one may still be in the write-ahead log. */
-kvt_status profile_check_version(const kvt_profile *profile, const char *path, char *message,
-                                 size_t size)
+kvt_status profile_check_version(kvt_profile *profile, const char *path, char *message, size_t size)
 {
     char text[32];
     bool found;
@@ -97,7 +96,14 @@ kvt_status profile_check_version(const kvt_profile *profile, const char *path, c
         profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
         return profile_status(result);
     }
-    return profile_compare_version(path, (uint32_t)strtoul(text, NULL, 10), message, size);
+    profile->version = (uint32_t)strtoul(text, NULL, 10);
+    return profile_compare_version(path, profile->version, message, size);
+}
+
+/* Whether a file of this version has the table. */
+static bool profile_has_table(uint32_t version, const profile_table *table)
+{
+    return version > PROFILE_SCHEMA_OLDEST || strcmp(table->name, PROFILE_BASIS_TABLE) != 0;
 }
 
 /* SQLite's report has lines; the message is one. */
@@ -119,9 +125,11 @@ kvt_status profile_check_content(const kvt_profile *profile, const char *path, c
     int result = profile_text(database, "PRAGMA quick_check(1)", NULL, text, sizeof text, &found);
     if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = profile_one_line(text);
     size_t tables = 0;
-    for (; result == SQLITE_OK && fault == NULL && profile_table_at(tables) != NULL; tables++) {
-        where = profile_table_at(tables)->name;
-        result = profile_check_table(database, profile_table_at(tables), &fault);
+    for (size_t i = 0; result == SQLITE_OK && fault == NULL && profile_table_at(i) != NULL; i++) {
+        if (!profile_has_table(profile->version, profile_table_at(i))) continue;
+        where = profile_table_at(i)->name;
+        result = profile_check_table(database, profile_table_at(i), &fault);
+        tables++;
     }
     if (result == SQLITE_OK && fault == NULL) {
         result = profile_text(database, "SELECT count(*) FROM sqlite_schema WHERE sql IS NOT NULL",
@@ -241,7 +249,8 @@ static const char gc_kept[] =
     "u.model_id = t.model_id AND u.class = t.class) "
     "UNION SELECT t.run_id FROM prefill t JOIN place p USING (run_id) WHERE NOT EXISTS "
     "(SELECT 1 FROM prefill u JOIN place o USING (run_id) WHERE o.place < p.place AND "
-    "u.name = t.name)";
+    "u.name = t.name) "
+    "UNION SELECT b.run_id FROM basis b JOIN place p USING (run_id) WHERE ?1 = 1";
 
 /* What goes, and why. A store's run may stay open as long as the store: age says nothing of it. The
  * newest run stays, so that no later one gets a number that somebody still holds. */
@@ -310,7 +319,23 @@ static int gc_find_gone(sqlite3 *database, const kvt_profile_gc_request *request
     "FROM model WHERE id NOT IN (SELECT model_id FROM quality_set WHERE run_id NOT IN (SELECT "    \
     "run_id FROM temp.gone) UNION SELECT model_id FROM quality_map WHERE run_id NOT IN (SELECT "   \
     "run_id FROM temp.gone) UNION SELECT model_id FROM calibration WHERE run_id NOT IN (SELECT "   \
-    "run_id FROM temp.gone))"
+    "run_id FROM temp.gone) UNION SELECT model_id FROM basis WHERE run_id NOT IN (SELECT run_id "  \
+    "FROM temp.gone))"
+
+/* A basis that rows of a run that stays are of goes on with the newest of these runs; the others go
+ * with theirs. Rows name a basis by its start in the rate of their variants. */
+#define GC_BASIS_ROWS                                                                              \
+    "(SELECT g.rate >> 10 AS start, c.run_id FROM calibration_rung g JOIN calibration c ON c.id "  \
+    "= "                                                                                           \
+    "g.calibration_id WHERE g.codec = 8 UNION ALL SELECT q.rate >> 10, s.run_id FROM "             \
+    "quality_curve q JOIN quality_set s ON s.id = q.set_id WHERE q.codec = 8 UNION ALL SELECT "    \
+    "rate >> 10, run_id FROM codec_curve WHERE codec = 8)"
+
+#define GC_BASES                                                                                   \
+    "WITH users AS (SELECT start, max(run_id) AS run_id FROM " GC_BASIS_ROWS                       \
+    " WHERE run_id NOT IN (SELECT run_id FROM temp.gone) GROUP BY start) UPDATE basis SET run_id " \
+    "= (SELECT u.run_id FROM users u WHERE u.start = basis.start) WHERE run_id IN (SELECT run_id " \
+    "FROM temp.gone) AND start IN (SELECT start FROM users); "
 
 static int gc_count(sqlite3 *database, const char *sql, uint64_t *out)
 {
@@ -336,8 +361,9 @@ static int gc_inside(sqlite3 *database, const kvt_profile_gc_request *request,
         result = gc_count(database, "SELECT count(*) " GC_MODELS, &out->models);
     if (result == SQLITE_OK && !request->dry_run) {
         result = sqlite3_exec(database,
-                              "DELETE " GC_MODELS "; DELETE FROM run WHERE id IN (SELECT run_id "
-                              "FROM temp.gone)",
+                              GC_BASES "DELETE " GC_MODELS
+                                       "; DELETE FROM run WHERE id IN (SELECT run_id "
+                                       "FROM temp.gone)",
                               NULL, NULL, NULL);
     }
     return result;

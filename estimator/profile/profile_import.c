@@ -430,6 +430,12 @@ kvt_status kvt_profile_import(kvt_profile *profile, const char *path, const char
     assert(profile != NULL && path != NULL && rows_out != NULL);
     *rows_out = 0;
     if (!profile->writable) return KVT_E_READ_ONLY;
+    if (profile_basis_is_file(path)) {
+        const kvt_status taken =
+            profile_basis_import_file(profile, path, source, command_line, message, message_size);
+        *rows_out = taken == KVT_OK;
+        return taken == KVT_EXISTS ? KVT_OK : taken;
+    }
     import_state *state = calloc(1, sizeof *state);
     if (state == NULL) return KVT_E_MEMORY;
     state->profile = profile;

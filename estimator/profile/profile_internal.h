@@ -28,12 +28,15 @@ typedef struct estimator_host {
 struct kvt_profile {
     sqlite3 *database;
     bool writable;
+    uint32_t version; /* of the file's schema when it was opened */
     estimator_host host;
 };
 
 /* The schema's texts; the database's own texts must equal these. */
 #define PROFILE_APPLICATION_ID 0x4b565450 /* "KVTP" */
-#define PROFILE_SCHEMA_VERSION 2
+#define PROFILE_SCHEMA_VERSION 3
+#define PROFILE_SCHEMA_OLDEST  2 /* has all tables but PROFILE_BASIS_TABLE */
+#define PROFILE_BASIS_TABLE    "basis"
 
 /* Questions of a calibration whose answers are figures: what 90 % of entries in a variant lose at
  * most, the variant's name behind it; the factor in all bounds for a class that was not measured.
@@ -47,7 +50,7 @@ typedef struct profile_table {
     const char *bounds; /* a condition that every row meets */
 } profile_table;
 
-#define PROFILE_QUALITY_TABLE_COUNT 10u
+#define PROFILE_QUALITY_TABLE_COUNT 11u
 extern const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT];
 
 /* All tables, those that others refer to first. NULL past the last. */
@@ -65,17 +68,30 @@ void profile_say(char *message, size_t size, const char *format, ...)
 int profile_text(sqlite3 *database, const char *sql, const char *bound, char *text, size_t size,
                  bool *found);
 
-/* KVT_OK when `version` is this build's schema, else KVT_E_VERSION with a message. */
+/* KVT_OK when this build reads the schema `version`, else KVT_E_VERSION with a message. */
 KVT_NODISCARD kvt_status profile_compare_version(const char *path, uint32_t version, char *message,
                                                  size_t size);
-/* The same for the version that SQLite reads; or SQLite's error. */
-KVT_NODISCARD kvt_status profile_check_version(const kvt_profile *profile, const char *path,
+/* The same for the version that SQLite reads, which is noted; or SQLite's error. */
+KVT_NODISCARD kvt_status profile_check_version(kvt_profile *profile, const char *path,
                                                char *message, size_t size);
 /* Sound pages, these tables, every row within its bounds, nothing else in the schema. */
 KVT_NODISCARD kvt_status profile_check_content(const kvt_profile *profile, const char *path,
                                                char *message, size_t size);
 KVT_NODISCARD kvt_status profile_check_host(const kvt_profile *profile, const char *path,
                                             char *message, size_t size);
+
+/* ---- profile_basis.c ---- */
+
+/* Brings a sound profile of an older schema to this one: its file when it may be written, else for
+ * this connection alone. KVT_OK; what SQLite gives. */
+KVT_NODISCARD kvt_status profile_migrate(kvt_profile *profile);
+
+/* Whether a path names a .kvtbasis file, and such a file as profile_basis_import takes it;
+ * KVT_E_PARSE (the file is no sound basis), KVT_E_GONE and KVT_E_IO besides, with a message. */
+bool profile_basis_is_file(const char *path);
+KVT_NODISCARD kvt_status profile_basis_import_file(kvt_profile *profile, const char *path,
+                                                   const char *source, const char *command_line,
+                                                   char *message, size_t message_size);
 
 /* ---- profile_write.c ---- */
 

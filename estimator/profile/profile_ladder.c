@@ -206,16 +206,17 @@ static void ladder_thin(ladder_list *list, uint32_t capacity)
 
 /* Of the measured variant of the same codec whose size is nearest: calibrated steps are finer than
  * the list of variants that are timed, and a codec's speed changes little along them. Of variants
- * that drop tokens first, one that does not may stand for those. */
+ * that drop tokens first, one that does not may stand for those. A basis has a speed of its own. */
 static kvt_status ladder_near_speed(kvt_profile *profile, const kvt_codec_curve *curve,
                                     kvt_codec_curve *speed)
 {
     profile_row row = profile_row_begin(
         profile, "SELECT c.encode_bytes_per_s, c.decode_bytes_per_s, r.kind = 'import' FROM "
-                 "codec_curve c JOIN run r ON r.id = c.run_id WHERE c.codec = ? "
-                 "ORDER BY (c.mode >> 8 <> 0) <> ?, " PROFILE_ORDER
+                 "codec_curve c JOIN run r ON r.id = c.run_id WHERE c.codec = ? AND (c.codec <> 8 "
+                 "OR c.rate >> 10 = ?) ORDER BY (c.mode >> 8 <> 0) <> ?, " PROFILE_ORDER
                  ", c.threads, abs(c.stored_share - ?), c.decode_bytes_per_s DESC LIMIT 1");
     profile_row_integer(&row, curve->variant.codec);
+    profile_row_integer(&row, curve->variant.rate >> PROFILE_BASIS_SHIFT);
     profile_row_integer(&row, curve->variant.mode >> 8 != 0);
     profile_row_real(&row, curve->stored_share);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
@@ -296,6 +297,7 @@ enum { RUNGS_MAX = 64 };
 /* Rows of the one rungs, as they are read. */
 typedef struct rungs_list {
     kvt_codec_curve curves[RUNGS_MAX];
+    uint32_t spans[RUNGS_MAX]; /* of the variants' bases; 0: none is needed */
     uint32_t count;
 } rungs_list;
 
@@ -378,17 +380,18 @@ static uint32_t rungs_need(kvt_variant variant)
 }
 
 /* A rung that is not smaller than the last one that asks for the same says nothing. */
-static bool rungs_is_larger(const rungs_list *rungs, const kvt_codec_curve *curve)
+static bool rungs_is_larger(const rungs_list *rungs, const kvt_codec_curve *curve, uint32_t span)
 {
     const uint32_t need = rungs_need(curve->variant);
     for (uint32_t i = rungs->count; i-- > 0;) {
-        if (rungs_need(rungs->curves[i].variant) != need) continue;
+        if (rungs_need(rungs->curves[i].variant) != need || rungs->spans[i] != span) continue;
         return curve->stored_share >= rungs->curves[i].stored_share;
     }
     return false;
 }
 
-static void rungs_add(const kvt_layout *layout, sqlite3_stmt *statement, rungs_list *rungs)
+static void rungs_add(kvt_profile *profile, const kvt_layout *layout, sqlite3_stmt *statement,
+                      rungs_list *rungs)
 {
     kvt_codec_curve *curve = &rungs->curves[rungs->count];
     *curve =
@@ -401,7 +404,9 @@ static void rungs_add(const kvt_layout *layout, sqlite3_stmt *statement, rungs_l
                           .loss_upper = sqlite3_column_double(statement, 5),
                           .loss_entry = rungs_share(sqlite3_column_double(statement, 6), 1.0),
                           .loss_widening = rungs_share(sqlite3_column_double(statement, 7), 1e6)};
-    if (!rungs_is_larger(rungs, curve) && rungs_takes(layout, curve->variant)) rungs->count++;
+    const uint32_t span = profile_basis_span(profile, curve->variant);
+    rungs->spans[rungs->count] = span;
+    if (!rungs_is_larger(rungs, curve, span) && rungs_takes(layout, curve->variant)) rungs->count++;
 }
 
 static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
@@ -418,7 +423,7 @@ static kvt_status rungs_read_all(kvt_profile *profile, const kvt_layout *layout,
     profile_row_integer(&row, (uint64_t)calibration);
     if (row.result == SQLITE_OK) row.result = sqlite3_step(row.statement);
     while (row.result == SQLITE_ROW && rungs->count < RUNGS_MAX) {
-        rungs_add(layout, row.statement, rungs);
+        rungs_add(profile, layout, row.statement, rungs);
         row.result = sqlite3_step(row.statement);
     }
     kvt_status status = rungs_status(row.result);
@@ -431,6 +436,7 @@ static void rungs_remove(rungs_list *rungs, uint32_t at)
     rungs->count--;
     memmove(&rungs->curves[at], &rungs->curves[at + 1],
             (rungs->count - at) * sizeof rungs->curves[0]);
+    memmove(&rungs->spans[at], &rungs->spans[at + 1], (rungs->count - at) * sizeof rungs->spans[0]);
 }
 
 /* By falling size; equals keep their order. */
@@ -438,20 +444,26 @@ static void rungs_sort(rungs_list *rungs)
 {
     for (uint32_t i = 1; i < rungs->count; i++) {
         const kvt_codec_curve curve = rungs->curves[i];
+        const uint32_t span = rungs->spans[i];
         uint32_t at = i;
-        for (; at > 0 && rungs->curves[at - 1].stored_share < curve.stored_share; at--)
+        for (; at > 0 && rungs->curves[at - 1].stored_share < curve.stored_share; at--) {
             rungs->curves[at] = rungs->curves[at - 1];
+            rungs->spans[at] = rungs->spans[at - 1];
+        }
         rungs->curves[at] = curve;
+        rungs->spans[at] = span;
     }
 }
 
-/* Whether every entry that takes a rung has one that is no larger and loses less. */
+/* Whether every entry that takes a rung has one that is no larger, loses less and decodes as fast:
+ * a wider basis, or any beside none, is slower, and prices decide between them. */
 static bool rungs_is_beaten(const rungs_list *rungs, uint32_t rung)
 {
     const kvt_codec_curve *own = &rungs->curves[rung];
     for (uint32_t i = 0; i < rungs->count; i++) {
         const kvt_codec_curve *other = &rungs->curves[i];
         if (other->stored_share > own->stored_share || !(other->loss < own->loss)) continue;
+        if (rungs->spans[i] > rungs->spans[rung]) continue;
         if (rungs_need(other->variant) <= rungs_need(own->variant)) return true;
     }
     return false;
@@ -505,6 +517,8 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
     for (uint32_t i = 0; i < rungs.count; i++) {
         kvt_codec_curve speeds;
         status = kvt_profile_codec(profile, rungs.curves[i].variant, &speeds);
+        if (status == KVT_MISS && rungs.spans[i] != 0)
+            status = ladder_near_speed(profile, &rungs.curves[i], &speeds);
         if (status < 0) return status;
         curves[i] = rungs.curves[i];
         if (status == KVT_OK) curves[i].encode_bytes_per_s = speeds.encode_bytes_per_s;

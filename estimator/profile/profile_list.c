@@ -89,6 +89,9 @@ static const struct {
     {"learned",
      "SELECT kind, name, part, value, weight, observations, error_p50, error_p90, "
      "log_likelihood, started_utc FROM " LIST_LEARNED " WHERE place = 1 ORDER BY kind, name, part"},
+    {"bases", "SELECT b.hash, m.name AS model, b.span, b.metric, b.tokens, length(b.object) AS "
+              "bytes, r.kind, r.source, r.complete, r.started_utc FROM basis b JOIN model m ON "
+              "m.id = b.model_id JOIN run r ON r.id = b.run_id ORDER BY m.name, b.span, b.hash"},
     {"prefill", "SELECT name, linear_seconds_per_token, square_seconds_per_token2, "
                 "fixed_seconds, source FROM " LIST_PREFILL " WHERE place = 1 ORDER BY name"},
 };
@@ -223,6 +226,8 @@ static const char *const diff_parts[] = {
     "q.loss_mean, q.loss_low, q.loss_high FROM qualities q JOIN models m ON m.id = q.model_id",
     "SELECT printf('map %s %s', m.label, q.family), 'loss at step ' || q.position, q.loss, NULL, "
     "NULL FROM maps q JOIN models m ON m.id = q.model_id",
+    "SELECT printf('basis %s span %d %s', m.label, b.span, substr(b.hash, 1, 16)), 'bytes', "
+    "length(b.object), NULL, NULL FROM basis b JOIN models m ON m.id = b.model_id",
     DIFF_RUNG("loss", "2 * g.loss - g.loss_upper", "g.loss_upper"),
     DIFF_RUNG("accepted", "NULL", "NULL"),
 };

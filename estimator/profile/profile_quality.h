@@ -141,4 +141,15 @@ KVT_NODISCARD kvt_status profile_curve_insert(kvt_profile *profile, int64_t set,
 KVT_NODISCARD kvt_status profile_set_finish(kvt_profile *profile, int64_t set,
                                             const quality_spread *spread);
 
+/* ---- bases that a calibration learns ---- */
+
+/* An object as content of a run. lesson: JSON of everything that the same basis follows from, so
+ * that a calibration that goes on finds it. As profile_basis_import. */
+KVT_NODISCARD kvt_status profile_basis_put(kvt_profile *profile, int64_t run, int64_t model,
+                                           const char *lesson, const void *object, uint64_t bytes);
+
+/* The basis of a lesson and span, as profile_basis_get. */
+KVT_NODISCARD kvt_status profile_basis_find(kvt_profile *profile, int64_t model, const char *lesson,
+                                            uint32_t span, profile_basis *out);
+
 #endif

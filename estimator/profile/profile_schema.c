@@ -254,6 +254,10 @@ const profile_table *profile_table_at(size_t index)
     "length(name) > 0 AND linear_seconds_per_token BETWEEN 0 AND 1e300 AND "                       \
     "square_seconds_per_token2 BETWEEN 0 AND 1e300 AND fixed_seconds BETWEEN 0 AND 1e300"
 
+#define BASIS_BOUNDS                                                                               \
+    "length(hash) = 64 AND start BETWEEN 0 AND 1048575 AND span BETWEEN 1 AND 3 AND "              \
+    "metric BETWEEN 0 AND 3 AND tokens >= 0 AND length(object) BETWEEN 4096 AND 536870912"
+
 const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
     {"model",
      "CREATE TABLE model (\n"
@@ -415,4 +419,18 @@ const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
      "  CHECK (" PREFILL_BOUNDS ")\n"
      ") STRICT, WITHOUT ROWID",
      PREFILL_BOUNDS},
+    {PROFILE_BASIS_TABLE,
+     "CREATE TABLE basis (\n"
+     "  hash TEXT PRIMARY KEY,\n"
+     "  start INTEGER NOT NULL UNIQUE,\n"
+     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+     "  lesson TEXT NOT NULL,\n"
+     "  span INTEGER NOT NULL,\n"
+     "  metric INTEGER NOT NULL,\n"
+     "  tokens INTEGER NOT NULL,\n"
+     "  object BLOB NOT NULL,\n"
+     "  CHECK (" BASIS_BOUNDS ")\n"
+     ") STRICT",
+     BASIS_BOUNDS},
 };

@@ -302,8 +302,9 @@ static uint32_t ask(calibrate_state *s, const char *question, const char *const 
 typedef struct calibrate_answers {
     const char *planes_axis, *split, *first; /* ",vchan"; "k6v4"; ",vfirst" */
     const char *entropy_axis, *centroids;
-    double v_ratio;      /* V step over K step */
-    const char *rotated; /* a variant, or NULL */
+    double v_ratio;                     /* V step over K step */
+    bool bases[TRANSFORM_SPAN_LAYERS4]; /* spans whose basis was accepted */
+    const char *rotated;                /* a variant, or NULL */
     const char *drop;
 } calibrate_answers;
 
@@ -374,6 +375,78 @@ static void ask_tables(calibrate_state *s, const calibrate_answers *a)
            variant.name, own, shared);
 }
 
+/* ---- bases ---- */
+
+/* Whether a basis is better than entropy beyond doubt, and does not lose on any class that did not
+ * teach it, of which there is at least one. The verdict goes behind the answer's evidence. */
+static bool judge_basis(calibrate_state *s, uint32_t entropy, uint32_t basis, const char *span,
+                        double *mean_out)
+{
+    const calibrate_source *source = s->rows->source;
+    calibrate_choice *choice = &s->ladder->choices[s->ladder->choice_count - 1];
+    const calibrate_pair all = compare_all(s->rows, basis, entropy);
+    const char *refused = all.high < 0.0 ? NULL : "no clear gain";
+    char others[160] = "", reason[96];
+    uint32_t judged = 0;
+    for (uint32_t c = 0; c < source->class_count; c++) {
+        if (source->bases->taught[c]) continue;
+        const calibrate_pair pair = calibrate_compare(s->rows, basis, entropy, true, (int)c);
+        const size_t used = strlen(others);
+        if (pair.entries == 0) continue;
+        judged++;
+        (void)snprintf(others + used, sizeof others - used, ", %.3g on %s", exp(pair.mean),
+                       source->class_names[c]);
+        if (refused != NULL || pair.mean < 0.0) continue;
+        (void)snprintf(reason, sizeof reason, "loses to entropy on %s, which did not teach",
+                       source->class_names[c]);
+        refused = reason;
+    }
+    if (judged == 0 && refused == NULL) refused = "judged on no class that did not teach";
+    const size_t used = strlen(choice->evidence);
+    (void)snprintf(choice->evidence + used, sizeof choice->evidence - used,
+                   "; %s %.3g times [%.3g, %.3g]%s%s%s", span, exp(all.mean), exp(all.low),
+                   exp(all.high), others, refused != NULL ? ": refused, " : "",
+                   refused != NULL ? refused : "");
+    *mean_out = all.mean;
+    return refused == NULL;
+}
+
+/* Every span that is accepted gives rungs; the answer is the one with the least distortion. */
+static void ask_bases(calibrate_state *s, calibrate_answers *a)
+{
+    static const char *const spans[] = {"head", "layer", "layers4"};
+    const calibrate_bases *bases = s->rows->source->bases;
+    char names[1 + TRANSFORM_SPAN_LAYERS4][QUALITY_NAME_BYTES], text[160];
+    const char *places[1 + TRANSFORM_SPAN_LAYERS4];
+    uint32_t at[1 + TRANSFORM_SPAN_LAYERS4], of[1 + TRANSFORM_SPAN_LAYERS4], count = 1;
+    double best = 0.0, mean;
+    if (bases == NULL || s->status != KVT_OK) return;
+    (void)snprintf(names[0], sizeof names[0], "entropy:k0.5v%.6g%s", 0.5 * a->v_ratio,
+                   a->entropy_axis);
+    for (uint32_t i = 0; i < TRANSFORM_SPAN_LAYERS4; i++) {
+        if (!bases->present[i]) continue;
+        (void)snprintf(names[count], sizeof names[count], "transform:%05X,s1",
+                       (unsigned)bases->starts[i]);
+        of[count++] = i;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        places[i] = names[i];
+    s->status = calibrate_measure(s->rows, places, count, true, at);
+    if (s->status != KVT_OK) return;
+    answer(s->ladder, "entropy: basis", "none", "none of the candidates was measured");
+    calibrate_choice *choice = &s->ladder->choices[s->ladder->choice_count - 1];
+    if (at[0] == CALIBRATE_NONE) return;
+    describe_variant(s->rows, at[0], at[0], text, sizeof text);
+    (void)snprintf(choice->evidence, sizeof choice->evidence, "%s, at even bits", text);
+    for (uint32_t i = 1; i < count; i++) {
+        if (at[i] == CALIBRATE_NONE) continue;
+        a->bases[of[i]] = judge_basis(s, at[0], at[i], spans[of[i]], &mean);
+        if (!a->bases[of[i]] || mean >= best) continue;
+        best = mean;
+        (void)snprintf(choice->chosen, sizeof choice->chosen, "%s", spans[of[i]]);
+    }
+}
+
 /* Rotated variants lie between these planes in size. */
 static void ask_rotation(calibrate_state *s, calibrate_answers *a)
 {
@@ -430,7 +503,7 @@ static void ask_usual(calibrate_state *s)
 
 /* ---- rungs ---- */
 
-enum { CALIBRATE_RUNG_NAMES = 20 };
+enum { CALIBRATE_RUNG_NAMES = CALIBRATE_RUNGS_MAX };
 
 typedef struct calibrate_names {
     char text[CALIBRATE_RUNG_NAMES][QUALITY_NAME_BYTES];
@@ -451,9 +524,12 @@ __attribute__((format(printf, 2, 3))) static void add_name(calibrate_names *name
 }
 
 /* Planes share axis and order, so that each can be made of those before it by dropping planes. */
-static void name_rungs(const calibrate_answers *a, calibrate_names *names)
+static void name_rungs(const calibrate_answers *a, const calibrate_bases *bases,
+                       calibrate_names *names)
 {
     static const double steps[] = {0.125, 0.25, 0.5, 0.75, 1.0};
+    /* Of bases: 1.5 and 4.5 derive from 0.5, 3 from 1. */
+    static const double wide_steps[] = {0.5, 1.0, 1.5, 3.0, 4.5};
     const bool v_more = a->first[0] != '\0';
     const char *const bits[] = {"k8v8", "k6v6", a->split, "k4v4", v_more ? "k3v4" : "k4v3",
                                 "k3v3", "k2v2"};
@@ -466,6 +542,9 @@ static void name_rungs(const calibrate_answers *a, calibrate_names *names)
     for (int kept = 75; kept > 0; kept -= 25)
         add_name(names, "drop:%s,%d+entropy:k0.5v%.6g%s%s", a->drop, kept, 0.5 * a->v_ratio,
                  a->entropy_axis, a->centroids);
+    for (size_t s = 0; s < TRANSFORM_SPAN_LAYERS4; s++)
+        for (size_t i = 0; a->bases[s] && i < sizeof wide_steps / sizeof wide_steps[0]; i++)
+            add_name(names, "transform:%05X,s%g", (unsigned)bases->starts[s], wide_steps[i]);
 }
 
 static void name_wanted(const calibrate_wanted *wanted, calibrate_names *names)
@@ -533,13 +612,14 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
     ask_planes(&s, &answers);
     ask_entropy(&s, &answers);
     ask_tables(&s, &answers);
+    ask_bases(&s, &answers);
     ask_rotation(&s, &answers);
     ask_drop(&s, &answers);
     if (s.status != KVT_OK) return s.status;
     if (wanted != NULL) {
         name_wanted(wanted, &names);
     } else {
-        name_rungs(&answers, &names);
+        name_rungs(&answers, source->bases, &names);
     }
     kvt_status status = calibrate_measure(rows_out, names.places, names.count, false, at);
     if (status != KVT_OK) return status;

@@ -22,11 +22,18 @@
 
 enum {
     CALIBRATE_VARIANTS_MAX = 80,
-    CALIBRATE_RUNGS_MAX = 32,
-    CALIBRATE_CHOICES_MAX = 8,
-    CALIBRATE_TEXT_BYTES = 480,
+    CALIBRATE_RUNGS_MAX = 40,
+    CALIBRATE_CHOICES_MAX = 9,
+    CALIBRATE_TEXT_BYTES = 640,
     CALIBRATE_LADDERS_MAX = QUALITY_CLASSES_MAX + 1
 };
+
+/* Bases of the transform codec that the question `entropy: basis` is about. */
+typedef struct calibrate_bases {
+    uint32_t starts[TRANSFORM_SPAN_LAYERS4]; /* of their hashes, by span */
+    bool present[TRANSFORM_SPAN_LAYERS4];
+    bool taught[QUALITY_CLASSES_MAX]; /* documents of this class taught them */
+} calibrate_bases;
 
 /* Where rows come from: a model that goes on from decoded KV, or dumps with queries. */
 typedef struct calibrate_source {
@@ -36,8 +43,9 @@ typedef struct calibrate_source {
     uint32_t class_count;           /* 1 to QUALITY_CLASSES_MAX; 0 counts as 1 */
     const char *const *class_names; /* [class_count]; may be NULL with one class */
     const uint64_t *documents;      /* [entries], as in quality_summarise; may be NULL */
-    const bool *asked; /* [entries]: questions are asked on these alone; NULL: on all */
-    uint32_t trials;   /* that one row's loss is a mean of: tokens, or queries */
+    const bool *asked;            /* [entries]: questions are asked on these alone; NULL: on all */
+    uint32_t trials;              /* that one row's loss is a mean of: tokens, or queries */
+    const calibrate_bases *bases; /* NULL: no question about them */
     /* Measures the variants: rows_out[entry * count + variant], with loss set and, where the method
      * has it, kl, the distortion that variants are compared by; otherwise attention_error. A
      * question needs the asked entries alone; rows of others that are there anyhow count as well.
@@ -70,11 +78,26 @@ typedef struct calibrate_choice {
     char evidence[CALIBRATE_TEXT_BYTES];
 } calibrate_choice;
 
+/* What a rung asks for beside a decoder: nothing, a basis, which is the slower to decode the wider
+ * its span is, or that tokens may go. */
+typedef enum calibrate_kind {
+    CALIBRATE_PLAIN,
+    CALIBRATE_HEAD, /* and on: the spans of transform_span */
+    CALIBRATE_LAYER,
+    CALIBRATE_LAYERS4,
+    CALIBRATE_DROPS,
+    CALIBRATE_KINDS
+} calibrate_kind;
+
+/* The kind of a variant, given the bases of its calibration; NULL: none. */
+calibrate_kind calibrate_kind_of(const calibrate_bases *bases, kvt_variant variant);
+
 typedef struct calibrate_rung {
     quality_variant variant;
     double bits_per_element;
     double loss, loss_upper; /* do not fall along the accepted rungs */
     double loss_entry;       /* 90 % of entries lose no more; likewise; 0: not known */
+    uint8_t kind;            /* calibrate_kind: losses do not fall within one */
     bool accepted;
     char evidence[CALIBRATE_TEXT_BYTES];
 } calibrate_rung;
@@ -185,7 +208,11 @@ typedef struct calibrate_options {
     quality_use use;
     double seconds; /* after which, and after one row at least, the calibration stops as if it were
                        cancelled; 0: never */
-    bool finish;    /* nothing is measured: the rows that are there count as all. Without `wanted`
+    bool basis;     /* bases of the transform codec are learnt, and asked about */
+    const bool *teaches;     /* [class_count]: whose documents teach; NULL: the first class's */
+    uint32_t teach_contexts; /* that teach, at most; one in four makes tables instead */
+    uint64_t teach_tokens;   /* of them, about */
+    bool finish; /* nothing is measured: the rows that are there count as all. Without `wanted`
                        the rungs are the lossy variants that were measured on as many entries as
                        most */
     const char *const *dumps;
@@ -202,6 +229,8 @@ typedef struct calibrate_report {
     uint32_t entries;
     uint32_t measured; /* variants */
     uint64_t resumed;  /* rows that were there */
+    uint32_t taught;   /* contexts that taught the bases; 0: none did now */
+    uint64_t taught_tokens;
     double seconds;
     char names[CALIBRATE_LADDERS_MAX][64];
     calibrate_ladder ladders[CALIBRATE_LADDERS_MAX];

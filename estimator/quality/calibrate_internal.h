@@ -40,6 +40,10 @@ typedef struct calibration {
     uint64_t *documents;
     bool *asked;
     quality_exact *exact;
+    calibrate_bases bases;
+    profile_basis owned[TRANSFORM_SPAN_LAYERS4];
+    const transform_basis *views[TRANSFORM_SPAN_LAYERS4];
+    kvt_record_bases listed; /* of views */
     calibrate_kept *kept;
     size_t kept_count, kept_capacity;
     bool failed; /* no memory for a row */
@@ -53,6 +57,14 @@ typedef struct calibration {
     quality_row *rows;
     uint64_t done, expected;
 } calibration;
+
+/* Learns bases on documents that are not judged, or takes those of an interrupted calibration
+ * (calibrate_basis.c). KVT_OK; KVT_E_ARGUMENT (no document is left: the message says so);
+ * KVT_E_CANCELLED; what quality_bases_learn and profile_basis_put give. */
+KVT_NODISCARD kvt_status calibrate_learn(calibration *c);
+
+/* How many entries of a class are read for the judges and for those that teach. */
+uint32_t calibrate_entries_read(const calibrate_options *options, uint32_t class_index);
 
 /* Reads what the profile has of the calibration's entries. KVT_OK; KVT_E_MEMORY; KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status calibrate_take_rows(calibration *c);

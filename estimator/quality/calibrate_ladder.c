@@ -15,7 +15,7 @@
 /* A variant that might become a rung. */
 typedef struct ladder_candidate {
     uint32_t variant;
-    bool drops;
+    calibrate_kind kind;
     double bits, distortion;
     uint32_t beaten_by; /* a cheaper one; UINT32_MAX: none */
 } ladder_candidate;
@@ -32,8 +32,26 @@ static int ladder_order(const void *left, const void *right)
     return (a->distortion > b->distortion) - (a->distortion < b->distortion);
 }
 
-/* The cheaper one with the least distortion, when that is no more than this one's. A variant that
- * keeps all tokens is measured against its like alone: the others are not for every layout. */
+calibrate_kind calibrate_kind_of(const calibrate_bases *bases, kvt_variant variant)
+{
+    if (quality_variant_drops(variant)) return CALIBRATE_DROPS;
+    if (variant.codec != KVT_CODEC_TRANSFORM) return CALIBRATE_PLAIN;
+    for (uint32_t s = 0; bases != NULL && s < TRANSFORM_SPAN_LAYERS4; s++)
+        if (bases->present[s] && bases->starts[s] == variant.rate >> PROFILE_BASIS_SHIFT)
+            return (calibrate_kind)(CALIBRATE_HEAD + s);
+    return CALIBRATE_LAYERS4;
+}
+
+/* Whether one kind can stand for another: it asks for no more, and decodes no slower. A variant
+ * that keeps all tokens is measured against its like alone, since the others are not for every
+ * layout; one that drops some has no basis. */
+static bool ladder_stands_for(calibrate_kind kind, calibrate_kind other)
+{
+    if (other == CALIBRATE_DROPS) return kind == CALIBRATE_PLAIN || kind == CALIBRATE_DROPS;
+    return kind <= other;
+}
+
+/* The cheaper one with the least distortion, when that is no more than this one's. */
 static uint32_t ladder_beaten_by(const ladder_candidate *candidates, uint32_t count, uint32_t at)
 {
     uint32_t best = UINT32_MAX;
@@ -41,7 +59,7 @@ static uint32_t ladder_beaten_by(const ladder_candidate *candidates, uint32_t co
         const ladder_candidate *other = &candidates[i];
         if (i == at || other->bits > candidates[at].bits) continue;
         if (other->bits == candidates[at].bits && i > at) continue;
-        if (other->drops && !candidates[at].drops) continue;
+        if (!ladder_stands_for(other->kind, candidates[at].kind)) continue;
         if (other->distortion > candidates[at].distortion) continue;
         if (best == UINT32_MAX || other->distortion < candidates[best].distortion) best = i;
     }
@@ -56,13 +74,13 @@ static double ladder_least_loss(const calibrate_rows *rows, const quality_curve 
 }
 
 /* Losses that do not fall along the accepted rungs: what is seen to fall is chance. */
-static void ladder_smooth(calibrate_ladder *ladder, bool drops)
+static void ladder_smooth(calibrate_ladder *ladder, calibrate_kind kind)
 {
     isotonic_point points[CALIBRATE_RUNGS_MAX];
     uint32_t at[CALIBRATE_RUNGS_MAX], count = 0;
     for (uint32_t i = 0; i < ladder->rung_count; i++) {
         calibrate_rung *rung = &ladder->rungs[i];
-        if (!rung->accepted || quality_variant_drops(rung->variant.variant) != drops) continue;
+        if (!rung->accepted || rung->kind != (uint8_t)kind) continue;
         points[count] = (isotonic_point){.x = count, .y = rung->loss, .weight = 1.0};
         at[count++] = i;
     }
@@ -81,10 +99,11 @@ static void ladder_fill(const calibrate_rows *rows, const ladder_candidate *cand
 {
     const quality_curve *curve = &rows->curves[candidate->variant];
     double least = ladder_least_loss(rows, curve);
-    char measured[160];
+    char measured[192];
     *rung = (calibrate_rung){.variant = rows->variants[candidate->variant],
                              .bits_per_element = candidate->bits,
                              .loss = fmin(fmax(curve->loss_mean, least), 1.0),
+                             .kind = (uint8_t)candidate->kind,
                              .accepted = candidate->beaten_by == UINT32_MAX};
     rung->loss_upper = fmin(fmax(curve->loss_high, rung->loss), 1.0);
     (void)snprintf(measured, sizeof measured, "%s %.3g, loss %.4g [%.4g, %.4g], %u entries",
@@ -112,11 +131,11 @@ static void ladder_make_rungs(const calibrate_rows *rows, const uint32_t *varian
     assert(count <= CALIBRATE_RUNGS_MAX);
     for (uint32_t i = 0; i < count; i++) {
         const quality_curve *curve = &rows->curves[variants[i]];
-        candidates[i] =
-            (ladder_candidate){.variant = variants[i],
-                               .drops = quality_variant_drops(rows->variants[variants[i]].variant),
-                               .bits = curve->bits_per_element,
-                               .distortion = ladder_distortion(curve)};
+        candidates[i] = (ladder_candidate){
+            .variant = variants[i],
+            .kind = calibrate_kind_of(rows->source->bases, rows->variants[variants[i]].variant),
+            .bits = curve->bits_per_element,
+            .distortion = ladder_distortion(curve)};
     }
     qsort(candidates, count, sizeof candidates[0], ladder_order);
     for (uint32_t i = 0; i < count; i++)
@@ -124,8 +143,8 @@ static void ladder_make_rungs(const calibrate_rows *rows, const uint32_t *varian
     ladder->rung_count = count;
     for (uint32_t i = 0; i < count; i++)
         ladder_fill(rows, candidates, &candidates[i], &ladder->rungs[i]);
-    ladder_smooth(ladder, false);
-    ladder_smooth(ladder, true);
+    for (int kind = CALIBRATE_PLAIN; kind < CALIBRATE_KINDS; kind++)
+        ladder_smooth(ladder, (calibrate_kind)kind);
 }
 
 /* ---- the entries of one class ---- */

@@ -21,13 +21,13 @@ static const promise_bound *limits_of(const promise_rows *rows, const quality_va
     return NULL;
 }
 
-/* Bounds do not fall along the accepted rungs that drop tokens, nor along the others. */
-static void limits_raise(calibrate_ladder *ladder, bool drops)
+/* Bounds do not fall along the accepted rungs of one kind. */
+static void limits_raise(calibrate_ladder *ladder, int kind)
 {
     double upper = 0.0, entry = 0.0;
     for (uint32_t i = 0; i < ladder->rung_count; i++) {
         calibrate_rung *rung = &ladder->rungs[i];
-        if (!rung->accepted || quality_variant_drops(rung->variant.variant) != drops) continue;
+        if (!rung->accepted || rung->kind != (uint8_t)kind) continue;
         upper = fmax(upper, fmax(rung->loss_upper, rung->loss));
         rung->loss_upper = upper;
         if (rung->loss_entry == 0.0) continue;
@@ -56,8 +56,8 @@ kvt_status calibrate_bound(const promise_rows *rows, const quality_variant *vari
     }
     free(bounds);
     if (status != KVT_OK) return status;
-    limits_raise(ladder, false);
-    limits_raise(ladder, true);
+    for (int kind = CALIBRATE_PLAIN; kind < CALIBRATE_KINDS; kind++)
+        limits_raise(ladder, kind);
     return KVT_OK;
 }
 

@@ -264,6 +264,7 @@ static kvt_status calibrate_with_model(calibration *c)
                                      .variant_count = c->count,
                                      .threads = o->threads,
                                      .answer_tokens = o->answer_tokens,
+                                     .bases = c->listed,
                                      .wanted = calibrate_wants,
                                      .opened = calibrate_opened,
                                      .done = calibrate_done,

@@ -27,6 +27,8 @@ static kvt_status calibrate_check(const calibrate_options *o, char *message, siz
         wrong = "two entries or more, of 1 + 4 tokens";
     if (o->class_count < 1 || o->class_count > QUALITY_CLASSES_MAX) wrong = "1 to 8 classes";
     if (o->model == NULL && o->class_count != 1) wrong = "dumps of one class";
+    if (o->basis && (o->model == NULL || o->teach_contexts < 4 || o->teach_tokens < 1))
+        wrong = "a model and four contexts or more that teach, where it learns bases";
     if (o->wanted != NULL && (o->wanted->count < 1 || o->wanted->count > CALIBRATE_RUNGS_MAX))
         wrong = "1 to 32 variants as rungs";
     for (uint32_t i = 0; wrong == NULL && i < o->class_count; i++) {
@@ -100,15 +102,17 @@ static void calibrate_see_set(void *context, int64_t set, int64_t passages, cons
 static kvt_status calibrate_read_texts(calibration *c)
 {
     const calibrate_options *o = c->options;
-    longest_set longest = {.options = o, .entries = o->contexts};
+    longest_set longest = {.options = o, .entries = 0};
     uint32_t all = 0;
     bool questions = false;
     kvt_status status = profile_sets_of_texts(c->profile, c->model, calibrate_see_set, &longest);
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
         quality_entries *texts = &c->texts[i];
+        const uint32_t wanted = calibrate_entries_read(o, i);
         status = quality_entries_read(o->classes[i].texts, o->classes[i].text_count,
                                       c->measured.tokens, o->context_tokens, o->continuation_tokens,
-                                      longest.entries, texts, c->message, c->message_size);
+                                      longest.entries > wanted ? longest.entries : wanted, texts,
+                                      c->message, c->message_size);
         c->taken[i] = texts->count < o->contexts ? texts->count : o->contexts;
         all += c->taken[i];
         for (uint32_t j = 0; j < c->taken[i]; j++)
@@ -319,6 +323,7 @@ static kvt_status calibrate_ask(calibration *c)
                                      .documents = c->documents,
                                      .asked = c->asked,
                                      .trials = trials > 0 ? trials : 1,
+                                     .bases = c->listed.count > 0 ? &c->bases : NULL,
                                      .measure = calibrate_source_measure,
                                      .tables = o->finish ? NULL : calibrate_source_tables,
                                      .context = c};
@@ -347,11 +352,14 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
     message[0] = '\0';
     kvt_status status = calibrate_check(options, message, message_size);
     if (status == KVT_OK) status = calibrate_open(&c);
+    if (status == KVT_OK && options->basis) status = calibrate_learn(&c);
     if (status == KVT_OK) status = calibrate_ask(&c);
     if (status == KVT_OK) status = calibrate_store(&c);
     report_out->seconds = base_clock_seconds() - c.started;
     for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
         quality_entries_free(&c.texts[i]);
+    for (uint32_t s = 0; s < TRANSFORM_SPAN_LAYERS4; s++)
+        profile_basis_free(&c.owned[s]);
     quality_model_close(&c.measured);
     free(c.entries);
     free(c.classes);

@@ -107,6 +107,7 @@ typedef struct quality_request {
     uint32_t variant_count;
     uint32_t threads;       /* 0: one per processor */
     uint32_t answer_tokens; /* of a greedy answer to no question; 0: no answers are generated */
+    kvt_record_bases bases; /* of the variants that need one */
 
     /* Any status but KVT_OK ends the measurement with it. All may be NULL. */
     bool (*wanted)(void *context, uint32_t entry, uint32_t variant);

@@ -268,7 +268,9 @@ static kvt_status measure_size(measure_worker *worker, const quality_entry *entr
     if (worker->round_trip.source != NULL && worker->round_trip.layout.tokens == layout.tokens)
         return KVT_OK;
     quality_round_trip_close(&worker->round_trip);
-    return quality_round_trip_open(&layout, &worker->round_trip);
+    const kvt_status status = quality_round_trip_open(&layout, &worker->round_trip);
+    worker->round_trip.bases = worker->run->request->bases;
+    return status;
 }
 
 /* Whether any variant of the entry is still to be measured; else its exact run is not needed. */

@@ -123,7 +123,10 @@ static void round_trip_measure(quality_round_trip *round_trip)
 static kvt_status round_trip_encode(quality_round_trip *round_trip, kvt_variant variant,
                                     bool merged, uint64_t *record_bytes)
 {
-    kvt_record_spec spec = {.generation = 1, .layout = round_trip->layout, .variant = variant};
+    kvt_record_spec spec = {.generation = 1,
+                            .layout = round_trip->layout,
+                            .variant = variant,
+                            .bases = round_trip->bases};
     uint64_t bound, scratch;
     uint32_t width = (uint32_t)spec.layout.kv_heads * spec.layout.head_dim;
     spec.layout.tokens_may_drop = quality_variant_drops(variant);
@@ -185,9 +188,10 @@ static kvt_status round_trip_decode(quality_round_trip *round_trip)
     const kvt_record_info *info = &round_trip->info;
     round_trip->dropped = info->stored_tokens < round_trip->layout.tokens;
     uint8_t *target = round_trip->dropped ? round_trip->compact : round_trip->decoded;
+    const kvt_record_spec expected = {.generation = 1, .bases = round_trip->bases};
     kvt_status status =
-        kvt_record_decode(round_trip->record, info->record_bytes, NULL, target, info->decoded_bytes,
-                          round_trip->scratch, round_trip->scratch_capacity);
+        kvt_record_decode(round_trip->record, info->record_bytes, &expected, target,
+                          info->decoded_bytes, round_trip->scratch, round_trip->scratch_capacity);
     memset(round_trip->kept, 1, (size_t)round_trip->layout.layers * round_trip->layout.tokens);
     for (uint32_t layer = 0;
          status == KVT_OK && round_trip->dropped && layer < round_trip->layout.layers; layer++) {

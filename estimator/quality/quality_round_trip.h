@@ -17,7 +17,8 @@
 #include <kvterrace/types.h>
 
 typedef struct quality_round_trip {
-    kvt_layout layout; /* of the source */
+    kvt_layout layout;      /* of the source */
+    kvt_record_bases bases; /* that variants may need; the caller's, none after opening */
     uint64_t source_bytes;
     uint64_t matrix_bytes;
     uint8_t *source;  /* the caller's to fill */

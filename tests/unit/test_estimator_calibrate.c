@@ -34,6 +34,8 @@ typedef struct world {
     double shared_bits;  /* of tables of others */
     double of_class;     /* what entries of the second class lose more */
     double class_token;  /* factor on `token` there */
+    double basis[2];     /* factor of a basis' KL at even bits, in each class */
+    bool taught[2];
     bool asks_half;
     uint32_t measured, rows;
 } world;
@@ -77,6 +79,10 @@ static quality_row world_row(const world *w, uint32_t entry, const quality_varia
         if (w->heads_of_eight) return (quality_row){.present = false};
         row.bits_per_element = name[8] - '0' + 0.25;
         worth = w->rotated;
+    } else if (strncmp(name, "transform:", 10) == 0) {
+        /* 00001, 00002 and 00003: the wider, the better. */
+        row.bits_per_element = 2.0 - log2(between(name, ",s"));
+        worth = 0.4 * w->basis[entry % 2] / (name[14] - '0');
     } else if (strncmp(name, "drop:", 5) == 0) {
         double kept = strtod(strchr(name, ',') + 1, NULL) / 100.0;
         row.bits_per_element = kept * world_bits(strchr(name, '+') + 1);
@@ -153,7 +159,10 @@ static void run_classes(world *w)
         documents[e] = 1 + e % 2 + e / 4 * 2;
         asked[e] = is_asked(e);
     }
+    calibrate_bases bases = {
+        .starts = {1, 2, 3}, .present = {true, true, true}, .taught = {w->taught[0], w->taught[1]}};
     const calibrate_source source = {.entries = ENTRIES,
+                                     .bases = w->basis[0] > 0.0 ? &bases : NULL,
                                      .classes = classes,
                                      .class_count = 2,
                                      .class_names = names,
@@ -462,6 +471,68 @@ static void questions_are_asked_on_fewer_entries(void **state)
     assert_int_equal(ladders[0].entries, ENTRIES / 2);
 }
 
+static uint32_t count_rungs(const calibrate_ladder *ladder, const char *start)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < ladder->rung_count; i++)
+        count += ladder->rungs[i].accepted &&
+                 strncmp(ladder->rungs[i].variant.name, start, strlen(start)) == 0;
+    return count;
+}
+
+/* Every span that pays has rungs: a wider one is better and slower, so that neither beats the
+ * other, nor either of them what needs no basis. */
+static void bases_join_the_ladder(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    w.basis[0] = w.basis[1] = 0.2;
+    w.taught[0] = true;
+    run_classes(&w);
+    assert_chosen(&ladders[2], "entropy: basis", "layers4");
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(count_rungs(&ladders[i], "transform:00001"), 5);
+        assert_int_equal(count_rungs(&ladders[i], "transform:00002"), 5);
+        assert_int_equal(count_rungs(&ladders[i], "transform:00003"), 5);
+        assert_true(count_rungs(&ladders[i], "entropy") >= 3);
+    }
+    const char *evidence = choice_of(&ladders[0], "entropy: basis")->evidence;
+    assert_non_null(strstr(evidence, "on two"));
+    assert_null(strstr(evidence, "on one"));
+    /* Without bases nobody asks. */
+    w.basis[0] = 0.0;
+    run_classes(&w);
+    assert_int_equal(count_rungs(&ladders[0], "transform"), 0);
+    for (uint32_t i = 0; i < ladders[0].choice_count; i++)
+        assert_string_not_equal(ladders[0].choices[i].question, "entropy: basis");
+}
+
+static void bases_that_lose_elsewhere_are_refused(void **state)
+{
+    (void)state;
+    world w = plain_world();
+    w.basis[0] = 0.0005;
+    w.basis[1] = 2.0;
+    w.taught[0] = true;
+    run_classes(&w);
+    assert_chosen(&ladders[0], "entropy: basis", "none");
+    assert_int_equal(count_rungs(&ladders[0], "transform"), 0);
+    assert_non_null(
+        strstr(choice_of(&ladders[0], "entropy: basis")->evidence, "loses to entropy on two"));
+    /* The same world, learnt on both: nobody could tell. */
+    w.taught[1] = true;
+    run_classes(&w);
+    assert_chosen(&ladders[0], "entropy: basis", "none");
+    assert_non_null(strstr(choice_of(&ladders[0], "entropy: basis")->evidence,
+                           "judged on no class that did not teach"));
+    /* A model whose KV shares nothing: a basis is as good as none. */
+    w.taught[1] = false;
+    w.basis[0] = w.basis[1] = 3.0;
+    run_classes(&w);
+    assert_chosen(&ladders[0], "entropy: basis", "none");
+    assert_non_null(strstr(choice_of(&ladders[0], "entropy: basis")->evidence, "no clear gain"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +546,8 @@ int main(void)
         cmocka_unit_test(each_class_has_a_ladder),
         cmocka_unit_test(a_class_that_disagrees_is_named),
         cmocka_unit_test(questions_are_asked_on_fewer_entries),
+        cmocka_unit_test(bases_join_the_ladder),
+        cmocka_unit_test(bases_that_lose_elsewhere_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

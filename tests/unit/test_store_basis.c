@@ -184,6 +184,33 @@ static void entries_are_coded_with_the_basis(void **state)
 }
 
 /* Its entries stay as long as nothing shows that they are worthless, and nothing wrong is given. */
+/* A profile that carries the basis needs no call: the first life codes with it already, and a
+ * damaged one in the profile is a rung less and a note. */
+static void the_profile_brings_the_basis(void **state)
+{
+    uint32_t found;
+    (void)state;
+    kvt_profile *profile = NULL;
+    assert_int_equal(kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "test", NULL), KVT_OK);
+    kvt_profile_close(profile);
+    kvt_store *store = open_store();
+    press(store);
+    assert_true(look(store, &found) > 0);
+    assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_EXISTS);
+    kvt_close(store);
+    assert_int_equal(access(basis_path, R_OK), 0);
+    assert_int_equal(unlink(basis_path), 0);
+    sqlite3 *database = NULL;
+    assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
+    ladder_run_sql(database, "UPDATE basis SET object = zeroblob(length(object))");
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+    store = open_store();
+    assert_int_equal(look(store, &found), 0);
+    kvt_close(store);
+    assert_int_not_equal(access(basis_path, R_OK), 0);
+}
+
 static void without_the_basis_there_are_misses(void **state)
 {
     uint32_t found, left;
@@ -251,6 +278,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(entries_are_coded_with_the_basis, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(the_profile_brings_the_basis, make_site, remove_site),
         cmocka_unit_test_setup_teardown(without_the_basis_there_are_misses, make_site, remove_site),
         cmocka_unit_test_setup_teardown(what_is_no_basis_is_refused, make_site, remove_site),
     };

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_estimator_profile_basis.c - bases in a profile: they come in whole or not at all, from
+ * memory and from a file; a damaged one is a status; a profile of the schema before them is read as
+ * it is and migrated when it is written; gc keeps the bases that rows need; show and diff know them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "basis_support.h"
+#include "estimator/profile/profile_internal.h"
+#include "estimator/profile/profile_quality.h"
+#include "profile_scratch.h"
+
+static const transform_shape shape = {.layers = 2,
+                                      .kv_heads = 2,
+                                      .head_dim = 16,
+                                      .rotary_dim = 16,
+                                      .sides = 2,
+                                      .span = TRANSFORM_SPAN_HEAD};
+
+static basis_made make_basis(uint64_t seed)
+{
+    basis_made made = basis_made_of(shape, seed);
+    assert_int_equal(basis_made_write(&made), KVT_OK);
+    return made;
+}
+
+static bool count_row(void *context, const char *table, const kvt_profile_cell *cells, size_t count)
+{
+    (void)table, (void)cells, (void)count;
+    (*(uint32_t *)context)++;
+    return true;
+}
+
+static uint32_t list_bases(kvt_profile *profile)
+{
+    uint32_t rows = 0;
+    assert_int_equal(kvt_profile_list(profile, "bases", count_row, &rows), KVT_OK);
+    return rows;
+}
+
+static void a_basis_comes_in_and_out(void **state)
+{
+    (void)state;
+    basis_made made = make_basis(3);
+    const uint32_t start = transform_hash_start(made.basis.hash);
+    profile_basis out;
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_get(profile, start, &out), KVT_MISS);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, NULL, "x"), KVT_OK);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, NULL, "x"), KVT_EXISTS);
+    assert_int_equal(list_bases(profile), 1);
+    kvt_profile_close(profile);
+    assert_int_equal(scratch_number("SELECT count(*) FROM run"), 1);
+    profile = scratch_open(KVT_PROFILE_READ);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, NULL, "x"),
+                     KVT_E_READ_ONLY);
+    assert_int_equal(profile_basis_get(profile, start, &out), KVT_OK);
+    assert_int_equal(out.bytes, made.bytes);
+    assert_memory_equal(out.object, made.object, made.bytes);
+    assert_int_equal(out.view.shape.span, TRANSFORM_SPAN_HEAD);
+    profile_basis_free(&out);
+    assert_int_equal(profile_basis_at(profile, 0, &out), KVT_OK);
+    profile_basis_free(&out);
+    assert_int_equal(profile_basis_at(profile, 1, &out), KVT_MISS);
+    const kvt_variant variant = {
+        .codec = KVT_CODEC_TRANSFORM, .mode = 1, .rate = start << PROFILE_BASIS_SHIFT | 64};
+    assert_int_equal(profile_basis_span(profile, variant), TRANSFORM_SPAN_HEAD);
+    assert_int_equal(profile_basis_span(profile, (kvt_variant){.codec = KVT_CODEC_RAW}), 0);
+    kvt_profile_close(profile);
+    basis_made_free(&made);
+}
+
+static void what_is_no_basis_stays_out(void **state)
+{
+    (void)state;
+    basis_made made = make_basis(4);
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    made.object[made.bytes / 2] ^= 1;
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL),
+                     KVT_E_CORRUPT);
+    made.object[made.bytes / 2] ^= 1;
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes - 1, "s", NULL),
+                     KVT_E_CORRUPT);
+    assert_int_equal(profile_basis_import(profile, made.object, 0, "s", NULL), KVT_E_CORRUPT);
+    assert_int_equal(list_bases(profile), 0);
+    kvt_profile_close(profile);
+    assert_int_equal(scratch_number("SELECT count(*) FROM run"), 0);
+    basis_made_free(&made);
+}
+
+/* Two bases that a variant's 20 bits could not tell apart. */
+static void a_name_is_of_one_basis(void **state)
+{
+    (void)state;
+    basis_made made = make_basis(5), other = make_basis(6);
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
+    kvt_profile_close(profile);
+    char sql[160];
+    (void)snprintf(sql, sizeof sql, "UPDATE basis SET start = %u",
+                   (unsigned)transform_hash_start(other.basis.hash));
+    scratch_change(sql);
+    profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_import(profile, other.object, other.bytes, "s", NULL),
+                     KVT_E_UNSUPPORTED);
+    kvt_profile_close(profile);
+    basis_made_free(&made);
+    basis_made_free(&other);
+}
+
+static void a_file_comes_in_by_import(void **state)
+{
+    (void)state;
+    char path[160];
+    uint64_t rows = 9;
+    basis_made made = make_basis(7);
+    (void)snprintf(path, sizeof path, "%s/made.kvtbasis", scratch.folder);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(made.object, 1, made.bytes, file), made.bytes);
+    fclose(file);
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(kvt_profile_import(profile, path, "here", "x", &rows, scratch.message,
+                                            sizeof scratch.message),
+                         KVT_OK);
+        assert_int_equal(rows, again == 0);
+    }
+    assert_int_equal(truncate(path, (off_t)made.bytes - 7), 0);
+    assert_int_equal(kvt_profile_import(profile, path, "here", "x", &rows, scratch.message,
+                                        sizeof scratch.message),
+                     KVT_E_PARSE);
+    assert_non_null(strstr(scratch.message, path));
+    (void)unlink(path);
+    assert_int_equal(kvt_profile_import(profile, path, "here", "x", &rows, scratch.message,
+                                        sizeof scratch.message),
+                     KVT_E_GONE);
+    assert_int_equal(list_bases(profile), 1);
+    kvt_profile_close(profile);
+    basis_made_free(&made);
+}
+
+/* Bytes of an object that changed on the disk: the profile opens, the basis does not come out. */
+static void a_damaged_object_is_a_status(void **state)
+{
+    (void)state;
+    basis_made made = make_basis(8);
+    profile_basis out;
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
+    kvt_profile_close(profile);
+    scratch_change("UPDATE basis SET object = zeroblob(length(object))");
+    profile = scratch_open(KVT_PROFILE_READ);
+    assert_int_equal(profile_basis_get(profile, transform_hash_start(made.basis.hash), &out),
+                     KVT_E_CORRUPT);
+    assert_null(out.object);
+    kvt_profile_close(profile);
+    scratch_change("PRAGMA ignore_check_constraints = ON; UPDATE basis SET object = x'00'; PRAGMA "
+                   "wal_checkpoint(TRUNCATE)");
+    scratch_refused(KVT_PROFILE_READ, KVT_E_CORRUPT);
+    basis_made_free(&made);
+}
+
+static void the_schema_before_is_migrated(void **state)
+{
+    (void)state;
+    profile_basis out;
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    scratch_measure(profile, "disk", 1000000000, 1u << 23);
+    kvt_profile_close(profile);
+    scratch_change("DROP TABLE basis; PRAGMA user_version = 2; PRAGMA wal_checkpoint(TRUNCATE)");
+    size_t before_count, after_count;
+    char *before = scratch_bytes(&before_count);
+    profile = scratch_open(KVT_PROFILE_READ);
+    assert_int_equal(list_bases(profile), 0);
+    assert_int_equal(profile_basis_get(profile, 1, &out), KVT_MISS);
+    kvt_device_curve curve;
+    assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
+    kvt_profile_close(profile);
+    char *after = scratch_bytes(&after_count);
+    assert_int_equal(before_count, after_count);
+    assert_memory_equal(before, after, before_count);
+    free(before);
+    free(after);
+    /* A table of that name is not of the schema before. */
+    scratch_change("CREATE TABLE basis (x); PRAGMA wal_checkpoint(TRUNCATE)");
+    scratch_refused(KVT_PROFILE_READ, KVT_E_CORRUPT);
+    scratch_refused(KVT_PROFILE_WRITE, KVT_E_CORRUPT);
+    scratch_change("DROP TABLE basis; PRAGMA wal_checkpoint(TRUNCATE)");
+    basis_made made = make_basis(9);
+    profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
+    kvt_profile_close(profile);
+    assert_int_equal(scratch_number("PRAGMA user_version"), 3);
+    assert_int_equal(scratch_number("SELECT count(*) FROM device"), 1);
+    profile = scratch_open(KVT_PROFILE_READ);
+    assert_int_equal(list_bases(profile), 1);
+    kvt_profile_close(profile);
+    basis_made_free(&made);
+}
+
+/* ---- gc and diff ---- */
+
+#define RUN(id)                                                                                    \
+    "INSERT INTO run SELECT " #id ", 'calibration', 1, host_identity, host_name, kernel, "         \
+    "cpu_model, cpu_count, memory_bytes, started_utc, finished_utc, library_version, "             \
+    "sqlite_version, zstd_version, command_line, seed, '' FROM run WHERE id = 1;"
+
+/* Runs 2 and 3 learnt a basis each; 3 replaces 2, and its ladder has a rung of the first. */
+static void gc_keeps_the_bases_of_rows(void **state)
+{
+    (void)state;
+    basis_made used = make_basis(10), unused = make_basis(11), taken = make_basis(12);
+    kvt_profile_gc_result result;
+    const kvt_profile_gc_request request = {.struct_size = sizeof request};
+    char sql[512];
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_import(profile, taken.object, taken.bytes, "s", NULL), KVT_OK);
+    kvt_profile_close(profile);
+    scratch_change(RUN(2) RUN(3) RUN(4) "INSERT INTO calibration VALUES (1, 2, 1, 'c'), (2, 3, 1, "
+                                        "'c');");
+    profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_put(profile, 2, 1, "one", used.object, used.bytes), KVT_OK);
+    assert_int_equal(profile_basis_put(profile, 2, 1, "two", unused.object, unused.bytes), KVT_OK);
+    kvt_profile_close(profile);
+    (void)snprintf(sql, sizeof sql,
+                   "INSERT INTO calibration_rung (calibration_id, position, codec, mode, rate, "
+                   "name, bits_per_element, loss, loss_upper, accepted, evidence) VALUES (2, 0, 8, "
+                   "1, %u, 't', 2, 0.1, 0.1, 1, 'e')",
+                   (unsigned)(transform_hash_start(used.basis.hash) << PROFILE_BASIS_SHIFT | 64));
+    scratch_change(sql);
+    profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(kvt_profile_gc(profile, &request, &result), KVT_OK);
+    assert_int_equal(result.runs, 1);
+    profile_basis out;
+    assert_int_equal(profile_basis_find(profile, 1, "one", TRANSFORM_SPAN_HEAD, &out), KVT_OK);
+    profile_basis_free(&out);
+    assert_int_equal(profile_basis_find(profile, 1, "two", TRANSFORM_SPAN_HEAD, &out), KVT_MISS);
+    assert_int_equal(profile_basis_get(profile, transform_hash_start(taken.basis.hash), &out),
+                     KVT_OK);
+    profile_basis_free(&out);
+    assert_int_equal(list_bases(profile), 2);
+    kvt_profile_close(profile);
+    assert_int_equal(scratch_number("SELECT run_id FROM basis WHERE lesson = 'one'"), 3);
+    basis_made_free(&used);
+    basis_made_free(&unused);
+    basis_made_free(&taken);
+}
+
+static bool see_change(void *context, const kvt_profile_change *change)
+{
+    if (strncmp(change->curve, "basis ", 6) == 0 && isnan(change->before) && change->after > 4096)
+        (*(uint32_t *)context)++;
+    return true;
+}
+
+static void diff_names_a_basis_of_one_profile(void **state)
+{
+    (void)state;
+    uint32_t seen = 0;
+    kvt_profile *empty = NULL;
+    basis_made made = make_basis(13);
+    scratch_remove_profile();
+    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
+    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &empty, NULL, 0), KVT_OK);
+    assert_int_equal(kvt_profile_diff(empty, profile, see_change, &seen), KVT_OK);
+    assert_int_equal(seen, 1);
+    kvt_profile_close(empty);
+    kvt_profile_close(profile);
+    basis_made_free(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_basis_comes_in_and_out),
+        cmocka_unit_test(what_is_no_basis_stays_out),
+        cmocka_unit_test(a_name_is_of_one_basis),
+        cmocka_unit_test(a_file_comes_in_by_import),
+        cmocka_unit_test(a_damaged_object_is_a_status),
+        cmocka_unit_test(the_schema_before_is_migrated),
+        cmocka_unit_test(gc_keeps_the_bases_of_rows),
+        cmocka_unit_test(diff_names_a_basis_of_one_profile),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}
