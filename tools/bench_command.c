@@ -9,6 +9,7 @@
  * replays of the grid have their own.
  */
 #include "command.h"
+#include "profile_measure.h"
 
 #include "lab/bench/bench.h"
 #include "lab/bench/bench_grid.h"
@@ -585,24 +586,86 @@ static const command_spec bench_transform_spec = {
     .run = bench_transform_start,
 };
 
+typedef struct bench_bases_arguments {
+    command_common common;
+    bench_bases_options options;
+    command_progress bar;
+    command_list bases, kv;
+    const char *variants;
+    uint64_t bytes_per_s;
+} bench_bases_arguments;
+
+static const command_option bench_bases_rows[] = {
+    QUICK_OPTION(bench_bases_arguments, options.quick, "One load of each context"),
+    LIST_OPTION(bench_bases_arguments, bases, "basis", "FILE", BENCH_BASES_MAX, OPTION_DATA,
+                "A .kvtbasis file; may be repeated"),
+    LIST_OPTION(bench_bases_arguments, kv, "kv", "FILE", 16, OPTION_DATA,
+                "A KV dump; may be repeated (KV drawn from the widest basis)"),
+    TEXT_OPTION(bench_bases_arguments, variants, "variants", 0, "LIST",
+                "Forms, the one to compare with first, with blanks or ';' between them"),
+    COUNT_OPTION(bench_bases_arguments, options.tokens, "tokens", 1, 65536,
+                 "Tokens of a context (1024)"),
+    COUNT_OPTION(bench_bases_arguments, options.iterations, "iterations", 1, 16,
+                 "Loads of each context (3)"),
+    {.name = "rate",
+     .argument = "SIZE",
+     .text = "Bytes a second of each drive (100MB)",
+     .kind = OPTION_SIZE,
+     .offset = offsetof(bench_bases_arguments, bytes_per_s),
+     .least = 1e6,
+     .most = 1e12},
+    {0},
+};
+
+static int bench_bases_start(void *context)
+{
+    bench_bases_arguments *arguments = context;
+    bench_bases_options *options = &arguments->options;
+    quality_variant variants[BENCH_BASES_FORMS];
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    if (arguments->bases.count == 0) return command_misuse("--basis: which basis?");
+    if (arguments->variants == NULL) return command_misuse("--variants: which forms?");
+    kvt_status status =
+        command_parse_variants(arguments->variants, false, variants, BENCH_BASES_FORMS,
+                               &options->variant_count, message, sizeof message);
+    if (status != KVT_OK) return command_fail_input(status, message);
+    command_choose_blas();
+    options->variants = variants;
+    options->bases = arguments->bases.items;
+    options->basis_count = (uint32_t)arguments->bases.count;
+    options->kv = arguments->kv.items;
+    options->kv_count = (uint32_t)arguments->kv.count;
+    options->bytes_per_s = arguments->bytes_per_s;
+    options->out = stdout;
+    options->json = arguments->common.json;
+    status = bench_bases_run(options, message, sizeof message);
+    return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
+}
+
+static const bench_bases_arguments bench_bases_standard = {.options = {.tokens = 1024},
+                                                           .bytes_per_s = 100000000};
+
+static const command_spec bench_bases_spec = {
+    .name = "bases",
+    .summary = "loads in forms of the transform codec over slow drives",
+    .about = "Loads contexts in each form through a store on two emulated drives with two decoding "
+             "threads, and without the drives' limit, and says which of both takes longer. Every "
+             "get is checked.",
+    .example = "  kvterrace bench bases --basis ref-head.kvtbasis \\\n"
+               "    --variants 'entropy:k0.25v1 transform:12345,s1'",
+    .options = bench_bases_rows,
+    .argument_bytes = sizeof(bench_bases_arguments),
+    .standard = &bench_bases_standard,
+    .run = bench_bases_start,
+};
+
 static const command_spec *const bench_commands[] = {
-    &bench_ablation_spec,
-    &bench_adaptcache_spec,
-    &bench_codecs_spec,
-    &bench_devices_spec,
-    &bench_drift_spec,
-    &bench_extent_spec,
-    &bench_grid_spec,
-    &bench_layers_spec,
-    &bench_live_spec,
-    &bench_loads_spec,
-    &bench_model_spec,
-    &bench_policy_spec,
-    &bench_restart_spec,
-    &bench_store_spec,
-    &bench_stripe_spec,
-    &bench_transform_spec,
-    NULL,
+    &bench_ablation_spec, &bench_adaptcache_spec, &bench_bases_spec,
+    &bench_codecs_spec,   &bench_devices_spec,    &bench_drift_spec,
+    &bench_extent_spec,   &bench_grid_spec,       &bench_layers_spec,
+    &bench_live_spec,     &bench_loads_spec,      &bench_model_spec,
+    &bench_policy_spec,   &bench_restart_spec,    &bench_store_spec,
+    &bench_stripe_spec,   &bench_transform_spec,  NULL,
 };
 
 const command_spec bench_spec = {

@@ -14,7 +14,7 @@ enum { BASIS_TEACH = 32, BASIS_TABLES = 8, BASIS_JUDGE = 8 };
 
 typedef struct basis_arguments {
     measure_arguments measure;
-    const char *learn, *output;
+    const char *learn, *output, *basis, *rows;
     uint32_t teach, tables, judge, longest;
 } basis_arguments;
 
@@ -40,6 +40,13 @@ static const command_option basis_rows[] = {
     BASIS_COUNT(judge, "judge", "Contexts of each class that judge (8)"),
     BASIS_COUNT(longest, "longest", "Pass over contexts of more tokens (none is passed over)"),
     MEASURE_LENGTHS,
+    TEXT_OPTION(basis_arguments, basis, "basis", 0, "FILE",
+                "Judge the bases of FILE-head.kvtbasis and so on, which --output wrote, instead of "
+                "learning them again"),
+    TEXT_OPTION(basis_arguments, rows, "rows", 0, "FILE",
+                "Keep what was judged in FILE, and do not judge it again"),
+    COUNT_OPTION(basis_arguments, measure.minutes, "minutes", 1, 100000,
+                 "Stop judging after so many; with --rows the same command goes on"),
     OUTPUT_OPTION(basis_arguments, output, "Write the bases to FILE-head.kvtbasis and so on"),
     {0},
 };
@@ -188,6 +195,9 @@ static kvt_status basis_measure(basis_arguments *arguments, basis_work *work, ch
         .continuation_tokens =
             measure_or(measure->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
         .output = arguments->output,
+        .basis = arguments->basis,
+        .rows = arguments->rows,
+        .seconds = 60.0 * measure->minutes,
         .progress = progress_ask,
         .progress_context = &measure->bar};
     measure_begin(measure);

@@ -50,10 +50,9 @@ static const command_option calibrate_table[] = {
     MEASURE_THREADS,
     MEASURE_MINUTES(
         "Stop after so many and at least one variant of an entry; the same command goes on"),
-    FLAG_OPTION(measure_arguments, basis, "basis", 0,
-                "Learn bases of the transform codec, and ask whether they pay"),
-    MEASURE_TEXT(learn, "learn", "LIST",
-                 "Classes whose documents teach them, with commas between them (the first one)"),
+    MEASURE_TEXT(learn, "basis", "LIST",
+                 "Learn bases of the transform codec on documents of these classes, with commas "
+                 "between them, and ask whether they pay"),
     MEASURE_COUNT(teach, "teach", 100000, "Documents that teach, of all classes together (32)"),
     MEASURE_COUNT(teach_tokens, "teach-tokens", 100000000, "Tokens of them, about (80000)"),
     FLAG_OPTION(measure_arguments, finish, "finish", 0,
@@ -73,9 +72,9 @@ static int calibrate_check(void *context)
     if (named && dumps) return command_misuse("--model and --kv do not go together");
     if (named && arguments->texts.count == 0) return command_misuse("--text is missing");
     if (!named && arguments->texts.count > 0) return command_misuse("--text goes with --model");
-    const bool taught = arguments->learn != NULL || arguments->teach || arguments->teach_tokens;
-    if (taught && !arguments->basis)
-        return command_misuse("--learn, --teach and --teach-tokens go with --basis");
+    if (arguments->learn == NULL && (arguments->teach || arguments->teach_tokens))
+        return command_misuse("--teach and --teach-tokens go with --basis");
+    if (arguments->learn != NULL && !named) return command_misuse("--basis goes with --model");
     return EXIT_FINE;
 }
 
@@ -216,8 +215,8 @@ static void calibrate_set_options(measure_arguments *arguments, calibrate_work *
         .metric = metric,
         .use = (quality_use)arguments->use,
         .seconds = 60.0 * arguments->minutes,
-        .basis = arguments->basis,
-        .teaches = arguments->learn != NULL ? work->teaches : NULL,
+        .basis = arguments->learn != NULL,
+        .teaches = work->teaches,
         .teach_contexts = measure_or(arguments->teach, CALIBRATE_TEACH),
         .teach_tokens = measure_or(arguments->teach_tokens, CALIBRATE_TEACH_TOKENS),
         .finish = arguments->finish,

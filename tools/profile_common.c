@@ -178,8 +178,8 @@ kvt_status command_choose_classes(const char *list, const measure_classes *class
                                       strncmp(classes->names[c], list, length) != 0))
             c++;
         if (c == classes->count) {
-            (void)snprintf(message, message_size, "--learn: no --text is of class '%.*s'",
-                           (int)length, list);
+            (void)snprintf(message, message_size, "no --text is of class '%.*s'", (int)length,
+                           list);
             return KVT_E_ARGUMENT;
         }
         chosen[c] = true;

@@ -204,7 +204,7 @@ static const command_option import_rows[] = {
     TEXT_OPTION(manage_arguments, source, "source", 0, "TEXT",
                 "Where the figures are from: a paper and its table, a data sheet, a run elsewhere; "
                 "rows may have their own"),
-    OPERANDS(manage_arguments, files, "FILE", 1, 1, OPTION_DATA | OPTION_READS),
+    OPERANDS(manage_arguments, files, "FILE.csv", 1, 1, OPTION_DATA | OPTION_READS),
     {0},
 };
 

@@ -33,7 +33,7 @@ typedef struct measure_arguments {
     command_list texts, dumps;
     unsigned metric, use; /* quality_metric, quality_use */
     uint32_t minutes;
-    bool finish, basis;
+    bool finish;
     const char *learn; /* classes that teach */
     uint32_t teach, teach_tokens;
     uint32_t contexts, question_contexts, context_tokens, continuation_tokens, answer_tokens;

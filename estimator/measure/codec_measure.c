@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec_measure.c - measures every rung of the ladder on generated bf16 KV, or on KV that the
- * caller has, through the record functions, so that metadata, checksums and verification are inside
- * sizes and times, as they are in a put and a get.
+ * caller has, and variants of the profile's bases on KV drawn from each, through the record
+ * functions, so that metadata, checksums and verification are inside sizes and times, as they are
+ * in a put and a get.
  *
  * What is measured is a list of passes over the ladder: the best instruction set on one thread and
  * on all that the caller lends, then the lesser ones on one thread. Forcing an instruction set is
@@ -32,6 +33,9 @@
 #define CODEC_SAMPLE_SEED         UINT64_C(1)
 #define CODEC_SAMPLE_NAME         "sample"
 #define CODEC_BUFFER_ALIGN        4096u
+#define CODEC_BASIS_TOKENS        256u
+#define CODEC_BASIS_TOKENS_WIDE   64u /* of spans beyond CODEC_BASIS_WIDE: drawing is as slow */
+#define CODEC_BASIS_WIDE          2048u
 #define CODEC_REPETITIONS_LEAST   3u
 #define CODEC_REPETITIONS_MOST    15u /* unless the caller says how many */
 #define CODEC_PASSES              4u  /* per source: two of the best instruction set, two lesser */
@@ -46,7 +50,15 @@ typedef struct codec_pass {
     uint64_t source_bytes;
     codecs_cpu isa;
     const kvt_codec_workers *workers; /* NULL: one thread */
+    const profile_basis *basis;       /* whose variants are measured; NULL: the ladder */
 } codec_pass;
+
+/* A basis of the profile, and KV drawn from it. */
+typedef struct codec_basis {
+    profile_basis basis;
+    const transform_basis *list[1];
+    unsigned char *sample;
+} codec_basis;
 
 typedef struct codec_run {
     kvt_profile *profile;
@@ -56,6 +68,8 @@ typedef struct codec_run {
     size_t pass_count;
     kvt_record_spec spec;
     int64_t run;
+    codec_basis *bases;
+    uint32_t basis_count;
     unsigned char *sample; /* generated KV; NULL when the caller's is measured */
     unsigned char *decoded;
     unsigned char *record;
@@ -113,9 +127,27 @@ static const char *const codec_ladder[] = {
     "drop:stream,25+entropy:k0.5v1,vchan",
 };
 
-/* The index-th variant of the ladder. False past the last. */
-static bool codec_variant_at(size_t index, kvt_variant *out)
+/* Steps that a basis is measured at, in 64ths of its unit; quick: the first alone. */
+static const uint32_t codec_basis_steps[] = {64, 32, 192};
+
+static bool codec_basis_variant_at(const codec_run *run, const profile_basis *basis, size_t index,
+                                   kvt_variant *out)
 {
+    const size_t count =
+        run->settings.quick ? 1 : sizeof codec_basis_steps / sizeof codec_basis_steps[0];
+    if (index >= count) return false;
+    *out = (kvt_variant){.codec = KVT_CODEC_TRANSFORM,
+                         .mode = 1,
+                         .rate = transform_hash_start(basis->view.hash) << PROFILE_BASIS_SHIFT |
+                                 codec_basis_steps[index]};
+    return true;
+}
+
+/* The index-th variant of a pass. False past the last. */
+static bool codec_variant_at(const codec_run *run, const codec_pass *pass, size_t index,
+                             kvt_variant *out)
+{
+    if (pass->basis != NULL) return codec_basis_variant_at(run, pass->basis, index, out);
     if (index >= sizeof codec_ladder / sizeof codec_ladder[0]) return false;
     kvt_status status = kvt_variant_parse(codec_ladder[index], out);
     assert(status == KVT_OK);
@@ -132,12 +164,21 @@ static void codec_enlarge(uint64_t *capacity, uint64_t bytes)
     if (bytes > *capacity) *capacity = bytes;
 }
 
+/* The bases that records of a pass may need. */
+static kvt_record_bases codec_bases(const codec_run *run, const codec_pass *pass)
+{
+    for (uint32_t i = 0; i < run->basis_count; i++)
+        if (pass->basis == &run->bases[i].basis) return (kvt_record_bases){run->bases[i].list, 1};
+    return (kvt_record_bases){.count = 0};
+}
+
 /* Largest record and scratch over all variants of a pass that take its shape. */
 static kvt_status codec_measure_bounds(codec_run *run, const codec_pass *pass)
 {
     run->spec.layout = pass->layout;
+    run->spec.bases = codec_bases(run, pass);
     codec_enlarge(&run->decoded_capacity, pass->source_bytes);
-    for (size_t i = 0; codec_variant_at(i, &run->spec.variant); i++) {
+    for (size_t i = 0; codec_variant_at(run, pass, i, &run->spec.variant); i++) {
         uint64_t record_bytes, scratch_bytes, shared_bytes;
         kvt_status status = kvt_record_bound(&run->spec, &record_bytes, &scratch_bytes);
         if (status == KVT_OK) {
@@ -169,6 +210,9 @@ static void codec_add_passes(codec_run *run, const codec_pass *source, const cod
     const codecs_cpu best = codecs_cpu_level();
     codec_add_pass(run, source, best, NULL);
     if (workers != NULL && workers->count > 1) codec_add_pass(run, source, best, workers);
+    const bool wide =
+        source->basis != NULL && source->basis->view.shape.span != TRANSFORM_SPAN_HEAD;
+    if (wide) return; /* minutes, to know that it is slow */
     for (int isa = (int)best - 1; isa >= CODECS_CPU_SCALAR && !run->settings.quick; isa--) {
         codec_add_pass(run, lesser, (codecs_cpu)isa, NULL);
     }
@@ -197,13 +241,72 @@ static kvt_status codec_add_sample(codec_run *run)
     return status;
 }
 
+/* KV drawn from a basis, as its passes measure it. */
+static kvt_status codec_add_basis(codec_run *run, codec_basis *one)
+{
+    const transform_shape *shape = &one->basis.view.shape;
+    codec_pass pass = {.source_name = CODEC_SAMPLE_NAME, .basis = &one->basis};
+    pass.layout =
+        (kvt_layout){.layers = (uint16_t)shape->layers,
+                     .kv_heads = (uint16_t)shape->kv_heads,
+                     .head_dim = (uint16_t)shape->head_dim,
+                     .dtype = KVT_DTYPE_BF16,
+                     .sides = shape->sides == 1,
+                     .tokens = transform_width(shape) > CODEC_BASIS_WIDE ? CODEC_BASIS_TOKENS_WIDE
+                                                                         : CODEC_BASIS_TOKENS};
+    kvt_status status = kvt_layout_bytes(&pass.layout, &pass.source_bytes);
+    if (status == KVT_OK) one->sample = codec_allocate(pass.source_bytes);
+    if (status == KVT_OK && one->sample == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK)
+        status = basis_sample_fill(&one->basis.view, &pass.layout, KVT_SINK_TOKENS,
+                                   CODEC_SAMPLE_SEED, one->sample);
+    pass.source = one->sample;
+    if (status == KVT_OK) codec_add_passes(run, &pass, &pass);
+    return status;
+}
+
+/* The sound bases of the profile; layouts of more than a store takes have none. */
+static kvt_status codec_read_bases(codec_run *run)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status != KVT_MISS; i++) {
+        codec_basis *grown = realloc(run->bases, (run->basis_count + 1) * sizeof *grown);
+        if (grown == NULL) return KVT_E_MEMORY;
+        run->bases = grown;
+        codec_basis *one = &grown[run->basis_count];
+        *one = (codec_basis){.sample = NULL};
+        status = profile_basis_at(run->profile, i, &one->basis);
+        if (status == KVT_OK) run->basis_count++;
+        if (status != KVT_OK && status != KVT_MISS && status != KVT_E_CORRUPT &&
+            status != KVT_E_VERSION)
+            return status;
+    }
+    for (uint32_t i = 0; i < run->basis_count; i++)
+        run->bases[i].list[0] = &run->bases[i].basis.view;
+    return KVT_OK;
+}
+
+static kvt_status codec_add_bases(codec_run *run)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK && i < run->basis_count; i++)
+        status = codec_add_basis(run, &run->bases[i]);
+    return status;
+}
+
 static kvt_status codec_add_sources(codec_run *run)
 {
     const kvt_profile_request *request = run->request;
     const uint32_t kv_count = request != NULL ? request->kv_count : 0;
-    run->passes = calloc((size_t)(kv_count + 1) * CODEC_PASSES, sizeof *run->passes);
+    kvt_status read = codec_read_bases(run);
+    if (read != KVT_OK) return read;
+    run->passes =
+        calloc((size_t)(kv_count + 1 + run->basis_count) * CODEC_PASSES, sizeof *run->passes);
     if (run->passes == NULL) return KVT_E_MEMORY;
-    if (kv_count == 0) return codec_add_sample(run);
+    if (kv_count == 0) {
+        const kvt_status status = codec_add_sample(run);
+        return status == KVT_OK ? codec_add_bases(run) : status;
+    }
     for (uint32_t i = 0; i < kv_count; i++) {
         codec_pass pass = {.source_name = request->kv[i].name,
                            .source = request->kv[i].bytes,
@@ -214,7 +317,7 @@ static kvt_status codec_add_sources(codec_run *run)
         if (status != KVT_OK) return status;
         codec_add_passes(run, &pass, &pass);
     }
-    return KVT_OK;
+    return codec_add_bases(run);
 }
 
 static kvt_status codec_measure_prepare(codec_run *run)
@@ -256,7 +359,7 @@ static kvt_status codec_measure_once(codec_run *run, const codec_pass *pass, dou
     if (status != KVT_OK) return status;
     run->decoded_bytes = info.decoded_bytes;
     double decode = codec_clock(pass);
-    status = kvt_record_decode_parallel(run->record, run->record_bytes, NULL, pass->workers,
+    status = kvt_record_decode_parallel(run->record, run->record_bytes, &run->spec, pass->workers,
                                         run->decoded, run->decoded_bytes, run->scratch,
                                         run->scratch_bytes);
     double end = codec_clock(pass);
@@ -298,6 +401,7 @@ static kvt_status codec_measure_variant(codec_run *run, const codec_pass *pass, 
     const kvt_codec *codec = kvt_codec_find(variant.codec);
     run->spec.variant = variant;
     run->spec.layout = pass->layout;
+    run->spec.bases = codec_bases(run, pass);
     /* The first round warms caches and is checked instead of timed. */
     kvt_status status = codec_measure_once(run, pass, &unused_encode, &unused_decode);
     if (status == KVT_E_UNSUPPORTED) return KVT_OK; /* not a form of KV of this shape */
@@ -356,7 +460,7 @@ static kvt_status codec_measure_pass(codec_run *run, const codec_pass *pass)
 {
     kvt_variant variant;
     codecs_cpu_force(pass->isa);
-    for (size_t i = 0; codec_variant_at(i, &variant); i++) {
+    for (size_t i = 0; codec_variant_at(run, pass, i, &variant); i++) {
         char name[64];
         kvt_variant_format(variant, name, sizeof name);
         if (!codec_report(run, pass, i, name)) return KVT_E_CANCELLED;
@@ -412,6 +516,11 @@ kvt_status kvt_profile_measure_codecs(kvt_profile *profile, const kvt_profile_re
     if (status == KVT_OK) status = codec_measure_begin(&run);
     if (status == KVT_OK) status = codec_measure_all(&run);
     if (status == KVT_OK) status = profile_run_complete(profile, run.run);
+    for (uint32_t i = 0; i < run.basis_count; i++) {
+        profile_basis_free(&run.bases[i].basis);
+        free(run.bases[i].sample);
+    }
+    free(run.bases);
     free(run.passes);
     free(run.sample);
     free(run.decoded);

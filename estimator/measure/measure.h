@@ -26,10 +26,18 @@ KVT_NODISCARD kvt_status kvt_profile_measure_device(kvt_profile *profile, kvt_de
 /* Measures the default ladder and its neighbours on generated bf16 KV (lognormal channel sigma, 10
  * % biased channels; seeded) or on the caller's KV, and stores sizes and speeds: the best
  * instruction set on one thread and on the caller's, and unless quick the lesser ones on one
- * thread. A codec that does not take the KV's shape is left out. No other thread may use codecs
- * meanwhile. KVT_OK; KVT_E_CANCELLED; KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_ARGUMENT;
+ * thread. A codec that does not take the KV's shape is left out. Variants of each basis of the
+ * profile are measured at three steps (quick: one) on KV drawn from it, by lesser instruction sets
+ * those of heads alone; a damaged basis is passed over. No other thread may use codecs meanwhile.
+ * KVT_OK; KVT_E_CANCELLED; KVT_E_DATABASE; KVT_E_READ_ONLY; KVT_E_ARGUMENT;
  * KVT_E_MEMORY; KVT_E_CORRUPT (an exact codec lost a bit). */
 KVT_NODISCARD kvt_status kvt_profile_measure_codecs(kvt_profile *profile,
                                                     const kvt_profile_request *request);
+
+/* KV of the basis's model as the basis describes it: bf16 [kvt_layout_bytes of the layout], drawn
+ * by seed, its first token at first_position. The layout has the basis's shape. KVT_OK or
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status basis_sample_fill(const transform_basis *basis, const kvt_layout *layout,
+                                           uint32_t first_position, uint64_t seed, void *target);
 
 #endif

@@ -5,9 +5,11 @@
 #include "estimator/quality/quality_basis.h"
 
 #include "base/clock.h"
+#include "basis/basis_file.h"
 #include "codecs/kernels/checksum.h"
 #include "codecs/transform.h"
 #include "estimator/model/whole_file.h"
+#include "estimator/quality/basis_rows.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
@@ -44,6 +46,10 @@ typedef struct basis_run {
     const quality_entry **judges[QUALITY_CLASSES_MAX];
     uint32_t judge_counts[QUALITY_CLASSES_MAX];
     quality_bases bases;
+    basis_rows *rows;
+    const quality_entry *cut; /* the present context */
+    double started;
+    uint32_t fresh; /* forms that were judged now */
     model_session *session;
     evaluate_variant changed;
     void *scratch;    /* of the widest span */
@@ -58,6 +64,8 @@ static bool basis_step(void *context, const char *what)
     basis_run *run = context;
     const quality_basis_options *o = run->options;
     const double share = (double)run->runs++ / run->runs_all;
+    if (o->seconds > 0.0 && run->fresh > 0 && base_clock_seconds() - run->started >= o->seconds)
+        return false;
     return o->progress == NULL || o->progress(o->progress_context, fmin(share, 1.0), what);
 }
 
@@ -179,6 +187,50 @@ static kvt_status basis_share_out(basis_run *run)
 
 /* ---- learning ---- */
 
+/* One object of a file, checked, of the model and of these texts. */
+static kvt_status basis_load_one(basis_run *run, uint32_t span, const char *path, uint64_t digest)
+{
+    const model_config *c = model_config_of(run->target.weights);
+    quality_bases *bases = &run->bases;
+    basis_origin origin;
+    model_map map;
+    const char *wrong = NULL;
+    kvt_status status = model_map_open(path, &map, run->message, run->message_size);
+    if (status != KVT_OK) return status;
+    bases->bytes[span] = map.size;
+    bases->objects[span] = aligned_alloc(64, (map.size / 64 + 1) * 64);
+    if (bases->objects[span] == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK) memcpy(bases->objects[span], map.bytes, map.size);
+    model_map_close(&map);
+    if (status == KVT_OK)
+        status = basis_read(bases->objects[span], bases->bytes[span], &bases->bases[span], &origin);
+    if (status != KVT_OK) wrong = kvt_status_text(status);
+    const transform_shape *shape = &bases->bases[span].shape;
+    if (status == KVT_OK &&
+        (shape->layers != c->layers || shape->kv_heads != c->kv_heads ||
+         shape->head_dim != c->head_dim || shape->sides != 2 || shape->span != span + 1))
+        wrong = "a basis of another model or span";
+    else if (status == KVT_OK && memcmp(origin.digest, &digest, sizeof digest) != 0)
+        wrong = "learnt on other texts: contexts that judge may have taught it";
+    run->report->taught_tokens = origin.tokens;
+    if (wrong != NULL) (void)snprintf(run->message, run->message_size, "%.300s: %s", path, wrong);
+    return status == KVT_OK && wrong != NULL ? KVT_E_ARGUMENT : status;
+}
+
+/* The files BASIS-SPAN.kvtbasis; that of heads is there, others where they are. */
+static kvt_status basis_load(basis_run *run, uint64_t digest)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
+        char path[4096];
+        (void)snprintf(path, sizeof path, "%s-%s.kvtbasis", run->options->basis,
+                       quality_basis_span_name(s + 1));
+        status = basis_load_one(run, s, path, digest);
+        if (status == KVT_E_GONE && s > 0) status = KVT_OK;
+    }
+    return status;
+}
+
 static kvt_status basis_learn_all(basis_run *run)
 {
     quality_basis_report *report = run->report;
@@ -199,9 +251,10 @@ static kvt_status basis_learn_all(basis_run *run)
                     QUALITY_BASIS_ENTROPY + QUALITY_BASIS_SPANS * (uint32_t)BASIS_TRIALS;
     report->taught = run->teach_count;
     report->tables = run->table_count;
-    for (uint32_t i = 0; i < run->teach_count; i++)
+    for (uint32_t i = 0; run->options->basis == NULL && i < run->teach_count; i++)
         report->taught_tokens += run->teach[i]->context_tokens - KVT_SINK_TOKENS;
-    const kvt_status status = quality_bases_learn(&lesson, &run->bases);
+    kvt_status status = run->options->basis != NULL ? basis_load(run, lesson.digest)
+                                                    : quality_bases_learn(&lesson, &run->bases);
     for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
         report->bytes[s] = run->bases.bytes[s];
         for (uint32_t i = 0; report->bytes[s] != 0 && i < TRANSFORM_HASH_BYTES; i++)
@@ -339,13 +392,35 @@ static kvt_status basis_record(void *context, evaluate_kv *kv)
     return KVT_OK;
 }
 
+/* What a row of the form on the present context is found by. */
+static uint64_t basis_form_key(const basis_form *form, bool recall)
+{
+    const basis_run *run = form->run;
+    char text[128];
+    if (form->basis == NULL) {
+        (void)kvt_variant_format(form->variant, text, sizeof text);
+    } else {
+        uint64_t start;
+        memcpy(&start, form->basis->hash, sizeof start);
+        (void)snprintf(text, sizeof text, "basis %016llx step %u", (unsigned long long)start,
+                       (unsigned)form->step);
+    }
+    return basis_rows_key(run->target.facts.digest, run->cut, recall, text);
+}
+
 static kvt_status basis_judge_form(basis_form *form, const evaluate_entry *entry,
                                    const evaluate_recall *recall, quality_basis_sums *sums)
 {
     basis_run *run = form->run;
     evaluate_result result;
     evaluate_recall_result recalled = {.kl = 0.0};
+    quality_basis_sums kept;
+    const uint64_t key = basis_form_key(form, recall->tokens != NULL);
     if (!basis_step(run, "judging")) return KVT_E_CANCELLED;
+    if (basis_rows_find(run->rows, key, &kept)) {
+        quality_basis_add(sums, &kept);
+        return KVT_OK;
+    }
     kvt_status status = evaluate_variant_open(
         entry, form->basis != NULL ? basis_code : basis_record, form, &run->changed);
     if (status == KVT_OK)
@@ -363,7 +438,8 @@ static kvt_status basis_judge_form(basis_form *form, const evaluate_entry *entry
                                     .contexts = 1,
                                     .recalls = recalls};
     quality_basis_add(sums, &one);
-    return KVT_OK;
+    run->fresh++;
+    return basis_rows_add(run->rows, key, &one);
 }
 
 /* Tries spans on a context: of each the step at which its KL is that of the reference, along the
@@ -450,6 +526,7 @@ static kvt_status basis_judge_context(basis_run *run, const quality_entry *cut,
     evaluate_recall recall = {.tokens = NULL};
     quality_round_trip trip = {.source = NULL};
     kvt_status status = basis_step(run, "contexts") ? KVT_OK : KVT_E_CANCELLED;
+    run->cut = cut;
     if (status == KVT_OK)
         status = evaluate_entry_open(run->session, cut->tokens, cut->context_tokens,
                                      cut->continuation_tokens, &entry);
@@ -529,6 +606,7 @@ static void basis_close(basis_run *run)
     free((void *)run->teach);
     free((void *)run->tables);
     quality_bases_free(&run->bases);
+    basis_rows_close(run->rows);
     evaluate_variant_close(&run->changed);
     free(run->scratch);
     free(run->counts);
@@ -572,8 +650,11 @@ kvt_status quality_basis_run(const quality_basis_options *options, quality_basis
     run->report = report_out;
     run->message = message;
     run->message_size = message_size;
-    kvt_status status = quality_model_open(options->model, options->tokenizer, NULL, &run->target,
-                                           message, message_size);
+    run->started = start;
+    kvt_status status = basis_rows_open(options->rows, &run->rows, message, message_size);
+    if (status == KVT_OK)
+        status = quality_model_open(options->model, options->tokenizer, NULL, &run->target, message,
+                                    message_size);
     if (status == KVT_OK) status = basis_share_out(run);
     if (status == KVT_OK) status = basis_learn_all(run);
     if (status == KVT_OK) status = basis_write_files(run);

@@ -80,6 +80,10 @@ typedef struct quality_basis_options {
     uint32_t context_tokens;
     uint32_t continuation_tokens; /* longer continuations are cut */
     const char *output;           /* bases go to OUTPUT-SPAN.kvtbasis; NULL: nowhere */
+    const char *basis;            /* bases come from BASIS-SPAN.kvtbasis; NULL: they are learnt */
+    const char *rows;             /* a file that keeps what was judged; NULL: nothing is kept */
+    double
+        seconds; /* after which, and one form at least, the call stops as if cancelled; 0: never */
     kvt_profile_progress *progress;
     void *progress_context;
 } quality_basis_options;
@@ -122,7 +126,8 @@ typedef struct quality_basis_report {
     double seconds;
 } quality_basis_report;
 
-/* Of the documents of a class every fifth judges; of those of a class that teaches one of five
+/* Bases that come from files were learnt on the same texts, classes and roles, or are refused.
+ * Of the documents of a class every fifth judges; of those of a class that teaches one of five
  * makes tables and three teach. Entries without a document are documents of their own. Stores
  * nothing. KVT_OK; KVT_E_ARGUMENT (a role has no context: message says which); KVT_E_CANCELLED;
  * KVT_E_MEMORY; what quality_model_open, quality_entries_read and quality_bases_learn give. */

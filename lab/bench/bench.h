@@ -200,4 +200,30 @@ KVT_NODISCARD kvt_status bench_model_run(const bench_model_options *options, cha
  */
 KVT_NODISCARD kvt_status bench_transform_run(const bench_options *options);
 
+struct quality_variant;
+enum { BENCH_BASES_MAX = 4, BENCH_BASES_FORMS = 16 };
+
+typedef struct bench_bases_options {
+    FILE *out;
+    bool json;
+    bool quick;
+    uint32_t iterations;      /* loads of each context; 0: 3 */
+    const char *const *bases; /* .kvtbasis files, at least one */
+    uint32_t basis_count;
+    const char *const *kv; /* dumps; none: KV is drawn from the widest basis */
+    uint32_t kv_count;     /* at most 16 */
+    uint32_t tokens;       /* of a context */
+    const struct quality_variant *variants;
+    uint32_t variant_count;
+    uint64_t bytes_per_s; /* of a drive */
+} bench_bases_options;
+
+/*
+ * Loads contexts in each form through a store on two throttled drives, and without the throttle,
+ * with two decoding threads. KVT_OK; KVT_E_CORRUPT (a get in another form or with other bytes: the
+ * message says which); what files, stores and codecs give. Blocking.
+ */
+KVT_NODISCARD kvt_status bench_bases_run(const bench_bases_options *options, char *message,
+                                         size_t message_size);
+
 #endif

@@ -5,6 +5,7 @@
  */
 #include "estimator/profile/profile.h"
 
+#include "basis_support.h"
 #include "codecs/record.h"
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile_internal.h"
@@ -383,6 +384,45 @@ static void codecs_are_measured(void **state)
     kvt_profile_close(profile);
 }
 
+/* A basis of the profile has speeds of its own, at steps that its tables were made for; one that is
+ * damaged is passed over. */
+static void bases_are_measured(void **state)
+{
+    (void)state;
+    const transform_shape shape = {.layers = 2,
+                                   .kv_heads = 2,
+                                   .head_dim = 32,
+                                   .rotary_dim = 32,
+                                   .sides = 2,
+                                   .span = TRANSFORM_SPAN_LAYER};
+    basis_made made = basis_made_of(shape, 5), other = basis_made_of(shape, 6);
+    assert_int_equal(basis_made_write(&made), KVT_OK);
+    assert_int_equal(basis_made_write(&other), KVT_OK);
+    kvt_profile *profile = open_profile();
+    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
+    assert_int_equal(profile_basis_import(profile, other.object, other.bytes, "s", NULL), KVT_OK);
+    char sql[128];
+    (void)snprintf(sql, sizeof sql, "UPDATE basis SET object = zeroblob(8192) WHERE start = %u",
+                   (unsigned)transform_hash_start(other.basis.hash));
+    assert_int_equal(sqlite3_exec(profile->database, sql, NULL, NULL, NULL), SQLITE_OK);
+    kvt_profile_request request = small_request(true);
+    request.repetitions = 1;
+    assert_int_equal(kvt_profile_measure_codecs(profile, &request), KVT_OK);
+    kvt_codec_curve curve;
+    const uint32_t start = transform_hash_start(made.basis.hash) << PROFILE_BASIS_SHIFT;
+    const kvt_variant variant = {KVT_CODEC_TRANSFORM, 1, start | 64};
+    assert_int_equal(kvt_profile_codec(profile, variant, &curve), KVT_OK);
+    assert_true(curve.encode_bytes_per_s > 0.0 && curve.decode_bytes_per_s > 0.0);
+    /* Drawn from its spreads, nothing falls back to raw. */
+    assert_true(curve.stored_share < 0.5);
+    const kvt_variant damaged = {
+        KVT_CODEC_TRANSFORM, 1, transform_hash_start(other.basis.hash) << PROFILE_BASIS_SHIFT | 64};
+    assert_int_equal(kvt_profile_codec(profile, damaged, &curve), KVT_MISS);
+    kvt_profile_close(profile);
+    basis_made_free(&made);
+    basis_made_free(&other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -395,6 +435,7 @@ int main(void)
         cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(cancelling_keeps_what_was_stored),
         cmocka_unit_test(codecs_are_measured),
+        cmocka_unit_test(bases_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

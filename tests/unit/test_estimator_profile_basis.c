@@ -2,7 +2,8 @@
 /*
  * test_estimator_profile_basis.c - bases in a profile: they come in whole or not at all, from
  * memory and from a file; a damaged one is a status; a profile of the schema before them is read as
- * it is and migrated when it is written; gc keeps the bases that rows need; show and diff know them.
+ * it is and migrated when it is written; gc keeps the bases that rows need; show and diff know
+ * them.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -409,8 +409,9 @@ static void every_column_of_the_schema_is_exported(void **state)
     assert_int_equal(sqlite3_open(scratch.path, &database), SQLITE_OK);
     assert_int_equal(sqlite3_prepare_v2(database,
                                         "SELECT s.name, c.name FROM sqlite_schema s, "
-                                        "pragma_table_info(s.name) c WHERE s.type = 'table' ORDER "
-                                        "BY s.name",
+                                        "pragma_table_info(s.name) c WHERE s.type = 'table' AND "
+                                        /* Its objects come in and out as files. */
+                                        "s.name <> 'basis' ORDER BY s.name",
                                         -1, &row, NULL),
                      SQLITE_OK);
     while (sqlite3_step(row) == SQLITE_ROW) {

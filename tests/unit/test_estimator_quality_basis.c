@@ -36,6 +36,9 @@ static const char output_path[] = "test_quality_basis_written";
 
 /* Two classes of the same texts, of which the first one teaches: entries of texts without a
  * document are documents of their own, so that both have the same judges. */
+static const char rows_path[] = "test_quality_basis_rows";
+static const char *kept_rows, *from_basis; /* of the next runs */
+
 static kvt_status run(const char *path, uint32_t teach, quality_basis_report *report)
 {
     const char *const texts[] = {text_path};
@@ -43,7 +46,9 @@ static kvt_status run(const char *path, uint32_t teach, quality_basis_report *re
                                      {.name = "other", .texts = texts, .text_count = 1}};
     const bool teaches[] = {true, false};
     const quality_basis_options options = {.model = path,
-                                           .output = output_path,
+                                           .output = from_basis == NULL ? output_path : NULL,
+                                           .basis = from_basis,
+                                           .rows = kept_rows,
                                            .classes = classes,
                                            .class_count = 2,
                                            .teaches = teaches,
@@ -124,6 +129,53 @@ static void the_same_texts_give_the_same_bases(void **state)
         assert_string_equal(first_report.hashes[s], second_report.hashes[s]);
     assert_int_equal(run(model_path, 8, &second_report), KVT_OK);
     assert_string_not_equal(first_report.hashes[0], second_report.hashes[0]);
+}
+
+static uint32_t count_lines(const char *path)
+{
+    uint32_t lines = 0;
+    FILE *file = fopen(path, "rbe");
+    assert_non_null(file);
+    for (int byte = fgetc(file); byte != EOF; byte = fgetc(file))
+        lines += byte == '\n';
+    (void)fclose(file);
+    return lines;
+}
+
+/* A run that was killed in a line, and one whose bases come from files: nothing that is there is
+ * judged again, and the report is the same. */
+static void what_was_judged_is_kept(void **state)
+{
+    (void)state;
+    (void)remove(rows_path);
+    kept_rows = rows_path;
+    assert_int_equal(run(model_path, 9, &second_report), KVT_OK);
+    const uint32_t lines = count_lines(rows_path);
+    assert_true(lines >= 3 * QUALITY_BASIS_ROWS);
+    FILE *file = fopen(rows_path, "abe");
+    assert_non_null(file);
+    assert_true(fputs("0123456789abcdef 1.5 1", file) >= 0);
+    (void)fclose(file);
+    from_basis = output_path;
+    quality_basis_report *again = calloc(1, sizeof *again);
+    assert_non_null(again);
+    assert_int_equal(run(model_path, 9, again), KVT_OK);
+    assert_int_equal(count_lines(rows_path), lines + 1);
+    assert_int_equal(again->judged_count, second_report.judged_count);
+    assert_memory_equal(again->judged[0].rows, second_report.judged[0].rows,
+                        sizeof again->judged[0].rows);
+    assert_string_equal(again->hashes[0], second_report.hashes[0]);
+    /* Bases of other texts may have been taught by what judges. */
+    find_reference();
+    (void)snprintf(text_path, sizeof text_path, "%s/reference_model/texts/recall-768.jsonl",
+                   getenv("KVT_SOURCE_DIR") != NULL ? getenv("KVT_SOURCE_DIR") : "..");
+    assert_int_equal(run(model_path, 9, again), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "other texts"));
+    find_reference();
+    free(again);
+    from_basis = kept_rows = NULL;
+    check_files(&second_report);
+    assert_int_equal(remove(rows_path), 0);
 }
 
 /* A report of two settings of entropy and two rows of heads. */
@@ -215,6 +267,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bases_of_the_reference_model_save_bits),
         cmocka_unit_test(the_same_texts_give_the_same_bases),
+        cmocka_unit_test(what_was_judged_is_kept),
         cmocka_unit_test(what_lies_between_rows_is_found),
         cmocka_unit_test(the_gram_matrix_is_the_projection_squared),
         cmocka_unit_test(what_cannot_be_learnt_is_refused),
