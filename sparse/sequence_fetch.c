@@ -147,12 +147,26 @@ static void fetch_merge(const sparse_fetch *fetch)
     }
 }
 
+/* Counts how long the devices had a fetch's reads. */
+static void fetch_count_time(kvt_sparse *s, const sparse_fetch *fetch)
+{
+    tiers_gather_share shares[TIERS_MEMBERS_MAX];
+    const uint32_t count = tiers_gather_shares(fetch->gather, shares);
+    uint64_t first_ns = UINT64_MAX, last_ns = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (shares[i].started_ns < first_ns) first_ns = shares[i].started_ns;
+        if (shares[i].finished_ns > last_ns) last_ns = shares[i].finished_ns;
+    }
+    if (last_ns > first_ns) s->stats.io_ns += last_ns - first_ns;
+}
+
 kvt_status sparse_fetch_wait(kvt_sparse *s, uint32_t layer, sparse_fetch *fetch,
                              uint64_t deadline_ns)
 {
     if (fetch->gather == NULL) return KVT_OK;
     bool late = false;
     (void)!tiers_gather_wait(fetch->gather, deadline_ns);
+    fetch_count_time(s, fetch);
     for (uint32_t i = 0; i < fetch->count; i++) {
         const tiers_gather_range *range = &fetch->ranges[i];
         late = late || range->status == KVT_E_TIMEOUT;

@@ -202,6 +202,23 @@ const command_spec bench_loads_spec = {
     .settings = SETTINGS_OWN,
 };
 
+const command_spec bench_sequence_spec = {
+    .name = "sequence",
+    .summary = "decode steps of a sparse sequence on the drives",
+    .about = "One layer of a made-up context of 128K tokens lies on every configured device of the "
+             "tier ssd, which are overwritten. Steps of queries about topics: the drives' seconds "
+             "and their share of what they could read, by layout, copies, window, precision and "
+             "hints, with the error against full attention.",
+    .details = BENCH_DRIVES_OR "else four throttled memory devices, and 64K tokens.",
+    .example = "  kvterrace bench sequence --quick",
+    .options = bench_list_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .standard = &(const bench_arguments){.bench = bench_sequence_run, .devices = BENCH_SSD},
+    .run = bench_run,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
 const command_spec bench_drift_spec = {
     .name = "drift",
     .summary = "a drive slows, one vanishes and returns",

@@ -223,6 +223,7 @@ typedef struct kvt_sparse_stats {
     uint32_t struct_size;
     uint64_t steps;
     uint64_t reads, read_bytes; /* pages, and whole 4 KiB of them, that devices were asked for */
+    uint64_t io_ns;             /* from a step's first read to its last one's end, of all steps */
     uint64_t hit_bytes, missed_bytes; /* of what steps wanted: in the window, and read */
     uint64_t lost_pages, checksum_failures;
     uint64_t window_refusals;                /* pages that found no place in the window's memory */

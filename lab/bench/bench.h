@@ -71,6 +71,13 @@ int bench_drift_run(const bench_options *options);
 int bench_loads_run(const bench_options *options);
 
 /*
+ * Decode steps of one layer of a sparse sequence on the devices (as for stripe; none: throttled
+ * memory), which are overwritten: seconds of the drives, their share of what they could read, and
+ * errors, by layout, copies, window, precision, hints. Returns an exit code as above. Blocking.
+ */
+int bench_sequence_run(const bench_options *options);
+
+/*
  * What a restart costs and brings back: stores of 1e5 and 1e6 entries (options->iterations: so
  * many) on four members in scratch_folder end by a close and by kill -9, with copies and write-back
  * and without; then gets beside the background's write-back. Forks: call it before there are

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_sequence.c - decode steps of one layer of a sparse sequence on drives: what a layout, a
+ * window, copies and precision save of the time that the drives take.
+ *
+ * One layer of Llama-3.1-8B's shape (8 KV heads of 128, 4 queries each) with made-up K and V: runs
+ * of tokens about topics, queries about a topic for a few tokens, popular topics more often. Each
+ * case is a store of its own on the same drives, the same rows and the same queries. The full load
+ * gives the exact output that the errors of all cases are against.
+ *
+ *     io_seconds     of a step: from the first read's start to the last one's end, mean
+ *     device_share   bytes read over io_seconds, over the drives' sum (their caps, or as measured)
+ *
+ * The report is a table, or JSON of the schema "kvterrace-bench-sequence-1".
+ *
+ * Thread rule: one bench at a time.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <kvterrace/kvterrace.h>
+#include <kvterrace/sparse.h>
+
+#include "base/clock.h"
+#include "bench.h"
+#include "bench_parts.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+enum {
+    HEADS = 8,
+    GROUP = 4,
+    DIM = 128,
+    ROW = HEADS * DIM,
+    QUERY = HEADS * GROUP * DIM,
+    TOPICS = 1024,
+    JUDGED = 12, /* steps whose error is taken */
+    STEPS = 240,
+    OBSERVED = 32,
+    OWN_DRIVE_MIB = 512
+};
+
+typedef struct sequence_case {
+    const char *name;
+    kvt_striping striping;
+    uint32_t variants;
+    uint64_t budget_bytes;
+    uint64_t window_bytes;
+    float replica_share;
+    bool estimate, hint;
+} sequence_case;
+
+#define RAW   (1u << KVT_SPARSE_RAW)
+#define CODED (1u << KVT_SPARSE_BITS_4 | 1u << KVT_SPARSE_BITS_8)
+
+static const sequence_case sequence_cases[] = {
+    {"full load", KVT_STRIPE_PROPORTIONAL, RAW, KVT_SPARSE_ALL, 0, 0, false, false},
+    {"clusters, round robin", KVT_STRIPE_ROUND_ROBIN, RAW, 2 * MIB, 16 * MIB, 0, false, false},
+    {"clusters, equal shares", KVT_STRIPE_EQUAL, RAW, 2 * MIB, 16 * MIB, 0, false, false},
+    {"proportional", KVT_STRIPE_PROPORTIONAL, RAW, 2 * MIB, 16 * MIB, 0, false, false},
+    {"proportional, copies", KVT_STRIPE_PROPORTIONAL, RAW, 2 * MIB, 16 * MIB, 0.25f, false, false},
+    {"precision", KVT_STRIPE_PROPORTIONAL, CODED, MIB / 2, 16 * MIB, 0.25f, false, false},
+    {"precision, estimate", KVT_STRIPE_PROPORTIONAL, CODED, MIB / 2, 16 * MIB, 0.25f, true, false},
+    {"the same, no window", KVT_STRIPE_PROPORTIONAL, CODED, MIB / 2, 0, 0.25f, true, false},
+    {"the same, hints", KVT_STRIPE_PROPORTIONAL, CODED, MIB / 2, 16 * MIB, 0.25f, true, true},
+};
+enum { CASES = sizeof sequence_cases / sizeof sequence_cases[0] };
+
+typedef struct sequence_row {
+    double open_seconds, read_bytes, io_seconds, device_share, hit_ratio, error;
+    double select_seconds, step_seconds; /* medians; of a step all but attention */
+    uint64_t lost;
+} sequence_row;
+
+/* Everything that the cases share. */
+typedef struct sequence_site {
+    const bench_options *options;
+    uint32_t tokens, steps;
+    double drives_bytes_per_s;
+    uint16_t *k, *v; /* bf16 [tokens][HEADS][DIM] */
+    float *topics;   /* [HEADS][TOPICS][DIM] */
+    float *queries;  /* [steps][QUERY] */
+    float *exact;    /* [JUDGED][QUERY] */
+    uint64_t random;
+    sequence_row rows[CASES];
+} sequence_site;
+
+static int sequence_complain(kvt_status status, const char *message)
+{
+    fprintf(stderr, "kvterrace bench sequence: %s\n",
+            message[0] != '\0' ? message : kvt_status_text(status));
+    return 1;
+}
+
+/* ---- data ---- */
+
+static uint64_t draw(sequence_site *site)
+{
+    site->random ^= site->random << 13;
+    site->random ^= site->random >> 7;
+    site->random ^= site->random << 17;
+    return site->random;
+}
+
+/* Roughly normal: four bytes of one draw. */
+static float normal(sequence_site *site)
+{
+    const uint64_t bits = draw(site);
+    const float sum = (float)(bits & 0xffff) + (float)(bits >> 16 & 0xffff) +
+                      (float)(bits >> 32 & 0xffff) + (float)(bits >> 48);
+    return (sum - 131070.0f) * (1.0f / 37837.0f);
+}
+
+static uint16_t bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* A popular topic more often than others. */
+static uint32_t draw_topic(sequence_site *site)
+{
+    const double u = (double)(draw(site) >> 11) * 0x1p-53;
+    return (uint32_t)(TOPICS * u * u * u);
+}
+
+static bool make_data(sequence_site *site)
+{
+    const size_t cells = (size_t)site->tokens * ROW;
+    site->random = 88172645463325252u;
+    site->k = malloc(cells * sizeof *site->k);
+    site->v = malloc(cells * sizeof *site->v);
+    site->topics = malloc((size_t)HEADS * TOPICS * DIM * sizeof(float));
+    site->queries = malloc((size_t)site->steps * QUERY * sizeof(float));
+    site->exact = malloc((size_t)JUDGED * QUERY * sizeof(float));
+    if (site->k == NULL || site->v == NULL || site->topics == NULL || site->queries == NULL ||
+        site->exact == NULL)
+        return false;
+    for (size_t i = 0; i < (size_t)HEADS * TOPICS * DIM; i++)
+        site->topics[i] = 1.2f * normal(site);
+    uint32_t topic = 0;
+    for (uint32_t token = 0; token < site->tokens; token++) {
+        if (token % 13 == 0) topic = (uint32_t)(draw(site) % TOPICS);
+        for (uint32_t i = 0; i < ROW; i++) {
+            const size_t center = ((size_t)(i / DIM) * TOPICS + topic) * DIM + i % DIM;
+            site->k[(size_t)token * ROW + i] = bf16(site->topics[center] + 0.6f * normal(site));
+            site->v[(size_t)token * ROW + i] = bf16(normal(site));
+        }
+    }
+    for (uint32_t step = 0; step < site->steps; step++) {
+        if (step % 5 == 0) topic = draw_topic(site);
+        for (uint32_t i = 0; i < QUERY; i++) {
+            const uint32_t head = i / DIM / GROUP;
+            const size_t center = ((size_t)head * TOPICS + topic) * DIM + i % DIM;
+            site->queries[(size_t)step * QUERY + i] =
+                0.5f * site->topics[center] + 0.4f * normal(site);
+        }
+    }
+    return true;
+}
+
+/* ---- one case ---- */
+
+static kvt_status open_store(const sequence_site *site, const sequence_case *one,
+                             kvt_store **store_out, char *message, size_t size)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.format = true;
+    options.tick_seconds = 0;
+    options.policy = "lru";
+    options.staging_bytes = 16 * MIB;
+    options.put_staging_bytes = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 32 * MIB;
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = site->options->devices,
+                                                     .device_count = site->options->device_count,
+                                                     .striping = one->striping,
+                                                     .weights_fixed = true};
+    return kvt_open(&options, store_out, message, size);
+}
+
+static kvt_status open_sequence(sequence_site *site, const sequence_case *one, kvt_store *store,
+                                kvt_sparse **sequence_out, char *message, size_t size)
+{
+    kvt_sparse_options options;
+    const kvt_layout layout = {.layers = 1,
+                               .kv_heads = HEADS,
+                               .head_dim = DIM,
+                               .dtype = KVT_DTYPE_BF16,
+                               .tokens = site->tokens};
+    kvt_sparse_options_init(&options, &layout);
+    options.query_heads = HEADS * GROUP;
+    options.variants = one->variants;
+    options.budget_bytes = one->budget_bytes;
+    options.window_bytes[KVT_TIER_DRAM] = one->window_bytes;
+    options.replica_share = one->replica_share;
+    options.estimate = one->estimate;
+    kvt_status status = kvt_sparse_open_live(store, &options, sequence_out, message, size);
+    if (status != KVT_OK) return status;
+    status = kvt_sparse_give(*sequence_out, 0, site->k, site->v);
+    if (status == KVT_OK && one->budget_bytes != KVT_SPARSE_ALL)
+        status = kvt_sparse_observe(
+            *sequence_out, 0, site->queries + (size_t)(site->steps - OBSERVED) * QUERY, OBSERVED);
+    return status;
+}
+
+/* The step of a judged query, or -1. */
+static int judged(const sequence_site *site, uint32_t step)
+{
+    const uint32_t stride = site->steps / JUDGED;
+    return step % stride == 0 && step / stride < JUDGED ? (int)(step / stride) : -1;
+}
+
+/* Runs one step; output is NULL when nobody wants it. */
+static kvt_status run_step(kvt_sparse *sequence, const sequence_case *one, const float *queries,
+                           float *output, double *select_seconds, double *step_seconds)
+{
+    kvt_sparse_step *step;
+    const kvt_sparse_pages *pages;
+    if (one->hint) (void)!kvt_sparse_hint(sequence, 0, queries);
+    const uint64_t begin_ns = base_clock_ns();
+    kvt_status status = kvt_sparse_select(sequence, 0, queries, &step);
+    const uint64_t selected_ns = base_clock_ns();
+    if (status != KVT_OK) return status;
+    status = kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages);
+    uint64_t spent_ns = base_clock_ns() - begin_ns;
+    if (status == KVT_OK && output != NULL)
+        status = kvt_sparse_attend(pages, queries, output, NULL);
+    const uint64_t done_ns = base_clock_ns();
+    kvt_sparse_done(sequence, step);
+    spent_ns += base_clock_ns() - done_ns;
+    *select_seconds = (double)(selected_ns - begin_ns) * 1e-9;
+    *step_seconds = (double)spent_ns * 1e-9;
+    return status;
+}
+
+static kvt_status run_steps(sequence_site *site, const sequence_case *one, kvt_sparse *sequence,
+                            sequence_row *row)
+{
+    static double select_seconds[STEPS], step_seconds[STEPS];
+    const bool exact = one->budget_bytes == KVT_SPARSE_ALL;
+    float output[QUERY];
+    double difference = 0, norm = 0;
+    kvt_sparse_stats before = {.struct_size = sizeof before}, after = before;
+    kvt_status status = kvt_sparse_stats_get(sequence, &before);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < site->steps && status == KVT_OK; i++) {
+        const int place = judged(site, i);
+        const float *queries = site->queries + (size_t)i * QUERY;
+        float *target = place < 0 ? NULL : exact ? site->exact + (size_t)place * QUERY : output;
+        if (exact && place < 0) continue;
+        status =
+            run_step(sequence, one, queries, target, &select_seconds[count], &step_seconds[count]);
+        count++;
+        for (uint32_t q = 0; place >= 0 && !exact && q < QUERY; q++) {
+            const double wanted = (double)site->exact[(size_t)place * QUERY + q];
+            difference += ((double)output[q] - wanted) * ((double)output[q] - wanted);
+            norm += wanted * wanted;
+        }
+    }
+    if (status == KVT_OK) status = kvt_sparse_stats_get(sequence, &after);
+    if (status != KVT_OK) return status;
+    const double hits = (double)(after.hit_bytes - before.hit_bytes);
+    const double missed = (double)(after.missed_bytes - before.missed_bytes);
+    const double io = (double)(after.io_ns - before.io_ns) * 1e-9;
+    const double bytes = (double)(after.read_bytes - before.read_bytes);
+    row->read_bytes = bytes / count;
+    row->io_seconds = io / count;
+    row->device_share = io > 0 ? bytes / io / site->drives_bytes_per_s : 0;
+    row->hit_ratio = hits + missed > 0 ? hits / (hits + missed) : 0;
+    row->error = norm > 0 ? sqrt(difference / norm) : 0;
+    row->select_seconds = bench_rate_of(select_seconds, count).median;
+    row->step_seconds = bench_rate_of(step_seconds, count).median;
+    row->lost = after.lost_pages - before.lost_pages;
+    return KVT_OK;
+}
+
+/* The sum of what the drives read: their caps, or what the store measured. */
+static double drives_sum(kvt_store *store)
+{
+    double sum = 0;
+    for (uint32_t i = 0;; i++) {
+        kvt_device_stats stats = {.struct_size = sizeof stats};
+        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return sum;
+        if (stats.tier == KVT_TIER_SSD) sum += stats.read_bytes_per_s;
+    }
+}
+
+static int run_case(sequence_site *site, uint32_t number)
+{
+    const sequence_case *one = &sequence_cases[number];
+    char message[256] = "";
+    kvt_store *store = NULL;
+    kvt_sparse *sequence = NULL;
+    kvt_status status = open_store(site, one, &store, message, sizeof message);
+    if (status != KVT_OK) return sequence_complain(status, message);
+    if (number == 0) site->drives_bytes_per_s = drives_sum(store);
+    const uint64_t begin_ns = base_clock_ns();
+    status = open_sequence(site, one, store, &sequence, message, sizeof message);
+    site->rows[number].open_seconds = (double)(base_clock_ns() - begin_ns) * 1e-9;
+    if (status == KVT_OK) status = run_steps(site, one, sequence, &site->rows[number]);
+    kvt_sparse_close(sequence);
+    kvt_close(store);
+    return status == KVT_OK ? 0 : sequence_complain(status, message);
+}
+
+/* ---- reports ---- */
+
+static int report_json(const sequence_site *site)
+{
+    json_t *root = bench_report_head("kvterrace-bench-sequence-1", 1), *rows = json_array();
+    int failed = root == NULL || rows == NULL;
+    for (uint32_t i = 0; i < CASES && !failed; i++) {
+        const sequence_row *row = &site->rows[i];
+        failed = json_array_append_new(
+            rows, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "case",
+                            sequence_cases[i].name, "open_seconds", row->open_seconds,
+                            "bytes_per_step", row->read_bytes, "io_seconds", row->io_seconds,
+                            "device_share", row->device_share, "hit_ratio", row->hit_ratio, "error",
+                            row->error, "select_seconds", row->select_seconds, "step_seconds",
+                            row->step_seconds, "lost_pages", (json_int_t)row->lost));
+    }
+    if (!failed)
+        failed = json_object_set_new(root, "tokens", json_integer(site->tokens)) != 0 ||
+                 json_object_set_new(root, "drives_bytes_per_s",
+                                     json_real(site->drives_bytes_per_s)) != 0 ||
+                 json_object_set(root, "results", rows) != 0;
+    json_decref(rows);
+    if (!failed) return bench_report_print(site->options->out, root);
+    json_decref(root);
+    return 1;
+}
+
+static int report_text(const sequence_site *site)
+{
+    FILE *out = site->options->out;
+    fprintf(out, "%u tokens, one layer, %u drives of %.0f MB/s together\n\n", site->tokens,
+            site->options->device_count, site->drives_bytes_per_s / 1e6);
+    fprintf(out, "%-24s %8s %8s %8s %8s %6s %8s %9s %8s\n", "", "open s", "KiB/step", "io ms",
+            "devices", "hits", "error", "select ms", "step ms");
+    for (uint32_t i = 0; i < CASES; i++) {
+        const sequence_row *row = &site->rows[i];
+        fprintf(out, "%-24s %8.2f %8.0f %8.3f %8.3f %6.3f %8.4f %9.3f %8.3f\n",
+                sequence_cases[i].name, row->open_seconds, row->read_bytes / 1024,
+                row->io_seconds * 1e3, row->device_share, row->hit_ratio, row->error,
+                row->select_seconds * 1e3, row->step_seconds * 1e3);
+    }
+    fprintf(out, "\nio: from the first read's start to the last one's end. devices: bytes over io, "
+                 "over the drives' sum.\nerror: against the full load. select, step: medians; "
+                 "a step is select, wait and done, without attention.\n");
+    return ferror(out) != 0;
+}
+
+int bench_sequence_run(const bench_options *given)
+{
+    static kvt_device_config own[BENCH_OWN_DRIVES];
+    bench_options options = *given;
+    if (bench_kept_drive(&options) != NULL)
+        return sequence_complain(KVT_E_MISMATCH, "a drive has content; store.format gives it up");
+    const bool emulated = options.device_count == 0;
+    if (emulated)
+        bench_give_drives(&options, (options.quick ? 96 : OWN_DRIVE_MIB) * MIB, 80000, own);
+    sequence_site site = {.options = &options,
+                          .tokens = options.quick ? 8192
+                                    : emulated    ? 65536
+                                                  : 131072,
+                          .steps = options.quick ? 48 : STEPS};
+    int code = make_data(&site) ? 0 : sequence_complain(KVT_E_MEMORY, "");
+    for (uint32_t i = 0; i < CASES && code == 0; i++) {
+        bench_tell(&options, i, CASES, sequence_cases[i].name);
+        code = run_case(&site, i);
+    }
+    bench_tell(&options, 1, 1, "");
+    if (code == 0) code = options.json ? report_json(&site) : report_text(&site);
+    free(site.k);
+    free(site.v);
+    free(site.topics);
+    free(site.queries);
+    free(site.exact);
+    return code;
+}
