@@ -41,6 +41,7 @@ trap 'rm -rf "$work"' EXIT
 cat > "$work/use.py" <<'PYTHON'
 import sys
 import kvterrace
+import kvterrace.codec
 
 wanted, folder, first = sys.argv[1], sys.argv[2], sys.argv[3] == "first"
 assert kvterrace.__version__ == wanted, kvterrace.__version__
