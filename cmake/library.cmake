@@ -18,6 +18,8 @@ endfunction()
 # which every hidden symbol has become local. There are two, so that a program which uses the
 # decision engine alone links nothing else of the library and none of what the rest needs. The
 # engine's member holds the policy room and the files of base/ that have public functions alone.
+# Files of the policy room that other rooms call, and not the engine, are in the other member, and
+# arithmetic that both need is in each, hidden.
 function(kvt_one_object output)
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${output} ${ARGN}
@@ -27,9 +29,13 @@ function(kvt_one_object output)
 endfunction()
 
 set(engine_base "/base/(status|memory)\\.c")
-set(engine_objects $<TARGET_OBJECTS:kvt_policy>
+set(store_policy "/policy/(pages|windows|windows_divide|publish|survival)\\.c")
+set(both_policy "/policy/(number|knapsack|prices)\\.c")
+set(engine_objects $<FILTER:$<TARGET_OBJECTS:kvt_policy>,EXCLUDE,${store_policy}>
   $<FILTER:$<TARGET_OBJECTS:kvt_base>,INCLUDE,${engine_base}>)
-set(store_objects $<FILTER:$<TARGET_OBJECTS:kvt_base>,EXCLUDE,${engine_base}>)
+set(store_objects $<FILTER:$<TARGET_OBJECTS:kvt_base>,EXCLUDE,${engine_base}>
+  $<FILTER:$<TARGET_OBJECTS:kvt_policy>,INCLUDE,${store_policy}>
+  $<FILTER:$<TARGET_OBJECTS:kvt_policy>,INCLUDE,${both_policy}>)
 foreach(room ${KVT_LIBRARY_ROOMS})
   if(NOT room MATCHES "^(base|policy)$")
     list(APPEND store_objects $<TARGET_OBJECTS:kvt_${room}>)

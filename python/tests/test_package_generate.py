@@ -24,7 +24,6 @@ UNWRAPPED = {
         "kvt_layout_matrix_offset", "kvt_tier_name"],
     "layered loads": ["kvt_load_begin", "kvt_load_layers", "kvt_load_wait", "kvt_load_release",
                       "kvt_load_status", "kvt_load_end"],
-    "attention over sequences larger than memory": ["kvt_sparse_attend"],
     "devices while they run: the command has it": [
         "kvt_store_device_change", "kvt_store_device_add"],
     "offline, by the command": [
@@ -39,12 +38,19 @@ UNWRAPPED = {
         "kvt_policy_hint_stats_get", "kvt_policy_set_speed"],
 }
 
+# Headers of which nothing is wrapped: decoding over sequences that are larger than memory, and
+# hosts that share a tier, which settings turn on.
+UNWRAPPED_HEADERS = {"sparse.h", "remote.h"}
+
 
 class Reach(PackageCase):
     def test_every_function_is_wrapped_or_said_not_to_be(self):
         sys.path.insert(0, ROOM)
         import generate
-        names = generate.declared_names(os.path.join(SOURCE, "include"))
+        include = os.path.join(SOURCE, "include")
+        names = generate.declared_names(include)
+        for name in UNWRAPPED_HEADERS & set(generate.list_headers(include)):
+            names -= set(re.findall(r"\b(kvt_\w+)\s*\(", generate.read_header(include, name)))
         text = ""
         for folder, _, files in os.walk(os.path.join(ROOM, "src")):
             for name in files:
