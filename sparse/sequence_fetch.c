@@ -75,6 +75,17 @@ kvt_status sparse_fetch_add(kvt_sparse *s, sparse_fetch *fetch, uint32_t layer, 
     return KVT_OK;
 }
 
+/* Nanoseconds until a page is taken to be late: the option's, behind four times what the whole
+ * batch should take, so that a large batch is not read twice. */
+static uint64_t fetch_hedge_ns(const kvt_sparse *s, tiers_pool *pool, uint64_t bytes)
+{
+    tiers_pool_facts facts;
+    if (s->options.hedge_ns == 0) return 0;
+    tiers_pool_facts_get(pool, &facts);
+    if (!(facts.read_bytes_per_s > 0)) return s->options.hedge_ns;
+    return s->options.hedge_ns + (uint64_t)(4e9 * (double)bytes / facts.read_bytes_per_s);
+}
+
 /* Ranges name the copies in the items, which have stopped moving. */
 kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited)
 {
@@ -86,14 +97,14 @@ kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited)
     }
     sparse_buffer *buffer = buffer_for(fetch, fetch->bytes + spare);
     if (buffer == NULL) return KVT_E_MEMORY;
+    tiers_pool *pool = scratch_pool(s->scratch, KVT_TIER_SSD);
     const tiers_gather_request request = {.ranges = fetch->ranges,
                                           .count = fetch->count,
                                           .buffer = buffer->memory,
                                           .buffer_bytes = buffer->bytes,
                                           .waited = waited,
-                                          .hedge_ns = s->options.hedge_ns};
-    kvt_status status = tiers_gather_start(scratch_pool(s->scratch, KVT_TIER_SSD), &request,
-                                           UINT64_MAX, &fetch->gather);
+                                          .hedge_ns = fetch_hedge_ns(s, pool, fetch->bytes)};
+    kvt_status status = tiers_gather_start(pool, &request, UINT64_MAX, &fetch->gather);
     if (status != KVT_OK) return status;
     atomic_fetch_add(&buffer->holds, 1);
     s->stats.reads += fetch->count;

@@ -50,6 +50,9 @@ $cc -std=c11 $flags "$examples/embed_policy.c" -o "$work/embed_policy" $shared
 $cc -std=c11 $flags "$examples/records.c" -o "$work/records" $shared -lm
 "$work/records"
 # shellcheck disable=SC2086
+$cc -std=c11 $flags "$examples/sparse.c" -o "$work/sparse" $shared -lm
+"$work/sparse"
+# shellcheck disable=SC2086
 $cc -std=c11 $flags "$examples/engine.c" -o "$work/engine" $shared
 "$work/engine" | tee "$work/out"
 grep -q "^8 of 8 layers as computed" "$work/out"
