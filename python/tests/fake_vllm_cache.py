@@ -4,6 +4,7 @@
 `python -m kvterrace.bench policy` drives the real ones where vLLM is installed.
 """
 
+import itertools
 import sys
 import types
 
@@ -12,10 +13,16 @@ class ChunkStatus:
     def __init__(self):
         self.ref_cnt = -1
 
+    @property
+    def is_ready(self):
+        return self.ref_cnt >= 0
+
 
 class ReqContext:
+    numbers = itertools.count()
+
     def __init__(self, positions):
-        self._offload_key_positions = positions
+        self.req_id, self._offload_key_positions = str(next(self.numbers)), positions
 
 
 class CachePolicy:

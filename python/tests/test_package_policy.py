@@ -338,6 +338,27 @@ class VllmCache(PackageCase):
             self.assertTrue(all(one >= 100 for one in gone))
         self.assertEqual(len(self.policy.chunks), 8)
 
+    def test_a_use_counts_once_and_before_anything_goes(self):
+        self.request([1, 2, 3, 4])
+        self.request([9])
+        calls, touch, evict = [], self.policy._blocks.touch, self.policy._blocks.evict
+
+        def touched(keys):
+            calls.append(("touch", [int(key[:-4]) for key in keys]))
+            touch(keys)
+
+        def evicted(count, protected):
+            calls.append(("evict", count))
+            return evict(count, protected)
+
+        self.policy._blocks.touch, self.policy._blocks.evict = touched, evicted
+        self.request([1, 2, 20, 21, 22, 23])
+        self.assertEqual(calls, [("touch", [1, 2]), ("evict", 1), ("touch", [])])
+        calls.clear()
+        self.request([1, 2, 30, 31, 20])  # one that is there lies behind the new ones
+        self.assertEqual(calls, [("touch", [1, 2]), ("evict", 2), ("touch", [20])])
+        self.assertEqual(self.policy._counted, {})
+
     def test_chunks_in_transfer_stay(self):
         self.request(range(8))
         keys = list(self.policy.chunks)

@@ -36,23 +36,30 @@ class KvterracePolicy(CachePolicy):
         self.chunks = {}
         self._blocks = BlockCache(cache_capacity, clock=clock)
         self._parents = {}  # of chunks that are about to be inserted
+        self._counted = {}  # of each request under way: chunks whose use by it is counted
 
     def get(self, key):
         return self.chunks.get(key)
 
     def on_store_miss(self, keys, req_context):
-        """Notes which chunk each new one follows. vLLM tells the place of a key in its request, and
-        keeps those of the others to itself; without them the order of the keys stands in."""
+        """Notes which chunk each new one follows, and counts the uses of those before it, so that
+        they are known when it is decided what goes. vLLM tells the place of a key in its request,
+        and keeps those of the others to itself; without them the order of the keys stands in."""
         keys = list(keys)
         known = getattr(req_context, "_offload_key_positions", None) or {}
         ordered = sorted(known, key=known.__getitem__) if all(key in known for key in keys) else \
             keys
-        last, new = {}, set(keys)
+        last, new, counted = {}, set(keys), self._counted.setdefault(req_context.req_id, set())
+        found, before = [], 0  # chunks that are there; of these, those before the last new one
         for key in ordered:
-            group = get_offload_group_idx(key)
+            group, chunk = get_offload_group_idx(key), self.chunks.get(key)
             if key in new:
-                self._parents[key] = last.get(group)
+                self._parents[key], before = last.get(group), len(found)
+            elif chunk is not None and chunk.is_ready and key not in counted:
+                found.append(key)
             last[group] = key
+        self._blocks.touch(found[:before])
+        counted.update(new, found[:before])
 
     def insert(self, key, chunk):
         self.chunks[key] = chunk
@@ -71,8 +78,9 @@ class KvterracePolicy(CachePolicy):
         """Counts one use of each chunk that the request has read; the first use of one that it has
         stored was counted then."""
         self._parents.clear()  # of chunks that were not stored after all
+        counted = self._counted.pop(req_context.req_id, ())
         self._blocks.touch([key for key in order_request_keys(key_groups, req_context)
-                            if key in reused_keys])
+                            if key in reused_keys and key not in counted])
 
     def evict(self, n, protected):
         if n == 0:
@@ -83,6 +91,7 @@ class KvterracePolicy(CachePolicy):
     def clear(self):
         self.chunks.clear()
         self._parents.clear()
+        self._counted.clear()
         self._blocks.clear()
 
     def mark_evictable(self, key):
