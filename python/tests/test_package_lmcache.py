@@ -231,6 +231,33 @@ class Plugin(PluginCase):
         for target in targets:
             self.assertTrue(all(one.data == pattern(BYTES, 7) for one in target))
 
+    def test_a_layout_that_nobody_knows_is_bytes_and_said_once(self):
+        adapter, data = self.adapter(head_dim=32), pattern(96, 7)
+        shapes = (((2, 3, 4, 2, 2), UINT8), ((3, 32), UINT8), ((96, 1), UINT8))
+        with self.assertLogs("kvterrace.lmcache", "WARNING") as logs:
+            for number, group in enumerate(shapes):
+                keys = self.keys(number)
+                self.store_all(adapter, keys, [MemoryObj(bytearray(data), group)])
+                target = MemoryObj(bytearray(96), group)
+                self.assertEqual(self.load(adapter, keys, [target]), [True])
+                self.assertEqual(target.data, data)
+                about = adapter._store.describe(adapter._keys.join(keys))
+                self.assertEqual(about["layouts"][0].dtype, "opaque")
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("as bytes", logs.output[0])
+
+    def test_a_second_level_on_one_catalog_is_refused(self):
+        folder = self.folder()
+        settings = {"store.catalog": os.path.join(folder, "catalog.db"),
+                    "device.d.path": os.path.join(folder, "disk"), "device.d.tier": "ssd",
+                    "device.d.backend": "file", "device.d.capacity": "64MiB"}
+        first, keys = self.adapter(settings=settings), self.keys(1)
+        self.store_all(first, keys, [self.object(1)])
+        self.refused(kvterrace.LockedError, "", self.adapter, settings=settings)
+        target = self.object(2)
+        self.assertEqual(self.load(first, keys, [target]), [True])
+        self.assertEqual(target.data, self.object(1).data)
+
     def test_wrong_tasks_fail_and_say_why(self):
         adapter, keys = self.adapter(head_dim=32), self.keys(1, 2)
         device = MemoryObj(pattern(BYTES, 1), (SHAPE, BF16), is_cpu=False)

@@ -245,6 +245,71 @@ class Life(Case):
         other = self.tier(fake_vllm.spec(block_bytes=BLOCK, name="other"), settings=settings)
         self.assertEqual({other.lookup(key, fake_vllm.ReqContext("r")) for key in keys}, {MISS})
 
+    def test_a_second_engine_on_one_catalog_is_refused(self):
+        folder = self.folder()
+        settings = {"store.catalog": os.path.join(folder, "catalog.db"), "store.policy": "lru",
+                    "device.d.path": os.path.join(folder, "disk"), "device.d.tier": "ssd",
+                    "device.d.backend": "file", "device.d.capacity": "64MiB"}
+        first, before = self.tier(settings=settings), self.fill([1])
+        self.store_rows(first, [name(1)], [1])
+        self.refused(kvterrace.LockedError, "", self.tier, settings=settings)
+        self.assertTrue(self.load_rows(first, [name(1)], [2])[0].success)
+        self.assertEqual([self.row(2)], before)
+        first.shutdown()
+        self.view.release()
+        self.region.close()  # the one that was refused holds nothing of it
+
+    LATE = """
+import mmap, os, sys
+sys.path.insert(0, {tests!r})
+import fake_vllm
+fake_vllm.install()
+from kvterrace import StateError, vllm as adapter
+region = mmap.mmap(-1, {rows} * {row})
+tier = adapter.KvterraceTier(fake_vllm.spec(block_bytes={block}),
+                             memoryview(region).cast("B", ({rows}, {row})), "kvt", settings={{
+    "device.d.path": {disk!r}, "device.d.tier": "ssd", "device.d.backend": "file",
+    "device.d.capacity": "64MiB", "device.d.latency": "200ms", "store.policy": "lru"}})
+context = fake_vllm.ReqContext("r")
+keys = [number.to_bytes(36, "big") for number in range(8)]
+tier.submit_store(fake_vllm.TransferJob(1, keys, range(8), False, context))
+tier.drain_jobs()
+tier._store.flush()
+tier.submit_load(fake_vllm.TransferJob(2, keys, range(8), True, context))
+"""
+
+    def late(self, end):
+        """A process of its own in which a load of 200 ms is under way; `end` is what it does."""
+        return self.script(self.LATE.format(
+            tests=os.path.dirname(os.path.abspath(__file__)), rows=ROWS, row=ROW, block=BLOCK,
+            disk=os.path.join(self.folder(), "disk")) + end)
+
+    def test_an_exit_with_loads_in_flight(self):
+        self.late("sys.exit(0)\n")
+
+    def test_a_child_of_fork_with_loads_in_flight(self):
+        said = self.late("""
+child = os.fork()
+if child == 0:
+    try:
+        tier.lookup(keys[0], context)
+    except StateError as error:
+        print("child:", error, flush=True)
+    tier.submit_load(fake_vllm.TransferJob(3, keys, range(8), True, context))
+    ended = [one for one in tier.get_finished_jobs() if one.job_id == 3]
+    tier.drain_jobs()
+    tier.shutdown()
+    os._exit(0 if ended and not ended[0].success else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+tier.drain_jobs()
+done, = [one for one in tier.get_finished_jobs() if one.job_id == 2]
+print("parent:", done.success)
+tier.shutdown()
+""")
+        self.assertIn("child:", said)
+        self.assertIn("belongs to process", said)
+        self.assertIn("parent: True", said)
+
     def test_a_shutdown_gives_the_memory_back(self):
         tier = self.tier()
         self.fill(range(8))
@@ -280,8 +345,17 @@ class Life(Case):
         self.assertEqual(stats.gauges["vllm:kvterrace_entries", ("dram",)], 1)
         self.assertIsNone(tier.get_stats())  # at most one a second
 
-    def test_a_policy_that_declines_says_so_once(self):
+    def test_the_shortest_configuration_stores(self):
+        """No policy and no seconds are given: what a user writes first works."""
         tier = self.tier(settings={"tier.dram.capacity": "32MiB"})
+        before = self.fill(range(2))
+        self.store_rows(tier, [name(1), name(2)], [0, 1])
+        self.assertTrue(self.load_rows(tier, [name(1), name(2)], [2, 3])[0].success)
+        self.assertEqual([self.row(2), self.row(3)], before)
+
+    def test_a_policy_that_declines_says_so_once(self):
+        tier = self.tier(settings={"tier.dram.capacity": "32MiB"},
+                         recompute_seconds_per_token=1e-12)
         self.fill(range(3))
         with self.assertLogs("vllm.kvterrace", "WARNING") as logs:
             self.assertTrue(self.store_rows(tier, [name(1), name(2)], [1, 2])[0].success)

@@ -53,6 +53,7 @@ _GAUGES = {"entries": "Entries in a tier of kvterrace", "bytes": "Bytes of a tie
 _TIERS = ("hbm", "dram", "ssd")
 _STATS_SECONDS = 1.0
 _DEPTH = 1 << 16
+_SECONDS_PER_TOKEN = 1e-4
 
 
 def _wrong(message):
@@ -152,8 +153,9 @@ class KvterraceTier(SecondaryTierManager):
                         as bytes, by the raw and lossless codecs. HostTieringSpec needs no axes
     variant             a fixed form, such as "planes:k8v8,g64", for policies that choose none
     revision, salt      of the model's weights, and whatever else keeps bytes apart
-    recompute_seconds_per_token   what a token's prefill takes; the policy utility needs it for rows
-                        that are kept as bytes
+    recompute_seconds_per_token   what a token's prefill takes, for policies that weigh it. Without
+                        it 0.0001 for rows that are kept as bytes; for rows with a shape, what the
+                        store's prefill model predicts
     store_seconds       how long a store waits for room before its chunks are dropped (30)
     load_seconds        how long a load waits for devices; without it, as long as it takes
     threads             of the queue for loads (0: 2)
@@ -164,7 +166,7 @@ class KvterraceTier(SecondaryTierManager):
 
     def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *,
                  config=None, settings=None, variant=None, kv_heads=0, head_dim=0, axes=None,
-                 revision="", salt="", recompute_seconds_per_token=0.0, store_seconds=30.0,
+                 revision="", salt="", recompute_seconds_per_token=None, store_seconds=30.0,
                  load_seconds=None, threads=0, enable_kv_events=False, locality=None, **unknown):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if unknown:
@@ -175,6 +177,8 @@ class KvterraceTier(SecondaryTierManager):
         self._store_seconds, self._load_seconds = store_seconds, load_seconds
         self._rows = _Rows(offloading_spec, primary_kv_view, kv_heads, head_dim, axes)
         self._space = _space(offloading_spec.config, self._rows, revision, salt)
+        if recompute_seconds_per_token is None:
+            recompute_seconds_per_token = 0.0 if self._rows.shaped else _SECONDS_PER_TOKEN
         self._like = make_like(recompute_seconds=self._rows.tokens * recompute_seconds_per_token)
         self._jobs, self._failed, self._ends = 0, {}, {}
         self._ended, self._counts = [], dict.fromkeys(_COUNTERS, 0)
