@@ -4,6 +4,7 @@
     python -m kvterrace.bench store [--json] [--repeats 5]
     python -m kvterrace.bench policy [--json] [--trace FILE] [--blocks 2000,20000]
     python -m kvterrace.bench lmcache [--json] [--repeats 5] [--folder DIR] [--core N]
+    python -m kvterrace.bench vllm [--json] [--repeats 5] [--folder DIR] [--model DIR]
 
 `store`: gets of raw entries in DRAM into buffers of the caller's, through Python and in one loop of
 C in the same process, turn about. A repeat in which a get was not served or an entry's bytes are
@@ -14,6 +15,11 @@ LRU and ARC: those of vLLM and LMCache where they are installed, beside plain on
 
 `lmcache`: LMCache's own bench of second levels, with this package's plugin and with levels of
 LMCache's: mock in DRAM, fs_native with O_DIRECT in the same folder. It needs LMCache.
+
+`vllm`: seconds from a request to its first token when its prefix lies on the disk, with this
+package's tier and with vLLM's own tier of files in the same folder, each in fresh processes: after
+a restart, once more in the same process, and with a store that has room for half. It needs vLLM for
+the processor.
 """
 
 import argparse
@@ -24,7 +30,7 @@ import sys
 import threading
 import time
 
-from . import Layout, Space, Store, _bench_lmcache, _bench_policy
+from . import Layout, Space, Store, _bench_lmcache, _bench_policy, _bench_vllm
 from ._kvt import ffi, lib
 
 SLICE_BYTES = 2 << 20  # of one slice of a repeat, or one entry
@@ -212,10 +218,12 @@ def run_policy(options):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m kvterrace.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", choices=["store", "policy", "lmcache"])
+    parser.add_argument("bench", choices=["store", "policy", "lmcache", "vllm"])
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--repeats", type=int, default=5, help="store, lmcache: pairs of runs; 5")
-    parser.add_argument("--folder", help="lmcache: a folder on the disk that is compared")
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs; 5")
+    parser.add_argument("--folder", help="lmcache, vllm: a folder on the disk that is compared")
+    parser.add_argument("--model", help="vllm: a folder with a model; without it random weights "
+                        "with 32 KiB of KV a token")
     parser.add_argument("--core", type=int, help="lmcache: the core of all runs; -1: any")
     parser.add_argument("--trace", help="policy: requests with timestamp, input_length, hash_ids; "
                         f"{_bench_policy.TRACE} of KVT_DATA_DIR")
@@ -223,15 +231,17 @@ def main(arguments=None):
                         help="policy: capacities in blocks")
     options = parser.parse_args(arguments)
     repeats = max(options.repeats, 1)
-    rows = {"policy": lambda: run_policy(options), "store": lambda: bench_store(repeats),
-            "lmcache": lambda: _bench_lmcache.bench_lmcache(repeats, options.folder, options.core)
-            }[options.bench]()
+    rows = {
+        "policy": lambda: run_policy(options), "store": lambda: bench_store(repeats),
+        "lmcache": lambda: _bench_lmcache.bench_lmcache(repeats, options.folder, options.core),
+        "vllm": lambda: _bench_vllm.bench_vllm(repeats, options.folder, options.model),
+    }[options.bench]()
     if options.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
         return
-    {"policy": print_policy, "store": print_store,
-     "lmcache": _bench_lmcache.print_lmcache}[options.bench](rows)
+    {"policy": print_policy, "store": print_store, "lmcache": _bench_lmcache.print_lmcache,
+     "vllm": _bench_vllm.print_vllm}[options.bench](rows)
 
 
 if __name__ == "__main__":

@@ -30,14 +30,20 @@ def need(*modules):
             skip(f"{name}: {type(error).__name__}: {error}")
 
 
-def recall_prompts(tokens, count):
-    """(token ids of a context with a question, token ids of the right answer) of recall texts."""
+def recall_lines(tokens):
+    """The recall texts of a length, a JSON text each, and the function that makes token ids."""
     sys.path.insert(0, os.path.join(TOP, "reference_model"))
     import vocabulary
     path = os.path.join(TOP, "reference_model", "texts", f"recall-{tokens}.jsonl.zst")
     text = subprocess.run(["zstd", "-dc", path], stdout=subprocess.PIPE, check=True, text=True)
+    return text.stdout.splitlines(), vocabulary
+
+
+def recall_prompts(tokens, count):
+    """(token ids of a context with a question, token ids of the right answer) of recall texts."""
+    lines, vocabulary = recall_lines(tokens)
     found = []
-    for line in text.stdout.splitlines()[:count]:
+    for line in lines[:count]:
         one = json.loads(line)
         first, answer, end = one["questions"][0]
         asked = one["text"][:one["context"]] + one["text"][first:answer]
@@ -46,6 +52,51 @@ def recall_prompts(tokens, count):
         assert whole[:len(prompt)] == prompt
         found.append((prompt, whole[len(prompt):]))
     return found
+
+
+def recall_texts(tokens, count):
+    """Token ids of recall texts, the context and what follows it; the last ones of the file, since
+    calibrations take the first."""
+    lines, vocabulary = recall_lines(tokens)
+    return [vocabulary.encode(json.loads(line)["text"]) for line in lines[-count:]]
+
+
+class Calibrated:
+    """A ladder of two variants, calibrated on 24 recall texts with the reference model, by the
+    command of the build; loss is 1 - exp(-KL) of what the model says."""
+
+    VARIANT = "planes:k6v4,g64"
+
+    def __init__(self, folder):
+        command = os.path.join(os.environ["KVT_BINARY_DIR"], "kvterrace")
+        text, self.profile = os.path.join(folder, "recall.jsonl"), os.path.join(folder, "p.db")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("\n".join(recall_lines(768)[0]) + "\n")
+        said = subprocess.run(
+            [command, "profile", "calibrate", "--model", MODEL, "--name", "reference", "--text",
+             f"recall={text}", "--database", self.profile, "--loss", "kl", "--contexts", "24",
+             "--question-contexts", "2", "--variants", f"planes:k8v8,g64;{self.VARIANT}", "--json"],
+            stdout=subprocess.PIPE, check=True, text=True)
+        rung, = [one for one in json.loads(said.stdout)["rungs"] if one["variant"] == self.VARIANT]
+        assert rung["accepted"]
+        self.mean, self.entry = rung["loss_upper"], rung["loss_entry"]
+
+    def settings(self):
+        """Of a store that offers it to entries of the reference model."""
+        return {"store.profile": self.profile, "store.ladder": "calibrated",
+                "store.ladder_layout": "4x2x32:fp16", "store.ladder_class": "recall",
+                "store.loss_limit": "0.1", "store.learn": "no"}
+
+    def check(self, case, losses):
+        """losses: of each text, in the mean over its tokens. They are within the limit: the mean
+        of all, and that of nine texts in ten."""
+        mean, over = sum(losses) / len(losses), sum(one > self.entry for one in losses)
+        print(f"{case.id()}: {self.VARIANT}: loss {mean:.6f} in the mean of {len(losses)} texts "
+              f"({self.mean:.6f} calibrated), most {max(losses):.6f} ({self.entry:.6f})",
+              flush=True)
+        case.assertGreater(min(losses), 0)  # the form was used
+        case.assertLessEqual(mean, self.mean)
+        case.assertLessEqual(over, len(losses) // 10)
 
 
 def disk_store(folder, **more):
@@ -73,6 +124,29 @@ class EngineCase(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stdout[-6000:])
         with open(say, encoding="utf-8") as file:
             return dict(json.load(file), log=done.stdout)
+
+
+class VllmCase(EngineCase):
+    """Lives of vLLM on the processor with a tier of ours: vllm_run.py."""
+
+    prompts, chunk = (), 0
+
+    def run_engine(self, folder, code=0, **more):
+        tier = {"type": "KvterraceTier", "module_path": "kvterrace.vllm",
+                "settings": disk_store(folder), **more.pop("tier", {})}
+        request = {"model": MODEL, "prompts": list(self.prompts), "tokens": 8,
+                   "chunk": self.chunk, "secondary_tiers": [tier], **more}
+        answer = self.live("vllm_run.py", request, code=code)
+        self.assertNotIn("Failed to close mmap_obj", answer["log"])
+        self.assertNotIn("BufferError", answer["log"])
+        return answer
+
+    def compare(self, computed, answer, cached, logprobs=True):
+        for index, (first, second) in enumerate(zip(computed["answers"], answer["answers"])):
+            self.assertEqual(second["tokens"], first["tokens"], f"prompt {index}")
+            self.assertEqual(second["cached"], cached[index], f"prompt {index}")
+            if logprobs:
+                self.assertEqual(second["logprobs"], first["logprobs"], f"prompt {index}")
 
 
 def damage_record(path, key):

@@ -2,29 +2,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the adapters against the real engines: make test-engines.
 
-    run.py BUILD [FILE...]
+    run.py BUILD [ENGINE or FILE...]
 
 Makes the engines' environment where it is missing, in a cache folder named by a hash of
 requirements.lock: KVT_ENGINES_CACHE, else ~/.cache/kvterrace/engines. It takes 7 GB and some
 minutes, once. KVT_ENGINES_ENV names an environment that is there already and is used as it is.
-Then runs each test_*.py beside this file in a process of its own, with the package of BUILD.
+Then runs each test_*.py beside this file in a process of its own, with the package of BUILD, as
+many at once as there are processors, two at most: an engine takes up to 2 GB of memory.
 
 An engine that cannot be installed is skipped with a message. The last line counts what passed, was
 skipped and failed; the exit code is 1 when something failed, or when nothing ran.
 """
 
+import concurrent.futures
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LOCK = os.path.join(HERE, "requirements.lock")
 ROOM = 9 << 30  # bytes on the disk before an environment is made
-TIMEOUT = 1800
+TIMEOUT = 3600
 # Engines report their use to hosts outside and ask hubs for models, unless they are told not to.
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1",
          "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -99,22 +102,31 @@ def engine_of(path):
 
 
 def run(python, path, build):
-    """0 passed, 77 skipped, else failed; output goes to the terminal as it comes."""
+    """0 passed, 77 skipped, else failed. The output goes to the terminal at the end, so that files
+    which run at once do not mix."""
+    name, began = os.path.basename(path), time.monotonic()
+    print(f"engines: {name}", flush=True)
     environment = dict(os.environ, **QUIET, KVT_BINARY_DIR=build)
     environment["PYTHONPATH"] = os.pathsep.join([os.path.join(build, "python"), HERE,
                                                  os.path.dirname(HERE)])
-    process = subprocess.Popen([python, path], env=environment, process_group=0)
-    try:
-        return process.wait(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        print(f"engines: {os.path.basename(path)} did not end within {TIMEOUT} s", flush=True)
-        return 1
-    finally:
+    with tempfile.TemporaryFile() as output:  # a pipe stays open as long as an engine's process
+        process = subprocess.Popen([python, path], env=environment, process_group=0, stdout=output,
+                                   stderr=subprocess.STDOUT)
         try:
-            os.killpg(process.pid, 9)  # engines start processes of their own
-        except ProcessLookupError:
-            pass
-        process.wait()
+            code, late = process.wait(timeout=TIMEOUT), ""
+        except subprocess.TimeoutExpired:
+            code, late = 1, f"engines: {name} did not end within {TIMEOUT} s\n"
+        finally:
+            try:
+                os.killpg(process.pid, 9)  # engines start processes of their own
+            except ProcessLookupError:
+                pass
+            process.wait()
+        output.seek(0)
+        said = output.read().decode(errors="replace") + late
+    word = {0: "passed", 77: "skipped"}.get(code, f"failed ({code})")
+    print(f"{said}engines: {name} {word}, {time.monotonic() - began:.0f} s", flush=True)
+    return code
 
 
 def main(build, names):
@@ -127,20 +139,20 @@ def main(build, names):
         place = folder()
         missing = install(place)
     python, passed, skipped, failed = os.path.join(place, "bin", "python"), [], [], []
-    files = sorted(name for name in os.listdir(HERE) if re.fullmatch(r"test_\w+\.py", name))
-    for name in files:
-        if names and name not in names and name[5:-3] not in names:
-            continue
+    files = []
+    for name in sorted(name for name in os.listdir(HERE) if re.fullmatch(r"test_\w+\.py", name)):
         engine = engine_of(os.path.join(HERE, name))
+        if names and not {name, name[5:-3], engine} & set(names):
+            continue
         if engine in missing:
             print(f"engines: {name} skipped: {engine} {missing[engine]}", flush=True)
             skipped.append(name)
             continue
-        print(f"engines: {name}", flush=True)
-        began = time.monotonic()
-        code = run(python, os.path.join(HERE, name), build)
-        said = {0: "passed", 77: "skipped"}.get(code, f"failed ({code})")
-        print(f"engines: {name} {said}, {time.monotonic() - began:.0f} s", flush=True)
+        files.append(name)
+    files.sort(key=lambda name: name != "test_vllm.py")  # the longest one first
+    with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        codes = pool.map(lambda name: run(python, os.path.join(HERE, name), build), files)
+    for name, code in zip(files, codes):
         {0: passed, 77: skipped}.get(code, failed).append(name)
     said = [f"{len(passed)} passed", f"{len(skipped)} skipped", f"{len(failed)} failed"]
     named = [f"{word}: {', '.join(items)}" for word, items in (("skipped", skipped),

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """LMCache's own check of a second level, unmodified, through both plug-in points."""
 
+import argparse
 import json
+import math
 import os
 import re
 import select
@@ -10,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+
+from engine_case import MODEL, Calibrated, EngineCase, disk_store, recall_texts
 
 ENGINE = "lmcache"
 KEYS = 8
@@ -48,6 +52,123 @@ class BasicCheck(unittest.TestCase):
                           "device.ssd.path": os.path.join(folder, kind),
                           "device.ssd.capacity": "64MiB"}
                 self.check(kind, device, "--kv-dtype", "bfloat16", "--obj-size", "131072")
+
+
+class Logprobs(EngineCase):
+    """The KV of the reference model through LMCache's own objects and its second level. LMCache's
+    connector of vLLM needs a GPU, so transformers computes; a new level, as after a restart, gives
+    the KV back, and the model goes on from it."""
+
+    CHUNK, CONTEXT, AFTER = 256, 768, 64
+
+    @classmethod
+    def setUpClass(cls):
+        import torch
+        import transformers
+        torch.set_num_threads(1)
+        cls.model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+        cls.texts = recall_texts(768, 10)
+
+    def level(self, settings, **parameters):
+        """LMCache's factory makes the level from its configuration."""
+        from lmcache.v1.distributed.l2_adapters import create_l2_adapter
+        from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config
+        given = argparse.Namespace(l2_adapter=[specification("plugin", settings, head_dim=32,
+                                                             **parameters)])
+        return create_l2_adapter(parse_args_to_l2_adapters_config(given).adapters[0], None)
+
+    def objects(self, tensors):
+        """LMCache's objects over tensors of [K, V][layer][token][heads x dim]."""
+        from lmcache.v1.memory_management import (MemoryFormat, MemoryObjMetadata,
+                                                  TensorMemoryObj)
+        import torch
+        return [TensorMemoryObj(one.flatten().view(torch.uint8), MemoryObjMetadata(
+            shape=one.shape, dtype=one.dtype, address=one.data_ptr(), phy_size=one.nbytes,
+            fmt=MemoryFormat.KV_2LTD, ref_count=1), parent_allocator=None) for one in tensors]
+
+    def keys(self, number):
+        from lmcache.v1.distributed.api import ObjectKey
+        return [ObjectKey(chunk_hash=bytes([number, chunk]) + bytes(14), model_name="reference",
+                          kv_rank=0) for chunk in range(self.CONTEXT // self.CHUNK)]
+
+    def wait(self, fd):
+        from lmcache.v1.platform import consume_fd
+        self.assertTrue(select.select([fd], [], [], 120)[0])
+        consume_fd(fd)
+
+    def compute(self, tokens):
+        """The cache of the context, as fp16 chunks of LMCache's form."""
+        import torch
+        import transformers
+        cache = transformers.DynamicCache(config=self.model.config)
+        with torch.no_grad():
+            self.model(input_ids=torch.tensor([tokens[:self.CONTEXT]]), past_key_values=cache)
+        sides = [torch.stack([getattr(layer, side)[0].transpose(0, 1).reshape(self.CONTEXT, -1)
+                              for layer in cache.layers]) for side in ("keys", "values")]
+        whole = torch.stack(sides).to(torch.float16)
+        return [part.contiguous() for part in whole.split(self.CHUNK, dim=2)]
+
+    def go_on(self, chunks, tokens):
+        """Log probabilities of what follows a context whose KV is in chunks."""
+        import torch
+        import transformers
+        whole, cache = torch.cat(chunks, dim=2).float(), transformers.DynamicCache(
+            config=self.model.config)
+        for layer in range(whole.shape[1]):
+            cache.update(*[side[layer].reshape(self.CONTEXT, 2, 32).transpose(0, 1)[None]
+                           for side in whole], layer)
+        with torch.no_grad():
+            out = self.model(input_ids=torch.tensor([
+                tokens[self.CONTEXT:self.CONTEXT + self.AFTER]]), past_key_values=cache)
+        return torch.log_softmax(out.logits[0].double(), dim=-1)
+
+    def through(self, settings):
+        """(what the model says from the computed KV, from the loaded KV, bytes that are stored)."""
+        import torch
+        level, computed = self.level(settings), []
+        for number, tokens in enumerate(self.texts):
+            chunks = self.compute(tokens)
+            computed.append(self.go_on(chunks, tokens))
+            level.submit_store_task(self.keys(number), self.objects(chunks))
+            self.wait(level.get_store_event_fd())
+            result, = level.pop_completed_store_tasks().values()
+            self.assertTrue(result.is_successful())
+        level._store.flush()
+        stored = level._store.stats()["tiers"]["ssd"]["used_bytes"]
+        level.close()
+        level, loaded = self.level(settings), []
+        self.addCleanup(level.close)
+        for number, tokens in enumerate(self.texts):
+            keys = self.keys(number)
+            task = level.submit_lookup_and_lock_task(keys, {})
+            self.wait(level.get_lookup_and_lock_event_fd())
+            found = level.query_lookup_and_lock_result(task)
+            chunks = [torch.zeros(2, 4, self.CHUNK, 64, dtype=torch.float16) for _ in keys]
+            task = level.submit_load_task(keys, self.objects(chunks))
+            self.wait(level.get_load_event_fd())
+            got = level.query_load_result(task)
+            level.submit_unlock(keys)
+            self.assertTrue(all(found.test(index) and got.test(index)
+                                for index in range(len(keys))))
+            loaded.append(self.go_on(chunks, tokens))
+        return computed, loaded, stored
+
+    RAW = 10 * 768 * 1024
+
+    def test_exact_forms_change_no_logprob(self):
+        import torch
+        computed, loaded, _ = self.through(disk_store(self.folder()))
+        for first, second in zip(computed, loaded, strict=True):
+            self.assertTrue(torch.equal(first, second))
+
+    def test_a_lossy_form(self):
+        ladder = Calibrated(self.folder())
+        computed, loaded, stored = self.through(disk_store(
+            self.folder(), **ladder.settings(), **{"store.variant": ladder.VARIANT}))
+        self.assertLess(stored, 0.45 * self.RAW)
+        print(f"{self.id()}: {stored} bytes for {self.RAW}", flush=True)
+        ladder.check(self, [1 - math.exp(-float((first.exp() * (first - second)).sum(-1).mean()))
+                            for first, second in zip(computed, loaded, strict=True)])
 
 
 class Serde(unittest.TestCase):

@@ -5,33 +5,16 @@
 import os
 import unittest
 
-from engine_case import MODEL, EngineCase, damage_record, disk_store, need, recall_prompts
+from engine_case import VllmCase, damage_record, disk_store, need, recall_prompts
 
 ENGINE = "vllm"
 CHUNK = 64
 PROMPTS = recall_prompts(512, 3)
 FULL = [len(prompt) // CHUNK for prompt, _ in PROMPTS]  # chunks that are full
 
-VOCABULARY = 672
 
-
-class Restarts(EngineCase):
-    def run_engine(self, folder, code=0, **more):
-        tier = {"type": "KvterraceTier", "module_path": "kvterrace.vllm",
-                "settings": disk_store(folder), **more.pop("tier", {})}
-        request = {"model": MODEL, "prompts": [prompt for prompt, _ in PROMPTS], "tokens": 8,
-                   "chunk": CHUNK, "secondary_tiers": [tier], **more}
-        answer = self.live("vllm_run.py", request, code=code)
-        self.assertNotIn("Failed to close mmap_obj", answer["log"])
-        self.assertNotIn("BufferError", answer["log"])
-        return answer
-
-    def compare(self, computed, answer, cached, logprobs=True):
-        for index, (first, second) in enumerate(zip(computed["answers"], answer["answers"])):
-            self.assertEqual(second["tokens"], first["tokens"], f"prompt {index}")
-            self.assertEqual(second["cached"], cached[index], f"prompt {index}")
-            if logprobs:
-                self.assertEqual(second["logprobs"], first["logprobs"], f"prompt {index}")
+class Restarts(VllmCase):
+    prompts, chunk = [prompt for prompt, _ in PROMPTS], CHUNK
 
     def test_a_second_process_loads_what_the_first_computed(self):
         folder = self.folder()
@@ -101,15 +84,6 @@ class Restarts(EngineCase):
             self.assertEqual([one["tokens"] for one in answer["answers"]],
                              [one["tokens"] for one in computed["answers"]])
         self.assertLessEqual(os.path.getsize(f"{folder}/disk"), capacity)
-
-    def test_rows_in_the_order_of_kvterrace(self):
-        """With a shape the spec writes rows in the store's own order, which it has learned."""
-        prompts = recall_prompts(768, 6)
-        wanted = {"prompts": [prompt for prompt, _ in prompts], "chunk": 256,
-                  "logprobs": VOCABULARY, "tokens": 4, "tier": {"kv_heads": 2, "head_dim": 32}}
-        folder = self.folder()
-        exact = self.run_engine(folder, **wanted)
-        self.compare(exact, self.run_engine(folder, **wanted), [768] * 6)
 
 
 if __name__ == "__main__":

@@ -16,35 +16,15 @@ import signal
 import sys
 import time
 
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the tier can be asked in here
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # compiling takes longer than all the rest
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+from kvterrace import _bench_vllm as bench
 
-from vllm import LLM, SamplingParams  # noqa: E402
-from vllm.config import KVTransferConfig  # noqa: E402
+for name, value in bench.ENGINE.items():
+    os.environ.setdefault(name, value)
+
+from vllm import SamplingParams  # noqa: E402
 
 
-def make(request):
-    extra = {"spec_name": "HostTieringSpec", "spec_module_path": "kvterrace.vllm",
-             "cpu_bytes_to_use": request.get("host_bytes", 64 << 20),
-             "block_size": request["chunk"], "secondary_tiers": request["secondary_tiers"],
-             **request.get("spec", {})}
-    connector = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
-                                 kv_connector_extra_config=extra)
-    return LLM(model=request["model"], skip_tokenizer_init=True,
-               dtype=request.get("dtype", "float16"), block_size=32, max_num_seqs=4,
-               max_model_len=request.get("length", 2048), enforce_eager=True, seed=0,
-               disable_log_stats=False, max_logprobs=request.get("logprobs", 5),
-               kv_transfer_config=None if request.get("plain") else connector)
-
-
-def tiers(llm):
-    """The tiering manager of the engine in this process."""
-    core = llm.llm_engine.engine_core.engine_core
-    return core.scheduler.connector.connector_scheduler.manager
+OPTIONS = ("host_bytes", "dtype", "length", "logprobs", "spec", "plain")
 
 
 def zero_loads(manager):
@@ -87,8 +67,9 @@ def note_stores(tier):
 
 def main(request, answer):
     began = time.perf_counter()
-    llm = make(request)
-    manager = None if request.get("plain") else tiers(llm)
+    llm = bench.make_engine(request["model"], request["chunk"], request["secondary_tiers"],
+                            **{name: request[name] for name in OPTIONS if name in request})
+    manager = None if request.get("plain") else bench.tiering(llm)
     view = zero_loads(manager) if request.get("zero") else None
     sampling = SamplingParams(temperature=0.0, max_tokens=request["tokens"], ignore_eos=True,
                               logprobs=request.get("logprobs", 5), detokenize=False)
