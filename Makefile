@@ -4,6 +4,7 @@
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
 .PHONY: soak-python-asan soak-python-tsan test-wheel
+.PHONY: bench-codecs
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -32,6 +33,7 @@ help:
 	@echo "make lint     include direction, purity, banned calls, formatting"
 	@echo "make format   clang-format over all sources"
 	@echo "make bench    benches of this machine"
+	@echo "make bench-codecs  what bases of the transform codec save and cost (MODEL= TEXTS= JSON=1)"
 	@echo "make asan     all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     all tests under ThreadSanitizer"
 	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
@@ -126,6 +128,15 @@ format:
 
 bench: build
 	@$(BUILD)/kvterrace bench devices
+
+# SmolLM2's folder and its texts (docs/REFERENCE_MODEL.md); without them the reference model alone.
+MODEL ?=
+TEXTS ?=
+JSON ?=
+
+bench-codecs: build
+	@python3 tools/bench_codecs.py $(BUILD) $(if $(MODEL),--model $(MODEL)) \
+		$(if $(TEXTS),--texts $(TEXTS)) $(if $(JSON),--json)
 
 test-nvme: configure
 	@$(STEP)/build-nvme.log "Building the nvme tests" $(CMAKE) --build --preset release \

@@ -292,7 +292,7 @@ kvt_status kvt_profile_ladder(kvt_profile *profile, const char *model, const cha
 
 /* ---- the ladder of a calibration ---- */
 
-enum { RUNGS_MAX = 64 };
+enum { RUNGS_MAX = 64, RUNGS_BASES = 3 };
 
 /* Rows of the one rungs, as they are read. */
 typedef struct rungs_list {
@@ -477,12 +477,16 @@ static void rungs_refuse_beaten(rungs_list *rungs)
         if (rungs_is_beaten(rungs, i)) rungs_remove(rungs, i);
 }
 
+/* Of bases first those beyond RUNGS_BASES, so that they do not push out what decodes fast. */
 static void rungs_thin(rungs_list *rungs, uint32_t capacity)
 {
     while (rungs->count > capacity) {
-        uint32_t closest = 1;
+        uint32_t closest = 1, bases = 0;
         double least = 1e300;
+        for (uint32_t i = 0; i < rungs->count; i++)
+            bases += rungs->spans[i] != 0;
         for (uint32_t i = 1; i + 1 < rungs->count; i++) {
+            if (bases > RUNGS_BASES && rungs->spans[i] == 0) continue;
             double gap = rungs->curves[i - 1].stored_share / rungs->curves[i + 1].stored_share;
             if (gap < least) closest = i;
             if (gap < least) least = gap;

@@ -46,19 +46,27 @@ uint32_t calibrate_entries_read(const calibrate_options *o, uint32_t class_index
 
 /* ---- which documents teach ---- */
 
+/* Of one document, or the same text: a file may be given for two classes. */
+static bool learn_is_same(const quality_entry *a, const quality_entry *b)
+{
+    if (a->document != 0 && a->document == b->document) return true;
+    return a->context_tokens == b->context_tokens &&
+           memcmp(a->tokens, b->tokens, a->context_tokens * sizeof *a->tokens) == 0;
+}
+
 static bool learn_is_judged(const calibration *c, const quality_entry *entry)
 {
-    for (uint32_t i = 0; entry->document != 0 && i < c->entry_count; i++)
-        if (c->documents[i] == entry->document) return true;
+    for (uint32_t i = 0; i < c->entry_count; i++)
+        if (learn_is_same(&c->entries[i], entry)) return true;
     return false;
 }
 
 static bool learn_is_taken(const learn_work *work, const quality_entry *entry)
 {
-    for (uint32_t i = 0; entry->document != 0 && i < work->teach_count + work->table_count; i++) {
+    for (uint32_t i = 0; i < work->teach_count + work->table_count; i++) {
         const quality_entry *taken =
             i < work->teach_count ? work->teach[i] : work->tables[i - work->teach_count];
-        if (taken->document == entry->document) return true;
+        if (learn_is_same(taken, entry)) return true;
     }
     return false;
 }

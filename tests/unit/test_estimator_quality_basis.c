@@ -18,6 +18,7 @@
 #include <kvterrace/codec.h>
 
 #include "basis/basis_file.h"
+#include "estimator/quality/calibrate.h"
 #include "estimator/quality/quality_basis.h"
 
 static char message[256];
@@ -262,6 +263,84 @@ static void what_cannot_be_learnt_is_refused(void **state)
     assert_int_equal(second_report.row_count, 0);
 }
 
+/* ---- a calibration that learns ---- */
+
+typedef struct patience {
+    uint32_t calls, most;
+} patience;
+
+static bool ask_patience(void *context, double done, const char *what)
+{
+    patience *left = context;
+    (void)done, (void)what;
+    return ++left->calls <= left->most;
+}
+
+/* Two classes of the same texts, in one order: what judges one would teach for the other, were it
+ * not for its words. */
+static kvt_status calibrate(kvt_profile *profile, uint32_t contexts, uint32_t most,
+                            calibrate_report *report)
+{
+    const char *const texts[] = {text_path};
+    const quality_class classes[] = {{.name = "one", .texts = texts, .text_count = 1},
+                                     {.name = "other", .texts = texts, .text_count = 1}};
+    const bool teaches[] = {true, false};
+    quality_variant only;
+    assert_int_equal(quality_variant_parse("planes:k8v8,g64", &only), KVT_OK);
+    const calibrate_wanted wanted = {.variants = &only, .count = 1};
+    patience left = {.most = most};
+    const calibrate_options options = {.model = model_path,
+                                       .name = "reference",
+                                       .classes = classes,
+                                       .class_count = 2,
+                                       .wanted = &wanted,
+                                       .contexts = contexts,
+                                       .question_contexts = 2,
+                                       .context_tokens = 384,
+                                       .continuation_tokens = 32,
+                                       .basis = true,
+                                       .teaches = teaches,
+                                       .teach_contexts = 6,
+                                       .teach_tokens = 100000,
+                                       .threads = 2,
+                                       .progress = ask_patience,
+                                       .progress_context = &left};
+    return calibrate_profile_run(profile, &options, report, message, sizeof message);
+}
+
+static void a_calibration_learns_once(void **state)
+{
+    (void)state;
+    kvt_profile *profile = NULL;
+    static calibrate_report report;
+    profile_basis basis;
+    assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
+    /* Stopped while it learns: no basis, and none of a part of the documents. */
+    assert_int_equal(calibrate(profile, 2, 3, &report), KVT_E_CANCELLED);
+    assert_int_equal(profile_basis_at(profile, 0, &basis), KVT_MISS);
+    assert_int_equal(calibrate(profile, 2, UINT32_MAX, &report), KVT_OK);
+    assert_int_equal(report.taught, 5); /* and one made tables */
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
+        assert_int_equal(profile_basis_at(profile, s, &basis), KVT_OK);
+        assert_int_equal(basis.view.shape.span, s + 1);
+        profile_basis_free(&basis);
+    }
+    const calibrate_ladder *ladder = &report.ladders[0];
+    bool asked = false;
+    for (uint32_t i = 0; i < ladder->choice_count; i++)
+        asked = asked || strcmp(ladder->choices[i].question, "entropy: basis") == 0;
+    assert_true(asked);
+    /* The same again learns nothing and measures nothing. */
+    assert_int_equal(calibrate(profile, 2, UINT32_MAX, &report), KVT_OK);
+    assert_int_equal(report.taught, 0);
+    assert_true(report.resumed > 0);
+    assert_int_equal(profile_basis_at(profile, QUALITY_BASIS_SPANS, &basis), KVT_MISS);
+    /* All texts judge: no document is left. */
+    assert_int_equal(calibrate(profile, 1000, UINT32_MAX, &report), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "four documents or more"));
+    kvt_profile_close(profile);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +350,7 @@ int main(void)
         cmocka_unit_test(what_lies_between_rows_is_found),
         cmocka_unit_test(the_gram_matrix_is_the_projection_squared),
         cmocka_unit_test(what_cannot_be_learnt_is_refused),
+        cmocka_unit_test(a_calibration_learns_once),
     };
     find_reference();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the transform codec saves and costs, on two models: `make bench-codecs`.
+
+    points 1 to 3   `profile basis`: bits at entropy's KL, recall, bits over order 0
+    point 4         `bench transform`: GB/s of a core on this machine
+    point 5         `bench bases`: loads over two drives of 100 MB/s, two decoding threads
+    point 6         `replay`: a policy with and without the rungs, at equal loss limits
+
+The reference model lies in the repository. SmolLM2 joins where --model names its folder and --texts
+the folder of its texts (docs/REFERENCE_MODEL.md, Real models). Bases, judged rows and speeds are
+kept in the work folder, so that a run that was stopped goes on: --minutes bounds one call.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+ASKED = {"head": 0.82, "layer": 0.60, "layers4": 0.40}
+REFERENCE = "entropy:k0.333v0.75"
+LIMITS = (0.05, 0.02, 0.04, 0.03, 0.015, 0.0125, 0.01, 0.0075, 0.005)
+LADDER, BASES = 10, 4  # variants of a ladder, and those of them that bases have room for
+# A server whose prefill is slow, and one with a GPU, each with tiers that are short beside the
+# contexts; prefill of the first is SmolLM2's on one core (docs/BENCHMARKS.md, bench model).
+PREFILL = ("[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2,source\n"
+           "smollm2:core,1.544e-3,2.655e-7,docs/BENCHMARKS.md\n")
+COMMON = ["--workload", "poisson", "--policy", "utility", "--seeds", "3", "-s", "replay.bounds=no",
+          "-s", "replay.warmup=0.2", "-s", "workload.requests=2000", "-s", "workload.contexts=200",
+          "-s", "workload.zipf=0.8", "-s", "store.alpha=10"]
+SETTINGS = {
+    "core": ["-s", "prefill.profile=smollm2:core", "-s", "replay.bytes_per_token=23040", "-s",
+             "workload.rate=0.15", "-s", "workload.tokens_median=2048", "-s",
+             "workload.tokens_max=7168", "-s", "workload.tokens_sigma=0.6", "-s",
+             "tier.dram.capacity=256MB", "-s", "tier.ssd.capacity=1GB", "-s",
+             "tier.ssd.read_bandwidth=200MB/s", "-s", "tier.ssd.write_bandwidth=200MB/s"],
+    "gpu": ["-s", "replay.bytes_per_token=128KiB", "-s", "workload.rate=1", "-s",
+            "tier.dram.capacity=8GB", "-s", "tier.ssd.capacity=32GB", "-s",
+            "tier.ssd.read_bandwidth=3GB/s", "-s", "tier.ssd.write_bandwidth=3GB/s"]}
+CAPACITY_GB = {"core": 1.256, "gpu": 40.0}
+
+
+def run(command, arguments, missing=None):
+    """The document that a command prints; None when it stopped for its minutes."""
+    result = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return json.loads(result.stdout) if result.stdout.lstrip().startswith("{") else {}
+    if missing is not None and missing in result.stderr:
+        return None
+    sys.exit(f"bench_codecs.py: {' '.join(arguments[:3])}: {result.stderr.strip()}")
+
+
+def judge(options, name, model, classes, learn, extra):
+    """Points 1 to 3 of a model: learns bases unless they are there, then judges them."""
+    prefix = os.path.join(options.work, name)
+    texts = [item for pair in classes for item in ("--text", f"{pair[0]}={pair[1]}")]
+    arguments = ["profile", "basis", "--model", model, *texts, "--learn", learn, *extra, "--rows",
+                 prefix + ".rows", "--minutes", str(options.minutes), "--json", "--quiet"]
+    there = os.path.exists(prefix + "-head.kvtbasis")
+    arguments += ["--basis" if there else "--output", prefix]
+    return run(options.command, arguments, missing="interrupted")
+
+
+def equal_step(judged, span):
+    """The form of a span whose KL is nearest to the reference's, without passing it by a half."""
+    rows = [row for row in judged["rows"] if row["form"].startswith(f"transform:{span},")]
+    wanted = judged["reference_kl"]
+    return min(rows, key=lambda row: abs(row["kl"] - wanted))["form"].split(",", 1)[1]
+
+
+def loads(options, name, report, rate):
+    """Point 5 on KV that is drawn from the model's bases."""
+    forms, bases = [REFERENCE], []
+    for basis in report["bases"]:
+        step = equal_step(report["judged"][0], basis["span"])
+        forms.append(f"transform:{basis['hash'][:5].upper()},{step}")
+        bases += ["--basis", os.path.join(options.work, f"{name}-{basis['span']}.kvtbasis")]
+    return run(options.command, ["bench", "bases", *bases, "--variants", " ".join(forms),
+                                 "--tokens", "512" if options.quick else "1024", "--rate", rate,
+                                 "--json"])
+
+
+def calibrate(options, name, model, classes, learn):
+    """A calibration that asks about bases, and seconds by span, instruction set and threads; kept.
+    None when it stopped for its minutes."""
+    path = os.path.join(options.work, name + ".db")
+    texts = [item for pair in classes for item in ("--text", f"{pair[0]}={pair[1]}")]
+    entries = "4" if options.quick else str(options.judge)
+    document = run(options.command,
+                   ["profile", "calibrate", "--model", model, "--name", name, *texts, "--basis",
+                    learn, "--teach", "16", "--contexts", entries, "--question-contexts", "6",
+                    "--minutes", str(options.minutes), "--database", path, "--json", "--quiet"],
+                   missing="stopped")
+    if document is None:
+        return None
+    csv = os.path.join(options.work, "prefill.csv")
+    with open(csv, "w", encoding="utf-8") as file:
+        file.write(PREFILL)
+    shown = run(options.command, ["profile", "show", "--database", path, "--json"])
+    if not shown["codecs"]:
+        run(options.command, ["profile", "import", csv, "--database", path, "--quiet"])
+        run(options.command, ["profile", "codecs", "--quick", "--database", path, "--quiet"])
+        shown = run(options.command, ["profile", "show", "--database", path, "--json"])
+    return {"choices": document["choices"], "ladders": document["ladders"],
+            "codecs": shown["codecs"]}
+
+
+def nearest_speed(rows, form, bits):
+    """Encode and decode of the timed variant of the same codec or basis, most threads."""
+    start = form.split(",")[0] if form.startswith("transform") else form.split(":")[0]
+    alike = [row for row in rows if row["name"].startswith(start)]
+    threads = max(row["threads"] for row in alike)
+    return min((row for row in alike if row["threads"] == threads),
+               key=lambda row: abs(16 * row["stored_share"] - bits))
+
+
+def ladder(path, calibrated, limit, with_bases):
+    """The accepted rungs of the first class within a limit, as replay.ladder reads them: those that
+    need no basis, and, of bases, as many as there is room for."""
+    lines = ["variant,bits,loss,loss_upper,encode_bytes_per_s,decode_bytes_per_s,source"]
+    plain, bases = [("raw", 16.0, 0.0)], []
+    for rung in calibrated["ladders"][0]["rungs"]:
+        form = (rung["variant"], rung["bits_per_element"], rung["loss"])
+        if not rung["accepted"] or rung["loss"] > limit or form[0].startswith("drop"):
+            continue
+        (bases if form[0].startswith("transform") else plain).append(form)
+    forms = thin(plain, LADDER - (BASES if with_bases else 0))
+    if with_bases:
+        forms += thin(bases, LADDER - len(forms))
+    for form, bits, loss in sorted(forms, key=lambda form: -form[1]):
+        speed = nearest_speed(calibrated["codecs"], form, bits)
+        lines.append(f"{form.replace(',', ' ')},{bits:.4f},{loss:.6f},{loss:.6f},"
+                     f"{speed['encode_bytes_per_s']:.6g},{speed['decode_bytes_per_s']:.6g},"
+                     "calibrated")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def thin(forms, most):
+    """Drops the forms whose sizes lie closest together, never the first or the last."""
+    forms = list(forms)
+    while len(forms) > most:
+        gaps = [forms[i - 1][1] / forms[i + 1][1] for i in range(1, len(forms) - 1)]
+        del forms[1 + gaps.index(min(gaps))]
+    return forms
+
+
+def replay_once(options, name, calibrated, setting, limit, with_bases):
+    """One limit, over the seeds: means of what counts."""
+    path = os.path.join(options.work, name + "-ladder.csv")
+    ladder(path, calibrated, limit, with_bases)
+    document = run(options.command,
+                   ["replay", *COMMON, *SETTINGS[setting], "-s", f"replay.ladder={path}", "-s",
+                    f"store.profile={os.path.join(options.work, name + '.db')}", "--json"])
+    rows = document["results"]
+    mean = {key: sum(row[key] for row in rows) / len(rows)
+            for key in ("ttft_s_p50", "ttft_s_mean", "quality_mean")}
+    for key in ("total", "dram", "ssd"):
+        mean["hits_" + key] = sum(row["hit_token_ratio"][key] for row in rows) / len(rows)
+    return {"setting": setting, "rungs": "with" if with_bases else "without", "limit": limit,
+            "hits_per_gb": mean["hits_total"] / CAPACITY_GB[setting],
+            "ttft_s_p50_seeds": [row["ttft_s_p50"] for row in rows], **mean}
+
+
+def replay(options, name, calibrated):
+    """Point 6: at each limit the policy without the rungs, and with them at the largest limit that
+    keeps the same mean quality."""
+    result = []
+    for setting in SETTINGS:
+        tried = [replay_once(options, name, calibrated, setting, limit, True) for limit in LIMITS]
+        for limit in LIMITS[:2]:
+            without = replay_once(options, name, calibrated, setting, limit, False)
+            equal = [row for row in tried if row["quality_mean"] >= without["quality_mean"] - 2e-4]
+            result.append(without)
+            best = min(equal, key=lambda row: row["ttft_s_p50"]) if equal else tried[-1]
+            result.append({**best, "tried": [{key: row[key] for key in (
+                "limit", "quality_mean", "hits_total", "ttft_s_p50")} for row in tried]})
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build")
+    parser.add_argument("--model", help="folder of SmolLM2")
+    parser.add_argument("--texts", help="folder of its texts as token ids")
+    parser.add_argument("--work", help="what is kept (BUILD/bench-codecs)")
+    parser.add_argument("--minutes", type=int, default=600, help="at most, of judging a model")
+    parser.add_argument("--judge", type=int, default=8, help="contexts of a class that judge (8)")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="two contexts judge")
+    options = parser.parse_args()
+    options.command = os.path.join(options.build, "kvterrace")
+    options.work = options.work or os.path.join(options.build, "bench-codecs")
+    os.makedirs(options.work, exist_ok=True)
+    count = "2" if options.quick else str(options.judge)
+    text = "reference_model/texts/recall-%d.jsonl.zst"
+    models = [("reference", "reference_model/model",
+               [("a", text % 512), ("b", text % 768)], "a",
+               ["--teach", "24", "--tables", "8", "--judge", count])]
+    if options.model:
+        folder = options.texts or "texts"
+        models.append(("smollm2", options.model,
+                       [(name, os.path.join(folder, name + ".jsonl"))
+                        for name in ("summarisation", "qa", "agent")], "summarisation,qa",
+                       ["--teach", "32", "--tables", "8", "--judge", count, "--longest", "1600",
+                        "--continuation-tokens", "96"]))
+    document = {"schema": "kvterrace-bench-codecs-1", "models": {}}
+    for name, model, classes, learn, extra in models:
+        report = judge(options, name, model, classes, learn, extra)
+        if report is None:
+            print(f"{name}: stopped after --minutes; the same command goes on", file=sys.stderr)
+            return 1
+        one = document["models"][name] = {"judged": report}
+        one["loads"] = loads(options, name, report, "100MB")
+        calibrated = calibrate(options, name, model, classes, learn)
+        if calibrated is None:
+            print(f"{name}: stopped after --minutes; the same command goes on", file=sys.stderr)
+            return 1
+        one["calibrated"] = calibrated
+        one["replay"] = replay(options, name, calibrated)
+    document["transform"] = run(options.command, ["bench", "transform", "--json"]
+                                + (["--quick"] if options.quick else []))
+    if options.json:
+        json.dump(document, sys.stdout, indent=1)
+        print()
+    else:
+        show(document)
+    return 0
+
+
+def show(document):
+    for name, one in document["models"].items():
+        for judged in one["judged"]["judged"]:
+            shares = ", ".join(
+                f"{span} {value['share']:.2f} (asked {ASKED[span]})" if value["share"] is not None
+                else f"{span} -" for span, value in judged["spans"].items())
+            print(f"{name}, {judged['class']}, {judged['contexts']} contexts"
+                  f"{'' if judged['taught'] else ', did not teach'}: of entropy's bits {shares}")
+        for form in one["loads"]["forms"]:
+            print(f"  load {form['form']}: {form['load_s']:.4f} s, {form['of_first']:.2f} of "
+                  f"entropy's, {form['limit']} limits")
+        for row in one["replay"]:
+            print(f"  {row['setting']}, {row['rungs']} the rungs, limit {row['limit']}: tokens hit "
+                  f"{row['hits_total']:.3f} ({row['hits_per_gb']:.4f} a GB; dram "
+                  f"{row['hits_dram']:.3f}, ssd {row['hits_ssd']:.3f}), TTFT p50 "
+                  f"{row['ttft_s_p50']:.3f} s, mean {row['ttft_s_mean']:.3f}, quality "
+                  f"{row['quality_mean']:.4f}")
+    for row in document["transform"].get("segments", []):
+        print(f"  {json.dumps(row)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
