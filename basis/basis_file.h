@@ -31,6 +31,10 @@ typedef struct basis_origin {
 /* Bytes of an object of this shape. KVT_OK; KVT_E_ARGUMENT (numbers out of range). */
 KVT_NODISCARD kvt_status basis_bytes(const transform_shape *shape, uint64_t *bytes_out);
 
+/* The bytes of a whole object, from its first BASIS_ALIGN ones: of those nothing but the fields is
+ * checked, and that the shape has this size. KVT_OK; KVT_E_VERSION; KVT_E_CORRUPT. */
+KVT_NODISCARD kvt_status basis_read_head(const void *bytes, uint64_t count, uint64_t *bytes_out);
+
 /*
  * Reads an object. KVT_OK; KVT_E_VERSION (a later version); KVT_E_CORRUPT: cut short, the hash is
  * another one, a number is no number or out of range, a table is not sound, or the inverse does not

@@ -170,6 +170,19 @@ static kvt_status basis_read_header(const uint8_t *object, uint64_t count, basis
     return header->bytes == count && places->end == count ? KVT_OK : KVT_E_CORRUPT;
 }
 
+kvt_status basis_read_head(const void *bytes, uint64_t count, uint64_t *bytes_out)
+{
+    basis_header header;
+    basis_places places;
+    transform_basis basis;
+    *bytes_out = 0;
+    if (count < BASIS_ALIGN) return KVT_E_CORRUPT;
+    memcpy(&header, bytes, sizeof header);
+    kvt_status status = basis_read_header(bytes, header.bytes, &header, &places, &basis);
+    if (status == KVT_OK) *bytes_out = header.bytes;
+    return status;
+}
+
 kvt_status basis_read(const void *bytes, uint64_t count, transform_basis *basis_out,
                       basis_origin *origin_out)
 {

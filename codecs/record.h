@@ -99,8 +99,6 @@ typedef struct kvt_record_spec {
     kvt_record_bases bases;  /* that a call may use; a record that was parsed gives none */
 } kvt_record_spec;
 
-enum { KVT_BASIS_HASH_BYTES = 32 };
-
 /* A record that has been parsed: its header and table are sound and lie inside the given bytes. */
 typedef struct kvt_record_info {
     kvt_record_spec spec;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.c - get, exists, match_prefix: the reads that a caller starts.
+ * access.c - get: the reads that a caller starts.
  *
  *     get   find -> access -> read, or join a read -> decode into the target -> observe
  *     get   find -> access -> decode into the target from where the record lies in memory
@@ -18,7 +18,7 @@
  * the control lock; the record in the load's staging is written by the owner's read before
  * `finished`, and only read by its users afterwards, the last of which gives the staging back.
  *
- * Thread rule: any thread. Lookups hold the control lock for a few hash steps and do no I/O.
+ * Thread rule: any thread.
  */
 #include "base/kill_point.h"
 #include "base/struct_size.h"
@@ -28,6 +28,7 @@
 #include "store/fork_guard.h"
 #include "store/groups.h"
 #include "store/load_share.h"
+#include "store/lookups.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
 
@@ -60,7 +61,7 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
     assert(store_is_locked(store));
     *view = (access_view){.entry = entry};
     if (!lifetime_shows(store, entry)) return KVT_MISS;
-    if (target->view != NULL && !access_has_layout(entry->kind, target)) return KVT_E_MISMATCH;
+    if (target->view != NULL && !access_has_layout(entry->kind, target)) return ACCESS_CHANGED;
     if (entry->kind->source_bytes != target->bytes) return KVT_E_ARGUMENT;
     kvt_status status = token_drop_fits(target, &entry->kind->layout);
     if (status != KVT_OK) return status;
@@ -68,7 +69,7 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
     const store_place *place = entry->place;
     status = token_drop_admits(target, &entry->kind->layout, place->variant);
     if (status != KVT_OK) return status;
-    if (!bases_has(store, place->variant)) return KVT_MISS;
+    if (lookup_lacks_basis(store, entry)) return KVT_E_MISMATCH;
     view->staging_bytes = place->scratch_bytes;
     view->in_memory = tiers_pool_lends(store->pools[place->tier], place->location);
     if (view->in_memory) return KVT_OK;
@@ -118,7 +119,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     get->variant = entry->place->variant;
     get->expected.key = entry->key;
     get->expected.generation = entry->place->generation;
-    get->expected.bases = bases_of(store);
+    get->expected.bases = bases_of(store, get->variant);
     get->serial = entry->place->serial;
     if (get->in_memory)
         learn_begin_in_memory(store, get->tier, get->place->location, &get->transfer);
@@ -184,6 +185,14 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
     return status;
 }
 
+void access_note_form(access_get *get, const access_view *view, kvt_status status)
+{
+    get->lacks_basis = status == KVT_E_MISMATCH;
+    if (!get->lacks_basis) return;
+    get->variant = view->entry->place->variant;
+    get->tier = view->entry->place->tier;
+}
+
 /* Finds the entry, and becomes a reader of it at once where no staging is needed. KVT_QUEUED: it is
  * staged, and the get is a user of that. KVT_BUSY: the get has to bring staging. */
 static kvt_status access_open_now(kvt_store *store, const kvt_key *key, const access_target *target,
@@ -192,6 +201,7 @@ static kvt_status access_open_now(kvt_store *store, const kvt_key *key, const ac
     uint64_t clock_ns = 0;
     pthread_mutex_lock(&store->lock);
     kvt_status status = access_look(store, key, target, view);
+    access_note_form(get, view, status);
     if (status == KVT_QUEUED)
         access_begin_staged(store, view->entry, get);
     else if (status == KVT_OK)
@@ -213,6 +223,7 @@ static kvt_status access_open_staging(kvt_store *store, const kvt_key *key,
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
     status = access_look(store, key, target, &now);
+    access_note_form(get, &now, status);
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
     if (same) status = access_enter(store, &now, get, &clock_ns);
@@ -369,7 +380,8 @@ static void access_count_end(kvt_store *store, const access_get *get, kvt_status
     if (get->quiet) return;
     store->counters.gets++;
     if (status == KVT_OK) store->counters.hits[get->tier]++;
-    if (lost || late) store->counters.misses++;
+    if (lost || late || get->lacks_basis) store->counters.misses++;
+    store->counters.lacked_basis += get->lacks_basis;
     if (late) store->counters.timeouts++;
 }
 
@@ -389,12 +401,13 @@ static kvt_status access_lose(kvt_store *store, const kvt_key *key, const access
 }
 
 /* Gives up load, place and staging of a get that ends, and counts it. True when the load has
- * failed: the get is counted when its entry has been settled. Lock held. */
+ * failed: the get is counted when its entry has been settled. An entry whose record is sound and
+ * needs another basis stays. Lock held. */
 static bool access_close(kvt_store *store, access_get *get, kvt_status status, access_freed *freed)
 {
     assert(get->place != NULL);
     bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || status == KVT_E_TIMEOUT;
-    bool lost = status != KVT_OK && !whole;
+    bool lost = status != KVT_OK && !whole && !get->lacks_basis;
     access_end(store, get, freed);
     if (lost) store_count_load_failure(store, status);
     if (lost) get->failure = status;
@@ -420,12 +433,13 @@ kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info
 {
     assert(status != KVT_OK);
     const bool late = status == KVT_E_TIMEOUT, dropped = status == KVT_REFUSED;
-    const bool missed = status == KVT_MISS || late || dropped;
+    const bool missed = status == KVT_MISS || late || dropped, lacking = status == KVT_E_MISMATCH;
     pthread_mutex_lock(&store->lock);
     store->counters.gets++;
-    store->counters.misses += missed;
+    store->counters.misses += missed || lacking;
     store->counters.timeouts += late;
     store->counters.refused_tokens += dropped;
+    store->counters.lacked_basis += lacking;
     pthread_mutex_unlock(&store->lock);
     if (info != NULL) *info = (kvt_get_info){.timed_out = late, .refused_tokens = dropped};
     return missed ? KVT_MISS : status;
@@ -447,8 +461,8 @@ void access_let_go(kvt_store *store, access_get *get)
 
 /* Decodes the record into the target. The scratch of a read's owner lies behind the record in the
  * same staging buffer; every other get has staging for scratch alone. */
-static kvt_status access_decode(const kvt_store *store, access_get *get,
-                                const access_target *target)
+static kvt_status access_decode_record(const kvt_store *store, access_get *get,
+                                       const access_target *target)
 {
     assert(get->record != NULL && (get->load == NULL || get->load->status == KVT_OK));
     const staging_buffer *staging = get->owner ? &get->load->buffer : &get->staging;
@@ -474,6 +488,17 @@ static kvt_status access_decode(const kvt_store *store, access_get *get,
     return kvt_record_decode_parallel(get->record, get->record_bytes, &get->expected,
                                       store->workers, target->data, target->bytes, scratch,
                                       staging->bytes - before);
+}
+
+/* The same, and says whether the record is sound and needs another basis than the store's. */
+static kvt_status access_decode(const kvt_store *store, access_get *get,
+                                const access_target *target)
+{
+    kvt_status status = access_decode_record(store, get, target);
+    if (status == KVT_E_MISMATCH)
+        get->lacks_basis =
+            bases_differ(&get->expected, get->variant, get->record, get->record_bytes);
+    return status;
 }
 
 /* Copies the staged bytes of a put into the target, counts a hit of DRAM, and ends the use
@@ -595,6 +620,17 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
     }
 }
 
+/* Ends a get of an entry whose basis the store lacks: the form says which. */
+static kvt_status access_refuse_basis(kvt_store *store, const access_get *get, kvt_get_info *info)
+{
+    assert(get->lacks_basis && get->place == NULL);
+    if (get->quiet) return KVT_E_MISMATCH;
+    const kvt_status status = access_refuse(store, KVT_E_MISMATCH, info);
+    info->variant = get->variant;
+    info->tier = get->tier;
+    return status;
+}
+
 /* Ends a get that would be given fewer tokens than it asked for. */
 static kvt_status access_refuse_tokens(kvt_store *store, access_get *get, kvt_get_info *info)
 {
@@ -616,7 +652,8 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const acc
     for (;;) {
         *get = fresh;
         status = access_open(store, key, target, get);
-        if (status == KVT_E_MISMATCH) return status;
+        if (status == ACCESS_CHANGED) return status;
+        if (status == KVT_E_MISMATCH) return access_refuse_basis(store, get, info);
         if (status == KVT_REFUSED) return access_refuse_tokens(store, get, info);
         if (status != KVT_OK) return get->quiet ? status : access_refuse(store, status, info);
         status = access_fetch(store, get);
@@ -639,7 +676,7 @@ static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_
     *info = (kvt_get_info){0};
     kvt_status status = access_try_get(store, key, target, &get, true, info);
     if (status == KVT_BUSY) status = access_try_get(store, key, target, &get, false, info);
-    if (!quiet && status != KVT_E_MISMATCH)
+    if (!quiet && status != ACCESS_CHANGED)
         watch_note_get(store, &(watch_get){.key = key,
                                            .info = info,
                                            .began_ns = get.began_ns,
@@ -708,78 +745,4 @@ kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data, uint64_t da
     uint64_t deadline_ns = store->get_deadline_ns;
     if (deadline_ns != KVT_NO_DEADLINE) deadline_ns += base_clock_ns();
     return kvt_get_until(store, key, data, data_bytes, deadline_ns, info);
-}
-
-/* ---- lookups ---- */
-
-kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL) return KVT_E_ARGUMENT;
-    pthread_mutex_lock(&store->lock);
-    const store_entry *entry = entry_find_key(&store->table, key);
-    bool there = lifetime_shows(store, entry);
-    pthread_mutex_unlock(&store->lock);
-    return there ? KVT_OK : KVT_MISS;
-}
-
-/* The predicted seconds of a get; NAN for an entry that no lookup sees. `now`: at the present
- * queues of the devices, else at their mean waiting. Lock held. */
-static double access_load_seconds(kvt_store *store, const store_entry *entry, bool now)
-{
-    assert(store_is_locked(store));
-    if (!lifetime_shows(store, entry)) return (double)NAN;
-    if (entry->state == ENTRY_STAGED) return store_copy_seconds(store, entry->kind->source_bytes);
-    return learn_load_seconds(store, entry, now);
-}
-
-kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count,
-                             double *seconds_out)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (count != 0 && (keys == NULL || seconds_out == NULL)) return KVT_E_ARGUMENT;
-    pthread_mutex_lock(&store->lock);
-    for (size_t i = 0; i < count; i++) {
-        const store_entry *entry = entry_find_key(&store->table, &keys[i]);
-        seconds_out[i] = access_load_seconds(store, entry, i == 0);
-    }
-    pthread_mutex_unlock(&store->lock);
-    return KVT_OK;
-}
-
-/* Keys looked up under one hold of the lock, so that gets and puts come in between. */
-#define ACCESS_MATCH_STEP 256u
-
-/* How many leading keys are stored. Lock held. */
-static size_t access_match(const kvt_store *store, const entry_sight *sight)
-{
-    assert(store_is_locked(store));
-    size_t matched = 0;
-    while (matched < sight->count) {
-        const store_entry *entry = entry_sight_find(&store->table, sight, matched);
-        if (!lifetime_shows(store, entry) || token_drop_is_uncounted(entry)) break;
-        matched++;
-    }
-    return matched;
-}
-
-kvt_status kvt_match_prefix(kvt_store *store, const kvt_key *keys, size_t count,
-                            size_t *matched_out)
-{
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (matched_out == NULL || (keys == NULL && count != 0)) return KVT_E_ARGUMENT;
-    size_t matched = 0;
-    bool whole = true;
-    while (whole && matched < count) {
-        size_t step = count - matched < ACCESS_MATCH_STEP ? count - matched : ACCESS_MATCH_STEP;
-        entry_sight sight;
-        entry_sight_begin(&sight, &store->secret, &keys[matched], step);
-        pthread_mutex_lock(&store->lock);
-        size_t found = access_match(store, &sight);
-        pthread_mutex_unlock(&store->lock);
-        matched += found;
-        whole = found == step;
-    }
-    *matched_out = matched;
-    return KVT_OK;
 }

@@ -68,6 +68,7 @@ static kvt_status async_look(kvt_store *store, access_get *get, access_view *vie
     assert(store_is_locked(store) && get->place == NULL && get->staged == NULL);
     store_entry *entry = entry_find_hashed(&store->table, get->handle, get->key);
     kvt_status status = access_look_at(store, entry, &get->target, view);
+    access_note_form(get, view, status);
     if (status == KVT_QUEUED) {
         access_begin_staged(store, view->entry, get);
         get->stage = ACCESS_READY;
@@ -94,13 +95,14 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     access_view now;
     assert(store_is_locked(store) && get->staging.memory != NULL && get->place == NULL);
     kvt_status status = access_look(store, get->key, &get->target, &now);
+    access_note_form(get, &now, status);
     bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
                 now.staging_bytes == view->staging_bytes;
     /* A move may have made the entry coarser meanwhile. */
     if (same && async_refuses_loss(store, now.entry, get)) return KVT_MISS;
     if (same) return async_enter(store, &now, get, clock_ns);
     /* What is there has changed, and not gone: the get begins anew and asks for other staging. */
-    bool again = status == KVT_OK || status == KVT_QUEUED || status == KVT_E_MISMATCH;
+    bool again = status == KVT_OK || status == KVT_QUEUED || status == ACCESS_CHANGED;
     get->refused_tokens = status == KVT_REFUSED;
     if (get->refused_tokens) return KVT_MISS;
     return again ? KVT_BUSY : status;
@@ -174,7 +176,7 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
     }
     pthread_mutex_unlock(&store->lock);
     for (uint32_t i = 0; i < count; i++) {
-        if (statuses[i] == KVT_E_MISMATCH)
+        if (statuses[i] == ACCESS_CHANGED)
             gets[i]->stage = ACCESS_STARVES; /* another entry came under the key meanwhile */
         else if (statuses[i] != KVT_OK && statuses[i] != KVT_BUSY)
             async_refuse(store, gets[i], statuses[i]);

@@ -17,6 +17,10 @@
 
 typedef struct access_get access_get;
 
+/* Between the steps of a get, and never a caller's: the entry is not of the layouts that the views
+ * were checked for. KVT_E_MISMATCH is what a caller gets where the store lacks a basis. */
+#define ACCESS_CHANGED KVT_E_STATE
+
 /* Where a get's values go: a packed buffer, or a view that was checked for `layout`, or one view
  * for each group. */
 typedef struct access_target {
@@ -75,6 +79,7 @@ struct access_get {
     uint32_t tokens;         /* and its tokens; those in the record once that is decoded */
     uint32_t position_sets;  /* of kept tokens, as kvt_get_info says */
     bool refused_tokens;     /* it was refused because the record has dropped tokens */
+    bool lacks_basis;        /* the store lacks the basis of `variant` */
     kvt_status failure;      /* of the load, or KVT_OK */
 
     /* Of a get that no thread waits for (access_async.c). */
@@ -103,8 +108,9 @@ typedef struct access_view {
 /*
  * Finds the entry and the staging that a get of it needs. Everything that decoding needs was worked
  * out when the place was published, so no codec is asked here. Lock held. KVT_OK; KVT_QUEUED (the
- * bytes are to be copied from the staging of their put); KVT_MISS; KVT_E_MISMATCH (not the layout
- * of the target's view); KVT_E_ARGUMENT (another size), and what token_drop_admits says.
+ * bytes are to be copied from the staging of their put); KVT_MISS; ACCESS_CHANGED (not the layout
+ * of the target's view); KVT_E_ARGUMENT (another size); KVT_E_MISMATCH (the store lacks the basis
+ * of its form), and what token_drop_admits says.
  */
 kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
                        access_view *view);
@@ -112,6 +118,9 @@ kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_
 /* The same of an entry that was found under the key, or NULL. */
 kvt_status access_look_at(const kvt_store *store, store_entry *entry, const access_target *target,
                           access_view *view);
+
+/* Takes the form of an entry that was looked at, with KVT_E_MISMATCH. Lock held. */
+void access_note_form(access_get *get, const access_view *view, kvt_status status);
 
 /* Counts the use, then becomes a reader. Lock held; staging is in get already. *clock_ns as of
  * access_count_use. */
@@ -156,7 +165,7 @@ bool access_may_begin_again(const access_get *get, kvt_status status);
 void access_let_go(kvt_store *store, access_get *get);
 
 /* Counts a get that ends before it holds a load or a place. KVT_REFUSED: the form has dropped
- * tokens that the get wants, which is a miss. */
+ * tokens that the get wants, which is a miss. KVT_E_MISMATCH counts as a miss. */
 kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info);
 
 /* Decodes what has come, or copies what is staged, counts, and gives everything up. status: how the
@@ -166,7 +175,7 @@ kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_ta
                            access_get *get, kvt_status status, bool again, kvt_get_info *info);
 
 /* Runs a get on the caller's thread, with the caller's info, which may be NULL. Statuses as of
- * kvt_get_until; KVT_E_MISMATCH: the entry is not of the layouts that the target's views were
+ * kvt_get_until; ACCESS_CHANGED: the entry is not of the layouts that the target's views were
  * checked for, and nothing was read or counted. No lock held. */
 kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
                          uint64_t deadline_ns, kvt_get_info *info);

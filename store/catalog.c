@@ -429,6 +429,25 @@ kvt_status catalog_read_wear(store_catalog *catalog, const char *device, tiers_w
     return catalog_status(code);
 }
 
+kvt_status catalog_read_bases(store_catalog *catalog, catalog_basis *bases_out, uint32_t capacity,
+                              uint32_t *count_out)
+{
+    sqlite3_stmt *statement = NULL;
+    *count_out = 0;
+    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name GLOB 'basis:*'",
+                                  -1, &statement, NULL);
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
+    for (; code == SQLITE_ROW; code = sqlite3_step(statement)) {
+        /* A row that cannot be read is none: a name of 20 bits is left. */
+        if (sqlite3_column_type(statement, 0) != SQLITE_BLOB) continue;
+        if (sqlite3_column_bytes(statement, 0) != (int)sizeof bases_out->hash) continue;
+        if (*count_out == capacity) break;
+        memcpy(&bases_out[(*count_out)++], sqlite3_column_blob(statement, 0), sizeof *bases_out);
+    }
+    sqlite3_finalize(statement);
+    return catalog_status(code);
+}
+
 kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catalog_device *devices,
                              size_t count)
 {

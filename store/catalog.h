@@ -133,6 +133,16 @@ typedef struct catalog_name {
 KVT_NODISCARD kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names,
                                            size_t count);
 
+/* The name of a basis that entries were stored with, kept so that its whole hash is known when the
+ * basis itself is not there. Read before catalog_start, at most `capacity` of them; queued at any
+ * time. KVT_OK; KVT_E_DATABASE and other states of the file; KVT_E_MEMORY. */
+typedef struct catalog_basis {
+    uint8_t hash[KVT_BASIS_HASH_BYTES];
+} catalog_basis;
+KVT_NODISCARD kvt_status catalog_read_bases(store_catalog *catalog, catalog_basis *bases_out,
+                                            uint32_t capacity, uint32_t *count_out);
+KVT_NODISCARD kvt_status catalog_note_basis(store_catalog *catalog, const catalog_basis *basis);
+
 /* Starts the writer. sync is called before a batch with new rows, release once for each deleted row
  * after its commit; both in the writer's thread, under no lock. */
 KVT_NODISCARD kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *context),

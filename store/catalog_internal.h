@@ -35,6 +35,7 @@ typedef union catalog_facts {
         catalog_device device;
         tiers_wear wear;
     };
+    catalog_basis basis;
 } catalog_facts;
 
 /* One queued change. Stored entries hold their deletions by the million, so these have no facts. */
@@ -46,6 +47,7 @@ typedef struct catalog_node {
     bool insertion;
     bool is_device;        /* a row of the device table */
     bool is_wear;          /* a row of meta: device.name's */
+    bool is_basis;         /* the same: a basis's name */
     bool is_later;         /* no row: extents whose row was deleted before */
     catalog_facts facts[]; /* one, or none */
 } catalog_node;
@@ -128,6 +130,9 @@ void catalog_leave(store_catalog *catalog);
 
 /* Binds a device's wear to "INSERT ... VALUES(?1, ?2)". */
 void catalog_bind_wear(sqlite3_stmt *statement, const char *device, const tiers_wear *wear);
+
+/* Binds the name of a basis to the same. */
+void catalog_bind_basis(sqlite3_stmt *statement, const catalog_basis *basis);
 
 /* Binds a row of the device table to "INSERT ... VALUES(?1, ?2, ?3, ?4)". */
 void catalog_bind_device(sqlite3_stmt *statement, const catalog_device *device);

@@ -6,6 +6,7 @@
  *
  * The file knows no transaction and no thread; the rows of `entry` are catalog_rows.c's.
  */
+#include "codecs/transform_basis.h"
 #include "store/catalog_internal.h"
 
 #include <assert.h>
@@ -65,6 +66,15 @@ void catalog_bind_wear(sqlite3_stmt *statement, const char *device, const tiers_
              wear->left_bytes, (unsigned long long)wear->at_ns);
     sqlite3_bind_text(statement, 1, name, -1, SQLITE_TRANSIENT);
     sqlite3_bind_text(statement, 2, value, -1, SQLITE_TRANSIENT);
+}
+
+/* name = "basis:" and the first five hexadecimal digits of the hash; value = the hash. */
+void catalog_bind_basis(sqlite3_stmt *statement, const catalog_basis *basis)
+{
+    char name[16];
+    snprintf(name, sizeof name, "basis:%05X", (unsigned)transform_hash_start(basis->hash));
+    sqlite3_bind_text(statement, 1, name, -1, SQLITE_TRANSIENT);
+    sqlite3_bind_blob(statement, 2, basis->hash, sizeof basis->hash, SQLITE_STATIC);
 }
 
 void catalog_bind_device(sqlite3_stmt *statement, const catalog_device *device)

@@ -155,6 +155,16 @@ kvt_status catalog_note_wear(store_catalog *catalog, const char *device, const t
     return KVT_OK;
 }
 
+kvt_status catalog_note_basis(store_catalog *catalog, const catalog_basis *basis)
+{
+    catalog_node *node = catalog_node_new();
+    if (node == NULL) return KVT_E_MEMORY;
+    node->is_basis = true;
+    node->facts->basis = *basis;
+    catalog_enqueue(catalog, node);
+    return KVT_OK;
+}
+
 bool catalog_pending_release(store_catalog *catalog)
 {
     pthread_mutex_lock(&catalog->lock);
@@ -173,18 +183,20 @@ uint64_t catalog_pending_bytes(store_catalog *catalog)
 
 /* The statements of one batch, prepared anew for each batch. */
 typedef struct catalog_statements {
-    sqlite3_stmt *insertion, *deletion, *device, *wear;
+    sqlite3_stmt *insertion, *deletion, *device, *meta;
 } catalog_statements;
 
 /* Carries out one change inside the batch's transaction. Returns SQLite's code. */
 static int catalog_apply_node(const catalog_statements *statements, const catalog_node *node)
 {
     if (node->is_later) return SQLITE_OK;
-    sqlite3_stmt *statement = node->insertion   ? statements->insertion
-                              : node->is_device ? statements->device
-                              : node->is_wear   ? statements->wear
-                                                : statements->deletion;
-    if (node->is_wear) {
+    sqlite3_stmt *statement = node->insertion                   ? statements->insertion
+                              : node->is_device                 ? statements->device
+                              : node->is_wear || node->is_basis ? statements->meta
+                                                                : statements->deletion;
+    if (node->is_basis) {
+        catalog_bind_basis(statement, &node->facts->basis);
+    } else if (node->is_wear) {
         catalog_bind_wear(statement, node->facts->device.name, &node->facts->wear);
     } else if (node->is_device) {
         catalog_bind_device(statement, &node->facts->device);
@@ -209,7 +221,7 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
     assert(batch != NULL);
     static const char insert_sql[] = "INSERT OR REPLACE INTO entry " CATALOG_ROW_VALUES;
     static const char delete_sql[] = "DELETE FROM entry WHERE key=?1 AND serial=?2";
-    static const char wear_sql[] = "INSERT OR REPLACE INTO meta VALUES(?1, ?2)";
+    static const char meta_sql[] = "INSERT OR REPLACE INTO meta VALUES(?1, ?2)";
     static const char device_sql[] = "INSERT OR REPLACE INTO device VALUES(?1, ?2, ?3, ?4)";
     bool has_insertion = false;
     for (const catalog_node *node = batch; node != NULL; node = node->next) {
@@ -229,7 +241,7 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
         code = sqlite3_prepare_v2(catalog->db, device_sql, -1, &statements.device, NULL);
     }
     if (code == SQLITE_OK) {
-        code = sqlite3_prepare_v2(catalog->db, wear_sql, -1, &statements.wear, NULL);
+        code = sqlite3_prepare_v2(catalog->db, meta_sql, -1, &statements.meta, NULL);
     }
     if (code == SQLITE_OK) code = sqlite3_exec(catalog->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     for (const catalog_node *node = batch; node != NULL && code == SQLITE_OK; node = node->next) {
@@ -239,7 +251,7 @@ static kvt_status catalog_write_batch(store_catalog *catalog, const catalog_node
     sqlite3_finalize(statements.insertion);
     sqlite3_finalize(statements.deletion);
     sqlite3_finalize(statements.device);
-    sqlite3_finalize(statements.wear);
+    sqlite3_finalize(statements.meta);
     if (code == SQLITE_OK) code = sqlite3_exec(catalog->db, "COMMIT", NULL, NULL, NULL);
     KILL_POINT("batch: rows committed");
     if (code != SQLITE_OK && !sqlite3_get_autocommit(catalog->db)) {

@@ -8,6 +8,7 @@
 #include "base/struct_size.h"
 #include "codecs/codecs.h"
 #include "store/fork_guard.h"
+#include "store/lookups.h"
 
 #include <assert.h>
 #include <kvterrace/names.h>
@@ -49,6 +50,7 @@ static void describe_entry(const kvt_store *store, const store_entry *entry, kvt
     out->moving = entry->state != ENTRY_RESIDENT;
     out->age_seconds = lifetime_age_seconds(store, entry);
     out->lifetime_seconds = lifetime_left_seconds(store, entry);
+    out->lacks_basis = lookup_lacks_basis(store, entry) ? 1 : 0;
     describe_place(entry, out);
 }
 
@@ -106,7 +108,7 @@ static void touch_step(kvt_store *store, const kvt_key *keys, size_t count, touc
     uses->count = 0;
     for (size_t i = 0; i < count; i++) {
         const store_entry *entry = entry_find_key(&store->table, &keys[i]);
-        if (!lifetime_shows(store, entry)) continue;
+        if (!lookup_finds(store, entry)) continue;
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
         uses->uses[uses->count].handle = entry->handle;
         uses->uses[uses->count++].class_id = entry->class_id;

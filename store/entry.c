@@ -94,18 +94,78 @@ void entry_memory_close(entry_memory *memory)
     assert(memory->kind_count == 0);
     base_slab_close(&memory->entries);
     base_slab_close(&memory->places);
+    for (uint32_t i = 0; i < ENTRY_BASES_PAGES; i++)
+        free(memory->bases.pages[i]);
     free(memory->kinds);
     memset(memory, 0, sizeof *memory);
 }
 
-store_place *entry_place_new(entry_memory *memory)
+_Static_assert(ENTRY_BASES_PAGES *ENTRY_BASES_PAGES == 1u << CODECS_BASIS_BITS,
+               "the pages have a count for every beginning");
+
+/* The count of places that need a basis whose hash begins so, or NULL without memory. */
+static uint32_t *entry_basis_count(entry_bases *bases, uint32_t start)
 {
-    return base_slab_take(&memory->places);
+    uint32_t **at = &bases->pages[start / ENTRY_BASES_PAGES];
+    uint32_t *page = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+    if (page == NULL) {
+        uint32_t *made = calloc(ENTRY_BASES_PAGES, sizeof *made);
+        if (made == NULL) return NULL;
+        if (__atomic_compare_exchange_n(at, &page, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            page = made;
+        else
+            free(made); /* another thread was first */
+    }
+    return &page[start % ENTRY_BASES_PAGES];
+}
+
+store_place *entry_place_new(entry_memory *memory, kvt_variant variant)
+{
+    uint32_t start, *count = NULL;
+    if (entry_basis_of(variant, &start)) {
+        count = entry_basis_count(&memory->bases, start);
+        if (count == NULL) return NULL;
+    }
+    store_place *place = base_slab_take(&memory->places);
+    if (place == NULL) return NULL;
+    place->variant = variant;
+    if (count != NULL) (void)__atomic_fetch_add(count, 1, __ATOMIC_ACQ_REL);
+    return place;
 }
 
 void entry_place_free(entry_memory *memory, store_place *place)
 {
+    uint32_t start;
+    if (place != NULL && entry_basis_of(place->variant, &start)) {
+        uint32_t *count = entry_basis_count(&memory->bases, start);
+        assert(count != NULL && *count > 0 && "the place was counted when it was made");
+        (void)__atomic_fetch_sub(count, 1, __ATOMIC_ACQ_REL);
+    }
     base_slab_give(&memory->places, place);
+}
+
+uint32_t entry_basis_places(const entry_memory *memory, uint32_t start)
+{
+    const uint32_t *page =
+        __atomic_load_n(&memory->bases.pages[start / ENTRY_BASES_PAGES], __ATOMIC_ACQUIRE);
+    if (page == NULL) return 0;
+    return __atomic_load_n(&page[start % ENTRY_BASES_PAGES], __ATOMIC_ACQUIRE);
+}
+
+bool entry_basis_next(const entry_memory *memory, uint32_t *start)
+{
+    for (uint32_t at = *start; at < 1u << CODECS_BASIS_BITS;) {
+        const uint32_t *const *page = (const uint32_t *const *)&memory->bases.pages;
+        if (__atomic_load_n(&page[at / ENTRY_BASES_PAGES], __ATOMIC_ACQUIRE) == NULL) {
+            at = (at / ENTRY_BASES_PAGES + 1) * ENTRY_BASES_PAGES;
+        } else if (entry_basis_places(memory, at) == 0) {
+            at++;
+        } else {
+            *start = at;
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The shape of a kind. */

@@ -9,6 +9,7 @@
 #define STORE_ENTRY_H
 
 #include "base/slab.h"
+#include "codecs/codecs.h"
 #include "estimator/predict/predict.h"
 #include "store/catalog.h"
 #include "store/staging.h"
@@ -124,6 +125,13 @@ typedef struct entry_secret {
     uint64_t words[2];
 } entry_secret;
 
+/* How many places are in forms that need a basis, by the first 20 bits of its hash: pages of counts
+ * that are made when they are used. Atomic: places are freed on any thread. */
+#define ENTRY_BASES_PAGES 1024u
+typedef struct entry_bases {
+    uint32_t *pages[ENTRY_BASES_PAGES]; /* ENTRY_BASES_PAGES counts each, or NULL */
+} entry_bases;
+
 /* The memory of a store's entries and places. entries and kinds under the store's lock. */
 typedef struct entry_memory {
     base_slab entries;
@@ -131,6 +139,7 @@ typedef struct entry_memory {
     entry_kind **kinds; /* by a hash of the layout */
     size_t kind_buckets;
     size_t kind_count;
+    entry_bases bases;
 } entry_memory;
 
 /* The entries by handle. The chains are unordered; an insertion doubles the buckets when there are
@@ -147,9 +156,24 @@ typedef struct entry_table {
 KVT_NODISCARD kvt_status entry_memory_open(entry_memory *memory);
 void entry_memory_close(entry_memory *memory);
 
-/* A place of zeros, or NULL without memory; and its end. Any thread. */
-store_place *entry_place_new(entry_memory *memory);
+/* A place of zeros but for its variant, which stays what it is; NULL without memory. And its end.
+ * Any thread. */
+store_place *entry_place_new(entry_memory *memory, kvt_variant variant);
 void entry_place_free(entry_memory *memory, store_place *place);
+
+/* The first 20 bits of the hash of the basis that a variant needs; false: it needs none. */
+static inline bool entry_basis_of(kvt_variant variant, uint32_t *start_out)
+{
+    *start_out = variant.rate >> CODECS_BASIS_SHIFT & ((1u << CODECS_BASIS_BITS) - 1);
+    return variant.codec == KVT_CODEC_TRANSFORM;
+}
+
+/* How many places need a basis whose hash begins so: those of entries, copies among them, and those
+ * that only readers still hold. Any thread. */
+uint32_t entry_basis_places(const entry_memory *memory, uint32_t start);
+
+/* The next such beginning that places need, from `start` on; false: there is none. Any thread. */
+bool entry_basis_next(const entry_memory *memory, uint32_t *start);
 
 /* The secret and the memory are the store's; the secret may be filled in later, before the first
  * entry. */

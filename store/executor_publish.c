@@ -50,10 +50,9 @@ kvt_status stage_prepare(store_op *op)
 {
     assert(op->place == NULL && op->location != NULL && op->serial != 0);
     assert(op->record_bytes <= op->location->bytes);
-    op->place = entry_place_new(&op->store->memory);
+    op->place = entry_place_new(&op->store->memory, op->move->to_variant);
     if (op->place == NULL) return KVT_E_MEMORY;
     op->place->tier = (uint8_t)op->tier;
-    op->place->variant = op->move->to_variant;
     op->place->serial = op->serial;
     op->place->generation = op->spec.generation;
     op->place->record_bytes = op->record_bytes;

@@ -47,7 +47,7 @@ static void executor_fill_spec(store_op *op)
     op->spec.layout = entry->kind->layout;
     op->spec.variant = op->move->to_variant;
     op->spec.first_position = entry->first_position;
-    op->spec.bases = bases_of(op->store);
+    op->spec.bases = bases_of(op->store, op->spec.variant);
     executor_fill_groups(op);
 }
 
@@ -210,6 +210,9 @@ kvt_status stage_recode(store_op *op)
     char *scratch = target + staging_round(target_bytes);
     uint64_t scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
     kvt_status status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
+    if (status == KVT_E_MISMATCH &&
+        bases_differ(&op->spec, source->variant, op->record, op->record_bytes))
+        return executor_refuse_form(op);
     op->larger = status == KVT_E_SPACE;
     if (status != KVT_E_UNSUPPORTED) return status;
     kvt_record_spec expected = op->spec;

@@ -146,6 +146,23 @@ static void health_add_puts(health_list *list, kvt_store *store)
     health_add(list, KVT_HEALTH_PUT, "put", failure, failed_ns, text);
 }
 
+/* Adds the bases that stored entries need and that are not there. */
+static void health_add_bases(health_list *list, kvt_store *store)
+{
+    char text[sizeof((kvt_health_item *)NULL)->text], name[16];
+    uint32_t start = 0;
+    pthread_mutex_lock(&store->lock);
+    const uint64_t records = bases_lacking(store, &start);
+    pthread_mutex_unlock(&store->lock);
+    if (records == 0) return;
+    snprintf(name, sizeof name, "basis %05X", (unsigned)start);
+    snprintf(text, sizeof text,
+             "%llu stored records cannot be read without bases that the store lacks, such as "
+             "%05X: kvt_basis_at lists them, kvt_basis_add brings the entries back.",
+             (unsigned long long)records, (unsigned)start);
+    health_add(list, KVT_HEALTH_BASIS, name, KVT_E_MISMATCH, 0, text);
+}
+
 kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity, size_t *count_out,
                       kvt_status *overall_out)
 {
@@ -169,6 +186,7 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
     health_add_members(&list, store, true);
     health_add_members(&list, store, false);
     health_add_puts(&list, store);
+    health_add_bases(&list, store);
     *count_out = list.count;
     if (overall_out != NULL) *overall_out = list.overall;
     return KVT_OK;

@@ -7,6 +7,7 @@
  */
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
+#include "store/lookups.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -50,7 +51,7 @@ kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier)
     kvt_status status = KVT_MISS;
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
-    if (lifetime_shows(store, entry))
+    if (lookup_finds(store, entry))
         status = entry->state == ENTRY_STAGED ? hint_prefetch_staged(tier)
                                               : hint_promote(store, entry, tier);
     pthread_mutex_unlock(&store->lock);
@@ -71,7 +72,7 @@ static kvt_status hint_give(kvt_store *store, const kvt_key *keys, size_t count,
     for (size_t i = 0; i < count; i++) {
         const store_entry *entry = entry_find_key(&store->table, &keys[i]);
         kvt_status status = KVT_MISS;
-        if (lifetime_shows(store, entry))
+        if (lookup_finds(store, entry))
             status =
                 kvt_policy_hint(store->policy, now_ns, entry->handle, (kvt_hint_kind)expected->kind,
                                 expected->seconds, entry->tenant);

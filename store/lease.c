@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
+#include "store/lookups.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -61,7 +62,7 @@ static lease_hold *lease_make_hold(kvt_store *store, store_entry *entry)
 static store_entry *lease_find_entry(const kvt_store *store, const kvt_key *key)
 {
     store_entry *entry = entry_find_key(&store->table, key);
-    return lifetime_shows(store, entry) && entry_is_visible(entry) ? entry : NULL;
+    return lookup_finds(store, entry) && entry_is_visible(entry) ? entry : NULL;
 }
 
 /* Holds the entry of a key for a lease. False: nothing to hold. Lock held. */

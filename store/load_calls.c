@@ -13,6 +13,7 @@
 #include "codecs/codecs.h"
 #include "store/fork_guard.h"
 #include "store/groups.h"
+#include "store/lookups.h"
 #include "store/queue_views.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
@@ -51,7 +52,8 @@ static bool load_take_layouts(load_entry *entry, const entry_kind *kind)
 }
 
 /* Holds what was found under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS;
- * KVT_E_ARGUMENT: it has another number of groups. The store's lock is held. */
+ * KVT_E_MISMATCH: the store lacks its basis; KVT_E_ARGUMENT: it has another number of groups. The
+ * store's lock is held. */
 static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *found,
                             uint64_t *clock_ns)
 {
@@ -59,7 +61,11 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
     if (!lifetime_shows(store, found) || token_drop_is_uncounted(found)) return KVT_MISS;
     if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
-    if (found->state != ENTRY_STAGED && !bases_has(store, found->place->variant)) return KVT_MISS;
+    if (lookup_lacks_basis(store, found)) {
+        entry->tier = found->place->tier;
+        entry->variant = found->place->variant;
+        return KVT_E_MISMATCH;
+    }
     if (!load_take_layouts(entry, found->kind)) return KVT_E_ARGUMENT;
     entry->layout = found->kind->layout;
     entry->data_bytes = found->kind->source_bytes;
@@ -87,7 +93,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected.key = found->key;
     entry->expected.generation = place->generation;
-    entry->expected.bases = bases_of(store);
+    entry->expected.bases = bases_of(store, entry->variant);
     if (!entry->lent) load_share_enter(entry, found->load);
     access_count_use(store, found, clock_ns);
     return KVT_QUEUED;
@@ -124,10 +130,18 @@ static void load_count(kvt_store *store, const load_entry *entry)
     if (entry->status != KVT_OK) {
         store->counters.misses++;
         if (load_is_late(entry)) store->counters.timeouts++;
+        store->counters.lacked_basis += entry->status == KVT_E_MISMATCH;
         return;
     }
     store->counters.hits[entry->tier]++;
     if (entry->staged != NULL) store->counters.staged_hits++;
+}
+
+/* How an entry ended, as the status of a get. */
+static kvt_status load_outcome(const load_entry *entry)
+{
+    const bool said = entry->status == KVT_OK || entry->status == KVT_E_MISMATCH;
+    return said ? entry->status : KVT_MISS;
 }
 
 /* Shows how an entry ended to those who watch, as a get. No lock held. */
@@ -143,7 +157,7 @@ static void load_note(const kvt_load *load, const load_entry *entry)
     watch_note_get(store, &(watch_get){.key = &entry->key,
                                        .info = &info,
                                        .began_ns = load->began_ns,
-                                       .status = entry->status == KVT_OK ? KVT_OK : KVT_MISS,
+                                       .status = load_outcome(entry),
                                        .tokens = entry->layout.tokens,
                                        .data_bytes = entry->data_bytes});
 }

@@ -122,6 +122,7 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->timeouts = counters->timeouts;
     stats->refused_tokens = counters->refused_tokens;
     stats->refused_loss = counters->refused_loss;
+    stats->lacked_basis = counters->lacked_basis;
     stats->moves_failed_io = counters->moves_failed_io;
     stats->moves_failed_space = counters->moves_failed_space;
     stats->moves_failed_larger = counters->moves_failed_larger;

@@ -267,7 +267,7 @@ static kvt_status open_costs(open_state *state)
                                   .foreign = state->options->profile_foreign,
                                   .message = state->message,
                                   .message_size = state->message_size,
-                                  .bases = bases_of(state->store)};
+                                  .bases = bases_at_open(state->store)};
     for (uint32_t i = 0; i < state->device_count; i++) {
         open_device *device = &state->devices[i];
         kvt_status status = costs_profiled_device(&profile, device->device, &device->cost);
@@ -565,8 +565,7 @@ static kvt_status open_steps(open_state *state)
         status = ladder_open(store, options, state->profile, state->note, sizeof state->note,
                              state->message, state->message_size);
     if (status == KVT_OK) status = open_catalog(state);
-    if (status == KVT_OK)
-        status = bases_open(store, options->catalog_path, state->note, sizeof state->note);
+    if (status == KVT_OK) status = bases_open(store, state->note, sizeof state->note);
     if (status == KVT_OK) status = open_secret(state);
     if (status == KVT_OK) status = open_check_missing(state);
     KILL_POINT("open: catalog opened");

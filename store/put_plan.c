@@ -8,6 +8,7 @@
  */
 #include "codecs/record_groups.h"
 #include "store/handover.h"
+#include "store/lookups.h"
 #include "store/token_drop.h"
 
 #include <assert.h>
@@ -66,13 +67,15 @@ static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entr
     assert(store_is_locked(store));
     quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
-    while (entry != NULL && entry->state == ENTRY_RESIDENT && lifetime_is_over(store, entry)) {
-        store->counters.expired++;
-        quarantine_drop_entry(store, entry, KVT_REMOVED_EXPIRED);
+    while (entry != NULL && entry->state == ENTRY_RESIDENT && !lookup_finds(store, entry)) {
+        const bool over = lifetime_is_over(store, entry);
+        store->counters.expired += over;
+        /* What cannot be read for want of its basis makes way for the same, recomputed. */
+        quarantine_drop_entry(store, entry, over ? KVT_REMOVED_EXPIRED : KVT_REMOVED_LOST);
         entry = entry_find_key(&store->table, &source->key); /* the lock may have been released */
     }
     if (entry != NULL) {
-        if (!lifetime_shows(store, entry)) {
+        if (!lookup_finds(store, entry)) {
             store->counters.refusals[STORE_REFUSAL_IN_MOTION]++;
             return KVT_BUSY;
         }

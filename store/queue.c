@@ -410,7 +410,8 @@ kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests, size_t coun
 /* What the completion of an item says. */
 static kvt_completion queue_completion(const queue_item *item)
 {
-    bool read = item->kind == KVT_REQUEST_GET && item->status == KVT_OK;
+    const bool get = item->kind == KVT_REQUEST_GET, read = get && item->status == KVT_OK;
+    const bool lacking = get && item->status == KVT_E_MISMATCH;
     return (kvt_completion){.struct_size = sizeof(kvt_completion),
                             .status = item->status,
                             .batch = item->batch,
@@ -421,7 +422,7 @@ static kvt_completion queue_completion(const queue_item *item)
                             .timed_out = item->info.timed_out,
                             .refused_loss = item->refused_loss,
                             .refused_tokens = item->info.refused_tokens,
-                            .variant = read ? item->info.variant : (kvt_variant){0},
+                            .variant = read || lacking ? item->info.variant : (kvt_variant){0},
                             .stored_bytes = read ? item->info.stored_bytes : 0,
                             .elapsed_ns = item->info.elapsed_ns};
 }

@@ -53,6 +53,7 @@ static void get_done(kvt_store *store, queue_item *item, kvt_status status, get_
     item->refused_loss = item->get.refused_loss;
     item->info.refused_tokens = item->get.refused_tokens;
     const bool refused = item->refused_loss || item->info.refused_tokens;
+    if (status == KVT_E_MISMATCH) item->info.variant = item->get.variant;
     if (status == KVT_MISS)
         item->info.timed_out =
             !refused && (item->info.timed_out || base_clock_ns() >= item->deadline_ns);

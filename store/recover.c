@@ -156,7 +156,8 @@ static kvt_status recover_group_scratch(const kvt_store *store, const catalog_ro
     const kvt_record_spec spec = {.key = row->key,
                                   .generation = row->generation,
                                   .variant = row->variant,
-                                  .first_position = row->first_position};
+                                  .first_position = row->first_position,
+                                  .bases = bases_of(store, row->variant)};
     kvt_layout layouts[KVT_GROUPS_MAX];
     kvt_variant variants[KVT_GROUPS_MAX];
     uint64_t bound_bytes;
@@ -178,7 +179,7 @@ static kvt_status recover_scratch(recover_list *list, const catalog_row *row, ui
                                       .layout = row->layout,
                                       .variant = row->variant,
                                       .first_position = row->first_position,
-                                      .bases = bases_of(list->walk.store)};
+                                      .bases = bases_of(list->walk.store, row->variant)};
         uint64_t bound_bytes, scratch_bytes;
         kvt_status status = executor_bound(list->walk.store, &spec, &bound_bytes, &scratch_bytes);
         if (status != KVT_OK) return status;
@@ -203,7 +204,7 @@ static kvt_status recover_row(recover_list *list, const catalog_row *row, recove
     if (row->expires_ns != 0 && row->expires_ns <= base_calendar_ns()) return KVT_MISS;
     kvt_status status = recover_scratch(list, row, &scratch_bytes);
     if (status != KVT_OK) return status;
-    item.place = entry_place_new(&store->memory);
+    item.place = entry_place_new(&store->memory, row->variant);
     if (item.place == NULL) return KVT_E_MEMORY;
     status = tiers_location_unpack(row->location, row->location_bytes, &location);
     if (status == KVT_OK && location->bytes != row->record_bytes) status = KVT_E_CORRUPT;

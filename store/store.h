@@ -154,6 +154,7 @@ typedef enum store_move_purpose {
 typedef struct store_counters {
     uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
     uint64_t refused_tokens; /* of the misses: the form has dropped tokens */
+    uint64_t lacked_basis;   /* of the misses: the store lacks the basis of the form */
     uint64_t refused_loss;   /* of the misses: the form may lose more than the get accepts */
     uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
     uint64_t moves_deferred; /* for a round, because waited reads keep a device busy */

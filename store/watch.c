@@ -158,8 +158,8 @@ static void watch_count_get(const kvt_store *store, watch_counts *counts, const 
         counts->hit_bytes[info->tier] += get->data_bytes;
         watch_observe(&counts->get_ns, &watch_get_scale, elapsed_ns);
         watch_observe(&counts->load_bytes, &watch_load_scale, info->stored_bytes);
-    } else if (get->status == KVT_MISS) {
-        const watch_miss why = watch_why(get);
+    } else if (get->status == KVT_MISS || get->status == KVT_E_MISMATCH) {
+        const watch_miss why = get->status == KVT_MISS ? watch_why(get) : WATCH_MISS_BASIS;
         counts->misses[why]++;
         counts->missed_bytes[why] += get->data_bytes;
     }

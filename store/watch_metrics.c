@@ -111,7 +111,7 @@ static void metrics_write_rows(watch_text *out, const metrics_view *view)
 static void metrics_write_misses(watch_text *out, const metrics_view *view)
 {
     static const char *const reasons[WATCH_MISS_COUNT] = {
-        "absent", "corrupt", "device", "deadline", "refused_tokens", "refused_loss"};
+        "absent", "corrupt", "device", "deadline", "refused_tokens", "refused_loss", "lacks_basis"};
     const uint64_t *values[2] = {view->counts.misses, view->counts.missed_bytes};
     static const char *const names[2] = {"misses_total", "missed_bytes_total"};
     static const char *const helps[2] = {"Gets that were misses.", "Bytes that they asked for."};

@@ -33,7 +33,8 @@ typedef enum watch_miss {
     WATCH_MISS_DEADLINE = 3,
     WATCH_MISS_TOKENS = 4, /* the form has dropped tokens, and the get did not ask for such */
     WATCH_MISS_LOSS = 5,   /* the form may lose more than the get accepts */
-    WATCH_MISS_COUNT = 6
+    WATCH_MISS_BASIS = 6,  /* the store lacks the basis of the form */
+    WATCH_MISS_COUNT = 7
 } watch_miss;
 
 /* Buckets by powers of two: the first holds what is at most 2^first, the next ones 2^step times

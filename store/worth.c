@@ -13,6 +13,7 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/lookups.h"
 #include "store/token_drop.h"
 
 #include <assert.h>
@@ -131,7 +132,7 @@ kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, 
         pthread_mutex_lock(&store->lock);
         for (size_t i = 0; whole && i < end - from; i++) {
             const store_entry *entry = entry_sight_find(&store->table, &sight, i);
-            whole = lifetime_shows(store, entry) && !token_drop_is_uncounted(entry);
+            whole = lookup_finds(store, entry) && !token_drop_is_uncounted(entry);
             if (whole) worth_add(store, &run, entry);
         }
         pthread_mutex_unlock(&store->lock);

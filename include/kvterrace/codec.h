@@ -29,6 +29,8 @@ typedef enum kvt_codec_id {
     KVT_CODEC_TRANSFORM = 8 /* linear transform with a basis learnt per model, entropy coding */
 } kvt_codec_id;
 
+#define KVT_BASIS_HASH_BYTES 32u /* BLAKE2b-256: the name of a basis of KVT_CODEC_TRANSFORM */
+
 /*
  * Parses a variant's name. KVT_OK or KVT_E_ARGUMENT. name and variant_out are not NULL.
  *   raw, lossless, lossless:fast

@@ -259,9 +259,10 @@ typedef struct kvt_entry {
  * what it declines then is a miss from then on, counted in puts_refused. An entry that cannot be
  * stored after all is a miss from then on: kvt_store_stats.puts_lost counts it and the next
  * kvt_flush returns the error. KVT_OK accepted; KVT_EXISTS (stored or accepted already, nothing
- * read); KVT_REFUSED (the policy declined, or no device is left to take it: one that does not
- * answer for kvt_device_config.timeout_ns, as a file may on a disk that others keep busy, is out of
- * service); KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
+ * read; an entry whose basis the store lacks is dropped first, and does not count); KVT_REFUSED
+ * (the policy declined, or no device is left to take it: one that does not answer for
+ * kvt_device_config.timeout_ns, as a file may on a disk that others keep busy, is out of service);
+ * KVT_BUSY (the store cannot keep up: the put's staging is full or a tier's writes are
  * kvt_store_options.put_backlog_seconds behind, counted in puts_busy; or the same key is on its way
  * in or out at this moment; nothing is kept: do without, or kvt_flush and put again);
  * KVT_E_ARGUMENT (also token_scores, and a parent whose layout lets tokens go); KVT_E_SPACE (no
@@ -286,7 +287,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entr
 typedef struct kvt_get_info {
     uint32_t struct_size;
     kvt_tier tier;
-    kvt_variant variant;
+    kvt_variant variant;   /* of a hit, and with KVT_E_MISMATCH */
     uint64_t stored_bytes; /* bytes read */
     uint64_t read_ns;      /* device time, queueing included; 0 = read where it lies in memory */
     uint64_t decode_ns;    /* verification and decoding */
@@ -315,9 +316,10 @@ typedef struct kvt_get_info {
  *   info    may be NULL
  * A load that fails in HBM or DRAM is tried again from the entry's copy on SSD, if there is one.
  * KVT_OK; KVT_MISS (not stored, its load failed: the entry is dropped and the event counted; or
- * info->refused_tokens); KVT_E_ARGUMENT (wrong size, of data or of info; too little room for
- * positions; a rope out of range); KVT_E_UNSUPPORTED (keys of the layout do not turn as the rope
- * says); KVT_E_MEMORY. Blocking.
+ * info->refused_tokens); KVT_E_MISMATCH (stored in a form whose basis the store lacks; the entry
+ * stays, and info->variant names the basis: basis.h); KVT_E_ARGUMENT (wrong size, of data or of
+ * info; too little room for positions; a rope out of range); KVT_E_UNSUPPORTED (keys of the layout
+ * do not turn as the rope says); KVT_E_MEMORY. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_get(kvt_store *store, const kvt_key *key, void *data,
                                          uint64_t data_bytes, kvt_get_info *info);
@@ -372,7 +374,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_views(kvt_store *store, const kvt_key *
                                                const kvt_view *const *views, uint32_t count,
                                                uint64_t deadline_ns, kvt_get_info *info);
 
-/* KVT_OK or KVT_MISS. Does not count as a use. An entry that may lose tokens is there, too. */
+/* KVT_OK or KVT_MISS. Does not count as a use. An entry that may lose tokens is there, too; one
+ * whose basis the store lacks is not (basis.h). */
 KVT_API KVT_NODISCARD kvt_status kvt_exists(kvt_store *store, const kvt_key *key);
 
 /* Removes an entry; waits for a move of it to end, and for no read: one that has begun ends as it
@@ -579,6 +582,8 @@ typedef struct kvt_store_stats {
     uint64_t refused_loss;   /* gets of forms that may lose more than the get accepts: misses */
     uint64_t lent_bytes[KVT_TIER_PLACES]; /* of tiers, lent to sparse sequences now: not the
                                              policy's to fill */
+    uint64_t lacked_basis; /* gets of entries whose basis the store lacks (basis.h): KVT_E_MISMATCH,
+                                counted in misses, too */
 } kvt_store_stats;
 
 /*
@@ -627,7 +632,8 @@ typedef enum kvt_health_kind {
     KVT_HEALTH_FILE = 1,   /* the catalog: what is put or deleted now may not survive */
     KVT_HEALTH_THREAD = 2, /* one of the store's own has ended */
     KVT_HEALTH_DEVICE = 3, /* out of service, or its last write failed */
-    KVT_HEALTH_PUT = 4     /* an entry was accepted and could not be stored */
+    KVT_HEALTH_PUT = 4,    /* an entry was accepted and could not be stored */
+    KVT_HEALTH_BASIS = 5   /* stored entries need bases that the store lacks (basis.h) */
 } kvt_health_kind;
 
 typedef struct kvt_health_item {
@@ -640,17 +646,17 @@ typedef struct kvt_health_item {
 } kvt_health_item;
 
 /*
- * What is out of order now; the gravest first: files, then threads, devices, puts.
+ * What is out of order now; the gravest first: files, then threads, devices, puts, bases.
  *   items        may be NULL with capacity 0; else items[0].struct_size is set by the caller, the
  *                distance from one item to the next, and is written to each
  *   count_out    how many there are, which may be more than capacity; 0 = all is in order
  *   overall_out  KVT_OK, or the status of the first; may be NULL
  * A device is reported until it serves again (kvt_store_device_add), a failed write until the next
- * one succeeds, the catalog until a batch is committed, puts until kvt_flush returns their error. A
- * thread that has ended does not come back: its device is out of service, the catalog's writer
- * leaves what is put to this life, and without the background kvt_maintain is the caller's. KVT_OK;
- * KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). Any thread; takes short locks, waits for no
- * I/O.
+ * one succeeds, the catalog until a batch is committed, puts until kvt_flush returns their error,
+ * bases until they are added or nothing needs them. A thread that has ended does not come back: its
+ * device is out of service, the catalog's writer leaves what is put to this life, and without the
+ * background kvt_maintain is the caller's. KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of
+ * fork). Any thread; takes short locks, waits for no I/O.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *items,
                                             size_t capacity, size_t *count_out,

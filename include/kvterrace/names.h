@@ -39,10 +39,11 @@ typedef struct kvt_description {
     uint32_t request_tokens;
     uint32_t tenant;
     uint32_t class_id;
-    double age_seconds;      /* since its put, or since the open that found it; to 1/16 s */
-    double lifetime_seconds; /* that are left; 0 = no end */
-    uint32_t tokens_kept;    /* of the layout's tokens, in the record; 0 of an opaque entry */
-    uint32_t reserved;
+    double age_seconds;       /* since its put, or since the open that found it; to 1/16 s */
+    double lifetime_seconds;  /* that are left; 0 = no end */
+    uint32_t tokens_kept;     /* of the layout's tokens, in the record; 0 of an opaque entry */
+    uint32_t lacks_basis;     /* 1: gets are KVT_E_MISMATCH, because the store lacks the basis that
+                                 the variant names (basis.h) */
     uint32_t group_count;     /* of an entry of groups, whose layout here is opaque; else 0 */
     uint32_t groups_capacity; /* set by the caller, as groups is */
     kvt_layout *groups;       /* gets the groups' layouts when all fit; NULL with a capacity of 0 */

@@ -133,7 +133,7 @@ typedef struct kvt_completion {
     bool timed_out;        /* get: a miss at its deadline; the entry may still be stored */
     bool refused_loss;     /* get: a miss because the stored variant may lose more than loss_max */
     bool refused_tokens;   /* get: a miss because that has dropped tokens (kvt_get_info) */
-    kvt_variant variant;   /* get with KVT_OK: as it lay */
+    kvt_variant variant;   /* get with KVT_OK: as it lay; KVT_E_MISMATCH: names the lacking basis */
     uint64_t stored_bytes; /* and the bytes of its record that were read */
     uint64_t elapsed_ns;   /* from the submit on */
 } kvt_completion;

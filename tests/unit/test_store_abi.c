@@ -6,6 +6,7 @@
 #include "base/struct_size.h"
 #include "tests/support/store_support.h"
 
+#include <kvterrace/basis.h>
 #include <kvterrace/coding.h>
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
@@ -27,7 +28,8 @@ BEGINS(kvt_policy_entry, tenant);
 BEGINS(kvt_entry, groups);
 BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
-BEGINS(kvt_store_stats, lent_bytes);
+BEGINS(kvt_store_stats, lacked_basis);
+BEGINS(kvt_basis_info, model);
 BEGINS(kvt_get_info, reserved);
 BEGINS(kvt_rope, frequencies);
 BEGINS(kvt_persist_info, left_bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_basis.c - a store with a rung of the transform codec: given its basis it codes with
- * it, finds it again after a restart, gives misses and no wrong values without it, and refuses what
+ * it, finds it again after a restart, gives no values without it, and refuses what
  * is no basis, a second one by the same name, and a disk that takes none. Single thread.
  */
 #include "base/clock.h"
@@ -139,7 +139,7 @@ static uint32_t look(kvt_store *store, uint32_t *found_out)
         const kvt_key key = support_key(i);
         kvt_get_info info = {.struct_size = sizeof info};
         const kvt_status status = kvt_get(store, &key, got, sizeof got, &info);
-        if (status == KVT_MISS) continue;
+        if (status == KVT_MISS || status == KVT_E_MISMATCH) continue;
         assert_int_equal(status, KVT_OK);
         (*found_out)++;
         fill_entry(i, data);
@@ -211,7 +211,7 @@ static void the_profile_brings_the_basis(void **state)
     assert_int_not_equal(access(basis_path, R_OK), 0);
 }
 
-static void without_the_basis_there_are_misses(void **state)
+static void without_the_basis_nothing_is_decoded(void **state)
 {
     uint32_t found, left;
     (void)state;
@@ -222,7 +222,7 @@ static void without_the_basis_there_are_misses(void **state)
     press(store);
     assert_true(look(store, &found) > 10);
     /* As if it were another one: no get decodes. */
-    transform_basis *own = store->bases.owned[0];
+    transform_basis *own = &store->bases.owned[0]->view;
     own->hash[1] ^= 0xff;
     assert_int_equal(look(store, &left), 0);
     assert_true(left < found);
@@ -235,12 +235,12 @@ static void without_the_basis_there_are_misses(void **state)
     assert_true(file >= 0 && pwrite(file, "damage", 6, 9000) == 6);
     (void)close(file);
     store = open_store();
-    assert_int_equal(store->bases.count, 0);
+    assert_null(store->bases.owned[0]);
     assert_int_equal(look(store, &left), 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
     kvt_close(store);
     store = open_store();
-    assert_int_equal(store->bases.count, 1);
+    assert_non_null(store->bases.owned[0]);
     kvt_close(store);
 }
 
@@ -262,14 +262,14 @@ static void what_is_no_basis_is_refused(void **state)
     (void)snprintf(partial, sizeof partial, "%s.new", basis_path);
     assert_int_equal(mkdir(partial, 0700), 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_IO);
-    assert_int_equal(store->bases.count, 0);
+    assert_null(store->bases.owned[0]);
     assert_int_equal(rmdir(partial), 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
     assert_int_equal(stat(partial, &facts), -1);
     assert_int_equal(stat(basis_path, &facts), 0);
     assert_int_equal(facts.st_size, made.bytes);
     /* Another basis by the same first digits. */
-    store->bases.owned[0]->hash[31] ^= 1;
+    store->bases.owned[0]->view.hash[31] ^= 1;
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_UNSUPPORTED);
     kvt_close(store);
 }
@@ -279,7 +279,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(entries_are_coded_with_the_basis, make_site, remove_site),
         cmocka_unit_test_setup_teardown(the_profile_brings_the_basis, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(without_the_basis_there_are_misses, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(without_the_basis_nothing_is_decoded, make_site,
+                                        remove_site),
         cmocka_unit_test_setup_teardown(what_is_no_basis_is_refused, make_site, remove_site),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

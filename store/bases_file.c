@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bases_file.c - the files of bases beside a catalog. A file is whole when it has its name: it is
+ * written under another one, synced and renamed, so that a kill leaves the old file, the new one or
+ * none, and maybe a draft, which the next writer of that name overwrites.
+ *
+ * Files come from outside: one that is no regular file is refused and not waited for, and no more
+ * is read, or asked for in memory, than its own head and its size agree on.
+ *
+ * Thread rule: as bases.h says; inspection reads without a store.
+ */
+#include "base/kill_point.h"
+#include "store/bases.h"
+#include "tiers/devices/file_claim.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BASES_DRAFT ".new"
+
+static kvt_status bases_failure(int error)
+{
+    return error == ENOSPC || error == EDQUOT || error == EFBIG ? KVT_E_SPACE : KVT_E_IO;
+}
+
+/* The path of a basis's file, or of its draft. False: it is too long. */
+static bool bases_file_path(char path[PATH_MAX], const char *catalog_path, uint32_t start,
+                            const char *end)
+{
+    const int length = snprintf(path, PATH_MAX, "%s" BASES_SUFFIX "%0*X%s", catalog_path,
+                                BASES_DIGITS, (unsigned)start, end);
+    return length > 0 && length < PATH_MAX;
+}
+
+/* Writes all bytes and syncs them. */
+static kvt_status bases_write_all(int file, const uint8_t *bytes, uint64_t size)
+{
+    while (size > 0) {
+        const ssize_t wrote = write(file, bytes, size < 1u << 30 ? size : 1u << 30);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) return bases_failure(errno);
+        if (wrote == 0) return KVT_E_IO;
+        bytes += wrote;
+        size -= (uint64_t)wrote;
+        KILL_POINT("basis: file written in part");
+    }
+    return fsync(file) == 0 ? KVT_OK : bases_failure(errno);
+}
+
+static kvt_status bases_write_draft(const char *path, const void *object, uint64_t bytes)
+{
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    const int file = open(path, flags, S_IRUSR | S_IWUSR);
+    if (file < 0) return bases_failure(errno);
+    KILL_POINT("basis: draft made");
+    kvt_status status = bases_write_all(file, object, bytes);
+    if (close(file) != 0 && status == KVT_OK) status = bases_failure(errno);
+    KILL_POINT("basis: draft synced");
+    return status;
+}
+
+kvt_status bases_file_write(const char *catalog_path, uint32_t start, const void *object,
+                            uint64_t bytes)
+{
+    char path[PATH_MAX], draft[PATH_MAX];
+    if (catalog_path == NULL) return KVT_OK;
+    if (!bases_file_path(path, catalog_path, start, "")) return KVT_E_IO;
+    if (!bases_file_path(draft, catalog_path, start, BASES_DRAFT)) return KVT_E_IO;
+    kvt_status status = bases_write_draft(draft, object, bytes);
+    if (status == KVT_OK && rename(draft, path) != 0) status = bases_failure(errno);
+    if (status != KVT_OK) {
+        (void)unlink(draft);
+        return status;
+    }
+    KILL_POINT("basis: file has its name");
+    if (tiers_sync_folder(path) != 0) return KVT_E_IO;
+    KILL_POINT("basis: file kept");
+    return KVT_OK;
+}
+
+kvt_status bases_file_remove(const char *catalog_path, uint32_t start)
+{
+    char path[PATH_MAX];
+    if (catalog_path == NULL) return KVT_OK;
+    if (!bases_file_path(path, catalog_path, start, BASES_DRAFT)) return KVT_E_IO;
+    if (unlink(path) != 0 && errno != ENOENT) return KVT_E_IO;
+    if (!bases_file_path(path, catalog_path, start, "")) return KVT_E_IO;
+    if (unlink(path) != 0 && errno != ENOENT) return KVT_E_IO;
+    KILL_POINT("basis: file removed");
+    return tiers_sync_folder(path) == 0 ? KVT_OK : KVT_E_IO;
+}
+
+/* Reads so many bytes. KVT_E_CORRUPT: the file has fewer. */
+static kvt_status bases_read_all(int file, uint8_t *bytes, uint64_t count)
+{
+    while (count > 0) {
+        const ssize_t got = read(file, bytes, count < 1u << 30 ? count : 1u << 30);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return KVT_E_IO;
+        if (got == 0) return KVT_E_CORRUPT;
+        bytes += got;
+        count -= (uint64_t)got;
+    }
+    return KVT_OK;
+}
+
+/* The rest of a file whose head has been read, into memory of its own. */
+static kvt_status bases_read_object(int file, const uint8_t *head, uint64_t bytes,
+                                    uint8_t **object_out)
+{
+    uint8_t *object = aligned_alloc(BASES_ALIGN, (bytes / BASES_ALIGN + 1) * BASES_ALIGN);
+    *object_out = NULL;
+    if (object == NULL) return KVT_E_MEMORY;
+    memcpy(object, head, BASIS_ALIGN);
+    kvt_status status = bases_read_all(file, object + BASIS_ALIGN, bytes - BASIS_ALIGN);
+    if (status == KVT_OK)
+        *object_out = object;
+    else
+        free(object);
+    return status;
+}
+
+kvt_status bases_file_read(const char *path, void **object_out, uint64_t *bytes_out)
+{
+    _Alignas(BASES_ALIGN) uint8_t head[BASIS_ALIGN];
+    struct stat facts;
+    uint8_t *object = NULL;
+    uint64_t said = 0;
+    *object_out = NULL;
+    *bytes_out = 0;
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return KVT_E_IO;
+    kvt_status status = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) ? KVT_OK : KVT_E_IO;
+    if (status == KVT_OK) status = bases_read_all(file, head, sizeof head);
+    if (status == KVT_OK) status = basis_read_head(head, sizeof head, &said);
+    if (status == KVT_OK && said != (uint64_t)facts.st_size) status = KVT_E_CORRUPT;
+    if (status == KVT_OK) status = bases_read_object(file, head, said, &object);
+    (void)close(file);
+    if (status != KVT_OK) return status;
+    *object_out = object;
+    *bytes_out = said;
+    return KVT_OK;
+}
+
+/* The beginning of the hash that a file's name says; false: it is no basis of this catalog. */
+static bool bases_take_name(const char *name, const char *catalog, uint32_t *start_out)
+{
+    const size_t length = strlen(catalog), suffix = sizeof BASES_SUFFIX - 1;
+    if (strncmp(name, catalog, length) != 0) return false;
+    if (strncmp(name + length, BASES_SUFFIX, suffix) != 0) return false;
+    name += length + suffix;
+    if (strlen(name) != BASES_DIGITS || strspn(name, "0123456789ABCDEF") != BASES_DIGITS)
+        return false;
+    *start_out = (uint32_t)strtoul(name, NULL, 16);
+    return true;
+}
+
+kvt_status bases_file_each(const char *catalog_path,
+                           kvt_status (*visit)(void *context, const char *path, uint32_t start),
+                           void *context)
+{
+    char folder[PATH_MAX], path[PATH_MAX];
+    const char *end = strrchr(catalog_path, '/');
+    const char *name = end == NULL ? catalog_path : end + 1;
+    if (strlen(catalog_path) >= sizeof folder) return KVT_OK;
+    (void)snprintf(folder, sizeof folder, "%.*s", end == NULL ? 2 : (int)(end - catalog_path + 1),
+                   end == NULL ? "./" : catalog_path);
+    DIR *all = opendir(folder);
+    if (all == NULL) return KVT_OK; /* the catalog's own open says why */
+    kvt_status status = KVT_OK;
+    for (struct dirent *one = readdir(all); status >= 0 && one != NULL; one = readdir(all)) {
+        uint32_t start;
+        if (!bases_take_name(one->d_name, name, &start)) continue;
+        const int length = snprintf(path, sizeof path, "%s%s", folder, one->d_name);
+        if (length > 0 && (size_t)length < sizeof path) status = visit(context, path, start);
+    }
+    (void)closedir(all);
+    return status < 0 ? status : KVT_OK;
+}

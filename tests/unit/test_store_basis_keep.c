@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_basis_keep.c - bases as files beside the catalog: a store is moved with them, one that
+ * nothing needs is removed, and what somebody else has put in their place is refused, without a
+ * store that refuses. Single thread.
+ */
+#include "basis_site.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+enum { ENTRIES = 12 };
+
+static basis_site site;
+
+static int make_site(void **state)
+{
+    (void)state;
+    basis_site_make(&site);
+    return 0;
+}
+
+static int remove_site(void **state)
+{
+    (void)state;
+    basis_site_remove(&site);
+    return 0;
+}
+
+static void run(const char *format, const char *from, const char *to)
+{
+    char command[512];
+    (void)snprintf(command, sizeof command, format, from, to);
+    assert_int_equal(system(command), 0);
+}
+
+static uint32_t count_found(const basis_site *at, kvt_store *store)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        const kvt_status status = basis_site_get(at, store, i, NULL);
+        assert_true(status == KVT_OK || status == KVT_MISS || status == KVT_E_MISMATCH);
+        found += status == KVT_OK;
+    }
+    return found;
+}
+
+static void delete_all(kvt_store *store)
+{
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        const kvt_key key = support_key(i);
+        const kvt_status status = kvt_delete(store, &key);
+        assert_true(status == KVT_OK || status == KVT_MISS);
+    }
+}
+
+static bool is_there(const char *path)
+{
+    struct stat facts;
+    return lstat(path, &facts) == 0;
+}
+
+/* Catalog, devices and the files of bases are the whole of a store. */
+static void a_copy_elsewhere_is_complete(void **state)
+{
+    basis_site copy = site;
+    char folder[sizeof site.folder];
+    (void)state;
+    kvt_close(basis_site_filled(&site, ENTRIES));
+    support_make_folder(folder, sizeof folder);
+    basis_site_name(&copy, folder);
+    run("cp %s %s", site.ssd_path, copy.ssd_path);
+    run("cp %s* %s/", site.catalog_path, folder);
+    run("cp %s %s/", site.profile_path, folder);
+    support_remove_folder(site.folder);
+    kvt_store *store = basis_site_store(&copy, BASIS_SITE_EXACT);
+    assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
+    assert_int_equal(count_found(&copy, store), ENTRIES);
+    kvt_close(store);
+    /* Without the file of the basis nothing wrong is given, and nothing is lost. */
+    assert_int_equal(unlink(copy.basis_path), 0);
+    store = basis_site_store(&copy, BASIS_SITE_EXACT);
+    assert_int_equal(count_found(&copy, store), 0);
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_int_equal(count_found(&copy, store), ENTRIES);
+    kvt_close(store);
+    support_remove_folder(folder);
+    assert_int_equal(mkdir(site.folder, 0700), 0);
+}
+
+/* By another name of the catalog, which a link leads to, the files are those beside the catalog. */
+static void a_link_to_the_catalog_finds_its_bases(void **state)
+{
+    char link[160], message[256] = "";
+    kvt_store *store = NULL;
+    (void)state;
+    kvt_close(basis_site_filled(&site, ENTRIES));
+    (void)snprintf(link, sizeof link, "%s/other", site.folder);
+    assert_int_equal(symlink("catalog.db", link), 0);
+    const kvt_device_config device = support_file_config("ssd0", site.ssd_path, BASIS_SITE_ROOM);
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.tiers[KVT_TIER_SSD].devices = &device;
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    options.catalog_path = link;
+    options.follow_symlinks = true;
+    options.profile_path = site.profile_path;
+    options.ladder = true;
+    options.ladder_layout = basis_site_layout;
+    options.policy = "lru";
+    options.put_staging_bytes = 0;
+    options.tick_seconds = 0;
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    assert_int_equal(count_found(&site, store), ENTRIES);
+    kvt_close(store);
+}
+
+static void a_basis_goes_with_its_last_use(void **state)
+{
+    uint8_t other[KVT_BASIS_HASH_BYTES];
+    kvt_basis_info info = {.struct_size = sizeof info};
+    (void)state;
+    kvt_store *store = basis_site_filled(&site, ENTRIES);
+    const uint8_t *hash = site.made.basis.hash;
+    assert_int_equal(kvt_basis_remove(NULL, hash), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_basis_remove(store, NULL), KVT_E_ARGUMENT);
+    memcpy(other, hash, sizeof other);
+    other[31] ^= 1;
+    assert_int_equal(kvt_basis_remove(store, other), KVT_MISS);
+    assert_int_equal(kvt_basis_remove(store, hash), KVT_BUSY);
+    /* The ladder may code with it. */
+    delete_all(store);
+    assert_int_equal(basis_site_info(store).records, 0);
+    assert_int_equal(kvt_basis_remove(store, hash), KVT_BUSY);
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_BARE);
+    assert_false(basis_site_info(store).in_ladder);
+    assert_int_equal(kvt_basis_remove(store, hash), KVT_OK);
+    assert_false(is_there(site.basis_path));
+    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_END);
+    assert_int_equal(kvt_basis_remove(store, hash), KVT_MISS);
+    /* It may come back, and into the same slot. */
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_CODES);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(basis_site_put(store, i), KVT_OK);
+    assert_int_equal(count_found(&site, store), ENTRIES);
+    kvt_close(store);
+}
+
+/* Without the ladder the rows in its forms go at the open, and with them the need for the basis;
+ * none comes back after that. */
+static void a_basis_is_counted_by_its_records(void **state)
+{
+    kvt_basis_info info = {.struct_size = sizeof info};
+    (void)state;
+    kvt_store *store = basis_site_filled(&site, ENTRIES);
+    for (uint32_t i = 0; i < ENTRIES / 2; i++) {
+        const kvt_key key = support_key(i);
+        assert_int_equal(basis_site_info(store).records, ENTRIES - i);
+        assert_int_equal(kvt_delete(store, &key), KVT_OK);
+    }
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(basis_site_info(store).records, ENTRIES / 2);
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_BARE);
+    assert_int_equal(basis_site_info(store).records, 0);
+    assert_int_equal(kvt_basis_remove(store, site.made.basis.hash), KVT_OK);
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_END);
+    assert_int_equal(support_stats(store).recovered, 0);
+    kvt_close(store);
+}
+
+/* Puts something in the place of the file of the basis, and looks at what the store makes of it. */
+static void try_damage(const char *what, kvt_status status)
+{
+    kvt_basis_info info = {.struct_size = sizeof info};
+    char message[256] = "";
+    kvt_store *store = NULL;
+    assert_int_equal(basis_site_open(&site, BASIS_SITE_EXACT, &store, message, sizeof message),
+                     KVT_OK);
+    if (strstr(message, ".basis-") == NULL) fail_msg("%s: no note of it: %s", what, message);
+    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_OK);
+    if (info.state != KVT_BASIS_DAMAGED || info.status != status)
+        fail_msg("%s: state %d, status %d", what, info.state, info.status);
+    assert_int_equal(info.records, ENTRIES);
+    assert_memory_equal(info.hash, site.made.basis.hash, sizeof info.hash);
+    assert_int_equal(kvt_basis_at(store, 1, &info), KVT_END);
+    assert_int_equal(count_found(&site, store), 0);
+    assert_int_equal(kvt_basis_remove(store, site.made.basis.hash), KVT_BUSY);
+    kvt_close(store);
+}
+
+static void mend(void)
+{
+    kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_int_equal(basis_site_info(store).state, KVT_BASIS_PRESENT);
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(count_found(&site, store), ENTRIES);
+    kvt_close(store);
+}
+
+static void write_file(const char *path, const void *bytes, uint64_t size)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void what_is_no_file_of_the_basis_is_refused(void **state)
+{
+    (void)state;
+    kvt_close(basis_site_filled(&site, ENTRIES));
+    /* One bit, in each part of the object. */
+    for (uint64_t at = 0; at + 33 < site.made.bytes; at += site.made.bytes / 3) {
+        site.made.object[at + 33] ^= 4;
+        write_file(site.basis_path, site.made.object, site.made.bytes);
+        site.made.object[at + 33] ^= 4;
+        try_damage("a bit", KVT_E_CORRUPT);
+    }
+    mend();
+    const uint64_t sizes[] = {0, 4095, site.made.bytes - 1};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        write_file(site.basis_path, site.made.object, sizes[i]);
+        try_damage("cut short", KVT_E_CORRUPT);
+    }
+    mend();
+    assert_int_equal(truncate(site.basis_path, (off_t)site.made.bytes + 4096), 0);
+    try_damage("too long", KVT_E_CORRUPT);
+    assert_int_equal(truncate(site.basis_path, (off_t)1 << 40), 0);
+    try_damage("a terabyte without blocks", KVT_E_CORRUPT);
+    mend();
+    assert_int_equal(unlink(site.basis_path), 0);
+    assert_int_equal(mkfifo(site.basis_path, 0600), 0);
+    try_damage("a pipe", KVT_E_IO);
+    assert_int_equal(unlink(site.basis_path), 0);
+    assert_int_equal(symlink("/dev/zero", site.basis_path), 0);
+    try_damage("a device without end", KVT_E_IO);
+    mend();
+    assert_int_equal(unlink(site.basis_path), 0);
+    assert_int_equal(symlink("nowhere", site.basis_path), 0);
+    try_damage("a link to nothing", KVT_E_IO);
+    mend();
+    /* A later version of the format. */
+    site.made.object[8]++;
+    write_file(site.basis_path, site.made.object, site.made.bytes);
+    site.made.object[8]--;
+    try_damage("a later version", KVT_E_VERSION);
+    mend();
+    assert_int_equal(unlink(site.basis_path), 0);
+    assert_int_equal(mkdir(site.basis_path, 0700), 0);
+    try_damage("a folder", KVT_E_IO);
+    kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_E_IO);
+    kvt_close(store);
+    assert_int_equal(rmdir(site.basis_path), 0);
+    mend();
+}
+
+/* Two bases whose files have each other's names: neither is used, both come back when added. */
+static void exchanged_files_are_refused(void **state)
+{
+    char second_path[128], third[160];
+    kvt_basis_info info = {.struct_size = sizeof info};
+    (void)state;
+    kvt_close(basis_site_filled(&site, ENTRIES));
+    basis_made second = basis_made_of(basis_site_shape, 99);
+    assert_int_equal(basis_made_write(&second), KVT_OK);
+    kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(kvt_basis_add(store, second.object, second.bytes), KVT_OK);
+    kvt_close(store);
+    (void)snprintf(second_path, sizeof second_path, "%s.basis-%05X", site.catalog_path,
+                   (unsigned)transform_hash_start(second.basis.hash));
+    (void)snprintf(third, sizeof third, "%s/third", site.folder);
+    assert_int_equal(rename(site.basis_path, third), 0);
+    assert_int_equal(rename(second_path, site.basis_path), 0);
+    assert_int_equal(rename(third, second_path), 0);
+    store = basis_site_store(&site, BASIS_SITE_EXACT);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(kvt_basis_at(store, i, &info), KVT_OK);
+        assert_int_equal(info.state, KVT_BASIS_DAMAGED);
+        assert_int_equal(info.status, KVT_E_MISMATCH);
+    }
+    assert_int_equal(kvt_basis_at(store, 2, &info), KVT_END);
+    assert_int_equal(count_found(&site, store), 0);
+    /* A damaged file that nothing needs can be removed by its known name. */
+    assert_int_equal(kvt_basis_remove(store, second.basis.hash), KVT_OK);
+    assert_false(is_there(second_path));
+    assert_int_equal(kvt_basis_add(store, second.object, second.bytes), KVT_OK);
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_int_equal(count_found(&site, store), ENTRIES);
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(count_found(&site, store), ENTRIES);
+    assert_int_equal(store->bases.damaged_count, 0);
+    kvt_close(store);
+    basis_made_free(&second);
+}
+
+/* As many as there is room for, and one more; then one that was removed gives its place. */
+static void bases_are_bounded(void **state)
+{
+    static const transform_shape small = {
+        .layers = 1, .kv_heads = 1, .head_dim = 8, .sides = 1, .span = TRANSFORM_SPAN_HEAD};
+    uint8_t first[KVT_BASIS_HASH_BYTES] = {0};
+    kvt_basis_info info = {.struct_size = sizeof info};
+    (void)state;
+    kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
+    for (uint32_t i = 0; i <= KVT_BASES_MAX; i++) {
+        basis_made one = basis_made_of(small, 1000 + i);
+        assert_int_equal(basis_made_write(&one), KVT_OK);
+        assert_int_equal(kvt_basis_add(store, one.object, one.bytes),
+                         i < KVT_BASES_MAX ? KVT_OK : KVT_E_SPACE);
+        if (i == 0) memcpy(first, one.basis.hash, sizeof first);
+        if (i == KVT_BASES_MAX) {
+            assert_int_equal(kvt_basis_remove(store, first), KVT_OK);
+            assert_int_equal(kvt_basis_add(store, one.object, one.bytes), KVT_OK);
+        }
+        basis_made_free(&one);
+    }
+    assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX - 1, &info), KVT_OK);
+    assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX, &info), KVT_END);
+    kvt_close(store);
+    store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(kvt_basis_at(store, KVT_BASES_MAX - 1, &info), KVT_OK);
+    info.struct_size = 8;
+    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_basis_at(store, 0, NULL), KVT_E_ARGUMENT);
+    kvt_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_copy_elsewhere_is_complete, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(a_link_to_the_catalog_finds_its_bases, make_site,
+                                        remove_site),
+        cmocka_unit_test_setup_teardown(a_basis_goes_with_its_last_use, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(a_basis_is_counted_by_its_records, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(what_is_no_file_of_the_basis_is_refused, make_site,
+                                        remove_site),
+        cmocka_unit_test_setup_teardown(exchanged_files_are_refused, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(bases_are_bounded, make_site, remove_site),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
