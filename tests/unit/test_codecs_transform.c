@@ -108,6 +108,49 @@ static void pairs_round_as_the_specification(void **state)
     }
 }
 
+/* Plain products of every instruction set, of all numbers of outputs and tokens that tiles cut. */
+static void products_round_as_the_specification(void **state)
+{
+    enum { WIDTH = 40, INPUTS = 33 };
+    static uint16_t matrix[WIDTH * WIDTH], rows[INPUTS];
+    static float in[INPUTS * TRANSFORM_LANES], panel[INPUTS * TRANSFORM_PANEL];
+    static float out[WIDTH * TRANSFORM_LANES], wanted[WIDTH * TRANSFORM_LANES];
+    uint64_t seed = 21;
+    (void)state;
+    for (uint32_t i = 0; i < WIDTH * WIDTH; i++) /* of many sizes, so that sums round */
+        matrix[i] = half_bf16_from_float(
+            (float)ldexp(basis_made_random(&seed), (int)(8.0 * basis_made_random(&seed))));
+    for (uint32_t i = 0; i < INPUTS * TRANSFORM_LANES; i++)
+        in[i] = (float)(int16_t)(32767.0 * basis_made_random(&seed));
+    for (uint32_t k = 0; k < INPUTS; k++)
+        rows[k] = (uint16_t)(k + k / 8);
+    for (int level = CODECS_CPU_SCALAR; level <= (int)codecs_cpu_best(); level++) {
+        codecs_cpu_force((codecs_cpu)level);
+        const transform_kernels *kernels = transform_kernels_choose();
+        for (uint32_t tokens = 1; tokens <= TRANSFORM_LANES; tokens += tokens < 52 ? 1 : 17) {
+            const uint32_t inputs = tokens % (INPUTS + 1);
+            transform_product product = {.matrix = matrix,
+                                         .width = WIDTH,
+                                         .rows = tokens % 2 == 0 ? rows : NULL,
+                                         .row_count = inputs,
+                                         .plain = inputs,
+                                         .first = tokens % 3,
+                                         .count = 1 + tokens % (WIDTH - 3),
+                                         .tokens = tokens,
+                                         .in = in,
+                                         .out = wanted,
+                                         .panel = panel};
+            transform_kernels_scalar.multiply(&product);
+            product.out = out;
+            kernels->multiply(&product);
+            for (uint32_t o = 0; o < product.count; o++)
+                assert_memory_equal(out + o * TRANSFORM_LANES, wanted + o * TRANSFORM_LANES,
+                                    tokens * sizeof *out);
+        }
+    }
+    codecs_cpu_force(codecs_cpu_best());
+}
+
 /* Encodes on every instruction set to the same bytes, decodes to the same elements. */
 static void code_everywhere(transform_site *site)
 {
@@ -182,6 +225,46 @@ static void whole_steps_come_back_exactly(void **state)
     }
     code_everywhere(&site);
     assert_memory_equal(site.decoded[0].data, site.matrices[0], site.matrix_bytes);
+    site_free(&site);
+    basis_made_free(&made);
+}
+
+/* Hadamard's matrix of 16 over 4, which bf16 has exactly, is orthonormal. At the finest step that
+ * codes of 16 bits leave it, what comes back is the input but for a thousandth: exact where the
+ * element's own rounding is coarser than that. */
+static void an_orthonormal_basis_gives_the_input_back(void **state)
+{
+    enum { TOKENS = 300, SCALE = 32 };
+    const double most = 16.0 / (4.0 * SCALE) * 0.5 / TRANSFORM_STEP_ONE; /* sum of |G| half steps */
+    transform_shape shape = small_shape;
+    uint64_t seed = 3, exact = 0, elements;
+    (void)state;
+    shape.rotary_dim = 0;
+    basis_made made = basis_made_of(shape, 2);
+    for (uint64_t i = 0; i < transform_elements(&shape) * shape.head_dim; i++) {
+        const bool minus = __builtin_popcount((unsigned)(i / 16 % 16 & i % 16)) % 2 != 0;
+        made.forward[i] = half_bf16_from_float((minus ? -0.25f : 0.25f) * SCALE);
+        made.inverse[i] = half_bf16_from_float((minus ? -0.25f : 0.25f) / SCALE);
+    }
+    for (uint64_t i = 0; i < transform_elements(&shape); i++) {
+        made.means[i] = 0.0f;
+        made.spreads[i] = 8 * 5; /* 2^5: elements of about 1, times the scale */
+    }
+    transform_site site = site_make(segment_of(&made.basis, 5, TOKENS, KVT_DTYPE_BF16, 1), 9);
+    elements = site.matrix_bytes / 2;
+    for (uint64_t i = 0; i < elements; i++) /* seven bits: bf16 has them exactly */
+        rotate_element_store(site.matrices[0], i, KVT_DTYPE_BF16,
+                             (float)(int)(127.0 * basis_made_random(&seed)) / 64.0f + 0.0f);
+    code_everywhere(&site);
+    for (uint64_t i = 0; i < elements; i++) {
+        const double before = site_element(&site, 0, i, false);
+        const double after = site_element(&site, 0, i, true);
+        const double half_unit = fabs(before) * 0x1p-8; /* of bf16, at the most */
+        assert_true(fabs(after - before) <= most + half_unit);
+        if (fabs(before) >= 0.5) assert_true(after == before);
+        exact += after == before;
+    }
+    assert_true(exact * 10 > elements * 8);
     site_free(&site);
     basis_made_free(&made);
 }
@@ -416,8 +499,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_round_as_the_specification),
+        cmocka_unit_test(products_round_as_the_specification),
         cmocka_unit_test(components_come_back_within_half_a_step),
         cmocka_unit_test(whole_steps_come_back_exactly),
+        cmocka_unit_test(an_orthonormal_basis_gives_the_input_back),
         cmocka_unit_test(a_derived_step_is_the_encoded_one),
         cmocka_unit_test(keys_turn_as_rerotate_turns_them),
         cmocka_unit_test(tokens_stand_alone),
