@@ -338,25 +338,33 @@ KVT_NODISCARD kvt_status kvt_record_head_open(const void *head, uint64_t head_by
                                               uint64_t capacity, uint64_t *bytes_out);
 
 /*
- * The ranges of a record that one layer lies in, in the record's order; `at` counts on from 0, one
- * behind the other.
- * KVT_OK; KVT_E_ARGUMENT (opaque, layer); KVT_E_SPACE (more ranges than capacity).
+ * How many layers are coded together from this one on, itself included: 1, or more in codecs whose
+ * parts hold several layers. 0: it comes with the layer before it. Decoding layers of one part one
+ * by one gives the same bytes, and costs the part once a layer. layer is below the layout's.
  */
-KVT_NODISCARD kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
-                                                kvt_record_range *ranges, uint32_t capacity,
-                                                uint32_t *count_out);
+uint32_t kvt_record_head_together(const kvt_record_head *head, uint32_t layer);
 
 /*
- * Decodes one layer into a view from its ranges, which lie in `payload` as ranges[].at say; the
+ * The ranges of a record that layers lie in, at least one, in the record's order; `at` counts on
+ * from 0, one behind the other.
+ * KVT_OK; KVT_E_ARGUMENT (opaque, layers); KVT_E_SPACE (more ranges than capacity).
+ */
+KVT_NODISCARD kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
+                                                uint32_t layer_count, kvt_record_range *ranges,
+                                                uint32_t capacity, uint32_t *count_out);
+
+/*
+ * Decodes layers into a view from their ranges, which lie in `payload` as ranges[].at say; the
  * rest of the record need not be there. ranges NULL: payload is the whole record. Statuses and
  * rules as of kvt_record_decode_view.
  *   payload   aligned to KVT_RECORD_ALIGN
  */
 KVT_NODISCARD kvt_status kvt_record_head_decode(const kvt_record_head *head,
                                                 const kvt_layout *layout, const kvt_view *view,
-                                                uint32_t layer, const void *payload,
-                                                const kvt_record_range *ranges, uint32_t count,
-                                                void *scratch, uint64_t scratch_bytes);
+                                                uint32_t layer, uint32_t layer_count,
+                                                const void *payload, const kvt_record_range *ranges,
+                                                uint32_t count, void *scratch,
+                                                uint64_t scratch_bytes);
 
 /* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
  * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of

@@ -122,20 +122,41 @@ static void record_settle_ranges(record_ranges *all)
     }
 }
 
-kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
+/* Whether layers are some of a layout's. */
+static bool record_has_layers(const kvt_layout *layout, uint32_t layer, uint32_t layer_count)
+{
+    return layout->dtype != KVT_DTYPE_OPAQUE && layer < layout->layers && layer_count != 0 &&
+           layer_count <= layout->layers - layer;
+}
+
+uint32_t kvt_record_head_together(const kvt_record_head *head, uint32_t layer)
+{
+    const record_plan *plan = &head->plan;
+    const uint32_t sides = kvt_layout_sides(&plan->layout);
+    assert(layer < plan->layout.layers);
+    if (plan->together <= sides) return 1;
+    const uint32_t span = record_span_of(plan, layer, KVT_SIDE_K);
+    if (sides * layer != span * plan->together) return 0;
+    return record_span_matrices(plan, span) / sides;
+}
+
+kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer, uint32_t layer_count,
                                   kvt_record_range *ranges, uint32_t capacity, uint32_t *count_out)
 {
     assert(head != NULL && ranges != NULL && count_out != NULL);
     const kvt_layout *layout = &head->plan.layout;
+    const uint32_t sides = kvt_layout_sides(layout);
     *count_out = 0;
-    if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
+    if (!record_has_layers(layout, layer, layer_count)) return KVT_E_ARGUMENT;
     record_ranges all = {.ranges = ranges, .capacity = capacity};
-    for (uint32_t side = 0; side < kvt_layout_sides(layout); side++) {
+    const uint32_t end = sides * (layer + layer_count);
+    for (uint32_t i = sides * layer; i < end; i++) {
         record_matrix found;
-        record_find_matrix(&head->plan, head_table(head), &head->sections, layer, (kvt_side)side,
-                           &found);
+        kvt_side side;
+        record_matrix_name(&head->plan, i, &layer, &side);
+        record_find_matrix(&head->plan, head_table(head), &head->sections, layer, side, &found);
         record_each_segment(&found, record_add_range, &all);
-        record_add_span(head, layer, (kvt_side)side, &all);
+        record_add_span(head, layer, side, &all);
     }
     if (all.full) return KVT_E_SPACE;
     record_settle_ranges(&all);
@@ -145,23 +166,25 @@ kvt_status kvt_record_head_ranges(const kvt_record_head *head, uint32_t layer,
 
 /* ---- decoding ---- */
 
-/* Decodes a layer's matrices from the spans that they are in. */
+/* Decodes the matrices of layers from the spans that they are in, each span once. */
 static kvt_status record_head_spans(const record_source *source, const kvt_layout *layout,
-                                    const kvt_view *view, uint32_t layer, void *scratch,
-                                    uint64_t scratch_bytes)
+                                    const kvt_view *view, uint32_t layer, uint32_t layer_count,
+                                    void *scratch, uint64_t scratch_bytes)
 {
     const record_plan *plan = source->plan;
-    const uint32_t sides = kvt_layout_sides(layout);
+    const uint32_t sides = kvt_layout_sides(layout), end = sides * (layer + layer_count);
     kvt_status status = KVT_OK;
-    for (uint32_t side = 0; status == KVT_OK && side < sides;) {
+    for (uint32_t i = sides * layer; status == KVT_OK && i < end;) {
         const view_rows *targets[KVT_SPAN_MAX] = {NULL};
-        view_rows rows[2];
-        const uint32_t span = record_span_of(plan, layer, (kvt_side)side);
+        view_rows rows[KVT_SPAN_MAX];
+        const uint32_t span = i / plan->together;
         uint32_t made = 0;
-        for (; side < sides && record_span_of(plan, layer, (kvt_side)side) == span; side++) {
-            rows[made] = view_rows_of(view, layout, plan->stored.tokens, layer, (kvt_side)side);
+        for (; i < end && i / plan->together == span; i++) {
+            kvt_side side;
+            record_matrix_name(plan, i, &layer, &side);
+            rows[made] = view_rows_of(view, layout, plan->stored.tokens, layer, side);
             rows[made].stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
-            targets[(sides * layer + side) % plan->together] = &rows[made++];
+            targets[i % plan->together] = &rows[made++];
         }
         status = record_decode_span(source, span, targets, scratch, scratch_bytes);
         while (made > 0)
@@ -170,16 +193,33 @@ static kvt_status record_head_spans(const record_source *source, const kvt_layou
     return status;
 }
 
+/* Decodes one matrix of a codec without spans. */
+static kvt_status record_head_matrix(const record_source *source, const kvt_layout *layout,
+                                     const kvt_view *view, uint32_t layer, kvt_side side,
+                                     void *scratch, uint64_t scratch_bytes)
+{
+    const record_plan *plan = source->plan;
+    record_matrix found;
+    if (!record_source_find(source, layer, side, &found)) return KVT_E_CORRUPT;
+    view_rows target = view_rows_of(view, layout, plan->stored.tokens, layer, side);
+    target.stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
+    kvt_status status = record_decode_found(source->payload, plan, &found, layer, side, &target,
+                                            scratch, scratch_bytes);
+    view_rows_close(&target);
+    return status;
+}
+
 kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout *layout,
-                                  const kvt_view *view, uint32_t layer, const void *payload,
-                                  const kvt_record_range *ranges, uint32_t count, void *scratch,
-                                  uint64_t scratch_bytes)
+                                  const kvt_view *view, uint32_t layer, uint32_t layer_count,
+                                  const void *payload, const kvt_record_range *ranges,
+                                  uint32_t count, void *scratch, uint64_t scratch_bytes)
 {
     assert(head != NULL && view != NULL && layout != NULL && payload != NULL);
     const record_plan *plan = &head->plan;
+    const uint32_t sides = kvt_layout_sides(layout);
     kvt_status status = KVT_OK;
     if (!record_layout_fits(plan, layout)) return KVT_E_SPACE;
-    if (layout->dtype == KVT_DTYPE_OPAQUE || layer >= layout->layers) return KVT_E_ARGUMENT;
+    if (!record_has_layers(layout, layer, layer_count)) return KVT_E_ARGUMENT;
     if (scratch_bytes < record_decode_scratch(plan)) return KVT_E_SPACE;
     const record_source source = {.payload = payload,
                                   .plan = plan,
@@ -188,15 +228,9 @@ kvt_status kvt_record_head_decode(const kvt_record_head *head, const kvt_layout 
                                   .ranges = ranges,
                                   .range_count = count};
     if (plan->codec->flags & KVT_CODEC_FLAG_SPANS)
-        return record_head_spans(&source, layout, view, layer, scratch, scratch_bytes);
-    for (uint32_t side = 0; status == KVT_OK && side < kvt_layout_sides(layout); side++) {
-        record_matrix found;
-        if (!record_source_find(&source, layer, (kvt_side)side, &found)) return KVT_E_CORRUPT;
-        view_rows target = view_rows_of(view, layout, plan->stored.tokens, layer, (kvt_side)side);
-        target.stream = plan->decoded_bytes >= VIEW_STREAM_BYTES;
-        status = record_decode_found(payload, plan, &found, layer, (kvt_side)side, &target, scratch,
-                                     scratch_bytes);
-        view_rows_close(&target);
-    }
+        return record_head_spans(&source, layout, view, layer, layer_count, scratch, scratch_bytes);
+    for (uint32_t i = 0; status == KVT_OK && i < sides * layer_count; i++)
+        status = record_head_matrix(&source, layout, view, layer + i / sides, (kvt_side)(i % sides),
+                                    scratch, scratch_bytes);
     return status;
 }

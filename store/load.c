@@ -12,9 +12,10 @@
  *
  * A cell is one layer of one entry on its way, or the entry's head. The layers of an entry with
  * groups are those of its sections, one behind the other; an opaque group comes with the layer
- * before it, or with the first one. Entries in memory have no
- * reads: a part is one layer of a group of them, and is run by a thread of the queue or by the
- * owner while it waits, whoever comes first. The entry's place is held as a reader from begin to
+ * before it, or with the first one. Layers that are coded together come with the first of them,
+ * which is read and decoded once for all: the others are complete when it is. Entries in memory
+ * have no reads: a part is one layer of a group of them, and is run by a thread of the queue or by
+ * the owner while it waits, whoever comes first. The entry's place is held as a reader from begin to
  * end, so that what was found is what is read, wherever the entry moves meanwhile. The head of a
  * record is parsed and checked once; every segment is verified as it is decoded.
  *
@@ -257,6 +258,10 @@ static kvt_status load_issue_cell(kvt_load *load, size_t index, uint32_t layer, 
     load_entry *entry = &load->entries[index];
     /* An earlier call has issued the cell, and found no staging for another entry of the layer. */
     if (entry->status != KVT_QUEUED || load_is_near(entry) || entry->issued > layer) return KVT_OK;
+    if (load_together(entry, layer) == 0) {
+        entry->issued = layer + 1;
+        return KVT_OK;
+    }
     const uint8_t state = atomic_load(&entry->layers[layer]);
     kvt_status status = KVT_OK;
     assert(state != LOAD_ASKS);
@@ -388,7 +393,8 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
     uint64_t bytes = 0;
     pthread_mutex_lock(&load->lock);
     const bool wants = entry->status == KVT_QUEUED && !load->ending &&
-                       atomic_load(&entry->layers[layer]) == LOAD_LACKS;
+                       atomic_load(&entry->layers[layer]) == LOAD_LACKS &&
+                       load_together(entry, layer) != 0;
     if (wants) {
         atomic_store(&entry->layers[layer], LOAD_TAKES);
         load->flying++;

@@ -267,8 +267,12 @@ kvt_status load_open_head(const load_entry *entry, load_section *section, const 
  * record. */
 kvt_status load_use_heads(const load_entry *entry, const uint8_t *payload, bool whole);
 
+/* How many layers are read and decoded with a layer, once its head is open: itself and those behind
+ * it that are coded with it. 0: it comes with a layer before it, and is never read. Any lock. */
+uint32_t load_together(const load_entry *entry, uint32_t layer);
+
 /*
- * The ranges of a layer, once its head is open. Any lock.
+ * The ranges of a layer that is read, and of those that come with it. Any lock.
  *   own     in its group's record
  *   ranges  what is to be read of the entry's record, one behind the other in memory: those, and
  *           the opaque groups that come with the layer; room for LOAD_RANGES_MAX
@@ -277,8 +281,9 @@ kvt_status load_use_heads(const load_entry *entry, const uint8_t *payload, bool 
 kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
                             kvt_record_range *ranges, uint32_t *count_out);
 
-/* Decodes one layer of an entry into its view, and what comes with it. `own` are the layer's
- * ranges, and what was read lies in `payload`; NULL: payload is the record. */
+/* Decodes one layer of an entry into its view, and what comes with it; nothing for a layer that
+ * comes with another. `own` are the layer's ranges, and what was read lies in `payload`; NULL:
+ * payload is the record. */
 kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
                        const load_ranges *own, const uint8_t *payload);
 

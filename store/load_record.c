@@ -32,16 +32,16 @@ typedef struct load_extra {
     const load_section *end;
 } load_extra;
 
-/* The opaque sections before the first layer of an entry, and those behind the last layer of a
- * section. Returns how many runs of them there are. */
+/* The opaque sections that come with layers of a section: those before the first layer of an entry,
+ * and those behind the last layer of a section. Returns how many runs of them there are. */
 static uint32_t load_extras(const load_entry *entry, const load_section *section, uint32_t layer,
-                            load_extra *extras)
+                            uint32_t layers, load_extra *extras)
 {
     const load_section *last = entry->sections + entry->section_count, *next = section + 1;
     uint32_t count = 0;
     if (layer == 0 && section != entry->sections)
         extras[count++] = (load_extra){entry->sections, section};
-    if (layer - section->first_layer != section->layout.layers - 1u) return count;
+    if (layer + layers - section->first_layer != section->layout.layers) return count;
     while (next != last && next->layout.layers == 0)
         next++;
     if (next != section + 1) extras[count++] = (load_extra){section + 1, next};
@@ -121,6 +121,13 @@ kvt_status load_use_heads(const load_entry *entry, const uint8_t *payload, bool 
     return status;
 }
 
+uint32_t load_together(const load_entry *entry, uint32_t layer)
+{
+    const load_section *section = load_section_of(entry, layer);
+    assert(section->head != NULL);
+    return kvt_record_head_together(section->head, layer - section->first_layer);
+}
+
 kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
                             kvt_record_range *ranges, uint32_t *count_out)
 {
@@ -128,8 +135,9 @@ kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges
     load_extra extras[2];
     uint64_t at = 0;
     uint32_t count = 0;
-    assert(section->head != NULL);
-    kvt_status status = kvt_record_head_ranges(section->head, layer - section->first_layer,
+    const uint32_t layers = load_together(entry, layer);
+    assert(layers != 0);
+    kvt_status status = kvt_record_head_ranges(section->head, layer - section->first_layer, layers,
                                                own->ranges, KVT_RECORD_RANGES_MAX, &own->count);
     if (status != KVT_OK) return status;
     for (; count < own->count; count++) {
@@ -137,7 +145,7 @@ kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges
         ranges[count].offset += section->offset;
         at += ranges[count].bytes;
     }
-    const uint32_t extra_count = load_extras(entry, section, layer, extras);
+    const uint32_t extra_count = load_extras(entry, section, layer, layers, extras);
     for (uint32_t i = 0; i < extra_count; i++) {
         const uint64_t bytes = load_extra_bytes(&extras[i]);
         ranges[count++] = (kvt_record_range){extras[i].first->offset, bytes, at};
@@ -163,16 +171,18 @@ kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t l
     load_extra extras[2];
     uint64_t at = 0; /* of the next bytes behind the layer's own */
     kvt_status status = KVT_OK;
+    const uint32_t layers = load_together(entry, layer);
+    if (layers == 0) return KVT_OK;
     if (entry->scratch_bytes != 0)
         status = staging_acquire_now(load->store->staging, entry->scratch_bytes, &scratch);
     if (status != KVT_OK) return status;
     status = kvt_record_head_decode(
-        section->head, &section->layout, section->view, layer - section->first_layer,
+        section->head, &section->layout, section->view, layer - section->first_layer, layers,
         own != NULL ? payload : payload + section->offset, own != NULL ? own->ranges : NULL,
         own != NULL ? own->count : 0, scratch.memory, scratch.bytes);
     for (uint32_t i = 0; own != NULL && i < own->count; i++)
         at += own->ranges[i].bytes;
-    const uint32_t extra_count = load_extras(entry, section, layer, extras);
+    const uint32_t extra_count = load_extras(entry, section, layer, layers, extras);
     for (uint32_t i = 0; i < extra_count; i++) {
         const uint64_t start = extras[i].first->offset;
         for (const load_section *one = extras[i].first; one != extras[i].end; one++) {
@@ -198,7 +208,7 @@ void load_copy_staged(const load_entry *entry, uint32_t layer)
         view_rows_scatter(&rows, 0, rows.bytes, bytes + section->packed_at + at);
         view_rows_close(&rows);
     }
-    const uint32_t extra_count = load_extras(entry, section, layer, extras);
+    const uint32_t extra_count = load_extras(entry, section, layer, 1, extras);
     for (uint32_t i = 0; i < extra_count; i++)
         for (const load_section *one = extras[i].first; one != extras[i].end; one++)
             view_scatter_entry(one->view, &one->layout, 0, 0, bytes + one->packed_at);

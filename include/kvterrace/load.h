@@ -89,8 +89,9 @@ KVT_API uint32_t kvt_load_layers(const kvt_load *load);
 
 /* Waits until so many layers are complete, or until an instant of CLOCK_MONOTONIC in nanoseconds,
  * KVT_NO_DEADLINE for none. No more than layers_ahead + 1 layers come beyond those that
- * kvt_load_release has released. The calling thread decodes layers of entries that lie in memory
- * meanwhile, a piece of a layer at a time, and may be late by one piece.
+ * kvt_load_release has released; of layers that are coded together (transform over four layers) the
+ * first one decides, and the memory of all is written then. The calling thread decodes layers of
+ * entries that lie in memory meanwhile, a piece of a layer at a time, and may be late by one piece.
  * KVT_OK; KVT_E_TIMEOUT (that instant, or the load's deadline); KVT_E_ARGUMENT (more layers than
  * there are); KVT_E_STATE (its queue was closed). */
 KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,

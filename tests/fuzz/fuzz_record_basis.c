@@ -117,10 +117,10 @@ static void fuzz_layers(const uint8_t *record, uint64_t bytes, const kvt_record_
     if (opened != KVT_OK) return;
     const kvt_record_head *head = (const kvt_record_head *)(const void *)memory;
     for (uint32_t layer = 0; layer < layout->layers; layer++) {
-        if (kvt_record_head_ranges(head, layer, ranges, KVT_RECORD_RANGES_MAX, &count) != KVT_OK)
+        if (kvt_record_head_ranges(head, layer, 1, ranges, KVT_RECORD_RANGES_MAX, &count) != KVT_OK)
             abort();
-        const kvt_status status = kvt_record_head_decode(head, layout, &view, layer, record, NULL,
-                                                         0, scratch, info->scratch_bytes);
+        const kvt_status status = kvt_record_head_decode(head, layout, &view, layer, 1, record,
+                                                         NULL, 0, scratch, info->scratch_bytes);
         fuzz_check(status);
         if (whole != NULL && status != KVT_OK) abort();
     }

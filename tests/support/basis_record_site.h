@@ -259,7 +259,7 @@ static inline void basis_record_check_layer(basis_record *r, uint32_t layer, boo
                                        sizeof memory, &kept),
                   KVT_OK);
     const kvt_record_head *head = (const kvt_record_head *)(void *)memory;
-    assert_status(kvt_record_head_ranges(head, layer, ranges, KVT_RECORD_RANGES_MAX, &count),
+    assert_status(kvt_record_head_ranges(head, layer, 1, ranges, KVT_RECORD_RANGES_MAX, &count),
                   KVT_OK);
     const uint64_t bytes = count == 0 ? 0 : ranges[count - 1].at + ranges[count - 1].bytes;
     uint8_t *payload = aligned_alloc(4096, bytes + 4096);
@@ -268,7 +268,7 @@ static inline void basis_record_check_layer(basis_record *r, uint32_t layer, boo
     for (uint32_t i = 0; i < count; i++)
         memcpy(payload + ranges[i].at, r->record.data + ranges[i].offset, ranges[i].bytes);
     const kvt_view view = kvt_view_packed(&r->spec.layout, target.data);
-    assert_status(kvt_record_head_decode(head, &r->spec.layout, &view, layer,
+    assert_status(kvt_record_head_decode(head, &r->spec.layout, &view, layer, 1,
                                          ranged ? payload : r->record.data, ranged ? ranges : NULL,
                                          ranged ? count : 0, r->scratch.data, r->scratch.bytes),
                   KVT_OK);

@@ -15,14 +15,15 @@
 
 #include <kvterrace/basis.h>
 
-enum { BASIS_SITE_BYTES = 256 * 1024, BASIS_SITE_ROOM = 64 * BASIS_SITE_BYTES };
+enum { BASIS_SITE_BYTES = 192 * 1024, BASIS_SITE_ROOM = 96 * BASIS_SITE_BYTES };
 
 static const kvt_layout basis_site_layout = {
-    .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 256};
-static const transform_shape basis_site_shape = {.layers = 2,
-                                                 .kv_heads = 2,
-                                                 .head_dim = 64,
-                                                 .rotary_dim = 64,
+    .layers = 6, .kv_heads = 1, .head_dim = 32, .dtype = KVT_DTYPE_BF16, .tokens = 256};
+/* Two spans: four layers, and two. */
+static const transform_shape basis_site_shape = {.layers = 6,
+                                                 .kv_heads = 1,
+                                                 .head_dim = 32,
+                                                 .rotary_dim = 32,
                                                  .sides = 2,
                                                  .span = TRANSFORM_SPAN_LAYERS4};
 
@@ -31,6 +32,7 @@ typedef struct basis_site {
     char form_name[48];
     kvt_variant form; /* of the transform */
     basis_made made;
+    uint64_t dram_bytes; /* 0: the store has no such tier */
 } basis_site;
 
 /* How the store of a site is opened. */
@@ -79,6 +81,18 @@ static inline void basis_site_name(basis_site *site, const char *folder)
                    start);
 }
 
+/* The profile's model gets the shape of the site's entries. */
+static inline void basis_site_make_profile(const basis_site *site, const test_rung *rung)
+{
+    sqlite3 *database = NULL;
+    ladder_make_profile(site->profile_path, rung, 1);
+    assert_int_equal(sqlite3_open(site->profile_path, &database), SQLITE_OK);
+    ladder_run_sql(database, "UPDATE model SET layers = %d, kv_heads = %d, head_dim = %d",
+                   basis_site_layout.layers, basis_site_layout.kv_heads,
+                   basis_site_layout.head_dim);
+    assert_int_equal(sqlite3_close(database), SQLITE_OK);
+}
+
 /* Makes the folder, a basis, and the profile with its rung. */
 static inline void basis_site_make(basis_site *site)
 {
@@ -95,7 +109,7 @@ static inline void basis_site_make(basis_site *site)
     basis_site_fill(0, data);
     const test_rung rung = {site->form_name, basis_site_code(site, data, decoded), 0.005, 0.009,
                             true};
-    ladder_make_profile(site->profile_path, &rung, 1);
+    basis_site_make_profile(site, &rung);
 }
 
 static inline void basis_site_remove(basis_site *site)
@@ -115,6 +129,7 @@ static inline kvt_status basis_site_open(const basis_site *site, basis_site_mode
     options.staging_bytes = 32 << 20;
     options.tiers[KVT_TIER_SSD].devices = &device;
     options.tiers[KVT_TIER_SSD].device_count = 1;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = site->dram_bytes;
     options.catalog_path = site->catalog_path;
     options.tick_seconds = 0;
     if (mode != BASIS_SITE_BARE) {

@@ -88,7 +88,7 @@ static kvt_status layer_ranges(const void *head, uint64_t head_bytes, uint32_t l
     kvt_status status =
         kvt_record_head_open(head, head_bytes, false, NULL, opened, sizeof head_memory, &bytes);
     if (status == KVT_OK)
-        status = kvt_record_head_ranges(opened, layer, ranges, capacity, count_out);
+        status = kvt_record_head_ranges(opened, layer, 1, ranges, capacity, count_out);
     return status;
 }
 
@@ -109,7 +109,7 @@ static kvt_status decode_layer(const void *head, uint64_t head_bytes, const kvt_
     opened = aligned(bytes);
     memcpy(opened, head_memory, bytes);
     memset(head_memory, 0xee, sizeof head_memory);
-    status = kvt_record_head_decode((const kvt_record_head *)(void *)opened, of, view, layer,
+    status = kvt_record_head_decode((const kvt_record_head *)(void *)opened, of, view, layer, 1,
                                     payload, ranges, count, scratch, scratch_bytes);
     free(opened);
     return status;
@@ -142,12 +142,12 @@ static void check_whole_record(site *s)
         KVT_OK);
     memset(s->own, 0, s->source_bytes);
     for (uint32_t i = 0; i < layout.layers; i++)
-        assert_int_equal(kvt_record_head_decode(head, &layout, &view, i, s->record, NULL, 0,
+        assert_int_equal(kvt_record_head_decode(head, &layout, &view, i, 1, s->record, NULL, 0,
                                                 s->scratch, s->scratch_bytes),
                          KVT_OK);
     assert_memory_equal(s->own, s->whole, s->source_bytes);
-    assert_int_equal(kvt_record_head_decode(head, &layout, &view, layout.layers, s->record, NULL, 0,
-                                            s->scratch, s->scratch_bytes),
+    assert_int_equal(kvt_record_head_decode(head, &layout, &view, layout.layers, 1, s->record, NULL,
+                                            0, s->scratch, s->scratch_bytes),
                      KVT_E_ARGUMENT);
 }
 

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_basis_load.c - layered loads of entries whose layers are coded four together: each
+ * span is read once, from SSD and from memory, by one load and by two beside each other, and gives
+ * the bytes of a get. One thread and a queue's.
+ */
+#include "base/clock.h"
+#include "basis_site.h"
+
+#include <kvterrace/load.h>
+#include <kvterrace/names.h>
+
+enum { ENTRIES = 5, LAYERS = 6, LAYER_BYTES = BASIS_SITE_BYTES / LAYERS };
+
+static basis_site site;
+static char expected[ENTRIES][BASIS_SITE_BYTES];
+
+/* The targets of one load. */
+typedef struct target {
+    char data[ENTRIES][BASIS_SITE_BYTES];
+    kvt_view views[ENTRIES];
+    const kvt_view *pointers[ENTRIES];
+    kvt_key keys[ENTRIES];
+    kvt_load *load;
+} target;
+
+static target first, second;
+
+static int make_site(void **state)
+{
+    static char data[BASIS_SITE_BYTES];
+    (void)state;
+    basis_site_make(&site);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        basis_site_fill(i, data);
+        (void)basis_site_code(&site, data, expected[i]);
+    }
+    return 0;
+}
+
+static int remove_site(void **state)
+{
+    (void)state;
+    basis_site_remove(&site);
+    return 0;
+}
+
+static void begin(target *to, kvt_queue *queue, uint32_t ahead)
+{
+    const kvt_load_options options = {
+        .struct_size = sizeof options, .deadline_ns = KVT_NO_DEADLINE, .layers_ahead = ahead};
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        memset(to->data[i], 0xee, sizeof to->data[i]);
+        to->keys[i] = support_key(i);
+        to->views[i] = kvt_view_packed(&basis_site_layout, to->data[i]);
+        to->pointers[i] = &to->views[i];
+    }
+    assert_int_equal(kvt_load_begin(queue, to->keys, to->pointers, ENTRIES, &options, &to->load),
+                     KVT_OK);
+}
+
+/* Waits for a layer, which is whole in every entry then. */
+static void take_layer(target *to, uint32_t layer)
+{
+    assert_int_equal(kvt_load_wait(to->load, layer + 1, base_clock_ns() + UINT64_C(60000000000)),
+                     KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_memory_equal(to->data[i] + layer * LAYER_BYTES, expected[i] + layer * LAYER_BYTES,
+                            LAYER_BYTES);
+    kvt_load_release(to->load, layer + 1);
+}
+
+static kvt_load_result end(target *to)
+{
+    kvt_status statuses[ENTRIES];
+    kvt_load_result result = {.struct_size = sizeof result};
+    assert_int_equal(kvt_load_end(to->load, statuses, &result), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(statuses[i], KVT_OK);
+    assert_int_equal(result.layers, LAYERS);
+    return result;
+}
+
+/* What the records of the entries take. */
+static uint64_t record_bytes(kvt_store *store)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        const kvt_key key = support_key(i);
+        kvt_description what = {.struct_size = sizeof what};
+        assert_int_equal(kvt_describe(store, &key, &what), KVT_OK);
+        assert_int_equal(what.variant.codec, KVT_CODEC_TRANSFORM);
+        bytes += what.stored_bytes;
+    }
+    return bytes;
+}
+
+static void load_from(uint64_t dram_bytes)
+{
+    kvt_queue *queue = NULL;
+    site.dram_bytes = dram_bytes;
+    kvt_store *store = basis_site_filled(&site, ENTRIES);
+    assert_int_equal(kvt_queue_open(store, NULL, &queue), KVT_OK);
+    const uint64_t stored = record_bytes(store);
+    for (uint32_t ahead = 1; ahead <= 8; ahead += 3) {
+        begin(&first, queue, ahead);
+        for (uint32_t layer = 0; layer < LAYERS; layer++)
+            take_layer(&first, layer);
+        const kvt_load_result result = end(&first);
+        /* Each byte once, and heads and grains that two spans share. */
+        assert_true(result.bytes_read <= stored + ENTRIES * 3 * 4096);
+        assert_int_equal(result.bytes_read == 0, dram_bytes != 0);
+    }
+    /* Two at once, the second one two layers late: they share reads where there are any. */
+    begin(&first, queue, 1);
+    take_layer(&first, 0);
+    take_layer(&first, 1);
+    begin(&second, queue, 8);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        take_layer(&second, layer);
+        if (layer >= 2) take_layer(&first, layer);
+    }
+    (void)end(&first);
+    (void)end(&second);
+    /* One that is given up in the middle of a span. */
+    begin(&first, queue, 2);
+    take_layer(&first, 0);
+    assert_int_equal(kvt_load_end(first.load, NULL, NULL), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
+    kvt_queue_close(queue);
+    kvt_close(store);
+}
+
+static void spans_are_read_once_from_ssd(void **state)
+{
+    (void)state;
+    load_from(0);
+}
+
+static void spans_are_decoded_once_from_memory(void **state)
+{
+    (void)state;
+    load_from(16 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(spans_are_read_once_from_ssd, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(spans_are_decoded_once_from_memory, make_site, remove_site),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
