@@ -7,7 +7,6 @@
  * Thread rule: any thread. Locks as bases.h says.
  */
 #include "store/bases.h"
-#include "base/kill_point.h"
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/store.h"
@@ -227,7 +226,6 @@ static kvt_status bases_remove_file(kvt_store *store, uint32_t start)
 {
     kvt_status status = KVT_OK;
     if (store->catalog != NULL) status = catalog_settle(store->catalog);
-    KILL_POINT("basis: nothing needs it");
     if (status == KVT_OK) status = bases_file_remove(store->bases.catalog_path, start);
     return status;
 }

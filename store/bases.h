@@ -98,8 +98,8 @@ enum { BASES_DIGITS = 5, BASES_ALIGN = 64 };
 KVT_NODISCARD kvt_status bases_file_write(const char *catalog_path, uint32_t start,
                                           const void *object, uint64_t bytes);
 
-/* Removes it durably, and what a killed writer left of it; one that is not there is none. KVT_OK;
- * KVT_E_IO. */
+/* Removes it, and what a killed writer left of it; one that is not there is none. KVT_OK; KVT_E_IO:
+ * it is there still. */
 KVT_NODISCARD kvt_status bases_file_remove(const char *catalog_path, uint32_t start);
 
 /*

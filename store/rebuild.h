@@ -49,6 +49,7 @@ typedef struct rebuild_state {
     store_catalog *held; /* the catalog's lock; NULL in a dry run, as the draft */
     store_catalog *draft;
     char *draft_path;
+    catalog_basis noted; /* the last basis whose name the draft was given */
     char *message;
     size_t message_size;
 } rebuild_state;

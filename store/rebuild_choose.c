@@ -130,6 +130,15 @@ static void choose_take_groups(kvt_recover_report *report, const choose_job *job
     }
 }
 
+/* Has the draft remember the name of the basis that a record needs: a row has 20 bits of it. */
+static kvt_status choose_note_basis(rebuild_state *state, const kvt_record_info *info)
+{
+    if (info->basis_span == 0) return KVT_OK;
+    if (memcmp(state->noted.hash, info->basis, sizeof info->basis) == 0) return KVT_OK;
+    memcpy(state->noted.hash, info->basis, sizeof info->basis);
+    return catalog_note_basis(state->draft, &state->noted);
+}
+
 /* Counts a record as an entry, and adds its row to the draft unless this is a dry run. */
 static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kvt_record_info *info)
 {
@@ -160,7 +169,8 @@ static kvt_status choose_take(choose_walk *walk, const choose_job *job, const kv
     uint8_t location[PLACEMENT_NOTE_BYTES_MAX];
     row.location = location;
     row.location_bytes = tiers_location_pack(note->location, location, sizeof location);
-    return rebuild_add_row(walk->state, &row);
+    status = choose_note_basis(walk->state, info);
+    return status == KVT_OK ? rebuild_add_row(walk->state, &row) : status;
 }
 
 /* Waits for a record's bytes and verifies them. A sound record becomes an entry and keeps its

@@ -159,8 +159,7 @@ typedef struct store_counters {
     uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
     uint64_t moves_deferred; /* for a round, because waited reads keep a device busy */
     uint64_t promotions, demotions, evictions;
-    uint64_t relayouts, relayout_bytes, quarantined, readmitted;
-    uint64_t recosted; /* entries whose options got new figures, ever */
+    uint64_t relayouts, relayout_bytes, quarantined, readmitted, recosted;
     uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
     uint64_t moves_failed_larger; /* the record was larger than planned */
     uint64_t given_up;            /* entries dropped for the room of a put */

@@ -5,6 +5,9 @@
  * store that refuses. Single thread.
  */
 #include "basis_site.h"
+#include "small_filesystem.h"
+
+#include <kvterrace/recover.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -86,6 +89,72 @@ static void a_copy_elsewhere_is_complete(void **state)
     kvt_close(store);
     support_remove_folder(folder);
     assert_int_equal(mkdir(site.folder, 0700), 0);
+}
+
+/* Makes a catalog anew from the devices. */
+static void rebuild(void)
+{
+    const kvt_device_config device = support_file_config("ssd0", site.ssd_path, BASIS_SITE_ROOM);
+    const kvt_recover_options how = {.struct_size = sizeof how};
+    kvt_recover_report report = {.struct_size = sizeof report};
+    kvt_store_options options;
+    char message[256] = "";
+    kvt_store_options_init(&options);
+    options.tiers[KVT_TIER_SSD].devices = &device;
+    options.tiers[KVT_TIER_SSD].device_count = 1;
+    options.catalog_path = site.catalog_path;
+    if (kvt_store_recover(&options, &how, &report, message, sizeof message) != KVT_OK)
+        fail_msg("recover: %s", message);
+    assert_int_equal(report.entries, ENTRIES);
+}
+
+/* The files of bases outlive a catalog; without them its rows still say which they need. */
+static void a_rebuilt_catalog_finds_its_bases(void **state)
+{
+    (void)state;
+    kvt_close(basis_site_filled(&site, ENTRIES));
+    run("rm -f %s %s-*", site.catalog_path, site.catalog_path);
+    rebuild();
+    kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(count_found(&site, store), ENTRIES);
+    kvt_close(store);
+    run("rm -f %s* %s-*", site.catalog_path, site.catalog_path);
+    rebuild();
+    store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(count_found(&site, store), 0);
+    const kvt_basis_info info = basis_site_info(store);
+    assert_int_equal(info.state, KVT_BASIS_MISSING);
+    assert_int_equal(info.records, ENTRIES);
+    assert_int_equal(info.hash_bits, 256);
+    assert_memory_equal(info.hash, site.made.basis.hash, sizeof info.hash);
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_int_equal(count_found(&site, store), ENTRIES);
+    kvt_close(store);
+}
+
+/* A disk that is full while the file of a basis is written. */
+static void a_full_disk_takes_no_basis(void **state)
+{
+    kvt_basis_info info = {.struct_size = sizeof info};
+    char draft[160];
+    (void)state;
+    if (!small_filesystem_mount(site.folder, "size=24m")) skip();
+    const test_rung rung = {site.form_name, 4.0, 0.005, 0.009, true};
+    basis_site_make_profile(&site, &rung);
+    kvt_store *store = basis_site_store(&site, BASIS_SITE_EXACT);
+    assert_int_equal(basis_site_put(store, 0), KVT_OK);
+    assert_int_equal(kvt_flush(store), KVT_OK);
+    small_filesystem_fill(site.folder);
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_E_SPACE);
+    assert_int_equal(kvt_basis_at(store, 0, &info), KVT_END);
+    (void)snprintf(draft, sizeof draft, "%s.new", site.basis_path);
+    assert_false(is_there(site.basis_path) || is_there(draft));
+    assert_int_equal(basis_site_get(&site, store, 0, NULL), KVT_OK);
+    small_filesystem_make_room(site.folder);
+    assert_int_equal(kvt_basis_add(store, site.made.object, site.made.bytes), KVT_OK);
+    assert_true(is_there(site.basis_path));
+    kvt_close(store);
+    small_filesystem_unmount(site.folder);
 }
 
 /* By another name of the catalog, which a link leads to, the files are those beside the catalog. */
@@ -341,6 +410,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_copy_elsewhere_is_complete, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(a_rebuilt_catalog_finds_its_bases, make_site, remove_site),
+        cmocka_unit_test_setup_teardown(a_full_disk_takes_no_basis, make_site, remove_site),
         cmocka_unit_test_setup_teardown(a_link_to_the_catalog_finds_its_bases, make_site,
                                         remove_site),
         cmocka_unit_test_setup_teardown(a_basis_goes_with_its_last_use, make_site, remove_site),
