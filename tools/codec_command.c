@@ -6,14 +6,17 @@
 #include "profile_document.h"
 
 #include "lab/bench/bench_codecs.h"
+#include "lab/inspect/basis_files.h"
 
 #include <math.h>
+#include <string.h>
 
 #define CODEC_USUAL_VARIANT "planes:k4v4,g64"
 
 typedef struct codec_arguments {
     command_common common;
     command_list inputs; /* one */
+    command_list bases;
     const char *output;
     const char *variant;
 } codec_arguments;
@@ -21,12 +24,18 @@ typedef struct codec_arguments {
 static const command_option codec_encode_rows[] = {
     TEXT_OPTION(codec_arguments, variant, "variant", 0, "NAME",
                 "Codec and setting, such as kivi:k4v4,g64 (default " CODEC_USUAL_VARIANT ")"),
+    COMMAND_BASIS_OPTION(
+        codec_arguments, bases,
+        "Basis (.kvtbasis) for transform:BASIS,sSTEP, or transform:sSTEP of the one given; "
+        "may be repeated"),
     OUTPUT_OPTION(codec_arguments, output, "Write the record to FILE; without it only measure"),
     OPERANDS(codec_arguments, inputs, "FILE", 1, 1, OPTION_READS),
     {0},
 };
 
 static const command_option codec_decode_rows[] = {
+    COMMAND_BASIS_OPTION(codec_arguments, bases,
+                         "Basis (.kvtbasis) that the record needs; may be repeated"),
     OUTPUT_OPTION(codec_arguments, output, "Write the decoded KV to FILE, as safetensors"),
     OPERANDS(codec_arguments, inputs, "FILE", 1, 1, OPTION_READS),
     {0},
@@ -107,6 +116,29 @@ static int codec_show_encoded(const codec_arguments *arguments, const bench_file
 
 /* ---- the commands ---- */
 
+/* Parses the variant that was asked for. "transform" and "transform:sSTEP" are of the one basis
+ * that was given. */
+static kvt_status codec_take_variant(const char *name, const basis_files *bases,
+                                     kvt_variant *variant_out, char *message, size_t message_size)
+{
+    char whole[64];
+    const bool bare = strcmp(name, "transform") == 0,
+               stepped = strncmp(name, "transform:s", 11) == 0;
+    if ((bare || stepped) && bases->count != 1) {
+        (void)snprintf(message, message_size, "%.60s needs one --basis", name);
+        return KVT_E_ARGUMENT;
+    }
+    if (bare || stepped) {
+        (void)snprintf(whole, sizeof whole, "transform:%05X%s%.40s",
+                       (unsigned)transform_hash_start(bases->list[0]->hash), bare ? "" : ",",
+                       bare ? "" : name + 10);
+        name = whole;
+    }
+    const kvt_status status = kvt_variant_parse(name, variant_out);
+    if (status != KVT_OK) command_unknown_variant(name, message, message_size);
+    return status;
+}
+
 static int codec_encode(void *context)
 {
     codec_arguments *arguments = context;
@@ -115,15 +147,22 @@ static int codec_encode(void *context)
     char message[COMMAND_MESSAGE_BYTES] = "";
     bench_file_result result;
     kvt_variant variant;
-    kvt_status status = kvt_variant_parse(name, &variant);
-    if (status != KVT_OK)
-        command_unknown_variant(name, message, sizeof message);
-    else if (arguments->output != NULL)
+    basis_files bases = {.count = 0};
+    if (arguments->bases.count != 0 && strncmp(name, "transform", 9) != 0)
+        return command_misuse("--basis is for variants of transform");
+    kvt_status status = basis_files_read(&bases, arguments->bases.items, arguments->bases.count,
+                                         message, sizeof message);
+    if (status == KVT_OK)
+        status = codec_take_variant(name, &bases, &variant, message, sizeof message);
+    if (status == KVT_OK && arguments->output != NULL)
         status = command_check_target(&arguments->common, "--output", arguments->output, message,
                                       sizeof message);
+    if (status == KVT_OK && !basis_files_serve(&bases, variant, message, sizeof message))
+        status = KVT_E_MISMATCH;
     if (status == KVT_OK)
-        status =
-            bench_file_encode(input, variant, arguments->output, &result, message, sizeof message);
+        status = bench_file_encode(input, variant, basis_files_all(&bases), arguments->output,
+                                   &result, message, sizeof message);
+    basis_files_free(&bases);
     if (status != KVT_OK) return command_fail_content(status, message);
     if (result.ignored > 0)
         command_note(&arguments->common, "%s: %u tensors of other names are left out", input,
@@ -137,7 +176,9 @@ const command_spec encode_spec = {
     .about = "Encodes a KV dump in safetensors: tensors k.LAYER and v.LAYER of shape [tokens, "
              "kv_heads, head_dim] in F16, BF16 or F32, layers from 0, and optional q.LAYER of "
              "shape [rows, heads, head_dim]. Says what it costs and what is lost.",
-    .example = "  kvterrace encode kv.safetensors --variant planes:k4v4,g32 -o kv.kvt",
+    .example = "  kvterrace encode kv.safetensors --variant planes:k4v4,g32 -o kv.kvt\n"
+               "  kvterrace encode kv.safetensors --basis m-head.kvtbasis --variant "
+               "transform:s0.5",
     .options = codec_encode_rows,
     .argument_bytes = sizeof(codec_arguments),
     .run = codec_encode,
@@ -157,9 +198,20 @@ static int codec_decode(void *context)
     kvt_record_info info;
     kvt_status status = command_check_target(&arguments->common, "--output", arguments->output,
                                              message, sizeof message);
+    basis_files bases = {.count = 0};
     if (status == KVT_OK)
-        status = bench_file_decode(arguments->inputs.items[0], arguments->output, &info, message,
-                                   sizeof message);
+        status = basis_files_read(&bases, arguments->bases.items, arguments->bases.count, message,
+                                  sizeof message);
+    if (status == KVT_OK)
+        status = bench_file_decode(arguments->inputs.items[0], basis_files_all(&bases),
+                                   arguments->output, &info, message, sizeof message);
+    if (status == KVT_E_MISMATCH) {
+        char reason[256] = "";
+        if (!basis_files_serve_record(&bases, &info, reason, sizeof reason))
+            (void)snprintf(message, sizeof message, "%.300s: %s", arguments->inputs.items[0],
+                           reason);
+    }
+    basis_files_free(&bases);
     if (status != KVT_OK) return command_fail_content(status, message);
     if (arguments->common.json)
         return command_print_document(codec_describe("kvterrace-decode-1", arguments, &info));
@@ -171,7 +223,8 @@ const command_spec decode_spec = {
     .name = "decode",
     .summary = "decode a record into a KV dump",
     .about = "Decodes a record that encode wrote into a KV dump in safetensors: k.LAYER and "
-             "v.LAYER, and positions.LAYER where tokens were dropped.",
+             "v.LAYER, and positions.LAYER where tokens were dropped. A record of the transform "
+             "codec needs its basis, which kvterrace inspect names.",
     .example = "  kvterrace decode kv.kvt -o back.safetensors",
     .options = codec_decode_rows,
     .argument_bytes = sizeof(codec_arguments),

@@ -116,6 +116,8 @@ typedef struct command_list {
 #define DATABASE_OPTION                                                                            \
     SETTING_OPTION("store.profile", "database", 'd', "FILE",                                       \
                    "Profile database (store.profile; " PROFILE_STANDARD_PATH ")")
+#define COMMAND_BASIS_OPTION(type, field, help)                                                    \
+    LIST_OPTION(type, field, "basis", "FILE", 64, OPTION_READS, help)
 #define PROFILE_STANDARD_PATH "kvterrace-profile.db"
 
 /* What a command does with settings before it runs. */

@@ -18,12 +18,16 @@
 typedef struct inspect_arguments {
     command_common common;
     command_list paths; /* one */
+    command_list bases;
     bool entries;
 } inspect_arguments;
 
 static const command_option inspect_rows[] = {
     FLAG_OPTION(inspect_arguments, entries, "entries", 'e',
                 "List all: a catalog's entries, a store's operations"),
+    COMMAND_BASIS_OPTION(inspect_arguments, bases,
+                         "With a record: its basis (.kvtbasis), to decode it as a check; may be "
+                         "repeated"),
     OPERANDS(inspect_arguments, paths, "FILE", 1, 1, OPTION_READS),
     {0},
 };
@@ -37,6 +41,13 @@ static void inspect_hex(char *text, const uint8_t *bytes, size_t count)
         text[2 * i + 1] = digits[bytes[i] & 15];
     }
     text[2 * count] = '\0';
+}
+
+/* What the elements of one vector of a basis are. */
+static const char *inspect_span(uint32_t span)
+{
+    static const char *const names[] = {"unknown", "head", "layer", "layers4"};
+    return names[span < sizeof names / sizeof names[0] ? span : 0];
 }
 
 static json_t *inspect_layout_json(const kvt_layout *layout)
@@ -107,30 +118,66 @@ static int inspect_show_record(const inspect_arguments *arguments, const char *p
                                size_t message_size)
 {
     kvt_record_info info;
-    char key[65], variant[64];
-    kvt_status status = inspect_record(path, &info, message, message_size);
+    char key[65], variant[64], hash[2 * KVT_BASIS_HASH_BYTES + 1];
+    basis_files bases = {.count = 0};
+    kvt_status status = basis_files_read(&bases, arguments->bases.items, arguments->bases.count,
+                                         message, message_size);
+    if (status == KVT_OK) status = inspect_record(path, &bases, &info, message, message_size);
+    const bool decoded = bases.count != 0;
+    basis_files_free(&bases);
     if (status != KVT_OK) return command_fail_content(status, message);
     inspect_hex(key, info.spec.key.bytes, sizeof info.spec.key.bytes);
     (void)kvt_variant_format(info.spec.variant, variant, sizeof variant);
-    return inspect_show(
-        json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "kind",
-                  "record", "key", key, "generation", (json_int_t)info.spec.generation, "variant",
-                  variant, "tokens_kept", (json_int_t)info.stored_tokens, "first_position",
-                  (json_int_t)info.spec.first_position, "layout",
-                  inspect_layout_json(&info.spec.layout), "source_bytes",
-                  (json_int_t)info.source_bytes, "record_bytes", (json_int_t)info.record_bytes,
-                  "payload_bytes", (json_int_t)info.payload_bytes, "segments",
-                  (json_int_t)info.segment_count, "raw_segments", (json_int_t)info.raw_segments,
-                  "bits_per_element", info.bits_per_element, "physical_bits_per_element",
-                  info.physical_bits_per_element),
-        arguments->common.json);
+    json_t *document = json_pack(
+        "{s:s, s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "kind", "record",
+        "key", key, "generation", (json_int_t)info.spec.generation, "variant", variant,
+        "tokens_kept", (json_int_t)info.stored_tokens, "first_position",
+        (json_int_t)info.spec.first_position, "layout", inspect_layout_json(&info.spec.layout),
+        "source_bytes", (json_int_t)info.source_bytes, "record_bytes",
+        (json_int_t)info.record_bytes, "payload_bytes", (json_int_t)info.payload_bytes, "segments",
+        (json_int_t)info.segment_count, "raw_segments", (json_int_t)info.raw_segments,
+        "bits_per_element", info.bits_per_element, "physical_bits_per_element",
+        info.physical_bits_per_element);
+    if (info.basis_span != 0) {
+        inspect_hex(hash, info.basis, sizeof info.basis);
+        json_t *more =
+            json_pack("{s:s, s:s}", "basis", hash, "basis_span", inspect_span(info.basis_span));
+        if (decoded) (void)json_object_set_new(more, "decodes", json_true());
+        (void)json_object_update(document, more);
+        json_decref(more);
+    }
+    return inspect_show(document, arguments->common.json);
+}
+
+static int inspect_show_basis(const inspect_arguments *arguments, const char *path, char *message,
+                              size_t message_size)
+{
+    static const char *const metrics[] = {"plain", "queries", "outputs", "queries and outputs"};
+    basis_files files = {.count = 0};
+    char hash[2 * KVT_BASIS_HASH_BYTES + 1], digest[2 * BASIS_DIGEST_BYTES + 1];
+    kvt_status status = basis_files_add(&files, path, message, message_size);
+    if (status != KVT_OK) return command_fail_content(status, message);
+    const transform_shape *shape = &files.list[0]->shape;
+    const basis_origin *origin = &files.origins[0];
+    inspect_hex(hash, files.list[0]->hash, KVT_BASIS_HASH_BYTES);
+    inspect_hex(digest, origin->digest, sizeof origin->digest);
+    json_t *document = json_pack(
+        "{s:s, s:s, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:s, s:I, s:s, s:I}", "kind", "basis",
+        "hash", hash, "model", view_string(origin->model), "span", inspect_span(shape->span),
+        "layers", (int)shape->layers, "sides", (int)shape->sides, "kv_heads", (int)shape->kv_heads,
+        "head_dim", (int)shape->head_dim, "rotary_dim", (int)shape->rotary_dim, "metric",
+        metrics[shape->metric & 3], "tokens", (json_int_t)origin->tokens, "digest", digest, "bytes",
+        (json_int_t)files.bytes[0]);
+    basis_files_free(&files);
+    return inspect_show(document, arguments->common.json);
 }
 
 /* A file that is nothing of ours. */
 static int inspect_refuse(const char *path, char *message, size_t message_size)
 {
     (void)snprintf(message, message_size,
-                   "%.300s: neither a catalog, nor a profile, nor a record, nor a labelled device",
+                   "%.300s: neither a catalog, nor a profile, nor a record, nor a basis, nor a "
+                   "labelled device",
                    path);
     return command_fail_input(KVT_E_MISMATCH, message);
 }
@@ -167,6 +214,7 @@ typedef struct inspect_summary {
     json_t *document;
     json_t *devices;
     json_t *entries; /* NULL: not asked for */
+    json_t *bases;
     uint64_t count;
     uint64_t unreadable;
     uint64_t bytes;
@@ -220,16 +268,43 @@ static bool inspect_take_entry(void *context, const inspect_entry *entry)
     return json_array_append_new(summary->entries, row) == 0;
 }
 
+static json_t *inspect_basis_json(const basis_needed *basis)
+{
+    static const char *const states[] = {"present", "damaged", "missing"};
+    char hash[2 * KVT_BASIS_HASH_BYTES + 1];
+    inspect_hex(hash, basis->hash, sizeof basis->hash);
+    hash[basis->hash_bits / 4] = '\0';
+    json_t *row = json_pack("{s:s, s:s, s:I}", "hash", hash, "state", states[basis->state],
+                            "records", (json_int_t)basis->records);
+    if (basis->state == BASIS_FILE_DAMAGED)
+        (void)json_object_set_new(row, "reason", json_string(kvt_status_text(basis->status)));
+    if (basis->state == BASIS_FILE_PRESENT) {
+        json_t *more = json_pack("{s:s, s:I}", "span", inspect_span(basis->span), "bytes",
+                                 (json_int_t)basis->bytes);
+        (void)json_object_update(row, more);
+        json_decref(more);
+    }
+    return row;
+}
+
+static bool inspect_take_basis(void *context, const basis_needed *basis)
+{
+    inspect_summary *summary = context;
+    return json_array_append_new(summary->bases, inspect_basis_json(basis)) == 0;
+}
+
 static int inspect_show_catalog(const inspect_arguments *arguments, const char *path, char *message,
                                 size_t message_size)
 {
     inspect_summary summary = {.document = json_pack("{s:s}", "kind", "catalog"),
                                .devices = json_array(),
+                               .bases = json_array(),
                                .entries = arguments->entries ? json_array() : NULL};
     const inspect_visitor visitor = {.context = &summary,
                                      .identity = inspect_take_identity,
                                      .device = inspect_take_device,
-                                     .entry = inspect_take_entry};
+                                     .entry = inspect_take_entry,
+                                     .basis = inspect_take_basis};
     kvt_status status = inspect_catalog(path, &visitor, message, message_size);
     (void)json_object_set_new(summary.document, "entries", json_integer((json_int_t)summary.count));
     (void)json_object_set_new(summary.document, "unreadable_rows",
@@ -237,6 +312,7 @@ static int inspect_show_catalog(const inspect_arguments *arguments, const char *
     (void)json_object_set_new(summary.document, "record_bytes",
                               json_integer((json_int_t)summary.bytes));
     (void)json_object_set_new(summary.document, "devices", summary.devices);
+    (void)json_object_set_new(summary.document, "bases", summary.bases);
     if (summary.entries) (void)json_object_set_new(summary.document, "entry", summary.entries);
     if (status == KVT_OK) return inspect_show(summary.document, arguments->common.json);
     json_decref(summary.document);
@@ -293,7 +369,10 @@ static int inspect_run(void *context)
     inspect_kind kind;
     kvt_status status = inspect_identify(path, &kind, message, sizeof message);
     if (status != KVT_OK) return command_fail_input(status, message);
+    if (kind != INSPECT_RECORD && arguments->bases.count != 0)
+        return command_misuse("--basis is for a record, and FILE is none");
     switch (kind) {
+    case INSPECT_BASIS: return inspect_show_basis(arguments, path, message, sizeof message);
     case INSPECT_DATABASE: return inspect_show_catalog(arguments, path, message, sizeof message);
     case INSPECT_PROFILE: return inspect_show_profile(arguments, path, message, sizeof message);
     case INSPECT_WATCH: return inspect_show_watch(arguments, path, message, sizeof message);
@@ -304,11 +383,11 @@ static int inspect_run(void *context)
 
 const command_spec inspect_spec = {
     .name = "inspect",
-    .summary = "show a running store, a catalog, a profile, a record or a label",
+    .summary = "show a running store, a catalog, a profile, a record, a basis or a label",
     .about =
         "Shows what a file says about itself: what a running store writes (store.watch_path), a "
-        "store's catalog, a profile, one encoded record, or the label of a device (its store "
-        "must be closed).",
+        "store's catalog with the bases that its entries need, a profile, one encoded record, a "
+        "basis, or the label of a device (its store must be closed).",
     .example = "  kvterrace inspect /var/lib/kvterrace/catalog.db --entries\n"
                "  kvterrace inspect /run/kvterrace/store.prom",
     .options = inspect_rows,
@@ -339,6 +418,28 @@ static void verify_take_fault(void *context, const char *device, const kvt_key *
     printf("%s %s: %s\n", key ? "entry" : "device", key ? text : device, reason);
 }
 
+/* Reports a basis that is damaged or missing. */
+static void verify_take_basis(void *context, const basis_needed *basis)
+{
+    verify_report *report = context;
+    char hash[2 * KVT_BASIS_HASH_BYTES + 1];
+    if (basis->state == BASIS_FILE_PRESENT) return;
+    inspect_hex(hash, basis->hash, sizeof basis->hash);
+    hash[basis->hash_bits / 4] = '\0';
+    if (report->faults) {
+        json_t *fault = inspect_basis_json(basis);
+        (void)json_object_set_new(fault, "basis", json_string(hash));
+        (void)json_array_append_new(report->faults, fault);
+        return;
+    }
+    progress_end(&report->bar);
+    printf("basis %s: %s%s%s; %llu records need it\n", hash,
+           basis->state == BASIS_FILE_MISSING ? "missing" : "damaged",
+           basis->state == BASIS_FILE_MISSING ? "" : ": ",
+           basis->state == BASIS_FILE_MISSING ? "" : kvt_status_text(basis->status),
+           (unsigned long long)basis->records);
+}
+
 static bool verify_take_progress(void *context, uint64_t done, uint64_t total)
 {
     verify_report *report = context;
@@ -348,21 +449,28 @@ static bool verify_take_progress(void *context, uint64_t done, uint64_t total)
 static int verify_print(const verify_counts *counts, json_t *faults)
 {
     char text[32];
-    int code = counts->faulty || counts->devices_faulty ? EXIT_FAILED : EXIT_FINE;
+    const bool sound = !counts->faulty && !counts->devices_faulty && !counts->bases_faulty;
+    int code = sound ? EXIT_FINE : EXIT_FAILED;
     if (faults) {
         int dumped = inspect_dump(
             "kvterrace-verify-1",
-            json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "ok", code == EXIT_FINE,
+            json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "ok", code == EXIT_FINE,
                       "entries", (json_int_t)counts->entries, "sound", (json_int_t)counts->sound,
                       "faulty", (json_int_t)counts->faulty, "bytes_read",
                       (json_int_t)counts->bytes_read, "devices", (json_int_t)counts->devices,
-                      "devices_faulty", (json_int_t)counts->devices_faulty, "faults", faults));
+                      "devices_faulty", (json_int_t)counts->devices_faulty, "bases",
+                      (json_int_t)counts->bases, "bases_faulty", (json_int_t)counts->bases_faulty,
+                      "faults", faults));
         return code == EXIT_FINE ? dumped : code;
     }
-    printf("%llu entries, %llu sound, %llu faulty; %llu devices, %llu faulty; %s read\n",
+    printf("%llu entries, %llu sound, %llu faulty; %llu devices, %llu faulty; ",
            (unsigned long long)counts->entries, (unsigned long long)counts->sound,
            (unsigned long long)counts->faulty, (unsigned long long)counts->devices,
-           (unsigned long long)counts->devices_faulty, format_bytes(text, counts->bytes_read));
+           (unsigned long long)counts->devices_faulty);
+    if (counts->bases != 0)
+        printf("%llu bases, %llu faulty; ", (unsigned long long)counts->bases,
+               (unsigned long long)counts->bases_faulty);
+    printf("%s read\n", format_bytes(text, counts->bytes_read));
     return code;
 }
 
@@ -372,8 +480,10 @@ static int verify_run(void *context)
     command_common *common = context;
     char message[COMMAND_MESSAGE_BYTES] = "";
     verify_report report = {.faults = common->json ? json_array() : NULL};
-    const verify_observer observer = {
-        .context = &report, .fault = verify_take_fault, .progress = verify_take_progress};
+    const verify_observer observer = {.context = &report,
+                                      .fault = verify_take_fault,
+                                      .basis = verify_take_basis,
+                                      .progress = verify_take_progress};
     kvt_store_options options = {.struct_size = sizeof options};
     void *owner = NULL;
     verify_counts counts;
@@ -397,8 +507,9 @@ static int verify_run(void *context)
 const command_spec verify_spec = {
     .name = "verify",
     .summary = "read and check every entry that a catalog lists",
-    .about = "Reads every entry that the catalog of a store lists, and checks key, generation and "
-             "every checksum. Needs the store's configuration; the store must be closed. Writes "
+    .about = "Reads every entry that the catalog of a store lists, and checks key, generation, "
+             "every checksum, and the bases beside the catalog. Needs the store's configuration; "
+             "the store must be closed. Writes "
              "nothing; after a crash SQLite leaves a -shm file by the catalog.",
     .example = "  kvterrace verify --config kvterrace.ini",
     .argument_bytes = sizeof(command_common),

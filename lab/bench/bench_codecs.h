@@ -156,22 +156,24 @@ typedef struct bench_file_result {
  * Encodes `path` with the variant, decodes it again to measure what was lost, and writes the record
  * to `target` unless that is NULL. The record's key is zero. KVT_OK; KVT_E_PARSE (the dump is not
  * of this form; the message says what is missing or does not fit); KVT_E_CORRUPT (not a sound
- * safetensors file); KVT_E_UNSUPPORTED (the codec does not take this shape); KVT_E_GONE; KVT_E_IO;
- * KVT_E_MEMORY.
+ * safetensors file); KVT_E_UNSUPPORTED (the codec does not take this shape); KVT_E_MISMATCH (the
+ * variant's basis is not among them, or is of another shape); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
+ *   bases  that the variant may need
  */
 KVT_NODISCARD kvt_status bench_file_encode(const char *path, kvt_variant variant,
-                                           const char *target, bench_file_result *result_out,
-                                           char *message, size_t message_size);
+                                           kvt_record_bases bases, const char *target,
+                                           bench_file_result *result_out, char *message,
+                                           size_t message_size);
 
 /*
  * Decodes the record in `path` and writes k.<layer> and v.<layer> to `target`; after a drop also
  * positions.<layer>, F32 of shape [tokens]: which of the sequence's positions each row is. KVT_OK;
- * KVT_E_CORRUPT, KVT_E_VERSION; KVT_E_UNSUPPORTED (an opaque record, or FP8); KVT_E_GONE; KVT_E_IO;
- * KVT_E_MEMORY.
+ * KVT_E_CORRUPT, KVT_E_VERSION; KVT_E_UNSUPPORTED (an opaque record, or FP8); KVT_E_MISMATCH (the
+ * record's basis is not among them: *info_out names it); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
  */
-KVT_NODISCARD kvt_status bench_file_decode(const char *path, const char *target,
-                                           kvt_record_info *info_out, char *message,
-                                           size_t message_size);
+KVT_NODISCARD kvt_status bench_file_decode(const char *path, kvt_record_bases bases,
+                                           const char *target, kvt_record_info *info_out,
+                                           char *message, size_t message_size);
 
 /* ---- KV dumps as memory, for measuring on one's own KV ---- */
 

@@ -6,6 +6,8 @@
  */
 #include "bench_codecs.h"
 
+#include "codecs/codecs.h"
+#include "codecs/transform_basis.h"
 #include "estimator/model/safetensors.h"
 #include "estimator/model/whole_file.h"
 #include "estimator/quality/quality_round_trip.h"
@@ -67,10 +69,12 @@ static kvt_status file_write(const char *path, const void *bytes, uint64_t count
 }
 
 static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant,
-                                   quality_round_trip *round_trip, bench_file_result *result)
+                                   kvt_record_bases bases, quality_round_trip *round_trip,
+                                   bench_file_result *result)
 {
     kvt_status status = quality_round_trip_open(&dump->layout, round_trip);
     if (status != KVT_OK) return status;
+    round_trip->bases = bases;
     quality_dump_load(dump, round_trip->source);
     status = quality_round_trip_run(round_trip, variant, false);
     if (status != KVT_OK) return status;
@@ -82,8 +86,35 @@ static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant
     return result->queried ? file_probe(dump, round_trip, &result->attention_error) : KVT_OK;
 }
 
-kvt_status bench_file_encode(const char *path, kvt_variant variant, const char *target,
-                             bench_file_result *result_out, char *message, size_t message_size)
+/* Says why a dump is not encoded in a variant; KVT_E_MISMATCH: the basis is of another shape. */
+static kvt_status file_say_unsupported(const char *path, const kvt_layout *layout,
+                                       kvt_variant variant, kvt_record_bases bases, char *message,
+                                       size_t message_size)
+{
+    for (uint32_t i = 0; i < bases.count && variant.codec == KVT_CODEC_TRANSFORM; i++) {
+        const transform_shape *shape = &bases.list[i]->shape;
+        if (transform_hash_start(bases.list[i]->hash) !=
+            codecs_rate_field(variant, CODECS_BASIS_SHIFT, CODECS_BASIS_BITS))
+            continue;
+        if (shape->layers == layout->layers && shape->kv_heads == layout->kv_heads &&
+            shape->head_dim == layout->head_dim && shape->sides == kvt_layout_sides(layout))
+            break;
+        snprintf(message, message_size,
+                 "%s: %u layers x %u sides x %u heads x %u, and the basis is of %u x %u x %u x %u",
+                 path, layout->layers, (unsigned)kvt_layout_sides(layout), layout->kv_heads,
+                 layout->head_dim, (unsigned)shape->layers, shape->sides, (unsigned)shape->kv_heads,
+                 (unsigned)shape->head_dim);
+        return KVT_E_MISMATCH;
+    }
+    snprintf(message, message_size,
+             "%s: this codec does not take %u heads x %u of that element type", path,
+             layout->kv_heads, layout->head_dim);
+    return KVT_E_UNSUPPORTED;
+}
+
+kvt_status bench_file_encode(const char *path, kvt_variant variant, kvt_record_bases bases,
+                             const char *target, bench_file_result *result_out, char *message,
+                             size_t message_size)
 {
     quality_dump dump;
     quality_round_trip round_trip = {.source = NULL};
@@ -92,11 +123,9 @@ kvt_status bench_file_encode(const char *path, kvt_variant variant, const char *
     kvt_status status = quality_dump_open(path, &dump, message, message_size);
     if (status != KVT_OK) return status;
     result_out->ignored = dump.ignored;
-    status = file_encode_dump(&dump, variant, &round_trip, result_out);
+    status = file_encode_dump(&dump, variant, bases, &round_trip, result_out);
     if (status == KVT_E_UNSUPPORTED)
-        snprintf(message, message_size,
-                 "%s: this codec does not take %u heads x %u of that element type", path,
-                 dump.layout.kv_heads, dump.layout.head_dim);
+        status = file_say_unsupported(path, &dump.layout, variant, bases, message, message_size);
     if (status == KVT_OK && target != NULL)
         status = file_write(target, round_trip.record, round_trip.info.record_bytes, message,
                             message_size);
@@ -143,7 +172,7 @@ static kvt_status file_read(const char *path, file_record *record, char *message
 }
 
 /* Decodes the whole record; its layout then has stored_tokens tokens. */
-static kvt_status file_decode_record(file_record *record)
+static kvt_status file_decode_record(file_record *record, kvt_record_bases bases)
 {
     uint64_t bound, scratch;
     kvt_status status = kvt_record_parse(record->bytes, record->byte_count, &record->info);
@@ -151,14 +180,16 @@ static kvt_status file_decode_record(file_record *record)
     const kvt_record_spec *spec = &record->info.spec;
     if (spec->layout.dtype == KVT_DTYPE_OPAQUE || spec->layout.dtype == KVT_DTYPE_FP8)
         return KVT_E_UNSUPPORTED;
-    status = kvt_record_bound(spec, &bound, &scratch);
+    kvt_record_spec expected = *spec;
+    expected.bases = bases;
+    status = kvt_record_bound(&expected, &bound, &scratch);
     if (status == KVT_OK)
         status = quality_round_trip_room(&record->scratch, &record->scratch_capacity, scratch);
     if (status == KVT_OK)
         status = quality_round_trip_room(&record->decoded, &record->decoded_capacity,
                                          record->info.decoded_bytes);
     if (status != KVT_OK) return status;
-    return kvt_record_decode(record->bytes, record->byte_count, NULL, record->decoded,
+    return kvt_record_decode(record->bytes, record->byte_count, &expected, record->decoded,
                              record->info.decoded_bytes, record->scratch, record->scratch_capacity);
 }
 
@@ -218,14 +249,14 @@ static kvt_status file_list(file_record *record)
     return status;
 }
 
-kvt_status bench_file_decode(const char *path, const char *target, kvt_record_info *info_out,
-                             char *message, size_t message_size)
+kvt_status bench_file_decode(const char *path, kvt_record_bases bases, const char *target,
+                             kvt_record_info *info_out, char *message, size_t message_size)
 {
     file_record record = {.bytes = NULL};
     message[0] = '\0';
     kvt_status status = file_read(path, &record, message, message_size);
     if (status == KVT_OK) {
-        status = file_decode_record(&record);
+        status = file_decode_record(&record, bases);
         if (status == KVT_OK) status = file_list(&record);
         if (status == KVT_E_UNSUPPORTED) {
             snprintf(message, message_size, "%s: the record holds no K and V matrices", path);

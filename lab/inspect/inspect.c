@@ -84,14 +84,57 @@ kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *mess
         *kind_out = profile ? INSPECT_PROFILE : INSPECT_DATABASE;
     } else if (memcmp(head, WATCH_READ_MARK, sizeof WATCH_READ_MARK - 1) == 0) {
         *kind_out = INSPECT_WATCH;
+    } else if (memcmp(head, "KVTBASIS", 8) == 0) {
+        *kind_out = INSPECT_BASIS;
     } else if (inspect_resembles_record(head)) {
         *kind_out = INSPECT_RECORD;
     }
     return status;
 }
 
-kvt_status inspect_record(const char *path, kvt_record_info *info_out, char *message,
-                          size_t message_size)
+/* Decodes a record to see that it can be. */
+static kvt_status inspect_decode(const void *record, uint64_t bytes, const kvt_record_info *info,
+                                 const basis_files *bases)
+{
+    void *decoded = NULL, *scratch = NULL;
+    uint64_t bound_bytes, scratch_bytes;
+    kvt_record_spec expected = info->spec;
+    expected.bases = basis_files_all(bases);
+    kvt_status status = kvt_record_bound(&expected, &bound_bytes, &scratch_bytes);
+    if (info->scratch_bytes > scratch_bytes) scratch_bytes = info->scratch_bytes;
+    if (status != KVT_OK) return status;
+    if (posix_memalign(&decoded, 4096, info->decoded_bytes + 1) != 0) decoded = NULL;
+    if (posix_memalign(&scratch, 4096, scratch_bytes + 1) != 0) scratch = NULL;
+    status = KVT_E_MEMORY;
+    if (decoded != NULL && scratch != NULL)
+        status = kvt_record_decode(record, bytes, &expected, decoded, info->decoded_bytes, scratch,
+                                   scratch_bytes);
+    free(decoded);
+    free(scratch);
+    return status;
+}
+
+/* Verifies a record that is in memory, and decodes it with its basis where bases are given. */
+static kvt_status inspect_check_record(const char *path, const void *record, uint64_t bytes,
+                                       const basis_files *bases, kvt_record_info *info_out,
+                                       char *message, size_t message_size)
+{
+    char reason[256];
+    kvt_status status = kvt_record_verify(record, bytes, info_out);
+    if (status == KVT_OK && bases != NULL && bases->count != 0 && info_out->basis_span != 0) {
+        if (!basis_files_serve_record(bases, info_out, reason, sizeof reason)) {
+            (void)snprintf(message, message_size, "%.300s: %s", path, reason);
+            return KVT_E_MISMATCH;
+        }
+        status = inspect_decode(record, bytes, info_out, bases);
+    }
+    if (status != KVT_OK)
+        (void)snprintf(message, message_size, "%.300s: %s", path, kvt_status_text(status));
+    return status;
+}
+
+kvt_status inspect_record(const char *path, const basis_files *bases, kvt_record_info *info_out,
+                          char *message, size_t message_size)
 {
     struct stat facts;
     void *record = NULL;
@@ -116,10 +159,7 @@ kvt_status inspect_record(const char *path, kvt_record_info *info_out, char *mes
         status = KVT_E_IO;
         goto out;
     }
-    status = kvt_record_verify(record, bytes, info_out);
-    if (status != KVT_OK) {
-        (void)snprintf(message, message_size, "%.300s: %s", path, kvt_status_text(status));
-    }
+    status = inspect_check_record(path, record, bytes, bases, info_out, message, message_size);
 out:
     free(record);
     (void)close(descriptor);
@@ -175,9 +215,17 @@ static uint32_t inspect_kept_tokens(const catalog_row *row)
     return status == KVT_OK ? tokens : 0;
 }
 
+/* A walk over the rows of a catalog. */
+typedef struct inspect_rows {
+    const inspect_visitor *visitor;
+    basis_needs needs;
+    kvt_status status; /* what ended the walk */
+} inspect_rows;
+
 static bool inspect_visit_entry(void *context, const catalog_row *row)
 {
-    const inspect_visitor *visitor = context;
+    inspect_rows *rows = context;
+    const inspect_visitor *visitor = rows->visitor;
     inspect_entry entry = {.key = row->key, .generation = row->generation};
     if (row->location) {
         tiers_location *location = NULL;
@@ -196,8 +244,24 @@ static bool inspect_visit_entry(void *context, const catalog_row *row)
             }
             tiers_location_free(location);
         }
+        rows->status = basis_needs_count(&rows->needs, row->variant);
+        if (rows->status != KVT_OK) return false;
     }
     return visitor->entry(visitor->context, &entry);
+}
+
+/* Walks over the entries, then over the bases that they need. */
+static kvt_status inspect_walk_entries(store_catalog *catalog, const inspect_visitor *visitor)
+{
+    inspect_rows rows = {.visitor = visitor};
+    kvt_status status = catalog_each_entry(catalog, inspect_visit_entry, &rows);
+    if (status == KVT_OK) status = rows.status;
+    if (status == KVT_OK && visitor->basis != NULL)
+        status = basis_needs_look(&rows.needs, catalog, catalog_place(catalog));
+    for (uint32_t i = 0; status == KVT_OK && visitor->basis != NULL && i < rows.needs.count; i++)
+        if (!visitor->basis(visitor->context, &rows.needs.items[i])) break;
+    basis_needs_free(&rows.needs);
+    return status;
 }
 
 kvt_status inspect_catalog(const char *path, const inspect_visitor *visitor, char *message,
@@ -216,9 +280,7 @@ kvt_status inspect_catalog(const char *path, const inspect_visitor *visitor, cha
     catalog_identity(catalog, pool, &epoch);
     if (!given.identity || given.identity(given.context, pool, epoch)) {
         if (given.device) status = catalog_each_device(catalog, inspect_visit_device, &given);
-        if (status == KVT_OK && given.entry) {
-            status = catalog_each_entry(catalog, inspect_visit_entry, &given);
-        }
+        if (status == KVT_OK && given.entry) status = inspect_walk_entries(catalog, &given);
     }
     if (status != KVT_OK) {
         (void)snprintf(message, message_size, "%.300s: %s", path, kvt_status_text(status));

@@ -8,6 +8,7 @@
 #define BENCH_INSPECT_H
 
 #include "codecs/record.h"
+#include "lab/inspect/basis_files.h"
 
 #include <kvterrace/kvterrace.h>
 
@@ -16,6 +17,7 @@ typedef enum inspect_kind {
     INSPECT_PROFILE,  /* SQLite with a profile's mark */
     INSPECT_WATCH,    /* what a running store shows of itself: watch_read.h */
     INSPECT_RECORD,   /* one encoded entry, or one that is damaged */
+    INSPECT_BASIS,    /* of the transform codec */
     INSPECT_DEVICE    /* anything else: a device file, labelled or not */
 } inspect_kind;
 
@@ -24,9 +26,11 @@ typedef enum inspect_kind {
 KVT_NODISCARD kvt_status inspect_identify(const char *path, inspect_kind *kind_out, char *message,
                                           size_t message_size);
 
-/* Reads and verifies a record file. The other outputs are valid on KVT_OK only. KVT_OK;
- * KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_IO; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status inspect_record(const char *path, kvt_record_info *info_out, char *message,
+/* Reads and verifies a record file; with bases, which may be NULL, it decodes one that needs its
+ * basis, too. The other outputs are valid on KVT_OK only. KVT_OK; KVT_E_CORRUPT; KVT_E_VERSION;
+ * KVT_E_MISMATCH (the basis is not among them); KVT_E_IO; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status inspect_record(const char *path, const basis_files *bases,
+                                        kvt_record_info *info_out, char *message,
                                         size_t message_size);
 
 typedef enum inspect_label_state {
@@ -77,6 +81,7 @@ typedef struct inspect_visitor {
     bool (*identity)(void *context, const uint8_t pool[16], uint64_t epoch);
     bool (*device)(void *context, const inspect_catalog_device *device);
     bool (*entry)(void *context, const inspect_entry *entry);
+    bool (*basis)(void *context, const basis_needed *basis); /* after the entries */
 } inspect_visitor;
 
 /* Walks a catalog. KVT_OK; the statuses of opening one (a profile is KVT_E_MISMATCH). */
@@ -97,18 +102,22 @@ typedef struct verify_counts {
     uint64_t bytes_read;
     uint32_t devices; /* that the catalog lists */
     uint32_t devices_faulty;
+    uint32_t bases; /* beside the catalog, or missing there */
+    uint32_t bases_faulty;
 } verify_counts;
 
 typedef struct verify_observer {
     void *context;
     /* A device or an entry that fails; key is NULL for a device. */
     void (*fault)(void *context, const char *device, const kvt_key *key, const char *reason);
+    void (*basis)(void *context, const basis_needed *basis); /* each, sound or not */
     /* Now and then; returning false stops (KVT_E_CANCELLED). May be NULL. */
     bool (*progress)(void *context, uint64_t done, uint64_t total);
 } verify_observer;
 
 /*
- * Checks the catalog of `options` against its SSD devices. Faults are reported and counted, and do
+ * Checks the catalog of `options` against its SSD devices, and the bases that its records need
+ * against the files beside it. Faults are reported and counted, and do
  * not end the walk. KVT_OK when everything could be looked at, whatever was found; KVT_E_CONFIG (no
  * catalog, no SSD devices); KVT_E_GONE (no such catalog); KVT_E_LOCKED; KVT_E_CORRUPT,
  * KVT_E_VERSION, KVT_E_MISMATCH, KVT_E_DATABASE (the catalog); KVT_E_CANCELLED; KVT_E_MEMORY.

@@ -32,6 +32,7 @@ typedef struct verify_walk {
     size_t held_count;
     size_t held_capacity;
     uint64_t total;
+    basis_needs needs;
     void *buffer;
     uint64_t buffer_bytes;
     kvt_status status; /* what ended the walk */
@@ -138,6 +139,19 @@ static kvt_status verify_hold(verify_walk *walk, tiers_location *location)
     return KVT_OK;
 }
 
+/* Whether the basis that a record needs is beside the catalog. One that is not is a fault of the
+ * basis, which is reported once; another one by the same digits is the record's. */
+static const char *verify_judge_basis(const verify_walk *walk, const kvt_record_info *info)
+{
+    char reason[8];
+    if (basis_files_serve_record(&walk->needs.files, info, reason, sizeof reason)) return NULL;
+    for (uint32_t i = 0; i < walk->needs.files.count; i++)
+        if (transform_hash_start(walk->needs.files.list[i]->hash) ==
+            transform_hash_start(info->basis))
+            return "needs another basis than the one by the same digits that is there";
+    return NULL;
+}
+
 /* Checks the record in the buffer against its row; returns what is wrong, or NULL. */
 static const char *verify_judge_record(const verify_walk *walk, const catalog_row *row)
 {
@@ -150,7 +164,7 @@ static const char *verify_judge_record(const verify_walk *walk, const catalog_ro
     if (memcmp(&info.spec.layout, &row->layout, sizeof row->layout) != 0) {
         return "has another layout than its row says";
     }
-    return NULL;
+    return verify_judge_basis(walk, &info);
 }
 
 static bool verify_on_absent_member(const verify_walk *walk, const tiers_location *location)
@@ -220,9 +234,25 @@ static bool verify_visit(void *context, const catalog_row *row)
 
 static bool verify_count_entry(void *context, const catalog_row *row)
 {
-    (void)row;
-    ((verify_walk *)context)->total++;
-    return true;
+    verify_walk *walk = context;
+    walk->total++;
+    if (row->location != NULL) walk->status = basis_needs_count(&walk->needs, row->variant);
+    return walk->status == KVT_OK;
+}
+
+/* Looks at the bases that the rows need, and reports each. */
+static kvt_status verify_look_at_bases(verify_walk *walk)
+{
+    kvt_status status = walk->status;
+    if (status == KVT_OK)
+        status = basis_needs_look(&walk->needs, walk->catalog, catalog_place(walk->catalog));
+    for (uint32_t i = 0; status == KVT_OK && i < walk->needs.count; i++) {
+        walk->counts->bases++;
+        walk->counts->bases_faulty += walk->needs.items[i].state != BASIS_FILE_PRESENT;
+        if (walk->observer->basis != NULL)
+            walk->observer->basis(walk->observer->context, &walk->needs.items[i]);
+    }
+    return status;
 }
 
 static bool verify_count_device(void *context, const catalog_device *device)
@@ -240,6 +270,7 @@ static void verify_close(verify_walk *walk)
     free(walk->held);
     free(walk->buffer);
     tiers_pool_close(walk->pool);
+    basis_needs_free(&walk->needs);
     for (uint32_t i = 0; i < walk->member_count; i++)
         kvt_device_close(walk->members[i].device);
     catalog_close(walk->catalog);
@@ -274,6 +305,7 @@ kvt_status verify_store(const kvt_store_options *options, const verify_observer 
     if (status == KVT_OK) status = verify_open_pool(&walk);
     if (status == KVT_OK) status = catalog_each_device(walk.catalog, verify_count_device, &walk);
     if (status == KVT_OK) status = catalog_each_entry(walk.catalog, verify_count_entry, &walk);
+    if (status == KVT_OK) status = verify_look_at_bases(&walk);
     if (status == KVT_OK) status = catalog_each_entry(walk.catalog, verify_visit, &walk);
     if (status == KVT_OK) status = walk.status;
     verify_close(&walk);

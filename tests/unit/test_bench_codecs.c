@@ -201,13 +201,15 @@ static void dumps_come_back(void **state)
     kvt_record_info info;
     safetensors *file;
     dump_write(d);
-    assert_status(bench_file_encode(d->path, variant_of("lossless"), d->record, &result, message,
-                                    sizeof message),
+    assert_status(bench_file_encode(d->path, variant_of("lossless"), (kvt_record_bases){0},
+                                    d->record, &result, message, sizeof message),
                   KVT_OK);
     assert_true(result.queried);
     assert_int_equal(result.query_rows, QUERIES);
     assert_true(result.attention_error == 0.0 && result.nmse[0] == 0.0 && result.nmse[1] == 0.0);
-    assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message), KVT_OK);
+    assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
+                                    sizeof message),
+                  KVT_OK);
     assert_int_equal(info.record_bytes, result.info.record_bytes);
     assert_status(safetensors_open(d->back, &file, message, sizeof message), KVT_OK);
     assert_int_equal(safetensors_count(file), 2 * LAYERS);
@@ -220,8 +222,8 @@ static void dumps_come_back(void **state)
         assert_memory_equal(tensor->data, d->tensors[i].data, tensor->bytes);
     }
     safetensors_close(file);
-    assert_status(bench_file_encode(d->path, variant_of("kivi:k4v4,g32"), NULL, &result, message,
-                                    sizeof message),
+    assert_status(bench_file_encode(d->path, variant_of("kivi:k4v4,g32"), (kvt_record_bases){0},
+                                    NULL, &result, message, sizeof message),
                   KVT_OK);
     assert_true(result.attention_error > 0.0 && result.attention_error < 0.5);
 }
@@ -231,9 +233,9 @@ static void refuses(dump *d, const char *part)
     char message[256] = "";
     bench_file_result result;
     dump_write(d);
-    assert_status(
-        bench_file_encode(d->path, variant_of("raw"), d->record, &result, message, sizeof message),
-        KVT_E_PARSE);
+    assert_status(bench_file_encode(d->path, variant_of("raw"), (kvt_record_bases){0}, d->record,
+                                    &result, message, sizeof message),
+                  KVT_E_PARSE);
     if (strstr(message, part) == NULL) fail_msg("'%s' does not say '%s'", message, part);
     assert_int_not_equal(access(d->record, F_OK), 0);
 }
@@ -279,8 +281,8 @@ static void damaged_records(void **state)
     bench_file_result result;
     kvt_record_info info;
     dump_write(d);
-    assert_status(bench_file_encode(d->path, variant_of("planes:k4v4,g32"), d->record, &result,
-                                    message, sizeof message),
+    assert_status(bench_file_encode(d->path, variant_of("planes:k4v4,g32"), (kvt_record_bases){0},
+                                    d->record, &result, message, sizeof message),
                   KVT_OK);
     const long sizes[] = {(long)result.info.record_bytes - 1, 5000, 100, 0};
     FILE *file = fopen(d->record, "r+b");
@@ -288,16 +290,19 @@ static void damaged_records(void **state)
     assert_int_equal(fseek(file, (long)result.info.head_bytes + 10, SEEK_SET), 0);
     assert_int_not_equal(fputc(0x5a ^ 0xff, file), EOF);
     assert_int_equal(fclose(file), 0);
-    assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message),
+    assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
+                                    sizeof message),
                   KVT_E_CORRUPT);
     assert_non_null(strstr(message, "dump.kvt"));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         assert_int_equal(truncate(d->record, sizes[i]), 0);
-        assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message),
+        assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
+                                        sizeof message),
                       KVT_E_CORRUPT);
     }
     assert_int_equal(unlink(d->record), 0);
-    assert_status(bench_file_decode(d->record, d->back, &info, message, sizeof message),
+    assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
+                                    sizeof message),
                   KVT_E_GONE);
     assert_int_not_equal(access(d->back, F_OK), 0);
 }

@@ -342,7 +342,7 @@ static void test_inspect_record(void **state)
         assert_int_equal(fclose(file), 0);
         assert_int_equal(inspect_identify(path, &kind, message, sizeof message), KVT_OK);
         assert_int_equal(kind, INSPECT_RECORD);
-        assert_int_equal(inspect_record(path, &info, message, sizeof message),
+        assert_int_equal(inspect_record(path, NULL, &info, message, sizeof message),
                          round == 0 ? KVT_OK : KVT_E_CORRUPT);
         if (round == 0) assert_int_equal(info.spec.generation, 9);
     }
