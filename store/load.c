@@ -15,8 +15,8 @@
  * before it, or with the first one. Layers that are coded together come with the first of them,
  * which is read and decoded once for all: the others are complete when it is. Entries in memory
  * have no reads: a part is one layer of a group of them, and is run by a thread of the queue or by
- * the owner while it waits, whoever comes first. The entry's place is held as a reader from begin to
- * end, so that what was found is what is read, wherever the entry moves meanwhile. The head of a
+ * the owner while it waits, whoever comes first. The entry's place is held as a reader from begin
+ * to end, so that what was found is what is read, wherever the entry moves meanwhile. The head of a
  * record is parsed and checked once; every segment is verified as it is decoded.
  *
  *     field                                     guarded by
