@@ -112,17 +112,20 @@ def live(request):
 # ---- the comparison ----
 
 def _tiers(folder, capacity):
-    """{name: what vLLM is told of a second tier}; "full" is ours with a fixed capacity."""
-    def ours(name, room):
+    """{name: what vLLM is told of a second tier}; "full" is ours with a fixed capacity, where it is
+    the policy that counts; the other one keeps all it is given, as vLLM's does."""
+    def ours(name, room, policy):
         place = os.path.join(folder, name)
         os.makedirs(place, exist_ok=True)
         return {"type": "KvterraceTier", "module_path": "kvterrace.vllm",
                 "recompute_seconds_per_token": 1e-3,
                 "settings": {"store.catalog": os.path.join(place, "catalog.db"),
-                             "store.lossless": "no", "device.bench.tier": "ssd",
-                             "device.bench.backend": "file", "device.bench.capacity": str(room),
+                             "store.policy": policy, "store.lossless": "no",
+                             "device.bench.tier": "ssd", "device.bench.backend": "file",
+                             "device.bench.capacity": str(room),
                              "device.bench.path": os.path.join(place, "kv")}}
-    return {"kvterrace": ours("kvterrace", 4 * capacity), "full": ours("full", capacity),
+    return {"kvterrace": ours("kvterrace", 4 * capacity, "lru"),
+            "full": ours("full", capacity, "utility"),
             "fs": {"type": "fs", "root_dir": os.path.join(folder, "fs")}}
 
 
