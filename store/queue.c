@@ -140,7 +140,7 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     kvt_queue *queue = queue_make(store, depth, true);
     if (queue == NULL) return KVT_E_MEMORY;
     if ((options->whole_batches && !queue_count_batches(queue)) ||
-        !queue_start(queue, queue->threads, &queue->thread_count, threads, queue_main) ||
+        !queue_start(queue, queue->threads, &queue->thread_count, threads + 1, queue_main) ||
         !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main)) {
         queue_stop(queue);
         queue_free(queue);

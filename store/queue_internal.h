@@ -133,6 +133,8 @@ struct kvt_queue {
     queue_list arrived;                /* reads that have landed, begun */
     queue_list shares;                 /* gets of large entries in memory, begun: any thread's */
     bool shares_next;                  /* a chunk was begun since a share was decoded */
+    uint32_t decoders;                 /* threads that decode shares: all but one at most, which is
+                                          free for requests that come meanwhile */
     uint32_t sleepers;                 /* callers that wait for a completion */
     queue_item *flying;                /* reads under way, begun; in no order */
     uint32_t flying_count;
@@ -146,7 +148,7 @@ struct kvt_queue {
     uint32_t begun;
     uint64_t batches;
     kvt_queue_stats counts;
-    pthread_t threads[QUEUE_THREADS_MAX];
+    pthread_t threads[QUEUE_THREADS_MAX + 1];
     pthread_t callers[1]; /* of `calls`: one, so that puts keep their order */
 };
 

@@ -204,7 +204,7 @@ void queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count)
         pthread_cond_signal(&queue->ended);
         helpers--;
     }
-    for (uint32_t i = 0; i < helpers && i < queue->thread_count; i++)
+    for (uint32_t i = 0; i < helpers && i + 1 < queue->thread_count; i++)
         pthread_cond_signal(&queue->work);
     pthread_mutex_unlock(&queue->lock);
 }

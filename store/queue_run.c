@@ -245,11 +245,12 @@ static uint32_t queue_take_next(kvt_queue *queue, queue_item **items, queue_run 
 {
     uint32_t count = 0;
     *run_out = queue_gets_share;
-    const bool begins = !queue->shares_next || queue->shares.count == 0;
+    const bool decodes = queue->shares.count != 0 && queue->decoders + 1 < queue->thread_count;
+    const bool begins = !queue->shares_next || !decodes;
     if (begins && queue_may_begin(queue, next_ns))
         count = queue_take_chunk(queue, queue->waiting, QUEUE_CHUNK, items);
     queue->shares_next = count != 0;
-    if (count == 0) return queue_take_share(&queue->shares, items);
+    if (count == 0) return decodes ? queue_take_share(&queue->shares, items) : 0;
     *run_out = items[0]->kind == KVT_REQUEST_GET ? queue_gets_begin : queue_run_calls;
     return count;
 }
@@ -277,9 +278,12 @@ static bool queue_step(kvt_queue *queue)
         base_condition_wait_until(&queue->work, &queue->lock, next_ns);
         return true;
     }
+    const uint32_t decodes = run == queue_gets_share;
+    queue->decoders += decodes;
     pthread_mutex_unlock(&queue->lock);
     run(queue, items, count);
     pthread_mutex_lock(&queue->lock);
+    queue->decoders -= decodes;
     if (queue->stopping && queue->begun == 0) pthread_cond_broadcast(&queue->work);
     return true;
 }
