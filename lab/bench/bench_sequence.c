@@ -9,7 +9,10 @@
  * gives the exact output that the errors of all cases are against.
  *
  *     io_seconds     of a step: from the first read's start to the last one's end, mean
- *     device_share   bytes read over io_seconds, over the drives' sum (their caps, or as measured)
+ *     device_share   bytes read over io_seconds, over the drives' sum (as the store measured them)
+ *     byte_seconds   of a step: bytes over bandwidth of the drive that takes longest, without its
+ *                    latency and without the processor: what the layout alone decides
+ *     byte_share     as device_share, of byte_seconds
  *
  * The report is a table, or JSON of the schema "kvterrace-bench-sequence-1".
  *
@@ -38,7 +41,8 @@ enum {
     JUDGED = 12, /* steps whose error is taken */
     STEPS = 240,
     OBSERVED = 32,
-    OWN_DRIVE_MIB = 512
+    OWN_DRIVE_MIB = 512,
+    BENCH_DRIVES_MAX = 64
 };
 
 typedef struct sequence_case {
@@ -69,6 +73,7 @@ enum { CASES = sizeof sequence_cases / sizeof sequence_cases[0] };
 
 typedef struct sequence_row {
     double open_seconds, read_bytes, io_seconds, device_share, hit_ratio, error;
+    double byte_seconds, byte_share;     /* as io_seconds and device_share, by the bytes alone */
     double select_seconds, step_seconds; /* medians; of a step all but attention */
     uint64_t lost;
 } sequence_row;
@@ -213,6 +218,36 @@ static int judged(const sequence_site *site, uint32_t step)
     return step % stride == 0 && step / stride < JUDGED ? (int)(step / stride) : -1;
 }
 
+/* What each drive has read, and how fast it is. */
+typedef struct drive_counts {
+    uint32_t count;
+    uint64_t bytes[BENCH_DRIVES_MAX];
+    double bytes_per_s[BENCH_DRIVES_MAX];
+} drive_counts;
+
+static void count_drives(kvt_store *store, drive_counts *counts)
+{
+    counts->count = 0;
+    for (uint32_t i = 0; counts->count < BENCH_DRIVES_MAX; i++) {
+        kvt_device_stats stats = {.struct_size = sizeof stats};
+        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return;
+        if (stats.tier != KVT_TIER_SSD) continue;
+        counts->bytes[counts->count] = stats.bytes_read;
+        counts->bytes_per_s[counts->count++] = stats.weight_bytes_per_s;
+    }
+}
+
+/* Seconds of the drive that has the longest of what was read since. */
+static double slowest_drive(const drive_counts *before, const drive_counts *after)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < after->count; i++) {
+        const double seconds = (double)(after->bytes[i] - before->bytes[i]) / after->bytes_per_s[i];
+        if (seconds > most) most = seconds;
+    }
+    return most;
+}
+
 /* Runs one step; output is NULL when nobody wants it. */
 static kvt_status run_step(kvt_sparse *sequence, const sequence_case *one, const float *queries,
                            float *output, double *select_seconds, double *step_seconds)
@@ -236,8 +271,8 @@ static kvt_status run_step(kvt_sparse *sequence, const sequence_case *one, const
     return status;
 }
 
-static kvt_status run_steps(sequence_site *site, const sequence_case *one, kvt_sparse *sequence,
-                            sequence_row *row)
+static kvt_status run_steps(sequence_site *site, const sequence_case *one, kvt_store *store,
+                            kvt_sparse *sequence, sequence_row *row)
 {
     static double select_seconds[STEPS], step_seconds[STEPS];
     const bool exact = one->budget_bytes == KVT_SPARSE_ALL;
@@ -245,7 +280,9 @@ static kvt_status run_steps(sequence_site *site, const sequence_case *one, kvt_s
     double difference = 0, norm = 0;
     kvt_sparse_stats before = {.struct_size = sizeof before}, after = before;
     kvt_status status = kvt_sparse_stats_get(sequence, &before);
+    drive_counts drives[2];
     uint32_t count = 0;
+    count_drives(store, &drives[0]);
     for (uint32_t i = 0; i < site->steps && status == KVT_OK; i++) {
         const int place = judged(site, i);
         const float *queries = site->queries + (size_t)i * QUERY;
@@ -254,6 +291,8 @@ static kvt_status run_steps(sequence_site *site, const sequence_case *one, kvt_s
         status =
             run_step(sequence, one, queries, target, &select_seconds[count], &step_seconds[count]);
         count++;
+        count_drives(store, &drives[count & 1]);
+        row->byte_seconds += slowest_drive(&drives[1 - (count & 1)], &drives[count & 1]);
         for (uint32_t q = 0; place >= 0 && !exact && q < QUERY; q++) {
             const double wanted = (double)site->exact[(size_t)place * QUERY + q];
             difference += ((double)output[q] - wanted) * ((double)output[q] - wanted);
@@ -266,6 +305,9 @@ static kvt_status run_steps(sequence_site *site, const sequence_case *one, kvt_s
     const double missed = (double)(after.missed_bytes - before.missed_bytes);
     const double io = (double)(after.io_ns - before.io_ns) * 1e-9;
     const double bytes = (double)(after.read_bytes - before.read_bytes);
+    row->byte_share =
+        row->byte_seconds > 0 ? bytes / row->byte_seconds / site->drives_bytes_per_s : 0;
+    row->byte_seconds /= count;
     row->read_bytes = bytes / count;
     row->io_seconds = io / count;
     row->device_share = io > 0 ? bytes / io / site->drives_bytes_per_s : 0;
@@ -300,7 +342,7 @@ static int run_case(sequence_site *site, uint32_t number)
     const uint64_t begin_ns = base_clock_ns();
     status = open_sequence(site, one, store, &sequence, message, sizeof message);
     site->rows[number].open_seconds = (double)(base_clock_ns() - begin_ns) * 1e-9;
-    if (status == KVT_OK) status = run_steps(site, one, sequence, &site->rows[number]);
+    if (status == KVT_OK) status = run_steps(site, one, store, sequence, &site->rows[number]);
     kvt_sparse_close(sequence);
     kvt_close(store);
     return status == KVT_OK ? 0 : sequence_complain(status, message);
@@ -315,10 +357,11 @@ static int report_json(const sequence_site *site)
     for (uint32_t i = 0; i < CASES && !failed; i++) {
         const sequence_row *row = &site->rows[i];
         failed = json_array_append_new(
-            rows, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "case",
+            rows, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "case",
                             sequence_cases[i].name, "open_seconds", row->open_seconds,
                             "bytes_per_step", row->read_bytes, "io_seconds", row->io_seconds,
-                            "device_share", row->device_share, "hit_ratio", row->hit_ratio, "error",
+                            "device_share", row->device_share, "byte_seconds", row->byte_seconds,
+                            "byte_share", row->byte_share, "hit_ratio", row->hit_ratio, "error",
                             row->error, "select_seconds", row->select_seconds, "step_seconds",
                             row->step_seconds, "lost_pages", (json_int_t)row->lost));
     }
@@ -338,17 +381,18 @@ static int report_text(const sequence_site *site)
     FILE *out = site->options->out;
     fprintf(out, "%u tokens, one layer, %u drives of %.0f MB/s together\n\n", site->tokens,
             site->options->device_count, site->drives_bytes_per_s / 1e6);
-    fprintf(out, "%-24s %8s %8s %8s %8s %6s %8s %9s %8s\n", "", "open s", "KiB/step", "io ms",
-            "devices", "hits", "error", "select ms", "step ms");
+    fprintf(out, "%-24s %7s %8s %8s %7s %8s %7s %6s %8s %9s %8s\n", "", "open s", "KiB/step",
+            "io ms", "devices", "bytes ms", "devices", "hits", "error", "select ms", "step ms");
     for (uint32_t i = 0; i < CASES; i++) {
         const sequence_row *row = &site->rows[i];
-        fprintf(out, "%-24s %8.2f %8.0f %8.3f %8.3f %6.3f %8.4f %9.3f %8.3f\n",
+        fprintf(out, "%-24s %7.2f %8.0f %8.3f %7.3f %8.3f %7.3f %6.3f %8.4f %9.3f %8.3f\n",
                 sequence_cases[i].name, row->open_seconds, row->read_bytes / 1024,
-                row->io_seconds * 1e3, row->device_share, row->hit_ratio, row->error,
-                row->select_seconds * 1e3, row->step_seconds * 1e3);
+                row->io_seconds * 1e3, row->device_share, row->byte_seconds * 1e3, row->byte_share,
+                row->hit_ratio, row->error, row->select_seconds * 1e3, row->step_seconds * 1e3);
     }
     fprintf(out, "\nio: from the first read's start to the last one's end. devices: bytes over io, "
-                 "over the drives' sum.\nerror: against the full load. select, step: medians; "
+                 "over the drives' sum;\nbytes: the same by the bytes of the slowest drive "
+                 "alone.\nerror: against the full load. select, step: medians; "
                  "a step is select, wait and done, without attention.\n");
     return ferror(out) != 0;
 }
