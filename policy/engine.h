@@ -10,7 +10,7 @@
  *     remembered.c what is kept of the options of an entry that left
  *     reuse.c      the reuse counters and the rates that they give
  *     reuse_model.c  what the counters mean: weights of terms, learned from a sample
- *     hints.c      hints of next uses, and how far they are trusted
+ *     hints.c      hints of next uses, and how far they are trusted; elsewhere.c copies
  *     ledger.c     moves in flight and bytes per tier
  *     write_queue.c  what waits to be written to each tier: write prices, how long bytes stay
  *     tentative.c  a tentative plan: moves are reserved as they are added, or taken back
@@ -36,6 +36,7 @@
 #include "base/struct_size.h"
 #include "kvterrace/policy.h"
 #include "policy/buckets.h"
+#include "policy/elsewhere.h"
 #include "policy/heap.h"
 #include "policy/hints.h"
 #include "policy/number.h"
@@ -58,19 +59,16 @@
 
 #define HALF_LIVES    KVT_REUSE_HALF_LIVES /* half-lives that are counted side by side */
 #define ORDER_SECONDS 60.0                 /* unit of the victims' order */
-/* Seconds of a request that a second of background work counts as, on an idle device or a core: a
- * prefill server has ten of those or more. */
+/* Seconds of a request in one of background work: a prefill server has ten idle cores or more. */
 #define BACKGROUND_SHARE 0.1
 
 #define REUSE_LN2 0x1.62e42fefa39efp-1 /* a rate is ln 2 times the count over the half life */
 
-/* One stored option. NONE needs none of these: its one number is the entry's recompute_seconds. */
-/* made_from and kept_from have a bit for each option of the same list. Bit i of made_from: this
- * option can be made of option i without another loss. Bit i of kept_from: bytes of option i stay
- * in place when it is; kept_from is part of made_from. bytes counts against the capacities,
- * read_bytes is what a load reads. The seconds and losses are of one use; encode_seconds are paid
- * once. loss is the expected one and loss_upper its upper confidence bound, which tenants' limits
- * are held against. */
+/* One stored option; NONE has the entry's recompute_seconds alone. made_from and kept_from have a
+ * bit for each option of the same list. Bit i of made_from: this option can be made of option i
+ * without another loss. Bit i of kept_from, a part of it: bytes of option i stay in place then.
+ * bytes counts against the capacities, read_bytes is what a load reads. The seconds and losses are
+ * of one use; encode_seconds are paid once. loss_upper is what tenants' limits are held against. */
 typedef struct stored_option {
     kvt_variant variant;
     uint64_t bytes[TIERS];
@@ -433,7 +431,7 @@ struct kvt_policy {
     uint64_t releasing[TIERS]; /* share of used that moves in flight will release */
 
     hint_table hints;
-
+    copy_table copies; /* that somebody else keeps */
     /* The indexes of victims. A policy uses heaps, groups or lists by its flags; the others stay
      * empty. */
     heap heaps[TIERS];
@@ -668,7 +666,7 @@ static inline bool reuse_is_plain(const kvt_policy *policy, const entry *e)
     return !policy->ops->learns || e->rate_set;
 }
 
-/* Returns an entry by its index; the pointer is valid until the pool grows. */
+/* The pointer is valid until the pool grows. */
 static inline entry *entry_at(const kvt_policy *policy, uint32_t index)
 {
     assert(index < policy->entries_capacity);
@@ -761,7 +759,9 @@ static inline double option_cost(const stored_option *o, const entry *e, double 
  * function; the bound repeats the sum over its own arrays. */
 static inline double entry_cost(const kvt_policy *policy, const entry *e, uint8_t option)
 {
-    if (option == KVT_OPTION_NONE) return (double)e->recompute_seconds;
+    if (option == KVT_OPTION_NONE)
+        return policy->copies.notes != NULL ? elsewhere_cost(policy, e)
+                                            : (double)e->recompute_seconds;
     return option_cost(entry_option(policy, e, option), e, entry_alpha(policy, e));
 }
 

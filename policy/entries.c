@@ -151,7 +151,7 @@ static bool entries_grow(kvt_policy *policy, uint32_t capacity)
     if (entries == NULL) return false;
     policy->entries = entries;
     policy->entries_capacity = capacity;
-    return true;
+    return policy->copies.notes == NULL || elsewhere_grow(policy, capacity);
 }
 
 /* Adds a group of victims, whose buckets stand at the same time as all others. Groups are allocated
@@ -222,6 +222,7 @@ void entries_close(kvt_policy *policy)
                       0);
     }
     options_close(policy);
+    elsewhere_close(policy);
     if (policy->entries != NULL) {
         engine_resize(policy, policy->entries, sizeof *policy->entries * policy->entries_capacity,
                       0);
@@ -348,6 +349,7 @@ static void entries_free_slot(kvt_policy *policy, uint32_t index)
     assert(e->state != POLICY_ENTRY_FREE && e->handle != 0);
     reuse_forget(policy, e);
     hints_forget(policy, index);
+    if (policy->copies.notes != NULL) policy->copies.notes[index] = (copy_note){0};
     e->state = POLICY_ENTRY_FREE;
     e->handle = 0;
     e->link[0].older = policy->entries_free;

@@ -54,7 +54,7 @@ static void explain_option(const kvt_policy *policy, const entry *e, uint8_t opt
 {
     memset(out, 0, sizeof *out);
     if (option == KVT_OPTION_NONE) {
-        out->load_seconds = (double)e->recompute_seconds;
+        out->load_seconds = entry_cost(policy, e, KVT_OPTION_NONE);
         return;
     }
     const stored_option *o = entry_option(policy, e, option);

@@ -192,7 +192,7 @@ static const kvt_policy_entry *policy_entry_in(const kvt_policy_entry *given,
                                                kvt_policy_entry *whole)
 {
     return struct_size_in(given, whole, sizeof *whole,
-                          STRUCT_SIZE_THROUGH(kvt_policy_entry, tenant));
+                          STRUCT_SIZE_THROUGH(kvt_policy_entry, copy_seconds));
 }
 
 /* Checks an entry as a caller offers it: handles, numbers, and options or a ladder, never both.
@@ -203,6 +203,7 @@ static kvt_status policy_entry_check(const kvt_policy *policy, const kvt_policy_
     if (given->handle == 0 || given->handle == given->parent) return KVT_E_ARGUMENT;
     if (!number_is_within(given->sensitivity, 0.0, 1e6)) return KVT_E_ARGUMENT;
     if (given->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
+    if (!number_is_within(given->copy_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
     if (given->ladder == 0) return policy_options_check(given->options, given->option_count);
     bool sound = given->ladder <= policy->ladder_count && given->options == NULL &&
                  given->option_count == 0 &&
@@ -257,6 +258,12 @@ static void policy_follow_use(kvt_policy *policy, uint32_t index)
     policy->ops->touch(policy, index);
 }
 
+/* Whether an entry comes with a copy that the policy weighs. */
+static bool policy_tells_copy(const kvt_policy *policy, const kvt_policy_entry *given)
+{
+    return given->copy_seconds > 0.0 && policy->ops->learns;
+}
+
 /* Memory for one entry more and a plan for it. A call that fails here has grown tables at most,
  * which no decision can notice. */
 static bool policy_reserve(kvt_policy *policy, uint32_t index, const kvt_policy_entry *given,
@@ -265,6 +272,7 @@ static bool policy_reserve(kvt_policy *policy, uint32_t index, const kvt_policy_
     if (index == NIL && !entries_reserve(policy)) return false;
     if (given->ladder == 0 && !options_reserve(policy, given->option_count - 1)) return false;
     if (!advise_knows_tenant(policy, given->tenant)) return false;
+    if (policy_tells_copy(policy, given) && !elsewhere_reserve(policy)) return false;
     if (moves > policy->held + 1) moves = policy->held + 1;
     return ledger_reserve(policy, moves);
 }
@@ -280,6 +288,7 @@ static uint32_t policy_take_in(kvt_policy *policy, uint32_t index, const kvt_pol
         policy->ghost_count--;
     }
     entries_hold(policy, index, given);
+    if (policy_tells_copy(policy, given)) elsewhere_note(policy, index, given->copy_seconds);
     assert(entry_at(policy, index)->handle == given->handle);
     return index;
 }
@@ -434,6 +443,8 @@ kvt_status kvt_policy_tick(kvt_policy *policy, uint64_t now_ns, uint32_t moves_m
     if (moves_max == 0 || !tentative_begin(policy, &work, plan)) return KVT_OK;
     if (work.limit > moves_max) work.limit = moves_max;
     work.bytes_left = bytes_max;
+    if (policy->copies.notes != NULL)
+        survival_pass(&policy->copies.life, reuse_seconds(policy, policy->now_ns));
     policy->ops->tick(policy, &work);
     tentative_end(policy, &work);
     assert(plan->count <= moves_max);

@@ -2,7 +2,8 @@
 /*
  * publish.c - the worth of a copy in the shared tier, its price, and what is learned of both.
  *
- *     loads   = (hit + PRIOR_LOADS * prior) / (published + prior)       bytes of the class
+ *     loads   = blend(class, blend(all classes of as many uses, prior))
+ *     blend   = (hit + prior * weight) / (published + weight)             bytes
  *     offered   bytes by gain per byte, which fade in two minutes: the demand for copies. Walked
  *               from the dearest down, it passes the write rate at the rate's shadow price
  *
@@ -20,9 +21,9 @@
 #define PUBLISH_BUSY_HALF_LIFE 120.0 /* of the loads that publishing delays */
 #define PUBLISH_RATE_HALF_LIFE 120.0 /* of the demand */
 #define PUBLISH_LN2            0x1.62e42fefa39efp-1
-/* What a class is taken to be before anything of it is known: half of its copies are loaded once,
- * with the weight of so many bytes published. Being wrong costs that many. */
-#define PUBLISH_PRIOR_LOADS 0.5
+/* Loads of a copy before anything is known of its class, with the weight of so many bytes: at a
+ * first use; 3 and 5 times that at a second and a later one, as what came back comes back again. */
+#define PUBLISH_PRIOR_LOADS 0.3
 #define PUBLISH_PRIOR_BYTES 1073741824.0
 #define PUBLISH_LOG2_LEAST  (-60.0) /* of a gain per byte, in the first bucket */
 
@@ -79,12 +80,26 @@ static publish_sums publish_look(const publish_state *state, double now_s, uint8
     return sums;
 }
 
+/* Loads per byte published, with what was believed before weighing as PUBLISH_PRIOR_BYTES. */
+static double publish_blend(const publish_sums *sums, double prior)
+{
+    return (sums->hit_bytes + prior * PUBLISH_PRIOR_BYTES) /
+           (sums->published_bytes + PUBLISH_PRIOR_BYTES);
+}
+
 double publish_loads(const publish_state *state, double now_s, uint8_t class_id)
 {
     assert(class_id < PUBLISH_CLASSES);
-    publish_sums sums = publish_look(state, now_s, class_id);
-    double loads = (sums.hit_bytes + PUBLISH_PRIOR_LOADS * PUBLISH_PRIOR_BYTES) /
-                   (sums.published_bytes + PUBLISH_PRIOR_BYTES);
+    const uint8_t group = CLASS_FOUND * CLASS_LENGTH, first = (uint8_t)(class_id / group * group);
+    publish_sums all = {0};
+    for (uint8_t c = first; c < first + group && c < PUBLISH_CLASSES; c++) {
+        publish_sums sums = publish_look(state, now_s, c);
+        all.published_bytes += sums.published_bytes;
+        all.hit_bytes += sums.hit_bytes;
+    }
+    publish_sums own = publish_look(state, now_s, class_id);
+    double prior = PUBLISH_PRIOR_LOADS * (double)(2 * (class_id / group) + 1);
+    double loads = publish_blend(&own, publish_blend(&all, prior));
     return loads < PUBLISH_LOADS_MOST ? loads : PUBLISH_LOADS_MOST;
 }
 

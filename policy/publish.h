@@ -17,9 +17,9 @@
  * host sees its own loads alone; where hosts serve alike, what all of them publish and load has the
  * same ratio. The class travels with the copy, so there is no other channel between hosts. Loads
  * come some time after the copy, so published bytes count as they ripen. Both sums fade with a
- * half-life, and a prior stands beside them, which evidence outweighs and to which a class without
- * evidence returns. One candidate in PUBLISH_EXPLORE is published whatever is expected of its
- * class, so that every class keeps some evidence.
+ * half-life. Beside them stands what is known of all classes of as many uses, and beside that a
+ * prior, to which a class without evidence returns. One candidate in PUBLISH_EXPLORE is published
+ * whatever is expected of its class, so that every class keeps some evidence.
  *
  * `delay` is how long a request waits for a second of publishing: while a copy passes, loads on the
  * same path are that much slower. It is the share of the time that this host's loads keep the path
@@ -46,7 +46,7 @@
 #define PUBLISH_UNKNOWN     UINT8_MAX /* a copy whose publisher told no class */
 #define PUBLISH_DENSITIES   96u
 #define PUBLISH_EXPLORE     32u
-#define PUBLISH_DELAY_LEAST 0.01
+#define PUBLISH_DELAY_LEAST 0.002
 
 /* What publishing costs. */
 typedef struct publish_config {

@@ -218,6 +218,16 @@ static void utility_index(kvt_policy *policy, uint32_t index)
     utility_sort(policy, index);
 }
 
+/* Sorts an entry whose turn it is. What a copy elsewhere is worth changes with its age alone, so an
+ * entry with one is weighed again. */
+static void utility_sort_anew(kvt_policy *policy, uint32_t index)
+{
+    if (policy->copies.notes != NULL && policy->copies.notes[index].load_seconds > 0.0f)
+        utility_index(policy, index);
+    else
+        utility_sort(policy, index);
+}
+
 /* A prefix is used whenever its continuation is: f(parent) >= f(child) always. A caller that feeds
  * prefixes root first has raised the parent already, and the walk ends at once. The densities do
  * not change with a use: only the rate does. */
@@ -520,7 +530,7 @@ static void utility_refresh_front(kvt_policy *policy, tentative_plan *work, int 
                 continue;
             }
             int32_t before = e->link[tier].number;
-            utility_sort(policy, first);
+            utility_sort_anew(policy, first);
             if (e->link[tier].number > before) stale = true;
         }
         if (!stale) return;
@@ -544,7 +554,8 @@ void utility_sweep(kvt_policy *policy, tentative_plan *work, uint32_t turns)
     work->sweeps -= turns;
     for (uint32_t turn = 0; turn < turns; turn++) {
         policy->sweep = policy->sweep + 1 < policy->entries_used ? policy->sweep + 1 : 0;
-        if (utility_is_sorted(entry_at(policy, policy->sweep))) utility_sort(policy, policy->sweep);
+        if (utility_is_sorted(entry_at(policy, policy->sweep)))
+            utility_sort_anew(policy, policy->sweep);
     }
     policy->sweep_left -= policy->sweep_left < turns ? policy->sweep_left : turns;
 }

@@ -165,6 +165,8 @@ typedef struct kvt_policy_entry {
     double sensitivity;       /* factor on every option's loss for this entry; 0 = 1 */
     uint32_t class_id;        /* whose prior a first-seen entry starts from; 0 = none */
     uint32_t tenant;          /* below KVT_TENANTS_MAX */
+    double copy_seconds;      /* to load a copy of it that is kept elsewhere, as a tier that hosts
+                                 share; 0 = there is none. See kvt_policy_set_copy */
 } kvt_policy_entry;
 
 /* Fills every field of a configuration of struct_size bytes with its default; tiers, allocator stay
@@ -212,6 +214,23 @@ KVT_API KVT_NODISCARD kvt_status kvt_policy_set_prior(kvt_policy *policy, uint32
  * KVT_E_UNSUPPORTED (the policy counts no uses); KVT_E_ARGUMENT (NaN, outside [0, 1e12]). */
 KVT_API KVT_NODISCARD kvt_status kvt_policy_set_rate(kvt_policy *policy, uint64_t handle,
                                                      double uses_per_s);
+
+/*
+ * Says whether a copy of a stored or remembered entry is kept elsewhere, where this engine has no
+ * say, and what loading it takes now; 0 = it is not there (any more). Then not storing the entry
+ * costs p * load_seconds + (1 - p) * recomputing, with p the chance that the copy is still there:
+ * so room goes to what nobody else keeps. The chance is learned by age from these calls, each of
+ * which says whether the copy that the call before it spoke of has survived until now: call it when
+ * a copy was made, read, or looked for. Policies other than "utility" weigh no copies: KVT_OK, and
+ * nothing is kept. KVT_OK; KVT_MISS (neither stored nor remembered); KVT_E_ARGUMENT (NaN, outside
+ * [0, 1e12]); KVT_E_MEMORY.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_set_copy(kvt_policy *policy, uint64_t now_ns,
+                                                     uint64_t handle, double load_seconds);
+
+/* The chance that a copy is still there so many seconds after it was known to be, as learned so
+ * far: 1/64 to 63/64; one half before anything was told, and of a negative age. */
+KVT_API double kvt_policy_copy_chance(const kvt_policy *policy, double age_seconds);
 
 /* Gives a stored entry's options new seconds and losses, because a curve was measured anew: the
  * same options as at admission, in the same order; their bytes stay as they are. KVT_OK; KVT_MISS;

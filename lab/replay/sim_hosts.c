@@ -206,7 +206,11 @@ static kvt_status hosts_serve(hosts_run *run, uint32_t index, uint64_t start_ns,
     sim_take_server(sim, start_ns + sim_to_ns(visit.service_s));
     status = sim_refer(sim, &visit);
     if (status != KVT_OK) return status;
-    if (sim->remote != NULL) sim_remote_publish(sim, &visit);
+    if (sim->remote != NULL) {
+        sim_remote_publish(sim, &visit);
+        status = sim_remote_tell(sim, &visit);
+        if (status != KVT_OK) return status;
+    }
     const results_sample sample = {.wait_s = (double)(start_ns - request->arrival_ns) * 1e-9,
                                    .service_s = visit.service_s,
                                    .compute_s = visit.prefill_s,

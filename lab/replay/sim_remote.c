@@ -13,6 +13,9 @@
 
 #define REMOTE_UNIT 4096u
 
+/* What becomes of a block in the list, in sim_state.run once the request has been served. */
+enum { PUBLISH_KEEP = 0, PUBLISH_TOUCH = 1, PUBLISH_INSERT = 2 };
+
 /* ---- the list ---- */
 
 kvt_status sim_remote_open(sim_remote *remote, const replay_options *options, uint64_t blocks,
@@ -244,6 +247,33 @@ uint64_t sim_remote_read(sim_state *sim, uint32_t block, uint64_t bytes, uint64_
     return end_ns;
 }
 
+double sim_remote_copy_s(sim_state *sim, const sim_visit *visit, uint32_t position)
+{
+    uint32_t block = visit->prefix[position];
+    if (!sim_remote_has(sim->remote, block, visit->start_ns)) return 0.0;
+    uint64_t bytes = sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, position));
+    return sim_remote_expect(sim, block, bytes, 0);
+}
+
+kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit)
+{
+    uint32_t local = visit->probed ? visit->local : visit->run;
+    for (uint32_t i = 0; i < visit->request->block_count; i++) {
+        uint32_t block = visit->prefix[i];
+        bool published = sim->run[i] == PUBLISH_INSERT;
+        /* Of what lay in its own tiers the host has heard nothing. */
+        if (i < local && !published) continue;
+        uint64_t bytes = sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, i));
+        double load_s = published || remote_holds(sim->remote, block)
+                            ? sim_remote_expect(sim, block, bytes, 0)
+                            : 0.0;
+        kvt_status status =
+            kvt_policy_set_copy(sim->policy, visit->start_ns, sim_handle(block), load_s);
+        if (status != KVT_OK && status != KVT_MISS) return status;
+    }
+    return KVT_OK;
+}
+
 /* ---- publishing ---- */
 
 /* When bytes that exist from exist_ns on have passed the link and the node. Neither stands still
@@ -300,14 +330,15 @@ static void publish_write(sim_state *sim, uint32_t block, uint64_t bytes, uint64
     sim->link->row->published_bytes += bytes;
 }
 
-/* Seconds that another host saves when it loads the block instead of computing it. */
+/* Seconds that another host saves when it loads the block instead of computing it. The prompt that
+ * it comes back in is longer than this one, twice as long here: a turn of a conversation. */
 static double publish_saved_s(const sim_state *sim, const sim_visit *visit, uint32_t position,
                               uint64_t bytes)
 {
     uint32_t unit = sim->workload->block_tokens;
     double recompute_s = kvt_offer_recompute_seconds(
         &sim->options->model.prefill, KVT_HOLES_CONTIGUOUS, position * unit,
-        sim_block_tokens(sim, visit->request, position), visit->request->input_tokens);
+        sim_block_tokens(sim, visit->request, position), 2 * visit->request->input_tokens);
     return recompute_s - sim_remote_expect(sim, visit->prefix[position], bytes, 0);
 }
 
@@ -315,7 +346,7 @@ static double publish_saved_s(const sim_state *sim, const sim_visit *visit, uint
 static bool publish_is_worth(sim_state *sim, const sim_visit *visit, uint32_t position,
                              uint64_t bytes, bool parent_shared, double now_s)
 {
-    uint32_t block = visit->prefix[position], uses = sim->remote->uses[block] + 1u;
+    uint32_t block = visit->prefix[position], uses = sim->link->uses[block] + 1u;
     const publish_candidate candidate = {
         .handle = (uint64_t)(visit->request - sim->workload->requests) + 1,
         .bytes = bytes,
@@ -380,7 +411,6 @@ static bool publish_one(sim_state *sim, const sim_visit *visit, uint32_t positio
 
 void sim_remote_publish(sim_state *sim, const sim_visit *visit)
 {
-    enum { KEEP = 0, TOUCH = 1, INSERT = 2 };
     sim_remote *remote = sim->remote;
     uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
     bool parent_shared = true;
@@ -394,13 +424,14 @@ void sim_remote_publish(sim_state *sim, const sim_visit *visit)
                         remote->copies[block].class_id,
                         sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, i)));
         bool written = exact && publish_one(sim, visit, i, parent_shared, ready_ns);
-        sim->run[i] = written ? INSERT : fetched ? TOUCH : KEEP;
+        sim->run[i] = written ? PUBLISH_INSERT : fetched ? PUBLISH_TOUCH : PUBLISH_KEEP;
         parent_shared = remote_holds(remote, block);
     }
     for (uint32_t i = visit->request->block_count; i-- > 0;) {
         uint32_t block = visit->prefix[i];
-        if (sim->run[i] == INSERT) remote_insert(remote, block);
-        if (sim->run[i] == TOUCH && remote_holds(remote, block)) remote_touch(remote, block);
+        if (sim->run[i] == PUBLISH_INSERT) remote_insert(remote, block);
+        if (sim->run[i] == PUBLISH_TOUCH && remote_holds(remote, block))
+            remote_touch(remote, block);
         if (remote->uses[block] < UINT8_MAX) remote->uses[block]++;
         if (sim->link->uses[block] < UINT8_MAX) sim->link->uses[block]++;
     }

@@ -89,6 +89,14 @@ double sim_remote_decode_s(sim_state *sim, uint32_t tokens);
 /* The node of a block. */
 uint32_t sim_remote_node(const sim_remote *remote, uint32_t block);
 
+/* Seconds to load a block of the request alone, when the shared tier has it; else 0. What a policy
+ * is told of a copy. */
+double sim_remote_copy_s(sim_state *sim, const sim_visit *visit, uint32_t position);
+
+/* Tells the policy what the host has learned of copies by the request: what it asked for and did
+ * not find, loaded, or published. */
+KVT_NODISCARD kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit);
+
 /* Touches what the request has loaded, and publishes, when it has been served. */
 void sim_remote_publish(sim_state *sim, const sim_visit *visit);
 

@@ -27,6 +27,7 @@ const kvt_option *sim_options(sim_state *sim, uint32_t tokens)
 static bool sim_is_shared(const sim_state *sim, sim_visit *visit)
 {
     if (sim->remote == NULL) return false;
+    if (!visit->probed) visit->local = visit->run;
     visit->probed = true;
     return sim_remote_has(sim->remote, visit->prefix[visit->run], visit->start_ns);
 }

@@ -106,6 +106,7 @@ typedef struct sim_visit {
     double saved_s; /* against computing everything, without loss */
     double loss;    /* mean over the loaded tokens, which the computed ones inherit */
     bool delayed;   /* waits for another request's prefill */
+    uint32_t local; /* of the run, up to the first block that the shared tier alone has */
     bool probed;    /* has asked the shared tier */
 } sim_visit;
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "live.h"
 #include "results.h"
+#include "sim_remote.h"
 #include "sim_store.h"
 
 #include <assert.h>
@@ -234,6 +235,7 @@ kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, 
             entry.ladder = sim->blend_ladder[mask];
         }
     }
+    if (sim->remote != NULL) entry.copy_seconds = sim_remote_copy_s(sim, visit, position);
     if (sim->held_tokens != NULL) sim->held_tokens[block] = entry.tokens;
     sim->inherited[block] = (float)visit->loss;
     uint64_t begin = sim_call_begin(sim);

@@ -43,8 +43,8 @@ static void a_copy_is_worth_what_others_save(void **unused)
     publish_decision decision = publish_decide(&state, 10.0, &candidate);
     assert_true(decision.publish);
     assert_int_equal(decision.reason, PUBLISH_WORTH);
-    assert_true(fabs(decision.loads - 0.5) < 1e-12);
-    assert_true(fabs(decision.gain_s - 0.025) < 1e-12);
+    assert_true(fabs(decision.loads - 0.3) < 1e-12);
+    assert_true(fabs(decision.gain_s - 0.015) < 1e-12);
     double price_s = 2.0 * (double)BYTES / 3.125e9 * PUBLISH_DELAY_LEAST;
     assert_true(fabs(decision.price_s - price_s) < 1e-12);
     candidate.saved_s = 0.0;
@@ -81,8 +81,8 @@ static void a_class_is_learned_from_its_loads(void **unused)
     if (many < 1.5 || many > 2.1) fail_msg("%.4f loads, planted 1.5", many);
     /* Without evidence a class returns to what all begin with. */
     double later = publish_loads(&state, now_s + 20000.0, rare);
-    if (fabs(later - 0.5) > 0.05) fail_msg("%.4f loads, began with 0.5", later);
-    assert_true(publish_loads(&state, now_s + 1e9, common) <= 0.5 + 1e-9);
+    if (fabs(later - 0.3) > 0.05) fail_msg("%.4f loads, began with 0.3", later);
+    assert_true(fabs(publish_loads(&state, now_s + 1e9, common) - 0.9) < 1e-9);
 }
 
 /* A class that nobody loads is given up, but for one path in PUBLISH_EXPLORE. */
@@ -141,7 +141,7 @@ static void a_busy_path_costs_more(void **unused)
     for (int i = 0; i < 1000; i++)
         publish_hit(&state, (double)i, PUBLISH_UNKNOWN, 20 * BYTES); /* 1.3 of 3.1 GB/s */
     double busy_s = publish_decide(&state, 1000.0, &candidate).price_s;
-    if (busy_s < 30.0 * idle_s || busy_s > 60.0 * idle_s) fail_msg("%g and %g", idle_s, busy_s);
+    if (busy_s < 150.0 * idle_s || busy_s > 280.0 * idle_s) fail_msg("%g and %g", idle_s, busy_s);
 }
 
 static void a_step_back_of_time_is_held(void **unused)
@@ -189,8 +189,8 @@ static void a_decision_is_a_sentence(void **unused)
     publish_candidate candidate = candidate_of(1);
     publish_decision decision = publish_decide(&state, 0.0, &candidate);
     assert_string_equal(publish_explain(&decision, text, sizeof text),
-                        "published; class 7, 0.50 loads by others expected, saving 25.000 ms for "
-                        "0.429 ms");
+                        "published; class 7, 0.30 loads by others expected, saving 15.000 ms for "
+                        "0.086 ms");
     char small[8];
     assert_string_equal(publish_explain(&decision, small, sizeof small), "publish");
 }
