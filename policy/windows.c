@@ -15,12 +15,15 @@
 #define WINDOW_ARRIVES 0x80u
 #define VARIANT_MASK   0x7fu
 
+static uint32_t page_tokens(const windows_unit *unit, uint32_t page)
+{
+    if (unit->tokens != NULL) return unit->tokens[page];
+    return page + 1 == unit->pages && unit->last_tokens > 0 ? unit->last_tokens : unit->page_tokens;
+}
+
 static uint64_t page_bytes(const windows_unit *unit, uint32_t page, uint32_t variant)
 {
-    const uint64_t tokens = unit->tokens != NULL                               ? unit->tokens[page]
-                            : page + 1 == unit->pages && unit->last_tokens > 0 ? unit->last_tokens
-                                                                               : unit->page_tokens;
-    return tokens * unit->terms->token_bytes[variant & VARIANT_MASK];
+    return (uint64_t)page_tokens(unit, page) * unit->terms->token_bytes[variant & VARIANT_MASK];
 }
 
 /* Candidates in order: the highest standing first, of equals the lower page. Standings are not
@@ -81,7 +84,8 @@ static void decay_all(windows_unit *unit, const float *weight)
 {
     const float past = unit->decay, now = 1.0f - unit->decay;
     for (uint32_t page = 0; page < unit->pages; page++)
-        unit->standing[page] = past * unit->standing[page] + now * weight[page];
+        unit->standing[page] =
+            past * unit->standing[page] + now * weight[page] / (float)page_tokens(unit, page);
 }
 
 /* The standing of a page that is resident or of the step. */
@@ -90,7 +94,7 @@ static void rate(windows_unit *unit, uint32_t page, float weight, bool used, boo
     float *standing = &unit->standing[page];
     switch (unit->rule) {
     case WINDOWS_DECAYED: break; /* that of all pages, before */
-    case WINDOWS_LOOKAHEAD: *standing = weight; break;
+    case WINDOWS_LOOKAHEAD: *standing = weight / (float)page_tokens(unit, page); break;
     case WINDOWS_LRU:
         if (used) *standing = (float)unit->step;
         break;

@@ -5,8 +5,8 @@
  * After a step its pages and those that were resident compete for the window's bytes: those with
  * the highest standing stay. A standing is, by rule,
  *
- *     decayed     mean of the page's expected weights, `decay` a step (the default)
- *     lookahead   its expected weight in this step (KVDrive)
+ *     decayed     mean of the page's expected weights per token, `decay` a step (the default)
+ *     lookahead   its expected weight per token in this step (KVDrive)
  *     lru, fifo, lfu   last step of use, step of arrival, number of uses while resident
  *
  * and of equals the lower page stays. A page's weight counts while it is not resident, too: the
@@ -30,7 +30,7 @@ typedef enum windows_rule {
 } windows_rule;
 #define WINDOWS_RULES 5u
 
-#define WINDOWS_DECAY_DEFAULT 0.9f
+#define WINDOWS_DECAY_DEFAULT 0.5f
 
 /* One window of one unit. The arrays are the caller's, `pages` items each, zeroed at the start;
  * windows_step keeps them. */

@@ -23,7 +23,7 @@ import sys
 LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "policy/rivals", "tiers/devices",
            "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "remote",
            "store", "sparse"]
-LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments", "lab/loop"]
+LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments", "lab/loop", "lab/decode"]
 ROOM_INCLUDES = {
     "include": set(),
     "base": set(),
@@ -50,6 +50,7 @@ ROOM_INCLUDES = {
     "lab/inspect": set(LIBRARY),
     "lab/experiments": set(LIBRARY) | {"lab/replay", "lab/bench"},
     "lab/loop": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
+    "lab/decode": set(LIBRARY) | {"estimator/model", "estimator/quality"},
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
               "estimator/model", "estimator/quality"} | set(LAB),
     "python": set(),

@@ -264,6 +264,11 @@ const safetensors_tensor *safetensors_find(const safetensors *file, const char *
     return bsearch(&wanted, file->tensors, file->count, sizeof *file->tensors, safetensors_by_name);
 }
 
+const char *safetensors_metadata(const safetensors *file, const char *name)
+{
+    return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), name));
+}
+
 void safetensors_read_fp32(const safetensors_tensor *tensor, uint64_t first, uint64_t count,
                            float *out)
 {

@@ -45,6 +45,9 @@ size_t safetensors_count(const safetensors *file);
 const safetensors_tensor *safetensors_at(const safetensors *file, size_t index);
 const safetensors_tensor *safetensors_find(const safetensors *file, const char *name);
 
+/* A string of the file's metadata, NULL when there is none; lives until the close. */
+const char *safetensors_metadata(const safetensors *file, const char *name);
+
 /* Elements [first, first + count) of an F16, BF16 or F32 tensor as fp32. */
 void safetensors_read_fp32(const safetensors_tensor *tensor, uint64_t first, uint64_t count,
                            float *out);

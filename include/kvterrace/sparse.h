@@ -109,7 +109,7 @@ typedef struct kvt_sparse_options {
     uint64_t budget_bytes; /* that a step of one layer may read; KVT_SPARSE_ALL */
     uint64_t window_bytes[KVT_TIER_PLACES]; /* of all layers and heads together; of DRAM alone */
     kvt_sparse_evict evict;
-    float decay;         /* of the decayed mean, [0, 1): 0.9 */
+    float decay;         /* of the decayed mean, [0, 1): 0.5 */
     float replica_share; /* of the pages that get a second copy on another drive: 0.25 */
     bool estimate;       /* what no page brings, from centroids and mean values: on */
     uint64_t hedge_ns;   /* a page so much later than expected is also read from its copy: 20 ms */

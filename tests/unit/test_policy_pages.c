@@ -250,9 +250,12 @@ static void model_rate(model *m, const windows_unit *unit, uint32_t step, uint32
                        bool used)
 {
     const bool resident = m->held[p] != 0;
-    if (unit->rule == WINDOWS_DECAYED) m->value[p] = 0.75f * m->value[p] + 0.25f * weight;
+    const float density = weight / (float)(p + 1 == unit->pages ? LAST : PAGE);
+    if (unit->rule == WINDOWS_DECAYED)
+        m->value[p] =
+            0.75f * m->value[p] + 0.25f * weight / (float)(p + 1 == unit->pages ? LAST : PAGE);
     if (!used && !resident) return;
-    if (unit->rule == WINDOWS_LOOKAHEAD) m->value[p] = weight;
+    if (unit->rule == WINDOWS_LOOKAHEAD) m->value[p] = density;
     if (unit->rule == WINDOWS_LRU && used) m->value[p] = (float)step;
     if (unit->rule == WINDOWS_FIFO && !resident) m->value[p] = (float)step;
     if (unit->rule == WINDOWS_LFU) m->value[p] = (resident ? m->value[p] : 0.0f) + (used ? 1 : 0);

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * decode.h - the bench of sparse decode: what selection, precision and windows do to attention, on
+ * dumps of real models and on a synthetic one, in memory.
+ *
+ *     decode_data.c       dumps, unit by unit; decode_synthetic.c the generator
+ *     decode_unit.c       one unit: index, pages, exact attention, logits of every precision
+ *     decode_items.c      what an index may choose: clusters, pages, tokens; cluster scores
+ *     decode_rivals.c     scores of the baselines; decode_coactive.c SWARM's clusters
+ *     decode_run.c        one configuration over a unit's steps; decode_configs.c which there are
+ *     decode_windows.c    windows of several sizes and rules over the same steps, Belady's bound
+ *     decode_cost.c       seconds of building, scoring and choosing
+ *     decode_report.c     the tables and the JSON, schema "kvterrace-bench-decode-1"
+ *
+ * Errors and recalls of a configuration are sums over all units of a source, so that units are
+ * taken one after the other. Thread rule: one bench at a time.
+ */
+#ifndef DECODE_DECODE_H
+#define DECODE_DECODE_H
+
+#include "estimator/quality/quality_round_trip.h"
+#include "policy/windows.h"
+#include "sparse/choose.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+enum {
+    DECODE_SINKS = 4,
+    DECODE_LOCAL = 64,
+    DECODE_ROWS = 256,      /* most steps of a source: appended tokens stay resident */
+    DECODE_ITEM_TOKENS = 32 /* clusters that are larger are cut */
+};
+
+typedef struct decode_options {
+    FILE *out;
+    bool json;
+    const char *const *dumps;
+    uint32_t dump_count;
+    bool synthetic;       /* the generator besides */
+    bool cost;            /* seconds besides */
+    uint32_t layers;      /* of the generator */
+    uint32_t tokens;      /* of the generator, and of the costs */
+    uint32_t rows;        /* steps; 0: as many as there are */
+    uint32_t page_tokens; /* 0: by head_dim */
+    uint64_t seed;
+    bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
+    void *progress_context;
+} decode_options;
+
+/* Runs the bench. KVT_OK; KVT_E_CANCELLED; KVT_E_ARGUMENT (a dump without queries, or too short:
+ * the message says what); KVT_E_MEMORY; what quality_dump_open gives. Blocking. */
+KVT_NODISCARD kvt_status decode_run(const decode_options *options, char *message,
+                                    size_t message_size);
+
+/* ---- sources ---- */
+
+typedef struct decode_source {
+    char name[64];
+    uint32_t layers, kv_heads, group, head_dim;
+    uint32_t tokens; /* before the first step */
+    uint32_t rows;   /* steps */
+    bool grows;      /* step r sees r + 1 more tokens, which the source has */
+    uint32_t all;    /* tokens with those */
+    quality_dump dump;
+    uint64_t seed;
+} decode_source;
+
+kvt_status decode_source_dump(const char *path, uint32_t rows, decode_source *source_out,
+                              char *message, size_t message_size);
+void decode_source_synthetic(uint32_t layers, uint32_t tokens, uint32_t rows, uint64_t seed,
+                             decode_source *source_out);
+void decode_source_close(decode_source *source);
+
+/* K and V of a unit, fp16 [all][head_dim], and queries fp32 [rows][group][head_dim]. */
+void decode_source_unit(const decode_source *source, uint32_t layer, uint32_t head, uint16_t *keys,
+                        uint16_t *values, float *queries);
+void decode_synthetic_unit(const decode_source *source, uint32_t layer, uint32_t head,
+                           uint16_t *keys, uint16_t *values, float *queries);
+
+/* ---- a unit ---- */
+
+/* The zone's places are in packed order; `place_of` leads from its tokens to them. */
+typedef struct decode_unit {
+    const decode_source *source;
+    uint32_t dim, group, rows, zone;
+    float scale;
+    uint16_t *keys, *values; /* [all][dim] by position */
+    float *queries;
+    sparse_index index;
+    sparse_paging paging;
+    uint32_t *place_of;
+    uint16_t *rows_of[PAGES_VARIANTS]; /* V of each variant, [zone][dim] by place */
+    float *logits[PAGES_VARIANTS];     /* [rows][group][zone] by place */
+    float *resident, *resident_lse;    /* partial output of sinks and local: [rows][group][dim] */
+    double *zone_lse;                  /* [rows][group] */
+    float *exact;                      /* [rows][group][dim]: full attention */
+    double exact_energy;               /* sum of its squares */
+    uint64_t code_bytes;               /* minima, scales, tables */
+    double build_seconds;
+    sparse_work work;
+} decode_unit;
+
+kvt_status decode_unit_open(const decode_source *source, const decode_options *options,
+                            uint32_t layer, uint32_t head, decode_unit *unit_out);
+void decode_unit_close(decode_unit *unit);
+
+/* Attention of a step over what is resident, the zone's places in their variants (PAGES_ABSENT: not
+ * read) and, unless NULL, an estimate of the others ([group][dim], [group]). Adds squared errors to
+ * *error and the group's mean share of the zone's weight that was read to *recall. */
+void decode_unit_judge(const decode_unit *unit, uint32_t row, const uint8_t *variant_of_place,
+                       const float *estimate, const float *estimate_lse, double *error,
+                       double *recall);
+
+/* ---- what can be chosen ---- */
+
+typedef enum decode_layout {
+    DECODE_TOKENS,
+    DECODE_CLUSTERS,
+    DECODE_PAGES,
+    DECODE_RUNS
+} decode_layout;
+
+/* Items are sets of places; an item's are places[first[i]] .. places[first[i + 1] - 1]. */
+typedef struct decode_items {
+    uint32_t count;
+    uint32_t *first;
+    uint32_t *places;
+    uint16_t *tokens;
+    uint32_t *cluster; /* of each item, where it lies in one; or NULL */
+} decode_items;
+
+typedef enum decode_index {
+    DECODE_CLUSTER,
+    DECODE_ORACLE,
+    DECODE_QUEST,
+    DECODE_MEAN,
+    DECODE_CHUNK_MEAN,
+    DECODE_REPRESENTATIVE,
+    DECODE_COACTIVE,
+    DECODE_INDEXES
+} decode_index;
+
+/* An index that is built over one unit: its items, and their expected weights in a step. */
+typedef struct decode_choice {
+    decode_index index;
+    decode_layout layout;
+    uint32_t run; /* tokens of a run of DECODE_RUNS */
+    decode_items items;
+    float *keys[2];    /* of the rivals: [items][dim], or two of them */
+    uint32_t *medoids; /* of DECODE_COACTIVE and _REPRESENTATIVE: places */
+    sparse_index chunks;
+    float *weight; /* [items]: of the last step asked */
+    float *row;    /* scratch */
+} decode_choice;
+
+kvt_status decode_choice_open(decode_unit *unit, decode_index index, decode_layout layout,
+                              uint32_t run, decode_choice *choice_out);
+void decode_choice_close(decode_choice *choice);
+kvt_status decode_choice_weights(decode_unit *unit, decode_choice *choice, uint32_t row);
+kvt_status decode_rival_open(decode_unit *unit, decode_choice *choice);
+void decode_rival_weights(decode_unit *unit, decode_choice *choice, uint32_t row);
+kvt_status decode_coactive_open(decode_unit *unit, decode_choice *choice);
+kvt_status decode_items_open(decode_items *items, uint32_t count, uint32_t places);
+void decode_items_close(decode_items *items);
+
+/* Items of `run` neighbouring tokens by position. */
+kvt_status decode_items_runs(const decode_unit *unit, uint32_t run, decode_items *items);
+
+/* Turns [count] scores of one query head into shares and adds them, over the group, to weight. */
+void decode_softmax_add(const float *scores, const uint16_t *tokens, uint32_t count, uint32_t group,
+                        float *weight);
+
+/* ---- configurations ---- */
+
+#define DECODE_BUDGETS 6u
+extern const double decode_budgets[DECODE_BUDGETS]; /* shares of the zone at 16 bits */
+
+typedef struct decode_config {
+    decode_index index;
+    decode_layout layout;
+    uint32_t run;
+    uint32_t variants; /* bits of pages_variant */
+    bool estimate;
+    double window; /* in budgets; 0: none */
+    windows_rule rule;
+    bool windows_attend; /* all of the window takes part */
+    bool windows_choose; /* and counts as read when the plan is made */
+    double budget;       /* share */
+} decode_config;
+
+/* Sums over units. */
+typedef struct decode_result {
+    decode_config config;
+    double error, recall;      /* squared; of all steps and units */
+    double bytes, grain_bytes; /* read, coded; in whole blocks of 4 KiB */
+    double wanted_bytes, hit_bytes;
+    double index_bytes; /* not of rivals whose index is a table of floats here */
+    uint32_t steps, units;
+} decode_result;
+
+typedef struct decode_results {
+    decode_source source; /* the dump is closed */
+    decode_result *rows;
+    uint32_t count;
+    double exact_energy;
+    double index_share, code_share; /* of KV bytes */
+    double build_tokens_per_s;
+    struct decode_windows *windows;
+    sparse_paging paging;
+} decode_results;
+
+kvt_status decode_configs(decode_results *results);
+kvt_status decode_config_run(decode_unit *unit, decode_choice *choice, decode_result *result);
+const char *decode_index_name(decode_index index);
+void decode_layout_name(const decode_config *config, const sparse_paging *paging, char *text,
+                        size_t size);
+
+/* ---- windows ---- */
+
+enum { WINDOW_SIZES = 10, WINDOW_BUDGETS = 2 };
+extern const double decode_window_sizes[WINDOW_SIZES]; /* in budgets */
+extern const double decode_window_budgets[WINDOW_BUDGETS];
+
+/* Of every unit: bytes moved by size and half of the steps with our rule, hits of every rule. */
+typedef struct decode_windows {
+    uint32_t units;
+    double *moved; /* [units][WINDOW_BUDGETS][WINDOW_SIZES][2] */
+    double hit[WINDOW_BUDGETS][WINDOW_SIZES][WINDOWS_RULES + 1], wanted[WINDOW_BUDGETS];
+    double budget_bytes[WINDOW_BUDGETS]; /* of a unit */
+} decode_windows;
+
+kvt_status decode_windows_open(uint32_t units, decode_windows **windows_out);
+void decode_windows_close(decode_windows *windows);
+kvt_status decode_windows_unit(decode_unit *unit, decode_choice *choice, uint32_t number,
+                               decode_windows *windows);
+/* Bytes moved in the second half with sizes by knapsack over those of uniform windows. */
+kvt_status decode_windows_knapsack(const decode_windows *windows, uint32_t budget, uint32_t size,
+                                   double *ratio_out);
+
+/* ---- costs and reports ---- */
+
+typedef struct decode_cost {
+    uint32_t tokens, kv_heads, group, head_dim, clusters;
+    double score_ms, choose_ms, select_ms_p50, select_ms_p99;
+    double build_tokens_per_s, index_share, code_share, estimate_ms;
+} decode_cost;
+
+kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost_out);
+void decode_report(const decode_options *options, const decode_results *results, uint32_t count,
+                   const decode_cost *cost);
+
+#endif
