@@ -163,15 +163,17 @@ static bool config_device_name_fits(const char *name, size_t length)
 static kvt_status config_note_device(kvt_config *config, const char *key, char *message,
                                      size_t size)
 {
-    const char prefix[] = "device.";
-    if (strncmp(key, prefix, sizeof prefix - 1) != 0) return KVT_OK;
-    const char *name = key + sizeof prefix - 1;
+    const char prefix[] = "device.", other[] = "remote.";
+    const bool is_device = strncmp(key, prefix, sizeof prefix - 1) == 0;
+    if (!is_device && strncmp(key, other, sizeof other - 1) != 0) return KVT_OK;
+    const char *name = key + sizeof prefix - 1; /* both prefixes are of one length */
     size_t length = (size_t)(strrchr(key, '.') - name);
     if (!config_device_name_fits(name, length)) {
-        config_say(message, size, "%s: a device name has 1 to %u letters, digits, '-' or '_'", key,
-                   CONFIG_DEVICE_MAX);
+        config_say(message, size, "%s: a %s name has 1 to %u letters, digits, '-' or '_'", key,
+                   is_device ? "device" : "section's", CONFIG_DEVICE_MAX);
         return KVT_E_CONFIG;
     }
+    if (!is_device) return KVT_OK;
     for (size_t i = 0; i < config->device_count; i++) {
         const char *known = config->devices[i].name;
         if (strlen(known) == length && memcmp(known, name, length) == 0) return KVT_OK;
@@ -499,6 +501,34 @@ bool kvt_config_has(const kvt_config *config, const char *key)
 const char *kvt_config_device_at(const kvt_config *config, size_t index)
 {
     return index < config->device_count ? config->devices[index].name : NULL;
+}
+
+/* The name in a key of a family, "remote.NAME.address", and its length; 0: it is of another one. */
+static size_t config_name_in(const char *key, const char *family, const char **name_out)
+{
+    const size_t head = strlen(family);
+    if (strncmp(key, family, head) != 0 || key[head] != '.') return 0;
+    *name_out = key + head + 1;
+    return (size_t)(strrchr(key, '.') - *name_out);
+}
+
+bool kvt_config_name_at(const kvt_config *config, const char *family, size_t index,
+                        char name[KVT_CONFIG_NAME_BYTES])
+{
+    const char *found, *other;
+    for (size_t i = 0; i < config->value_count; i++) {
+        const size_t length = config_name_in(config->values[i].key, family, &found);
+        bool is_new = length > 0 && length < KVT_CONFIG_NAME_BYTES;
+        for (size_t j = 0; j < i && is_new; j++)
+            is_new = config_name_in(config->values[j].key, family, &other) != length ||
+                     memcmp(found, other, length) != 0;
+        if (!is_new) continue;
+        if (index-- != 0) continue;
+        memcpy(name, found, length);
+        name[length] = '\0';
+        return true;
+    }
+    return false;
 }
 
 /* Its caller reports them: a setting that nothing reads is a mistake of the user. */

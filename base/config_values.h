@@ -42,6 +42,12 @@ bool kvt_config_switch(kvt_config *config, const char *key);
 /* True when the key was set by file or override. */
 bool kvt_config_has(const kvt_config *config, const char *key);
 
+/* The names of a family's sections, as [remote.NAME], in the order in which they were first given.
+ * False past the end. */
+#define KVT_CONFIG_NAME_BYTES 32u
+bool kvt_config_name_at(const kvt_config *config, const char *family, size_t index,
+                        char name[KVT_CONFIG_NAME_BYTES]);
+
 /* Names of the device sections, in file order; NULL past the end. */
 const char *kvt_config_device_at(const kvt_config *config, size_t index);
 

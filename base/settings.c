@@ -124,6 +124,28 @@ static const kvt_setting settings_table[] = {
     RATE("tier.remote.write_rate", "0",
          "bytes per second that one host publishes at most; 0: no bound"),
 
+    TEXT("tier.remote.namespace", NULL,
+         "what all hosts of an engine agree on beside keys: model, revision, how keys are made; "
+         "required with [remote.NAME]"),
+    SECONDS("tier.remote.ttl", "0", "life of published objects; 0: the engine's eviction alone"),
+    SECONDS("tier.remote.hint_ttl", "10", "how long an answer about a key counts"),
+    SWITCH("tier.remote.feed", "no", "follow the engine's invalidations; for up to 32 hosts"),
+    SECONDS("tier.remote.deadline", "0.05", "a get from another host that takes longer is a miss"),
+    BYTES("tier.remote.chunk", "1048560", "bytes of an object at most; 4 KiB to 8 MiB"),
+    COUNT("tier.remote.queue", "4096", "entries that may wait to be published"),
+
+    CHOICE("remote.*.backend", "valkey", "valkey|memory",
+           "the engine: Valkey or Redis, or one in this process's memory, for trials"),
+    TEXT("remote.*.address", NULL, "host:port, several with commas for a cluster; required"),
+    SWITCH("remote.*.cluster", "no", "the servers are a cluster, which says where keys lie"),
+    TEXT("remote.*.user", NULL, "name to log in by; absent: the engine's default user"),
+    TEXT("remote.*.password_file", NULL,
+         "file whose first line is the password; refused when others than its owner may read it"),
+    SWITCH("remote.*.tls", "no", "encrypt, and verify the servers"),
+    TEXT("remote.*.ca", NULL, "with tls: file of the certificates trusted; absent: the system's"),
+    TEXT("remote.*.cert", NULL, "with tls: this client's certificate"),
+    TEXT("remote.*.cert_key", NULL, "with tls: its key"),
+
     CHOICE("device.*.tier", NULL, "hbm|dram|ssd", "tier of the device; required"),
     CHOICE("device.*.backend", NULL, "memory|hbm|file|nvme|null|sim",
            "what drives the device; required"),

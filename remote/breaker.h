@@ -8,7 +8,7 @@
 #ifndef REMOTE_BREAKER_H
 #define REMOTE_BREAKER_H
 
-#include "remote/remote.h"
+#include "remote/client.h"
 
 #define REMOTE_BREAKER_FAILURES 3u
 #define REMOTE_PAUSE_LEAST_NS   UINT64_C(100000000)

@@ -7,7 +7,7 @@
 #include "remote/remote_fault.h"
 
 #include "base/clock.h"
-#include "remote/remote_internal.h"
+#include "remote/backends.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -25,6 +25,13 @@ typedef struct fault_client {
     char *value; /* of the GET before */
     size_t value_bytes;
 } fault_client;
+
+static remote_fault *fault_given;
+
+void remote_fault_use(remote_fault *faults)
+{
+    fault_given = faults;
+}
 
 static bool fault_hits(unsigned each, uint64_t count)
 {
@@ -182,18 +189,19 @@ static void fault_close(remote_client *base)
 static kvt_status fault_open(const remote_config *config, remote_client **client_out, char *message,
                              size_t message_size)
 {
-    if (config->faults == NULL) {
+    remote_fault *faults = config->faults != NULL ? config->faults : fault_given;
+    if (faults == NULL) {
         snprintf(message, message_size, "fault: tests alone open it");
         return KVT_E_UNSUPPORTED;
     }
     fault_client *client = calloc(1, sizeof *client);
     if (client == NULL) return KVT_E_MEMORY;
     client->base.ops = &remote_fault_ops;
-    client->faults = config->faults;
+    client->faults = faults;
     client->value = malloc(FAULT_LAST_BYTES);
-    kvt_status status = client->value != NULL ? remote_open(&config->faults->inner, &client->inner,
-                                                            message, message_size)
-                                              : KVT_E_MEMORY;
+    kvt_status status = client->value != NULL
+                            ? remote_open(&faults->inner, &client->inner, message, message_size)
+                            : KVT_E_MEMORY;
     if (status == KVT_OK)
         *client_out = &client->base;
     else

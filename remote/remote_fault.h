@@ -8,7 +8,7 @@
 #ifndef REMOTE_REMOTE_FAULT_H
 #define REMOTE_REMOTE_FAULT_H
 
-#include "remote/remote.h"
+#include "remote/client.h"
 
 #include <stdatomic.h>
 
@@ -25,5 +25,9 @@ typedef struct remote_fault {
     atomic_bool gone;           /* the node is out of service: KVT_E_GONE at once */
     atomic_uint_fast64_t count; /* requests seen */
 } remote_fault;
+
+/* The faults of clients that are opened without any in their configuration, as a store's is; NULL:
+ * none, and they are not opened. Before the open; lasts until the close. */
+void remote_fault_use(remote_fault *faults);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/wait.h"
-#include "remote/remote_internal.h"
+#include "remote/backends.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #ifndef REMOTE_REMOTE_MEMORY_H
 #define REMOTE_REMOTE_MEMORY_H
 
-#include "remote/remote.h"
+#include "remote/client.h"
 
 /* Removes the objects of a name. */
 void remote_memory_clear(const char *name);

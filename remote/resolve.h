@@ -7,7 +7,7 @@
 #ifndef REMOTE_RESOLVE_H
 #define REMOTE_RESOLVE_H
 
-#include "remote/remote.h"
+#include "remote/client.h"
 
 #include <netdb.h>
 

@@ -13,7 +13,7 @@
 #ifndef REMOTE_RESP_H
 #define REMOTE_RESP_H
 
-#include "remote/remote.h"
+#include "remote/client.h"
 
 #define RESP_BUFFER_BYTES 16384u
 #define RESP_LINE_MAX     16000u /* of a head line */

@@ -9,7 +9,7 @@
 #ifndef REMOTE_TLS_H
 #define REMOTE_TLS_H
 
-#include "remote/remote.h"
+#include "remote/client.h"
 
 #include <sys/types.h>
 

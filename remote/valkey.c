@@ -8,7 +8,7 @@
 #include "remote/valkey.h"
 
 #include "base/clock.h"
-#include "remote/remote_internal.h"
+#include "remote/backends.h"
 
 #include <assert.h>
 #include <errno.h>

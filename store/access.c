@@ -5,6 +5,7 @@
  *     get   find -> access -> read, or join a read -> decode into the target -> observe
  *     get   find -> access -> decode into the target from where the record lies in memory
  *     get   find -> access -> copy, of an entry that a put has handed over
+ *     get   find -> not here -> asked for on other hosts (remote_get.c)
  *
  * When a get's deadline passes before its read completes, the pool keeps the read and its staging
  * buffer until the device answers. The caller's buffer is written only by the decoder. A get that
@@ -29,6 +30,7 @@
 #include "store/groups.h"
 #include "store/load_share.h"
 #include "store/lookups.h"
+#include "store/remote_tier.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
 
@@ -126,7 +128,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     return KVT_OK;
 }
 
-void access_count_use(kvt_store *store, const store_entry *entry, uint64_t *clock_ns)
+void access_count_use(kvt_store *store, store_entry *entry, uint64_t *clock_ns)
 {
     assert(store_is_locked(store));
     kvt_move moves[32];
@@ -139,6 +141,7 @@ void access_count_use(kvt_store *store, const store_entry *entry, uint64_t *cloc
         kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
     *clock_ns = store_now_ns(store);
     store_count_decision(store, started_ns, *clock_ns);
+    if (store->remote != NULL) publisher_note_use(store, entry);
     if (status == KVT_OK && plan.count != 0) {
         plan_mark(store, &plan);
         plan_queue(store, &plan);
@@ -655,6 +658,10 @@ static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const acc
         if (status == ACCESS_CHANGED) return status;
         if (status == KVT_E_MISMATCH) return access_refuse_basis(store, get, info);
         if (status == KVT_REFUSED) return access_refuse_tokens(store, get, info);
+        if (status == KVT_MISS && remote_get_is_worth(store, get, key)) {
+            status = remote_get_serve(store, key, target, get, info);
+            if (status == KVT_OK) return KVT_OK;
+        }
         if (status != KVT_OK) return get->quiet ? status : access_refuse(store, status, info);
         status = access_fetch(store, get);
         if (!access_may_begin_again(get, status)) break;

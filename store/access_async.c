@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "codecs/codecs.h"
 #include "store/access_get.h"
+#include "store/remote_tier.h"
 
 #include <assert.h>
 
@@ -108,6 +109,16 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     return again ? KVT_BUSY : status;
 }
 
+/* Asks other hosts for what is not here. False: the get is a miss. The get may have arrived when
+ * this returns. */
+static bool async_asks_others(kvt_store *store, access_get *get, kvt_status status)
+{
+    if (status != KVT_MISS || get->refused_tokens || get->refused_loss) return false;
+    if (!remote_get_is_worth(store, get, get->key)) return false;
+    get->stage = ACCESS_FLIES; /* before it can arrive */
+    return remote_get_start(store, get);
+}
+
 /* Begins the gets that needed staging, those in the mask. */
 static void async_begin_staging(kvt_store *store, access_get *const *gets, const access_view *views,
                                 uint64_t mask)
@@ -178,12 +189,14 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
     for (uint32_t i = 0; i < count; i++) {
         if (statuses[i] == ACCESS_CHANGED)
             gets[i]->stage = ACCESS_STARVES; /* another entry came under the key meanwhile */
-        else if (statuses[i] != KVT_OK && statuses[i] != KVT_BUSY)
+        else if (statuses[i] != KVT_OK && statuses[i] != KVT_BUSY &&
+                 !async_asks_others(store, gets[i], statuses[i]))
             async_refuse(store, gets[i], statuses[i]);
     }
     if (needy != 0) async_begin_staging(store, gets, views, needy);
     for (uint32_t i = 0; i < count; i++) {
         access_get *get = gets[i];
+        if (get->remote_asked) continue; /* it may be another thread's by now */
         if (get->place != NULL) uses[used++] = (learn_use){get->handle, get->class_id};
         if (get->stage != ACCESS_FLIES || !get->owner) continue;
         store_transfer *flight = async_prepare(store, get);
@@ -202,6 +215,10 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
 void access_land(kvt_store *store, access_get *get)
 {
     assert(get->stage == ACCESS_FLIES);
+    if (get->remote != NULL) {
+        get->stage = remote_get_land(store, get) ? ACCESS_READY : ACCESS_STARVES;
+        return;
+    }
     if (get->owner) {
         transfer_report report;
         kvt_status status = transfer_take(get->flight, &get->load->buffer, &report);
@@ -219,6 +236,10 @@ kvt_status access_end_ready(kvt_store *store, access_get *get, bool again, kvt_g
 {
     assert(get->stage == ACCESS_READY);
     kvt_status status = KVT_OK;
+    if (get->remote != NULL) {
+        status = remote_get_finish(store, get->key, &get->target, get, info);
+        return status == KVT_OK ? KVT_OK : access_refuse(store, status, info);
+    }
     if (get->in_memory && get->record == NULL) status = KVT_E_GONE;
     if (get->load != NULL) {
         assert(get->load->finished && get->flight == NULL);
@@ -247,6 +268,12 @@ static bool async_leave(kvt_store *store, access_get *get)
 bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_get_info *info)
 {
     assert(get->stage == ACCESS_FLIES && status != KVT_OK);
+    if (get->remote != NULL) {
+        if (!remote_get_give_up(store, get)) return false;
+        get->status = access_refuse(store, status, info);
+        get->stage = ACCESS_ENDED;
+        return true;
+    }
     if (!(get->owner ? transfer_give_up(get->flight) : async_leave(store, get))) return false;
     /* Gets that have joined may begin anew, whatever ends this one. */
     /* A cancel is this get's alone; the others see a read that took too long. */

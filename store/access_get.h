@@ -73,14 +73,18 @@ struct access_get {
     staging_buffer staging; /* scratch; an owner's lies in its load's buffer instead */
     uint64_t began_ns;      /* store_now_ns */
     uint64_t source_bytes;
-    learn_transfer transfer; /* owner */
-    kvt_layout layout;       /* of the entry, */
-    uint32_t first_position; /* its place in the chain, */
-    uint32_t tokens;         /* and its tokens; those in the record once that is decoded */
-    uint32_t position_sets;  /* of kept tokens, as kvt_get_info says */
-    bool refused_tokens;     /* it was refused because the record has dropped tokens */
-    bool lacks_basis;        /* the store lacks the basis of `variant` */
-    kvt_status failure;      /* of the load, or KVT_OK */
+    learn_transfer transfer;     /* owner */
+    kvt_layout layout;           /* of the entry, */
+    uint32_t first_position;     /* its place in the chain, */
+    uint32_t tokens;             /* and its tokens; those in the record once that is decoded */
+    uint32_t position_sets;      /* of kept tokens, as kvt_get_info says */
+    bool refused_tokens;         /* it was refused because the record has dropped tokens */
+    bool lacks_basis;            /* the store lacks the basis of `variant` */
+    kvt_status failure;          /* of the load, or KVT_OK */
+    struct remote_fetch *remote; /* instead of all of the load: its read from another host */
+    bool remote_asked;           /* set once, so that the thread that begins may look at it */
+    bool remote_joined;          /* another get has begun it */
+    bool remote_known;           /* a hint said that it is there */
 
     /* Of a get that no thread waits for (access_async.c). */
     struct access_get *next_waiter; /* of the load that it has joined */
@@ -136,7 +140,7 @@ bool access_take_layout(const kvt_store *store, const store_entry *entry, access
 /* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
  * *clock_ns: store_now_ns, or 0 when it has not been read; afterwards the end of the decision, from
  * which the next one of the same hold may count. */
-void access_count_use(kvt_store *store, const store_entry *entry, uint64_t *clock_ns);
+void access_count_use(kvt_store *store, store_entry *entry, uint64_t *clock_ns);
 
 /* Whether what is stored of an entry may lose more than somebody accepts (kvt_request.loss_max).
  * Lock held. */

@@ -13,6 +13,7 @@
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/queue_internal.h"
+#include "store/remote_tier.h"
 #include "store/store.h"
 #include "store/watching.h"
 
@@ -47,6 +48,7 @@ void kvt_close(kvt_store *store)
     watch_file_stop(store);
     handover_stop(store, store->opened && store->catalog != NULL ? deadline_ns : 0);
     maintain_stop(store);
+    remote_tier_close(store);
     KILL_POINT("close: background stopped");
     if (store->opened) persist_close(store, deadline_ns);
     KILL_POINT("close: entries written back");

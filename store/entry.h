@@ -97,7 +97,9 @@ typedef struct store_entry {
     uint16_t class_id;
     uint8_t failed_moves; /* in a row; backoff.c */
     bool leased;          /* lease.c holds it where it is */
-    bool announced;       /* lookups find it, and readers of events were told */
+    bool announced : 1;   /* lookups find it, and readers of events were told */
+    bool shared : 1;      /* other hosts have a copy, or it is about to be published */
+    bool used : 1;        /* it has had a hit, with an engine to publish to */
     bool has_parent;
     store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
     union {

@@ -7,6 +7,7 @@
  */
 #include "store/executor_internal.h"
 #include "store/kill_note.h"
+#include "store/remote_tier.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -138,6 +139,8 @@ kvt_status stage_publish(store_op *op)
         executor_announce(op, old, staged);
         if (old != NULL) executor_leave_place(store, entry, old);
         executor_settle_debt(op);
+        if (store->remote != NULL && op->move->kind == KVT_MOVE_PUT)
+            publisher_note_stored(store, entry);
     }
     pthread_mutex_unlock(&store->lock);
     return status;

@@ -18,6 +18,7 @@
 #include "store/given_options.h"
 #include "store/handover.h"
 #include "store/open_internal.h"
+#include "store/remote_tier.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -604,6 +605,8 @@ static kvt_status open_steps(open_state *state)
     store->shared = status == KVT_OK; /* from here on threads of the store run */
     if (status == KVT_OK) status = handover_start(store, options);
     if (status == KVT_OK) status = maintain_start(store);
+    if (status == KVT_OK && options->remote != NULL)
+        status = remote_tier_open(store, options->remote, state->message, state->message_size);
     if (status == KVT_OK) status = open_watch_file(state);
     return status;
 }

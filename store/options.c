@@ -14,7 +14,7 @@
 #include "base/struct_size.h"
 #include "estimator/profile/profile.h"
 
-#include <kvterrace/kvterrace.h>
+#include <kvterrace/remote.h>
 
 #include <assert.h>
 #include <stdio.h>
@@ -95,6 +95,21 @@ static const settings_field device_fields[] = {
     DEVICE_FIELD("timeout", timeout_ns, 0),
 };
 
+#define REMOTE_FIELD(name, member) SETTINGS_FIELD(kvt_remote_options, name, member, .modes = 0)
+
+static const settings_field remote_fields[] = {
+    REMOTE_FIELD("tier.remote.publish", publish),
+    REMOTE_FIELD("tier.remote.write_rate", write_bytes_per_s),
+    REMOTE_FIELD("tier.remote.ttl", ttl_seconds),
+    REMOTE_FIELD("tier.remote.hint_ttl", hint_ttl_seconds),
+    REMOTE_FIELD("tier.remote.feed", feed),
+    REMOTE_FIELD("tier.remote.deadline", deadline_seconds),
+    REMOTE_FIELD("tier.remote.chunk", chunk_bytes),
+    REMOTE_FIELD("tier.remote.queue", queue),
+    REMOTE_FIELD("remote.*.cluster", cluster),
+    REMOTE_FIELD("remote.*.tls", tls),
+};
+
 #define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
 
 /* Sets what an option is when nobody sets it. */
@@ -138,6 +153,7 @@ typedef struct options_owner {
     size_t text_count;
     size_t text_capacity;
     kvt_prefill prefill;
+    kvt_remote_options remote;
 } options_owner;
 
 /* A copy that lives as long as the owner; NULL for NULL, and NULL with *status set without memory.
@@ -392,6 +408,48 @@ static kvt_status options_read_ladder(kvt_config *config, options_owner *owner,
     return status;
 }
 
+/* Reads the [remote.NAME] section and [tier.remote]. Without the first one the second is without
+ * effect, which its settings are reported for. */
+static kvt_status options_read_remote(kvt_config *config, options_owner *owner,
+                                      kvt_store_options *options, char *message,
+                                      size_t message_size)
+{
+    kvt_remote_options *remote = &owner->remote;
+    char name[KVT_CONFIG_NAME_BYTES], other[KVT_CONFIG_NAME_BYTES], key[96];
+    kvt_status status = KVT_OK;
+    if (!kvt_config_name_at(config, "remote", 0, name)) return KVT_OK;
+    if (kvt_config_name_at(config, "remote", 1, other)) {
+        snprintf(message, message_size, "remote.%s and remote.%s: a store has one engine", name,
+                 other);
+        return KVT_E_CONFIG;
+    }
+    kvt_remote_options_init(remote);
+    settings_read(config, name, remote_fields, COUNT_OF(remote_fields), 0, remote);
+#define REMOTE_TEXT(field)                                                                         \
+    (snprintf(key, sizeof key, "remote.%s." field, name),                                          \
+     options_keep(owner, kvt_config_text(config, key), &status))
+    remote->backend = REMOTE_TEXT("backend");
+    remote->address = REMOTE_TEXT("address");
+    remote->user = REMOTE_TEXT("user");
+    remote->password_file = REMOTE_TEXT("password_file");
+    if (remote->tls) {
+        remote->ca = REMOTE_TEXT("ca");
+        remote->cert = REMOTE_TEXT("cert");
+        remote->cert_key = REMOTE_TEXT("cert_key");
+    }
+#undef REMOTE_TEXT
+    remote->namespace_text =
+        options_keep(owner, kvt_config_text(config, "tier.remote.namespace"), &status);
+    if (status != KVT_OK) return status;
+    options->remote = remote;
+    const char *fault = remote->namespace_text == NULL ? "tier.remote.namespace is not set"
+                        : remote->address == NULL      ? "its address is not set"
+                                                       : NULL;
+    if (fault == NULL) return KVT_OK;
+    snprintf(message, message_size, "remote.%s: %s", name, fault);
+    return KVT_E_CONFIG;
+}
+
 static kvt_status options_read_store(kvt_config *config, options_owner *owner,
                                      kvt_store_options *options)
 {
@@ -431,6 +489,8 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
         status = options_read_devices(config, owner, options, message, message_size);
     }
     if (status == KVT_OK) status = options_read_tiers(config, options, message, message_size);
+    if (status == KVT_OK)
+        status = options_read_remote(config, owner, options, message, message_size);
     if (status == KVT_OK) {
         status = options_read_prefill(config, owner, options, message, message_size);
     }

@@ -61,13 +61,9 @@ static kvt_status put_carry_out(kvt_store *store, put_work *work)
     return status == KVT_OK ? put_run(store, work) : status;
 }
 
-/* A put whose arguments have been checked. */
-static kvt_status put_offer(kvt_store *store, put_work *work)
+/* Decides on an entry and stores it, or hands it over. */
+static kvt_status put_enter_entry(kvt_store *store, put_work *work)
 {
-    const kvt_entry *source = work->source;
-    const uint64_t handle = entry_handle(&store->secret, &source->key);
-    const uint64_t began_ns = store_now_ns(store);
-    learn_note_use(store, handle, source->class_id);
     kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
@@ -76,6 +72,17 @@ static kvt_status put_offer(kvt_store *store, put_work *work)
         handover_is_on(store) ? put_hand_over(store, work) : put_carry_out(store, work);
     free(plan.moves);
     free(work->scores);
+    return status;
+}
+
+/* A put whose arguments have been checked. */
+static kvt_status put_offer(kvt_store *store, put_work *work)
+{
+    const kvt_entry *source = work->source;
+    const uint64_t handle = entry_handle(&store->secret, &source->key);
+    const uint64_t began_ns = store_now_ns(store);
+    learn_note_use(store, handle, source->class_id);
+    kvt_status status = put_enter_entry(store, work);
     pthread_mutex_lock(&store->lock);
     store->counters.puts++;
     if (status == KVT_REFUSED) trust_count_refused(store, handle);
@@ -87,6 +94,19 @@ static kvt_status put_offer(kvt_store *store, put_work *work)
     operation.bytes = work->data_bytes;
     watch_note(store, &operation);
     return status;
+}
+
+kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view, void *data,
+                       uint64_t bytes)
+{
+    kvt_view views[KVT_GROUPS_MAX];
+    put_work work = {.source = entry, .views = view};
+    kvt_status status = put_check_entry(entry, &work.data_bytes);
+    if (status != KVT_OK || work.data_bytes != bytes) return KVT_E_MISMATCH;
+    if (view == NULL) put_pack_views(entry, data, views);
+    if (view == NULL) work.views = views;
+    learn_note_use(store, entry_handle(&store->secret, &entry->key), entry->class_id);
+    return put_enter_entry(store, &work);
 }
 
 /* The caller's entry as this library knows it; NULL as struct_size_in, and as groups_take_entry. */

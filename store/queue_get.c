@@ -10,6 +10,7 @@
 #include "codecs/view_rows.h"
 #include "store/groups.h"
 #include "store/queue_views.h"
+#include "store/remote_tier.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
 
@@ -232,7 +233,10 @@ static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, g
     get_check_overlaps(items, count);
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
-        if (item->status == KVT_OK) {
+        /* What is not here may be on another host; its view is checked when it has come. */
+        const bool elsewhere = item->status == KVT_MISS && item->views == NULL &&
+                               remote_get_is_worth(queue->store, &item->get, &item->key);
+        if (item->status == KVT_OK || elsewhere) {
             items[left++] = item;
             continue;
         }

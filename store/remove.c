@@ -17,6 +17,7 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/remote_tier.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -87,10 +88,16 @@ static remove_result remove_key(kvt_store *store, const kvt_key *key,
     remove_result result = {0};
     const store_entry *moving;
     pthread_mutex_lock(&store->lock);
+    const store_entry *before = entry_find_key(&store->table, key);
+    const uint32_t tenant = before != NULL ? before->tenant : spaces_tenant(store, key);
+    const uint64_t record_bytes =
+        before != NULL && before->place != NULL ? before->place->record_bytes : 0;
     while ((moving = remove_try(store, key, filter, &result)) != NULL) {
         /* STAGED and MOVING come to rest; LEAVING ends, or comes back when its plan is aborted. */
         if (!plan_cancel(store, moving->handle)) pthread_cond_wait(&store->changed, &store->lock);
     }
+    if (store->remote != NULL && !result.held && (filter == NULL || result.stored || result.unseen))
+        publisher_delete(store, key, tenant, record_bytes);
     pthread_mutex_unlock(&store->lock);
     assert(!result.held || !result.stored);
     assert(result.called_off == NULL || result.stored || result.unseen);

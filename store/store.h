@@ -245,7 +245,6 @@ struct kvt_store {
     store_leases leases;
     store_bases bases;        /* own lock */
     struct kvt_queue *queues; /* that are open */
-
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
     uint32_t curve_epoch;
     uint32_t curve_swept;   /* all entries have options of it, or of a later one */
@@ -256,8 +255,9 @@ struct kvt_store {
     store_trust trust;
 
     /* Fixed after open. */
-    store_learn *learn;        /* own lock */
-    struct store_watch *watch; /* watching.h; own locks */
+    store_learn *learn;          /* own lock */
+    struct store_remote *remote; /* remote_tier.h; NULL: no other host is asked */
+    struct store_watch *watch;   /* watching.h; own locks */
     double high_watermark;
     double close_deadline_seconds; /* 0 = close writes nothing back */
     double loss_limit;             /* of every tenant; 1 without lossy variants */

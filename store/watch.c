@@ -152,7 +152,7 @@ static void watch_count_get(const kvt_store *store, watch_counts *counts, const 
 {
     const kvt_get_info *info = get->info;
     if (get->status == KVT_OK) {
-        assert((unsigned)info->tier < KVT_TIER_COUNT);
+        assert((unsigned)info->tier < WATCH_TIERS);
         counts->hits[info->tier][watch_form(store, info->variant)]++;
         counts->hit_tokens[info->tier] += get->tokens;
         counts->hit_bytes[info->tier] += get->data_bytes;

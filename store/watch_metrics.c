@@ -225,7 +225,7 @@ static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
 static void metrics_write_hits(watch_text *out, const metrics_view *view)
 {
     watch_family(out, "hits_total", "counter", "Gets that were served, by the form that was read.");
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+    for (int tier = KVT_TIER_HBM; tier < WATCH_TIERS; tier++) {
         for (uint32_t form = 0; form < WATCH_FORMS; form++) {
             char name[64] = "other";
             const uint64_t hits = view->counts.hits[tier][form];
@@ -261,7 +261,7 @@ static const metrics_tier_row metrics_tier_rows[] = {
 /* Whether the store has devices in a tier; others have no samples. */
 static bool metrics_has_tier(const metrics_view *view, int tier)
 {
-    return view->store->pools[tier] != NULL;
+    return tier < KVT_TIER_COUNT && view->store->pools[tier] != NULL;
 }
 
 /* Writes the families with one sample for each tier. A tier without devices has hits all the same
@@ -284,7 +284,7 @@ static void metrics_write_tiers(watch_text *out, const metrics_view *view)
                                          "Bytes that gets were served, decoded."};
     for (int family = 0; family < 2; family++) {
         watch_family(out, names[family], "counter", helps[family]);
-        for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        for (int tier = KVT_TIER_HBM; tier < WATCH_TIERS; tier++)
             if (metrics_has_tier(view, tier) || values[family][tier] != 0)
                 watch_sample(out, names[family], metrics_tier(tier), metrics_none,
                              values[family][tier]);
@@ -466,5 +466,6 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
     metrics_write_rows(&out, &view);
     metrics_write_devices(&out, &view);
     metrics_write_histograms(&out, &view);
+    watch_remote_write(store, &out);
     return out.used + 1;
 }

@@ -56,11 +56,14 @@ typedef struct watch_histogram {
     uint64_t sum;
 } watch_histogram;
 
+/* Those of a store, and other hosts. */
+#define WATCH_TIERS (KVT_TIER_REMOTE + 1)
+
 /* What gets are counted by, beside the store's own counters. */
 typedef struct watch_counts {
-    uint64_t hits[KVT_TIER_COUNT][WATCH_FORMS];
-    uint64_t hit_tokens[KVT_TIER_COUNT];
-    uint64_t hit_bytes[KVT_TIER_COUNT]; /* as they were put */
+    uint64_t hits[WATCH_TIERS][WATCH_FORMS];
+    uint64_t hit_tokens[WATCH_TIERS];
+    uint64_t hit_bytes[WATCH_TIERS]; /* as they were put */
     uint64_t misses[WATCH_MISS_COUNT];
     uint64_t missed_bytes[WATCH_MISS_COUNT];
     watch_histogram get_ns;     /* of hits */
@@ -144,6 +147,13 @@ void watch_note_moved(kvt_store *store, const store_entry *entry, kvt_tier tier,
 
 /* Readers that are open get no more events. When the store closes. */
 void watch_end_readers(kvt_store *store);
+
+/* ---- watch_remote.c ---- */
+
+struct watch_text;
+
+/* Writes the families of the engine that other hosts share; none without one. */
+void watch_remote_write(kvt_store *store, struct watch_text *out);
 
 /* ---- watch_file.c ---- */
 

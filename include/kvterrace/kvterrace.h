@@ -158,6 +158,8 @@ typedef struct kvt_store_options {
     double other_share;        /* 0 to 1; 0 */
     double entry_loss_limit;   /* no form in which more than a tenth of the entries may lose more
                                   than this; above 0; 1 = any: loss_limit alone counts; 1 */
+    const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
+                                                none. Read during kvt_open */
 } kvt_store_options;
 
 /* Fills every field of options of struct_size bytes with its default, the one that its comment

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "remote/remote.h"
+#include "remote/client.h"
 
 #include <string.h>
 

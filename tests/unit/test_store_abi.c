@@ -11,6 +11,7 @@
 #include <kvterrace/names.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/recover.h>
+#include <kvterrace/remote.h>
 
 /* struct_size comes first, and no member can be added inside: the last one of 0.2.0 ends where the
  * struct does, so that a later one is beyond the size of an older caller. */
@@ -19,7 +20,7 @@
                    #type " begins with struct_size");                                              \
     _Static_assert(STRUCT_SIZE_THROUGH(type, last) == sizeof(type), #type " ends with " #last)
 
-BEGINS(kvt_store_options, entry_loss_limit);
+BEGINS(kvt_store_options, remote);
 BEGINS(kvt_device_config, timeout_ns);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
@@ -48,6 +49,9 @@ BEGINS(kvt_coding, workers);
 BEGINS(kvt_coding_sizes, scratch_bytes);
 BEGINS(kvt_coding_info, bits_per_element);
 BEGINS(kvt_decoding, workers);
+BEGINS(kvt_remote_options, write_bytes_per_s);
+BEGINS(kvt_remote_stats, message);
+BEGINS(kvt_remote_node, bytes_out);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {

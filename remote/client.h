@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote.h - object back ends: keys to bytes on other hosts, asynchronous, behind one wrapper
+ * client.h - object back ends: keys to bytes on other hosts, asynchronous, behind one wrapper
  * (docs/REMOTE.md).
  *
  * submit takes a request, flush sends what was taken, reap collects completions. A request embeds
@@ -10,8 +10,8 @@
  * Thread rule: a client belongs to the thread that opened it, but for remote_wake, which any thread
  * may call between open and close. That thread has SIGPIPE blocked or ignored.
  */
-#ifndef REMOTE_REMOTE_H
-#define REMOTE_REMOTE_H
+#ifndef REMOTE_CLIENT_H
+#define REMOTE_CLIENT_H
 
 #include <kvterrace/status.h>
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote.c - the wrapper that checks every call on an object back end, and the table of back ends.
+ * client.c - the wrapper that checks every call on an object back end, and the table of back ends.
  * Only this file calls the pointers of remote_ops.
  *
- * Thread rule: as remote.h says.
+ * Thread rule: as client.h says.
  */
-#include "remote/remote.h"
+#include "remote/client.h"
 
 #include "base/clock.h"
-#include "remote/remote_internal.h"
+#include "remote/backends.h"
 
 #include <assert.h>
 #include <stdio.h>

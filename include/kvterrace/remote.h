@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote.h - copies of entries on other hosts: what one machine has computed, every machine can
+ * load, by way of an engine that all of them reach (docs/REMOTE.md).
+ *
+ *     kvt_remote_options remote;
+ *     kvt_remote_options_init(&remote);
+ *     remote.backend = "valkey";
+ *     remote.address = "kv1.example:6379, kv2.example:6379";
+ *     remote.cluster = true;
+ *     remote.namespace_text = "llama-3.1-8b@r1/vllm-sha256";
+ *     options.remote = &remote;
+ *     if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) return fail(message);
+ *
+ *     size_t matched;
+ *     status = kvt_match_prefix_until(store, keys, count, soon_ns, &matched);
+ *
+ * Thread rule: any thread.
+ */
+#ifndef KVTERRACE_REMOTE_H
+#define KVTERRACE_REMOTE_H
+
+#include "kvterrace.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which entries are published. An entry of a lossy form, or of groups, never is. */
+typedef enum kvt_publish {
+    KVT_PUBLISH_ALL = 0,        /* once they are stored */
+    KVT_PUBLISH_SECOND_USE = 1, /* at their first hit here */
+    KVT_PUBLISH_UTILITY = 2, /* those that are expected to save other hosts more than they cost */
+    KVT_PUBLISH_NONE = 3     /* none: this host reads alone */
+} kvt_publish;
+
+/* Made by kvt_remote_options_init, then changed. Strings are read during kvt_open. */
+typedef struct kvt_remote_options {
+    uint32_t struct_size;
+    const char *backend; /* "valkey", also for Redis; "memory": an engine in this process */
+    const char *address; /* host:port, several with commas when cluster is set */
+    bool cluster;
+    bool tls;         /* verified against ca; needs OpenSSL at run time */
+    bool feed;        /* follow the engine's invalidations; for up to 32 hosts */
+    uint32_t publish; /* kvt_publish; UTILITY */
+    const char *user; /* NULL = the engine's default user */
+    const char
+        *password_file; /* its first line; NULL = none. Refused when others than its owner may
+                                  read it */
+    const char *ca;     /* of TLS: certificates that are trusted; NULL = the system's */
+    const char *cert;   /* the client's own; NULL = none */
+    const char *cert_key;
+    const char *namespace_text; /* required: all that changes bytes beside the keys, such as model,
+                                   revision and how keys are made; 1 to 255 bytes */
+    double ttl_seconds;         /* of published objects; 0 = the engine's eviction alone */
+    double hint_ttl_seconds;    /* how long an answer about a key counts; 10 */
+    double deadline_seconds;    /* of a get from another host; 0.05 */
+    uint32_t chunk_bytes;       /* of an object, at most; 1 MiB - 16 */
+    uint32_t queue;             /* entries that may wait to be published; 4096 */
+    uint64_t write_bytes_per_s; /* that are published; 0 = no bound */
+} kvt_remote_options;
+
+/* Sets every option to what it is when nobody sets it. options: struct_size is set here. */
+KVT_API void kvt_remote_options_init(kvt_remote_options *options);
+
+/*
+ * kvt_match_prefix that also counts entries which other hosts have published: one batch of requests
+ * per node of the engine for all keys that are not here and of which nothing is known lately.
+ *   deadline_ns   an instant of CLOCK_MONOTONIC in nanoseconds: an answer that has not come by then
+ *                 counts as no. 0 asks nobody, and counts what is known. KVT_NO_DEADLINE: as long
+ *                 as kvt_remote_options.deadline_seconds
+ *   matched_out   leading keys that are here or there
+ * A later get may miss all the same. Without an engine it is kvt_match_prefix.
+ * KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a child of fork). Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_match_prefix_until(kvt_store *store, const kvt_key *keys,
+                                                        size_t count, uint64_t deadline_ns,
+                                                        size_t *matched_out);
+
+/* Waits until what was to be published or deleted when the call began is done, or dropped. KVT_OK;
+ * KVT_E_TIMEOUT (an instant of CLOCK_MONOTONIC in nanoseconds has passed); KVT_E_UNSUPPORTED (no
+ * engine); KVT_E_STATE. Blocking. */
+KVT_API KVT_NODISCARD kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns);
+
+/* Counts since the open. */
+typedef struct kvt_remote_stats {
+    uint32_t struct_size;
+    uint32_t nodes;      /* of the engine, as far as they are known */
+    uint32_t nodes_open; /* of these, whose breaker is open: they are not asked */
+    uint32_t reserved;
+    uint64_t hits, hit_bytes; /* gets served from other hosts' entries, bytes as stored */
+    uint64_t misses;          /* gets that asked the engine and found nothing */
+    uint64_t known_misses;    /* gets that a hint spared the question */
+    uint64_t shared;          /* of the hits: waited for another get's read */
+    uint64_t timeouts;        /* gets that ended at their deadline */
+    uint64_t node_failures;   /* gets whose node was out of service */
+    uint64_t bad_records;     /* objects whose bytes were wrong; they were deleted */
+    uint64_t unfit;           /* objects of another size or layout */
+    uint64_t probes;          /* keys asked for by kvt_match_prefix_until and publishing */
+    uint64_t probe_batches;   /* writes to a node that they took */
+    uint64_t known_probes;    /* keys that a hint answered */
+    uint64_t published, published_bytes;
+    uint64_t deduplicated;                /* not written: another host had */
+    uint64_t declined;                    /* not worth it, or not of an exact form */
+    uint64_t dropped_queue, dropped_node; /* the queue was full; the node failed or was full */
+    uint64_t deleted;
+    uint64_t invalidations;       /* keys that the feed has named */
+    uint64_t bytes_in, bytes_out; /* of the connections */
+    uint64_t waiting;             /* entries to be published now */
+    double saved_seconds;         /* recomputing that the hits have spared, less what they took */
+    double survival;              /* share of copies known to be there that were found */
+    char message[160];            /* why a node failed last, without a secret; empty: none has */
+} kvt_remote_stats;
+
+/* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. */
+KVT_API KVT_NODISCARD kvt_status kvt_remote_stats_get(kvt_store *store, kvt_remote_stats *stats);
+
+/* One node of the engine. */
+typedef struct kvt_remote_node {
+    uint32_t struct_size;
+    uint32_t breaker; /* 0 closed: it is asked; 1 open; 2 being probed */
+    char address[64];
+    uint64_t opened; /* times that the breaker has opened */
+    uint64_t requests, timeouts, failures;
+    uint64_t bytes_in, bytes_out;
+} kvt_remote_node;
+
+/* KVT_OK; KVT_END (no such node); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_STATE. */
+KVT_API KVT_NODISCARD kvt_status kvt_remote_node_get(kvt_store *store, uint32_t index,
+                                                     kvt_remote_node *node);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

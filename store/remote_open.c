@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote_open.c - the engine's options, its opening and closing, and what it has counted. Secrets
+ * are read here, handed to the client, and shown nowhere.
+ *
+ * Thread rule: open and close are not concurrent with anything; statistics are any thread's.
+ */
+#include "base/clock.h"
+#include "base/struct_size.h"
+#include "base/wait.h"
+#include "store/fork_guard.h"
+#include "store/remote_tier.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define REMOTE_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_remote_options, write_bytes_per_s)
+#define REMOTE_STATS_LEAST   STRUCT_SIZE_THROUGH(kvt_remote_stats, message)
+#define REMOTE_NODE_LEAST    STRUCT_SIZE_THROUGH(kvt_remote_node, bytes_out)
+#define REMOTE_PASSWORD_MAX  256u
+#define REMOTE_NETWORK       3.125e9 /* bytes per second, until transfers have been seen */
+
+void kvt_remote_options_init(kvt_remote_options *options)
+{
+    *options = (kvt_remote_options){.struct_size = sizeof *options,
+                                    .backend = "valkey",
+                                    .publish = KVT_PUBLISH_UTILITY,
+                                    .hint_ttl_seconds = 10,
+                                    .deadline_seconds = 0.05,
+                                    .chunk_bytes = OBJECT_CHUNK_BYTES,
+                                    .queue = 4096};
+}
+
+void remote_space(const store_remote *remote, uint32_t tenant, char space[OBJECT_SPACE_BYTES])
+{
+    if (tenant == 0)
+        memcpy(space, remote->space, OBJECT_SPACE_BYTES);
+    else
+        object_space(remote->text, tenant, space);
+}
+
+/* The engine has named a key that has changed: what was known of it is void. */
+static void remote_invalidate(void *context, const char *name, size_t bytes)
+{
+    store_remote *remote = context;
+    kvt_key key;
+    if (name == NULL)
+        remote_hints_clear(&remote->hints);
+    else if (object_name_key(name, bytes, &key))
+        remote_hints_forget(&remote->hints, entry_handle(&remote->store->secret, &key));
+}
+
+/* Reads the first line of a file that only its owner may read. NULL: read. */
+static const char *remote_read_password(const char *path, char password[REMOTE_PASSWORD_MAX + 2])
+{
+    struct stat facts;
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (file < 0) return "cannot be read";
+    const char *fault = NULL;
+    ssize_t bytes = 0;
+    if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode))
+        fault = "is no regular file";
+    else if ((facts.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        fault = "may be read by others than its owner: chmod 600 it";
+    else if ((bytes = read(file, password, REMOTE_PASSWORD_MAX + 1)) <= 0)
+        fault = "is empty";
+    close(file);
+    if (fault != NULL) return fault;
+    password[bytes] = '\0';
+    password[strcspn(password, "\r\n")] = '\0';
+    if (password[0] == '\0') return "is empty";
+    return strlen(password) > REMOTE_PASSWORD_MAX ? "has a line of more than 256 bytes" : NULL;
+}
+
+/* The first option that is out of its range, in words; NULL: none. */
+static const char *remote_fault_of(const kvt_remote_options *options)
+{
+    const char *text = options->namespace_text;
+    if (text == NULL || text[0] == '\0' || strlen(text) > 255)
+        return "namespace has 1 to 255 bytes, and is required";
+    if (options->backend == NULL) return "backend is not set";
+    if (options->publish > KVT_PUBLISH_NONE) return "publish is none of the four";
+    if (!(options->ttl_seconds >= 0 && options->ttl_seconds <= 1e9)) return "ttl is out of range";
+    if (!(options->hint_ttl_seconds >= 0 && options->hint_ttl_seconds <= 1e9))
+        return "hint_ttl is out of range";
+    if (!(options->deadline_seconds >= 1e-4 && options->deadline_seconds <= 60))
+        return "deadline is not between 0.1 ms and 60 s";
+    if (options->chunk_bytes < OBJECT_CHUNK_LEAST || options->chunk_bytes > OBJECT_CHUNK_MOST)
+        return "chunk is not between 4 KiB and 8 MiB";
+    if (options->queue == 0 || options->queue > 1u << 20) return "queue is not between 1 and 2^20";
+    if (!options->tls && (options->ca != NULL || options->cert != NULL))
+        return "ca and cert need tls = yes";
+    if ((options->cert == NULL) != (options->cert_key == NULL))
+        return "cert and cert_key come together";
+    return NULL;
+}
+
+/* Takes the options into a new object. */
+static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote_options *options)
+{
+    remote->store = store;
+    pthread_mutex_init(&remote->lock, NULL);
+    base_condition_init(&remote->changed);
+    base_condition_init(&remote->due);
+    remote->deadline_ns = (uint64_t)(options->deadline_seconds * 1e9);
+    remote->write_bytes_per_s = options->write_bytes_per_s;
+    remote->full_bytes = options->chunk_bytes - OBJECT_HEAD_BYTES;
+    remote->ttl_seconds = (uint32_t)options->ttl_seconds;
+    remote->publish = (kvt_publish)options->publish;
+    remote->feed = options->feed;
+    remote->found = remote->lost = 1;
+    const publish_config worth = {.link_s_per_byte = 1 / REMOTE_NETWORK,
+                                  .write_s_per_byte = 1 / REMOTE_NETWORK,
+                                  .write_bytes_per_s = (double)options->write_bytes_per_s,
+                                  .sharing_hosts = 1};
+    publish_open(&remote->worth, &worth);
+}
+
+/* Opens the client with its secret. */
+static kvt_status remote_open_client(store_remote *remote, const kvt_remote_options *options,
+                                     char *message, size_t message_size)
+{
+    char password[REMOTE_PASSWORD_MAX + 2] = "";
+    if (options->password_file != NULL) {
+        const char *fault = remote_read_password(options->password_file, password);
+        if (fault != NULL) {
+            snprintf(message, message_size, "password_file %s %s", options->password_file, fault);
+            explicit_bzero(password, sizeof password);
+            return KVT_E_ARGUMENT;
+        }
+    }
+    const remote_config config = {.backend = options->backend,
+                                  .addresses = options->address,
+                                  .cluster = options->cluster,
+                                  .user = options->user,
+                                  .password = options->password_file != NULL ? password : NULL,
+                                  .tls = options->tls,
+                                  .ca = options->ca,
+                                  .cert = options->cert,
+                                  .cert_key = options->cert_key,
+                                  .feed_prefix = options->feed ? "kvt1:" : NULL,
+                                  .invalidated = remote_invalidate,
+                                  .invalidated_context = remote};
+    const kvt_status status = remote_open(&config, &remote->client, message, message_size);
+    explicit_bzero(password, sizeof password);
+    return status;
+}
+
+kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, char *message,
+                            size_t message_size)
+{
+    kvt_remote_options whole;
+    char reason[200] = "";
+    kvt_remote_options_init(&whole);
+    const kvt_remote_options *options =
+        struct_size_in(given, &whole, sizeof whole, REMOTE_OPTIONS_LEAST);
+    const char *fault = options == NULL ? "the options were not made by kvt_remote_options_init"
+                                        : remote_fault_of(options);
+    if (fault != NULL) {
+        snprintf(message, message_size, "the remote tier: %s", fault);
+        return KVT_E_ARGUMENT;
+    }
+    store_remote *remote = calloc(1, sizeof *remote);
+    if (remote == NULL) return KVT_E_MEMORY;
+    remote_fill(remote, store, options);
+    store->remote = remote;
+    kvt_status status = KVT_OK;
+    if (getrandom(&remote->writer, sizeof remote->writer, 0) != (ssize_t)sizeof remote->writer)
+        status = KVT_E_IO;
+    remote->text = strdup(options->namespace_text);
+    if (status == KVT_OK && remote->text == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK) object_space(remote->text, 0, remote->space);
+    if (status == KVT_OK)
+        status = remote_hints_open(&remote->hints, (uint64_t)(options->hint_ttl_seconds * 1e9));
+    if (status == KVT_OK) status = remote_open_client(remote, options, reason, sizeof reason);
+    if (status == KVT_OK) status = link_start(remote);
+    if (status == KVT_OK) status = publisher_start(remote, options->queue);
+    if (status != KVT_OK)
+        snprintf(message, message_size, "the remote tier: %s",
+                 reason[0] != '\0' ? reason : kvt_status_text(status));
+    return status;
+}
+
+void remote_tier_close(kvt_store *store)
+{
+    store_remote *remote = store->remote;
+    if (remote == NULL) return;
+    publisher_stop(remote);
+    link_stop(remote);
+    remote_close(remote->client);
+    assert(remote->fetches == NULL);
+    remote_hints_close(&remote->hints);
+    free(remote->text);
+    pthread_mutex_destroy(&remote->lock);
+    pthread_cond_destroy(&remote->changed);
+    pthread_cond_destroy(&remote->due);
+    free(remote);
+    store->remote = NULL;
+}
+
+/* ---- what it has counted ---- */
+
+void remote_tier_stats(kvt_store *store, kvt_remote_stats *out)
+{
+    store_remote *remote = store->remote;
+    pthread_mutex_lock(&store->lock);
+    pthread_mutex_lock(&remote->lock);
+    *out = remote->counts;
+    const remote_stats *seen = &remote->seen;
+    out->struct_size = sizeof *out;
+    out->nodes = seen->node_count;
+    for (uint32_t i = 0; i < seen->node_count; i++) {
+        out->nodes_open += remote->nodes[i].breaker != REMOTE_CLOSED;
+        out->bytes_in += remote->nodes[i].bytes_in;
+        out->bytes_out += remote->nodes[i].bytes_out;
+    }
+    out->probes = seen->requests[REMOTE_EXISTS];
+    out->probe_batches = seen->batches[REMOTE_EXISTS];
+    out->invalidations = seen->invalidations;
+    out->waiting = remote->queue_count;
+    out->survival = remote->found / (remote->found + remote->lost);
+    memcpy(out->message, seen->message, sizeof out->message);
+    pthread_mutex_unlock(&remote->lock);
+    pthread_mutex_unlock(&store->lock);
+}
+
+kvt_status kvt_remote_stats_get(kvt_store *store, kvt_remote_stats *stats)
+{
+    if (store == NULL || stats == NULL || !struct_size_is_sound(stats, REMOTE_STATS_LEAST))
+        return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (store->remote == NULL) return KVT_E_UNSUPPORTED;
+    kvt_remote_stats whole;
+    remote_tier_stats(store, &whole);
+    struct_size_out(stats, &whole, sizeof whole);
+    return KVT_OK;
+}
+
+kvt_status kvt_remote_node_get(kvt_store *store, uint32_t index, kvt_remote_node *node)
+{
+    if (store == NULL || node == NULL || !struct_size_is_sound(node, REMOTE_NODE_LEAST))
+        return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    store_remote *remote = store->remote;
+    if (remote == NULL) return KVT_E_UNSUPPORTED;
+    kvt_remote_node whole = {.struct_size = sizeof whole};
+    pthread_mutex_lock(&remote->lock);
+    const bool known = index < remote->seen.node_count;
+    if (known) {
+        const remote_node_stats *from = &remote->nodes[index];
+        whole.breaker = (uint32_t)from->breaker;
+        whole.opened = from->opened;
+        whole.requests = from->requests;
+        whole.timeouts = from->timeouts;
+        whole.failures = from->failures;
+        whole.bytes_in = from->bytes_in;
+        whole.bytes_out = from->bytes_out;
+        memcpy(whole.address, from->address, sizeof whole.address);
+    }
+    pthread_mutex_unlock(&remote->lock);
+    if (!known) return KVT_END;
+    struct_size_out(node, &whole, sizeof whole);
+    return KVT_OK;
+}

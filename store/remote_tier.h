@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote_tier.h - a store's part in an engine that other hosts share: the link to it, gets from it,
+ * probes, publishing (docs/REMOTE.md).
+ *
+ *     link.c         one thread owns the client; callers hand it batches of requests
+ *     fetch.c        gets of keys that are not here
+ *     remote_get.c   what a caller's get does with them
+ *     remote_match.c prefixes
+ *     publisher.c    write-behind, on a thread of its own
+ *     remote_open.c  options, open, close, statistics
+ *
+ *     field                                   guarded by
+ *     options, texts, figures, client         fixed after open; the client is the link thread's
+ *     batches, fetches, counts, seen          remote->lock, a leaf but for the staging's
+ *     queue, due, worth                       store->lock
+ *     hints                                   their own
+ *
+ * Lock order: store->lock, then remote->lock, then staging.
+ */
+#ifndef STORE_REMOTE_TIER_H
+#define STORE_REMOTE_TIER_H
+
+#include "policy/publish.h"
+#include "remote/client.h"
+#include "store/access_get.h"
+#include "store/object.h"
+#include "store/remote_hints.h"
+
+#include <kvterrace/remote.h>
+
+/* ---- the link ---- */
+
+/* Requests that are handed to the link together. Their `user` is the batch. */
+typedef struct link_batch {
+    struct link_batch *next;
+    remote_request *requests;
+    uint32_t count;
+    uint32_t left;
+    bool over;                    /* of those without `ended`; under remote->lock */
+    void (*ended)(void *context); /* on the link's thread, under no lock; NULL: somebody waits */
+    void *context;
+} link_batch;
+
+/* ---- gets ---- */
+
+/* One read of an entry from the engine, shared by the gets that want it. */
+typedef struct remote_fetch {
+    struct remote_fetch *next; /* of those under way */
+    kvt_store *store;
+    kvt_key key;
+    uint32_t tenant;
+    uint32_t users; /* the link, until it is finished, and gets; the last one frees it */
+    bool finished;
+    bool again;          /* the second round is under way, */
+    uint32_t again_from; /* from this chunk on */
+    kvt_status status;
+    staging_buffer buffer;
+    object_head head; /* of chunk 0 */
+    uint64_t record_bytes;
+    uint64_t source_bytes; /* that the first get has asked for */
+    uint64_t deadline_ns, began_ns, finished_ns;
+    struct access_get *waiters; /* gets of queues */
+    link_batch batch;
+    uint32_t room;  /* chunks below */
+    uint32_t asked; /* of them, as `cut` has them */
+    object_chunk *cut;
+    uint8_t (*heads)[OBJECT_HEAD_BYTES];
+    struct iovec (*parts)[2];
+    remote_request *requests;
+    char (*names)[OBJECT_NAME_BYTES];
+} remote_fetch;
+
+#define REMOTE_SIZES 16u
+
+/* How large records of entries of a size have been lately. */
+typedef struct remote_size {
+    uint64_t source_bytes, record_bytes;
+} remote_size;
+
+/* ---- publishing ---- */
+
+/* An entry that waits to be published, or whose copy is to be deleted. */
+typedef struct publish_item {
+    kvt_key key;
+    uint64_t handle;
+    uint64_t record_bytes; /* of a deletion, if known */
+    uint32_t tenant;
+    bool deletes;
+    uint8_t class_id; /* of publish.h */
+} publish_item;
+
+struct store_remote {
+    kvt_store *store;
+    remote_client *client;
+    char *text;                     /* the namespace's */
+    char space[OBJECT_SPACE_BYTES]; /* of tenant 0 */
+    uint64_t deadline_ns, write_bytes_per_s;
+    uint32_t full_bytes, ttl_seconds;
+    kvt_publish publish;
+    uint64_t writer;
+    bool feed;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    link_batch *first, *last;
+    remote_fetch *fetches;
+    remote_size sizes[REMOTE_SIZES];
+    uint32_t size_turn;
+    kvt_remote_stats counts;
+    double found, lost; /* copies that were known to be there, and were or were not; fading */
+    remote_stats seen;
+    remote_node_stats nodes[REMOTE_NODES_MAX];
+    bool link_ends;
+    pthread_t link;
+    bool has_link;
+
+    publish_item *queue; /* a ring of queue_room */
+    uint32_t queue_room, queue_first, queue_count;
+    uint64_t queued, done; /* items ever */
+    pthread_cond_t due;
+    bool publisher_ends;
+    pthread_t publisher;
+    bool has_publisher;
+    store_staging *staging; /* the publisher's */
+    publish_state worth;    /* of copies, as utility publishing learns it */
+
+    remote_hints hints;
+};
+
+typedef struct store_remote store_remote;
+
+/* ---- remote_open.c ---- */
+
+/* Opens what the options ask for. KVT_OK, also when no server answers; KVT_E_ARGUMENT,
+ * KVT_E_UNSUPPORTED, KVT_E_GONE, KVT_E_CORRUPT, KVT_E_MEMORY, KVT_E_IO with a message. */
+KVT_NODISCARD kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *options,
+                                          char *message, size_t message_size);
+
+/* Ends the threads; what waits to be published is dropped. No call on the store runs. */
+void remote_tier_close(kvt_store *store);
+
+/* Writes the metrics of the engine; none without one. */
+void remote_tier_stats(kvt_store *store, kvt_remote_stats *out);
+
+/* The namespace of a tenant. */
+void remote_space(const store_remote *remote, uint32_t tenant, char space[OBJECT_SPACE_BYTES]);
+
+/* ---- link.c ---- */
+
+KVT_NODISCARD kvt_status link_start(store_remote *remote);
+void link_stop(store_remote *remote);
+
+/* Hands a batch over; every request of it has a deadline. No lock held. */
+void link_hand(store_remote *remote, link_batch *batch);
+
+/* The same, and waits until it is over. */
+void link_run(store_remote *remote, link_batch *batch);
+
+/* ---- fetch.c ---- */
+
+/* Joins the read of a key, or begins one within a deadline, in staging that is taken over. Returns
+ * NULL without memory. waiter: a get of a queue whose `arrived` is called when it has finished; or
+ * NULL. *joined_out: the staging is the caller's still. */
+remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
+                          uint64_t source_bytes, uint64_t deadline_ns, staging_buffer *buffer,
+                          access_get *waiter, bool *joined_out);
+
+/* The bytes of staging that a read of an entry of so many bytes needs. */
+uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes);
+
+/* Waits until a read has finished, or an instant. KVT_E_TIMEOUT, or how it ended. */
+kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadline_ns);
+
+/* Takes a get of a queue off the waiters. False: it has arrived. */
+bool fetch_leave_waiters(store_remote *remote, remote_fetch *fetch, access_get *waiter);
+
+void fetch_release(store_remote *remote, remote_fetch *fetch);
+
+/* ---- remote_get.c ---- */
+
+/* Whether a get of a key that is not here is worth asking for. No lock held. */
+bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key *key);
+
+/* Begins the same for a get of a queue, which `arrived` tells of. False: it is a miss. */
+bool remote_get_start(kvt_store *store, access_get *get);
+
+/* A get that `arrived` told of: false when it has to begin again, with more staging. */
+bool remote_get_land(kvt_store *store, access_get *get);
+
+/* Takes such a get back. False: it has arrived, or is about to. */
+bool remote_get_give_up(kvt_store *store, access_get *get);
+
+/* Serves a get of a key that is not here from the engine. KVT_OK: it is served and counted.
+ * KVT_MISS and KVT_E_TIMEOUT: the caller counts it. Other statuses are of the caller's view. No
+ * lock held. */
+kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_target *target,
+                            access_get *get, kvt_get_info *info);
+
+/* Decodes what a read has brought, counts, and offers it to the local tiers. As above. */
+kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_target *target,
+                             access_get *get, kvt_get_info *info);
+
+/* ---- publisher.c ---- */
+
+KVT_NODISCARD kvt_status publisher_start(store_remote *remote, uint32_t queue_room);
+void publisher_stop(store_remote *remote);
+
+/* An entry has a record now, or has had a hit: it may be published. Lock held. */
+void publisher_note_stored(kvt_store *store, store_entry *entry);
+void publisher_note_use(kvt_store *store, store_entry *entry);
+
+/* Copies of a key are to go. Lock held. */
+void publisher_delete(kvt_store *store, const kvt_key *key, uint32_t tenant, uint64_t record_bytes);
+
+#endif

@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_remote.c - stores that share an engine: what one has put the others get, bit for bit;
+ * what an engine does wrong is a miss. The engine is one in memory, and one with faults.
+ */
+#include "store_support.h"
+
+#include "base/clock.h"
+#include "remote/remote_fault.h"
+#include "remote/remote_memory.h"
+#include "store/object.h"
+
+#include <kvterrace/queue.h>
+#include <kvterrace/remote.h>
+#include <kvterrace/watch.h>
+#include <sys/stat.h>
+
+#define ENGINE "engine"
+#define COUNT  20u
+
+static kvt_remote_options remote_options(kvt_publish publish)
+{
+    kvt_remote_options remote;
+    kvt_remote_options_init(&remote);
+    remote.backend = "memory";
+    remote.address = ENGINE;
+    remote.namespace_text = "model@1";
+    remote.publish = publish;
+    remote.deadline_seconds = 20;
+    return remote;
+}
+
+static kvt_store *open_with(const kvt_remote_options *remote)
+{
+    kvt_store_options options;
+    kvt_store *store = NULL;
+    char message[256];
+    kvt_store_options_init(&options);
+    options.staging_bytes = 4 << 20;
+    options.policy = "lru";
+    options.tick_seconds = 0;
+    options.put_staging_bytes = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
+    options.remote = remote;
+    const kvt_status status = kvt_open(&options, &store, message, sizeof message);
+    if (status != KVT_OK) print_message("%s\n", message);
+    assert_int_equal(status, KVT_OK);
+    return store;
+}
+
+static kvt_store *open_mode(kvt_publish publish)
+{
+    const kvt_remote_options remote = remote_options(publish);
+    return open_with(&remote);
+}
+
+static kvt_remote_stats stats_of(kvt_store *store)
+{
+    kvt_remote_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_remote_stats_get(store, &stats), KVT_OK);
+    return stats;
+}
+
+static void put_all(kvt_store *store)
+{
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+    assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
+}
+
+static int clear(void **state)
+{
+    (void)state;
+    remote_memory_clear(ENGINE);
+    remote_memory_limit(ENGINE, 0);
+    return 0;
+}
+
+static void one_puts_and_another_gets(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_ALL);
+    put_all(a);
+    assert_int_equal(stats_of(a).published, COUNT);
+    assert_true(remote_memory_count(ENGINE, NULL) >= COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        kvt_get_info info = {.struct_size = sizeof info};
+        kvt_key key = support_key(i);
+        assert_int_equal(kvt_exists(b, &key), KVT_MISS);
+        assert_int_equal(support_get(b, i, &info), KVT_OK);
+        assert_int_equal(info.tier, KVT_TIER_REMOTE);
+        assert_true(info.stored_bytes > SUPPORT_ENTRY_BYTES && info.tokens_kept == 32);
+        /* It was offered to the local tiers. */
+        assert_int_equal(support_get(b, i, &info), KVT_OK);
+        assert_int_equal(info.tier, KVT_TIER_DRAM);
+    }
+    assert_int_equal(support_get(b, 1000, NULL), KVT_MISS);
+    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    const kvt_remote_stats stats = stats_of(b);
+    assert_int_equal(stats.hits, COUNT);
+    assert_int_equal(stats.misses, 1);
+    assert_int_equal(stats.published, 0); /* what has come from there is not written again */
+    assert_true(stats.saved_seconds > 0);
+    assert_int_equal(support_stats(b).gets, 2 * COUNT + 1);
+    assert_int_equal(support_stats(b).misses, 1);
+    assert_int_equal(support_stats(b).puts, 0);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+static void prefixes_reach_to_other_hosts(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    kvt_key keys[COUNT + 10];
+    size_t matched = 77;
+    put_all(a);
+    for (uint32_t i = 0; i < COUNT + 10; i++)
+        keys[i] = support_key(i);
+    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 10, 0, &matched), KVT_OK);
+    assert_int_equal(matched, 0); /* nobody is asked, and nothing is known */
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 10, KVT_NO_DEADLINE, &matched),
+                         KVT_OK);
+        assert_int_equal(matched, COUNT);
+    }
+    assert_int_equal(kvt_match_prefix(b, keys, COUNT + 10, &matched), KVT_OK);
+    assert_int_equal(matched, 0);
+    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT, 0, &matched), KVT_OK);
+    assert_int_equal(matched, COUNT); /* by hints */
+    assert_int_equal(support_put(b, 3), KVT_OK);
+    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 10, KVT_NO_DEADLINE, &matched),
+                     KVT_OK);
+    assert_int_equal(matched, COUNT);
+    /* A key that is known to be nowhere is not asked for by a get. */
+    assert_int_equal(support_get(b, COUNT, NULL), KVT_MISS);
+    assert_int_equal(stats_of(b).known_misses, 1);
+    assert_int_equal(stats_of(b).published, 0);
+    assert_int_equal(kvt_match_prefix_until(b, NULL, 1, 0, &matched), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_match_prefix_until(b, keys, 0, 0, &matched), KVT_OK);
+    assert_int_equal(matched, 0);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+static void second_use_waits_for_a_hit(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_SECOND_USE);
+    put_all(a);
+    assert_int_equal(remote_memory_count(ENGINE, NULL), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(support_get(a, i, NULL), KVT_OK);
+        assert_int_equal(support_get(a, i, NULL), KVT_OK);
+    }
+    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(stats_of(a).published, 3);
+    kvt_close(a);
+}
+
+static void utility_publishes_and_says_what_it_declines(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_UTILITY);
+    put_all(a);
+    const kvt_remote_stats stats = stats_of(a);
+    assert_int_equal(stats.published + stats.declined, COUNT);
+    kvt_close(a);
+}
+
+static void hosts_write_a_key_once(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_ALL);
+    put_all(a);
+    uint64_t bytes = 0, after = 0;
+    const uint64_t count = remote_memory_count(ENGINE, &bytes);
+    put_all(b);
+    assert_int_equal(remote_memory_count(ENGINE, &after), count);
+    assert_int_equal(after, bytes);
+    assert_int_equal(stats_of(b).published, 0);
+    assert_int_equal(stats_of(b).deduplicated, COUNT);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+static void namespaces_and_tenants_are_apart(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL);
+    kvt_remote_options other = remote_options(KVT_PUBLISH_ALL);
+    other.namespace_text = "model@2";
+    kvt_store *b = open_with(&other), *c = open_mode(KVT_PUBLISH_ALL);
+    put_all(a);
+    assert_int_equal(support_get(b, 0, NULL), KVT_MISS);
+    const kvt_key key = support_key(500);
+    char data[64];
+    assert_int_equal(support_put_small(a, &key, 3), KVT_OK);
+    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(stats_of(a).published, COUNT + 1);
+    assert_int_equal(kvt_get(c, &key, data, sizeof data, NULL), KVT_MISS);
+    kvt_close(a);
+    kvt_close(b);
+    kvt_close(c);
+}
+
+static void a_delete_reaches_the_engine(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    const kvt_key key = support_key(4);
+    put_all(a);
+    assert_int_equal(kvt_delete(a, &key), KVT_OK);
+    assert_int_equal(support_get(a, 4, NULL), KVT_MISS);
+    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(stats_of(a).deleted, 1);
+    assert_int_equal(support_get(b, 4, NULL), KVT_MISS);
+    assert_int_equal(support_get(b, 5, NULL), KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+static void views_and_queues_get_from_other_hosts(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    static char data[SUPPORT_ENTRY_BYTES], expected[SUPPORT_ENTRY_BYTES];
+    put_all(a);
+    kvt_view view = kvt_view_packed(&support_layout, data);
+    kvt_key key = support_key(7);
+    assert_int_equal(kvt_get_view(b, &key, &view, KVT_NO_DEADLINE, NULL), KVT_OK);
+    support_fill(7, expected);
+    assert_memory_equal(data, expected, sizeof data);
+    const kvt_queue_options options = {.struct_size = sizeof options};
+    kvt_queue *queue = NULL;
+    assert_int_equal(kvt_queue_open(b, &options, &queue), KVT_OK);
+    memset(data, 0, sizeof data);
+    kvt_request requests[2];
+    memset(requests, 0, sizeof requests);
+    for (int i = 0; i < 2; i++) {
+        requests[i].struct_size = sizeof requests[i];
+        requests[i].kind = KVT_REQUEST_GET;
+        requests[i].key = support_key(i == 0 ? 8 : 900);
+        requests[i].view = &view;
+        requests[i].deadline_ns = KVT_NO_DEADLINE;
+    }
+    assert_int_equal(kvt_submit(queue, requests, 2, NULL), KVT_OK);
+    kvt_completion done[2] = {{.struct_size = sizeof done[0]}, {.struct_size = sizeof done[0]}};
+    size_t got = 0;
+    while (got < 2) {
+        assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+        got += kvt_drain(queue, &done[got], 2 - got);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(done[i].status, done[i].index == 0 ? KVT_OK : KVT_MISS);
+    support_fill(8, expected);
+    assert_memory_equal(data, expected, sizeof data);
+    assert_int_equal(stats_of(b).hits, 2);
+    kvt_queue_close(queue);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+/* ---- what is wrong with an object ---- */
+
+/* Small chunks, so that a record has several. */
+static kvt_store *open_chunked(kvt_publish publish)
+{
+    kvt_remote_options remote = remote_options(publish);
+    remote.chunk_bytes = 8192;
+    return open_with(&remote);
+}
+
+static void records_of_many_chunks(void **state)
+{
+    (void)state;
+    kvt_store *a = open_chunked(KVT_PUBLISH_ALL), *b = open_chunked(KVT_PUBLISH_NONE);
+    put_all(a);
+    assert_true(remote_memory_count(ENGINE, NULL) >= 5 * COUNT);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(support_get(b, i, NULL), KVT_OK);
+    assert_int_equal(stats_of(b).hits, COUNT);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+/* The engine's key of a chunk of entry `number`. */
+static void name_of(uint32_t number, uint32_t chunk, char name[OBJECT_NAME_BYTES])
+{
+    char space[OBJECT_SPACE_BYTES];
+    const kvt_key key = support_key(number);
+    object_space("model@1", 0, space);
+    object_name(space, &key, chunk, name);
+}
+
+static void wrong_chunks_are_misses(void **state)
+{
+    (void)state;
+    static char value[16384], other[16384];
+    char name[OBJECT_NAME_BYTES], from[OBJECT_NAME_BYTES];
+    kvt_store *a = open_chunked(KVT_PUBLISH_ALL), *b = open_chunked(KVT_PUBLISH_NONE);
+    size_t bytes = 0, other_bytes = 0;
+    put_all(a);
+    for (uint32_t i = 0; i < 14; i++) {
+        const uint32_t chunk = i % 3;
+        name_of(i, chunk, name);
+        assert_true(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
+        if (i < 3) value[chunk == 0 ? 200 : bytes - 1] ^= 4; /* of the payload */
+        if (i >= 3 && i < 6) value[40] ^= 1;                 /* a byte of the head */
+        if (i >= 6 && i < 9) bytes -= 1;                     /* the last byte is missing */
+        if (i >= 9 && i < 12) {                              /* another entry's chunk */
+            name_of(19, chunk, from);
+            assert_true(remote_memory_peek(ENGINE, from, value, sizeof value, &bytes));
+        }
+        if (i == 12) bytes = 5;
+        if (i == 13) bytes = 0;
+        assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+        assert_int_equal(support_get(b, i, NULL), KVT_MISS);
+        assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+        name_of(i, 0, name);
+        assert_false(remote_memory_peek(ENGINE, name, other, sizeof other, &other_bytes));
+    }
+    assert_int_equal(stats_of(b).bad_records, 14);
+    assert_int_equal(support_get(b, 15, NULL), KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+/* Chunks of two writers of one key never make one record. */
+static void chunks_of_two_writers_do_not_mix(void **state)
+{
+    (void)state;
+    static char value[16384];
+    char name[OBJECT_NAME_BYTES];
+    size_t bytes = 0;
+    kvt_store *a = open_chunked(KVT_PUBLISH_ALL);
+    put_all(a);
+    name_of(2, 1, name);
+    assert_true(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
+    kvt_close(a);
+    remote_memory_clear(ENGINE);
+    kvt_store *b = open_chunked(KVT_PUBLISH_ALL), *c = open_chunked(KVT_PUBLISH_NONE);
+    put_all(b);
+    assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+    assert_int_equal(support_get(c, 2, NULL), KVT_MISS);
+    assert_int_equal(support_get(c, 3, NULL), KVT_OK);
+    kvt_close(b);
+    kvt_close(c);
+}
+
+static void another_size_is_a_miss_and_stays(void **state)
+{
+    (void)state;
+    static char data[2 * SUPPORT_ENTRY_BYTES];
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    put_all(a);
+    const kvt_key key = support_key(1);
+    assert_int_equal(kvt_get(b, &key, data, SUPPORT_ENTRY_BYTES / 2, NULL), KVT_MISS);
+    assert_int_equal(kvt_get(b, &key, data, sizeof data, NULL), KVT_MISS);
+    assert_int_equal(stats_of(b).unfit, 2);
+    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+/* ---- what is wrong with an engine ---- */
+
+static remote_fault faults;
+
+static kvt_store *open_faulty(double deadline_seconds)
+{
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+    memset(&faults, 0, sizeof faults);
+    faults.inner = (remote_config){.backend = "memory", .addresses = ENGINE};
+    remote_fault_use(&faults);
+    remote.backend = "fault";
+    remote.deadline_seconds = deadline_seconds;
+    return open_with(&remote);
+}
+
+static void no_fault_gives_wrong_bytes(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL);
+    for (int round = 0; round < 4; round++) {
+        put_all(a);
+        kvt_store *b = open_faulty(20);
+        atomic_store(&faults.flip_each, round == 0 ? 5 : 0);
+        atomic_store(&faults.short_each, round == 1 ? 5 : 0);
+        atomic_store(&faults.other_each, round == 2 ? 5 : 0);
+        atomic_store(&faults.fail_each, round == 3 ? 5 : 0);
+        atomic_store(&faults.failure, KVT_E_GONE);
+        uint32_t hits = 0;
+        for (uint32_t i = 0; i < COUNT; i++) {
+            const kvt_status status = support_get(b, i, NULL);
+            assert_true(status == KVT_OK || status == KVT_MISS);
+            hits += status == KVT_OK;
+        }
+        assert_true(hits > 0 && hits < COUNT);
+        kvt_close(b);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            const kvt_key key = support_key(i);
+            (void)!kvt_delete(a, &key);
+        }
+        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    }
+    kvt_close(a);
+}
+
+static void silence_ends_at_the_deadline(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_faulty(0.03);
+    put_all(a);
+    assert_int_equal(support_put(b, 600), KVT_OK);
+    atomic_store(&faults.silent, true);
+    kvt_get_info info = {.struct_size = sizeof info};
+    assert_int_equal(support_get(b, 0, &info), KVT_MISS);
+    assert_true(info.timed_out);
+    assert_int_equal(support_get(b, 600, &info), KVT_OK);
+    assert_int_equal(info.tier, KVT_TIER_DRAM);
+    size_t matched = 7;
+    const kvt_key key = support_key(1);
+    assert_int_equal(kvt_match_prefix_until(b, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(matched, 0);
+    assert_int_equal(stats_of(b).timeouts, 1);
+    assert_int_equal(support_stats(b).timeouts, 1);
+    atomic_store(&faults.silent, false);
+    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+static void a_put_never_waits_for_the_engine(void **state)
+{
+    (void)state;
+    kvt_store *b = open_faulty(0.03);
+    atomic_store(&faults.gone, true);
+    put_all(b);
+    assert_int_equal(stats_of(b).dropped_node, COUNT);
+    assert_int_equal(stats_of(b).published, 0);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(support_get(b, i, NULL), KVT_OK);
+    kvt_close(b);
+    remote_memory_limit(ENGINE, 400000);
+    kvt_store *c = open_mode(KVT_PUBLISH_ALL);
+    put_all(c); /* the engine is full after some */
+    assert_true(stats_of(c).published >= 1 && stats_of(c).dropped_node >= 1);
+    assert_int_equal(stats_of(c).published + stats_of(c).dropped_node, COUNT);
+    kvt_close(c);
+}
+
+/* ---- configuration ---- */
+
+static void configurations_are_refused(void **state)
+{
+    (void)state;
+    kvt_remote_options wrong[9];
+    for (size_t i = 0; i < 9; i++)
+        wrong[i] = remote_options(KVT_PUBLISH_ALL);
+    wrong[0].namespace_text = NULL;
+    wrong[1].namespace_text = "";
+    wrong[2].backend = "memcached";
+    wrong[3].publish = 9;
+    wrong[4].deadline_seconds = 0;
+    wrong[5].chunk_bytes = 100;
+    wrong[6].ca = "file";
+    wrong[7].struct_size = 3;
+    wrong[8].password_file = "no-such-file";
+    for (size_t i = 0; i < 9; i++) {
+        kvt_store_options options;
+        kvt_store *store = NULL;
+        char message[256] = "";
+        kvt_store_options_init(&options);
+        options.tick_seconds = 0;
+        options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
+        options.remote = &wrong[i];
+        assert_int_not_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+        assert_null(store);
+        assert_non_null(strstr(message, "remote tier"));
+    }
+    kvt_remote_stats stats = {.struct_size = sizeof stats};
+    kvt_store *plain = open_with(NULL);
+    assert_int_equal(kvt_remote_stats_get(plain, &stats), KVT_E_UNSUPPORTED);
+    assert_int_equal(kvt_remote_flush(plain, 0), KVT_E_UNSUPPORTED);
+    size_t matched = 9;
+    const kvt_key key = support_key(1);
+    assert_int_equal(kvt_match_prefix_until(plain, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(matched, 0);
+    kvt_close(plain);
+}
+
+static void a_password_that_others_read_is_refused(void **state)
+{
+    (void)state;
+    char path[] = "kvt-password-XXXXXX", message[256];
+    const int file = mkstemp(path);
+    assert_true(file >= 0 && write(file, "hunter2hunter2\n", 15) == 15);
+    assert_int_equal(fchmod(file, 0640), 0);
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+    remote.password_file = path;
+    kvt_store_options options;
+    kvt_store *store = NULL;
+    kvt_store_options_init(&options);
+    options.tick_seconds = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
+    options.remote = &remote;
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "others"));
+    assert_null(strstr(message, "hunter2"));
+    assert_int_equal(fchmod(file, 0600), 0);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+    static char text[65536];
+    assert_true(kvt_metrics_write(store, text, sizeof text) <= sizeof text);
+    assert_non_null(strstr(text, "kvterrace_remote_hits_total 0"));
+    assert_null(strstr(text, "hunter2"));
+    kvt_close(store);
+    close(file);
+    unlink(path);
+}
+
+/* ---- how records are cut ---- */
+
+static void cuts_are_whole_and_waste_little(void **state)
+{
+    (void)state;
+    static object_chunk cut[OBJECT_CHUNKS_MAX];
+    const uint32_t full = OBJECT_CHUNK_BYTES - OBJECT_HEAD_BYTES;
+    for (uint64_t bytes = 1; bytes < 6000000; bytes += bytes / 97 + 1) {
+        const uint32_t count = object_cut(bytes, full, cut);
+        uint64_t at = 0, engine = 0;
+        assert_true(count >= 1);
+        for (uint32_t i = 0; i < count; i++) {
+            assert_int_equal(cut[i].offset, at);
+            assert_true(cut[i].bytes >= 1 && cut[i].bytes <= full);
+            at += cut[i].bytes;
+            const uint64_t value = cut[i].bytes + OBJECT_HEAD_BYTES + 10;
+            const uint32_t octave = 63u - (uint32_t)__builtin_clzll(value);
+            const uint64_t step = UINT64_C(1) << (octave - 2);
+            engine += (value + step - 1) / step * step;
+        }
+        assert_int_equal(at, bytes);
+        if (bytes >= 262144) assert_true((double)engine <= 1.06 * (double)bytes);
+    }
+    assert_int_equal(object_cut(UINT64_C(1) << 40, full, cut), 0);
+}
+
+static void heads_say_what_they_were_given(void **state)
+{
+    (void)state;
+    uint8_t bytes[OBJECT_HEAD_BYTES], spoilt[OBJECT_HEAD_BYTES];
+    object_head out;
+    const object_head head = {.index = 3,
+                              .count = 9,
+                              .flags = OBJECT_HAS_PARENT,
+                              .publish_class = 77,
+                              .full_bytes = 1000,
+                              .generation = 5,
+                              .writer = 6,
+                              .record_bytes = 9000,
+                              .offset = 3000,
+                              .bytes = 1000,
+                              .key = support_key(1),
+                              .parent = support_key(2),
+                              .recompute_seconds = 1.5,
+                              .class_id = 4,
+                              .request_tokens = 8};
+    object_head_pack(&head, bytes);
+    assert_int_equal(object_head_unpack(bytes, &out), KVT_OK);
+    assert_true(out.index == 3 && out.count == 9 && out.flags == OBJECT_HAS_PARENT &&
+                out.publish_class == 77 && out.writer == 6 && out.bytes == 1000);
+    assert_memory_equal(&out.parent, &head.parent, sizeof head.parent);
+    for (size_t i = 0; i < 8 * sizeof bytes; i++) {
+        memcpy(spoilt, bytes, sizeof bytes);
+        spoilt[i / 8] ^= (uint8_t)(1 << i % 8);
+        assert_int_not_equal(object_head_unpack(spoilt, &out), KVT_OK);
+    }
+    kvt_key key;
+    char name[OBJECT_NAME_BYTES], space[OBJECT_SPACE_BYTES];
+    object_space("text", 7, space);
+    const uint32_t length = object_name(space, &head.key, 12, name);
+    assert_int_equal(length, strlen(name));
+    assert_true(object_name_key(name, length, &key));
+    assert_memory_equal(&key, &head.key, sizeof key);
+    for (uint32_t cut = 0; cut + 4 < length; cut++)
+        assert_false(object_name_key(name, cut, &key));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(one_puts_and_another_gets, clear),
+        cmocka_unit_test_setup(prefixes_reach_to_other_hosts, clear),
+        cmocka_unit_test_setup(second_use_waits_for_a_hit, clear),
+        cmocka_unit_test_setup(utility_publishes_and_says_what_it_declines, clear),
+        cmocka_unit_test_setup(hosts_write_a_key_once, clear),
+        cmocka_unit_test_setup(namespaces_and_tenants_are_apart, clear),
+        cmocka_unit_test_setup(a_delete_reaches_the_engine, clear),
+        cmocka_unit_test_setup(views_and_queues_get_from_other_hosts, clear),
+        cmocka_unit_test_setup(records_of_many_chunks, clear),
+        cmocka_unit_test_setup(wrong_chunks_are_misses, clear),
+        cmocka_unit_test_setup(chunks_of_two_writers_do_not_mix, clear),
+        cmocka_unit_test_setup(another_size_is_a_miss_and_stays, clear),
+        cmocka_unit_test_setup(no_fault_gives_wrong_bytes, clear),
+        cmocka_unit_test_setup(silence_ends_at_the_deadline, clear),
+        cmocka_unit_test_setup(a_put_never_waits_for_the_engine, clear),
+        cmocka_unit_test_setup(configurations_are_refused, clear),
+        cmocka_unit_test_setup(a_password_that_others_read_is_refused, clear),
+        cmocka_unit_test_setup(cuts_are_whole_and_waste_little, clear),
+        cmocka_unit_test_setup(heads_say_what_they_were_given, clear),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
