@@ -219,6 +219,29 @@ const command_spec bench_sequence_spec = {
     .settings = SETTINGS_OWN,
 };
 
+static const command_option bench_remote_options[] = {
+    BENCH_QUICK("One repetition of little work: shows that it runs, not how fast"),
+    FLAG_OPTION(bench_arguments, options.faults, "faults", 'F',
+                "Nodes are killed, stopped, filled and emptied under load"),
+    TEXT_OPTION(bench_arguments, options.rival_library, "libvalkey", 0, "FILE",
+                "libvalkey as a shared library, to compare with"),
+    {0},
+};
+
+const command_spec bench_remote_spec = {
+    .name = "remote",
+    .summary = "copies of entries on Valkey or Redis",
+    .about = "Three servers of its own on this machine: gets and puts of objects by hiredis and "
+             "libvalkey, where they are installed, by kvterrace's client, and gets of a store, "
+             "checked and decoded; what asking for 512 keys takes, and what the engine's memory "
+             "takes. With --faults: a store under load while nodes fail.",
+    .example = "  kvterrace bench remote --quick",
+    .options = bench_remote_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .standard = &(const bench_arguments){.bench = bench_remote_run},
+    .run = bench_run,
+};
+
 const command_spec bench_drift_spec = {
     .name = "drift",
     .summary = "a drive slows, one vanishes and returns",

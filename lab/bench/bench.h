@@ -27,6 +27,8 @@ typedef struct bench_options {
                               device that may be overwritten */
     uint32_t device_count;
     const char *scratch_folder; /* NULL = /var/tmp */
+    const char *rival_library;  /* remote bench: a file of libvalkey; NULL = without */
+    bool faults;                /* remote bench: nodes fail, instead of rows */
 
     /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are
      * printed; or NULL. */
@@ -48,6 +50,13 @@ static inline void bench_tell(const bench_options *options, double done, double 
  * opened or failed; the reason is on stderr). Blocking.
  */
 int bench_devices_run(const bench_options *options);
+
+/*
+ * Clients of a cluster of its own: hiredis and libvalkey where they are, ours, and gets of a store;
+ * with faults, a store under load while a node fails. Returns an exit code as above; 77: no server
+ * of Valkey or Redis is installed. Blocking.
+ */
+int bench_remote_run(const bench_options *options);
 
 /*
  * Reads and writes every device alone, then all of them as one pool in each layout and with objects

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_remote_faults.c - a node of the engine is killed, stopped, emptied, filled, and gives slots
+ * away, while one thread gets entries of other hosts and another one local entries of the same
+ * store: nothing wrong is served, nothing comes late, local gets do not notice.
+ *
+ * Thread rule: one bench at a time.
+ */
+#include "bench_remote.h"
+
+#include "base/clock.h"
+#include "bench_parts.h"
+
+#include <kvterrace/remote.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FAULT_BYTES     (UINT64_C(64) << 10)
+#define FAULT_REMOTE    600u
+#define FAULT_LOCAL     64u
+#define FAULT_FIRST     100000u /* number of the first local entry */
+#define FAULT_DEADLINE  0.05
+#define FAULT_GRACE     0.005
+#define FAULT_LATENCIES 400000u
+#define FAULT_VICTIM    1u
+
+enum { PHASE_NONE, PHASE_KILLED, PHASE_STOPPED, PHASE_MOVED, PHASE_FULL, PHASE_EMPTIED, PHASES };
+static const char *const phase_names[PHASES] = {"none",  "killed", "stopped",
+                                                "moved", "full",   "emptied"};
+
+/* What the threads have seen in a phase. */
+typedef struct fault_seen {
+    uint64_t gets, hits, misses, timeouts, wrong, late;
+    double lost_s; /* in gets that ended at their deadline */
+    double slowest_s;
+    double local_p50_s, local_p99_s;
+    uint64_t local_gets, local_misses;
+    double recovery_s; /* from the node's return to the first hit on it; below 0: none was */
+} fault_seen;
+
+typedef struct fault_run {
+    kvt_store *store;
+    const bench_remote_site *site;
+    atomic_bool stop;
+    atomic_bool back; /* the node has returned: the first hit on it is waited for */
+    atomic_uint_fast64_t back_ns;
+    fault_seen seen; /* the thread's of remote gets, but for the local figures */
+    double *latencies;
+} fault_run;
+
+/* The node that an entry of the bench lies on, by the bench's own client. */
+static uint32_t fault_node(const fault_run *run, uint32_t number)
+{
+    char name[80] = "{";
+    const kvt_key key = bench_remote_key(FAULT_BYTES, number);
+    for (size_t i = 0; i < sizeof key; i++)
+        (void)snprintf(name + 1 + 2 * i, 3, "%02x", ((const uint8_t *)&key)[i]);
+    name[1 + 2 * sizeof key] = '}';
+    return remote_node_of(run->site->client, name, 2 + 2 * sizeof key);
+}
+
+static void *fault_get_remote(void *argument)
+{
+    fault_run *run = argument;
+    char *data = bench_buffer(FAULT_BYTES);
+    uint64_t draw = 1;
+    while (data != NULL && !atomic_load(&run->stop)) {
+        draw = draw * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        const uint32_t number = (uint32_t)(draw >> 33) % FAULT_REMOTE;
+        const kvt_key key = bench_remote_key(FAULT_BYTES, number);
+        kvt_get_info info = {.struct_size = sizeof info};
+        uint32_t stamp = UINT32_MAX;
+        const uint64_t began_ns = base_clock_ns();
+        const kvt_status status = kvt_get(run->store, &key, data, FAULT_BYTES, &info);
+        const double seconds = (double)(base_clock_ns() - began_ns) * 1e-9;
+        memcpy(&stamp, data, sizeof stamp);
+        run->seen.gets++;
+        run->seen.hits += status == KVT_OK;
+        run->seen.misses += status == KVT_MISS;
+        run->seen.timeouts += info.timed_out;
+        run->seen.wrong += (status == KVT_OK && stamp != number) || status < 0;
+        run->seen.late += seconds > FAULT_DEADLINE + FAULT_GRACE;
+        if (info.timed_out) run->seen.lost_s += seconds;
+        if (seconds > run->seen.slowest_s) run->seen.slowest_s = seconds;
+        if (status == KVT_OK && info.tier == KVT_TIER_REMOTE && atomic_load(&run->back) &&
+            fault_node(run, number) == FAULT_VICTIM && run->seen.recovery_s < 0)
+            run->seen.recovery_s = (double)(base_clock_ns() - atomic_load(&run->back_ns)) * 1e-9;
+        if (status == KVT_MISS) base_sleep(200000); /* an engine would compute now */
+    }
+    free(data);
+    return NULL;
+}
+
+static int fault_order(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* Gets local entries for so many seconds, and takes the figures of their times. */
+static void fault_get_local(fault_run *run, double seconds, void (*then)(fault_run *, int),
+                            int phase)
+{
+    char *data = bench_buffer(FAULT_BYTES);
+    uint32_t count = 0;
+    const uint64_t end_ns = base_clock_ns() + (uint64_t)(seconds * 1e9);
+    const uint64_t half_ns = base_clock_ns() + (uint64_t)(seconds * 5e8);
+    bool turned = then == NULL;
+    while (data != NULL && base_clock_ns() < end_ns) {
+        if (!turned && base_clock_ns() >= half_ns) {
+            then(run, phase);
+            turned = true;
+        }
+        const kvt_key key = bench_remote_key(FAULT_BYTES, FAULT_FIRST + count % FAULT_LOCAL);
+        const uint64_t began_ns = base_clock_ns();
+        const kvt_status status = kvt_get(run->store, &key, data, FAULT_BYTES, NULL);
+        if (count < FAULT_LATENCIES)
+            run->latencies[count] = (double)(base_clock_ns() - began_ns) * 1e-9;
+        run->seen.local_misses += status != KVT_OK;
+        count++;
+        base_sleep(50000);
+    }
+    free(data);
+    run->seen.local_gets = count;
+    if (count > FAULT_LATENCIES) count = FAULT_LATENCIES;
+    if (count == 0) return;
+    qsort(run->latencies, count, sizeof *run->latencies, fault_order);
+    run->seen.local_p50_s = run->latencies[count / 2];
+    run->seen.local_p99_s = run->latencies[(uint64_t)count * 99 / 100];
+}
+
+/* Gives slots that hold keys to another node, with the keys. */
+static void fault_move_slots(const bench_cluster *cluster)
+{
+    static char answer[65536];
+    char line[512], ids[2][41] = {"", ""};
+    for (uint32_t i = 0; i < 2; i++)
+        if (bench_cluster_say(cluster, i, "CLUSTER MYID", answer, sizeof answer))
+            snprintf(ids[i], sizeof ids[i], "%.40s", strchr(answer, '\n') + 1);
+    uint32_t moved = 0;
+    for (uint32_t slot = 0; slot < 5400 && moved < 40; slot++) {
+        snprintf(line, sizeof line, "CLUSTER COUNTKEYSINSLOT %u", slot);
+        if (!bench_cluster_say(cluster, 0, line, answer, sizeof answer) || answer[1] == '0')
+            continue;
+        moved++;
+        snprintf(line, sizeof line, "CLUSTER SETSLOT %u IMPORTING %s", slot, ids[0]);
+        (void)bench_cluster_say(cluster, 1, line, answer, sizeof answer);
+        snprintf(line, sizeof line, "CLUSTER SETSLOT %u MIGRATING %s", slot, ids[1]);
+        (void)bench_cluster_say(cluster, 0, line, answer, sizeof answer);
+        for (int i = 0; i < 32; i++) {
+            snprintf(line, sizeof line, "CLUSTER GETKEYSINSLOT %u 1", slot);
+            if (!bench_cluster_say(cluster, 0, line, answer, sizeof answer)) break;
+            base_sleep(1000000);
+            const char *key = strstr(answer, "kvt1:");
+            if (key == NULL) break;
+            snprintf(line, sizeof line, "MIGRATE %s %u %.*s 0 1000", cluster->address,
+                     cluster->nodes[1].port, (int)strcspn(key, "\r"), key);
+            (void)bench_cluster_say(cluster, 0, line, answer, sizeof answer);
+        }
+        for (uint32_t i = 0; i < cluster->count; i++) {
+            snprintf(line, sizeof line, "CLUSTER SETSLOT %u NODE %s", slot, ids[1]);
+            (void)bench_cluster_say(cluster, i, line, answer, sizeof answer);
+        }
+    }
+}
+
+static void fault_begin(fault_run *run, int phase)
+{
+    bench_cluster *cluster = (bench_cluster *)(uintptr_t)&run->site->cluster;
+    char answer[128];
+    if (phase == PHASE_KILLED) bench_cluster_kill(cluster, FAULT_VICTIM);
+    if (phase == PHASE_STOPPED) bench_cluster_signal(cluster, FAULT_VICTIM, SIGSTOP);
+    if (phase == PHASE_MOVED) fault_move_slots(cluster);
+    if (phase == PHASE_FULL) {
+        (void)bench_cluster_say(cluster, FAULT_VICTIM, "CONFIG SET maxmemory-policy noeviction",
+                                answer, sizeof answer);
+        (void)bench_cluster_say(cluster, FAULT_VICTIM, "CONFIG SET maxmemory 1000000", answer,
+                                sizeof answer);
+    }
+    if (phase == PHASE_EMPTIED) (void)bench_cluster_restart(cluster, FAULT_VICTIM);
+}
+
+/* The node returns, with the entries that it has lost. */
+static void fault_end(fault_run *run, int phase)
+{
+    bench_cluster *cluster = (bench_cluster *)(uintptr_t)&run->site->cluster;
+    char answer[128];
+    if (phase == PHASE_KILLED && !bench_cluster_restart(cluster, FAULT_VICTIM)) return;
+    if (phase == PHASE_STOPPED) bench_cluster_signal(cluster, FAULT_VICTIM, SIGCONT);
+    if (phase == PHASE_FULL)
+        (void)bench_cluster_say(cluster, FAULT_VICTIM, "CONFIG SET maxmemory 700000000", answer,
+                                sizeof answer);
+    if (phase == PHASE_KILLED || phase == PHASE_STOPPED) {
+        run->seen.recovery_s = -1;
+        atomic_store(&run->back_ns, base_clock_ns());
+        atomic_store(&run->back, true);
+    }
+}
+
+/* Puts the remote entries again, by a store that knows nothing of what is there. */
+static bool fault_fill(const bench_remote_site *site)
+{
+    kvt_store *store =
+        bench_remote_store(&site->cluster, UINT64_C(96) << 20, KVT_PUBLISH_ALL, 5, 0.001);
+    const bool good = store != NULL && bench_remote_publish(store, FAULT_BYTES, FAULT_REMOTE);
+    kvt_close(store);
+    return good;
+}
+
+static bool fault_put_local(kvt_store *store)
+{
+    char *data = bench_buffer(FAULT_BYTES);
+    bool good = data != NULL;
+    for (uint32_t i = 0; i < FAULT_LOCAL && good; i++) {
+        const uint32_t number = FAULT_FIRST + i;
+        memcpy(data, &number, sizeof number);
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = bench_remote_key(FAULT_BYTES, number),
+                                 .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = FAULT_BYTES},
+                                 .recompute_seconds = 1};
+        good = kvt_put(store, &entry, data, FAULT_BYTES) == KVT_OK;
+    }
+    free(data);
+    return good && kvt_flush(store) == KVT_OK;
+}
+
+static bool fault_phase(const bench_remote_site *site, int phase, double seconds, fault_seen *out)
+{
+    fault_run run = {.site = site, .seen = {.recovery_s = -1}};
+    pthread_t thread;
+    if (phase > PHASE_KILLED && !fault_fill(site)) return false;
+    run.store =
+        bench_remote_store(&site->cluster, UINT64_C(12) << 20, KVT_PUBLISH_NONE, FAULT_DEADLINE, 1);
+    run.latencies = calloc(FAULT_LATENCIES, sizeof *run.latencies);
+    bool good = run.store != NULL && run.latencies != NULL && fault_put_local(run.store);
+    const bool started = good && pthread_create(&thread, NULL, fault_get_remote, &run) == 0;
+    if (started) {
+        base_sleep(300000000);
+        fault_begin(&run, phase);
+        fault_get_local(&run, seconds, phase == PHASE_NONE ? NULL : fault_end, phase);
+        atomic_store(&run.stop, true);
+        pthread_join(thread, NULL);
+    }
+    *out = run.seen;
+    kvt_close(run.store);
+    free(run.latencies);
+    return good && started;
+}
+
+static json_t *fault_report(const fault_seen *seen, int phase)
+{
+    json_t *one = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "fault", phase_names[phase],
+        "gets", (json_int_t)seen->gets, "hits", (json_int_t)seen->hits, "misses",
+        (json_int_t)seen->misses, "timeouts", (json_int_t)seen->timeouts, "wrong_bytes",
+        (json_int_t)seen->wrong, "late_calls", (json_int_t)seen->late, "lost_s", seen->lost_s,
+        "slowest_s", seen->slowest_s, "local_get_p50_s", seen->local_p50_s, "local_get_p99_s",
+        seen->local_p99_s, "local_misses", (json_int_t)seen->local_misses);
+    if (phase == PHASE_KILLED || phase == PHASE_STOPPED)
+        json_object_set_new(one, "recovery_s",
+                            seen->recovery_s < 0 ? json_null() : json_real(seen->recovery_s));
+    return one;
+}
+
+int bench_remote_faults(const bench_options *options)
+{
+    static bench_remote_site site;
+    fault_seen seen[PHASES];
+    bench_options own = *options;
+    own.quick = true; /* few objects beside the bench's own */
+    int result = bench_remote_open(&own, &site);
+    if (result != 0) return result;
+    bool good = fault_fill(&site);
+    for (int phase = 0; phase < PHASES && good; phase++) {
+        bench_tell(options, phase, PHASES, phase_names[phase]);
+        good = fault_phase(&site, phase, options->quick ? 3 : 6, &seen[phase]);
+    }
+    bench_tell(options, 1, 1, "");
+    if (good && options->json) {
+        json_t *root = bench_report_head("kvterrace-bench-remote-faults-1", 1);
+        json_t *list = json_array();
+        for (int phase = 0; phase < PHASES; phase++)
+            json_array_append_new(list, fault_report(&seen[phase], phase));
+        json_object_set_new(root, "deadline_s", json_real(FAULT_DEADLINE));
+        json_object_set_new(root, "faults", list);
+        result = bench_report_print(options->out, root);
+    } else if (good) {
+        fprintf(options->out, "%-8s %8s %8s %8s %6s %5s %8s %8s %10s %10s %9s\n", "fault", "gets",
+                "hits", "timeouts", "wrong", "late", "lost s", "slowest", "local p50", "p99 us",
+                "recovery");
+        for (int phase = 0; phase < PHASES; phase++)
+            fprintf(options->out,
+                    "%-8s %8llu %8llu %8llu %6llu %5llu %8.3f %8.4f %10.1f %10.1f %9.2f\n",
+                    phase_names[phase], (unsigned long long)seen[phase].gets,
+                    (unsigned long long)seen[phase].hits, (unsigned long long)seen[phase].timeouts,
+                    (unsigned long long)seen[phase].wrong, (unsigned long long)seen[phase].late,
+                    seen[phase].lost_s, seen[phase].slowest_s, seen[phase].local_p50_s * 1e6,
+                    seen[phase].local_p99_s * 1e6, seen[phase].recovery_s);
+    }
+    bench_remote_close(&site);
+    return good ? result : 1;
+}
