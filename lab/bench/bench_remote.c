@@ -4,8 +4,9 @@
  * installed, ours, and gets of a store through it; and what a batch of questions and the engine's
  * memory take.
  *
- * All of a row's samples are taken in turn with those of the others, and its figure is their median.
- * Client and servers share this machine's processors: ratios and processor seconds count, not rates.
+ * The samples of a row are taken in turn with those of the others; its figure is their median.
+ * Client and servers share this machine's processors: ratios and processor seconds count, not
+ * rates.
  *
  * Thread rule: one bench at a time.
  */
