@@ -195,13 +195,10 @@ static void valkey_wait(valkey_client *client, uint64_t until_ns)
     struct epoll_event events[VALKEY_EVENTS];
     const uint64_t now_ns = base_clock_ns();
     const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    const struct timespec timeout = {.tv_sec = (time_t)(wait_ns / 1000000000),
-                                     .tv_nsec = (long)(wait_ns % 1000000000)};
     const bool ever = wait_ns / 1000000000 > 3600;
-    int count = epoll_pwait2(client->poll_fd, events, VALKEY_EVENTS, ever ? NULL : &timeout, NULL);
-    if (count < 0 && errno == ENOSYS) /* before Linux 5.11: whole milliseconds */
-        count = epoll_wait(client->poll_fd, events, VALKEY_EVENTS,
-                           ever ? -1 : (int)((wait_ns + 999999) / 1000000));
+    /* Whole milliseconds, upwards: epoll_pwait2 needs a later C library than the wheel asks for. */
+    const int count = epoll_wait(client->poll_fd, events, VALKEY_EVENTS,
+                                 ever ? -1 : (int)((wait_ns + 999999) / 1000000));
     for (int i = 0; i < count; i++) {
         if (events[i].data.ptr != NULL) {
             valkey_connection_step(events[i].data.ptr, events[i].events);
