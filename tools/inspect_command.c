@@ -383,7 +383,7 @@ static int inspect_run(void *context)
 
 const command_spec inspect_spec = {
     .name = "inspect",
-    .summary = "show a running store, a catalog, a profile, a record, a basis or a label",
+    .summary = "show a running store, catalog, profile, record, basis or label",
     .about =
         "Shows what a file says about itself: what a running store writes (store.watch_path), a "
         "store's catalog with the bases that its entries need, a profile, one encoded record, a "
