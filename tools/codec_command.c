@@ -177,7 +177,7 @@ const command_spec encode_spec = {
              "kv_heads, head_dim] in F16, BF16 or F32, layers from 0, and optional q.LAYER of "
              "shape [rows, heads, head_dim]. Says what it costs and what is lost.",
     .example = "  kvterrace encode kv.safetensors --variant planes:k4v4,g32 -o kv.kvt\n"
-               "  kvterrace encode kv.safetensors --basis m-head.kvtbasis --variant "
+               "  kvterrace encode kv.safetensors --basis m.kvtbasis --variant "
                "transform:s0.5",
     .options = codec_encode_rows,
     .argument_bytes = sizeof(codec_arguments),
