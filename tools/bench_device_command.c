@@ -221,7 +221,7 @@ const command_spec bench_sequence_spec = {
 
 static const command_option bench_remote_options[] = {
     BENCH_QUICK("One repetition of little work: shows that it runs, not how fast"),
-    FLAG_OPTION(bench_arguments, options.faults, "faults", 'F',
+    FLAG_OPTION(bench_arguments, options.faults, "faults", 0,
                 "Nodes are killed, stopped, filled and emptied under load"),
     TEXT_OPTION(bench_arguments, options.rival_library, "libvalkey", 0, "FILE",
                 "libvalkey as a shared library, to compare with"),

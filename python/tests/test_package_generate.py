@@ -33,6 +33,10 @@ UNWRAPPED = {
     "models of prefill are settings of a store": [
         "kvt_prefill_preset", "kvt_prefill_preset_at", "kvt_prefill_seconds",
         "kvt_prefill_read_csv", "kvt_prefill_free"],
+    "a basis stays as long as its store; kvterrace inspect lists them": [
+        "kvt_basis_at", "kvt_basis_remove"],
+    "copies on other hosts belong to those who have a remote tier": [
+        "kvt_policy_set_copy", "kvt_policy_copy_chance"],
     "an engine that is given costs once and keeps them": [
         "kvt_policy_set_tenant", "kvt_policy_recost", "kvt_policy_resize",
         "kvt_policy_hint_stats_get", "kvt_policy_set_speed"],
