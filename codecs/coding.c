@@ -11,10 +11,10 @@
 #include "codecs/codecs.h"
 #include "codecs/record.h"
 
-#define CODING_LEAST   STRUCT_SIZE_THROUGH(kvt_coding, workers)
+#define CODING_LEAST   STRUCT_SIZE_THROUGH(kvt_coding, reserved)
 #define SIZES_LEAST    STRUCT_SIZE_THROUGH(kvt_coding_sizes, scratch_bytes)
-#define INFO_LEAST     STRUCT_SIZE_THROUGH(kvt_coding_info, bits_per_element)
-#define DECODING_LEAST STRUCT_SIZE_THROUGH(kvt_decoding, workers)
+#define INFO_LEAST     STRUCT_SIZE_THROUGH(kvt_coding_info, reserved)
+#define DECODING_LEAST STRUCT_SIZE_THROUGH(kvt_decoding, reserved2)
 #define WORKERS_LEAST  STRUCT_SIZE_THROUGH(kvt_codec_workers, context)
 
 /* Scratch for all workers is counted in 64 bits: a lane has less than 2^48 bytes. */
@@ -60,6 +60,17 @@ static kvt_status coding_read_workers(const kvt_codec_workers *given, kvt_codec_
     return KVT_OK;
 }
 
+/* The bases that a call was given. */
+static kvt_status coding_read_bases(const kvt_coding_basis *const *list, uint32_t count,
+                                    kvt_record_bases *bases_out)
+{
+    if (list == NULL && count > 0) return KVT_E_ARGUMENT;
+    for (uint32_t i = 0; i < count; i++)
+        if (list[i] == NULL) return KVT_E_ARGUMENT;
+    *bases_out = (kvt_record_bases){list, count};
+    return KVT_OK;
+}
+
 /* The members of a coding that record.h has in its extras. Where none is set there are no extras,
  * which means the usual sinks. */
 static void coding_read_extras(const kvt_coding *coding, coding_given *given_out)
@@ -93,7 +104,7 @@ static kvt_status coding_read(const kvt_coding *coding, coding_given *given_out)
     if (coding == NULL) return KVT_E_ARGUMENT;
     given_out->whole = (kvt_coding){.struct_size = sizeof given_out->whole};
     coding = struct_size_in(coding, &given_out->whole, sizeof given_out->whole, CODING_LEAST);
-    if (coding == NULL) return KVT_E_ARGUMENT;
+    if (coding == NULL || coding->reserved != 0) return KVT_E_ARGUMENT;
     given_out->spec = (kvt_record_spec){
         .key = coding->key,
         .generation = coding->generation != 0 ? coding->generation : 1,
@@ -102,6 +113,9 @@ static kvt_status coding_read(const kvt_coding *coding, coding_given *given_out)
         .first_position = coding->first_position,
     };
     coding_read_extras(coding, given_out);
+    const kvt_status status =
+        coding_read_bases(coding->bases, coding->basis_count, &given_out->spec.bases);
+    if (status != KVT_OK) return status;
     return coding_read_workers(coding->workers, &given_out->workers_of, &given_out->workers);
 }
 
@@ -137,13 +151,14 @@ kvt_status kvt_coding_encode(const kvt_coding *coding, const void *source, uint6
                                       record_bytes_out);
 }
 
-/* Scratch for decoding and deriving: what the record says, and what its spec does. */
+/* Scratch for decoding and deriving: what the record says, and what its spec does. A record with a
+ * basis says what both need; its spec alone does not know the span. */
 static uint64_t coding_scratch(const kvt_record_info *info)
 {
-    uint64_t record, bound;
-    const kvt_status status = kvt_record_bound(&info->spec, &record, &bound);
-    const uint64_t most =
-        status == KVT_OK && bound > info->scratch_bytes ? bound : info->scratch_bytes;
+    uint64_t record, bound, most = info->scratch_bytes;
+    if (info->basis_span == 0 && kvt_record_bound(&info->spec, &record, &bound) == KVT_OK &&
+        bound > most)
+        most = bound;
     return codecs_align(most, KVT_CODING_ALIGN);
 }
 
@@ -156,7 +171,7 @@ static kvt_status coding_look(const void *record, uint64_t bytes, bool verify,
     kvt_status status =
         verify ? kvt_record_verify(record, bytes, &info) : kvt_record_parse(record, bytes, &info);
     if (status != KVT_OK) return status;
-    const kvt_coding_info own = {
+    kvt_coding_info own = {
         .struct_size = sizeof own,
         .first_position = info.spec.first_position,
         .key = info.spec.key,
@@ -173,7 +188,9 @@ static kvt_status coding_look(const void *record, uint64_t bytes, bool verify,
         .raw_segments = info.raw_segments,
         .group_count = info.group_count,
         .bits_per_element = info.bits_per_element,
+        .basis_span = info.basis_span,
     };
+    memcpy(own.basis, info.basis, sizeof own.basis);
     struct_size_out(info_out, &own, sizeof own);
     return KVT_OK;
 }
@@ -188,24 +205,64 @@ kvt_status kvt_coding_verify(const void *record, uint64_t bytes, kvt_coding_info
     return coding_look(record, bytes, true, info_out);
 }
 
+/* What a decoder is told beside the record, in the words of record.h. */
+typedef struct coding_expected {
+    kvt_record_spec spec; /* key, generation and bases */
+    bool keyed;           /* key and generation count */
+    kvt_codec_workers workers_of;
+    const kvt_codec_workers *workers;
+} coding_expected;
+
+static kvt_status coding_expect(const kvt_decoding *decoding, coding_expected *expected_out)
+{
+    kvt_decoding whole = {.struct_size = sizeof whole};
+    if (decoding == NULL) decoding = &whole;
+    decoding = struct_size_in(decoding, &whole, sizeof whole, DECODING_LEAST);
+    if (decoding == NULL || decoding->reserved != 0 || decoding->reserved2 != 0)
+        return KVT_E_ARGUMENT;
+    expected_out->keyed = decoding->key != NULL;
+    expected_out->spec = (kvt_record_spec){
+        .generation = decoding->generation != 0 ? decoding->generation : 1,
+    };
+    if (decoding->key != NULL) expected_out->spec.key = *decoding->key;
+    const kvt_status status =
+        coding_read_bases(decoding->bases, decoding->basis_count, &expected_out->spec.bases);
+    if (status != KVT_OK) return status;
+    return coding_read_workers(decoding->workers, &expected_out->workers_of,
+                               &expected_out->workers);
+}
+
+/* Where any key will do, the record's own is expected: the calls of record.h take bases and key
+ * together. */
+static kvt_status coding_meet(const void *record, uint64_t bytes, coding_expected *expected)
+{
+    kvt_record_info info;
+    const kvt_status status = kvt_record_parse(record, bytes, &info);
+    if (status != KVT_OK) return status;
+    if (!expected->keyed) {
+        expected->spec.key = info.spec.key;
+        expected->spec.generation = info.spec.generation;
+    }
+    const bool same = memcmp(&expected->spec.key, &info.spec.key, sizeof info.spec.key) == 0 &&
+                      expected->spec.generation == info.spec.generation;
+    return same ? KVT_OK : KVT_E_MISMATCH;
+}
+
 kvt_status kvt_coding_decode(const kvt_decoding *decoding, const void *record, uint64_t bytes,
                              void *target, uint64_t target_bytes, void *scratch,
                              uint64_t scratch_bytes)
 {
-    kvt_decoding whole = {.struct_size = sizeof whole};
-    kvt_codec_workers workers_of;
-    const kvt_codec_workers *workers;
-    if (decoding == NULL) decoding = &whole;
-    decoding = struct_size_in(decoding, &whole, sizeof whole, DECODING_LEAST);
-    if (decoding == NULL || decoding->reserved != 0) return KVT_E_ARGUMENT;
-    kvt_status status = coding_read_workers(decoding->workers, &workers_of, &workers);
+    coding_expected expected;
+    kvt_status status = coding_expect(decoding, &expected);
     if (status != KVT_OK) return status;
     if (!coding_is_record(record) || target == NULL) return KVT_E_ARGUMENT;
     if (!coding_is_scratch(scratch, scratch_bytes)) return KVT_E_ARGUMENT;
-    kvt_record_spec expected = {.generation = decoding->generation != 0 ? decoding->generation : 1};
-    if (decoding->key != NULL) expected.key = *decoding->key;
-    return kvt_record_decode_parallel(record, bytes, decoding->key != NULL ? &expected : NULL,
-                                      workers, target, target_bytes, scratch, scratch_bytes);
+    const bool with_bases = expected.spec.bases.count > 0;
+    if (!expected.keyed && with_bases) status = coding_meet(record, bytes, &expected);
+    if (status != KVT_OK) return status;
+    return kvt_record_decode_parallel(
+        record, bytes, expected.keyed || with_bases ? &expected.spec : NULL, expected.workers,
+        target, target_bytes, scratch, scratch_bytes);
 }
 
 /* Planes that go from a copy of the record; whether the variant has fewer of them is not known
@@ -225,18 +282,23 @@ static kvt_status coding_drop_planes(const void *record, uint64_t bytes, kvt_var
     return status;
 }
 
-kvt_status kvt_coding_derive(const void *record, uint64_t bytes, kvt_variant variant, void *target,
-                             uint64_t capacity, void *scratch, uint64_t scratch_bytes,
-                             uint64_t *record_bytes_out)
+kvt_status kvt_coding_derive(const kvt_decoding *decoding, const void *record, uint64_t bytes,
+                             kvt_variant variant, void *target, uint64_t capacity, void *scratch,
+                             uint64_t scratch_bytes, uint64_t *record_bytes_out)
 {
+    coding_expected expected;
     if (record_bytes_out == NULL) return KVT_E_ARGUMENT;
     *record_bytes_out = 0;
+    kvt_status status = coding_expect(decoding, &expected);
+    if (status != KVT_OK) return status;
     if (!coding_is_record(record) || !coding_is_record(target)) return KVT_E_ARGUMENT;
     if (!coding_is_scratch(scratch, scratch_bytes)) return KVT_E_ARGUMENT;
+    if (expected.keyed) status = coding_meet(record, bytes, &expected);
+    if (status != KVT_OK) return status;
     if (variant.codec == KVT_CODEC_PLANES)
         return coding_drop_planes(record, bytes, variant, target, capacity, record_bytes_out);
-    return kvt_record_derive(record, bytes, variant, target, capacity, scratch, scratch_bytes,
-                             record_bytes_out);
+    return kvt_record_derive_with(record, bytes, &expected.spec.bases, variant, target, capacity,
+                                  scratch, scratch_bytes, record_bytes_out);
 }
 
 kvt_status kvt_coding_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,

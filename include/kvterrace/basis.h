@@ -62,12 +62,6 @@ typedef enum kvt_basis_state {
     KVT_BASIS_MISSING = 3  /* records need it, and it is not there */
 } kvt_basis_state;
 
-typedef enum kvt_basis_span {
-    KVT_BASIS_HEAD = 1,   /* one head of K or of V */
-    KVT_BASIS_LAYER = 2,  /* K and V of a layer */
-    KVT_BASIS_LAYERS4 = 3 /* of four layers */
-} kvt_basis_span;
-
 /* A basis that a store has, or lacks. From `bytes` on all is zero unless the basis is present. */
 typedef struct kvt_basis_info {
     uint32_t struct_size; /* set by the caller */

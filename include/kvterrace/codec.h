@@ -31,6 +31,13 @@ typedef enum kvt_codec_id {
 
 #define KVT_BASIS_HASH_BYTES 32u /* BLAKE2b-256: the name of a basis of KVT_CODEC_TRANSFORM */
 
+/* The elements that a basis transforms together. */
+typedef enum kvt_basis_span {
+    KVT_BASIS_HEAD = 1,   /* one head of K or of V */
+    KVT_BASIS_LAYER = 2,  /* K and V of a layer */
+    KVT_BASIS_LAYERS4 = 3 /* of four layers */
+} kvt_basis_span;
+
 /*
  * Parses a variant's name. KVT_OK or KVT_E_ARGUMENT. name and variant_out are not NULL.
  *   raw, lossless, lossless:fast

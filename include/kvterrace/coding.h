@@ -24,6 +24,9 @@
  * its segments (docs/FORMAT.md). The same entry and coding give the same bytes, per version of
  * zstd. No byte of a record is trusted: any bytes give a value or a status.
  *
+ * Records of KVT_CODEC_TRANSFORM need beside themselves the basis that they name, to be made, read
+ * or derived (kvt_coding_basis_read).
+ *
  * Memory: all of it is the caller's and is used until the call returns; nothing is allocated. A
  * record, and scratch where there is any, is aligned to KVT_CODING_ALIGN; entries have any
  * alignment. The buffers of a call do not overlap.
@@ -46,6 +49,41 @@ extern "C" {
 /* For kvt_coding.sink_tokens: no token is stored raw for its position. */
 #define KVT_CODING_NO_SINKS UINT32_MAX
 
+/* A basis of KVT_CODEC_TRANSFORM that was read and checked (docs/codecs/transform.md). Nothing
+ * changes it, so any number of calls and threads may use it at once. */
+typedef struct transform_basis kvt_coding_basis;
+
+/* Memory that a basis takes beside its object, in bytes. */
+#define KVT_CODING_BASIS_BYTES 16384u
+
+/* The facts that a basis states of itself. */
+typedef struct kvt_coding_basis_info {
+    uint32_t struct_size; /* sizeof(kvt_coding_basis_info) of the caller */
+    kvt_basis_span span;
+    uint8_t hash[KVT_BASIS_HASH_BYTES]; /* its name: variants have the first five digits of it */
+    uint32_t layers, kv_heads, head_dim, rotary_dim; /* of the entries that it is for */
+    uint32_t sides;                                  /* 2, or 1 */
+    uint32_t reserved;                               /* zero */
+    uint64_t tokens;                                 /* that it was learnt on */
+    uint8_t digest[32];                              /* of those texts */
+    char model[96];
+} kvt_coding_basis_info;
+
+/*
+ * Reads and checks a basis, such as a file that kvterrace profile basis wrote.
+ *   object    the bytes of a whole .kvtbasis, aligned to KVT_CODING_ALIGN. They are not copied:
+ *             they stay where they are and unchanged for as long as the basis is used
+ *   memory    KVT_CODING_BASIS_BYTES, aligned to KVT_CODING_ALIGN; the basis lies there, and needs
+ *             no closing
+ *   info_out  may be NULL
+ * KVT_OK; KVT_E_CORRUPT (cut short, damaged, or no basis); KVT_E_VERSION (of a later format);
+ * KVT_E_ARGUMENT (NULL, alignment, struct_size). It takes the time of a hash over the object.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_coding_basis_read(const void *object, uint64_t bytes,
+                                                       void *memory,
+                                                       kvt_coding_basis_info *info_out,
+                                                       const kvt_coding_basis **basis_out);
+
 /* An entry and how it is to be stored. Zero but for struct_size, layout and variant: the
  * defaults. */
 typedef struct kvt_coding {
@@ -64,7 +102,10 @@ typedef struct kvt_coding {
                                NULL */
     const int8_t *levels;   /* for planes: planes more or fewer of each [layer][K, V], -3 to 3; or
                                NULL */
-    const kvt_codec_workers *workers; /* threads that the caller lends, 4096 at most, or NULL */
+    const kvt_codec_workers *workers;     /* threads that the caller lends, 4096 at most, or NULL */
+    const kvt_coding_basis *const *bases; /* [basis_count]: the variant's is chosen among them */
+    uint32_t basis_count;                 /* 0: none, and bases may be NULL */
+    uint32_t reserved;                    /* zero */
 } kvt_coding;
 
 /* Room that an encoding needs. */
@@ -76,9 +117,10 @@ typedef struct kvt_coding_sizes {
     uint64_t scratch_bytes; /* with the coding's workers; may be 0 */
 } kvt_coding_sizes;
 
-/* Says how much room an encoding needs. KVT_OK; KVT_E_ARGUMENT (NULL, struct_size, layout, or a
- * number out of range); KVT_E_UNSUPPORTED (the variant does not take this layout, or has no use for
- * a member that is set). */
+/* Says how much room an encoding needs; where the variant's basis is not given, for any. KVT_OK;
+ * KVT_E_ARGUMENT (NULL, struct_size, layout, or a number out of range); KVT_E_UNSUPPORTED (the
+ * variant does not take this layout, has no use for a member that is set, or its basis is for
+ * entries of another shape). */
 KVT_API KVT_NODISCARD kvt_status kvt_coding_plan(const kvt_coding *coding,
                                                  kvt_coding_sizes *sizes_out);
 
@@ -90,7 +132,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_plan(const kvt_coding *coding,
  *   record_bytes_out  bytes of the record, a multiple of 4096; 0 after an error
  * KVT_OK; KVT_RAW: nothing shrank, and the record is a sound one of the raw codec;
  * KVT_E_ARGUMENT (also source_bytes that are not the layout's, scratch that is too small, memory
- * that is not aligned); KVT_E_UNSUPPORTED; KVT_E_SPACE (capacity).
+ * that is not aligned); KVT_E_UNSUPPORTED; KVT_E_SPACE (capacity); KVT_E_MISMATCH (the basis that
+ * the variant names is not among those that are given).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_coding_encode(const kvt_coding *coding, const void *source,
                                                    uint64_t source_bytes, void *record,
@@ -113,9 +156,12 @@ typedef struct kvt_coding_info {
     uint64_t scratch_bytes; /* that decode and derive need; with workers that many for each */
     uint32_t stored_tokens; /* of the layout's tokens */
     uint32_t segment_count;
-    uint32_t raw_segments;   /* that are stored as they are */
-    uint32_t group_count;    /* of a record of groups of layers; else 0 */
-    double bits_per_element; /* payload over elements; of opaque entries over bytes */
+    uint32_t raw_segments;               /* that are stored as they are */
+    uint32_t group_count;                /* of a record of groups of layers; else 0 */
+    double bits_per_element;             /* payload over elements; of opaque entries over bytes */
+    uint8_t basis[KVT_BASIS_HASH_BYTES]; /* hash of the basis that decoding needs; else zeros */
+    uint32_t basis_span;                 /* kvt_basis_span of it; 0: none is needed */
+    uint32_t reserved;                   /* zero */
 } kvt_coding_info;
 
 /* Reads a record's head and checks that it is sound; the payload is not looked at.
@@ -131,11 +177,14 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_verify(const void *record, uint64_t 
 
 /* Facts that a decoder is told beside the record. Zero but for struct_size: the defaults. */
 typedef struct kvt_decoding {
-    uint32_t struct_size;             /* sizeof(kvt_decoding) of the caller */
-    uint32_t reserved;                /* zero */
-    const kvt_key *key;               /* that the record must state, or NULL for any */
-    uint64_t generation;              /* that it must state beside its key; 0 = 1 */
-    const kvt_codec_workers *workers; /* threads that the caller lends, or NULL */
+    uint32_t struct_size;                 /* sizeof(kvt_decoding) of the caller */
+    uint32_t reserved;                    /* zero */
+    const kvt_key *key;                   /* that the record must state, or NULL for any */
+    uint64_t generation;                  /* that it must state beside its key; 0 = 1 */
+    const kvt_codec_workers *workers;     /* threads that the caller lends, or NULL */
+    const kvt_coding_basis *const *bases; /* [basis_count]: the record's is chosen among them */
+    uint32_t basis_count;                 /* 0: none, and bases may be NULL */
+    uint32_t reserved2;                   /* zero */
 } kvt_decoding;
 
 /*
@@ -145,9 +194,10 @@ typedef struct kvt_decoding {
  *                 those that were kept follow each other (kvt_coding_kept_tokens). Its content is
  *                 undefined after an error
  *   scratch       as kvt_coding_info.scratch_bytes says, aligned; may be NULL when that is 0
- * KVT_OK: the checksum of every segment is right. KVT_E_MISMATCH (another key or generation);
- * KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_SPACE (target_bytes are others, scratch is too small);
- * KVT_E_ARGUMENT (NULL, struct_size, alignment, workers).
+ * KVT_OK: the checksum of every segment is right. KVT_E_MISMATCH (another key or generation, or the
+ * record's basis, which kvt_coding_info names, is not among those that are given); KVT_E_CORRUPT;
+ * KVT_E_VERSION; KVT_E_SPACE (target_bytes are others, scratch is too small); KVT_E_ARGUMENT (NULL,
+ * struct_size, alignment, workers).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_coding_decode(const kvt_decoding *decoding, const void *record,
                                                    uint64_t bytes, void *target,
@@ -156,18 +206,20 @@ KVT_API KVT_NODISCARD kvt_status kvt_coding_decode(const kvt_decoding *decoding,
 
 /*
  * Makes a coarser record of a record, without the entry: of planes one with fewer planes, of
- * entropy one at three times the step of K, V or both. It decodes to the same bytes as one that was
- * encoded so from the entry, as long as the same tokens and matrices are stored raw; no error
- * stacks.
+ * entropy one at three times the step of K, V or both, of transform one at three times the step. It
+ * decodes to the same bytes as one that was encoded so from the entry, as long as the same tokens
+ * and matrices are stored raw; no error stacks.
+ *   decoding  as of kvt_coding_decode; may be NULL. The work is done on the calling thread
  *   target    capacity bytes, aligned; info.record_bytes are enough for planes, and in practice for
- *             entropy; the record_bytes of kvt_coding_plan always are
+ *             the others; the record_bytes of kvt_coding_plan always are
  *   scratch   as kvt_coding_info.scratch_bytes says
  * KVT_OK; KVT_E_UNSUPPORTED (the record has no such coarser form); KVT_E_ARGUMENT (the variant is
- * no coarser one; NULL, alignment, scratch); KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION.
+ * no coarser one; NULL, struct_size, alignment, scratch); KVT_E_MISMATCH (as of decoding);
+ * KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION.
  */
-KVT_API KVT_NODISCARD kvt_status kvt_coding_derive(const void *record, uint64_t bytes,
-                                                   kvt_variant variant, void *target,
-                                                   uint64_t capacity, void *scratch,
+KVT_API KVT_NODISCARD kvt_status kvt_coding_derive(const kvt_decoding *decoding, const void *record,
+                                                   uint64_t bytes, kvt_variant variant,
+                                                   void *target, uint64_t capacity, void *scratch,
                                                    uint64_t scratch_bytes,
                                                    uint64_t *record_bytes_out);
 

@@ -9,11 +9,16 @@ import os
 import random
 import struct
 import subprocess
+import sys
 import unittest
 
 from package_case import BUILD, LAYOUT, PackageCase, kvterrace, pattern
 
 from kvterrace import codec
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests",
+                                "support"))
+from kvtbasis import HEAD, LAYER, LAYERS4, make_basis  # noqa: E402  (behind the path)
 
 LOSSY = ["kivi:k4v4,g64", "planes:k6v4,g32", "entropy:k0.25v0.5", "rotate:b4"]
 SMALL = kvterrace.Layout(2, 2, 64, "bf16", 128)
@@ -163,6 +168,100 @@ class Records(PackageCase):
             self.refused(kvterrace.Error, "no ", codec.derive, record, "rotate:b4")
         self.refused(kvterrace.Error, "raw", codec.derive, codec.encode(self.data, LAYOUT, "raw"),
                      "planes:k4v4,g32")
+
+
+class Bases(PackageCase):
+    layout = kvterrace.Layout(2, 2, 32, "fp16", 64)
+
+    def setUp(self):
+        super().setUp()
+        draw = random.Random(5)
+        count = self.layout.bytes // 2
+        self.numbers = [draw.uniform(-1, 1) for _ in range(count)]
+        self.data = struct.pack(f"<{count}e", *self.numbers)
+
+    def test_records_come_back(self):
+        """The basis is the identity: an element comes back within half a step, with every span."""
+        other = codec.Basis(make_basis(model=b"another")[0])
+        for span, name in ((HEAD, "head"), (LAYER, "layer"), (LAYERS4, "layers4")):
+            content, digest = make_basis(span=span)
+            basis = codec.Basis(content)
+            self.assertEqual((basis.hash, basis.span, basis.model, basis.tokens, basis.bytes),
+                             (digest.hex(), name, "test-model", 1234, len(content)))
+            self.assertEqual((basis.layers, basis.kv_heads, basis.head_dim, basis.rotary_dim,
+                              basis.sides), (2, 2, 32, 0, 2))
+            variant = basis.variant(0.125)
+            record = codec.encode(self.data, self.layout, variant, bases=[other, basis])
+            info = codec.inspect(record, verify=True)
+            self.assertEqual((info.variant, info.basis), (variant, digest.hex()))
+            self.assertLessEqual(len(record), codec.bound(self.layout, variant, bases=[basis]))
+            back = codec.decode(record, bases=(basis for _ in "a"))
+            numbers = struct.unpack(f"<{len(back) // 2}e", back)
+            worst = max(abs(one - two) for one, two in zip(self.numbers, numbers))
+            self.assertTrue(0 < worst < 0.064)
+            target = bytearray(self.layout.bytes)
+            codec.decode_into(bytes(record), target, bases=[basis, other])
+            self.assertEqual(target, back)
+            coarse = basis.variant(0.375)
+            self.assertEqual(codec.derive(record, coarse, bases=[basis]),
+                             codec.encode(self.data, self.layout, coarse, bases=[basis]))
+
+    def test_a_basis_of_a_file(self):
+        content, digest = make_basis()
+        path = os.path.join(self.folder(), "a.kvtbasis")
+        with open(path, "wb") as file:
+            file.write(content)
+        basis = codec.Basis.open(path)
+        self.assertEqual(basis.hash, digest.hex())
+        record = codec.encode(self.data, self.layout, basis.variant(), bases=[basis])
+        again = codec.Basis(memoryview(b"x" + content)[1:])  # of any alignment
+        self.assertEqual(codec.decode(record, bases=[basis]), codec.decode(record, bases=[again]))
+        with open(path, "wb"):
+            pass
+        self.refused(kvterrace.ArgumentError, "empty", codec.Basis.open, path)
+        self.assertRaises(FileNotFoundError, codec.Basis.open, path + "x")
+
+    def test_a_basis_that_is_absent(self):
+        mismatch = kvterrace.MismatchError
+        basis = codec.Basis(make_basis()[0])
+        other = codec.Basis(make_basis(model=b"another")[0])
+        variant = basis.variant(0.125)
+        record = codec.encode(self.data, self.layout, variant, bases=[basis], key=self.key("a"))
+        for bases in ([], [other]):
+            self.refused(mismatch, variant, codec.encode, self.data, self.layout, variant,
+                         bases=bases)
+            self.refused(mismatch, basis.hash, codec.decode, record, bases=bases)
+            self.refused(mismatch, basis.hash, codec.derive, record, basis.variant(0.375),
+                         bases=bases)
+        self.assertEqual(codec.inspect(record).basis, basis.hash)
+        with self.assertRaises(mismatch) as caught:  # of another key, not of another basis
+            codec.decode(record, bases=[basis], key=self.key("b"))
+        self.assertNotIn("basis", caught.exception.message)
+
+    def test_what_is_no_basis(self):
+        content, _ = make_basis()
+        wrong, corrupt = kvterrace.ArgumentError, kvterrace.CorruptError
+        self.refused(wrong, "empty", codec.Basis, b"")
+        self.refused(wrong, "neither", codec.Basis, 7)
+        for damaged in (content[:-1], content + b"x", b"hello" * 2000, content[:100],
+                        make_basis(version=2)[0]):
+            self.refused(corrupt, "sound", codec.Basis, damaged)
+        for place in range(0, len(content), 1009):
+            damaged = bytearray(content)
+            damaged[place] ^= 1
+            self.refused(corrupt, "sound", codec.Basis, damaged)
+        basis = codec.Basis(content)
+        variant = basis.variant()
+        for bases in (basis, [basis, None], [content], "basis", 7):
+            self.refused(wrong, "list of Basis", codec.encode, self.data, self.layout, variant,
+                         bases=bases)
+        small = codec.Basis(make_basis(layers=1)[0])
+        self.refused(kvterrace.UnsupportedError, "take", codec.encode, self.data, self.layout,
+                     small.variant(), bases=[small])
+        self.refused(wrong, "no variant", basis.variant, 16)
+        self.refused(wrong, "no variant", basis.variant, -1)
+        record = codec.encode(self.data, self.layout, "entropy:k0.5v0.5", bases=[basis])
+        self.assertIsNone(codec.inspect(record).basis)  # others need none
 
 
 class BadInput(PackageCase):

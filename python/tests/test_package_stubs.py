@@ -71,13 +71,21 @@ class Modules(PackageCase):
                                       if isinstance(one, ast.AnnAssign)], list(real._fields))
                     continue
                 methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-                found = {one for one in vars(real) if not one.startswith("_") and
-                         (callable(vars(real)[one]) or isinstance(vars(real)[one], property))}
+                slots = {one for one, value in vars(real).items() if not one.startswith("_") and
+                         inspect.ismemberdescriptor(value)}
+                said = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+                self.assertLessEqual(slots, said, key)
+                found = {one for one, value in vars(real).items() if not one.startswith("_") and
+                         (callable(value) or isinstance(value, (classmethod, property)))}
                 self.assertEqual({one for one in methods if not one.startswith("_")}, found, key)
                 for one in found:
-                    if not isinstance(vars(real)[one], property):
-                        self.assertEqual(parameters_of(methods[one].args), list(
-                            inspect.signature(vars(real)[one]).parameters), f"{key}.{one}")
+                    if isinstance(vars(real)[one], property):
+                        continue
+                    real_one = vars(real)[one]
+                    if isinstance(real_one, classmethod):
+                        real_one = real_one.__func__
+                    self.assertEqual(parameters_of(methods[one].args), list(
+                        inspect.signature(real_one).parameters), f"{key}.{one}")
 
 
 def parameters_of(arguments):

@@ -206,8 +206,9 @@ static void check_derived(const char *from, const char *to)
     guarded target = guarded_make(s.info.record_bytes);
     guarded decoded = guarded_make(wanted.decoded.bytes);
     uint64_t bytes;
-    assert_status(kvt_coding_derive(s.record.data, s.info.record_bytes, coarse.variant, target.data,
-                                    target.bytes, s.scratch.data, s.scratch.bytes, &bytes),
+    assert_status(kvt_coding_derive(NULL, s.record.data, s.info.record_bytes, coarse.variant,
+                                    target.data, target.bytes, s.scratch.data, s.scratch.bytes,
+                                    &bytes),
                   KVT_OK);
     guarded_check(&target, target.bytes);
     assert_true(bytes < s.info.record_bytes);
@@ -217,17 +218,18 @@ static void check_derived(const char *from, const char *to)
     assert_status(site_decode(&wanted, NULL), KVT_OK);
     assert_memory_equal(decoded.data, wanted.decoded.data, decoded.bytes);
 
-    assert_status(kvt_coding_derive(s.record.data, s.info.record_bytes, coarse.variant, target.data,
-                                    4096, s.scratch.data, s.scratch.bytes, &bytes),
+    assert_status(kvt_coding_derive(NULL, s.record.data, s.info.record_bytes, coarse.variant,
+                                    target.data, 4096, s.scratch.data, s.scratch.bytes, &bytes),
                   KVT_E_SPACE);
     assert_int_equal(bytes, 0);
     kvt_variant rotate;
     assert_status(kvt_variant_parse("rotate:b4", &rotate), KVT_OK);
-    assert_true(kvt_coding_derive(s.record.data, s.info.record_bytes, rotate, target.data,
+    assert_true(kvt_coding_derive(NULL, s.record.data, s.info.record_bytes, rotate, target.data,
                                   target.bytes, s.scratch.data, s.scratch.bytes, &bytes) < 0);
     s.record.data[s.info.record_bytes - 4096] ^= 1;
-    assert_status(kvt_coding_derive(s.record.data, s.info.record_bytes, coarse.variant, target.data,
-                                    target.bytes, s.scratch.data, s.scratch.bytes, &bytes),
+    assert_status(kvt_coding_derive(NULL, s.record.data, s.info.record_bytes, coarse.variant,
+                                    target.data, target.bytes, s.scratch.data, s.scratch.bytes,
+                                    &bytes),
                   KVT_E_CORRUPT);
     free(target.data);
     free(decoded.data);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""encode, decode and inspect with bases of the transform codec, written here from the documented
-format (docs/codecs/transform.md): round trips, and a reason for each file that is none.
+"""encode, decode and inspect with bases of the transform codec: round trips, and a reason for each
+file that is none.
 
     test_tools_basis.py COMMAND
 """
@@ -15,44 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from command_case import CommandCase  # noqa: E402
-
-ALIGN = 4096
-HEAD, LAYER, LAYERS4 = 1, 2, 3
-
-
-def section(data):
-    return data + bytes(-len(data) % ALIGN)
-
-
-def table():
-    """The escape and the codes -7 to 7 with a sixteenth each: frequencies of 16, five bits wide."""
-    fields = "".join(format(5, "04b")[::-1] + "0000" for _ in range(16))
-    coded = bytes(int(fields[i:i + 8][::-1], 2) for i in range(0, len(fields), 8))
-    body = bytes([121, 135]) + coded
-    return bytes([0, len(body)]) + body + bytes(254 - len(body))
-
-
-def make_basis(span=HEAD, layers=2, heads=2, dim=32, sides=2, version=1, model=b"test-model"):
-    """A basis whose matrices are the identity: no key turns, every code is a rounded element."""
-    width = {HEAD: dim, LAYER: sides * heads * dim, LAYERS4: 4 * sides * heads * dim}[span]
-    elements = layers * sides * heads * dim
-    matrices = b""
-    for first in range(0, elements, width):
-        own = min(width, elements - first)
-        matrices += b"".join(struct.pack(f"<{own}H", *(0x3F80 * (row == i) for i in range(own)))
-                             for row in range(own))
-    body = section(struct.pack(f"<{elements}f", *[0.0] * elements))
-    body += section(matrices) * 2
-    body += section(struct.pack(f"<{elements}h", *[-8] * elements))
-    body += section(bytes(256) + 31 * table())
-    size = ALIGN + len(body)
-    head = b"KVTBASIS" + struct.pack("<II", version, ALIGN) + bytes(32)
-    head += struct.pack("<Q4BI4I", size, span, sides, 0, 0, 0, layers, heads, dim, 0)
-    head += struct.pack("<Q", 1234) + bytes(range(32)) + model.ljust(96, b"\0")
-    whole = head + bytes(ALIGN - len(head)) + body
-    digest = hashlib.blake2b(whole, digest_size=32).digest()
-    return whole[:16] + digest + whole[48:], digest
-
+from kvtbasis import ALIGN, HEAD, LAYER, LAYERS4, make_basis  # noqa: E402
 
 class BasisTest(CommandCase):
     def put_dump(self, name, layers=2, heads=2, dim=32, tokens=64, dtype="F16"):

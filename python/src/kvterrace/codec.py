@@ -8,6 +8,10 @@
     codec.decode_into(record, kv_again)                     # the record knows its layout
     coarser = codec.derive(record, "planes:k2v2,g64")       # without the entry
 
+    basis = codec.Basis.open("model-layer.kvtbasis")        # learnt once per model
+    record = codec.encode(kv, layout, basis.variant(2), bases=[basis])
+    codec.decode(record, bases=[basis])
+
 For those who keep the bytes themselves: a serialiser between engines, a transport, a tool. Entries
 and targets are contiguous buffers or DLPack tensors and are not copied. Records are bytes of any
 kind; one that does not begin at a multiple of 64 bytes in memory, as most `bytes` do, is copied
@@ -27,8 +31,8 @@ from ._kvt import ffi, lib
 from ._memory import Memory, memory_of
 from ._types import Key, Layout, check_key, layout_from
 
-__all__ = ["Info", "bound", "decode", "decode_into", "derive", "encode", "encode_into", "inspect",
-           "kept_tokens"]
+__all__ = ["Basis", "Info", "bound", "decode", "decode_into", "derive", "encode", "encode_into",
+           "inspect", "kept_tokens"]
 
 _ALIGN = lib.KVT_CODING_ALIGN
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
@@ -51,6 +55,7 @@ class Info(NamedTuple):
     raw_segments: int  # that are stored as they are
     groups: int  # 0 for a record of one layout
     bits_per_element: float
+    basis: str | None = None  # the hash of the basis that decoding needs, in hexadecimal
 
 
 class _Aligned:
@@ -95,6 +100,79 @@ class _Borrowed:
             memory.release()
 
 
+_SPANS = {lib.KVT_BASIS_HEAD: "head", lib.KVT_BASIS_LAYER: "layer",
+          lib.KVT_BASIS_LAYERS4: "layers4"}
+
+
+class Basis:
+    """A basis of the transform codec, read and checked. Nothing changes it; any thread may use it.
+
+    hash: its name in hexadecimal. span: "head", "layer" or "layers4", the elements that are coded
+    together. layers, kv_heads, head_dim, rotary_dim, sides: of the entries that it is for. model,
+    tokens, digest: of what it was learnt on. bytes: of the object.
+    """
+
+    __slots__ = ("hash", "span", "layers", "kv_heads", "head_dim", "rotary_dim", "sides", "model",
+                 "tokens", "digest", "bytes", "_keep", "_view")
+
+    def __init__(self, data):
+        """data: a whole .kvtbasis object in any buffer. It is copied unless it begins at a multiple
+        of 64 bytes, and held as long as the Basis lives: do not change it. CorruptError."""
+        memory = memory_of(data)
+        if memory.bytes == 0:
+            raise wrong("the basis is empty")
+        if int(ffi.cast("uintptr_t", memory.address)) % _ALIGN != 0:
+            copy = _Aligned(memory.bytes)
+            ffi.memmove(copy.address, memory.address, memory.bytes)
+            memory = copy
+        room, info = _Aligned(lib.KVT_CODING_BASIS_BYTES), new("kvt_coding_basis_info")
+        view = ffi.new("kvt_coding_basis **")
+        status = lib.kvt_coding_basis_read(memory.address, memory.bytes, room.address, info, view)
+        if status != lib.KVT_OK:
+            raise failure(status, "the bytes are no sound basis")
+        self._keep, self._view = (memory, room), view[0]
+        self.hash = bytes(ffi.buffer(info.hash)).hex()
+        self.span, self.bytes = _SPANS[info.span], memory.bytes
+        self.layers, self.kv_heads, self.head_dim = info.layers, info.kv_heads, info.head_dim
+        self.rotary_dim, self.sides, self.tokens = info.rotary_dim, info.sides, info.tokens
+        self.digest = bytes(ffi.buffer(info.digest)).hex()
+        self.model = ffi.string(info.model).decode(errors="replace")
+
+    @classmethod
+    def open(cls, path):
+        """The basis of a file, which is mapped and not copied: replace such a file, do not write
+        into it."""
+        with open(path, "rb") as file:
+            try:
+                return cls(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except ValueError as error:  # an empty file cannot be mapped
+                raise wrong(f"{path}: {error}") from error
+
+    def variant(self, step=0.5):
+        """The name of the variant that codes with this basis: a step in the basis's unit, 1/64 to
+        15, rounded to 64ths."""
+        name = f"transform:{self.hash[:5].upper()},s{step}"
+        return variant_name(_variant(name))
+
+    def __repr__(self):
+        return f"Basis({self.hash[:5].upper()}, {self.span}, {self.model!r})"
+
+
+def _set_bases(target, bases):
+    """Gives bases to a kvt_coding or kvt_decoding; returns what they lie in while it is used."""
+    if isinstance(bases, (Basis, str, bytes)):
+        raise wrong(f"bases are a list of Basis, not {type(bases).__name__}")
+    try:
+        bases = list(bases)
+    except TypeError as error:
+        raise wrong(f"bases are a list of Basis: {error}") from error
+    if any(not isinstance(basis, Basis) for basis in bases):
+        raise wrong("bases are a list of Basis")
+    views = ffi.new("kvt_coding_basis *[]", [basis._view for basis in bases])
+    target.bases, target.basis_count = views, len(bases)
+    return views, bases
+
+
 def _variant(name):
     made = ffi.new("kvt_variant *")
     if not isinstance(name, str) or "\0" in name:
@@ -112,7 +190,7 @@ def _floats(values, what, kind):
 
 
 def _coding(layout, variant, key, generation, first_position, sink_tokens, recent_tokens,
-            chain_tokens, scores, levels):
+            chain_tokens, scores, levels, bases):
     """The kvt_coding, and what it points to."""
     if not isinstance(layout, Layout):
         raise wrong(f"layout is a Layout, not {type(layout).__name__}")
@@ -139,6 +217,7 @@ def _coding(layout, variant, key, generation, first_position, sink_tokens, recen
         if len(levels) != layout.layers or any(len(row) != 2 for row in levels):
             raise wrong(f"levels are {layout.layers} rows, one for each layer: of K and of V")
         coding.levels = keep[-1]
+    keep.append(_set_bases(coding, bases))
     return coding, keep
 
 
@@ -159,6 +238,9 @@ def _encode(coding, sizes, memory, layout, target, capacity):
     scratch, size = _Aligned(sizes.scratch_bytes), ffi.new("uint64_t *")
     status = lib.kvt_coding_encode(coding, memory.address, memory.bytes, target, capacity,
                                    scratch.address, scratch.bytes, size)
+    if status == lib.KVT_E_MISMATCH:
+        raise failure(status, f"{variant_name(coding.variant)} needs the basis of that name, which "
+                              "is not among the bases")
     if status == lib.KVT_E_SPACE:
         raise failure(status, f"the record does not fit into {capacity} bytes; "
                               f"{sizes.record_bytes} are always enough")
@@ -181,15 +263,15 @@ class _Room:
 
 
 def bound(layout, variant="lossless", *, sink_tokens=None, recent_tokens=0, chain_tokens=0,
-          first_position=0, scores=None, levels=None):
+          first_position=0, scores=None, levels=None, bases=()):
     """Bytes that a record of such an entry has at most: room for encode_into."""
     coding, _keep = _coding(layout, variant, None, 1, first_position, sink_tokens, recent_tokens,
-                            chain_tokens, scores, levels)
+                            chain_tokens, scores, levels, bases)
     return _plan(coding, variant, layout).record_bytes
 
 
 def encode(data, layout=None, variant="lossless", *, key=None, generation=1, first_position=0,
-           sink_tokens=None, recent_tokens=0, chain_tokens=0, scores=None, levels=None):
+           sink_tokens=None, recent_tokens=0, chain_tokens=0, scores=None, levels=None, bases=()):
     """The record of an entry, as a memoryview of memory of its own, a multiple of 4096 bytes.
 
     data: a contiguous buffer or DLPack tensor of layout.bytes in the layout's order; layout None:
@@ -199,9 +281,10 @@ def encode(data, layout=None, variant="lossless", *, key=None, generation=1, fir
     first sink_tokens raw (None: 4; 0: none), and its last recent_tokens, of chain_tokens in all
     (0: the entry is the sequence's end). scores: for drop:scores, one row of a number for each
     token, or one row for each layer. levels: for planes, a row of [K, V] for each layer, planes
-    more or fewer, -3 to 3.
+    more or fewer, -3 to 3. bases: for transform, a list with the Basis that the variant names.
 
-    Where nothing shrinks the record is a raw one. ArgumentError, UnsupportedError.
+    Where nothing shrinks the record is a raw one. ArgumentError, UnsupportedError; MismatchError:
+    the variant's basis is not in the list.
     """
     with _Borrowed() as borrowed:
         memory = borrowed.take(data)
@@ -209,7 +292,7 @@ def encode(data, layout=None, variant="lossless", *, key=None, generation=1, fir
             raise wrong("the buffer is empty")
         layout = Layout.opaque(memory.bytes) if layout is None else layout
         coding, _keep = _coding(layout, variant, key, generation, first_position, sink_tokens,
-                                recent_tokens, chain_tokens, scores, levels)
+                                recent_tokens, chain_tokens, scores, levels, bases)
         sizes = _plan(coding, variant, layout)
         room = _Room(sizes.record_bytes)
         size = _encode(coding, sizes, memory, layout, room.memory, sizes.record_bytes)
@@ -218,7 +301,7 @@ def encode(data, layout=None, variant="lossless", *, key=None, generation=1, fir
 
 def encode_into(record, data, layout=None, variant="lossless", *, key=None, generation=1,
                 first_position=0, sink_tokens=None, recent_tokens=0, chain_tokens=0, scores=None,
-                levels=None):
+                levels=None, bases=()):
     """Encodes into memory of the caller's, such as an mmap, and returns the record's bytes.
 
     record: a writable buffer that begins at a multiple of 64 bytes; bound() are always enough, and
@@ -232,7 +315,7 @@ def encode_into(record, data, layout=None, variant="lossless", *, key=None, gene
             raise wrong(f"the memory for a record begins at a multiple of {_ALIGN} bytes")
         layout = Layout.opaque(memory.bytes) if layout is None else layout
         coding, _keep = _coding(layout, variant, key, generation, first_position, sink_tokens,
-                                recent_tokens, chain_tokens, scores, levels)
+                                recent_tokens, chain_tokens, scores, levels, bases)
         sizes = _plan(coding, variant, layout)
         return _encode(coding, sizes, memory, layout, target.address, target.bytes)
 
@@ -251,7 +334,8 @@ def _info(made):
                 Key(bytes(ffi.buffer(made.key.bytes))), made.generation, made.first_position,
                 made.record_bytes, made.payload_bytes, made.source_bytes, made.decoded_bytes,
                 made.stored_tokens, made.segment_count, made.raw_segments, made.group_count,
-                made.bits_per_element)
+                made.bits_per_element,
+                bytes(ffi.buffer(made.basis)).hex() if made.basis_span else None)
 
 
 def inspect(record, *, verify=False):
@@ -260,7 +344,15 @@ def inspect(record, *, verify=False):
         return _info(_look(borrowed.record(record), verify))
 
 
-def _decode(memory, info, key, generation, address, size):
+def _refuse(status, info, bases):
+    """The exception of a record that is not decoded: it names the basis that is lacking."""
+    needed = bytes(ffi.buffer(info.basis)).hex() if info.basis_span else None
+    if status == lib.KVT_E_MISMATCH and needed not in [None, *(basis.hash for basis in bases)]:
+        raise failure(status, f"the record needs the basis {needed}, which is not among the bases")
+    raise failure(status)
+
+
+def _decode(memory, info, key, generation, bases, address, size):
     decoding = new("kvt_decoding")
     if key is not None:
         expected = ffi.new("kvt_key *")
@@ -270,26 +362,27 @@ def _decode(memory, info, key, generation, address, size):
         decoding.generation = generation
     except (OverflowError, TypeError) as error:
         raise wrong(f"generation is out of range: {error}") from error
-    scratch = _Aligned(info.scratch_bytes)
+    keep, scratch = _set_bases(decoding, bases), _Aligned(info.scratch_bytes)
     status = lib.kvt_coding_decode(decoding, memory.address, memory.bytes, address, size,
                                    scratch.address, scratch.bytes)
     if status != lib.KVT_OK:
-        raise failure(status)
+        _refuse(status, info, keep[1])
 
 
-def decode(record, *, key=None, generation=1):
+def decode(record, *, key=None, generation=1, bases=()):
     """The entry of a record, packed, as a bytearray. key, with its generation: that the record must
-    state, else it is a MismatchError. CorruptError."""
+    state, else it is a MismatchError, as it is when the Basis that it needs (Info.basis) is not in
+    the list. CorruptError."""
     with _Borrowed() as borrowed:
         memory = borrowed.record(record)
         info = _look(memory, False)
         target = bytearray(info.decoded_bytes)
         with ffi.from_buffer("char[]", target, require_writable=True) as address:
-            _decode(memory, info, key, generation, address, len(target))
+            _decode(memory, info, key, generation, bases, address, len(target))
         return target
 
 
-def decode_into(record, target, *, key=None, generation=1):
+def decode_into(record, target, *, key=None, generation=1, bases=()):
     """Decodes into a contiguous writable buffer or DLPack tensor of info.decoded_bytes, whose
     elements are those of the record, and returns the Info."""
     with _Borrowed() as borrowed:
@@ -299,14 +392,15 @@ def decode_into(record, target, *, key=None, generation=1):
         goal.check_kind(said.layout.dtype)
         if goal.bytes != info.decoded_bytes:
             raise wrong(f"the buffer has {goal.bytes} bytes, the entry {info.decoded_bytes}")
-        _decode(memory, info, key, generation, goal.address, goal.bytes)
+        _decode(memory, info, key, generation, bases, goal.address, goal.bytes)
         return said
 
 
-def derive(record, variant):
-    """A coarser record of a record, without the entry: planes with fewer planes, or entropy at
-    three times the step of K, V or both. It decodes to what encoding the entry so would.
-    UnsupportedError or ArgumentError: the record has no such form. CorruptError."""
+def derive(record, variant, *, bases=()):
+    """A coarser record of a record, without the entry: planes with fewer planes, entropy at three
+    times the step of K, V or both, transform at three times its step. It decodes to what encoding
+    the entry so would. UnsupportedError or ArgumentError: the record has no such form.
+    MismatchError: the Basis that it needs is not in the list. CorruptError."""
     with _Borrowed() as borrowed:
         memory = borrowed.record(record)
         info, wanted = _look(memory, False), _variant(variant)
@@ -317,8 +411,12 @@ def derive(record, variant):
         status = lib.kvt_coding_plan(coding, sizes)
         room = _Room(max(info.record_bytes, sizes.record_bytes if status == lib.KVT_OK else 0))
         scratch, size = _Aligned(info.scratch_bytes), ffi.new("uint64_t *")
-        status = lib.kvt_coding_derive(memory.address, memory.bytes, wanted, room.memory,
+        decoding = new("kvt_decoding")
+        keep = _set_bases(decoding, bases)
+        status = lib.kvt_coding_derive(decoding, memory.address, memory.bytes, wanted, room.memory,
                                        len(room.memory), scratch.address, scratch.bytes, size)
+        if status == lib.KVT_E_MISMATCH:
+            _refuse(status, info, keep[1])
         if status != lib.KVT_OK:
             raise failure(status, f"no {variant} can be made of {variant_name(info.variant)}"
                           if status in (lib.KVT_E_UNSUPPORTED, lib.KVT_E_ARGUMENT) else "")
