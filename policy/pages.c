@@ -44,7 +44,8 @@ uint64_t pages_read_bytes(const pages_terms *terms, uint32_t tokens, pages_varia
     const uint64_t grain = terms->grain_bytes;
     if (wanted <= held) return 0;
     uint64_t begin = 0, end = (uint64_t)tokens * terms->token_bytes[wanted];
-    if (wanted != PAGES_RAW) begin = (uint64_t)tokens * terms->token_bytes[held];
+    if (wanted != PAGES_RAW && !terms->rows_stay)
+        begin = (uint64_t)tokens * terms->token_bytes[held];
     begin -= begin % grain;
     end += (grain - end % grain) % grain;
     return end - begin;

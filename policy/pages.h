@@ -19,6 +19,7 @@
 #ifndef POLICY_PAGES_H
 #define POLICY_PAGES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,6 +41,8 @@ typedef struct pages_terms {
     float octaves[PAGES_VARIANTS]; /* above theta, ascending; PAGES_NEVER: not on offer. That of
                                       PAGES_ABSENT counts for nothing */
     uint32_t grain_bytes;          /* reads begin and end at multiples of it; 1: they do not */
+    bool rows_stay; /* a resident page is kept as rows, in as many bytes as raw ones: a better
+                       variant of it is read from its start */
 } pages_terms;
 
 /* The default octaves; token_bytes of head_dim channels of element_bytes, both sides, without
@@ -67,7 +70,7 @@ typedef struct pages_plan {
 } pages_plan;
 
 /* Bytes that are read of a page that is resident in one variant to have it in another: of a longer
- * prefix what is missing, whole grains. 0 when nothing is. */
+ * prefix what is missing, or all of it where rows stay; whole grains. 0 when nothing is. */
 uint64_t pages_read_bytes(const pages_terms *terms, uint32_t tokens, pages_variant held,
                           pages_variant wanted);
 

@@ -26,6 +26,12 @@ static uint64_t page_bytes(const windows_unit *unit, uint32_t page, uint32_t var
     return (uint64_t)page_tokens(unit, page) * unit->terms->token_bytes[variant & VARIANT_MASK];
 }
 
+/* Bytes of the window that a page takes. */
+static uint64_t stay_bytes(const windows_unit *unit, uint32_t page)
+{
+    return page_bytes(unit, page, unit->terms->rows_stay ? PAGES_RAW : unit->held[page]);
+}
+
 /* Candidates in order: the highest standing first, of equals the lower page. Standings are not
  * negative, so that their bits are in the order of their values. */
 static uint64_t order_of(const windows_unit *unit, uint32_t page)
@@ -67,7 +73,7 @@ static uint32_t select_fitting(windows_unit *unit, uint32_t count, uint64_t *byt
         uint64_t bytes = 0;
         for (uint32_t i = begin; i <= pivot; i++) {
             const uint32_t page = (uint32_t)unit->order[i];
-            bytes += page_bytes(unit, page, unit->held[page]);
+            bytes += stay_bytes(unit, page);
         }
         if (bytes <= left) {
             left -= bytes;
@@ -115,7 +121,7 @@ static void use(windows_unit *unit, uint32_t page, uint8_t wanted, windows_chang
     if (wanted == PAGES_ABSENT) return;
     assert(wanted >= held && wanted < PAGES_VARIANTS);
     const uint64_t all = page_bytes(unit, page, wanted);
-    const bool shares = wanted != PAGES_RAW || held == PAGES_RAW;
+    const bool shares = wanted == held || (wanted != PAGES_RAW && !unit->terms->rows_stay);
     const uint64_t hit = shares ? page_bytes(unit, page, held) : 0;
     change->hit_bytes += hit;
     change->read_bytes += all - hit;

@@ -39,7 +39,7 @@ typedef struct windows_unit {
     uint32_t page_tokens;     /* of a page without an own number */
     uint32_t last_tokens;     /* of the last page; 0: as the others */
     const uint16_t *tokens;   /* of each page, or NULL */
-    const pages_terms *terms; /* bytes of a variant: token_bytes */
+    const pages_terms *terms; /* bytes of a variant: token_bytes, of raw ones where rows stay */
     windows_rule rule;
     float decay; /* the weight of the past, [0, 1) */
     uint64_t capacity_bytes;

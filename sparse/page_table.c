@@ -137,29 +137,19 @@ void sparse_table_seal(sparse_table *table, uint32_t page, const uint8_t *slot, 
 
 /* ---- parts ---- */
 
-sparse_part sparse_table_part(const sparse_table *table, uint32_t page, pages_variant held,
-                              pages_variant wanted)
+sparse_part sparse_table_part(const sparse_table *table, uint32_t page, pages_variant variant)
 {
-    const uint32_t tokens = page_tokens(table, page);
-    const uint32_t end = (uint32_t)sparse_page_bytes(table->paging, tokens, wanted);
-    assert(wanted > held);
-    if (wanted == PAGES_RAW)
-        return (sparse_part){
-            .offset = table->coded_bytes, .bytes = whole_grains(end), .length = end};
-    const uint32_t begin = (uint32_t)sparse_page_bytes(table->paging, tokens, held);
-    const uint32_t offset = begin - begin % SPARSE_GRAIN;
-    return (sparse_part){.offset = offset,
-                         .bytes = whole_grains(end) - offset,
-                         .skip = begin - offset,
-                         .length = end - begin};
+    const uint64_t bytes = sparse_page_bytes(table->paging, page_tokens(table, page), variant);
+    assert(variant != PAGES_ABSENT);
+    return (sparse_part){.offset = variant == PAGES_RAW ? table->coded_bytes : 0,
+                         .bytes = whole_grains(bytes)};
 }
 
-bool sparse_table_verify(const sparse_table *table, uint32_t page, pages_variant held,
-                         pages_variant wanted, const uint8_t *bytes)
+bool sparse_table_verify(const sparse_table *table, uint32_t page, pages_variant variant,
+                         const uint8_t *bytes)
 {
-    const uint32_t first = wanted == PAGES_RAW ? SPARSE_SECTIONS - 1 : (uint32_t)held;
-    const uint32_t last = wanted == PAGES_RAW ? SPARSE_SECTIONS - 1 : (uint32_t)wanted - 1;
-    for (uint32_t section = first; section <= last; section++) {
+    const uint32_t first = variant == PAGES_RAW ? SPARSE_SECTIONS - 1 : 0;
+    for (uint32_t section = first; section < (uint32_t)variant; section++) {
         uint32_t begin, end;
         if (!section_of(table, page, section, &begin, &end)) return false;
         if (checksum(table, page, section, bytes, end - begin) != table->sums[page][section])
@@ -214,10 +204,10 @@ bool sparse_table_sound(const sparse_table *table, const sparse_code *code, uint
                         const uint8_t *slot)
 {
     if (sparse_code_has(table->paging, code, page) &&
-        !sparse_table_verify(table, page, PAGES_ABSENT, PAGES_BITS_8, slot))
+        !sparse_table_verify(table, page, PAGES_BITS_8, slot))
         return false;
     return !table->has_raw ||
-           sparse_table_verify(table, page, PAGES_ABSENT, PAGES_RAW, slot + table->coded_bytes);
+           sparse_table_verify(table, page, PAGES_RAW, slot + table->coded_bytes);
 }
 
 /* Writes the copy of one page. A page that is damaged gets none. */

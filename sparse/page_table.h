@@ -11,8 +11,8 @@
  *
  * A part is read from its front: a prefix of the coded form is the page at fewer bits. Each step of
  * the prefix has a checksum of its own (2 bits, the planes up to 4, those up to 8, raw), made with
- * a seed of unit and page, so that a coarser prefix is verified without the rest, a page that is
- * resident is extended by what is missing alone, and bytes of another page or sequence do not pass.
+ * a seed of unit and page, so that a coarser prefix is verified without the rest, and bytes of
+ * another page or sequence do not pass.
  *
  * Thread rule: built by one thread; then only read, but for copies, which the caller serialises.
  */
@@ -62,19 +62,16 @@ void sparse_table_close(sparse_table *table); /* zeroed ones are allowed */
 /* Notes the checksums of a page whose slot is in memory. coded: it has a coded form. */
 void sparse_table_seal(sparse_table *table, uint32_t page, const uint8_t *slot, bool coded);
 
-/* The part of a slot that is read to have a page in a variant when it is resident in another. */
+/* The part of a slot that is read to have a page in a variant. */
 typedef struct sparse_part {
     uint32_t offset; /* in the slot; a multiple of the grain */
     uint32_t bytes;  /* a multiple of the grain */
-    uint32_t skip;   /* bytes at the front that are resident already */
-    uint32_t length; /* bytes behind them that are new */
 } sparse_part;
-sparse_part sparse_table_part(const sparse_table *table, uint32_t page, pages_variant held,
-                              pages_variant wanted);
+sparse_part sparse_table_part(const sparse_table *table, uint32_t page, pages_variant variant);
 
-/* Verifies the new bytes of a part, as they were read from skip on. */
-bool sparse_table_verify(const sparse_table *table, uint32_t page, pages_variant held,
-                         pages_variant wanted, const uint8_t *bytes);
+/* Verifies the bytes of a part. */
+bool sparse_table_verify(const sparse_table *table, uint32_t page, pages_variant variant,
+                         const uint8_t *bytes);
 
 /* Whether a slot in memory holds all of a page. */
 bool sparse_table_sound(const sparse_table *table, const sparse_code *code, uint32_t page,

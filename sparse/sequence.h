@@ -17,7 +17,8 @@
  *        |                   ^
  *        +--hint--> HINTED --+   the reads that a hint has begun are the step's
  *
- * A page that stays is in the arena as it was read: a prefix of the coded form, or raw rows.
+ * A page that stays is in the arena as rows, decoded from the variant that was read, so that a step
+ * attends to it where it lies. A better variant of it is read and decoded anew.
  *
  * Thread rule: one thread at a time has a sequence. No lock is held here over anything; completions
  * of reads touch the gather's memory alone.
@@ -64,10 +65,11 @@ typedef struct sparse_buffer {
 /* A page that a step reads. */
 typedef struct sparse_item {
     uint32_t head, page;
-    uint8_t held, wanted; /* pages_variant before and after */
+    uint8_t variant; /* pages_variant */
     sparse_part part;
     tiers_copy copies[SPARSE_COPIES_MAX];
-    const uint8_t *bytes; /* the new ones, once verified; NULL: lost */
+    const uint8_t *bytes; /* once verified; NULL: lost */
+    const uint8_t *rows;  /* K, then V, once decoded; NULL before */
 } sparse_item;
 
 /* Reads under way, and their pages. */
@@ -84,11 +86,11 @@ typedef struct sparse_fetch {
 
 typedef struct sparse_head_work {
     sparse_work work;
-    uint8_t *held;             /* of each page, before the step */
-    uint8_t *coming;           /* held, or on its way by a hint */
-    uint8_t *variant;          /* that the step brings */
-    const sparse_item **items; /* that bring it; NULL: what is held stays */
-    float *lse;                /* [group] of sinks and local rows */
+    uint8_t *held;       /* of each page, before the step */
+    uint8_t *coming;     /* held, or on its way by a hint */
+    uint8_t *variant;    /* that the step brings */
+    sparse_item **items; /* that bring it; NULL: what is held stays */
+    float *lse;          /* [group] of sinks and local rows */
     float *estimate, *estimate_lse;
     uint32_t *lost;
     uint32_t lost_count;
@@ -134,8 +136,7 @@ struct kvt_sparse {
     tiers_space *space;    /* of the arena, in grains */
     uint32_t *positions;   /* of sinks, then of local rows */
     uint32_t *left;        /* scratch of a window's step: pages */
-    uint8_t *scratch_rows; /* of the page code; from joined_at on a page's coded form */
-    uint64_t joined_at;
+    uint8_t *scratch_rows; /* of the page code */
     kvt_sparse_step steps[SPARSE_STEPS_MAX];
     bool ready; /* all layers are there, and the steps have their memory */
     kvt_sparse_stats stats;
@@ -179,8 +180,7 @@ KVT_NODISCARD kvt_status sparse_sequence_add_layer(kvt_sparse *s);
 
 /* Adds the read of a page to a fetch that has not begun. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status sparse_fetch_add(kvt_sparse *s, sparse_fetch *fetch, uint32_t layer,
-                                          uint32_t head, uint32_t page, uint8_t held,
-                                          uint8_t wanted);
+                                          uint32_t head, uint32_t page, uint8_t variant);
 
 /* Begins the reads. KVT_OK; KVT_E_MEMORY: none has begun. */
 KVT_NODISCARD kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited);
@@ -202,9 +202,9 @@ KVT_NODISCARD kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *uni
 void sparse_window_close_unit(sparse_unit *unit);
 void sparse_window_close(kvt_sparse *s);
 
-/* The bytes of a page that is held. */
-static inline const uint8_t *sparse_window_bytes(const kvt_sparse *s, const sparse_unit *unit,
-                                                 uint32_t page)
+/* The rows of a page that is held, K, then V. */
+static inline const uint8_t *sparse_window_rows(const kvt_sparse *s, const sparse_unit *unit,
+                                                uint32_t page)
 {
     return s->arena + (uint64_t)unit->place[page] * SPARSE_GRAIN;
 }
@@ -212,7 +212,7 @@ static inline const uint8_t *sparse_window_bytes(const kvt_sparse *s, const spar
 /*
  * Ends a step for one unit: decides what stays and moves it into the arena.
  *   weight   of each page;  held  before the step;  variant  that the step brought
- *   items    of the step that are of this head and have bytes are looked up in the fetches
+ *   fetches  their items of this head have the bytes, and rows if they were decoded
  */
 void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const float *weight,
                         const uint8_t *held, const uint8_t *variant,

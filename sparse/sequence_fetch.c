@@ -58,15 +58,15 @@ static kvt_status fetch_room(sparse_fetch *fetch)
 }
 
 kvt_status sparse_fetch_add(kvt_sparse *s, sparse_fetch *fetch, uint32_t layer, uint32_t head,
-                            uint32_t page, uint8_t held, uint8_t wanted)
+                            uint32_t page, uint8_t variant)
 {
     const sparse_table *table = &sparse_unit_of(s, layer, head)->table;
-    assert(fetch->gather == NULL && wanted > held);
+    assert(fetch->gather == NULL);
     kvt_status status = fetch_room(fetch);
     if (status != KVT_OK) return status;
     sparse_item *item = &fetch->items[fetch->count];
-    *item = (sparse_item){.head = head, .page = page, .held = held, .wanted = wanted};
-    item->part = sparse_table_part(table, page, (pages_variant)held, (pages_variant)wanted);
+    *item = (sparse_item){.head = head, .page = page, .variant = variant};
+    item->part = sparse_table_part(table, page, (pages_variant)variant);
     fetch->ranges[fetch->count] = (tiers_gather_range){
         .bytes = item->part.bytes,
         .copy_count = sparse_table_copies(table, page, &item->part, item->copies)};
@@ -118,13 +118,12 @@ static bool fetch_verify(kvt_sparse *s, uint32_t layer, const sparse_fetch *fetc
     sparse_item *item = &fetch->items[i];
     const tiers_gather_range *range = &fetch->ranges[i];
     if (range->status != KVT_OK) return true;
-    const uint8_t *bytes = (const uint8_t *)range->data + item->part.skip;
-    if (!sparse_table_verify(&sparse_unit_of(s, layer, item->head)->table, item->page,
-                             (pages_variant)item->held, (pages_variant)item->wanted, bytes)) {
+    const sparse_table *table = &sparse_unit_of(s, layer, item->head)->table;
+    if (!sparse_table_verify(table, item->page, (pages_variant)item->variant, range->data)) {
         s->stats.checksum_failures++;
         return false;
     }
-    item->bytes = bytes;
+    item->bytes = range->data;
     return true;
 }
 

@@ -163,6 +163,7 @@ static kvt_status settle_options(kvt_sparse *s, sparse_paging *paging)
     s->scale = 1.0f / sqrtf((float)o->layout.head_dim);
     pages_terms_init(&s->terms, o->layout.head_dim, kvt_dtype_bytes(dtype), s->variants,
                      SPARSE_GRAIN);
+    s->terms.rows_stay = true;
     return KVT_OK;
 }
 

@@ -63,9 +63,7 @@ kvt_status sparse_steps_open(kvt_sparse *s)
     }
     s->left = malloc((pages + 1) * sizeof *s->left);
     const sparse_paging *paging = &s->units[0].paging;
-    s->joined_at = (sparse_code_scratch(paging) + 63) / 64 * 64;
-    const uint64_t coded = sparse_page_bytes(paging, paging->page_tokens, PAGES_BITS_8);
-    s->scratch_rows = aligned_alloc(64, s->joined_at + (coded + 63) / 64 * 64);
+    s->scratch_rows = aligned_alloc(64, (sparse_code_scratch(paging) + 63) / 64 * 64);
     if (s->left == NULL || s->scratch_rows == NULL) return KVT_E_MEMORY;
     for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++) {
         kvt_sparse_step *step = &s->steps[i];
@@ -203,8 +201,7 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
                     head->variant);
         for (uint32_t page = 0; page < pages && status == KVT_OK; page++) {
             if (head->variant[page] <= head->coming[page]) continue;
-            status =
-                sparse_fetch_add(s, fetch, layer, h, page, head->held[page], head->variant[page]);
+            status = sparse_fetch_add(s, fetch, layer, h, page, head->variant[page]);
         }
     }
     if (status == KVT_OK) status = sparse_fetch_start(s, fetch, fetch == &step->fetch);
@@ -290,11 +287,11 @@ kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries
 static void list_items(kvt_sparse *s, kvt_sparse_step *step, const sparse_fetch *fetch)
 {
     for (uint32_t i = 0; i < fetch->count; i++) {
-        const sparse_item *item = &fetch->items[i];
+        sparse_item *item = &fetch->items[i];
         sparse_head_work *head = &step->heads[item->head];
         if (item->bytes != NULL) {
             const sparse_item *other = head->items[item->page];
-            if (other == NULL || other->wanted < item->wanted) head->items[item->page] = item;
+            if (other == NULL || other->variant < item->variant) head->items[item->page] = item;
         }
     }
     (void)s;
@@ -308,30 +305,14 @@ static void settle_items(kvt_sparse *s, kvt_sparse_step *step, const sparse_fetc
         sparse_head_work *head = &step->heads[item->head];
         const sparse_item *came = head->items[item->page];
         const bool first = head->variant[item->page] != PAGES_ABSENT;
-        head->variant[item->page] = came != NULL ? came->wanted : head->held[item->page];
+        head->variant[item->page] = came != NULL ? came->variant : head->held[item->page];
         if (head->variant[item->page] != PAGES_ABSENT || !first) continue;
         head->lost[head->lost_count++] = item->page;
         s->stats.lost_pages++;
     }
 }
 
-/* The bytes of a page in its variant; a prefix that was held and what was read behind it are put
- * together in `joined`. */
-static const uint8_t *page_bytes(kvt_sparse *s, const sparse_unit *unit,
-                                 const sparse_head_work *head, uint32_t page, uint8_t *joined)
-{
-    const sparse_item *item = head->items[page];
-    if (item == NULL) return sparse_window_bytes(s, unit, page);
-    if (item->held == PAGES_ABSENT || item->wanted == PAGES_RAW) return item->bytes;
-    const uint32_t tokens =
-        sparse_page_first(&unit->paging, page + 1) - sparse_page_first(&unit->paging, page);
-    const uint64_t prefix = sparse_page_bytes(&unit->paging, tokens, (pages_variant)item->held);
-    memcpy(joined, sparse_window_bytes(s, unit, page), prefix);
-    memcpy(joined + prefix, item->bytes, item->part.length);
-    return joined;
-}
-
-/* Pages and tokens of the zone that a head's step brings. */
+/* Pages and tokens of the zone that a head's step brings, and those of them to decode. */
 static void count_pages(const sparse_unit *unit, const sparse_head_work *head, uint32_t *pages_out,
                         uint32_t *tokens_out, uint64_t *coded_out)
 {
@@ -341,9 +322,10 @@ static void count_pages(const sparse_unit *unit, const sparse_head_work *head, u
         if (head->variant[page] == PAGES_ABSENT) continue;
         const uint32_t tokens =
             sparse_page_first(&unit->paging, page + 1) - sparse_page_first(&unit->paging, page);
+        const sparse_item *item = head->items[page];
         ++*pages_out;
         *tokens_out += tokens;
-        if (head->variant[page] != PAGES_RAW) *coded_out += tokens;
+        if (item != NULL && item->variant != PAGES_RAW) *coded_out += tokens;
     }
 }
 
@@ -388,27 +370,34 @@ static void add_resident(kvt_sparse *s, const sparse_resident *rows, uint32_t fi
                               .tier = KVT_TIER_NONE};
 }
 
-/* Rows and positions of one page of the zone. */
+/* Rows and positions of one page of the zone; `rows` is for those that are to be decoded. */
 static kvt_status bring_page(kvt_sparse *s, const sparse_unit *unit, const sparse_head_work *head,
-                             uint32_t page, uint32_t *positions, uint8_t *rows,
+                             uint32_t page, uint32_t *positions, uint8_t **rows,
                              kvt_sparse_page *out)
 {
     const uint32_t first = sparse_page_first(&unit->paging, page);
     const uint32_t tokens = sparse_page_first(&unit->paging, page + 1) - first;
-    const uint8_t *bytes = page_bytes(s, unit, head, page, s->scratch_rows + s->joined_at);
-    const bool raw = head->variant[page] == PAGES_RAW;
     const uint64_t side = (uint64_t)tokens * s->row_bytes;
+    sparse_item *item = head->items[page];
+    kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < tokens; i++)
         positions[i] = s->options.sink_tokens + sparse_index_token(&unit->index, first + i);
-    *out = (kvt_sparse_page){.k = raw ? bytes : rows,
-                             .v = raw ? bytes + side : rows + side,
+    if (item != NULL && item->variant == PAGES_RAW) {
+        item->rows = item->bytes;
+    } else if (item != NULL) {
+        status = sparse_code_page(&unit->paging, &unit->code, page, (pages_variant)item->variant,
+                                  item->bytes, *rows, *rows + side, s->scratch_rows);
+        item->rows = *rows;
+        *rows += 2 * side;
+    }
+    const uint8_t *k = item != NULL ? item->rows : sparse_window_rows(s, unit, page);
+    *out = (kvt_sparse_page){.k = k,
+                             .v = k + side,
                              .positions = positions,
                              .tokens = tokens,
                              .variant = head->variant[page],
-                             .tier = head->items[page] != NULL ? KVT_TIER_SSD : KVT_TIER_DRAM};
-    if (raw) return KVT_OK;
-    return sparse_code_page(&unit->paging, &unit->code, page, (pages_variant)head->variant[page],
-                            bytes, rows, rows + side, s->scratch_rows);
+                             .tier = item != NULL ? KVT_TIER_SSD : KVT_TIER_DRAM};
+    return status;
 }
 
 static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
@@ -416,19 +405,19 @@ static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
     const sparse_unit *unit = sparse_unit_of(s, step->layer, h);
     sparse_head_work *head = &step->heads[h];
     uint32_t pages, tokens, at = 0, token = 0;
-    uint64_t coded, rows = 0;
+    uint64_t coded;
     count_pages(unit, head, &pages, &tokens, &coded);
     kvt_status status = make_room(s, head, pages + 2, tokens, coded);
     if (status != KVT_OK) return status;
+    uint8_t *rows = head->rows;
     if (unit->sinks.tokens > 0) add_resident(s, &unit->sinks, 0, &head->pages[at++]);
     if (unit->local.tokens > 0)
         add_resident(s, &unit->local, s->options.sink_tokens, &head->pages[at++]);
     for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page++) {
         if (head->variant[page] == PAGES_ABSENT) continue;
         kvt_sparse_page *out = &head->pages[at++];
-        status = bring_page(s, unit, head, page, head->positions + token, head->rows + rows, out);
+        status = bring_page(s, unit, head, page, head->positions + token, &rows, out);
         token += out->tokens;
-        if (out->variant != KVT_SPARSE_RAW) rows += 2ull * out->tokens * s->row_bytes;
     }
     const bool estimate = s->options.estimate && unit->paging.pages > 0;
     if (estimate)
@@ -518,8 +507,7 @@ kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
         choose_head(s, unit, unit->heat, head->coming, unit->window.capacity_bytes, head->variant);
         for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page++)
             if (head->variant[page] > head->held[page])
-                status = sparse_fetch_add(s, &step->fetch, layer, h, page, head->held[page],
-                                          head->variant[page]);
+                status = sparse_fetch_add(s, &step->fetch, layer, h, page, head->variant[page]);
         if (status == KVT_OK) status = sparse_fetch_start(s, &step->fetch, false);
         if (status == KVT_OK) {
             (void)!sparse_fetch_wait(s, layer, &step->fetch, UINT64_MAX);

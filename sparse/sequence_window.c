@@ -113,45 +113,55 @@ static bool arena_take(kvt_sparse *s, uint64_t bytes, uint32_t *place_out)
     return true;
 }
 
-static uint64_t held_bytes(const sparse_unit *unit, uint32_t page, uint8_t variant)
+/* Bytes of a page's rows. */
+static uint64_t held_bytes(const sparse_unit *unit, uint32_t page)
 {
-    return sparse_page_bytes(&unit->paging, page_tokens(unit, page), (pages_variant)variant);
+    return sparse_page_bytes(&unit->paging, page_tokens(unit, page), PAGES_RAW);
 }
 
-static void arena_give(kvt_sparse *s, const sparse_unit *unit, uint32_t page, uint8_t variant)
+static void arena_give(kvt_sparse *s, const sparse_unit *unit, uint32_t page)
 {
     assert(unit->place[page] != SPARSE_NOT_HELD);
     tiers_space_release(s->space,
                         (tiers_range){.offset = (uint64_t)unit->place[page] * SPARSE_GRAIN,
-                                      .bytes = whole_grains(held_bytes(unit, page, variant))});
+                                      .bytes = whole_grains(held_bytes(unit, page))});
     unit->place[page] = SPARSE_NOT_HELD;
 }
 
 /* ---- the end of a step ---- */
 
-/* Puts the bytes of a page that stays where they stay. `before`: what was held of it. */
+/* The rows of a page that has just come, at `target`. False: its code cannot be read. */
+static bool put_rows(kvt_sparse *s, const sparse_unit *unit, const sparse_item *item,
+                     uint8_t *target)
+{
+    const uint64_t bytes = held_bytes(unit, item->page);
+    const uint8_t *rows = item->variant == PAGES_RAW ? item->bytes : item->rows;
+    if (rows != NULL) {
+        memcpy(target, rows, bytes);
+        return true;
+    }
+    return sparse_code_page(&unit->paging, &unit->code, item->page, (pages_variant)item->variant,
+                            item->bytes, target, target + bytes / 2, s->scratch_rows) == KVT_OK;
+}
+
+/* Puts the rows of a page that stays into the arena, in place of coarser ones where it was held
+ * before. */
 static void settle_page(kvt_sparse *s, sparse_unit *unit, uint32_t page, uint8_t before,
                         const sparse_item *item)
 {
     const uint8_t now = unit->window.held[page];
-    const uint64_t bytes = held_bytes(unit, page, now);
-    uint32_t place;
     if (now == before || now == PAGES_ABSENT) return;
-    assert(item->wanted == now && item->held == before);
-    const bool fits = arena_take(s, bytes, &place);
-    if (fits) {
-        uint8_t *target = s->arena + (uint64_t)place * SPARSE_GRAIN;
-        uint64_t prefix = now == PAGES_RAW ? 0 : held_bytes(unit, page, before);
-        if (prefix > 0) memcpy(target, sparse_window_bytes(s, unit, page), prefix);
-        memcpy(target + prefix, item->bytes, bytes - prefix);
-    }
-    if (before != PAGES_ABSENT) arena_give(s, unit, page, before);
-    if (fits) {
-        unit->place[page] = place;
-        return;
+    assert(item->variant == now);
+    uint32_t place = before != PAGES_ABSENT ? unit->place[page] : SPARSE_NOT_HELD;
+    if (place == SPARSE_NOT_HELD && !arena_take(s, held_bytes(unit, page), &place))
+        place = SPARSE_NOT_HELD;
+    unit->place[page] = place;
+    if (place != SPARSE_NOT_HELD) {
+        if (put_rows(s, unit, item, s->arena + (uint64_t)place * SPARSE_GRAIN)) return;
+        arena_give(s, unit, page);
     }
     unit->window.held[page] = PAGES_ABSENT;
-    unit->window.used_bytes -= bytes;
+    unit->window.used_bytes -= held_bytes(unit, page);
     s->stats.window_refusals++;
 }
 
@@ -164,12 +174,12 @@ void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const floa
     if (unit->window.pages == 0) return;
     windows_step(&unit->window, weight, variant, s->left, &change);
     for (uint32_t i = 0; i < change.left; i++)
-        if (held[s->left[i]] != PAGES_ABSENT) arena_give(s, unit, s->left[i], held[s->left[i]]);
+        if (held[s->left[i]] != PAGES_ABSENT) arena_give(s, unit, s->left[i]);
     for (uint32_t f = 0; f < fetch_count; f++) {
         for (uint32_t i = 0; i < fetches[f]->count; i++) {
             const sparse_item *item = &fetches[f]->items[i];
             if (item->head != head || item->bytes == NULL) continue;
-            if (variant[item->page] == item->wanted)
+            if (variant[item->page] == item->variant)
                 settle_page(s, unit, item->page, held[item->page], item);
         }
     }

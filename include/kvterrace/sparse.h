@@ -107,7 +107,7 @@ typedef struct kvt_sparse_options {
     uint32_t cluster_tokens, segment_tokens, iterations; /* 0 = 16; 2,048; 3 */
     uint32_t variants;     /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
     uint64_t budget_bytes; /* that a step of one layer may read; KVT_SPARSE_ALL */
-    uint64_t window_bytes[KVT_TIER_PLACES]; /* of all layers and heads together; of DRAM alone */
+    uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads; of DRAM alone */
     kvt_sparse_evict evict;
     float decay;         /* of the decayed mean, [0, 1): 0.5 */
     float replica_share; /* of the pages that get a second copy on another drive: 0.25 */

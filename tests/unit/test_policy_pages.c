@@ -189,6 +189,9 @@ static void bytes_of_what_is_missing(void **state)
     assert_int_equal(pages_read_bytes(&terms, 32, PAGES_BITS_8, PAGES_BITS_4), 0);
     assert_int_equal(pages_read_bytes(&terms, 32, PAGES_BITS_8, PAGES_RAW), 16384);
     assert_int_equal(pages_read_bytes(&terms, 32, PAGES_RAW, PAGES_BITS_8), 0);
+    terms.rows_stay = true;
+    assert_int_equal(pages_read_bytes(&terms, 32, PAGES_BITS_4, PAGES_BITS_8), 8192);
+    assert_int_equal(pages_read_bytes(&terms, 32, PAGES_BITS_8, PAGES_BITS_8), 0);
     pages_terms_init(&terms, 64, 2, 0x1e, 4096);
     assert_int_equal(pages_read_bytes(&terms, 32, PAGES_ABSENT, PAGES_BITS_2), 4096);
     /* The block with the end of the 4 bits is read again. */
@@ -246,6 +249,12 @@ static uint64_t model_bytes(const windows_unit *unit, uint32_t page, uint32_t va
     return (page + 1 == unit->pages ? LAST : PAGE) * (uint64_t)unit->terms->token_bytes[variant];
 }
 
+/* Of the window: rows of any variant are as long as raw ones. */
+static uint64_t model_stay(const windows_unit *unit, uint32_t page, uint32_t variant)
+{
+    return model_bytes(unit, page, unit->terms->rows_stay ? PAGES_RAW : variant);
+}
+
 static void model_rate(model *m, const windows_unit *unit, uint32_t step, uint32_t p, float weight,
                        bool used)
 {
@@ -273,7 +282,8 @@ static void model_step(model *m, const windows_unit *unit, uint32_t step, const 
         if ((wanted[p] | m->held[p]) == 0) continue;
         all[count++] = (standing){m->value[p], p};
         if (wanted[p] == 0) continue;
-        const bool apart = wanted[p] == PAGES_RAW && m->held[p] != PAGES_RAW;
+        const bool more = wanted[p] != m->held[p];
+        const bool apart = more && (wanted[p] == PAGES_RAW || unit->terms->rows_stay);
         const uint64_t had = apart ? 0 : model_bytes(unit, p, m->held[p]);
         m->hit_bytes += had;
         m->read_bytes += model_bytes(unit, p, wanted[p]) - had;
@@ -282,8 +292,8 @@ static void model_step(model *m, const windows_unit *unit, uint32_t step, const 
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t p = all[i].page;
         const uint8_t v = wanted[p] > m->held[p] ? wanted[p] : m->held[p];
-        if (m->used_bytes + model_bytes(unit, p, v) > unit->capacity_bytes) break;
-        m->used_bytes += model_bytes(unit, p, v);
+        if (m->used_bytes + model_stay(unit, p, v) > unit->capacity_bytes) break;
+        m->used_bytes += model_stay(unit, p, v);
         next[p] = v;
     }
     memcpy(m->held, next, sizeof next);
@@ -330,6 +340,7 @@ static void windows_keep_the_first_in_order(void **state)
         uint32_t left[MOST];
         pages_terms terms;
         pages_terms_init(&terms, 64, 2, 0x1e, 1);
+        terms.rows_stay = round / (int)WINDOWS_RULES % 2 != 0;
         windows_unit unit = {.pages = 1 + (uint32_t)below(&dice, MOST),
                              .page_tokens = PAGE,
                              .last_tokens = LAST,

@@ -150,6 +150,7 @@ static void test_a_window_saves_reads_and_keeps_its_bytes(void **state)
             uint64_t bytes;
             site_query(&s, i % SITE_LAYERS, i / 12, queries);
             error[window] += site_step(&s, sequence, i % SITE_LAYERS, queries, &bytes, NULL) / 60;
+            assert_true(bytes <= options.budget_bytes);
             read[window] += bytes;
         }
         kvt_sparse_stats stats = stats_of(sequence);
@@ -158,8 +159,8 @@ static void test_a_window_saves_reads_and_keeps_its_bytes(void **state)
         if (window) assert_true(stats.hit_bytes > 0);
         kvt_sparse_close(sequence);
     }
-    /* A full budget is spent with and without a window; the window's part comes on top. */
-    assert_true(read[1] <= read[0]);
+    /* The budget is spent with and without a window; the window's part comes on top. */
+    assert_true(read[1] < read[0] + read[0] / 16);
     assert_true(error[1] < 0.9 * error[0]);
     site_stop(&s);
 }
