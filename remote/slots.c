@@ -11,15 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CRC16 of XMODEM, as the specification of the cluster names it. */
+/* CRC16 of XMODEM, as the specification of the cluster names it, half a byte at a time. */
 static uint16_t slots_crc(const char *bytes, size_t count)
 {
+    static const uint16_t table[16] = {0x0000, 0x1021, 0x2042, 0x3063, 0x4084, 0x50a5,
+                                       0x60c6, 0x70e7, 0x8108, 0x9129, 0xa14a, 0xb16b,
+                                       0xc18c, 0xd1ad, 0xe1ce, 0xf1ef};
     uint32_t crc = 0;
     for (size_t i = 0; i < count; i++) {
-        crc ^= (uint32_t)(uint8_t)bytes[i] << 8;
-        for (int bit = 0; bit < 8; bit++)
-            crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
-        crc &= 0xffff;
+        const uint32_t byte = (uint8_t)bytes[i];
+        crc = (crc << 4 ^ table[(crc >> 12 ^ byte >> 4) & 15]) & 0xffff;
+        crc = (crc << 4 ^ table[(crc >> 12 ^ byte) & 15]) & 0xffff;
     }
     return (uint16_t)crc;
 }

@@ -385,7 +385,7 @@ int bench_remote_run(const bench_options *options)
         }
     bench_remote_probe probe = {0};
     bench_remote_memory memory[REMOTE_SIZES_COUNT];
-    if (good) good = bench_remote_ask(&site, options->quick, &probe);
+    if (good) good = bench_remote_ask(&site, &probe);
     for (int size = 0; size < REMOTE_SIZES_COUNT && good; size++)
         good = bench_remote_weigh(remote_sizes[size], &memory[size]);
     bench_tell(options, 1, 1, "");

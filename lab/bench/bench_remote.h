@@ -52,7 +52,7 @@ kvt_key bench_remote_key(uint64_t bytes, uint32_t number);
 bool bench_remote_publish(kvt_store *store, uint64_t bytes, uint32_t count);
 
 /* Asks for 512 keys that are not here. */
-bool bench_remote_ask(const bench_remote_site *site, bool quick, bench_remote_probe *out);
+bool bench_remote_ask(const bench_remote_site *site, bench_remote_probe *out);
 
 /* What an engine of its own takes for entries of a size. */
 bool bench_remote_weigh(uint64_t bytes, bench_remote_memory *out);
