@@ -7,8 +7,9 @@
  * its completion, so nothing is allocated per request. A back end knows neither records nor entries
  * nor who asks.
  *
- * Thread rule: a client belongs to the thread that opened it, but for remote_wake, which any thread
- * may call between open and close. That thread has SIGPIPE blocked or ignored.
+ * Thread rule: a client belongs to the thread that opened it, but for remote_wake and
+ * remote_node_of, which any thread may call between open and close. That thread has SIGPIPE blocked
+ * or ignored.
  */
 #ifndef REMOTE_CLIENT_H
 #define REMOTE_CLIENT_H
@@ -132,7 +133,8 @@ typedef struct remote_ops {
     void (*wake)(remote_client *client);
     void (*stats)(const remote_client *client, remote_stats *out);
     bool (*node_stats)(const remote_client *client, uint32_t node, remote_node_stats *out);
-    /* (optional, default: node 0) The node that a key lies on, as far as the client knows. */
+    /* (optional, default: node 0) The node that a key lies on, as far as the client knows. Any
+     * thread. */
     uint32_t (*node_of)(const remote_client *client, const char *key, size_t key_bytes);
 } remote_ops;
 
@@ -180,6 +182,7 @@ void remote_stats_get(const remote_client *client, remote_stats *out);
 /* False when there is no such node. */
 bool remote_node_stats_get(const remote_client *client, uint32_t node, remote_node_stats *out);
 
+/* The node that a key lies on, as far as the client knows. Any thread. */
 uint32_t remote_node_of(const remote_client *client, const char *key, size_t key_bytes);
 
 /* Bytes of a request's parts. */

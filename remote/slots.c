@@ -51,7 +51,9 @@ static void slots_assign(valkey_client *client, const valkey_node *node, int64_t
     snprintf(port, sizeof port, "%u", (unsigned)port_number);
     const uint32_t owner =
         valkey_find_node(client, reading->host[0] != '\0' ? reading->host : node->host, port);
-    if (owner != UINT32_MAX) memset(&client->map[from], (int)owner, (size_t)(to - from + 1));
+    if (owner == UINT32_MAX) return;
+    for (int64_t slot = from; slot <= to; slot++)
+        atomic_store_explicit(&client->map[slot], (unsigned char)owner, memory_order_relaxed);
 }
 
 void valkey_map_token(valkey_client *client, const valkey_node *node, const resp_token *token)
@@ -100,7 +102,7 @@ bool valkey_redirect(valkey_client *client, valkey_node *node, remote_request *r
     request->redirected = true;
     client->stats.redirections++;
     if (moved) {
-        client->map[slot] = (uint8_t)target;
+        atomic_store_explicit(&client->map[slot], (unsigned char)target, memory_order_relaxed);
         client->map_wanted = true;
     }
     valkey_route(client, request, target, asking);

@@ -165,7 +165,9 @@ static void valkey_flush(remote_client *base)
 static uint32_t valkey_node_of(const remote_client *base, const char *key, size_t key_bytes)
 {
     const valkey_client *client = (const valkey_client *)base;
-    return client->config.cluster ? client->map[valkey_key_slot(key, key_bytes)] : 0;
+    if (!client->config.cluster) return 0;
+    return atomic_load_explicit(&client->map[valkey_key_slot(key, key_bytes)],
+                                memory_order_relaxed);
 }
 
 static void valkey_submit(remote_client *base, remote_request *request)

@@ -21,6 +21,8 @@
 #include "remote/resp.h"
 #include "remote/tls.h"
 
+#include <stdatomic.h>
+
 #define VALKEY_SLOTS       1024u /* replies of one connection that are waited for */
 #define VALKEY_WINDOW      64u   /* of GET and PUT; of these so many */
 #define VALKEY_OUT_BYTES   65536u
@@ -119,7 +121,7 @@ struct valkey_client {
     bool woken;
     valkey_node *nodes[REMOTE_NODES_MAX];
     uint32_t node_count;
-    uint8_t map[VALKEY_HASH_SLOTS]; /* slot -> node */
+    atomic_uchar map[VALKEY_HASH_SLOTS]; /* slot -> node; any thread looks a key up */
     bool map_wanted;
     uint64_t map_asked_ns;
     valkey_map_reading reading;

@@ -22,22 +22,10 @@
 /* ---- memory ---- */
 
 /* The size of the record that an entry of so many bytes has had last; 0: not known. Lock held. */
-static uint64_t fetch_known_bytes(const store_remote *remote, uint64_t source_bytes)
+static uint64_t fetch_known_bytes(store_remote *remote, uint64_t source_bytes)
 {
-    for (uint32_t i = 0; i < REMOTE_SIZES; i++)
-        if (remote->sizes[i].source_bytes == source_bytes) return remote->sizes[i].record_bytes;
-    return 0;
-}
-
-/* Lock held. */
-static void fetch_note_bytes(store_remote *remote, uint64_t source_bytes, uint64_t record_bytes)
-{
-    for (uint32_t i = 0; i < REMOTE_SIZES; i++) {
-        if (remote->sizes[i].source_bytes != source_bytes) continue;
-        remote->sizes[i].record_bytes = record_bytes;
-        return;
-    }
-    remote->sizes[remote->size_turn++ % REMOTE_SIZES] = (remote_size){source_bytes, record_bytes};
+    const remote_size *size = remote_costs_size(remote, source_bytes);
+    return size != NULL ? size->record_bytes : 0;
 }
 
 /* What a raw or lossless record of an entry of so many bytes takes at most in usual layouts; a
@@ -142,7 +130,8 @@ static void fetch_finish(store_remote *remote, remote_fetch *fetch, kvt_status s
     fetch->finished = true;
     fetch->finished_ns = base_clock_ns();
     if (fetch->record_bytes != 0)
-        fetch_note_bytes(remote, fetch->source_bytes, fetch->record_bytes);
+        remote_costs_note_size(remote, fetch->source_bytes, fetch->record_bytes);
+    remote_costs_end(remote, fetch, status);
     access_get *waiter = fetch->waiters;
     fetch->waiters = NULL;
     pthread_cond_broadcast(&remote->changed);
@@ -274,6 +263,7 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
     fetch->source_bytes = source_bytes;
     fetch->deadline_ns = deadline_ns;
     fetch->began_ns = base_clock_ns();
+    fetch->node = remote_costs_node(remote, key, tenant);
     pthread_mutex_lock(&remote->lock);
     remote_fetch *other = fetch_find(remote, key, tenant);
     *joined_out = other != NULL;
@@ -285,6 +275,7 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
         *buffer = (staging_buffer){0};
         fetch->users = 1; /* the link's */
         fetch_join(fetch, waiter);
+        remote_costs_begin(remote, fetch);
         fetch->next = remote->fetches;
         remote->fetches = fetch;
     }

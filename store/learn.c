@@ -77,9 +77,8 @@ void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
     pthread_mutex_unlock(&store->learn->lock);
 }
 
-/* The measured seconds, or those of the clock that a simulation set; neither 0 nor endless. */
-static double learn_seconds(const store_learn *learn, learn_timing what, double bytes,
-                            double measured_seconds)
+double learn_seconds(const store_learn *learn, learn_timing what, double bytes,
+                     double measured_seconds)
 {
     if (learn->clock == NULL) return online_timed(measured_seconds);
     return online_timed(learn->clock(learn->clock_context, what, bytes, measured_seconds));

@@ -73,7 +73,8 @@ typedef enum learn_timing {
     LEARN_TIME_WRITE = 1,
     LEARN_TIME_DECODE = 2,
     LEARN_TIME_ENCODE = 3,
-    LEARN_TIME_GET = 4 /* all of a get */
+    LEARN_TIME_GET = 4,   /* all of a get */
+    LEARN_TIME_REMOTE = 5 /* a load from an engine that other hosts share */
 } learn_timing;
 
 /* Seconds in place of those that were measured, so that a test decides by counts alone. */
@@ -126,6 +127,11 @@ void learn_close(kvt_store *store);
 void learn_set_member(kvt_store *store, kvt_tier tier, uint32_t member,
                       const kvt_device_facts *facts, const kvt_affine *read,
                       const kvt_affine *write, uint64_t in_flight_bytes_max);
+
+/* The measured seconds, or those of the clock that a simulation set; neither 0 nor endless. Any
+ * lock. */
+double learn_seconds(const store_learn *learn, learn_timing what, double bytes,
+                     double measured_seconds);
 
 /* Prepares a transfer; returns its watch. */
 const transfer_watch *learn_watch(kvt_store *store, kvt_tier tier, kvt_io_kind kind,

@@ -306,8 +306,14 @@ static void publisher_count(kvt_store *store, const publisher_record *one)
 {
     store_remote *remote = store->remote;
     const bool good = one->status == KVT_OK;
-    if (good) remote_hints_set(&remote->hints, one->item.handle, HINT_THERE, base_clock_ns());
+    double load_seconds = 0;
+    if (good) {
+        const uint32_t node = remote_costs_node(remote, &one->item.key, one->item.tenant);
+        load_seconds = remote_costs_load(remote, node, one->head.record_bytes);
+        remote_hints_set(&remote->hints, one->item.handle, HINT_THERE, base_clock_ns());
+    }
     pthread_mutex_lock(&store->lock);
+    if (good) remote_costs_tell(store, one->item.handle, load_seconds);
     remote->counts.published += good;
     remote->counts.published_bytes += good ? one->head.record_bytes : 0;
     remote->counts.dropped_node += !good;
@@ -419,9 +425,14 @@ static void publisher_ask(store_remote *remote, const publish_item *items, uint3
 static void publisher_settle(kvt_store *store, const publish_item *item, kvt_status status)
 {
     store_remote *remote = store->remote;
-    if (status == KVT_OK)
+    double load_seconds = 0;
+    if (status == KVT_OK) {
+        load_seconds =
+            remote_costs_load(remote, remote_costs_node(remote, &item->key, item->tenant), 0);
         remote_hints_set(&remote->hints, item->handle, HINT_THERE, base_clock_ns());
+    }
     pthread_mutex_lock(&store->lock);
+    if (status == KVT_OK) remote_costs_tell(store, item->handle, load_seconds);
     remote->counts.deduplicated += status == KVT_OK;
     remote->counts.dropped_node += status != KVT_OK;
     store_entry *entry = entry_find_hashed(&store->table, item->handle, &item->key);

@@ -9,6 +9,7 @@
 #include "codecs/record_groups.h"
 #include "store/handover.h"
 #include "store/lookups.h"
+#include "store/remote_tier.h"
 #include "store/token_drop.h"
 
 #include <assert.h>
@@ -43,6 +44,7 @@ static kvt_status put_admit(kvt_store *store, store_entry *entry, const put_prog
     entry->curve_epoch = (uint16_t)store->curve_epoch;
     backoff_expire(store);
     if (trust_try_due(store, entry, &offer, plan) == KVT_OK) return KVT_OK;
+    offer.copy_seconds = remote_costs_of_entry(store, entry);
     uint64_t started_ns = store_now_ns(store);
     status = kvt_policy_admit(store->policy, started_ns, &offer, plan);
     store_count_decision(store, started_ns, store_now_ns(store));

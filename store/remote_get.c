@@ -33,9 +33,12 @@ bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key 
     store_remote *remote = store->remote;
     if (remote == NULL || get->quiet || get->source_bytes > REMOTE_GET_MOST) return false;
     const uint64_t handle = entry_handle(&store->secret, key);
-    if (remote_hints_get(&remote->hints, handle, base_clock_ns()) != HINT_ABSENT) return true;
+    const bool absent = remote_hints_get(&remote->hints, handle, base_clock_ns()) == HINT_ABSENT;
+    if (!absent && remote_costs_beat(remote, key, remote_get_tenant(store, key), get->source_bytes))
+        return true;
     pthread_mutex_lock(&remote->lock);
-    remote->counts.known_misses++;
+    remote->counts.known_misses += absent;
+    remote->counts.not_worth += !absent;
     pthread_mutex_unlock(&remote->lock);
     return false;
 }
@@ -146,10 +149,14 @@ static void remote_get_count(kvt_store *store, const remote_fetch *fetch, kvt_st
         remote->lost = remote->lost * 0.999 + (status == KVT_MISS);
     }
     pthread_mutex_unlock(&remote->lock);
-    if (status != KVT_OK || joined) return;
+    if (joined || (status != KVT_OK && status != KVT_MISS && status != KVT_E_CORRUPT)) return;
+    const double load_seconds =
+        status == KVT_OK ? remote_costs_load(remote, fetch->node, fetch->record_bytes) : 0;
     pthread_mutex_lock(&store->lock);
-    publish_hit(&remote->worth, (double)store_now_ns(store) * 1e-9, fetch->head.publish_class,
-                fetch->head.record_bytes);
+    remote_costs_tell(store, handle, load_seconds);
+    if (status == KVT_OK)
+        publish_hit(&remote->worth, (double)store_now_ns(store) * 1e-9, fetch->head.publish_class,
+                    fetch->head.record_bytes);
     pthread_mutex_unlock(&store->lock);
 }
 
@@ -183,8 +190,10 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
         get->layout = record.spec.layout;
         get->tokens = record.spec.layout.tokens;
         get->source_bytes = record.source_bytes;
-        saved_seconds = remote_get_recompute(store, fetch, &record) -
-                        (double)(decoded_ns - fetch->began_ns) * 1e-9;
+        const double recompute_seconds = remote_get_recompute(store, fetch, &record);
+        saved_seconds = recompute_seconds - (double)(decoded_ns - fetch->began_ns) * 1e-9;
+        remote_costs_note_use(remote, fetch->source_bytes, recompute_seconds,
+                              (double)(decoded_ns - landed_ns) * 1e-9);
         *info = (kvt_get_info){.tier = KVT_TIER_REMOTE,
                                .variant = record.spec.variant,
                                .stored_bytes = record.record_bytes,

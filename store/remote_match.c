@@ -72,6 +72,29 @@ static void match_choose(match_run *run)
     }
 }
 
+/* The policy hears of the copies that it may weigh: of entries that it remembers. */
+static void match_tell(match_run *run, const remote_request *requests)
+{
+    kvt_store *store = run->store;
+    for (size_t from = 0; from < run->asked_count; from += MATCH_STEP) {
+        double seconds[MATCH_STEP];
+        const size_t left = run->asked_count - from;
+        const size_t step = left < MATCH_STEP ? left : MATCH_STEP;
+        for (size_t i = 0; i < step; i++) {
+            const kvt_status status = requests[from + i].status;
+            seconds[i] = status == KVT_OK
+                             ? remote_costs_load(store->remote, requests[from + i].node, 0)
+                         : status == KVT_MISS ? 0
+                                              : -1;
+        }
+        pthread_mutex_lock(&store->lock);
+        for (size_t i = 0; i < step; i++)
+            if (seconds[i] >= 0)
+                remote_costs_tell(store, run->handles[run->asked[from + i]], seconds[i]);
+        pthread_mutex_unlock(&store->lock);
+    }
+}
+
 /* Asks for the keys, and keeps the answers as hints. */
 static kvt_status match_ask(match_run *run, uint64_t deadline_ns)
 {
@@ -101,6 +124,7 @@ static kvt_status match_ask(match_run *run, uint64_t deadline_ns)
             remote_hints_set(&remote->hints, run->handles[at],
                              requests[i].status == KVT_OK ? HINT_THERE : HINT_ABSENT, now_ns);
     }
+    match_tell(run, requests);
     status = KVT_OK;
 out:
     free(requests);

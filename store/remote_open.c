@@ -23,9 +23,8 @@
 
 #define REMOTE_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_remote_options, write_bytes_per_s)
 #define REMOTE_STATS_LEAST   STRUCT_SIZE_THROUGH(kvt_remote_stats, message)
-#define REMOTE_NODE_LEAST    STRUCT_SIZE_THROUGH(kvt_remote_node, bytes_out)
+#define REMOTE_NODE_LEAST    STRUCT_SIZE_THROUGH(kvt_remote_node, load_error)
 #define REMOTE_PASSWORD_MAX  256u
-#define REMOTE_NETWORK       3.125e9 /* bytes per second, until transfers have been seen */
 
 void kvt_remote_options_init(kvt_remote_options *options)
 {
@@ -121,6 +120,7 @@ static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote
                                   .write_bytes_per_s = (double)options->write_bytes_per_s,
                                   .sharing_hosts = 1};
     publish_open(&remote->worth, &worth);
+    remote_costs_open(remote);
 }
 
 /* Opens the client with its secret. */
@@ -227,6 +227,14 @@ void remote_tier_stats(kvt_store *store, kvt_remote_stats *out)
     out->waiting = remote->queue_count;
     out->survival = remote->found / (remote->found + remote->lost);
     memcpy(out->message, seen->message, sizeof out->message);
+    double errors = 0;
+    uint64_t loads = 0;
+    for (uint32_t i = 0; i < seen->node_count; i++) {
+        const uint64_t own = remote->load_errors[i].observations;
+        errors += (double)own * remote_costs_error(remote, i);
+        loads += own;
+    }
+    out->load_error = loads != 0 ? errors / (double)loads : 0;
     pthread_mutex_unlock(&remote->lock);
     pthread_mutex_unlock(&store->lock);
 }
@@ -263,6 +271,9 @@ kvt_status kvt_remote_node_get(kvt_store *store, uint32_t index, kvt_remote_node
         whole.bytes_in = from->bytes_in;
         whole.bytes_out = from->bytes_out;
         memcpy(whole.address, from->address, sizeof whole.address);
+        whole.loads = remote->load_errors[index].observations;
+        whole.load_seconds = remote_costs_sample(remote, index);
+        whole.load_error = remote_costs_error(remote, index);
     }
     pthread_mutex_unlock(&remote->lock);
     if (!known) return KVT_END;

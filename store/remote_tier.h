@@ -7,12 +7,14 @@
  *     fetch.c        gets of keys that are not here
  *     remote_get.c   what a caller's get does with them
  *     remote_match.c prefixes
+ *     remote_costs.c what loads take, and copies cost
  *     publisher.c    write-behind, on a thread of its own
  *     remote_open.c  options, open, close, statistics
  *
  *     field                                   guarded by
  *     options, texts, figures, client         fixed after open; the client is the link thread's
- *     batches, fetches, counts, seen          remote->lock, a leaf but for the staging's
+ *     batches, fetches, sizes, loads, seen    remote->lock, a leaf but for the staging's
+ *     counts                                  remote->lock, those of publishing store->lock
  *     queue, due, worth                       store->lock
  *     hints                                   their own
  *
@@ -21,6 +23,7 @@
 #ifndef STORE_REMOTE_TIER_H
 #define STORE_REMOTE_TIER_H
 
+#include "estimator/predict/predict.h"
 #include "policy/publish.h"
 #include "remote/client.h"
 #include "store/access_get.h"
@@ -60,7 +63,9 @@ typedef struct remote_fetch {
     uint64_t record_bytes;
     uint64_t source_bytes; /* that the first get has asked for */
     uint64_t deadline_ns, began_ns, finished_ns;
-    struct access_get *waiters; /* gets of queues */
+    uint32_t node;                        /* of the key when it began, */
+    uint64_t expected_bytes, ahead_bytes; /* its record's, and those on their way from there */
+    struct access_get *waiters;           /* gets of queues */
     link_batch batch;
     uint32_t room;  /* chunks below */
     uint32_t asked; /* of them, as `cut` has them */
@@ -73,9 +78,13 @@ typedef struct remote_fetch {
 
 #define REMOTE_SIZES 16u
 
-/* How large records of entries of a size have been lately. */
+#define REMOTE_NETWORK 3.125e9 /* bytes per second, until transfers have been seen */
+
+/* What entries of a size that came from the engine have been lately. */
 typedef struct remote_size {
     uint64_t source_bytes, record_bytes;
+    double recompute_seconds; /* 0: not known */
+    double decode_seconds;
 } remote_size;
 
 /* ---- publishing ---- */
@@ -107,6 +116,10 @@ struct store_remote {
     remote_fetch *fetches;
     remote_size sizes[REMOTE_SIZES];
     uint32_t size_turn;
+    remote_size *last_size; /* of the last one, or NULL */
+    online_device loads[REMOTE_NODES_MAX];
+    online_error load_errors[REMOTE_NODES_MAX];
+    uint64_t ahead[REMOTE_NODES_MAX]; /* bytes on their way */
     kvt_remote_stats counts;
     double found, lost; /* copies that were known to be there, and were or were not; fading */
     remote_stats seen;
@@ -176,6 +189,54 @@ kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadli
 bool fetch_leave_waiters(store_remote *remote, remote_fetch *fetch, access_get *waiter);
 
 void fetch_release(store_remote *remote, remote_fetch *fetch);
+
+/* ---- remote_costs.c ---- */
+
+void remote_costs_open(store_remote *remote);
+
+/* The node of an entry, as far as the client knows. */
+uint32_t remote_costs_node(const store_remote *remote, const kvt_key *key, uint32_t tenant);
+
+/* What is known of entries of so many bytes; 0: of the last one. NULL: nothing. And that a record
+ * was so large. remote->lock held. */
+remote_size *remote_costs_size(store_remote *remote, uint64_t source_bytes);
+void remote_costs_note_size(store_remote *remote, uint64_t source_bytes, uint64_t record_bytes);
+
+/* What recomputing and decoding an entry of so many bytes takes. */
+void remote_costs_note_use(store_remote *remote, uint64_t source_bytes, double recompute_seconds,
+                           double decode_seconds);
+
+/* A read begins, and ends: its seconds are learned. remote->lock held. */
+void remote_costs_begin(store_remote *remote, remote_fetch *fetch);
+void remote_costs_end(store_remote *remote, const remote_fetch *fetch, kvt_status status);
+
+/* Seconds that loading a record from a node takes now; of 0 bytes: of one as the last. */
+double remote_costs_load(store_remote *remote, uint32_t node, uint64_t bytes);
+
+/* Whether loading an entry is expected to take less than recomputing it, or nobody knows. */
+bool remote_costs_beat(store_remote *remote, const kvt_key *key, uint32_t tenant,
+                       uint64_t source_bytes);
+
+/* An entry of which a hint alone is known: it is taken to be as the last one was. */
+typedef struct remote_guess {
+    double load_seconds, byte_seconds, decode_seconds, recompute_seconds;
+    uint64_t record_bytes;
+} remote_guess;
+
+/* False: none has come from there yet. */
+bool remote_costs_guess(store_remote *remote, const kvt_key *key, uint32_t tenant,
+                        remote_guess *out);
+
+/* The policy hears what loading the copy of an entry takes; 0: there is none. Lock held. */
+void remote_costs_tell(kvt_store *store, uint64_t handle, double load_seconds);
+
+/* The same for an entry that is offered to the policy; 0: no copy is known of. Lock held. */
+double remote_costs_of_entry(const kvt_store *store, const store_entry *entry);
+
+/* Statistics of a node: the median error of predictions, and the seconds of 1 MiB now.
+ * remote->lock held. */
+double remote_costs_error(const store_remote *remote, uint32_t node);
+double remote_costs_sample(const store_remote *remote, uint32_t node);
 
 /* ---- remote_get.c ---- */
 

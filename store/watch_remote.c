@@ -33,6 +33,8 @@ static const remote_row remote_rows[] = {
     ROW(timeouts, "remote_timeouts_total", "Gets from the engine that ended at their deadline."),
     ROW(node_failures, "remote_node_failures_total", "Gets whose node was out of service."),
     ROW(bad_records, "remote_bad_records_total", "Objects whose bytes were wrong."),
+    ROW(not_worth, "remote_not_worth_total", "Gets that recomputing was expected to beat."),
+    ROW(copies_told, "remote_copies_told_total", "Times that the policy has heard of a copy."),
     ROW(unfit, "remote_unfit_total", "Objects of another size or layout."),
     ROW(probes, "remote_probes_total", "Keys that the engine was asked for."),
     ROW(probe_batches, "remote_probe_batches_total", "Writes to a node that they took."),
@@ -63,6 +65,10 @@ static void remote_write_nodes(kvt_store *store, watch_text *out)
     for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
         watch_sample(out, "remote_node_timeouts_total", (watch_label){"node", node.address},
                      remote_none, node.timeouts);
+    watch_family(out, "remote_node_load_seconds", "gauge", "Expected seconds of 1 MiB from it.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        watch_sample_seconds(out, "remote_node_load_seconds", (watch_label){"node", node.address},
+                             remote_none, node.load_seconds);
 }
 
 void watch_remote_write(kvt_store *store, struct watch_text *out)
@@ -81,5 +87,7 @@ void watch_remote_write(kvt_store *store, struct watch_text *out)
                          stats.saved_seconds);
     watch_family(out, "remote_survival", "gauge", "Share of copies known to be there and found.");
     watch_sample_seconds(out, "remote_survival", remote_none, remote_none, stats.survival);
+    watch_family(out, "remote_load_error", "gauge", "Median error of predicted loads.");
+    watch_sample_seconds(out, "remote_load_error", remote_none, remote_none, stats.load_error);
     remote_write_nodes(store, out);
 }

@@ -109,7 +109,10 @@ typedef struct kvt_remote_stats {
     uint64_t waiting;             /* entries to be published now */
     double saved_seconds;         /* recomputing that the hits have spared, less what they took */
     double survival;              /* share of copies known to be there that were found */
-    char message[160];            /* why a node failed last, without a secret; empty: none has */
+    uint64_t not_worth;   /* gets that asked nobody: recomputing was expected to be sooner */
+    uint64_t copies_told; /* times that the policy has heard of a copy, there or gone */
+    double load_error;    /* median error of predicted loads, over nodes by their loads */
+    char message[160];    /* why a node failed last, without a secret; empty: none has */
 } kvt_remote_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. */
@@ -123,6 +126,9 @@ typedef struct kvt_remote_node {
     uint64_t opened; /* times that the breaker has opened */
     uint64_t requests, timeouts, failures;
     uint64_t bytes_in, bytes_out;
+    uint64_t loads;      /* of records from it, that were timed */
+    double load_seconds; /* that one of 1 MiB is expected to take now */
+    double load_error;   /* median of |predicted - achieved| / achieved */
 } kvt_remote_node;
 
 /* KVT_OK; KVT_END (no such node); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_STATE. */

@@ -71,7 +71,8 @@ static inline double steady_seconds(void *context, learn_timing what, double byt
     case LEARN_TIME_WRITE: return transfer;
     case LEARN_TIME_DECODE: return bytes / STEADY_DECODE_BYTES_PER_S;
     case LEARN_TIME_ENCODE: return bytes / STEADY_ENCODE_BYTES_PER_S;
-    case LEARN_TIME_GET: break;
+    case LEARN_TIME_GET:
+    case LEARN_TIME_REMOTE: break;
     }
     return transfer + bytes / STEADY_DECODE_BYTES_PER_S;
 }

@@ -3,7 +3,7 @@
  * test_store_remote.c - stores that share an engine: what one has put the others get, bit for bit;
  * what an engine does wrong is a miss. The engine is one in memory, and one with faults.
  */
-#include "store_support.h"
+#include "store_remote_support.h"
 
 #include "base/clock.h"
 #include "remote/remote_fault.h"
@@ -14,67 +14,6 @@
 #include <kvterrace/remote.h>
 #include <kvterrace/watch.h>
 #include <sys/stat.h>
-
-#define ENGINE "engine"
-#define COUNT  20u
-
-static kvt_remote_options remote_options(kvt_publish publish)
-{
-    kvt_remote_options remote;
-    kvt_remote_options_init(&remote);
-    remote.backend = "memory";
-    remote.address = ENGINE;
-    remote.namespace_text = "model@1";
-    remote.publish = publish;
-    remote.deadline_seconds = 20;
-    return remote;
-}
-
-static kvt_store *open_with(const kvt_remote_options *remote)
-{
-    kvt_store_options options;
-    kvt_store *store = NULL;
-    char message[256];
-    kvt_store_options_init(&options);
-    options.staging_bytes = 4 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.put_staging_bytes = 0;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
-    options.remote = remote;
-    const kvt_status status = kvt_open(&options, &store, message, sizeof message);
-    if (status != KVT_OK) print_message("%s\n", message);
-    assert_int_equal(status, KVT_OK);
-    return store;
-}
-
-static kvt_store *open_mode(kvt_publish publish)
-{
-    const kvt_remote_options remote = remote_options(publish);
-    return open_with(&remote);
-}
-
-static kvt_remote_stats stats_of(kvt_store *store)
-{
-    kvt_remote_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_remote_stats_get(store, &stats), KVT_OK);
-    return stats;
-}
-
-static void put_all(kvt_store *store)
-{
-    for (uint32_t i = 0; i < COUNT; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
-    assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remote_memory_clear(ENGINE);
-    remote_memory_limit(ENGINE, 0);
-    return 0;
-}
 
 static void one_puts_and_another_gets(void **state)
 {

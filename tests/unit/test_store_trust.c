@@ -132,7 +132,8 @@ static double sound_seconds(void *context, learn_timing what, double bytes, doub
     case LEARN_TIME_WRITE: return TRUST_REQUEST_S + bytes / TRUST_BYTES_PER_S;
     case LEARN_TIME_DECODE:
     case LEARN_TIME_ENCODE: return bytes / TRUST_BYTES_PER_S;
-    case LEARN_TIME_GET: break;
+    case LEARN_TIME_GET:
+    case LEARN_TIME_REMOTE: break;
     }
     return TRUST_REQUEST_S + 2 * bytes / TRUST_BYTES_PER_S;
 }
