@@ -125,6 +125,27 @@ static kvt_status put_note_busy(kvt_store *store, const store_entry *entry, stor
     return KVT_BUSY;
 }
 
+/*
+ * Whether the entry before a new one was accepted and the policy has not taken it in: an executor
+ * has yet to decide on it, or decides again because its plan failed. The policy would take the new
+ * entry for one behind a hole, and refuse it. own: the new entry's put, when an executor has it,
+ * which waits for earlier puts alone; those have all been begun. Lock held.
+ */
+static bool put_parent_is_undecided(const kvt_store *store, const kvt_entry *source,
+                                    const store_staged *own)
+{
+    assert(store_is_locked(store));
+    if (source->parent == NULL) return false;
+    const store_entry *parent = entry_find_key(&store->table, source->parent);
+    if (parent == NULL) return false;
+    if (parent->state != ENTRY_STAGED && parent->state != ENTRY_ARRIVING) return false;
+    const bool earlier =
+        parent->state == ENTRY_STAGED && (own == NULL || parent->staged->number < own->number);
+    if (own != NULL && !earlier) return false;
+    kvt_policy_worth worth = {.struct_size = sizeof worth};
+    return kvt_policy_worth_get(store->policy, parent->handle, KVT_TIER_SSD, &worth) == KVT_MISS;
+}
+
 /* Decides on an entry that is in the table. KVT_QUEUED: an executor decides, when it takes the put.
  * Lock held. */
 static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
@@ -132,7 +153,8 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
     assert(store_is_locked(store));
     if (work->full) return put_note_busy(store, entry, STORE_REFUSAL_STAGING);
     bool hands_over = handover_is_on(store) && work->staged == NULL;
-    if (hands_over && handover_defers(store)) {
+    if (hands_over &&
+        (handover_defers(store) || put_parent_is_undecided(store, work->source, NULL))) {
         if (!handover_lags_unplanned(store, work->data_bytes)) return KVT_QUEUED;
         return put_note_busy(store, entry, STORE_REFUSAL_BACKLOG);
     }
@@ -146,7 +168,9 @@ static kvt_status put_plan(kvt_store *store, put_work *work, store_entry *entry)
         return KVT_BUSY;
     }
     plan_mark(store, work->plan);
-    if (work->staged != NULL) handover_note_plan(store, work->staged, work->plan);
+    if (work->staged == NULL) return KVT_OK;
+    handover_note_plan(store, work->staged, work->plan);
+    pthread_cond_broadcast(&store->changed); /* puts behind this one may be decided on now */
     return KVT_OK;
 }
 
@@ -165,6 +189,9 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
     pthread_mutex_lock(&store->lock);
     uint64_t trials = store->counters.puts_tried;
     if (work->staged != NULL) {
+        while (!store->handover.stopping &&
+               put_parent_is_undecided(store, work->source, work->staged))
+            pthread_cond_wait(&store->changed, &store->lock);
         entry = entry_find_handle(&store->table, work->staged->handle);
         assert(entry != NULL && entry->state == ENTRY_STAGED);
         if (store->handover.stopping) status = KVT_E_CANCELLED;

@@ -137,6 +137,28 @@ class Jobs(Case):
         self.assertEqual((said["parent"], said["first_position"]), (tier._key(keys[0]), 64))
         self.assertIsNone(tier._store.describe(tier._key(keys[1]))["parent"])
 
+    def test_every_row_of_a_prompt_is_stored_while_others_are_written(self):
+        """Rows of a prompt are a chain, and jobs come faster than the disk writes: the store may
+        not decline a row because the one before it is still on its way."""
+        tier = self.tier(recompute_seconds_per_token=1.0, settings={
+            "device.d.path": os.path.join(self.folder(), "disk"), "device.d.tier": "ssd",
+            "device.d.backend": "file", "device.d.capacity": "64MiB", "store.lossless": "no"})
+        rows, prompts = 8, 60
+        self.fill(range(rows))
+        for prompt in range(prompts):
+            keys = [name(prompt * rows + index) for index in range(rows)]
+            context = fake_vllm.ReqContext(str(prompt), {
+                key: 64 * (index + 1) for index, key in enumerate(keys)})
+            stored, = self.store_rows(tier, keys, range(rows), context)
+            self.assertEqual((stored.success, stored.transfer_bytes), (True, rows * 2 * BLOCK))
+            tier._store.flush()
+            self.assertEqual([tier.lookup(key, context) for key in keys], [HIT] * rows)
+            loaded, = self.load_rows(tier, keys, range(rows, 2 * rows), context)
+            self.assertTrue(loaded.success)
+            for key in keys[::-1]:
+                tier._store.delete(tier._key(key))
+        self.assertEqual(tier._store.stats()["puts_refused"], 0)
+
     def test_many_jobs_at_once_and_a_drain(self):
         tier = self.tier()
         before = self.fill(range(ROWS))

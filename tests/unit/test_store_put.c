@@ -664,6 +664,48 @@ static void test_a_child_before_its_parent(void **state)
     kvt_close(store);
 }
 
+/* Puts entry `number` behind the one before it, where it has a place in a chain above 0. */
+static kvt_status put_link(site *s, uint32_t number, uint32_t place)
+{
+    static char data[SUPPORT_ENTRY_BYTES];
+    const kvt_key parent = support_key(number - 1);
+    const kvt_entry entry = {.struct_size = sizeof entry,
+                             .key = support_key(number),
+                             .parent = place != 0 ? &parent : NULL,
+                             .layout = support_layout,
+                             .first_position = place * support_layout.tokens,
+                             .recompute_seconds = 1};
+    support_fill(number, data);
+    return kvt_put(s->store, &entry, data, sizeof data);
+}
+
+/* Chains are put link by link while others wait, some decided on at once and some by executors: no
+ * link is declined because the policy does not know the one before it yet. */
+static void test_links_of_a_chain_are_decided_in_order(void **state)
+{
+    (void)state;
+    enum { CHAINS = 400, LINKS = 7 }; /* of which staging has room for all */
+    site s;
+    site_prepare(&s);
+    s.options.policy = "utility";
+    s.fault.capacity_bytes = 64 << 20; /* half of it stays free */
+    site_open(&s);
+    for (uint32_t chain = 0; chain < CHAINS; chain++) {
+        const uint32_t first = chain * LINKS;
+        for (uint32_t i = 0; i < LINKS; i++)
+            assert_int_equal(put_link(&s, first + i, i), KVT_OK);
+        assert_int_equal(kvt_flush(s.store), KVT_OK);
+        for (uint32_t i = 0; i < LINKS; i++)
+            assert_int_equal(support_get(s.store, first + i, NULL), KVT_OK);
+        for (uint32_t i = LINKS; i-- > 0;)
+            assert_int_equal(site_delete(&s, first + i), KVT_OK);
+    }
+    const kvt_store_stats stats = support_stats(s.store);
+    assert_int_equal(stats.puts_refused, 0);
+    assert_int_equal(stats.puts_lost, 0);
+    kvt_close(s.store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -686,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_signals_are_the_applications),
         cmocka_unit_test(test_staging_grows_with_dram),
         cmocka_unit_test(test_a_child_before_its_parent),
+        cmocka_unit_test(test_links_of_a_chain_are_decided_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
