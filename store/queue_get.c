@@ -303,7 +303,33 @@ static void get_unlist(kvt_queue *queue, queue_item *const *items, uint32_t coun
     pthread_mutex_unlock(&queue->lock);
 }
 
-void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
+/* The gets of a chunk whose bytes are in memory: those that take long behind the others, which
+ * would wait for them. */
+static uint32_t get_sort_ready(queue_item *const *items, const access_stage *stages, uint32_t count,
+                               queue_item **ready)
+{
+    uint32_t ready_count = 0;
+    for (int large = 0; large < 2; large++)
+        for (uint32_t i = 0; i < count; i++)
+            if (stages[i] == ACCESS_READY &&
+                (items[i]->get.target.bytes > QUEUE_SHARE_BYTES) == (large != 0))
+                ready[ready_count++] = items[i];
+    return ready_count;
+}
+
+/* Decodes of the gets whose bytes are in memory what is this thread's part, and hands the rest on.
+ * threads: the thread is one of the queue's. */
+static void get_divide(kvt_queue *queue, queue_item *const *ready, uint32_t count, bool threads,
+                       get_outcome *outcome)
+{
+    bool decodes = threads && queue->thread_count != 0;
+    if (queue->thread_count != 0) count = queue_hand_on(queue, ready, count, &decodes);
+    get_end_ready(queue->store, ready, count, outcome);
+    if (decodes) queue_end_share(queue);
+}
+
+/* Begins a chunk. threads: the thread is one of the queue's. */
+static void get_begin(kvt_queue *queue, queue_item **items, uint32_t count, bool threads)
 {
     get_outcome outcome = {.done_count = 0};
     access_get *gets[QUEUE_CHUNK] = {NULL};
@@ -320,13 +346,9 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
     for (uint32_t i = 0; i < count; i++)
         stages[i] = gets[i]->stage; /* what flies is another thread's from get_list_flying on */
     get_list_flying(queue, items, stages, count, started);
-    queue_item *ready[QUEUE_CHUNK];
-    uint32_t ready_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
-        if (stages[i] == ACCESS_READY) {
-            ready[ready_count++] = item;
-        } else if (stages[i] == ACCESS_ENDED) {
+        if (stages[i] == ACCESS_ENDED) {
             get_done(queue->store, item, item->get.status, &outcome);
         } else if (stages[i] == ACCESS_STARVES) {
             starved = true;
@@ -337,16 +359,25 @@ void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
                 outcome.back[outcome.back_count++] = item;
         }
     }
-    const bool alone = queue->thread_count == 0;
-    const uint32_t own = alone ? ready_count : queue_share_of(ready, ready_count);
-    if (own < ready_count) queue_hand_on(queue, ready + own, ready_count - own);
-    get_end_ready(queue->store, ready, own, &outcome);
+    queue_item *ready[QUEUE_CHUNK];
+    const uint32_t ready_count = get_sort_ready(items, stages, count, ready);
+    get_divide(queue, ready, ready_count, threads, &outcome);
     if (starved) {
         pthread_mutex_lock(&queue->lock);
         queue->starved_ns = base_clock_ns();
         pthread_mutex_unlock(&queue->lock);
     }
     get_settle(queue, &outcome);
+}
+
+void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    get_begin(queue, items, count, true);
+}
+
+void queue_gets_begin_waiting(kvt_queue *queue, queue_item **items, uint32_t count)
+{
+    get_begin(queue, items, count, false);
 }
 
 void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count)

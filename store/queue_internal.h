@@ -185,12 +185,37 @@ void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count);
 /* A begun item's read has landed. Any thread. */
 void queue_arrive(kvt_queue *queue, queue_item *item);
 
-/* How many of the items, from the first one on, are a thread's share: at least one. */
-uint32_t queue_share_of(queue_item *const *items, uint32_t count);
+/* What a thread decodes before others are asked for: one entry, or QUEUE_SHARE_BYTES of several. */
+typedef struct queue_share {
+    uint32_t count;
+    uint64_t bytes;
+} queue_share;
 
-/* Lists begun gets whose bytes are in memory, and wakes a caller that waits, and threads of the
- * queue, to decode them. No lock held. */
-void queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count);
+/* Adds an item to a share. False: the share is whole without it. */
+static inline bool queue_share_take(queue_share *share, const queue_item *item)
+{
+    const uint64_t bytes = share->bytes + item->get.target.bytes;
+    if (share->count != 0 && bytes > QUEUE_SHARE_BYTES) return false;
+    share->count++;
+    share->bytes = bytes;
+    return true;
+}
+
+/*
+ * Splits begun gets whose bytes are in memory: returns how many, from the first one on, the caller
+ * decodes now, and lists the others, for which it wakes a caller that waits and threads of the
+ * queue. *decodes: as the argument, whether the caller is a thread of the queue, which keeps an
+ * entry that is larger than a share only while another thread stays free for requests; afterwards,
+ * whether it counts as a decoder, until queue_end_share. No lock held.
+ */
+uint32_t queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count, bool *decodes);
+void queue_end_share(kvt_queue *queue);
+
+/* Whether a thread may decode a share: another one stays free for requests. Lock held. */
+static inline bool queue_may_decode(const kvt_queue *queue)
+{
+    return queue->decoders + 1 < queue->thread_count;
+}
 
 /* Puts begun items back to the front of their classes. No lock held. */
 void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count);
@@ -198,6 +223,7 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count);
 /* ---- queue_get.c: chunks of gets; no lock held ---- */
 
 void queue_gets_begin(kvt_queue *queue, queue_item **items, uint32_t count);
+void queue_gets_begin_waiting(kvt_queue *queue, queue_item **items, uint32_t count);
 void queue_gets_arrived(kvt_queue *queue, queue_item **items, uint32_t count);
 void queue_gets_share(kvt_queue *queue, queue_item **items, uint32_t count);
 void queue_gets_give_up(kvt_queue *queue, queue_item **items, uint32_t count);

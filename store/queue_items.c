@@ -177,26 +177,18 @@ void queue_arrive(kvt_queue *queue, queue_item *item)
     pthread_mutex_unlock(&queue->lock);
 }
 
-uint32_t queue_share_of(queue_item *const *items, uint32_t count)
-{
-    uint32_t taken = 0;
-    uint64_t bytes = 0;
-    while (taken < count) {
-        bytes += items[taken]->get.target.bytes;
-        if (taken != 0 && bytes > QUEUE_SHARE_BYTES) break;
-        taken++;
-    }
-    return taken;
-}
-
-void queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count)
+/* Lists begun gets for whoever decodes them, and wakes a caller and threads of the queue, one for
+ * each share. Lock held. */
+static void queue_list_shares(kvt_queue *queue, queue_item *const *items, uint32_t count)
 {
     uint32_t helpers = 0;
-    for (uint32_t i = 0; i < count; i += queue_share_of(items + i, count - i))
-        helpers++;
-    pthread_mutex_lock(&queue->lock);
+    queue_share share = {0};
     for (uint32_t i = 0; i < count; i++) {
         assert(items[i]->state == QUEUE_BEGUN && !items[i]->in_flight);
+        if (i == 0 || !queue_share_take(&share, items[i])) {
+            share = (queue_share){.count = 1, .bytes = items[i]->get.target.bytes};
+            helpers++;
+        }
         queue_append(&queue->shares, items[i]);
     }
     /* A caller that sleeps decodes its own gets sooner than a thread brings them. */
@@ -206,6 +198,30 @@ void queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count)
     }
     for (uint32_t i = 0; i < helpers && i + 1 < queue->thread_count; i++)
         pthread_cond_signal(&queue->work);
+}
+
+uint32_t queue_hand_on(kvt_queue *queue, queue_item *const *items, uint32_t count, bool *decodes)
+{
+    queue_share own = {0};
+    while (own.count < count && queue_share_take(&own, items[own.count]))
+        continue;
+    const bool counts = *decodes && own.bytes > QUEUE_SHARE_BYTES;
+    *decodes = false;
+    if (own.count == count && !counts) return count;
+    pthread_mutex_lock(&queue->lock);
+    if (counts && !queue_may_decode(queue)) own.count = 0;
+    *decodes = counts && own.count != 0;
+    queue->decoders += *decodes;
+    queue_list_shares(queue, items + own.count, count - own.count);
+    pthread_mutex_unlock(&queue->lock);
+    return own.count;
+}
+
+void queue_end_share(kvt_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    assert(queue->decoders > 0);
+    queue->decoders--;
     pthread_mutex_unlock(&queue->lock);
 }
 

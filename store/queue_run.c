@@ -144,16 +144,14 @@ static uint32_t queue_take_chunk(kvt_queue *queue, queue_list *lists, uint32_t m
  * another thread has handed on. What it leaves is for the next thread. Lock held. */
 static uint32_t queue_take_share(queue_list *list, queue_item **items)
 {
-    uint32_t count = 0;
-    uint64_t bytes = 0;
-    while (count < QUEUE_CHUNK && list->first != NULL) {
-        bytes += list->first->get.target.bytes;
-        if (count != 0 && bytes > QUEUE_SHARE_BYTES) break;
-        items[count] = queue_take(list);
-        assert(items[count]->state == QUEUE_BEGUN && !items[count]->in_flight);
-        count++;
+    queue_share share = {0};
+    while (share.count < QUEUE_CHUNK && list->first != NULL &&
+           queue_share_take(&share, list->first)) {
+        queue_item *item = queue_take(list);
+        assert(item->state == QUEUE_BEGUN && !item->in_flight);
+        items[share.count - 1] = item;
     }
-    return count;
+    return share.count;
 }
 
 /* Takes reads in flight that are to be given up: past their deadline, called off, or due for a look
@@ -245,7 +243,7 @@ static uint32_t queue_take_next(kvt_queue *queue, queue_item **items, queue_run 
 {
     uint32_t count = 0;
     *run_out = queue_gets_share;
-    const bool decodes = queue->shares.count != 0 && queue->decoders + 1 < queue->thread_count;
+    const bool decodes = queue->shares.count != 0 && queue_may_decode(queue);
     const bool begins = !queue->shares_next || !decodes;
     if (begins && queue_may_begin(queue, next_ns))
         count = queue_take_chunk(queue, queue->waiting, QUEUE_CHUNK, items);
@@ -301,7 +299,7 @@ bool queue_help(kvt_queue *queue)
         if (list == NULL || list->first->kind != KVT_REQUEST_GET) return false;
         if (!queue_may_begin(queue, &next_ns)) return false;
         count = queue_take_chunk(queue, queue->waiting, QUEUE_HELP, items);
-        run = queue_gets_begin;
+        run = queue_gets_begin_waiting;
     }
     pthread_mutex_unlock(&queue->lock);
     run(queue, items, count);

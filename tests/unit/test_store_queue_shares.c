@@ -7,6 +7,7 @@
 #include "store_support.h"
 
 #include "base/clock.h"
+#include "store/queue_internal.h"
 
 #include <kvterrace/queue.h>
 #include <poll.h>
@@ -262,6 +263,68 @@ static void callers_that_help_each_other(void **state)
     kvt_queue_close(queue);
 }
 
+/* What a thread of a queue with two threads keeps of gets of so many bytes each, when so many
+ * threads decode; *listed_out: how many it hands on. */
+static uint32_t kept_of(const uint64_t *bytes, uint32_t count, uint32_t decoders, bool *decodes,
+                        uint32_t *listed_out)
+{
+    queue_item some[8], *items[8];
+    kvt_queue *queue = calloc(1, sizeof *queue);
+    assert_non_null(queue);
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->work, NULL);
+    queue->thread_count = 2;
+    queue->decoders = decoders;
+    for (uint32_t i = 0; i < count; i++) {
+        items[i] = &some[i];
+        some[i] = (queue_item){.state = QUEUE_BEGUN};
+        some[i].get.target.bytes = bytes[i];
+    }
+    const uint32_t kept = queue_hand_on(queue, items, count, decodes);
+    *listed_out = queue->shares.count;
+    assert_int_equal(queue->decoders, decoders + *decodes);
+    for (uint32_t i = kept; i < count; i++)
+        assert_ptr_equal(queue_take(&queue->shares), items[i]);
+    if (*decodes) queue_end_share(queue);
+    assert_int_equal(queue->decoders, decoders);
+    pthread_cond_destroy(&queue->work);
+    pthread_mutex_destroy(&queue->lock);
+    free(queue);
+    return kept;
+}
+
+/* A thread that begins a batch decodes an entry larger than a share itself only while another one
+ * stays free for requests; a waiting caller always does. */
+static void one_thread_stays_free(void **state)
+{
+    (void)state;
+    const uint64_t large[] = {4 << 20, 4 << 20, 4 << 20}, few[] = {4096, 4096, 4096};
+    const uint64_t mixed[] = {4096, 4096, 4 << 20};
+    const struct {
+        const uint64_t *bytes;
+        uint32_t decoders;
+        bool threads;
+        uint32_t kept;
+        bool decodes;
+    } cases[] = {
+        {large, 0, true, 1, true},  {large, 1, true, 0, false}, {large, 1, false, 1, false},
+        {few, 0, true, 3, false},   {few, 1, true, 3, false},   {few, 1, false, 3, false},
+        {mixed, 0, true, 2, false}, {mixed, 1, true, 2, false}, {mixed, 1, false, 2, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bool decodes = cases[i].threads;
+        uint32_t listed;
+        const uint32_t kept = kept_of(cases[i].bytes, 3, cases[i].decoders, &decodes, &listed);
+        assert_int_equal(kept, cases[i].kept);
+        assert_int_equal(decodes, cases[i].decodes);
+        assert_int_equal(listed, 3 - cases[i].kept);
+    }
+    bool decodes = true;
+    uint32_t listed;
+    assert_int_equal(kept_of(large, 1, 1, &decodes, &listed), 0); /* one alone, too */
+    assert_int_equal(listed, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +333,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_cancel_in_between, site_open, site_close),
         cmocka_unit_test_setup_teardown(a_close_in_between, site_open, site_close),
         cmocka_unit_test_setup_teardown(callers_that_help_each_other, site_open, site_close),
+        cmocka_unit_test(one_thread_stays_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
