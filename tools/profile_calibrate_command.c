@@ -25,6 +25,7 @@ typedef struct calibrate_work {
     measure_classes classes;
     quality_variant variants[CALIBRATE_RUNGS_MAX];
     calibrate_wanted wanted;
+    measure_dumps dumps;
     bool teaches[QUALITY_CLASSES_MAX];
     calibrate_options options;
     calibrate_report report;
@@ -34,8 +35,9 @@ static const command_option calibrate_table[] = {
     MEASURE_MODEL,
     MEASURE_TOKENIZER,
     MEASURE_TEXTS("[CLASS=]FILE", QUALITY_CLASSES_MAX *MEASURE_TEXTS_MAX),
-    LIST_OPTION(measure_arguments, dumps, "kv", "FILE", CALIBRATE_PATHS_MAX, 0,
-                "A KV dump with queries instead of a model; more may follow without the option"),
+    LIST_OPTION(measure_arguments, dumps, "kv", "[CLASS=]FILE", CALIBRATE_PATHS_MAX, 0,
+                "A KV dump with queries instead of a model, or a folder of them; more may follow "
+                "without the option"),
     OPERANDS(measure_arguments, dumps, "FILE", 0, CALIBRATE_PATHS_MAX, 0),
     MEASURE_TEXT(name, "name", "NAME", "What the profile calls the model (from its path; 'model')"),
     MEASURE_CLASS_ROW,
@@ -55,6 +57,9 @@ static const command_option calibrate_table[] = {
                  "between them, and ask whether they pay"),
     MEASURE_COUNT(teach, "teach", 100000, "Documents that teach, of all classes together (32)"),
     MEASURE_COUNT(teach_tokens, "teach-tokens", 100000000, "Tokens of them, about (80000)"),
+    MEASURE_TEXT(rope, "rope", "ROPE",
+                 "How keys of dumps turn, where these do not say it: THETA,halves or "
+                 "THETA,neighbours[,DIM], or none"),
     FLAG_OPTION(measure_arguments, finish, "finish", 0,
                 "Measure nothing more: answer by what any measurement of these texts has left"),
     DATABASE_OPTION,
@@ -74,7 +79,8 @@ static int calibrate_check(void *context)
     if (!named && arguments->texts.count > 0) return command_misuse("--text goes with --model");
     if (arguments->learn == NULL && (arguments->teach || arguments->teach_tokens))
         return command_misuse("--teach and --teach-tokens go with --basis");
-    if (arguments->learn != NULL && !named) return command_misuse("--basis goes with --model");
+    if (arguments->rope != NULL && (named || arguments->learn == NULL))
+        return command_misuse("--rope goes with --kv and --basis");
     return EXIT_FINE;
 }
 
@@ -195,6 +201,13 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
 
 /* ---- the calibration ---- */
 
+/* All dumps judge unless some are to teach. */
+static uint32_t calibrate_contexts(const measure_arguments *arguments)
+{
+    if (arguments->model == NULL && arguments->learn == NULL) return arguments->contexts;
+    return measure_or(arguments->contexts, arguments->quick ? 12 : 40);
+}
+
 static void calibrate_set_options(measure_arguments *arguments, calibrate_work *work)
 {
     const quality_metric metric = (quality_metric)arguments->metric;
@@ -206,7 +219,7 @@ static void calibrate_set_options(measure_arguments *arguments, calibrate_work *
         .classes = work->classes.classes,
         .class_count = work->classes.count,
         .wanted = work->wanted.count > 0 ? &work->wanted : NULL,
-        .contexts = measure_or(arguments->contexts, arguments->quick ? 12 : 40),
+        .contexts = calibrate_contexts(arguments),
         .question_contexts = measure_or(arguments->question_contexts, 12),
         .context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS),
         .continuation_tokens =
@@ -220,8 +233,10 @@ static void calibrate_set_options(measure_arguments *arguments, calibrate_work *
         .teach_contexts = measure_or(arguments->teach, CALIBRATE_TEACH),
         .teach_tokens = measure_or(arguments->teach_tokens, CALIBRATE_TEACH_TOKENS),
         .finish = arguments->finish,
-        .dumps = arguments->dumps.items,
-        .dump_count = (uint32_t)arguments->dumps.count,
+        .dumps = (const char *const *)work->dumps.paths,
+        .dump_count = work->dumps.count,
+        .dump_classes = work->dumps.classes,
+        .rope = arguments->rope,
         .queries = arguments->queries,
         .threads = arguments->threads,
         .command_line = arguments->common.line,
@@ -234,13 +249,9 @@ static kvt_status calibrate_prepare(measure_arguments *arguments, calibrate_work
                                     char *message, size_t message_size)
 {
     kvt_status status = command_parse_classes(arguments, &work->classes, message, message_size);
-    /* Dumps are of one class, which has no texts. */
-    if (status == KVT_OK && work->classes.count == 0) {
-        (void)snprintf(work->classes.names[0], sizeof work->classes.names[0], "%s",
-                       arguments->class_name != NULL ? arguments->class_name : MEASURE_CLASS);
-        work->classes.classes[work->classes.count++] =
-            (quality_class){.name = work->classes.names[0]};
-    }
+    if (status == KVT_OK)
+        status =
+            command_parse_dumps(arguments, &work->classes, &work->dumps, message, message_size);
     if (status == KVT_OK)
         status = command_choose_classes(arguments->learn, &work->classes, work->teaches, message,
                                         message_size);
@@ -283,6 +294,7 @@ static int calibrate_start(void *context)
     int code = status == KVT_OK ? calibrate_measure_all(arguments, work, profile.profile)
                                 : command_fail_input(status, message);
     code = command_profile_finish(&profile, code);
+    measure_dumps_free(&work->dumps);
     free(work);
     return code;
 }
@@ -297,7 +309,7 @@ const command_spec profile_calibrate_spec = {
              "\"pooled\". The store takes them with store.ladder = calibrated, the simulation "
              "with replay.ladder = profile:NAME:CLASS. What profile quality, or a calibration that "
              "was stopped, has measured of these texts is not measured again.",
-    .synopsis = "--model FILE --text [CLASS=]FILE...\n--kv FILE...",
+    .synopsis = "--model FILE --text [CLASS=]FILE...\n--kv [CLASS=]FILE...",
     .example = "  kvterrace profile calibrate --model reference_model/model \\\n"
                "    --text chat=reference_model/texts/recall-768.jsonl --quick",
     .options = calibrate_table,

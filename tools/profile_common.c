@@ -134,14 +134,15 @@ kvt_status command_parse_variants(const char *list, bool quick, quality_variant 
 
 /* ---- classes of texts ---- */
 
-/* Puts a text to the others of its class. */
-static kvt_status classes_add(measure_classes *work, const char *standard, const char *text,
-                              char *message, size_t message_size)
+kvt_status command_class_of(measure_classes *work, const char *standard, const char *text,
+                            uint32_t *class_out, const char **path_out, char *message,
+                            size_t message_size)
 {
-    const char *mark = strchr(text, '='), *path = mark != NULL ? mark + 1 : text;
+    const char *mark = strchr(text, '=');
     const char *name = mark != NULL ? text : standard;
     size_t length = mark != NULL ? (size_t)(mark - text) : strlen(name);
     uint32_t i = 0;
+    *path_out = mark != NULL ? mark + 1 : text;
     while (i < work->count &&
            (strlen(work->names[i]) != length || memcmp(work->names[i], name, length) != 0)) {
         i++;
@@ -151,15 +152,28 @@ static kvt_status classes_add(measure_classes *work, const char *standard, const
                        (int)QUALITY_CLASSES_MAX);
         return KVT_E_ARGUMENT;
     }
-    if (i < work->count && work->classes[i].text_count == MEASURE_TEXTS_MAX) {
-        (void)snprintf(message, message_size, "%.200s: at most %d texts of a class", text,
-                       (int)MEASURE_TEXTS_MAX);
-        return KVT_E_ARGUMENT;
-    }
     if (i == work->count) {
         (void)snprintf(work->names[i], sizeof work->names[i], "%.*s", (int)length, name);
         work->classes[work->count++] =
             (quality_class){.name = work->names[i], .texts = work->paths[i]};
+    }
+    *class_out = i;
+    return KVT_OK;
+}
+
+/* Puts a text to the others of its class. */
+static kvt_status classes_add(measure_classes *work, const char *standard, const char *text,
+                              char *message, size_t message_size)
+{
+    const char *path;
+    uint32_t i;
+    const kvt_status status =
+        command_class_of(work, standard, text, &i, &path, message, message_size);
+    if (status != KVT_OK) return status;
+    if (work->classes[i].text_count == MEASURE_TEXTS_MAX) {
+        (void)snprintf(message, message_size, "%.200s: at most %d texts of a class", text,
+                       (int)MEASURE_TEXTS_MAX);
+        return KVT_E_ARGUMENT;
     }
     work->paths[i][work->classes[i].text_count++] = path;
     return KVT_OK;
@@ -178,8 +192,7 @@ kvt_status command_choose_classes(const char *list, const measure_classes *class
                                       strncmp(classes->names[c], list, length) != 0))
             c++;
         if (c == classes->count) {
-            (void)snprintf(message, message_size, "no --text is of class '%.*s'", (int)length,
-                           list);
+            (void)snprintf(message, message_size, "nothing is of class '%.*s'", (int)length, list);
             return KVT_E_ARGUMENT;
         }
         chosen[c] = true;

@@ -35,6 +35,7 @@ typedef struct measure_arguments {
     uint32_t minutes;
     bool finish;
     const char *learn; /* classes that teach */
+    const char *rope;  /* how keys of dumps turn */
     uint32_t teach, teach_tokens;
     uint32_t contexts, question_contexts, context_tokens, continuation_tokens, answer_tokens;
     uint32_t queries, blocks, mixes, threads;
@@ -53,6 +54,27 @@ typedef struct measure_classes {
 KVT_NODISCARD kvt_status command_parse_classes(const measure_arguments *arguments,
                                                measure_classes *classes_out, char *message,
                                                size_t message_size);
+
+/* The class of [CLASS=]PATH, which is added when there is none of that name, and where the path
+ * begins. KVT_OK; KVT_E_ARGUMENT (the message says what). */
+KVT_NODISCARD kvt_status command_class_of(measure_classes *classes, const char *standard,
+                                          const char *text, uint32_t *class_out,
+                                          const char **path_out, char *message,
+                                          size_t message_size);
+
+/* KV dumps by class; a folder stands for the *.safetensors in it, in the order of their names. */
+typedef struct measure_dumps {
+    char **paths;      /* [count] */
+    uint32_t *classes; /* likewise */
+    uint32_t count, room;
+} measure_dumps;
+
+/* Reads each --kv [CLASS=]PATH; --class names those that name none. KVT_OK; KVT_E_ARGUMENT (the
+ * message says what); KVT_E_GONE, KVT_E_IO (of a folder); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status command_parse_dumps(const measure_arguments *arguments,
+                                             measure_classes *classes, measure_dumps *dumps_out,
+                                             char *message, size_t message_size);
+void measure_dumps_free(measure_dumps *dumps); /* zeroed is allowed */
 
 /* Marks the classes of a list with commas between them; NULL: all. KVT_OK; KVT_E_ARGUMENT (one is
  * no class: the message says which). */

@@ -381,13 +381,31 @@ static kvt_status safetensors_save(const char *path, const char *text,
     return whole_file_end(&partial, path, status, message, message_size);
 }
 
+/* The metadata, where there is any. */
+static kvt_status safetensors_annotate(json_t *header, const safetensors_note *notes, size_t count)
+{
+    if (count == 0) return KVT_OK;
+    json_t *metadata = json_object();
+    if (metadata == NULL) return KVT_E_MEMORY;
+    for (size_t i = 0; i < count; i++) {
+        if (json_object_set_new(metadata, notes[i].name, json_string(notes[i].text)) == 0) continue;
+        json_decref(metadata);
+        return KVT_E_ARGUMENT;
+    }
+    return json_object_set_new(header, "__metadata__", metadata) == 0 ? KVT_OK : KVT_E_MEMORY;
+}
+
 kvt_status safetensors_write(const char *path, const safetensors_tensor *tensors, size_t count,
-                             char *message, size_t message_size)
+                             const safetensors_note *notes, size_t note_count, char *message,
+                             size_t message_size)
 {
     uint64_t offset = 0;
     char *text = NULL;
     json_t *header = json_object();
     kvt_status status = header == NULL ? KVT_E_MEMORY : KVT_OK;
+    if (status == KVT_OK) status = safetensors_annotate(header, notes, note_count);
+    if (status == KVT_E_ARGUMENT)
+        model_map_say(status, message, message_size, path, "the metadata cannot be written");
     for (size_t i = 0; status == KVT_OK && i < count; i++) {
         status = safetensors_describe(header, &tensors[i], &offset);
         if (status == KVT_E_ARGUMENT) {

@@ -52,12 +52,18 @@ const char *safetensors_metadata(const safetensors *file, const char *name);
 void safetensors_read_fp32(const safetensors_tensor *tensor, uint64_t first, uint64_t count,
                            float *out);
 
+/* A string of a file's metadata. */
+typedef struct safetensors_note {
+    const char *name, *text;
+} safetensors_note;
+
 /* Writes a file of F16, BF16 and F32 tensors (name, dtype, rank, shape and data are read; shape
- * factors of zero are allowed), in the order given. A regular file appears under `path`
- * when it is complete; anything else at `path` is written directly. KVT_OK; KVT_E_ARGUMENT (a
- * dtype, rank, or a name that is empty, not UTF-8, reserved or used twice); KVT_E_IO; KVT_E_MEMORY.
- */
+ * factors of zero are allowed), in the order given, with notes [note_count] as its metadata. A
+ * regular file appears under `path` when it is complete; anything else at `path` is written
+ * directly. KVT_OK; KVT_E_ARGUMENT (a dtype, rank, or a name that is empty, not UTF-8, reserved or
+ * used twice; a note that is not UTF-8); KVT_E_IO; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status safetensors_write(const char *path, const safetensors_tensor *tensors,
-                                           size_t count, char *message, size_t message_size);
+                                           size_t count, const safetensors_note *notes,
+                                           size_t note_count, char *message, size_t message_size);
 
 #endif

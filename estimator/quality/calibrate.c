@@ -437,7 +437,8 @@ static void ask_bases(calibrate_state *s, calibrate_answers *a)
     calibrate_choice *choice = &s->ladder->choices[s->ladder->choice_count - 1];
     if (at[0] == CALIBRATE_NONE) return;
     describe_variant(s->rows, at[0], at[0], text, sizeof text);
-    (void)snprintf(choice->evidence, sizeof choice->evidence, "%s, at even bits", text);
+    (void)snprintf(choice->evidence, sizeof choice->evidence, "%s, at even bits (metric: %s)", text,
+                   bases->metric);
     for (uint32_t i = 1; i < count; i++) {
         if (at[i] == CALIBRATE_NONE) continue;
         a->bases[of[i]] = judge_basis(s, at[0], at[i], spans[of[i]], &mean);

@@ -33,6 +33,7 @@ typedef struct calibrate_bases {
     uint32_t starts[TRANSFORM_SPAN_LAYERS4]; /* of their hashes, by span */
     bool present[TRANSFORM_SPAN_LAYERS4];
     bool taught[QUALITY_CLASSES_MAX]; /* documents of this class taught them */
+    const char *metric;               /* what an error costs in them, and what weighs the layers */
 } calibrate_bases;
 
 /* Where rows come from: a model that goes on from decoded KV, or dumps with queries. */
@@ -197,10 +198,10 @@ typedef struct calibrate_options {
     const char *name;             /* of the model; NULL: from its path (not with dumps) */
     const char *model;            /* as model_open takes it; NULL: dumps */
     const char *tokenizer;        /* NULL: tokenizer.bin in the model's folder */
-    const quality_class *classes; /* with dumps one, without texts */
+    const quality_class *classes; /* with dumps without texts */
     uint32_t class_count;
     const calibrate_wanted *wanted; /* NULL: rungs follow from the answers */
-    uint32_t contexts;              /* of each class, at most */
+    uint32_t contexts;              /* of each class, at most; with dumps 0 is all of them */
     uint32_t question_contexts;     /* of them, that questions are asked on; 0: all */
     uint32_t context_tokens, continuation_tokens;
     uint32_t answer_tokens; /* for metrics that compare answers */
@@ -217,6 +218,9 @@ typedef struct calibrate_options {
                        most */
     const char *const *dumps;
     uint32_t dump_count;
+    const uint32_t *dump_classes; /* [dump_count]; NULL: all of the first class */
+    const char *rope; /* how the keys of dumps turn, as quality_rope_parse takes it; NULL: as those
+                         say that teach */
     uint32_t queries; /* of a dump's layers and heads; 0: the usual */
     uint32_t threads; /* 0: one per processor */
     const char *command_line;

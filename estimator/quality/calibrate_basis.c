@@ -17,7 +17,6 @@
 #include <string.h>
 
 enum {
-    LEARN_TABLES = 4,    /* of so many documents one makes tables */
     LEARN_DOCUMENTS = 3, /* entries that are read for each that teaches: some share a document
                               with one that judges */
     LEARN_TEXT_BYTES = 256
@@ -33,14 +32,14 @@ typedef struct learn_work {
     uint32_t runs, runs_all;
 } learn_work;
 
-static bool learn_teaches(const calibrate_options *o, uint32_t class_index)
+bool calibrate_teaches(const calibrate_options *o, uint32_t class_index)
 {
     return o->teaches != NULL ? o->teaches[class_index] : class_index == 0;
 }
 
 uint32_t calibrate_entries_read(const calibrate_options *o, uint32_t class_index)
 {
-    if (!o->basis || !learn_teaches(o, class_index)) return o->contexts;
+    if (!o->basis || !calibrate_teaches(o, class_index)) return o->contexts;
     return o->contexts + LEARN_DOCUMENTS * o->teach_contexts;
 }
 
@@ -90,7 +89,8 @@ static void learn_add(learn_work *work, const quality_entry *entry)
         checksum_of(entry->tokens,
                     (entry->context_tokens + entry->continuation_tokens) * sizeof *entry->tokens)};
     work->digest = checksum_of(parts, sizeof parts);
-    if ((work->teach_count + work->table_count) % LEARN_TABLES == LEARN_TABLES - 1) {
+    if ((work->teach_count + work->table_count) % CALIBRATE_TABLES_TURN ==
+        CALIBRATE_TABLES_TURN - 1) {
         work->tables[work->table_count++] = entry;
         return;
     }
@@ -109,19 +109,14 @@ static kvt_status learn_choose(learn_work *work)
     do {
         before = work->teach_count + work->table_count;
         for (uint32_t i = 0; i < o->class_count; i++) {
-            if (!learn_teaches(o, i) || work->teach_count + work->table_count >= work->room)
+            if (!calibrate_teaches(o, i) || work->teach_count + work->table_count >= work->room)
                 continue;
             if (work->tokens >= o->teach_tokens && work->table_count > 0) continue;
             const quality_entry *entry = learn_next(work, i, &next[i]);
             if (entry != NULL) learn_add(work, entry);
         }
     } while (work->teach_count + work->table_count > before);
-    if (work->table_count > 0) return KVT_OK;
-    (void)snprintf(c->message, c->message_size,
-                   "a basis takes four documents or more of the classes that teach which do not "
-                   "judge, and the texts have %u left: fewer --contexts, or more texts",
-                   (unsigned)work->teach_count);
-    return KVT_E_ARGUMENT;
+    return work->table_count > 0 ? KVT_OK : calibrate_lacks_documents(c, work->teach_count);
 }
 
 /* ---- learning, or finding what was learnt ---- */
@@ -132,38 +127,6 @@ static bool learn_step(void *context, const char *what)
     const calibrate_options *o = work->c->options;
     const double share = (double)work->runs++ / work->runs_all;
     return o->progress == NULL || o->progress(o->progress_context, share, what);
-}
-
-/* The bases of this lesson that the profile has. KVT_MISS: it has none of heads, and so none. */
-static kvt_status learn_find(learn_work *work)
-{
-    calibration *c = work->c;
-    kvt_status status = KVT_OK;
-    for (uint32_t s = 0; status == KVT_OK && s < TRANSFORM_SPAN_LAYERS4; s++) {
-        status = profile_basis_find(c->profile, c->model, work->lesson, s + 1, &c->owned[s]);
-        if (status == KVT_MISS && s > 0) status = KVT_OK; /* too wide, or too large for a profile */
-    }
-    return status;
-}
-
-/* All of them, or none. */
-static kvt_status learn_put(const learn_work *work, const quality_bases *bases)
-{
-    const calibration *c = work->c;
-    sqlite3 *database = c->profile->database;
-    kvt_status status = profile_status(sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL));
-    if (status != KVT_OK) return status;
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        if (bases->objects[s] == NULL) continue;
-        status = profile_basis_put(c->profile, c->run, c->model, work->lesson, bases->objects[s],
-                                   bases->bytes[s]);
-        if (status == KVT_E_SPACE && s > 0) status = KVT_OK;
-        if (status == KVT_EXISTS) status = KVT_OK;
-    }
-    if (status == KVT_OK)
-        status = profile_status(sqlite3_exec(database, "COMMIT", NULL, NULL, NULL));
-    if (status != KVT_OK) (void)sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL);
-    return status;
 }
 
 static kvt_status learn_now(learn_work *work)
@@ -180,7 +143,7 @@ static kvt_status learn_now(learn_work *work)
                                    .context = work};
     work->runs_all = quality_bases_runs(&lesson);
     kvt_status status = quality_bases_learn(&lesson, &bases);
-    if (status == KVT_OK) status = learn_put(work, &bases);
+    if (status == KVT_OK) status = calibrate_put_bases(c, work->lesson, &bases);
     quality_bases_free(&bases);
     if (status == KVT_E_CORRUPT || status == KVT_E_UNSUPPORTED)
         (void)snprintf(c->message, c->message_size,
@@ -190,7 +153,66 @@ static kvt_status learn_now(learn_work *work)
     if (status != KVT_OK) return status;
     c->report->taught = work->teach_count;
     c->report->taught_tokens = work->tokens;
-    return learn_find(work);
+    return KVT_OK;
+}
+
+kvt_status calibrate_learn_texts(calibration *c)
+{
+    const calibrate_options *o = c->options;
+    learn_work work = {.c = c, .room = o->teach_contexts};
+    work.teach = calloc(work.room + 1u, sizeof *work.teach);
+    work.tables = calloc(work.room + 1u, sizeof *work.tables);
+    kvt_status status = work.teach == NULL || work.tables == NULL ? KVT_E_MEMORY : KVT_OK;
+    if (status == KVT_OK) status = learn_choose(&work);
+    (void)snprintf(work.lesson, sizeof work.lesson,
+                   "{\"texts\":\"%016llx\",\"teach\":%u,\"tables\":%u,\"library\":\"%s\"}",
+                   (unsigned long long)work.digest, (unsigned)work.teach_count,
+                   (unsigned)work.table_count, profile_library_version);
+    if (status == KVT_OK) status = calibrate_find_bases(c, work.lesson);
+    if (status == KVT_MISS) status = o->finish ? KVT_OK : learn_now(&work);
+    c->bases.metric = "queries and output projections, layers weighed by KL";
+    free((void *)work.teach);
+    free((void *)work.tables);
+    return status;
+}
+
+/* ---- bases of the profile ---- */
+
+kvt_status calibrate_lacks_documents(const calibration *c, uint32_t left)
+{
+    (void)snprintf(c->message, c->message_size,
+                   "a basis takes four documents or more of the classes that teach which do not "
+                   "judge, and %u are left: fewer --contexts, or more documents",
+                   (unsigned)left);
+    return KVT_E_ARGUMENT;
+}
+
+kvt_status calibrate_find_bases(calibration *c, const char *lesson)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t s = 0; status == KVT_OK && s < TRANSFORM_SPAN_LAYERS4; s++) {
+        status = profile_basis_find(c->profile, c->model, lesson, s + 1, &c->owned[s]);
+        if (status == KVT_MISS && s > 0) status = KVT_OK; /* too wide, or too large for a profile */
+    }
+    return status;
+}
+
+kvt_status calibrate_put_bases(calibration *c, const char *lesson, const quality_bases *bases)
+{
+    sqlite3 *database = c->profile->database;
+    kvt_status status = profile_status(sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL));
+    if (status != KVT_OK) return status;
+    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
+        if (bases->objects[s] == NULL) continue;
+        status = profile_basis_put(c->profile, c->run, c->model, lesson, bases->objects[s],
+                                   bases->bytes[s]);
+        if (status == KVT_E_SPACE && s > 0) status = KVT_OK;
+        if (status == KVT_EXISTS) status = KVT_OK;
+    }
+    if (status == KVT_OK)
+        status = profile_status(sqlite3_exec(database, "COMMIT", NULL, NULL, NULL));
+    if (status != KVT_OK) (void)sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL);
+    return status == KVT_OK ? calibrate_find_bases(c, lesson) : status;
 }
 
 static void learn_list(calibration *c)
@@ -204,25 +226,13 @@ static void learn_list(calibration *c)
     }
     c->listed = (kvt_record_bases){c->views, count};
     for (uint32_t i = 0; i < c->options->class_count; i++)
-        c->bases.taught[i] = learn_teaches(c->options, i);
+        c->bases.taught[i] = calibrate_teaches(c->options, i);
 }
 
 kvt_status calibrate_learn(calibration *c)
 {
-    const calibrate_options *o = c->options;
-    learn_work work = {.c = c, .room = o->teach_contexts};
-    work.teach = calloc(work.room + 1u, sizeof *work.teach);
-    work.tables = calloc(work.room + 1u, sizeof *work.tables);
-    kvt_status status = work.teach == NULL || work.tables == NULL ? KVT_E_MEMORY : KVT_OK;
-    if (status == KVT_OK) status = learn_choose(&work);
-    (void)snprintf(work.lesson, sizeof work.lesson,
-                   "{\"texts\":\"%016llx\",\"teach\":%u,\"tables\":%u,\"library\":\"%s\"}",
-                   (unsigned long long)work.digest, (unsigned)work.teach_count,
-                   (unsigned)work.table_count, profile_library_version);
-    if (status == KVT_OK) status = learn_find(&work);
-    if (status == KVT_MISS) status = o->finish ? KVT_OK : learn_now(&work);
+    const kvt_status status =
+        c->options->model != NULL ? calibrate_learn_texts(c) : calibrate_learn_dumps(c);
     if (status == KVT_OK) learn_list(c);
-    free((void *)work.teach);
-    free((void *)work.tables);
     return status;
 }

@@ -28,7 +28,9 @@ typedef struct calibration {
     quality_model measured;                     /* of a model */
     quality_entries texts[QUALITY_CLASSES_MAX]; /* as many as were read for, at least `taken` */
     uint32_t taken[QUALITY_CLASSES_MAX];        /* entries of each class */
-    quality_map map;                            /* of dumps */
+    quality_map maps[QUALITY_CLASSES_MAX];      /* of dumps, by class */
+    const char **paths;                         /* of dumps, by entry */
+    uint64_t *digests;                          /* likewise */
     kvt_layout layout;
     int64_t run, model;
     int64_t sets[QUALITY_CLASSES_MAX], passages[QUALITY_CLASSES_MAX]; /* 0: no entry has one */
@@ -59,9 +61,32 @@ typedef struct calibration {
 } calibration;
 
 /* Learns bases on documents that are not judged, or takes those of an interrupted calibration
- * (calibrate_basis.c). KVT_OK; KVT_E_ARGUMENT (no document is left: the message says so);
- * KVT_E_CANCELLED; what quality_bases_learn and profile_basis_put give. */
+ * (calibrate_basis.c, calibrate_basis_dumps.c). KVT_OK; KVT_E_ARGUMENT (no document is left: the
+ * message says so); KVT_E_CANCELLED; what quality_bases_learn, quality_bases_learn_dumps and
+ * profile_basis_put give. */
 KVT_NODISCARD kvt_status calibrate_learn(calibration *c);
+KVT_NODISCARD kvt_status calibrate_learn_texts(calibration *c);
+KVT_NODISCARD kvt_status calibrate_learn_dumps(calibration *c);
+
+/* Of so many documents that teach one makes tables. */
+enum { CALIBRATE_TABLES_TURN = 4 };
+
+/* Whether documents of a class teach. */
+bool calibrate_teaches(const calibrate_options *options, uint32_t class_index);
+
+/* Whether a dump has the shape of the first one; false leaves a message. */
+bool calibrate_shape_fits(const calibration *c, const quality_dump *dump, const char *path);
+
+/* The message of a calibration that has so few documents left to learn on. */
+kvt_status calibrate_lacks_documents(const calibration *c, uint32_t left);
+
+/* The bases of a lesson that the profile has. KVT_MISS: it has none of heads, and so none. */
+KVT_NODISCARD kvt_status calibrate_find_bases(calibration *c, const char *lesson);
+
+/* Puts bases into the profile and takes them from there: all of them, or none. */
+struct quality_bases;
+KVT_NODISCARD kvt_status calibrate_put_bases(calibration *c, const char *lesson,
+                                             const struct quality_bases *bases);
 
 /* How many entries of a class are read for the judges and for those that teach. */
 uint32_t calibrate_entries_read(const calibrate_options *options, uint32_t class_index);

@@ -54,13 +54,6 @@ static void calibrate_keep(calibration *c, uint32_t entry, kvt_variant variant, 
         (calibrate_kept){.variant = variant, .entry = entry, .counted = fresh, .row = *row};
 }
 
-static void calibrate_take_dump_row(void *context, uint32_t entry, kvt_variant variant,
-                                    const quality_row *row)
-{
-    calibration *c = context;
-    if (entry < c->entry_count) calibrate_keep(c, entry, variant, false, row);
-}
-
 /* Which of all an entry of the present class is; entry_count: none. */
 static uint32_t calibrate_find(const calibration *c, uint32_t number)
 {
@@ -69,6 +62,22 @@ static uint32_t calibrate_find(const calibration *c, uint32_t number)
     while (low < c->entry_count && (c->classes[low] != c->at || c->numbers[low] != number))
         low++;
     return low;
+}
+
+static void calibrate_take_dump_row(void *context, uint32_t number, kvt_variant variant,
+                                    const quality_row *row)
+{
+    calibration *c = context;
+    const uint32_t entry = calibrate_find(c, number);
+    if (entry < c->entry_count) calibrate_keep(c, entry, variant, false, row);
+}
+
+static kvt_status calibrate_take_dump_rows(calibration *c)
+{
+    kvt_status status = KVT_OK;
+    for (c->at = 0; status == KVT_OK && c->at < c->options->class_count; c->at++)
+        status = profile_entries_read(c->profile, c->sets[c->at], 0, calibrate_take_dump_row, c);
+    return status;
 }
 
 /* The exact run of an entry, whose answers losses are of, comes before its other rows. */
@@ -122,10 +131,9 @@ static int kept_order(const void *left, const void *right)
 kvt_status calibrate_take_rows(calibration *c)
 {
     take_sets take = {.c = c, .status = KVT_OK};
-    kvt_status status =
-        c->options->model != NULL
-            ? profile_sets_of_texts(c->profile, c->model, calibrate_take_set, &take)
-            : profile_entries_read(c->profile, c->sets[0], 0, calibrate_take_dump_row, c);
+    kvt_status status = c->options->model != NULL
+                            ? profile_sets_of_texts(c->profile, c->model, calibrate_take_set, &take)
+                            : calibrate_take_dump_rows(c);
     if (status == KVT_OK) status = take.status;
     if (status == KVT_OK && c->failed) status = KVT_E_MEMORY;
     for (size_t i = 0; i < c->kept_count && c->options->model != NULL; i++)
@@ -282,26 +290,30 @@ static bool calibrate_dump_progress(void *context, double done, const char *what
 static kvt_status calibrate_with_dumps(calibration *c)
 {
     const calibrate_options *o = c->options;
-    const quality_dumps_options dumps = {.paths = o->dumps,
-                                         .count = o->dump_count,
+    const quality_dumps_options dumps = {.paths = c->paths,
+                                         .count = c->entry_count,
                                          .name = o->name,
                                          .class_name = o->classes[0].name,
                                          .variants = c->variants,
                                          .variant_count = c->count,
                                          .queries = o->queries,
                                          .threads = o->threads,
+                                         .bases = c->listed,
                                          .progress = calibrate_dump_progress,
                                          .progress_context = c};
-    kvt_status status =
-        quality_dumps_measure(&dumps, &c->map, c->rows, c->message, c->message_size);
-    for (uint32_t e = 0; status == KVT_OK && e < o->dump_count; e++) {
+    kvt_status status = quality_dumps_measure(&dumps, c->rows, c->message, c->message_size);
+    for (uint32_t e = 0; status == KVT_OK && e < c->entry_count; e++) {
         for (uint32_t v = 0; status == KVT_OK && v < c->count; v++) {
-            const quality_row *row = &c->rows[(size_t)e * c->count + v];
+            const uint32_t at = c->classes[e];
+            quality_row *row = &c->rows[(size_t)e * c->count + v];
             const kvt_variant key = quality_variant_key(&c->variants[v]);
+            double upper;
             c->done++;
             if (!row->present) continue;
+            quality_map_loss(&c->maps[at], c->variants[v].variant, row->attention_error,
+                             row->attention_error_high, &row->loss, &upper);
             calibrate_keep(c, e, key, true, row);
-            status = profile_entry_insert(c->profile, c->sets[0], e, key, row);
+            status = profile_entry_insert(c->profile, c->sets[at], c->numbers[e], key, row);
         }
     }
     c->measures = true;
@@ -343,7 +355,7 @@ static kvt_status calibrate_table_entry(calibration *c, model_session *session, 
         status = evaluate_entry_open(session, cut->tokens, cut->context_tokens,
                                      cut->continuation_tokens, &entry);
     } else {
-        status = quality_dump_open(c->options->dumps[index], &dump, c->message, c->message_size);
+        status = quality_dump_open(c->paths[index], &dump, c->message, c->message_size);
         layout.tokens = dump.layout.tokens;
     }
     if (status == KVT_OK) status = kvt_layout_bytes(&layout, &bytes);

@@ -26,9 +26,10 @@ static kvt_status calibrate_check(const calibrate_options *o, char *message, siz
         (o->contexts < 2 || o->context_tokens < 1 || o->continuation_tokens < 4))
         wrong = "two entries or more, of 1 + 4 tokens";
     if (o->class_count < 1 || o->class_count > QUALITY_CLASSES_MAX) wrong = "1 to 8 classes";
-    if (o->model == NULL && o->class_count != 1) wrong = "dumps of one class";
-    if (o->basis && (o->model == NULL || o->teach_contexts < 4 || o->teach_tokens < 1))
-        wrong = "a model and four contexts or more that teach, where it learns bases";
+    for (uint32_t i = 0; o->dump_classes != NULL && i < o->dump_count; i++)
+        if (o->dump_classes[i] >= o->class_count) wrong = "dumps of its classes";
+    if (o->basis && (o->teach_contexts < 4 || o->teach_tokens < 1))
+        wrong = "four contexts or more that teach, where it learns bases";
     if (o->wanted != NULL && (o->wanted->count < 1 || o->wanted->count > CALIBRATE_RUNGS_MAX))
         wrong = "1 to 32 variants as rungs";
     for (uint32_t i = 0; wrong == NULL && i < o->class_count; i++) {
@@ -144,31 +145,108 @@ static kvt_status calibrate_open_model(calibration *c)
     return status == KVT_OK ? calibrate_read_texts(c) : status;
 }
 
-static kvt_status calibrate_open_dumps(calibration *c, uint64_t *digest_out)
+/* ---- dumps ---- */
+
+bool calibrate_shape_fits(const calibration *c, const quality_dump *dump, const char *path)
+{
+    const kvt_layout *layout = &dump->layout, *first = &c->layout;
+    if (layout->layers == first->layers && layout->kv_heads == first->kv_heads &&
+        layout->head_dim == first->head_dim)
+        return true;
+    (void)snprintf(c->message, c->message_size,
+                   "%.300s has %u layers x %u KV heads x %u, the first dump %u x %u x %u", path,
+                   layout->layers, layout->kv_heads, layout->head_dim, first->layers,
+                   first->kv_heads, first->head_dim);
+    return false;
+}
+
+static uint32_t calibrate_dump_class(const calibrate_options *o, uint32_t dump)
+{
+    return o->dump_classes != NULL ? o->dump_classes[dump] : 0;
+}
+
+/* Counts the dumps of each class that are judged: its first ones. */
+static uint32_t calibrate_count_dumps(calibration *c)
+{
+    const calibrate_options *o = c->options;
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < o->dump_count; i++) {
+        uint32_t *taken = &c->taken[calibrate_dump_class(o, i)];
+        if (o->contexts != 0 && *taken == o->contexts) continue;
+        (*taken)++;
+        all++;
+    }
+    return all;
+}
+
+/* The number-th dump of a class. */
+static const char *calibrate_find_dump(const calibrate_options *o, uint32_t class_index,
+                                       uint32_t number)
+{
+    uint32_t i = 0;
+    while (calibrate_dump_class(o, i) != class_index || number-- > 0)
+        i++;
+    return o->dumps[i];
+}
+
+/* Dumps of the classes in turn. */
+static void calibrate_take_dumps(calibration *c, uint32_t all)
+{
+    const calibrate_options *o = c->options;
+    uint32_t count = 0;
+    for (uint32_t turn = 0; count < all; turn++) {
+        for (uint32_t i = 0; i < o->class_count; i++) {
+            if (turn >= c->taken[i]) continue;
+            c->paths[count] = calibrate_find_dump(o, i, turn);
+            c->classes[count] = i;
+            c->numbers[count] = turn;
+            c->asked[count++] = o->question_contexts == 0 || turn < o->question_contexts;
+        }
+    }
+    c->entry_count = count;
+}
+
+/* Looks into each dump; what they hold, by class, into digests [class_count]. */
+static kvt_status calibrate_look_into_dumps(calibration *c, uint64_t *digests)
+{
+    for (uint32_t i = 0; i < c->entry_count; i++) {
+        quality_dump dump;
+        kvt_status status = quality_dump_open(c->paths[i], &dump, c->message, c->message_size);
+        if (status != KVT_OK) return status;
+        uint64_t *digest = &digests[c->classes[i]];
+        c->digests[i] = quality_dump_digest(&dump);
+        const uint64_t parts[2] = {*digest, c->digests[i]};
+        *digest = checksum_of(parts, sizeof parts);
+        if (i == 0) c->layout = dump.layout;
+        if (i == 0) c->report->model.heads = dump.query_heads;
+        if (!calibrate_shape_fits(c, &dump, c->paths[i])) status = KVT_E_ARGUMENT;
+        quality_dump_close(&dump);
+        if (status != KVT_OK) return status;
+    }
+    return KVT_OK;
+}
+
+static kvt_status calibrate_open_dumps(calibration *c, uint64_t *digests)
 {
     const calibrate_options *o = c->options;
     profile_model *facts = &c->report->model;
-    for (uint32_t i = 0; i < o->dump_count; i++) {
-        quality_dump dump;
-        kvt_status status = quality_dump_open(o->dumps[i], &dump, c->message, c->message_size);
-        if (status != KVT_OK) return status;
-        const uint64_t parts[2] = {*digest_out, quality_dump_digest(&dump)};
-        *digest_out = checksum_of(parts, sizeof parts);
-        if (i == 0) c->layout = dump.layout;
-        if (i == 0) facts->heads = dump.query_heads;
-        quality_dump_close(&dump);
-    }
+    const uint32_t all = calibrate_count_dumps(c);
+    kvt_status status = calibrate_make_room(c, all);
+    c->paths = calloc(all, sizeof *c->paths);
+    c->digests = calloc(all, sizeof *c->digests);
+    if (status == KVT_OK && (c->paths == NULL || c->digests == NULL)) status = KVT_E_MEMORY;
+    if (status != KVT_OK) return status;
+    calibrate_take_dumps(c, all);
+    status = calibrate_look_into_dumps(c, digests);
+    if (status != KVT_OK) return status;
     (void)snprintf(facts->name, sizeof facts->name, "%s", o->name);
     facts->layers = c->layout.layers;
     facts->kv_heads = c->layout.kv_heads;
     facts->head_dim = c->layout.head_dim;
-    c->entry_count = o->dump_count;
-    kvt_status status = profile_model_of_shape(c->profile, facts, &c->model);
-    if (status == KVT_OK)
-        status = quality_map_make(c->profile, o->name, o->classes[0].name, NULL, NULL, 0, &c->map);
-    if (status == KVT_OK) status = calibrate_make_room(c, c->entry_count);
-    for (uint32_t i = 0; status == KVT_OK && i < c->entry_count; i++)
-        c->asked[i] = o->question_contexts == 0 || i < o->question_contexts;
+    status = profile_model_of_shape(c->profile, facts, &c->model);
+    for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++)
+        status =
+            quality_map_make(c->profile, o->name, o->classes[i].name, NULL, NULL, 0, &c->maps[i]);
     return status;
 }
 
@@ -230,25 +308,27 @@ static kvt_status calibrate_open_class(calibration *c, uint32_t class_index)
     return status;
 }
 
-static kvt_status calibrate_open_dump_set(calibration *c, uint64_t digest)
+static kvt_status calibrate_open_dump_set(calibration *c, uint32_t class_index, uint64_t digest)
 {
     const calibrate_options *o = c->options;
+    const uint32_t entries = c->taken[class_index];
     char settings[160];
     (void)snprintf(settings, sizeof settings,
                    "{\"calibration\":\"%016llx\",\"entries\":%u,\"queries\":%u}",
-                   (unsigned long long)digest, (unsigned)c->entry_count, (unsigned)o->queries);
-    return calibrate_open_set(c, o->classes[0].name, settings, c->entry_count, &c->sets[0]);
+                   (unsigned long long)digest, (unsigned)entries, (unsigned)o->queries);
+    return calibrate_open_set(c, o->classes[class_index].name, settings, entries,
+                              &c->sets[class_index]);
 }
 
 static kvt_status calibrate_open(calibration *c)
 {
     const calibrate_options *o = c->options;
-    uint64_t digest = 0;
+    uint64_t digests[QUALITY_CLASSES_MAX] = {0};
     kvt_status status =
-        o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c, &digest);
-    if (status == KVT_OK && o->model == NULL) status = calibrate_open_dump_set(c, digest);
-    for (uint32_t i = 0; status == KVT_OK && o->model != NULL && i < o->class_count; i++)
-        status = calibrate_open_class(c, i);
+        o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c, digests);
+    for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++)
+        status = o->model != NULL ? calibrate_open_class(c, i)
+                                  : calibrate_open_dump_set(c, i, digests[i]);
     if (status != KVT_OK) return status;
     c->report->entries = c->entry_count;
     c->expected = (uint64_t)c->entry_count * CALIBRATE_VARIANTS_MAX / 2;
@@ -362,6 +442,8 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
         profile_basis_free(&c.owned[s]);
     quality_model_close(&c.measured);
     free(c.entries);
+    free((void *)c.paths);
+    free(c.digests);
     free(c.classes);
     free(c.numbers);
     free(c.documents);

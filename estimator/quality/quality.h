@@ -470,6 +470,7 @@ typedef struct quality_dumps_options {
     uint32_t variant_count;
     uint32_t queries; /* of a layer and head; 0: QUALITY_DUMPS_QUERIES. No more than there are */
     uint32_t threads; /* 0: one per processor */
+    kvt_record_bases bases; /* of the variants that need one */
     const char *command_line;
     kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
     void *progress_context;
@@ -499,11 +500,11 @@ KVT_NODISCARD kvt_status quality_dumps_run(kvt_profile *profile,
                                            quality_dumps_report *report_out, char *message,
                                            size_t message_size);
 
-/* The same measurement without a database: rows[count * variant_count], losses by `map`. Rows that
+/* The same measurement without a database: rows[count * variant_count], without losses. Rows that
  * are present are kept as they are; the others are measured. */
 KVT_NODISCARD kvt_status quality_dumps_measure(const quality_dumps_options *options,
-                                               const quality_map *map, quality_row *rows,
-                                               char *message, size_t message_size);
+                                               quality_row *rows, char *message,
+                                               size_t message_size);
 
 void quality_dumps_report_free(quality_dumps_report *report); /* zeroed is allowed */
 

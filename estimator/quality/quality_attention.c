@@ -22,7 +22,8 @@ struct quality_attention {
     uint32_t rows;     /* that share a KV head: query_heads / kv_heads * query_rows */
     size_t row_floats; /* of one token's K or V of a layer */
     uint64_t source_bytes, matrix_bytes;
-    kvt_variant variant; /* at work */
+    kvt_record_bases bases; /* that variants may need */
+    kvt_variant variant;    /* at work */
     kvt_record_info info;
     quality_attention_cost cost;
 
@@ -156,6 +157,11 @@ float *quality_attention_queries(quality_attention *a)
     return a->queries;
 }
 
+void quality_attention_set_bases(quality_attention *a, kvt_record_bases bases)
+{
+    a->bases = bases;
+}
+
 const quality_attention_cost *quality_attention_spent(const quality_attention *a)
 {
     return &a->cost;
@@ -217,7 +223,8 @@ void quality_attention_exact(quality_attention *a)
 
 static kvt_status attention_encode(quality_attention *a, bool merged)
 {
-    kvt_record_spec spec = {.generation = 1, .layout = a->layout, .variant = a->variant};
+    kvt_record_spec spec = {
+        .generation = 1, .layout = a->layout, .variant = a->variant, .bases = a->bases};
     uint64_t bound, scratch, record_bytes;
     spec.layout.tokens_may_drop = quality_variant_drops(a->variant);
     if (merged && a->row_floats > UINT16_MAX) return KVT_E_UNSUPPORTED;
@@ -238,8 +245,8 @@ static kvt_status attention_encode(quality_attention *a, bool merged)
 static kvt_status attention_decode(quality_attention *a, uint32_t layer, kvt_side side)
 {
     uint64_t bytes = a->matrix_bytes / a->layout.tokens * a->info.stored_tokens;
-    return kvt_record_decode_matrix(a->record, a->info.record_bytes, layer, side, a->decoded, bytes,
-                                    a->scratch, a->scratch_capacity);
+    return kvt_record_decode_matrix_with(a->record, a->info.record_bytes, &a->bases, layer, side,
+                                         a->decoded, bytes, a->scratch, a->scratch_capacity);
 }
 
 static void attention_convert(const quality_attention *a, float *target)
@@ -361,6 +368,29 @@ kvt_status quality_attention_run(quality_attention *a, kvt_variant variant, bool
     row_out->flip_rate = (double)sums.flips / (double)sums.queries;
     attention_aggregate(a, row_out);
     return KVT_OK;
+}
+
+void quality_attention_disturb(quality_attention *a, uint32_t layer, kvt_side side,
+                               const float *noise, double *error_out)
+{
+    const kvt_layout *layout = &a->layout;
+    const size_t count = layout->tokens * a->row_floats, heads = layout->kv_heads;
+    const size_t group = a->rows / a->query_rows;
+    float *changed = side == KVT_SIDE_K ? a->keys : a->values;
+    double sum = 0.0;
+    model_convert(layout->dtype, a->source + kvt_layout_matrix_offset(layout, layer, KVT_SIDE_K),
+                  count, a->keys);
+    model_convert(layout->dtype, a->source + kvt_layout_matrix_offset(layout, layer, KVT_SIDE_V),
+                  count, a->values);
+    for (size_t i = 0; i < count; i++)
+        changed[i] += noise[i];
+    for (size_t head = layer * heads; head < (layer + 1) * heads; head++) {
+        attention_head(a, head, layout->tokens, a->weights, a->out);
+        attention_compare_out(a, head);
+        for (size_t i = head * group; i < (head + 1) * group; i++)
+            sum += a->errors[i] * a->errors[i];
+    }
+    *error_out = sum / (double)(heads * group);
 }
 
 /* ---- what the BLAS library reaches here: the probe's rate is reported beside it ---- */

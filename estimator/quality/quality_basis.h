@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quality_basis.h - bases of the transform codec, learnt on a model's KV (quality_basis_learn.c),
- * and what they save on other texts (quality_basis.c): bits at the KL of the entropy codec.
+ * quality_basis.h - bases of the transform codec, learnt on a model's KV (quality_basis_learn.c) or
+ * on dumps of it (quality_basis_dumps.c), and what they save on other texts (quality_basis.c): bits
+ * at the KL of the entropy codec.
  *
  * Thread rule: one thread per call.
  */
@@ -54,6 +55,37 @@ uint32_t quality_bases_runs(const quality_basis_lesson *lesson);
 KVT_NODISCARD kvt_status quality_bases_learn(const quality_basis_lesson *lesson,
                                              quality_bases *bases_out);
 void quality_bases_free(quality_bases *bases);
+
+/* Dumps that a basis is made of. All are of one shape. */
+typedef struct quality_dump_lesson {
+    const char *model;        /* its name, for the bases */
+    const char *const *teach; /* [teach_count] */
+    uint32_t teach_count;
+    const char *const *tables; /* [table_count] */
+    uint32_t table_count;
+    const quality_rope *rope; /* how keys and queries turn */
+    bool positioned;          /* every dump that teaches says where its queries stand */
+    bool asked;               /* every dump that teaches has queries */
+    uint64_t digest;          /* of the dumps */
+    /* Called before each dump and each layer's noise; false stops. May be NULL. */
+    bool (*step)(void *context, const char *what);
+    void *context;
+} quality_dump_lesson;
+
+/* How often step is called. */
+uint32_t quality_dump_lesson_steps(const quality_dump_lesson *lesson, uint32_t layers);
+
+/*
+ * quality_bases_learn without a model. Errors of K count by the second moments of the dumps'
+ * queries where these are positioned, errors of V alike, because a dump has no output projection.
+ * Where there are queries, noise on the first two dumps, a layer and side at a time, weighs the
+ * layers by the squared relative error of attention; otherwise each layer and side has the same
+ * ratio of signal to error. Statuses as there, with a message; KVT_E_ARGUMENT: another shape than
+ * the first dump's, too, and what quality_dump_open gives.
+ */
+KVT_NODISCARD kvt_status quality_bases_learn_dumps(const quality_dump_lesson *lesson,
+                                                   quality_bases *bases_out, char *message,
+                                                   size_t message_size);
 
 /* ---- judging ---- */
 

@@ -8,15 +8,12 @@
 #include "estimator/quality/quality_basis.h"
 
 #include "base/half.h"
-#include "codecs/keys_rerotate.h"
 #include "codecs/record.h"
-#include "codecs/transform.h"
-#include "estimator/quality/basis_learn.h"
+#include "estimator/quality/basis_learners.h"
 
 #include <kvterrace/rope.h>
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,15 +22,12 @@ enum {
     BASIS_LISTENED = 96 /* tokens of a continuation at most, on which noise is judged */
 };
 
-#define BASIS_NOISE 0.15 /* deviation of the noise over that of the elements, in the metric */
-
 typedef struct basis_run {
     const quality_basis_lesson *lesson;
     model_session *session;
     evaluate_variant changed;
     double *frequencies;
-    basis_learner *learners[QUALITY_BASIS_SPANS]; /* NULL: the span is too wide */
-    double *weights;
+    basis_learners learners;
 } basis_run;
 
 static kvt_status basis_step(const basis_run *run, const char *what)
@@ -56,31 +50,23 @@ static kvt_status basis_open_learners(basis_run *run)
 {
     const model_config *c = model_config_of(run->lesson->target->weights);
     const size_t square = (size_t)c->head_dim * c->head_dim;
-    transform_shape shape = {.layers = c->layers,
-                             .kv_heads = c->kv_heads,
-                             .head_dim = c->head_dim,
-                             .rotary_dim = c->head_dim,
-                             .sides = 2,
-                             .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS};
+    const transform_shape shape = {.layers = c->layers,
+                                   .kv_heads = c->kv_heads,
+                                   .head_dim = c->head_dim,
+                                   .rotary_dim = c->head_dim,
+                                   .sides = 2,
+                                   .pairing =
+                                       c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS};
     double *gram = malloc(square * sizeof *gram);
     run->frequencies = malloc(c->head_dim * sizeof *run->frequencies);
-    run->weights = malloc(2 * (size_t)c->layers * sizeof *run->weights);
-    kvt_status status =
-        gram == NULL || run->frequencies == NULL || run->weights == NULL ? KVT_E_MEMORY : KVT_OK;
+    kvt_status status = gram == NULL || run->frequencies == NULL ? KVT_E_MEMORY : KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < c->head_dim / 2; i++)
         run->frequencies[i] = pow(c->rope_theta, -2.0 * i / c->head_dim);
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        shape.span = (uint8_t)(TRANSFORM_SPAN_HEAD + s);
-        status = basis_learner_open(&shape, run->frequencies, &run->learners[s]);
-        if (status == KVT_E_ARGUMENT && s > 0) status = KVT_OK; /* too wide */
-    }
+    if (status == KVT_OK) status = basis_learners_open(&shape, run->frequencies, &run->learners);
     for (uint32_t head = 0; status == KVT_OK && head < c->layers * c->kv_heads; head++) {
         const uint32_t layer = head / c->kv_heads;
         model_output_gram(run->lesson->target->weights, layer, head % c->kv_heads, gram);
-        for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-            if (run->learners[s] != NULL)
-                basis_learner_outputs(run->learners[s], layer, head % c->kv_heads, gram);
-        }
+        basis_learners_outputs(&run->learners, layer, head % c->kv_heads, gram);
     }
     free(gram);
     return status;
@@ -103,12 +89,7 @@ static kvt_status basis_feed(const basis_run *run, basis_purpose purpose, uint32
                              const uint8_t *source)
 {
     const kvt_layout layout = basis_layout(run, tokens);
-    kvt_status status = KVT_OK;
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        if (run->learners[s] != NULL)
-            status = basis_learner_entry(run->learners[s], purpose, &layout, source);
-    }
-    return status;
+    return basis_learners_entry(&run->learners, purpose, &layout, source);
 }
 
 static kvt_status basis_open_entry(basis_run *run, const quality_entry *cut,
@@ -126,11 +107,9 @@ static kvt_status basis_teach(basis_run *run, const evaluate_entry *entry)
     const model_config *c = entry->config;
     uint8_t *source = basis_pack(run, entry);
     if (source == NULL) return KVT_E_MEMORY;
-    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        for (uint32_t l = 0; run->learners[s] != NULL && l < c->layers; l++)
-            basis_learner_queries(run->learners[s], l, entry->queries[l],
-                                  entry->continuation_tokens, c->heads, entry->context_tokens);
-    }
+    for (uint32_t l = 0; l < c->layers; l++)
+        basis_learners_queries(&run->learners, l, entry->queries[l], entry->continuation_tokens,
+                               c->heads, entry->context_tokens);
     const kvt_status status = basis_feed(run, BASIS_LEARN, entry->context_tokens, source);
     free(source);
     return status;
@@ -146,39 +125,21 @@ typedef struct basis_noise {
     float *noise; /* [tokens][row] */
 } basis_noise;
 
-/* Adds noise to all tokens but the sinks; keys at their positions. */
+/* Adds noise to all tokens but the sinks. */
 static kvt_status basis_add_noise(void *context, evaluate_kv *kv)
 {
-    const basis_noise *n = context;
-    const model_config *c = kv->config;
-    const uint32_t row = c->kv_heads * c->head_dim;
-    const kvt_layout one = {.layers = 1,
-                            .kv_heads = (uint16_t)c->kv_heads,
-                            .head_dim = (uint16_t)c->head_dim,
-                            .dtype = KVT_DTYPE_FP32,
-                            .tokens = 1};
-    const kvt_rope rope = {.struct_size = sizeof rope,
-                           .rotary_dim = (uint16_t)c->head_dim,
-                           .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS,
-                           .frequencies = n->run->frequencies};
-    const uint32_t kept = 0;
+    basis_noise *n = context;
+    const uint64_t row = (uint64_t)kv->config->kv_heads * kv->config->head_dim;
     uint16_t *elements = n->side == KVT_SIDE_K ? kv->k[n->layer] : kv->v[n->layer];
-    kvt_status status = basis_learner_noise(n->run->learners[0], n->layer, n->side, kv->tokens,
-                                            n->layer * 2u + (uint32_t)n->side + 1, n->noise);
-    for (uint32_t t = KVT_SINK_TOKENS; status == KVT_OK && t < kv->tokens; t++) {
-        float *line = n->noise + (size_t)t * row;
-        if (n->side == KVT_SIDE_K)
-            status = kvt_keys_rerotate(&one, &rope, &kept, 1, 0, t, line, row * sizeof *line);
-        for (uint32_t e = 0; e < row; e++) {
-            uint16_t *element = &elements[(size_t)t * row + e];
-            *element = half_from_float(half_to_float(*element) + (float)n->size * line[e]);
-        }
-    }
+    const kvt_status status = basis_learners_noise(&n->run->learners, n->layer, n->side, kv->tokens,
+                                                   n->run->frequencies, n->noise, &n->size);
+    for (uint64_t e = KVT_SINK_TOKENS * row; status == KVT_OK && e < kv->tokens * row; e++)
+        elements[e] = half_from_float(half_to_float(elements[e]) + n->noise[e]);
     return status;
 }
 
-/* Adds the logarithm of KL per power of the noise, of each layer and side. */
-static kvt_status basis_listen(basis_run *run, const evaluate_entry *whole, double *logs)
+/* Hears what noise does to the continuation's KL, of each layer and side. */
+static kvt_status basis_listen(basis_run *run, const evaluate_entry *whole)
 {
     evaluate_entry begin = *whole;
     const evaluate_entry *entry = &begin;
@@ -193,37 +154,17 @@ static kvt_status basis_listen(basis_run *run, const evaluate_entry *whole, doub
     for (uint32_t i = 0; status == KVT_OK && i < 2 * c->layers; i++) {
         noise.layer = i / 2;
         noise.side = i % 2 == 0 ? KVT_SIDE_K : KVT_SIDE_V;
-        status = basis_learner_deviation(run->learners[0], noise.layer, noise.side, &noise.size);
-        noise.size *= BASIS_NOISE;
-        if (status == KVT_OK) status = basis_step(run, "noise");
+        status = basis_step(run, "noise");
         if (status == KVT_OK)
             status = evaluate_variant_open(entry, basis_add_noise, &noise, &run->changed);
         if (status == KVT_OK)
             status = evaluate_variant_go_on(run->session, entry, &run->changed, &result, NULL);
-        /* Means of KL may be a few 1e-8 off. */
-        if (status == KVT_OK) logs[i] += log(fmax(result.kl, 1e-8) / (noise.size * noise.size));
+        if (status == KVT_OK)
+            basis_learners_hear(&run->learners, noise.layer, noise.side, noise.size, result.kl);
     }
+    run->learners.heard++;
     free(noise.noise);
     return status;
-}
-
-/* Weights of the noise runs: the root of KL per power, smoothed over neighbours of its side. */
-static void basis_weigh(basis_run *run, const double *logs, uint32_t count)
-{
-    const uint32_t layers = model_config_of(run->lesson->target->weights)->layers;
-    for (uint32_t side = 0; side < 2; side++) {
-        for (uint32_t l = 0; l < layers; l++) {
-            const uint32_t first = l > 0 ? l - 1 : 0;
-            const uint32_t last = l + 1 < layers ? l + 1 : l;
-            double sum = 0.0;
-            for (uint32_t i = first; i <= last; i++)
-                sum += logs[2 * i + side] / count;
-            run->weights[2 * l + side] = exp(0.5 * sum / (last - first + 1));
-        }
-    }
-    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
-        if (run->learners[s] != NULL) basis_learner_weigh(run->learners[s], run->weights);
-    }
 }
 
 /* ---- the whole ---- */
@@ -232,10 +173,8 @@ static kvt_status basis_learn(basis_run *run)
 {
     const quality_basis_lesson *lesson = run->lesson;
     evaluate_entry *noisy[BASIS_NOISY] = {NULL};
-    const uint32_t layers = model_config_of(lesson->target->weights)->layers;
-    double *logs = calloc(2 * (size_t)layers, sizeof *logs);
     uint32_t kept = 0;
-    kvt_status status = logs == NULL ? KVT_E_MEMORY : KVT_OK;
+    kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < lesson->teach_count; i++) {
         evaluate_entry *entry = NULL;
         status = basis_open_entry(run, lesson->teach[i], &entry);
@@ -246,14 +185,10 @@ static kvt_status basis_learn(basis_run *run)
             evaluate_entry_close(entry);
     }
     for (uint32_t i = 0; status == KVT_OK && i < kept; i++)
-        status = basis_listen(run, noisy[i], logs);
-    if (status == KVT_OK) basis_weigh(run, logs, kept);
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        if (run->learners[s] != NULL) status = basis_learner_solve(run->learners[s]);
-    }
+        status = basis_listen(run, noisy[i]);
+    if (status == KVT_OK) status = basis_learners_solve(&run->learners);
     for (uint32_t i = 0; i < BASIS_NOISY; i++)
         evaluate_entry_close(noisy[i]);
-    free(logs);
     return status;
 }
 
@@ -277,23 +212,6 @@ static kvt_status basis_count(basis_run *run)
     for (uint32_t i = 0; kept != NULL && i < lesson->table_count; i++)
         free(kept[i]);
     free(kept);
-    return status;
-}
-
-static kvt_status basis_finish(const basis_run *run, quality_bases *bases)
-{
-    const quality_basis_lesson *lesson = run->lesson;
-    kvt_status status = KVT_OK;
-    for (uint32_t s = 0; status == KVT_OK && s < QUALITY_BASIS_SPANS; s++) {
-        basis_origin origin = {.tokens = 0};
-        if (run->learners[s] == NULL) continue;
-        (void)snprintf(origin.model, sizeof origin.model, "%s", lesson->target->facts.name);
-        memcpy(origin.digest, &lesson->digest, sizeof lesson->digest);
-        status =
-            basis_learner_finish(run->learners[s], &origin, &bases->objects[s], &bases->bytes[s]);
-        if (status == KVT_OK)
-            status = basis_read(bases->objects[s], bases->bytes[s], &bases->bases[s], &origin);
-    }
     return status;
 }
 
@@ -326,12 +244,12 @@ kvt_status quality_bases_learn(const quality_basis_lesson *lesson, quality_bases
     if (status == KVT_OK) status = basis_open_learners(&run);
     if (status == KVT_OK) status = basis_learn(&run);
     if (status == KVT_OK) status = basis_count(&run);
-    if (status == KVT_OK) status = basis_finish(&run, bases_out);
-    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
-        basis_learner_close(run.learners[s]);
+    if (status == KVT_OK)
+        status = basis_learners_finish(&run.learners, lesson->target->facts.name, lesson->digest,
+                                       bases_out);
+    basis_learners_close(&run.learners);
     evaluate_variant_close(&run.changed);
     free(run.frequencies);
-    free(run.weights);
     model_session_close(run.session);
     return status;
 }

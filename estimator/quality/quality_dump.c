@@ -17,7 +17,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DUMP_NAME_BYTES = 32, DUMP_QUERY_ROWS_MAX = 1 << 20, DUMP_SIDES = 3 /* K, V, queries */ };
+enum {
+    DUMP_NAME_BYTES = 32,
+    DUMP_QUERY_ROWS_MAX = 1 << 20,
+    DUMP_SIDES = 3, /* K, V, queries */
+    DUMP_NOTES_MAX = 4
+};
 
 /* A dump that is being checked. */
 typedef struct dump_check {
@@ -232,6 +237,57 @@ uint64_t quality_dump_digest(const quality_dump *dump)
     return digest;
 }
 
+/* The metadata of a dump that is written. */
+typedef struct dump_notes {
+    safetensors_note list[DUMP_NOTES_MAX];
+    char *texts[DUMP_NOTES_MAX];
+    size_t count;
+} dump_notes;
+
+/* A note with numbers and commas between them; false without memory. */
+static bool dump_note(dump_notes *notes, const char *name, const double *numbers, size_t count)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (out == NULL) return false;
+    for (size_t i = 0; i < count; i++)
+        (void)fprintf(out, "%s%.17g", i > 0 ? "," : "", numbers[i]);
+    if (fclose(out) != 0) {
+        free(text);
+        return false;
+    }
+    notes->texts[notes->count] = text;
+    notes->list[notes->count++] = (safetensors_note){name, text};
+    return true;
+}
+
+static bool dump_note_rope(dump_notes *notes, const kvt_rope *rope)
+{
+    const double width = rope->rotary_dim;
+    char *pairing = strdup(rope->pairing == KVT_ROPE_HALVES ? "halves" : "neighbours");
+    if (pairing == NULL) return false;
+    notes->texts[notes->count] = pairing;
+    notes->list[notes->count++] = (safetensors_note){"rope_pairing", pairing};
+    return dump_note(notes, "rope_dim", &width, 1) &&
+           (rope->frequencies != NULL
+                ? dump_note(notes, "rope_frequencies", rope->frequencies, rope->rotary_dim / 2)
+                : dump_note(notes, "rope_theta", &rope->base, 1));
+}
+
+static bool dump_annotate(const quality_dump_content *content, dump_notes *notes)
+{
+    if (content->rope != NULL && !dump_note_rope(notes, content->rope)) return false;
+    if (content->positions == NULL) return true;
+    double *positions = malloc(content->query_rows * sizeof *positions);
+    if (positions == NULL) return false;
+    for (uint32_t r = 0; r < content->query_rows; r++)
+        positions[r] = content->positions[r];
+    const bool fine = dump_note(notes, "query_positions", positions, content->query_rows);
+    free(positions);
+    return fine;
+}
+
 kvt_status quality_dump_write(const char *path, const quality_dump_content *content, char *message,
                               size_t message_size)
 {
@@ -239,8 +295,9 @@ kvt_status quality_dump_write(const char *path, const quality_dump_content *cont
     const size_t count = (size_t)layout->layers * DUMP_SIDES;
     char(*names)[DUMP_NAME_BYTES] = calloc(count, sizeof *names);
     safetensors_tensor *tensors = calloc(count, sizeof *tensors);
+    dump_notes notes = {.count = 0};
     kvt_status status = KVT_E_MEMORY;
-    if (names == NULL || tensors == NULL) goto out;
+    if (names == NULL || tensors == NULL || !dump_annotate(content, &notes)) goto out;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t layer = i / DUMP_SIDES, side = i % DUMP_SIDES;
         bool query = side == 2;
@@ -255,14 +312,23 @@ kvt_status quality_dump_write(const char *path, const quality_dump_content *cont
                         ? content->k[layer]
                         : (side == 1 ? content->v[layer] : (const void *)content->queries[layer])};
     }
-    status = safetensors_write(path, tensors, count, message, message_size);
+    status =
+        safetensors_write(path, tensors, count, notes.list, notes.count, message, message_size);
 out:
+    for (size_t i = 0; i < notes.count; i++)
+        free(notes.texts[i]);
     free(names);
     free(tensors);
     return status;
 }
 
 /* ---- dumps of a model over texts ---- */
+
+/* The continuation's token whose queries are the r-th of `count` rows. */
+static uint32_t make_row(const evaluate_entry *entry, uint32_t count, uint32_t r)
+{
+    return (uint32_t)((2 * (uint64_t)r + 1) * entry->continuation_tokens / (2 * (uint64_t)count));
+}
 
 /* `count` of the continuation's query rows, evenly spread, as quality_dump_content takes them. */
 static kvt_status make_queries(const evaluate_entry *entry, uint32_t count, float ***queries_out)
@@ -281,7 +347,7 @@ static kvt_status make_queries(const evaluate_entry *entry, uint32_t count, floa
     for (uint32_t l = 0; l < c->layers; l++) {
         places[l] = memory + (size_t)l * count * row;
         for (uint32_t r = 0; r < count; r++) {
-            size_t at = (2 * (size_t)r + 1) * entry->continuation_tokens / (2 * (size_t)count);
+            const size_t at = make_row(entry, count, r);
             memcpy(places[l] + r * row, entry->queries[l] + at * row, row * sizeof *memory);
         }
     }
@@ -292,9 +358,19 @@ static kvt_status make_write(const evaluate_entry *entry, uint32_t queries, cons
                              char *message, size_t message_size)
 {
     const model_config *c = entry->config;
+    const kvt_rope rope = {.struct_size = sizeof rope,
+                           .rotary_dim = (uint16_t)c->head_dim,
+                           .pairing = c->rope_halves ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS,
+                           .base = c->rope_theta};
     float **places = NULL;
-    kvt_status status = make_queries(entry, queries, &places);
-    if (status != KVT_OK) return status;
+    uint32_t *positions = malloc(queries * sizeof *positions);
+    kvt_status status = positions != NULL ? make_queries(entry, queries, &places) : KVT_E_MEMORY;
+    if (status != KVT_OK) {
+        free(positions);
+        return status;
+    }
+    for (uint32_t r = 0; r < queries; r++)
+        positions[r] = entry->context_tokens + make_row(entry, queries, r);
     const quality_dump_content content = {.layout = {.layers = (uint16_t)c->layers,
                                                      .kv_heads = (uint16_t)c->kv_heads,
                                                      .head_dim = (uint16_t)c->head_dim,
@@ -304,10 +380,13 @@ static kvt_status make_write(const evaluate_entry *entry, uint32_t queries, cons
                                           .v = (const void *const *)(const void *)entry->v,
                                           .queries = (const float *const *)(const void *)places,
                                           .query_heads = c->heads,
-                                          .query_rows = queries};
+                                          .query_rows = queries,
+                                          .rope = &rope,
+                                          .positions = positions};
     status = quality_dump_write(path, &content, message, message_size);
     free(places[0]);
     free(places);
+    free(positions);
     return status;
 }
 

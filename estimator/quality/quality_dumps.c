@@ -114,8 +114,11 @@ static kvt_status dumps_size(dumps_worker *worker, const quality_dump *dump)
     if (worker->attention != NULL && same) return KVT_OK;
     dumps_release(worker);
     worker->layout = dump->layout;
-    return quality_attention_open(&dump->layout, dump->query_heads, worker->run->queries,
-                                  &worker->attention);
+    const kvt_status status = quality_attention_open(&dump->layout, dump->query_heads,
+                                                     worker->run->queries, &worker->attention);
+    if (status == KVT_OK)
+        quality_attention_set_bases(worker->attention, worker->run->options->bases);
+    return status;
 }
 
 static kvt_status dumps_measure_one(dumps_worker *worker, uint32_t index)
@@ -430,8 +433,8 @@ kvt_status quality_dumps_run(kvt_profile *profile, const quality_dumps_options *
     return status;
 }
 
-kvt_status quality_dumps_measure(const quality_dumps_options *options, const quality_map *map,
-                                 quality_row *rows, char *message, size_t message_size)
+kvt_status quality_dumps_measure(const quality_dumps_options *options, quality_row *rows,
+                                 char *message, size_t message_size)
 {
     dumps_run run = {.options = options,
                      .rows = rows,
@@ -441,14 +444,6 @@ kvt_status quality_dumps_measure(const quality_dumps_options *options, const qua
     message[0] = '\0';
     kvt_status status = dumps_open(&run);
     if (status == KVT_OK) status = dumps_measure(&run);
-    for (size_t i = 0; status == KVT_OK && i < (size_t)options->count * options->variant_count;
-         i++) {
-        double upper;
-        if (rows[i].present)
-            quality_map_loss(map, options->variants[i % options->variant_count].variant,
-                             rows[i].attention_error, rows[i].attention_error_high, &rows[i].loss,
-                             &upper);
-    }
     dumps_close(&run);
     return status;
 }

@@ -14,6 +14,7 @@
 #include "estimator/profile/profile_quality.h"
 
 #include <kvterrace/codec.h>
+#include <kvterrace/rope.h>
 #include <kvterrace/types.h>
 
 typedef struct quality_round_trip {
@@ -107,6 +108,9 @@ KVT_NODISCARD kvt_status quality_attention_open(const kvt_layout *layout, uint32
                                                 uint32_t query_rows, quality_attention **out);
 void quality_attention_close(quality_attention *attention); /* NULL is allowed */
 
+/* Bases that variants may need, the caller's; none after opening. */
+void quality_attention_set_bases(quality_attention *attention, kvt_record_bases bases);
+
 /* The caller's to fill: the entry, and queries as quality_dump_load_queries gives them. */
 void *quality_attention_source(quality_attention *attention);
 float *quality_attention_queries(quality_attention *attention);
@@ -126,6 +130,11 @@ void quality_attention_exact(quality_attention *attention);
 KVT_NODISCARD kvt_status quality_attention_run(quality_attention *attention, kvt_variant variant,
                                                bool merged, quality_row *row_out);
 
+/* Attention with noise on K or V of one layer, [tokens][kv_heads][head_dim]: the squared relative
+ * error of an output, mean over the layer's heads. The exact side was made before. */
+void quality_attention_disturb(quality_attention *attention, uint32_t layer, kvt_side side,
+                               const float *noise, double *error_out);
+
 const quality_attention_cost *quality_attention_spent(const quality_attention *attention);
 
 /* Single-thread sgemm of this process' OpenBLAS, in GFLOP/s by CPU time, median of several: square
@@ -141,8 +150,18 @@ KVT_NODISCARD kvt_status quality_attention_sgemm(const kvt_layout *layout, uint3
  * A dump is a safetensors file with one entry's K and V and, if there are any, queries that
  * attended to it. Tensors are k.<layer> and v.<layer>, of shape [tokens, kv_heads, head_dim] in
  * F16, BF16 or F32, layers from 0 without gaps, and q.<layer> of shape [rows, heads, head_dim].
- * Keys and queries are post-RoPE. An open dump is read-only; any number of threads may load from
- * it.
+ * Keys and queries are post-RoPE; the entry's first token stands at position 0. An open dump is
+ * read-only; any number of threads may load from it.
+ *
+ * The file's metadata may say, as strings, how keys and queries turn and where the queries stand:
+ *
+ *   rope_theta         the base of the frequencies; or "none": nothing turns
+ *   rope_pairing       "halves" or "neighbours" (kvt_rope_pairing)
+ *   rope_dim           channels of a head that turn; the whole head where it is absent
+ *   rope_frequencies   of a scaled model, [rope_dim / 2] with commas between them, in radians a
+ *                      position, instead of rope_theta
+ *   query_positions    of the query rows, with commas between them
+ *   queries            "last" instead: the rows are the entry's last tokens
  */
 
 typedef struct safetensors safetensors;
@@ -175,6 +194,32 @@ void quality_dump_layer_queries(const quality_dump *dump, uint32_t layer, float 
 /* Of all K, V and queries: equal dumps have equal ones. */
 uint64_t quality_dump_digest(const quality_dump *dump);
 
+/* ---- how a dump's keys turn ---- */
+
+enum { QUALITY_ROPE_PAIRS = 4096 /* at most */ };
+
+typedef struct quality_rope {
+    uint32_t rotary_dim;                    /* 0: keys do not turn */
+    uint8_t pairing;                        /* kvt_rope_pairing */
+    double frequencies[QUALITY_ROPE_PAIRS]; /* [rotary_dim / 2] */
+} quality_rope;
+
+/* Reads "THETA,PAIRING[,DIM]" or "none", for heads of head_dim. KVT_OK; KVT_E_PARSE. */
+KVT_NODISCARD kvt_status quality_rope_parse(const char *text, uint32_t head_dim,
+                                            quality_rope *rope_out);
+
+/* Reads what the dump's metadata says. KVT_OK; KVT_MISS: nothing; KVT_E_PARSE (what it says makes
+ * no sense; the message names it). */
+KVT_NODISCARD kvt_status quality_dump_rope(const quality_dump *dump, const char *path,
+                                           quality_rope *rope_out, char *message,
+                                           size_t message_size);
+
+/* The positions of the query rows, [query_rows]. KVT_OK; KVT_MISS: the metadata does not say;
+ * KVT_E_PARSE. */
+KVT_NODISCARD kvt_status quality_dump_positions(const quality_dump *dump, const char *path,
+                                                uint32_t *positions_out, char *message,
+                                                size_t message_size);
+
 /* What a dump is made of. Matrices are in layout.dtype. */
 typedef struct quality_dump_content {
     kvt_layout layout;
@@ -182,6 +227,8 @@ typedef struct quality_dump_content {
     const void *const *v;
     const float *const *queries; /* [layers], each [query_rows][query_heads][head_dim] */
     uint32_t query_heads, query_rows;
+    const kvt_rope *rope;      /* as the metadata is to say it; NULL: it does not */
+    const uint32_t *positions; /* of the query rows; NULL: the metadata does not say them */
 } quality_dump_content;
 
 /* Writes a dump, queries in F32; the file appears under `path` when it is complete. KVT_OK;

@@ -265,8 +265,8 @@ kvt_status bench_file_decode(const char *path, kvt_record_bases bases, const cha
         }
     }
     if (status == KVT_OK)
-        status =
-            safetensors_write(target, record.tensors, record.tensor_count, message, message_size);
+        status = safetensors_write(target, record.tensors, record.tensor_count, NULL, 0, message,
+                                   message_size);
     *info_out = record.info;
     free(record.bytes);
     free(record.decoded);

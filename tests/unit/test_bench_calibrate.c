@@ -127,7 +127,6 @@ static void a_stopped_calibration_goes_on(void **state)
 static void assert_rows_are_kept(const char *const *paths)
 {
     quality_variant variant;
-    const quality_map map = {.family_count = 0};
     quality_row rows[ENTRIES] = {[1] = {.present = true, .attention_error = 0.125}};
     assert_int_equal(quality_variant_parse("planes:k4v4,g64", &variant), KVT_OK);
     const quality_dumps_options options = {.paths = paths,
@@ -137,10 +136,9 @@ static void assert_rows_are_kept(const char *const *paths)
                                            .variants = &variant,
                                            .variant_count = 1,
                                            .queries = 4};
-    assert_int_equal(quality_dumps_measure(&options, &map, rows, message, sizeof message), KVT_OK);
+    assert_int_equal(quality_dumps_measure(&options, rows, message, sizeof message), KVT_OK);
     assert_true(rows[0].present && rows[0].attention_error > 0.0);
     assert_true(rows[0].attention_error != 0.125 && rows[1].attention_error == 0.125);
-    assert_true(rows[1].loss == 0.125); /* the bound */
 }
 
 static void dumps_calibrate_too(void **state)

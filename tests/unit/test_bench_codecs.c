@@ -189,7 +189,8 @@ static int dump_remove(void **state)
 static void dump_write(dump *d)
 {
     char message[256] = "";
-    if (safetensors_write(d->path, d->tensors, d->count, message, sizeof message) != KVT_OK)
+    if (safetensors_write(d->path, d->tensors, d->count, NULL, 0, message, sizeof message) !=
+        KVT_OK)
         fail_msg("%s", message);
 }
 

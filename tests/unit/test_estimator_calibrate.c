@@ -159,8 +159,10 @@ static void run_classes(world *w)
         documents[e] = 1 + e % 2 + e / 4 * 2;
         asked[e] = is_asked(e);
     }
-    calibrate_bases bases = {
-        .starts = {1, 2, 3}, .present = {true, true, true}, .taught = {w->taught[0], w->taught[1]}};
+    calibrate_bases bases = {.starts = {1, 2, 3},
+                             .present = {true, true, true},
+                             .taught = {w->taught[0], w->taught[1]},
+                             .metric = "made up"};
     const calibrate_source source = {.entries = ENTRIES,
                                      .bases = w->basis[0] > 0.0 ? &bases : NULL,
                                      .classes = classes,

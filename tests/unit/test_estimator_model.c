@@ -355,8 +355,8 @@ static tensor_list *list_model(const naive_model *m, uint8_t dtype)
 static void write_tensors(const tensor_list *list)
 {
     char message[256] = "";
-    if (safetensors_write(in_folder("model.safetensors"), list->tensors, list->count, message,
-                          sizeof message) != KVT_OK) {
+    if (safetensors_write(in_folder("model.safetensors"), list->tensors, list->count, NULL, 0,
+                          message, sizeof message) != KVT_OK) {
         fail_msg("%s", message);
     }
 }

@@ -47,7 +47,7 @@ static void a_dump_comes_back(void **state)
     safetensors *file;
     char message[256] = "";
     float row[4];
-    assert_int_equal(safetensors_write(path, written, 5, message, sizeof message), KVT_OK);
+    assert_int_equal(safetensors_write(path, written, 5, NULL, 0, message, sizeof message), KVT_OK);
     assert_int_equal(safetensors_open(path, &file, message, sizeof message), KVT_OK);
     assert_int_equal(safetensors_count(file), 5);
     for (size_t i = 0; i < 5; i++) {
@@ -91,12 +91,13 @@ static void writer_refuses_what_it_cannot_write(void **state)
     char message[256];
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         size_t count = wrong[i][1].name != NULL ? 2 : 1;
-        assert_int_equal(safetensors_write(path, wrong[i], count, message, sizeof message),
+        assert_int_equal(safetensors_write(path, wrong[i], count, NULL, 0, message, sizeof message),
                          KVT_E_ARGUMENT);
         assert_non_null(strstr(message, "cannot be written"));
     }
-    assert_int_equal(safetensors_write("no-such-folder/x", wrong[0], 0, message, sizeof message),
-                     KVT_E_IO);
+    assert_int_equal(
+        safetensors_write("no-such-folder/x", wrong[0], 0, NULL, 0, message, sizeof message),
+        KVT_E_IO);
 }
 
 /* Opens a header with `data_bytes` bytes of data behind it, from memory of exactly that size. */

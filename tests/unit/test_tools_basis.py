@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """encode, decode and inspect with bases of the transform codec: round trips, and a reason for each
-file that is none.
+file that is none; and bases that calibrate learns on KV dumps.
 
     test_tools_basis.py COMMAND
 """
 
+import contextlib
 import hashlib
 import json
 import os
+import shutil
+import sqlite3
 import struct
 import sys
 import unittest
@@ -147,6 +150,112 @@ class BasisTest(CommandCase):
         self.fails("--basis", "encode", "kv.safetensors", "--basis", "b.kvtbasis")
         self.fails("--basis", "inspect", "kv.safetensors", "--basis", "b.kvtbasis")
         self.fails("--basis", "inspect", "b.kvtbasis", "--basis", "b.kvtbasis")
+
+
+# The model that comes with the sources, and texts for it.
+REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "reference_model")
+
+
+class LearnTest(CommandCase):
+    """Dumps of two classes, of which the first teaches."""
+
+    def setUp(self):
+        super().setUp()
+        for name, contexts, length in (("one", 7, 64), ("two", 2, 96)):
+            self.run_command("profile", "dumps", "-o", name, "--model",
+                             os.path.join(REFERENCE, "model"), "--text",
+                             os.path.join(REFERENCE, "texts", "recall-512.jsonl"), "--contexts",
+                             str(contexts), "--context-tokens", str(length),
+                             "--continuation-tokens", "16")
+        self.learn = ["profile", "calibrate", "--kv", "one=one", "--kv", "two=two", "--basis",
+                      "one", "--contexts", "2", "--name", "small", "--variants",
+                      "planes:k4v4,g64", "--database", "p.db"]
+
+    def rewrite(self, folder, change):
+        """Changes the header of each dump of a folder."""
+        for name in os.listdir(self.path(folder)):
+            with open(self.path(os.path.join(folder, name)), "rb") as file:
+                data = file.read()
+            size = struct.unpack("<Q", data[:8])[0]
+            header = json.loads(data[8:8 + size])
+            change(header)
+            text = json.dumps(header).encode()
+            self.put(os.path.join(folder, name), struct.pack("<Q", len(text)) + text +
+                     data[8 + size:])
+
+    def bases(self, database="p.db"):
+        with contextlib.closing(sqlite3.connect(self.path(database))) as opened:
+            return opened.execute("SELECT hash FROM basis ORDER BY hash").fetchall()
+
+    def evidence(self, document):
+        found = [one for one in document["choices"] if one["question"] == "entropy: basis"]
+        return found[0]["evidence"]
+
+    def test_dumps_teach(self):
+        first = self.run_json(*self.learn)
+        self.assertIn("(metric: queries, layers weighed by attention error)", self.evidence(first))
+        for span in ("head", "layer", "layers4"):
+            self.assertRegex(self.evidence(first), rf"{span} [0-9.e-]+ times .*on two")
+        self.assertEqual([ladder["class"] for ladder in first["ladders"]],
+                         ["one", "two", "pooled"])
+        self.assertEqual(len(self.bases()), 3)
+        before = self.bases()
+        again = self.run_json(*self.learn)  # learns nothing twice
+        self.assertEqual((self.bases(), again["choices"]), (before, first["choices"]))
+        self.run_json(*self.learn[:-1], "q.db")
+        self.assertEqual(self.bases("q.db"), before)  # and the same from the same dumps
+
+    def test_what_dumps_do_not_say(self):
+        self.rewrite("one", lambda header: header.pop("__metadata__"))
+        self.fails("--rope is not given", *self.learn)
+        for wrong in ("500000", "500000,sideways", "500000,halves,33", "x,halves",
+                      "500000,halves,3"):
+            self.fails("keys turn by THETA", *self.learn, "--rope", wrong)
+        document = self.run_json(*self.learn, "--rope", "500000,halves")
+        self.assertIn("(metric: plain, layers weighed by attention error)",
+                      self.evidence(document))
+
+        def drop_queries(header):
+            for name in [name for name in header if name.startswith("q.")]:
+                header[name[1:] + "x"] = header.pop(name)  # a tensor of no use
+        self.rewrite("one", drop_queries)
+        self.fails("has no queries", *self.learn, "--rope", "none")  # those that judge need them
+
+    def test_what_is_refused(self):
+        self.fails("--rope goes with", "profile", "calibrate", "--kv", "one", "--rope",
+                   "1e4,halves")
+        few = list(self.learn)
+        few[few.index("--contexts") + 1] = "5"
+        self.fails("2 are left: fewer --contexts", *few)
+        other = [word if word != "one" or self.learn[at - 1] != "--basis" else "three"
+                 for at, word in enumerate(self.learn)]
+        self.fails("nothing is of class 'three'", *other)
+        os.mkdir(self.path("empty"))
+        self.fails("no *.safetensors", "profile", "calibrate", "--kv", "a=empty", "--database",
+                   "p.db")
+
+        def turn_otherwise(header):
+            header["__metadata__"]["rope_theta"] = "1000"
+        os.mkdir(self.path("odd"))
+        name = sorted(os.listdir(self.path("one")))[-1]
+        shutil.move(self.path(os.path.join("one", name)), self.path(os.path.join("odd", name)))
+        self.rewrite("odd", turn_otherwise)
+        odd = ["profile", "calibrate", "--kv", "one=one", "--kv", "one=odd", *self.learn[4:]]
+        self.fails("turn in another way", *odd)
+        self.put_dump_of_another_shape(os.path.join("odd", name))
+        self.fails("2 layers x 1 KV heads x 32, the first dump 4 x 2 x 32", *odd)
+
+    def put_dump_of_another_shape(self, name):
+        header, data = {}, b""
+        for layer in range(2):
+            for side, heads, width in (("k", 1, 2), ("v", 1, 2), ("q", 1, 4)):
+                body = bytes(8 * heads * 32 * width)
+                header[f"{side}.{layer}"] = {"dtype": "F16" if width == 2 else "F32",
+                                             "shape": [8, heads, 32],
+                                             "data_offsets": [len(data), len(data) + len(body)]}
+                data += body
+        text = json.dumps(header).encode()
+        self.put(name, struct.pack("<Q", len(text)) + text + data)
 
 
 if __name__ == "__main__":
