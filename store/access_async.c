@@ -109,14 +109,16 @@ static kvt_status async_look_again(kvt_store *store, access_get *get, const acce
     return again ? KVT_BUSY : status;
 }
 
-/* Asks other hosts for what is not here. False: the get is a miss. The get may have arrived when
- * this returns. */
+/* Asks other hosts for what is not here; without staging for it the get starves. False: the get is
+ * a miss. The get may have arrived when this returns. */
 static bool async_asks_others(kvt_store *store, access_get *get, kvt_status status)
 {
     if (status != KVT_MISS || get->refused_tokens || get->refused_loss) return false;
     if (!remote_get_is_worth(store, get, get->key)) return false;
     get->stage = ACCESS_FLIES; /* before it can arrive */
-    return remote_get_start(store, get);
+    const kvt_status started = remote_get_start(store, get);
+    if (started == KVT_BUSY) get->stage = ACCESS_STARVES;
+    return started != KVT_MISS;
 }
 
 /* Begins the gets that needed staging, those in the mask. */

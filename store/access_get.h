@@ -85,6 +85,7 @@ struct access_get {
     bool remote_asked;           /* set once, so that the thread that begins may look at it */
     bool remote_joined;          /* another get has begun it */
     bool remote_known;           /* a hint said that it is there */
+    bool remote_counted;         /* somebody else has counted how the read ended */
 
     /* Of a get that no thread waits for (access_async.c). */
     struct access_get *next_waiter; /* of the load that it has joined */

@@ -40,6 +40,9 @@ uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes)
     pthread_mutex_lock(&remote->lock);
     const uint64_t known = fetch_known_bytes(remote, source_bytes);
     pthread_mutex_unlock(&remote->lock);
+    /* Of views the size is not known; they are as the last ones, or read once more. */
+    if (source_bytes == FETCH_UNKNOWN && known != 0)
+        return staging_round(known + known / 8 + STAGING_ALIGN);
     const uint64_t bound = fetch_bound(source_bytes);
     return known > bound ? staging_round(known) : bound;
 }

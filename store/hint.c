@@ -8,6 +8,7 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/lookups.h"
+#include "store/remote_tier.h"
 #include "store/store.h"
 
 #include <assert.h>
@@ -54,8 +55,10 @@ kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier)
     if (lookup_finds(store, entry))
         status = entry->state == ENTRY_STAGED ? hint_prefetch_staged(tier)
                                               : hint_promote(store, entry, tier);
+    const bool elsewhere = entry == NULL && store->remote != NULL;
+    const uint32_t tenant = elsewhere ? spaces_tenant(store, key) : 0;
     pthread_mutex_unlock(&store->lock);
-    return status;
+    return elsewhere ? remote_prefetch_ask(store, key, tenant) : status;
 }
 
 /* ---- hints ---- */

@@ -15,6 +15,7 @@
 #include "store/groups.h"
 #include "store/lookups.h"
 #include "store/queue_views.h"
+#include "store/remote_tier.h"
 #include "store/token_drop.h"
 #include "store/watching.h"
 
@@ -133,7 +134,7 @@ static void load_count(kvt_store *store, const load_entry *entry)
         store->counters.lacked_basis += entry->status == KVT_E_MISMATCH;
         return;
     }
-    store->counters.hits[entry->tier]++;
+    if (entry->tier != KVT_TIER_REMOTE) store->counters.hits[entry->tier]++;
     if (entry->staged != NULL) store->counters.staged_hits++;
 }
 
@@ -179,6 +180,7 @@ static void load_free_entries(kvt_load *load, bool counts)
         pthread_mutex_unlock(&store->lock);
     }
     for (size_t i = 0; i < load->count; i++) {
+        if (load->entries[i].fetch != NULL) load_end_remote(load, &load->entries[i]);
         for (uint32_t k = 0; k < load->entries[i].section_count; k++)
             free(load->entries[i].sections[k].head);
         if (counts) load_note(load, &load->entries[i]);
@@ -248,11 +250,21 @@ static void load_check_overlaps(kvt_load *load)
     free(views);
 }
 
+/* An entry that other hosts were asked for: it may have come here meanwhile. */
+static kvt_status load_settle_remote(kvt_load *load, load_entry *entry, uint64_t deadline_ns)
+{
+    if (entry->status == KVT_MISS) return load_hold_remote(load, entry, deadline_ns);
+    fetch_release(load->store->remote, entry->fetch);
+    entry->fetch = NULL;
+    return entry->status;
+}
+
 /* Holds and checks all entries. False: none is left to load. */
 static bool load_hold_all(kvt_load *load, const kvt_key *keys)
 {
     kvt_store *store = load->store;
     bool any = false;
+    const uint64_t others_ns = load_ask_others(load);
     _Static_assert(LOAD_STEP <= ENTRY_SIGHT_KEYS, "a step is one look-up");
     for (size_t from = 0; from < load->count; from += LOAD_STEP) {
         const size_t step = load->count - from < LOAD_STEP ? load->count - from : LOAD_STEP;
@@ -272,6 +284,7 @@ static bool load_hold_all(kvt_load *load, const kvt_key *keys)
         /* The next record's head comes while this one is looked at. */
         if (i + 1 < load->count && load->entries[i + 1].lent)
             kvt_record_prefetch(load->entries[i + 1].record);
+        if (entry->fetch != NULL) entry->status = load_settle_remote(load, entry, others_ns);
         if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
     }
     load_check_overlaps(load);

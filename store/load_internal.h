@@ -107,6 +107,8 @@ typedef struct load_entry {
     uint64_t record_bytes;
     uint64_t scratch_bytes;
     store_staged *staged;              /* held as a user, instead of a place */
+    struct remote_fetch *fetch;        /* instead of both: its read from another host, lent */
+    bool fetch_known, fetch_joined;    /* a hint told of it; another get has begun it */
     kvt_load *load;                    /* that it belongs to */
     struct load_share *share;          /* of its place, when that is read; or NULL */
     struct load_entry *share_next;     /* of the share; under the lock of the shares */
@@ -289,6 +291,17 @@ kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t l
 
 /* Copies one layer of bytes that a put has handed over, and what comes with it. */
 void load_copy_staged(const load_entry *entry, uint32_t layer);
+
+/* ---- load_remote.c; no lock held ---- */
+
+/* Begins the reads of entries that other hosts may have. Returns until when they may take. */
+uint64_t load_ask_others(kvt_load *load);
+
+/* Waits for an entry's read, and holds it. KVT_QUEUED: it is held; KVT_MISS; KVT_E_TIMEOUT. */
+kvt_status load_hold_remote(kvt_load *load, load_entry *entry, uint64_t deadline_ns);
+
+/* Counts how a held one ended, and lets go of it. */
+void load_end_remote(kvt_load *load, load_entry *entry);
 
 /* ---- load.c ---- */
 

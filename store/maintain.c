@@ -3,8 +3,8 @@
  * maintain.c - background rounds: queued promotions, then the plan of the policy's tick, within a
  * budget of bytes written, then relayouts. The file decides on no move itself.
  *
- *     queue (promotions) -> lifetimes -> tick -> relayout -> copies, capacity -> trust
- *     -> write back -> learning
+ *     queue (promotions) -> entries of other hosts -> lifetimes -> tick -> relayout
+ *     -> copies, capacity -> trust -> write back -> learning
  *
  * A prefetch wakes the background between two rounds, for the queue alone.
  *
@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "base/wait.h"
 #include "store/fork_guard.h"
+#include "store/remote_tier.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -130,6 +131,7 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     bool ends = lifetime_is_due(store);
     pthread_mutex_unlock(&store->lock);
     maintain_run_queue(store, budget, moves_done);
+    remote_prefetch_round(store);
     if (ends) lifetime_round(store);
     uint32_t before = *moves_done;
     kvt_status status = maintain_run_tick(store, budget, moves_done);
@@ -198,6 +200,7 @@ static void maintain_between(kvt_store *store, uint64_t *budget)
     if (!alone) return; /* a round of another thread */
     uint32_t moves = 0;
     maintain_run_queue(store, budget, &moves);
+    remote_prefetch_round(store);
     pthread_mutex_lock(&store->lock);
     store->maintaining = false;
     pthread_mutex_unlock(&store->lock);

@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <kvterrace/lookup.h>
+#include <kvterrace/remote.h>
 #include <stdlib.h>
 
 #define PREFIX_CHUNK 1024u /* requests of one batch */
@@ -67,7 +68,7 @@ kvt_status kvt_get_prefix(kvt_store *store, const kvt_key *keys,
     for (size_t i = 0; i < count; i++)
         if (views[i] == NULL) return KVT_E_ARGUMENT;
     size_t stored;
-    kvt_status status = kvt_match_prefix(store, keys, count, &stored);
+    kvt_status status = kvt_match_prefix_until(store, keys, count, deadline_ns, &stored);
     if (status != KVT_OK || stored == 0) return status;
     assert(stored <= count);
     bool whole = true;

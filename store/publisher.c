@@ -7,7 +7,8 @@
  *                    -> chunks 1.. written -> chunk 0 written -> unpinned
  *
  * Chunk 0 comes when the others have been acknowledged, so an object that is found is whole. A full
- * queue or a node that fails drops entries, which is counted; nothing waits for the engine.
+ * queue or a node that fails drops entries, which is counted; nothing waits for the engine. A
+ * deletion takes the place of an entry that waits to be published.
  *
  * Thread rule: the queue is under the store's lock; the rest is the publisher's thread.
  */
@@ -27,15 +28,45 @@
 #define PUBLISHER_MOST    (UINT64_C(1) << 30)  /* of one record */
 #define PUBLISHER_WAIT_NS UINT64_C(1000000000) /* of a request */
 #define PUBLISHER_STAGING (UINT64_C(32) << 20)
+#define PUBLISHER_LOOK    4096u /* deletions that are looked at for room */
 
 /* ---- the queue; lock held ---- */
+
+/* The item that is `at` places behind the first one. */
+static publish_item *publisher_at(const store_remote *remote, uint32_t at)
+{
+    return &remote->queue[(remote->queue_first + at) % remote->queue_room];
+}
+
+/* Makes room in a full queue for a deletion: the newest entry that waits to be published gives way,
+ * because a copy that is not written costs less than one that stays. False: the deletion waits in
+ * the queue already, or the queue is full of others. */
+static bool publisher_make_room(store_remote *remote, const publish_item *item)
+{
+    kvt_store *store = remote->store;
+    uint32_t at = remote->queue_count;
+    const uint32_t least = at > PUBLISHER_LOOK ? at - PUBLISHER_LOOK : 0;
+    while (at > least && publisher_at(remote, at - 1)->deletes)
+        if (publisher_at(remote, --at)->handle == item->handle) return false;
+    remote->counts.dropped_deletes += at == least;
+    if (at == least) return false;
+    const publish_item *given_up = publisher_at(remote, at - 1);
+    store_entry *entry = entry_find_hashed(&store->table, given_up->handle, &given_up->key);
+    if (entry != NULL) entry->shared = false;
+    for (; at < remote->queue_count; at++)
+        *publisher_at(remote, at - 1) = *publisher_at(remote, at);
+    remote->queue_count--;
+    remote->queued--; /* as if it had not been */
+    remote->counts.dropped_queue++;
+    return true;
+}
 
 static bool publisher_push(store_remote *remote, const publish_item *item)
 {
     assert(store_is_locked(remote->store));
     if (remote->queue_count == remote->queue_room) {
-        remote->counts.dropped_queue++;
-        return false;
+        remote->counts.dropped_queue += !item->deletes;
+        if (!item->deletes || !publisher_make_room(remote, item)) return false;
     }
     remote->queue[(remote->queue_first + remote->queue_count++) % remote->queue_room] = *item;
     remote->queued++;

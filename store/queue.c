@@ -422,6 +422,7 @@ static kvt_completion queue_completion(const queue_item *item)
                             .timed_out = item->info.timed_out,
                             .refused_loss = item->refused_loss,
                             .refused_tokens = item->info.refused_tokens,
+                            .guess = item->kind == KVT_REQUEST_EXISTS && item->guess,
                             .variant = read || lacking ? item->info.variant : (kvt_variant){0},
                             .stored_bytes = read ? item->info.stored_bytes : 0,
                             .elapsed_ns = item->info.elapsed_ns};

@@ -84,6 +84,7 @@ typedef struct queue_item {
     kvt_status status; /* from here on what the completion says */
     kvt_get_info info;
     bool refused_loss;
+    bool guess; /* of exists */
 } queue_item;
 
 /* Work that a thread of the queue is to do before it begins requests. */

@@ -20,6 +20,7 @@
 #include <kvterrace/names.h>
 
 #include "base/wait.h"
+#include "store/remote_tier.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -73,13 +74,22 @@ static kvt_status queue_put_again(kvt_store *store, const queue_item *item)
     return status;
 }
 
+/* As kvt_exists; of what is not here, by what is known of other hosts: a guess. */
+static kvt_status queue_exists(kvt_store *store, queue_item *item)
+{
+    const kvt_status status = kvt_exists(store, &item->key);
+    item->guess = status == KVT_MISS && store->remote != NULL;
+    if (!item->guess) return status;
+    return remote_match_hint(store, &item->key) == HINT_THERE ? KVT_OK : KVT_MISS;
+}
+
 /* Carries one request out that is neither a get nor in flight anywhere. A deadline bounds waiting,
  * and of these requests a put alone waits for room. No lock held. */
 static kvt_status queue_run_one(kvt_store *store, queue_item *item)
 {
     switch (item->kind) {
     case KVT_REQUEST_PUT: return queue_put(store, item);
-    case KVT_REQUEST_EXISTS: return kvt_exists(store, &item->key);
+    case KVT_REQUEST_EXISTS: return queue_exists(store, item);
     case KVT_REQUEST_PREFETCH: return kvt_prefetch(store, &item->key, (kvt_tier)item->tier);
     case KVT_REQUEST_TOUCH: return queue_touch(store, &item->key);
     case KVT_REQUEST_DELETE: return kvt_delete(store, &item->key);

@@ -44,7 +44,7 @@ bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key 
 }
 
 /* Whether a record is the entry that its object names, in an exact form. */
-static bool remote_get_is_sound(const remote_fetch *fetch, const kvt_record_info *record)
+bool remote_get_is_sound(const remote_fetch *fetch, const kvt_record_info *record)
 {
     return memcmp(&record->spec.key, &fetch->key, sizeof fetch->key) == 0 &&
            record->spec.generation == fetch->head.generation &&
@@ -85,25 +85,24 @@ static kvt_status remote_get_decode(kvt_store *store, remote_fetch *fetch,
 
 /* Offers what a get has been given to the local tiers. A view of some layers alone is none of the
  * entry. */
-static void remote_get_offer(kvt_store *store, const remote_fetch *fetch,
+static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t tenant,
                              const kvt_record_info *record, const access_target *target)
 {
-    const object_head *head = &fetch->head;
     if (target->view != NULL && (target->first_layer != 0 || target->layer_count != 0)) return;
     kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = fetch->key,
+                       .key = head->key,
                        .parent = (head->flags & OBJECT_HAS_PARENT) != 0 ? &head->parent : NULL,
                        .layout = record->spec.layout,
                        .first_position = record->spec.first_position,
                        .recompute_seconds = head->recompute_seconds,
                        .class_id = head->class_id,
-                       .tenant = fetch->tenant,
+                       .tenant = tenant,
                        .request_tokens = head->request_tokens};
     (void)put_take_in(store, &entry, target->view, target->data, record->source_bytes);
 }
 
 /* Deletes the object of a record whose bytes were wrong. */
-static void remote_get_condemn(kvt_store *store, const remote_fetch *fetch)
+void remote_get_condemn(kvt_store *store, const remote_fetch *fetch)
 {
     const uint64_t handle = entry_handle(&store->secret, &fetch->key);
     pthread_mutex_lock(&store->lock);
@@ -113,8 +112,8 @@ static void remote_get_condemn(kvt_store *store, const remote_fetch *fetch)
 }
 
 /* The seconds that recomputing the entry would have taken. */
-static double remote_get_recompute(const kvt_store *store, const remote_fetch *fetch,
-                                   const kvt_record_info *record)
+double remote_get_recompute(const kvt_store *store, const remote_fetch *fetch,
+                            const kvt_record_info *record)
 {
     const kvt_layout *layout = &record->spec.layout;
     if (fetch->head.recompute_seconds > 0) return fetch->head.recompute_seconds;
@@ -125,17 +124,20 @@ static double remote_get_recompute(const kvt_store *store, const remote_fetch *f
 
 /* Counts how a get ended, and keeps what it says of the key. known: a hint said that it is there.
  */
-static void remote_get_count(kvt_store *store, const remote_fetch *fetch, kvt_status status,
-                             bool known, bool joined, double saved_seconds)
+void remote_get_count(kvt_store *store, const access_get *get, kvt_status status, bool known,
+                      double saved_seconds)
 {
     store_remote *remote = store->remote;
+    const remote_fetch *fetch = get->remote;
+    const bool joined = get->remote_joined;
     const uint64_t handle = entry_handle(&store->secret, &fetch->key);
     if (status == KVT_OK || status == KVT_MISS)
         remote_hints_set(&remote->hints, handle, status == KVT_OK ? HINT_THERE : HINT_ABSENT,
                          base_clock_ns());
     pthread_mutex_lock(&remote->lock);
     kvt_remote_stats *counts = &remote->counts;
-    counts->hits += status == KVT_OK;
+    counts->hits += status == KVT_OK && !get->quiet;
+    counts->prefetched += status == KVT_OK && get->quiet;
     counts->shared += status == KVT_OK && joined;
     counts->hit_bytes += status == KVT_OK ? fetch->head.record_bytes : 0;
     counts->misses += status == KVT_MISS;
@@ -203,37 +205,47 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
                                .shared = get->remote_joined,
                                .tokens_kept = record.spec.layout.tokens};
     }
-    remote_get_count(store, fetch, status, get->remote_known, get->remote_joined, saved_seconds);
-    if (status == KVT_OK) {
+    if (!get->remote_counted)
+        remote_get_count(store, get, status, get->remote_known, saved_seconds);
+    if (status == KVT_OK && !get->quiet) {
         pthread_mutex_lock(&store->lock);
         store->counters.gets++;
         pthread_mutex_unlock(&store->lock);
-        if (!get->remote_joined) remote_get_offer(store, fetch, &record, &target);
     }
+    /* The staging goes back first: the offer may wait for some. */
+    const object_head head = fetch->head;
+    const uint32_t tenant = fetch->tenant;
     fetch_release(remote, fetch);
     get->remote = NULL;
+    if (status == KVT_OK && !get->remote_joined)
+        remote_get_offer(store, &head, tenant, &record, &target);
     if (status == KVT_OK || status == KVT_E_TIMEOUT || status == KVT_E_MEMORY) return status;
     return view_status != KVT_OK ? view_status : KVT_MISS;
 }
 
-/* Joins a read of the key or begins one. False: there is no room for it now, or no memory. */
-static bool remote_get_begin(kvt_store *store, const kvt_key *key, access_get *get,
-                             uint64_t deadline_ns, access_get *waiter, uint64_t staging_deadline_ns)
+/* Joins a read of the key or begins one. KVT_OK; KVT_BUSY: there is no room for it now; KVT_MISS:
+ * no memory. */
+static kvt_status remote_get_begin(kvt_store *store, const kvt_key *key, access_get *get,
+                                   uint64_t deadline_ns, access_get *waiter,
+                                   uint64_t staging_deadline_ns)
 {
     store_remote *remote = store->remote;
     staging_buffer buffer = {0};
     const uint64_t handle = entry_handle(&store->secret, key);
     get->remote_known = remote_hints_get(&remote->hints, handle, base_clock_ns()) == HINT_THERE;
     uint64_t source_bytes = get->source_bytes;
-    if (source_bytes == 0) source_bytes = OBJECT_CHUNK_BYTES; /* of a view: not known yet */
+    if (source_bytes == 0) source_bytes = FETCH_UNKNOWN; /* of a view: not known yet */
     get->remote_asked = waiter != NULL;
     if (staging_acquire(store->staging, fetch_staging_bytes(remote, source_bytes),
-                        staging_deadline_ns, &buffer) != KVT_OK)
-        return false;
+                        staging_deadline_ns, &buffer) != KVT_OK) {
+        get->remote_asked = false;
+        return KVT_BUSY;
+    }
     get->remote = fetch_begin(store, key, remote_get_tenant(store, key), source_bytes, deadline_ns,
                               &buffer, waiter, &get->remote_joined);
     if (buffer.memory != NULL) staging_release(store->staging, &buffer);
-    return get->remote != NULL;
+    if (get->remote == NULL) get->remote_asked = false;
+    return get->remote != NULL ? KVT_OK : KVT_MISS;
 }
 
 /* Until when a get may take. */
@@ -254,20 +266,21 @@ kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_t
         if (i > 0) fetch_release(remote, get->remote);
         get->remote = NULL;
         if (base_clock_ns() >= deadline_ns) return KVT_MISS;
-        if (!remote_get_begin(store, key, get, deadline_ns, NULL, deadline_ns)) return KVT_MISS;
+        if (remote_get_begin(store, key, get, deadline_ns, NULL, deadline_ns) != KVT_OK)
+            return KVT_MISS;
         status = fetch_wait(remote, get->remote, deadline_ns);
     }
     if (status != KVT_E_TIMEOUT) return remote_get_finish(store, key, target, get, info);
-    remote_get_count(store, get->remote, status, false, get->remote_joined, 0);
+    remote_get_count(store, get, status, false, 0);
     fetch_release(remote, get->remote);
     get->remote = NULL;
     return KVT_E_TIMEOUT;
 }
 
-bool remote_get_start(kvt_store *store, access_get *get)
+kvt_status remote_get_start(kvt_store *store, access_get *get)
 {
     const uint64_t deadline_ns = remote_get_deadline(store->remote, get);
-    if (base_clock_ns() >= deadline_ns) return false;
+    if (base_clock_ns() >= deadline_ns) return KVT_MISS;
     return remote_get_begin(store, get->key, get, deadline_ns, get, 0);
 }
 
@@ -284,7 +297,7 @@ bool remote_get_give_up(kvt_store *store, access_get *get)
 {
     store_remote *remote = store->remote;
     if (!fetch_leave_waiters(remote, get->remote, get)) return false;
-    remote_get_count(store, get->remote, KVT_E_TIMEOUT, false, get->remote_joined, 0);
+    remote_get_count(store, get, KVT_E_TIMEOUT, false, 0);
     fetch_release(remote, get->remote);
     get->remote = NULL;
     return true;

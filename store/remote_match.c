@@ -161,6 +161,13 @@ static kvt_status match_run_all(match_run *run, uint64_t deadline_ns, size_t *ma
     return status;
 }
 
+remote_hint remote_match_hint(kvt_store *store, const kvt_key *key)
+{
+    store_remote *remote = store->remote;
+    if (remote == NULL) return HINT_UNKNOWN;
+    return remote_hints_get(&remote->hints, entry_handle(&store->secret, key), base_clock_ns());
+}
+
 kvt_status kvt_match_prefix_until(kvt_store *store, const kvt_key *keys, size_t count,
                                   uint64_t deadline_ns, size_t *matched_out)
 {

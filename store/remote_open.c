@@ -195,6 +195,7 @@ void remote_tier_close(kvt_store *store)
     publisher_stop(remote);
     link_stop(remote);
     remote_close(remote->client);
+    remote_prefetch_close(remote);
     assert(remote->fetches == NULL);
     remote_hints_close(&remote->hints);
     free(remote->text);

@@ -7,6 +7,7 @@
  *     fetch.c        gets of keys that are not here
  *     remote_get.c   what a caller's get does with them
  *     remote_match.c prefixes
+ *     remote_prefetch.c, load_remote.c: reads that nobody, or a layered load, waits for
  *     remote_costs.c what loads take, and copies cost
  *     publisher.c    write-behind, on a thread of its own
  *     remote_open.c  options, open, close, statistics
@@ -120,6 +121,8 @@ struct store_remote {
     online_device loads[REMOTE_NODES_MAX];
     online_error load_errors[REMOTE_NODES_MAX];
     uint64_t ahead[REMOTE_NODES_MAX]; /* bytes on their way */
+    struct remote_prefetch *landed;   /* what nobody has waited for; remote_prefetch.c */
+    uint32_t prefetching;             /* on their way, and landed */
     kvt_remote_stats counts;
     double found, lost; /* copies that were known to be there, and were or were not; fading */
     remote_stats seen;
@@ -179,6 +182,8 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
                           uint64_t source_bytes, uint64_t deadline_ns, staging_buffer *buffer,
                           access_get *waiter, bool *joined_out);
 
+#define FETCH_UNKNOWN OBJECT_CHUNK_BYTES /* of an entry whose size nobody knows */
+
 /* The bytes of staging that a read of an entry of so many bytes needs. */
 uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes);
 
@@ -189,6 +194,11 @@ kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadli
 bool fetch_leave_waiters(store_remote *remote, remote_fetch *fetch, access_get *waiter);
 
 void fetch_release(store_remote *remote, remote_fetch *fetch);
+
+/* ---- remote_match.c ---- */
+
+/* What is known of a key that is not here; asks nobody. */
+remote_hint remote_match_hint(kvt_store *store, const kvt_key *key);
 
 /* ---- remote_costs.c ---- */
 
@@ -243,8 +253,9 @@ double remote_costs_sample(const store_remote *remote, uint32_t node);
 /* Whether a get of a key that is not here is worth asking for. No lock held. */
 bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key *key);
 
-/* Begins the same for a get of a queue, which `arrived` tells of. False: it is a miss. */
-bool remote_get_start(kvt_store *store, access_get *get);
+/* Begins the same for a get of a queue, which `arrived` tells of. KVT_OK; KVT_BUSY: there is no
+ * staging now; KVT_MISS. */
+KVT_NODISCARD kvt_status remote_get_start(kvt_store *store, access_get *get);
 
 /* A get that `arrived` told of: false when it has to begin again, with more staging. */
 bool remote_get_land(kvt_store *store, access_get *get);
@@ -261,6 +272,32 @@ kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_t
 /* Decodes what a read has brought, counts, and offers it to the local tiers. As above. */
 kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_target *target,
                              access_get *get, kvt_get_info *info);
+
+/* Parts of these, for reads that are no call's: whether a record is the entry that its object
+ * names, in an exact form; the seconds that recomputing it takes; its object is deleted, because
+ * its bytes were wrong; and it is counted how a read ended. No lock held. */
+bool remote_get_is_sound(const remote_fetch *fetch, const kvt_record_info *record);
+double remote_get_recompute(const kvt_store *store, const remote_fetch *fetch,
+                            const kvt_record_info *record);
+void remote_get_condemn(kvt_store *store, const remote_fetch *fetch);
+void remote_get_count(kvt_store *store, const access_get *get, kvt_status status, bool known,
+                      double saved_seconds);
+
+/* ---- remote_prefetch.c ---- */
+
+/* Asks for a key that is not here. KVT_OK: it is on its way, if it is there; KVT_MISS: it is known
+ * not to be; KVT_REFUSED: not worth it, or no room; KVT_E_MEMORY. No lock held. */
+KVT_NODISCARD kvt_status remote_prefetch_ask(kvt_store *store, const kvt_key *key, uint32_t tenant);
+
+/* Leaves a read that has ended well to the background; its use is taken over. False: there is no
+ * room for it, and it is the caller's. No lock held. */
+bool remote_prefetch_keep(kvt_store *store, const access_get *get);
+
+/* Takes in what has landed. In a round; no lock held. */
+void remote_prefetch_round(kvt_store *store);
+
+/* Lets go of what has landed. The link has ended. */
+void remote_prefetch_close(store_remote *remote);
 
 /* ---- publisher.c ---- */
 

@@ -14,6 +14,7 @@
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/lookups.h"
+#include "store/remote_tier.h"
 #include "store/token_drop.h"
 
 #include <assert.h>
@@ -30,9 +31,11 @@ typedef struct worth_run {
     double per_byte[KVT_VARIANTS_MAX]; /* decoding seconds, by variant, where known */
     kvt_variant variants[KVT_VARIANTS_MAX];
     uint32_t variant_count;
+    double remote_seconds; /* of loads from other hosts; 0 = none yet */
     double recompute_seconds;
-    bool unreachable; /* an entry could not be read: nothing behind it is worth loading */
-    double best;      /* of load - recompute over the cuts so far */
+    double last_seconds; /* recomputing of the entry before */
+    bool unreachable;    /* an entry could not be read: nothing behind it is worth loading */
+    double best;         /* of load - recompute over the cuts so far */
     kvt_worth found;
 } worth_run;
 
@@ -97,16 +100,13 @@ static double worth_load(const worth_run *run)
     double seconds = run->decode_seconds;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         if (run->tier_seconds[tier] > seconds) seconds = run->tier_seconds[tier];
-    return seconds;
+    return run->remote_seconds > seconds ? run->remote_seconds : seconds;
 }
 
-/* Adds an entry to the run, and cuts behind it if that is the best so far. Lock held. */
-static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry)
+/* Cuts behind the run's last entry if that is the best so far. */
+static void worth_cut(worth_run *run)
 {
     kvt_worth *found = &run->found;
-    found->stored++;
-    if (!run->unreachable) worth_add_load(store, run, entry);
-    run->recompute_seconds += worth_recompute(store, entry);
     if (run->unreachable) return;
     double load = worth_load(run);
     /* A longer run that saves no more is left: its entries would load for nothing. */
@@ -116,6 +116,38 @@ static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry
     found->to_load = found->stored;
     found->load_seconds = load;
     found->recompute_seconds = run->recompute_seconds;
+}
+
+/* Adds an entry to the run. Lock held. */
+static void worth_add(kvt_store *store, worth_run *run, const store_entry *entry)
+{
+    run->found.stored++;
+    if (!run->unreachable) worth_add_load(store, run, entry);
+    run->last_seconds = worth_recompute(store, entry);
+    run->recompute_seconds += run->last_seconds;
+    worth_cut(run);
+}
+
+/* Adds an entry that another host is known to have; its size and its recomputing are guesses.
+ * False: none is known to. Lock held. */
+static bool worth_add_guess(kvt_store *store, worth_run *run, const kvt_key *key)
+{
+    remote_guess guess;
+    if (remote_match_hint(store, key) != HINT_THERE) return false;
+    run->found.stored++;
+    run->found.guessed++;
+    if (!remote_costs_guess(store->remote, key, spaces_tenant(store, key), &guess)) {
+        run->unreachable = true;
+        return true;
+    }
+    run->remote_seconds += run->remote_seconds == 0
+                               ? guess.load_seconds
+                               : guess.byte_seconds * (double)guess.record_bytes;
+    run->decode_seconds += guess.decode_seconds;
+    if (run->last_seconds <= 0) run->last_seconds = guess.recompute_seconds;
+    run->recompute_seconds += run->last_seconds;
+    worth_cut(run);
+    return true;
 }
 
 kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, kvt_worth *worth)
@@ -133,7 +165,10 @@ kvt_status kvt_match_worth(kvt_store *store, const kvt_key *keys, size_t count, 
         for (size_t i = 0; whole && i < end - from; i++) {
             const store_entry *entry = entry_sight_find(&store->table, &sight, i);
             whole = lookup_finds(store, entry) && !token_drop_is_uncounted(entry);
-            if (whole) worth_add(store, &run, entry);
+            if (whole)
+                worth_add(store, &run, entry);
+            else if (entry == NULL)
+                whole = worth_add_guess(store, &run, &keys[from + i]);
         }
         pthread_mutex_unlock(&store->lock);
     }

@@ -28,18 +28,22 @@ struct kvt_queue;
 /* What loading a stored run is worth. */
 typedef struct kvt_worth {
     uint32_t struct_size;
-    size_t stored;  /* leading keys that are stored */
+    size_t stored;  /* leading keys that are stored, here or, by what is known, elsewhere */
     size_t to_load; /* of these, the leading ones to load: with them the run is there soonest */
     double load_seconds;      /* of loading these, at once */
     double recompute_seconds; /* of recomputing these instead */
     double saved_seconds;     /* the difference: how much sooner the run is there */
+    size_t guessed; /* of the stored ones, those that are not here: other hosts are known to have
+                       them (remote.h). They are taken to be as the last such entry was; a
+                       prefetch makes it sure */
 } kvt_worth;
 
 /*
  * How much of a prefix to load. Of all cuts of the stored run it takes the one that is there
  * soonest: the entries before the cut are loaded, at once, the ones behind it are recomputed after
  * that. Loads of several tiers and devices overlap; what the devices have to do first counts.
- *   keys   of the prefix's entries in order; the run ends at the first that is not stored
+ *   keys   of the prefix's entries in order; the run ends at the first that is not stored. With an
+ *          engine of other hosts, what they are known to have counts, and nobody is asked
  *   worth  struct_size is set by the caller; all else is overwritten
  * Recomputing takes what kvt_entry.recompute_seconds of each entry says, or the prefill model
  * between its positions. Not a use. An entry whose device is out of service ends the part that is
@@ -50,9 +54,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_worth(kvt_store *store, const kvt_key
                                                  size_t count, kvt_worth *worth);
 
 /*
- * Reads the stored run of a prefix into views, all of it at once, on the caller's thread: reads of
- * all entries are queued before a device is woken. Entries behind the first that fails may have
- * been written, too.
+ * Reads the stored run of a prefix, as kvt_match_prefix_until has it, into views, all of it at
+ * once, on the caller's thread: reads of all entries are queued before a device is woken. Entries
+ * behind the first that fails may have been written, too.
  *   views        one for each key; what they name is undefined beyond *loaded_out entries
  *   count        at most 2^20
  *   deadline_ns  an instant of CLOCK_MONOTONIC in nanoseconds, KVT_NO_DEADLINE for none: what has
@@ -74,10 +78,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_get_prefix(kvt_store *store, const kvt_key 
  * between. The background carries the move out at once, within `move_bytes_per_s`; without a
  * background the next kvt_maintain does. Not a use: no get is counted. What a put has handed over
  * and is not written yet counts as being in DRAM.
- * KVT_OK: the entry is in that tier or above, or on its way up. KVT_REFUSED: not worth it, no room,
- * or held; also while the background has as many plans waiting as it takes. KVT_MISS;
- * KVT_E_UNSUPPORTED (the store has no such tier); KVT_E_ARGUMENT; KVT_E_MEMORY; KVT_E_STATE (in a
- * child of fork).
+ * An entry that is not here is asked for on other hosts (remote.h); when it has come, the
+ * background offers it to the tiers as a put, and lookups are sure of it either way.
+ * KVT_OK: the entry is in that tier or above, or on its way up, or asked for. KVT_REFUSED: not
+ * worth it, no room, or held; also while the background has as many plans waiting as it takes.
+ * KVT_MISS; KVT_E_UNSUPPORTED (the store has no such tier); KVT_E_ARGUMENT; KVT_E_MEMORY;
+ * KVT_E_STATE (in a child of fork).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier);
 

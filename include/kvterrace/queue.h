@@ -67,7 +67,8 @@ typedef enum kvt_request_kind {
     KVT_REQUEST_GET = 1,    /* as kvt_get_view, or kvt_get_views */
     KVT_REQUEST_PUT = 2,    /* as kvt_put_view, or kvt_put_views. While the store cannot keep up it
                                  waits until its deadline, and is KVT_BUSY then */
-    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use */
+    KVT_REQUEST_EXISTS = 3, /* as kvt_exists: no use. With an engine that other hosts share,
+                               KVT_OK also when one of them is known to have it: a guess */
     KVT_REQUEST_PREFETCH = 4, /* as kvt_prefetch: towards a tier */
     KVT_REQUEST_DELETE = 5,   /* as kvt_delete */
     KVT_REQUEST_TOUCH = 6     /* a use without a read */
@@ -134,6 +135,7 @@ typedef struct kvt_completion {
     bool timed_out;        /* get: a miss at its deadline; the entry may still be stored */
     bool refused_loss;     /* get: a miss because the stored variant may lose more than loss_max */
     bool refused_tokens;   /* get: a miss because that has dropped tokens (kvt_get_info) */
+    bool guess;            /* exists: not here; says what is known of other hosts (remote.h) */
     kvt_variant variant;   /* get with KVT_OK: as it lay; KVT_E_MISMATCH: names the lacking basis */
     uint64_t stored_bytes; /* and the bytes of its record that were read */
     uint64_t elapsed_ns;   /* from the submit on */

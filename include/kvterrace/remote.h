@@ -103,12 +103,14 @@ typedef struct kvt_remote_stats {
     uint64_t deduplicated;                /* not written: another host had */
     uint64_t declined;                    /* not worth it, or not of an exact form */
     uint64_t dropped_queue, dropped_node; /* the queue was full; the node failed or was full */
+    uint64_t dropped_deletes;             /* copies that stay: the queue was full of deletions */
     uint64_t deleted;
     uint64_t invalidations;       /* keys that the feed has named */
     uint64_t bytes_in, bytes_out; /* of the connections */
     uint64_t waiting;             /* entries to be published now */
     double saved_seconds;         /* recomputing that the hits have spared, less what they took */
     double survival;              /* share of copies known to be there that were found */
+    uint64_t prefetched;          /* entries that have come without a get, by a prefetch */
     uint64_t not_worth;   /* gets that asked nobody: recomputing was expected to be sooner */
     uint64_t copies_told; /* times that the policy has heard of a copy, there or gone */
     double load_error;    /* median error of predicted loads, over nodes by their loads */

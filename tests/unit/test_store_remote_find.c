@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_remote_find.c - what is on other hosts is found by guesses, made sure by prefetches,
+ * and read by every kind of get; a full queue keeps deletions.
+ */
+#include "store_remote_support.h"
+
+#include "base/clock.h"
+#include "store/remote_tier.h"
+
+#include <kvterrace/load.h>
+#include <kvterrace/lookup.h>
+#include <kvterrace/queue.h>
+
+static char data[COUNT][SUPPORT_ENTRY_BYTES];
+
+static void check_entry(uint32_t number)
+{
+    char expected[SUPPORT_ENTRY_BYTES];
+    support_fill(number, expected);
+    assert_memory_equal(data[number], expected, sizeof expected);
+}
+
+/* Keys and views of the first entries. */
+static void make_views(kvt_key keys[COUNT], kvt_view views[COUNT], const kvt_view *list[COUNT])
+{
+    memset(data, 0, sizeof data);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        keys[i] = support_key(i);
+        views[i] = kvt_view_packed(&support_layout, data[i]);
+        list[i] = &views[i];
+    }
+}
+
+static kvt_queue *open_queue(kvt_store *store)
+{
+    const kvt_queue_options options = {.struct_size = sizeof options};
+    kvt_queue *queue = NULL;
+    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
+    return queue;
+}
+
+static kvt_completion ask(kvt_queue *queue, kvt_key key)
+{
+    kvt_request request = {.struct_size = sizeof request,
+                           .kind = KVT_REQUEST_EXISTS,
+                           .key = key,
+                           .deadline_ns = KVT_NO_DEADLINE};
+    kvt_completion done = {.struct_size = sizeof done};
+    assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_drain(queue, &done, 1), 1);
+    return done;
+}
+
+static void a_queue_says_when_it_guesses(void **state)
+{
+    (void)state;
+    size_t matched;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    put_all(a);
+    kvt_queue *queue = open_queue(b);
+    kvt_completion done = ask(queue, support_key(1));
+    assert_true(done.status == KVT_MISS && done.guess); /* nothing is known yet */
+    const kvt_key keys[2] = {support_key(1), support_key(900)};
+    assert_int_equal(kvt_match_prefix_until(b, keys, 2, KVT_NO_DEADLINE, &matched), KVT_OK);
+    done = ask(queue, keys[0]);
+    assert_true(done.status == KVT_OK && done.guess);
+    done = ask(queue, keys[1]);
+    assert_true(done.status == KVT_MISS && done.guess);
+    assert_int_equal(kvt_exists(b, &keys[0]), KVT_MISS); /* which is of this store alone */
+    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    done = ask(queue, keys[0]);
+    assert_true(done.status == KVT_OK && !done.guess);
+    kvt_queue_close(queue);
+    queue = open_queue(a);
+    done = ask(queue, keys[1]);
+    assert_true(done.status == KVT_MISS && done.guess);
+    kvt_queue_close(queue);
+    kvt_store *plain = open_with(NULL);
+    queue = open_queue(plain);
+    done = ask(queue, keys[1]);
+    assert_true(done.status == KVT_MISS && !done.guess);
+    kvt_queue_close(queue);
+    kvt_close(a);
+    kvt_close(b);
+    kvt_close(plain);
+}
+
+static void worth_counts_what_others_have(void **state)
+{
+    (void)state;
+    kvt_key keys[COUNT + 1];
+    size_t matched;
+    kvt_worth worth = {.struct_size = sizeof worth};
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    put_all(a);
+    for (uint32_t i = 0; i < COUNT + 1; i++)
+        keys[i] = support_key(i);
+    assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
+    assert_true(worth.stored == 0 && worth.guessed == 0);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(support_put(b, i), KVT_OK);
+    assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(matched, COUNT);
+    assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
+    /* Nothing has come from there, so nobody knows what it takes. */
+    assert_true(worth.stored == COUNT && worth.guessed == COUNT - 3 && worth.to_load == 3);
+    assert_int_equal(support_get(b, 3, NULL), KVT_OK);
+    assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
+    assert_true(worth.stored == COUNT && worth.guessed == COUNT - 4 && worth.to_load == COUNT);
+    assert_true(worth.recompute_seconds > COUNT - 1 && worth.recompute_seconds < COUNT + 1);
+    assert_true(worth.load_seconds > 0 && worth.saved_seconds > 0);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+/* Runs rounds until an entry is here. */
+static bool comes(kvt_store *store, uint32_t number)
+{
+    const kvt_key key = support_key(number);
+    for (int i = 0; i < 5000; i++) {
+        uint32_t moves;
+        assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
+        if (kvt_exists(store, &key) == KVT_OK) return true;
+        base_sleep(1000000);
+    }
+    return false;
+}
+
+static void a_prefetch_brings_entries_here(void **state)
+{
+    (void)state;
+    kvt_get_info info = {.struct_size = sizeof info};
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    put_all(a);
+    const kvt_key here = support_key(2), nowhere = support_key(900);
+    assert_int_equal(kvt_prefetch(b, &here, KVT_TIER_DRAM), KVT_OK);
+    assert_true(comes(b, 2));
+    assert_int_equal(support_get(b, 2, &info), KVT_OK);
+    assert_int_equal(info.tier, KVT_TIER_DRAM);
+    assert_int_equal(stats_of(b).prefetched, 1);
+    assert_int_equal(stats_of(b).hits, 0);
+    assert_int_equal(support_stats(b).gets, 1);
+    /* What is nowhere is known to be so afterwards. */
+    assert_int_equal(kvt_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_OK);
+    for (int i = 0; i < 5000 && kvt_prefetch(b, &nowhere, KVT_TIER_DRAM) != KVT_MISS; i++) {
+        uint32_t moves;
+        assert_int_equal(kvt_maintain(b, &moves), KVT_OK);
+        base_sleep(1000000);
+    }
+    assert_int_equal(kvt_prefetch(b, &nowhere, KVT_TIER_DRAM), KVT_MISS);
+    assert_int_equal(kvt_prefetch(b, &nowhere, KVT_TIER_SSD), KVT_E_UNSUPPORTED);
+    /* What is on its way when the store closes is let go of; more than has room is refused. */
+    bool refused = false;
+    for (uint32_t i = 3; i < COUNT; i++) {
+        const kvt_key key = support_key(i);
+        const kvt_status status = kvt_prefetch(b, &key, KVT_TIER_DRAM);
+        assert_true(status == KVT_OK || status == KVT_REFUSED);
+        refused = refused || status == KVT_REFUSED;
+    }
+    assert_true(refused);
+    kvt_close(b);
+    kvt_close(a);
+}
+
+static void prefixes_are_read_from_other_hosts(void **state)
+{
+    (void)state;
+    kvt_key keys[COUNT];
+    kvt_view views[COUNT];
+    const kvt_view *list[COUNT];
+    size_t loaded = 99;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    put_all(a);
+    make_views(keys, views, list);
+    assert_int_equal(support_put(b, 1), KVT_OK);
+    assert_int_equal(kvt_get_prefix(b, keys, list, COUNT, KVT_NO_DEADLINE, &loaded), KVT_OK);
+    assert_int_equal(loaded, COUNT);
+    for (uint32_t i = 0; i < COUNT; i++)
+        check_entry(i);
+    assert_int_equal(stats_of(b).hits, COUNT - 1);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+static void layers_are_loaded_from_other_hosts(void **state)
+{
+    (void)state;
+    kvt_key keys[COUNT];
+    kvt_view views[COUNT];
+    const kvt_view *list[COUNT];
+    kvt_status statuses[COUNT];
+    kvt_load *load = NULL;
+    kvt_load_result result = {.struct_size = sizeof result};
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+    put_all(a);
+    make_views(keys, views, list);
+    keys[4] = support_key(900);
+    assert_int_equal(support_put(b, 1), KVT_OK);
+    kvt_queue *queue = open_queue(b);
+    /* Two views in one place: one of them fails, and no byte of it is written. */
+    assert_int_equal(kvt_load_begin(queue, keys, list, 6, NULL, &load), KVT_OK);
+    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
+    kvt_load_release(load, support_layout.layers);
+    assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(statuses[i], i == 4 ? KVT_MISS : KVT_OK);
+        if (i != 4) check_entry(i);
+    }
+    assert_int_equal(result.entries, 4);
+    assert_int_equal(stats_of(b).hits, 4);
+    assert_int_equal(stats_of(b).misses, 1);
+    assert_true(stats_of(b).saved_seconds > 3);
+    assert_true(comes(b, 0) && comes(b, 5)); /* the background keeps what fits */
+    assert_int_equal(stats_of(b).hits, 4);
+    kvt_queue_close(queue);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+/* A load of a spoilt record is a miss, and deletes it. */
+static void spoilt_layers_are_misses(void **state)
+{
+    (void)state;
+    static char value[2 * SUPPORT_ENTRY_BYTES];
+    kvt_key keys[COUNT];
+    kvt_view views[COUNT];
+    const kvt_view *list[COUNT];
+    char space[OBJECT_SPACE_BYTES], name[OBJECT_NAME_BYTES];
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL);
+    object_space("model@1", 0, space);
+    for (uint32_t part = 0; part < 16; part++) {
+        size_t bytes = 0;
+        kvt_status statuses[2];
+        kvt_load *load = NULL;
+        remote_memory_clear(ENGINE);
+        kvt_store *writer = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
+        put_all(writer);
+        make_views(keys, views, list);
+        object_name(space, &keys[0], 0, name);
+        assert_true(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
+        value[OBJECT_HEAD_BYTES + (bytes - OBJECT_HEAD_BYTES - 1) * part / 15] ^= 16;
+        assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+        kvt_queue *queue = open_queue(b);
+        assert_int_equal(kvt_load_begin(queue, keys, list, 2, NULL, &load), KVT_OK);
+        kvt_load_release(load, support_layout.layers);
+        assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
+        assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+        assert_int_equal(statuses[1], KVT_OK);
+        check_entry(1);
+        if (statuses[0] == KVT_OK)
+            check_entry(0); /* a byte that no layer needs: padding */
+        else
+            assert_int_equal(stats_of(b).bad_records, 1);
+        kvt_queue_close(queue);
+        kvt_close(writer);
+        kvt_close(b);
+    }
+    kvt_close(a);
+}
+
+/* A full queue gives up entries to be published for deletions, and deletions when it has no other.
+ */
+static void a_full_queue_keeps_deletions(void **state)
+{
+    (void)state;
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+    remote.queue = 4;
+    kvt_store *a = open_with(&remote);
+    kvt_key keys[COUNT];
+    for (uint32_t i = 0; i < COUNT; i++) {
+        keys[i] = support_key(i);
+        assert_int_equal(support_put(a, i), KVT_OK);
+        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    }
+    assert_int_equal(stats_of(a).published, COUNT);
+    pthread_mutex_lock(&a->lock); /* the publisher takes nothing meanwhile */
+    for (uint32_t i = 0; i < 5; i++) {
+        store_entry *entry = entry_find_key(&a->table, &keys[i]);
+        entry->shared = false;
+        publisher_note_stored(a, entry);
+        assert_int_equal(entry->shared, i < 4);
+    }
+    for (uint32_t i = 10; i < 14; i++) {
+        publisher_delete(a, &keys[i], 0, 0);
+        publisher_delete(a, &keys[10], 0, 0);
+        assert_int_equal(a->remote->queue_count, 4);
+    }
+    assert_int_equal(a->remote->counts.dropped_deletes, 0);
+    publisher_delete(a, &keys[14], 0, 0);
+    assert_int_equal(a->remote->counts.dropped_deletes, 1);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_false(entry_find_key(&a->table, &keys[i])->shared);
+    pthread_mutex_unlock(&a->lock);
+    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(stats_of(a).deleted, 4);
+    assert_int_equal(stats_of(a).dropped_queue, 5);
+    kvt_store *b = open_mode(KVT_PUBLISH_NONE);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(support_get(b, i, NULL), i >= 10 && i < 14 ? KVT_MISS : KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(a_queue_says_when_it_guesses, clear),
+        cmocka_unit_test_setup(worth_counts_what_others_have, clear),
+        cmocka_unit_test_setup(a_prefetch_brings_entries_here, clear),
+        cmocka_unit_test_setup(prefixes_are_read_from_other_hosts, clear),
+        cmocka_unit_test_setup(layers_are_loaded_from_other_hosts, clear),
+        cmocka_unit_test_setup(spoilt_layers_are_misses, clear),
+        cmocka_unit_test_setup(a_full_queue_keeps_deletions, clear),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
