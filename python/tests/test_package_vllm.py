@@ -332,6 +332,118 @@ tier.shutdown()
         self.assertIn("belongs to process", said)
         self.assertIn("parent: True", said)
 
+    STORES = """
+import mmap, os, resource, sys
+sys.path.insert(0, {tests!r})
+import fake_vllm
+fake_vllm.install()
+from kvterrace import SpaceError, vllm as adapter
+from package_case import pattern
+region = mmap.mmap(-1, {rows} * {row})
+tier = adapter.KvterraceTier(fake_vllm.spec(block_bytes={block}),
+                             memoryview(region).cast("B", ({rows}, {row})), "kvt",
+                             store_seconds=1.0, settings={settings!r})
+def job(prompt, rows, loads):
+    keys = [(8 * prompt + index).to_bytes(36, "big") for index in range(8)]
+    context = fake_vllm.ReqContext(str(prompt), {{
+        key: 64 * (index + 1) for index, key in enumerate(keys)}})
+    return fake_vllm.TransferJob(prompt, keys, rows, loads, context)
+def content(number):
+    return bytes(pattern(2 * {block}, number))
+def fill(prompt):
+    first = prompt % 2 * 8  # the rows of the job before may still be read
+    for index in range(8):
+        region[(first + index) * {row}:(first + index) * {row} + 2 * {block}] = \\
+            content(8 * prompt + index)
+    return range(first, first + 8)
+def found(prompt):
+    one = job(prompt, range(16, 24), True)
+    hits = [key for key in one.keys if tier.lookup(key, one.req_context).name == "HIT"]
+    tier.submit_load(one)
+    tier.drain_jobs()
+    done, = tier.get_finished_jobs()
+    tier.on_request_finished(one.req_context)
+    good = one.keys if done.success else done.successful_keys or ()
+    for index, key in enumerate(one.keys):
+        at = (16 + index) * {row}
+        assert key not in good or region[at:at + 2 * {block}] == content(8 * prompt + index)
+    return len(hits), len(good)
+"""
+
+    def stores(self, folder, end, code=0):
+        """A process of its own with rows that are numbered through; `end` is what it does."""
+        settings = {"store.catalog": os.path.join(folder, "catalog.db"), "store.lossless": "no",
+                    "device.d.path": os.path.join(folder, "disk"), "device.d.tier": "ssd",
+                    "device.d.backend": "file", "device.d.capacity": "64MiB",
+                    "store.policy": "lru"}
+        return self.script(self.STORES.format(
+            tests=os.path.dirname(os.path.abspath(__file__)), rows=ROWS, row=ROW, block=BLOCK,
+            settings=settings) + end, code=code)
+
+    def test_a_kill_while_stores_are_under_way(self):
+        """Whatever the next process finds has its own bytes, and it stores the rest again."""
+        folder, found = self.folder(), 0
+        for life in range(3):
+            self.stores(folder, f"""
+import random, signal, threading
+threading.Timer(random.Random({life}).uniform(0.05, 0.6),
+                lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+for turn in range(1000000):
+    prompt = turn % 20
+    tier.submit_store(job(prompt, fill(prompt), False))
+    tier.drain_jobs()
+    tier.get_finished_jobs()
+    if turn % 5 == 4:
+        for one in range(prompt - 4, prompt + 1):
+            for key in job(one, (), False).keys[::-1]:
+                tier._store.delete(tier._key(key))
+""", code=-9)
+            said = self.stores(folder, """
+for prompt in range(20):
+    hits, good = found(prompt)
+    assert good == hits, (prompt, good, hits)
+    print("found", good)
+    tier.submit_store(job(prompt, fill(prompt), False))
+    tier.drain_jobs()
+    assert all(one.success for one in tier.get_finished_jobs())
+tier._store.flush()
+assert [found(prompt) for prompt in range(20)] == [(8, 8)] * 20
+tier.shutdown()
+""")
+            found += sum(int(line.split()[1]) for line in said.splitlines() if "found" in line)
+        self.assertGreater(found, 0)
+
+    def test_a_disk_that_is_full_below_the_capacity(self):
+        """Files may not grow beyond 2 MiB: what is stored by then stays, stores fail, nothing is
+        answered wrongly; with room again stores succeed."""
+        said = self.stores(self.folder(), """
+resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, resource.RLIM_INFINITY))
+for prompt in range(12):
+    tier.submit_store(job(prompt, fill(prompt), False))
+    tier.drain_jobs()
+    tier.get_finished_jobs()
+try:
+    tier._store.flush()
+except SpaceError:
+    print("no room")
+full = [found(prompt) for prompt in range(12)]
+assert all(hits == good for hits, good in full), full
+print("full", sum(good for _, good in full))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+for prompt in range(20, 24):
+    tier.submit_store(job(prompt, fill(prompt), False))
+    tier.drain_jobs()
+    tier.get_finished_jobs()
+tier._store.flush()
+assert [found(prompt) for prompt in range(20, 24)] == [(8, 8)] * 4
+assert [found(prompt) for prompt in range(12)] == full
+tier.shutdown()
+""")
+        self.assertIn("no room", said)
+        stored = int(said.split("full ")[1].split()[0])
+        self.assertGreater(stored, 0)
+        self.assertLess(stored, 2 * (1 << 20) // (2 * BLOCK))
+
     def test_a_shutdown_gives_the_memory_back(self):
         tier = self.tier()
         self.fill(range(8))

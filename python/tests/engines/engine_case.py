@@ -122,6 +122,9 @@ class EngineCase(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=timeout, check=False)
         self.assertEqual(done.returncode, code, done.stdout[-6000:])
+        if not os.path.exists(say):  # it was to die before its answer
+            self.assertNotEqual(code, 0)
+            return {"log": done.stdout}
         with open(say, encoding="utf-8") as file:
             return dict(json.load(file), log=done.stdout)
 

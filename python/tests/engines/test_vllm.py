@@ -49,6 +49,17 @@ class Restarts(VllmCase):
         for first, second, full in zip(computed["answers"], loaded["answers"], FULL):
             self.assertEqual(second["tokens"], first["tokens"])
             self.assertLessEqual(second["cached"], CHUNK * full)
+        folder = self.folder()
+        self.assertNotIn("answers", self.run_engine(folder, code=-9, die="storing"))
+        cut = self.run_engine(folder)
+        for first, second, full in zip(computed["answers"], cut["answers"], FULL):
+            self.assertEqual(second["tokens"], first["tokens"])
+            self.assertLessEqual(second["cached"], CHUNK * full)
+        self.assertEqual(cut["tiers"]["ssd"]["entries"], sum(FULL))  # the rest is stored again
+        self.compare(computed, self.run_engine(folder), [CHUNK * full for full in FULL],
+                     logprobs=False)
+        print("chunks found after a kill while the second prompt was stored: "
+              f"{[one['cached'] // CHUNK for one in cut['answers']]} of {FULL}", flush=True)
         print("chunks found after a kill without a flush: "
               f"{[one['cached'] // CHUNK for one in loaded['answers']]} of {FULL}", flush=True)
 

@@ -6,8 +6,8 @@
 
 REQUEST: model, prompts (lists of token ids), tokens to generate, secondary_tiers, chunk (tokens),
 and options: zero (loaded rows are zeroed before the model sees them), forget (numbers of chunks
-that are deleted once they are stored), die (SIGKILL at the end: "flushed" or "at once"), plain (no
-connector), spec (more keys of the connector's configuration).
+that are deleted once they are stored), die (SIGKILL: "flushed" or "at once" at the end, "storing"
+while the second prompt is stored, without an answer), plain (no connector), spec (more keys of the connector's configuration).
 """
 
 import json
@@ -65,6 +65,23 @@ def note_stores(tier):
     return keys
 
 
+def die_storing(tier):
+    """Ends the process in the middle of its second store: some rows are there, the rest is under
+    way."""
+    submit, jobs = tier.submit_store, []
+
+    def submit_store(job):
+        before = tier._store.stats()["puts"]
+        submit(job)
+        jobs.append(job)
+        if len(jobs) == 2:
+            while tier._store.stats()["puts"] == before:
+                time.sleep(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    tier.submit_store = submit_store
+
+
 def main(request, answer):
     began = time.perf_counter()
     llm = bench.make_engine(request["model"], request["chunk"], request["secondary_tiers"],
@@ -80,6 +97,8 @@ def main(request, answer):
     ready, said = time.perf_counter(), []
     ours = manager is not None and hasattr(manager.secondary_tiers[0], "_store")
     stored = note_stores(manager.secondary_tiers[0]) if ours else {}
+    if request.get("die") == "storing":
+        die_storing(manager.secondary_tiers[0])
     for prompt in request["prompts"]:
         asked = time.perf_counter()
         out, = llm.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
