@@ -32,6 +32,8 @@
  *                with fewer bytes fills the first ones
  *   parents      of puts, the parent's key of each entry, NULL where it has none; or NULL
  *   positions    of puts, the first position of each entry; or NULL
+ *   elsewhere    gets of one view ask other hosts for what is not stored here: the key of an entry
+ *                says what its layout is, since nothing here does
  */
 typedef struct kvtpy_places {
     const kvt_layout *layouts;
@@ -45,6 +47,7 @@ typedef struct kvtpy_places {
     uint32_t group_count;
     bool alike;
     bool scattered;
+    bool elsewhere;
 } kvtpy_places;
 
 struct kvtpy_task;
@@ -251,8 +254,10 @@ static kvt_status kvtpy_task_new(kvtpy_handle *store, uint32_t kind, const uint8
                    groups * sizeof *layouts);
             if (kind == KVT_REQUEST_GET) {
                 const bool shorter = places->shorter != NULL && places->shorter[i] != 0;
-                task->slots[i].status = kvtpy_task_compare(object, key, layouts, groups, shorter);
-                if (task->slots[i].status != KVT_OK) continue;
+                const kvt_status is = kvtpy_task_compare(object, key, layouts, groups, shorter);
+                task->slots[i].status = is;
+                const bool asks = is == KVT_MISS && places->elsewhere && groups == 1;
+                if (is != KVT_OK && !asks) continue;
             }
             kvtpy_task_place(task, places, i);
         }
@@ -453,6 +458,7 @@ typedef struct kvtpy_places {
     uint32_t group_count;
     bool alike;
     bool scattered;
+    bool elsewhere;
 } kvtpy_places;
 typedef struct kvtpy_task kvtpy_task;
 void kvtpy_task_free(kvtpy_task *task);

@@ -35,6 +35,7 @@ UNWRAPPED = {
         "kvt_prefill_read_csv", "kvt_prefill_free"],
     "a basis stays as long as its store; kvterrace inspect lists them": [
         "kvt_basis_at", "kvt_basis_remove"],
+    "other hosts are settings of a store": ["kvt_remote_options_init"],
     "copies on other hosts belong to those who have a remote tier": [
         "kvt_policy_set_copy", "kvt_policy_copy_chance"],
     "an engine that is given costs once and keeps them": [
@@ -42,9 +43,9 @@ UNWRAPPED = {
         "kvt_policy_hint_stats_get", "kvt_policy_set_speed"],
 }
 
-# Headers of which nothing is wrapped: decoding over sequences that are larger than memory, and
-# hosts that share a tier, which settings turn on.
-UNWRAPPED_HEADERS = {"sparse.h", "remote.h"}
+# Headers of which nothing is wrapped: decoding over sequences that are larger than memory, whose
+# steps are a loop of an engine in C.
+UNWRAPPED_HEADERS = {"sparse.h"}
 
 
 class Reach(PackageCase):

@@ -71,6 +71,28 @@ class Storage(PackageCase):
             self.assertEqual(pool.data[half:3 * half], untouched[half:3 * half])
             self.assertEqual(pool.data[4 * half:6 * half], untouched[4 * half:6 * half])
 
+    def test_pages_of_other_hosts(self):
+        """Two stores with one engine between them, which is in this process's memory."""
+        shared = {"store.policy": "lru", "tier.remote.namespace": "pages",
+                  "tier.remote.publish": "all", "remote.a.backend": "memory",
+                  "remote.a.address": "test_pages_of_other_hosts"}
+        for layout in ("page_first", "page_first_direct"):
+            pool, other = HostPool(layout), HostPool(layout)
+            first = self.backend(pool, settings=shared)
+            second = self.backend(other, settings=shared)
+            self.fill(pool, 1)
+            self.assertEqual(first.batch_set_v1(keys(1, 2), indices(0, 1)), [True, True])
+            first._store.flush()
+            self.assertTrue(first._store.remote_flush(deadline=30))
+            ours = [second._keys("kv", [key]) for key in keys(1, 2)]
+            self.assertEqual(second._store.match(ours), 0)
+            self.assertEqual(second.batch_exists(keys(1, 2, 3)), 2)
+            self.assertEqual(second.batch_get_v1(keys(1, 2, 3), indices(0, 1, 2)),
+                             [True, True, False])
+            self.assertEqual([other.get(page) for page in (0, 1)],
+                             [pool.get(page) for page in (0, 1)])
+            self.assertEqual(second._store.remote_stats()["hits"], 2)
+
     def test_layer_first_by_views(self):
         pool = HostPool("layer_first")
         _, before = self.round_trip(pool)

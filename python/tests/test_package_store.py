@@ -128,6 +128,34 @@ class Bytes(PackageCase):
             self.assertEqual(read[index], out[index])
         self.assertEqual(store.get_many([], []), [])
 
+    def test_entries_of_other_hosts(self):
+        """Two stores with one engine between them, which is in this process's memory."""
+        settings = {"tier.remote.namespace": "entries", "tier.remote.publish": "all",
+                    "remote.a.backend": "memory", "remote.a.address": "test_entries_of_other_hosts"}
+        first, second = self.store(settings=settings), self.store(settings=settings)
+        keys, out = [self.key(f"r{index}") for index in range(4)], bytearray(LAYOUT.bytes)
+        for index, key in enumerate(keys[:3]):
+            self.assertTrue(first.put(key, pattern(LAYOUT.bytes, index), LAYOUT,
+                                      parent=keys[index - 1] if index else None))
+        first.flush()
+        self.assertTrue(first.remote_flush(deadline=30))
+        self.assertEqual((second.match(keys), second.match(keys, hosts=True, deadline=0)), (0, 0))
+        self.assertEqual(second.match(keys, hosts=True), 3)
+        for index, key in enumerate(keys[:3]):
+            self.assertTrue(second.get_into(key, out))
+            self.assertEqual(out, pattern(LAYOUT.bytes, index))
+        self.assertFalse(second.get_into(keys[3], out))
+        said = second.remote_stats()
+        self.assertEqual((said["hits"], first.remote_stats()["published"]), (3, 3))
+        self.assertEqual(len(said["node_list"]), said["nodes"])
+
+    def test_without_other_hosts(self):
+        store, keys = self.store(), [self.key(index) for index in range(2)]
+        store.put(keys[0], pattern(LAYOUT.bytes), LAYOUT)
+        self.assertEqual(store.match(keys, hosts=True), 1)
+        self.assertIsNone(store.remote_stats())
+        self.refused(kvterrace.UnsupportedError, "", store.remote_flush)
+
     def test_a_restart_brings_entries_back(self):
         folder = self.folder()
         settings = {"device.d.path": os.path.join(folder, "disk"), "device.d.tier": "ssd",

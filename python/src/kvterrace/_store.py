@@ -313,11 +313,18 @@ class Store(Tuning):
 
     # ---- lookups ----
 
-    def match(self, keys):
-        """How many leading keys are stored."""
+    def match(self, keys, *, hosts=False, deadline=None):
+        """How many leading keys are stored. hosts: counts what other hosts have published, too, and
+        asks them where nothing is known lately, for `deadline` seconds at most (None: as long as
+        remote.deadline says; 0: asks nobody); a later get may miss all the same."""
         joined, count = join_keys(keys)
         matched = ffi.new("size_t *")
-        self._need(lib.guarded_kvt_match_prefix(self._handle, joined, count, matched))
+        if hosts:
+            status = lib.guarded_kvt_match_prefix_until(self._handle, joined, count,
+                                                        instant(deadline), matched)
+        else:
+            status = lib.guarded_kvt_match_prefix(self._handle, joined, count, matched)
+        self._need(status)
         return matched[0]
 
     def match_worth(self, keys):
@@ -426,6 +433,32 @@ class Store(Tuning):
         if status != lib.KVT_E_TIMEOUT:
             self._need(status)
         return plain(done[0])
+
+    def remote_flush(self, *, deadline=None):
+        """Waits until what was to be published for other hosts, or deleted there, is done or
+        dropped; False when `deadline` seconds have passed first."""
+        status = lib.guarded_kvt_remote_flush(self._handle, instant(deadline))
+        if status == lib.KVT_E_TIMEOUT:
+            return False
+        self._need(status)
+        return True
+
+    def remote_stats(self):
+        """What came from other hosts and went to them since the open, as a dict with `node_list`, a
+        dict of each node; None for a store without other hosts (docs/REMOTE.md)."""
+        made = new("kvt_remote_stats")
+        status = lib.guarded_kvt_remote_stats_get(self._handle, made)
+        if status == lib.KVT_E_UNSUPPORTED:
+            return None
+        self._need(status)
+        said, nodes = plain(made[0]), []
+        while True:
+            node = new("kvt_remote_node")
+            status = lib.guarded_kvt_remote_node_get(self._handle, len(nodes), node)
+            if status == lib.KVT_END:
+                return {**said, "node_list": nodes}
+            self._need(status)
+            nodes.append(plain(node[0]))
 
     def maintain(self):
         """One round of background work on this thread: moves made, or None when a round is running

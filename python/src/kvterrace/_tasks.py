@@ -26,16 +26,18 @@ class Places:
     __slots__ = ("made", "keep")
 
     def __init__(self, layouts, *, group_count=1, counts=None, alike=True, addresses=None,
-                 scattered=False, shorter=None, pattern=None, blocks=None, keep=None):
+                 scattered=False, shorter=None, pattern=None, blocks=None, keep=None,
+                 elsewhere=False):
         """layouts: Layouts of the groups of all entries alike, or of one entry after the other;
         group_count of each, or counts. addresses: numbers, or an array of them, one for each entry,
         or for each of its groups where they are scattered. shorter: for each entry whether it may
         be stored with fewer bytes. pattern: a kvt_view, of a pool's block with the number of each
-        entry's in blocks, or of one entry whose first base is its address."""
+        entry's in blocks, or of one entry whose first base is its address. elsewhere: gets of what
+        is not here ask other hosts, because a key says what its entry's layout is."""
         made = ffi.new("kvtpy_places *")
         array = ffi.new("kvt_layout[]", [one._made[0] for one in layouts])
         made.layouts, made.group_count = array, group_count
-        made.alike, made.scattered = alike, scattered
+        made.alike, made.scattered, made.elsewhere = alike, scattered, elsewhere
         self.made, self.keep = made, [array, keep]
         if counts is not None:
             self.keep.append(ffi.new("uint32_t[]", counts))

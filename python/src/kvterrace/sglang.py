@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 
+from ._calls import instant
 from ._convert import new
 from ._engines import Parameters, installed, need_version
 from ._errors import Error
@@ -99,7 +100,8 @@ class _Pool:
             blocks = [start // self.step for start in starts]
             if not all(0 <= block < self.pages for block in blocks):
                 raise ValueError(f"{self.name}: a page lies outside of the pool")
-            return Places([self.layout], pattern=self.pattern, blocks=blocks, keep=self.pool)
+            return Places([self.layout], pattern=self.pattern, blocks=blocks, keep=self.pool,
+                          elsewhere=True)
         return None
 
     def ranges(self, indices, count):
@@ -216,9 +218,11 @@ class KvterraceStorage(HiCacheStorage):
         return self._match(self._keys(PoolName.KV.value, keys))
 
     def _match(self, joined):
+        """SGLang asks on threads of its own, which may wait for other hosts; without these the
+        store's table answers."""
         matched = ffi.new("size_t *")
-        self._store._need(lib.guarded_kvt_match_prefix(self._store._handle, joined,
-                                                       len(joined) // 32, matched))
+        self._store._need(lib.guarded_kvt_match_prefix_until(
+            self._store._handle, joined, len(joined) // 32, instant(None), matched))
         return matched[0]
 
     def batch_get_v1(self, keys, host_indices, extra_info=None):

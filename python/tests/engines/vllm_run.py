@@ -7,7 +7,8 @@
 REQUEST: model, prompts (lists of token ids), tokens to generate, secondary_tiers, chunk (tokens),
 and options: zero (loaded rows are zeroed before the model sees them), forget (numbers of chunks
 that are deleted once they are stored), die (SIGKILL: "flushed" or "at once" at the end, "storing"
-while the second prompt is stored, without an answer), plain (no connector), spec (more keys of the connector's configuration).
+while the second prompt is stored, without an answer), plain (no connector), spec (more keys of the
+connector's configuration).
 """
 
 import json
