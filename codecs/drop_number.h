@@ -104,8 +104,18 @@ static inline double drop_log(double x)
     return high + (part + low);
 }
 
-/* Cosine and sine of an angle in turns of 2^-64: whole turns vanish by themselves. */
-static inline void drop_cos_sin(uint64_t turns, double *cos_out, double *sin_out)
+/* An angle in turns of 2^-64 (whole turns vanish by themselves) as quarters of a turn, and what is
+ * left of it in radians, an eighth of a turn at most. */
+static inline double drop_angle(uint64_t turns, uint32_t *quarters_out)
+{
+    const uint64_t quarter = (turns + (UINT64_C(1) << 61)) >> 62;
+    const int64_t rest = (int64_t)(turns - (quarter << 62));
+    *quarters_out = (uint32_t)quarter;
+    return (double)rest * 0x1.921fb54442d18p-62; /* 2 pi / 2^64 */
+}
+
+/* Cosine and sine of at most an eighth of a turn, in radians. */
+static inline void drop_cos_sin_near(double x, double *cos_out, double *sin_out)
 {
     static const double sines[] = {1.0 / 355687428096000.0,
                                    -1.0 / 1307674368000.0,
@@ -126,16 +136,29 @@ static inline void drop_cos_sin(uint64_t turns, double *cos_out, double *sin_out
                                      1.0 / 24.0,
                                      -0.5,
                                      1.0};
-    const uint64_t quarter = (turns + (UINT64_C(1) << 61)) >> 62;
-    const int64_t rest = (int64_t)(turns - (quarter << 62));
-    const double x = (double)rest * 0x1.921fb54442d18p-62; /* 2 pi / 2^64 */
     const double square = x * x;
-    const double s = drop_polynomial(sines, sizeof sines / sizeof sines[0], square) * x;
-    const double c = drop_polynomial(cosines, sizeof cosines / sizeof cosines[0], square);
-    *cos_out = quarter & 1u ? s : c;
-    *sin_out = quarter & 1u ? c : s;
-    if (quarter == 1 || quarter == 2) *cos_out = -*cos_out;
-    if (quarter == 2 || quarter == 3) *sin_out = -*sin_out;
+    *sin_out = drop_polynomial(sines, sizeof sines / sizeof sines[0], square) * x;
+    *cos_out = drop_polynomial(cosines, sizeof cosines / sizeof cosines[0], square);
+}
+
+/* Adds quarters of a turn. */
+static inline void drop_add_quarters(uint32_t quarters, double *cosine, double *sine)
+{
+    const double c = *cosine;
+    const double s = *sine;
+    *cosine = quarters & 1u ? s : c;
+    *sine = quarters & 1u ? c : s;
+    if (quarters == 1 || quarters == 2) *cosine = -*cosine;
+    if (quarters == 2 || quarters == 3) *sine = -*sine;
+}
+
+/* Cosine and sine of an angle in turns of 2^-64. */
+static inline void drop_cos_sin(uint64_t turns, double *cos_out, double *sin_out)
+{
+    uint32_t quarters;
+    const double x = drop_angle(turns, &quarters);
+    drop_cos_sin_near(x, cos_out, sin_out);
+    drop_add_quarters(quarters, cos_out, sin_out);
 }
 
 #endif

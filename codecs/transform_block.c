@@ -257,40 +257,47 @@ typedef struct block_parts {
     const uint8_t *exception_end;
 } block_parts;
 
-/* Puts the symbols of one component together with what they lack. False when escapes run out, or
- * one is what the table has. */
-static bool block_join(const transform_table *table, const uint8_t *symbols, uint32_t tokens,
-                       block_parts *parts, int16_t *row)
+/* Puts the low bits of a component behind its codes; escapes, which lack them, keep their place.
+ * False when a code is beyond 32767. */
+static bool block_join_low(uint32_t low_bits, const uint8_t *low_bytes, uint32_t tokens,
+                           int16_t *row)
 {
-    const uint32_t low_bits = table->low_bits;
-    if (low_bits == 0 && parts->escape == parts->escape_end) {
-        uint32_t escapes = 0;
-        for (uint32_t t = 0; t < tokens; t++) {
-            row[t] = (int16_t)((int32_t)symbols[t] - 128);
-            escapes |= symbols[t] == 0 ? 1u : 0u;
-        }
-        return escapes == 0;
-    }
+    int32_t most = 0;
+    int32_t least = 0;
     for (uint32_t t = 0; t < tokens; t++) {
-        if (symbols[t] == 0) {
-            if (parts->escape == parts->escape_end) return false;
-            memcpy(&row[t], parts->escape, sizeof row[t]);
-            parts->escape += sizeof row[t];
-            continue;
-        }
-        row[t] = (int16_t)((int32_t)symbols[t] - 128);
-        if (low_bits == 0) continue;
         const uint32_t bit = t * low_bits;
         const uint32_t last = ((t + 1) * low_bits - 1) / 8;
         uint32_t held = 0;
         for (uint32_t b = bit / 8; b <= last; b++)
-            held |= (uint32_t)parts->low[b] << 8 * (b - bit / 8);
+            held |= (uint32_t)low_bytes[b] << 8 * (b - bit / 8);
         const int32_t low = (int32_t)(held >> bit % 8 & ((1u << low_bits) - 1));
-        const int32_t code = (int32_t)row[t] * (1 << low_bits) + low;
-        if (code < -INT16_MAX || code > INT16_MAX) return false;
+        const int32_t code = (int32_t)row[t] * (1 << low_bits) + (row[t] == -128 ? 0 : low);
+        most = code > most ? code : most;
+        least = code < least && row[t] != -128 ? code : least;
         row[t] = (int16_t)code;
     }
-    parts->low += block_low_bytes(low_bits, tokens);
+    return most <= INT16_MAX && least >= -INT16_MAX;
+}
+
+/* Puts the symbols of one component together with what they lack. False when escapes run out, or
+ * a code is beyond 32767. */
+static bool block_join(const transform_table *table, const uint8_t *symbols, uint32_t tokens,
+                       block_parts *parts, int16_t *row)
+{
+    uint32_t escapes = 0;
+    for (uint32_t t = 0; t < tokens; t++) {
+        row[t] = (int16_t)((int32_t)symbols[t] - 128);
+        escapes |= symbols[t] == 0 ? 1u : 0u;
+    }
+    if (table->low_bits > 0 && !block_join_low(table->low_bits, parts->low, tokens, row))
+        return false;
+    parts->low += block_low_bytes(table->low_bits, tokens);
+    for (uint32_t t = 0; escapes != 0 && t < tokens; t++) {
+        if (symbols[t] != 0) continue;
+        if (parts->escape == parts->escape_end) return false;
+        memcpy(&row[t], parts->escape, sizeof row[t]);
+        parts->escape += sizeof row[t];
+    }
     return true;
 }
 

@@ -156,5 +156,6 @@ CODECS_TARGET_AVX2 static void transpose_to_rows(const float *columns, uint32_t 
 #define TRANSFORM_TARGET     CODECS_TARGET_AVX2
 #define TRANSFORM_TABLE      transform_kernels_avx2
 #define TRANSFORM_MULTIPLY   product_multiply
+#define TRANSFORM_SPARSE     .list = transform_list_avx2, .sum = transform_sum_avx2,
 #include "transform_body.h"
 #endif

@@ -7,6 +7,7 @@
  * compiler fuses them. Not a header for others.
  */
 #include "base/half.h"
+#include "codecs/drop_number.h"
 #include "transform_kernels.h"
 
 #include <assert.h>
@@ -84,6 +85,23 @@ TRANSFORM_TARGET static bool body_quantise(const float *restrict values,
     return outside == 0;
 }
 
+/* In three loops, so that the compiler makes vectors of the series. */
+TRANSFORM_TARGET static void body_angles(uint64_t turn, uint64_t first, uint64_t stride,
+                                         float *restrict c, float *restrict s)
+{
+    double x[TRANSFORM_LANES], cosines[TRANSFORM_LANES], sines[TRANSFORM_LANES];
+    uint32_t quarters[TRANSFORM_LANES];
+    for (uint32_t t = 0; t < TRANSFORM_LANES; t++)
+        x[t] = drop_angle(turn * (first + t), &quarters[t]);
+    for (uint32_t t = 0; t < TRANSFORM_LANES; t++)
+        drop_cos_sin_near(x[t], &cosines[t], &sines[t]);
+    for (uint32_t t = 0; t < TRANSFORM_LANES; t++) {
+        drop_add_quarters(quarters[t], &cosines[t], &sines[t]);
+        c[t * stride] = (float)cosines[t];
+        s[t * stride] = (float)sines[t];
+    }
+}
+
 TRANSFORM_TARGET static void body_turn(float *restrict x, float *restrict y,
                                        const float *restrict c, const float *restrict s,
                                        uint32_t tokens)
@@ -139,6 +157,38 @@ TRANSFORM_TARGET static void body_restore(float *restrict values, float step, fl
     }
 }
 
+TRANSFORM_TARGET static void body_restore_row(float *restrict row, float step,
+                                              const float *restrict means, uint32_t count)
+{
+    for (uint32_t e = 0; e < count; e++) {
+        const float scaled = row[e] * step;
+        row[e] = scaled + means[e];
+    }
+}
+
+/* As body_turn: products, then sums. */
+TRANSFORM_TARGET static void body_turn_row(float *restrict row, const float *restrict c,
+                                           const float *restrict s, uint32_t pairs, bool apart)
+{
+    float *restrict other = row + pairs;
+    for (uint32_t p = 0; apart && p < pairs; p++) {
+        const float xc = row[p] * c[p];
+        const float ys = other[p] * s[p];
+        const float yc = other[p] * c[p];
+        const float xs = row[p] * s[p];
+        row[p] = xc - ys;
+        other[p] = yc + xs;
+    }
+    for (uint32_t p = 0; !apart && p < pairs; p++) {
+        const float xc = row[2 * p] * c[p];
+        const float ys = row[2 * p + 1] * s[p];
+        const float yc = row[2 * p + 1] * c[p];
+        const float xs = row[2 * p] * s[p];
+        row[2 * p] = xc - ys;
+        row[2 * p + 1] = yc + xs;
+    }
+}
+
 /* Finite, and of at most 65504. */
 static inline uint16_t body_fp16(float value)
 {
@@ -171,8 +221,13 @@ TRANSFORM_TARGET static void body_narrow(uint8_t dtype, const float *restrict va
 }
 
 #define TRANSFORM_SHARED                                                                           \
-    .centre = body_centre, .quantise = body_quantise, .turn = body_turn, .widen = body_widen,      \
-    .to_columns = TRANSFORM_TO_COLUMNS, .to_rows = TRANSFORM_TO_ROWS, .restore = body_restore,     \
+    .angles = body_angles, .centre = body_centre, .quantise = body_quantise, .turn = body_turn,    \
+    .widen = body_widen, .to_columns = TRANSFORM_TO_COLUMNS, .to_rows = TRANSFORM_TO_ROWS,         \
+    .restore = body_restore, .restore_row = body_restore_row, .turn_row = body_turn_row,           \
     .narrow = body_narrow
 
-const transform_kernels TRANSFORM_TABLE = {TRANSFORM_SHARED, .multiply = TRANSFORM_MULTIPLY};
+#if !defined(TRANSFORM_SPARSE)
+#define TRANSFORM_SPARSE
+#endif
+const transform_kernels TRANSFORM_TABLE = {TRANSFORM_SPARSE TRANSFORM_SHARED,
+                                           .multiply = TRANSFORM_MULTIPLY};

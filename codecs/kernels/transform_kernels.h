@@ -18,7 +18,9 @@ enum {
     TRANSFORM_LANES = 256,     /* floats between rows */
     TRANSFORM_LANE_GROUP = 16, /* tokens are rounded up to a multiple of this */
     TRANSFORM_PANEL = 8,       /* outputs that are made together */
-    TRANSFORM_PAIR_MOST = 256  /* codes up to this size are bf16 without rounding */
+    TRANSFORM_PAIR_MOST = 256, /* codes up to this size are bf16 without rounding */
+    TRANSFORM_SPARSE_TOKENS = 128,
+    TRANSFORM_SPARSE_PANEL = 64 /* outputs of a sparse product that are made together */
 };
 
 /* out[o] = sum over k of matrix[rows[k]][first + o] * in[k], for o below count. The inputs from
@@ -37,6 +39,31 @@ typedef struct transform_product {
     float *panel;    /* scratch [row_count][TRANSFORM_PANEL] */
 } transform_product;
 
+/* The product of decoding in rows: of each token only the codes that are not 0, which at the rates
+ * of this codec are a fifth to a half. A term of 0 changes no sum, so the bits are those of
+ * `multiply`. Tokens are groups of 16 within the block's 256; codes behind its last one are 0. */
+typedef struct transform_sparse {
+    const uint16_t *matrix; /* as of a product */
+    uint32_t width;
+    const uint16_t *rows; /* ascending, row_count of them */
+    uint32_t row_count;
+    uint32_t first_token, tokens; /* multiples of 16; at most TRANSFORM_SPARSE_TOKENS */
+    const int16_t *codes;         /* [width][256] */
+    /* Scratch. A term is a code that is not 0, and where its factors lie in the panel, in bytes;
+     * both lists have `room` for those of one token. */
+    uint32_t room; /* transform_sparse_room(row_count) */
+    float *terms;  /* [tokens][room] */
+    uint32_t *at;  /* [tokens][room] */
+    uint32_t counts[TRANSFORM_SPARSE_TOKENS];
+    uint16_t *panel; /* [row_count][TRANSFORM_SPARSE_PANEL] */
+} transform_sparse;
+
+/* Eight terms are written at once, and those behind the last one do not count. */
+static inline uint32_t transform_sparse_room(uint32_t rows)
+{
+    return (rows + 15) / 8 * 8;
+}
+
 /* How values become codes: inverse = units a step; third = 1 / 3^j, or 0 when j is 0. */
 typedef struct transform_rounding {
     float inverse;
@@ -49,6 +76,15 @@ typedef struct transform_kernels {
     /* NULL: multiply takes no pairs. Two rows of codes of at most TRANSFORM_PAIR_MOST in size as
      * bf16, the first one in the upper half of each float's place; second may be NULL. */
     void (*pair)(const int16_t *first, const int16_t *second, uint32_t tokens, float *pairs);
+
+    /* Both NULL: decoding takes `multiply`. The terms of all tokens; then, as often as wanted, the
+     * sums of the outputs from `first` on: rows [tokens][count]. */
+    void (*list)(transform_sparse *sparse);
+    void (*sum)(const transform_sparse *sparse, uint32_t first, uint32_t count, float *rows);
+
+    /* Cosines and sines of 256 positions, `stride` floats apart; turn: of one position, in 2^-64 of
+     * a whole one. */
+    void (*angles)(uint64_t turn, uint64_t first, uint64_t stride, float *c, float *s);
 
     /* in[i] -= mean, rounded to 16 significant bits, and 0 below 2^-40. False when one is not
      * finite or not below 2^60. */
@@ -72,10 +108,22 @@ typedef struct transform_kernels {
     /* values[i] = values[i] * step + mean. */
     void (*restore)(float *values, float step, float mean, uint32_t tokens);
 
+    /* The same of a row, whose elements have means of their own. */
+    void (*restore_row)(float *row, float step, const float *means, uint32_t count);
+
+    /* A row's pairs turned: its first and second `pairs` elements, which are apart, or
+     * neighbours. */
+    void (*turn_row)(float *row, const float *c, const float *s, uint32_t pairs, bool apart);
+
     /* Elements of finite values below 2^100 in size: limited to the dtype's largest, to the
      * nearest, ties to even. */
     void (*narrow)(uint8_t dtype, const float *values, uint32_t count, uint8_t *target);
 } transform_kernels;
+
+/* The sparse product with AVX2. */
+void transform_list_avx2(transform_sparse *sparse);
+void transform_sum_avx2(const transform_sparse *sparse, uint32_t first, uint32_t count,
+                        float *rows);
 
 extern const transform_kernels transform_kernels_scalar;
 extern const transform_kernels transform_kernels_avx2;

@@ -108,6 +108,74 @@ static void pairs_round_as_the_specification(void **state)
     }
 }
 
+/* Sums of the codes that are not 0 have the bits of those of all codes: of none and all, of rows
+ * that no panel, group of eight components or part of the block holds whole. */
+static void sparse_sums_are_those_of_all_codes(void **state)
+{
+    enum { WIDTH = 150, INPUTS = 133, FIRST = 3 };
+    static const double shares[] = {0.0, 0.02, 0.3, 0.7, 1.0};
+    static const uint32_t counts[] = {5, 64, 70, 147};
+    static uint16_t matrix[WIDTH * WIDTH], rows[INPUTS];
+    static int16_t codes[WIDTH * TRANSFORM_LANES];
+    static float in[INPUTS * TRANSFORM_LANES], wanted[WIDTH * TRANSFORM_LANES];
+    static float sums[TRANSFORM_SPARSE_TOKENS * WIDTH];
+    static float terms[TRANSFORM_SPARSE_TOKENS * (INPUTS + 15)];
+    static uint32_t at[TRANSFORM_SPARSE_TOKENS * (INPUTS + 15)];
+    static _Alignas(64) uint16_t panel[INPUTS * TRANSFORM_SPARSE_PANEL];
+    uint64_t seed = 11;
+    (void)state;
+    codecs_cpu_force(CODECS_CPU_AVX2);
+    const transform_kernels *kernels = transform_kernels_choose();
+    codecs_cpu_force(codecs_cpu_best());
+    if (kernels->list == NULL) skip();
+    for (uint32_t i = 0; i < WIDTH * WIDTH; i++)
+        matrix[i] = half_bf16_from_float(
+            (float)ldexp(basis_made_random(&seed), (int)(8.0 * basis_made_random(&seed))));
+    for (uint32_t k = 0; k < INPUTS; k++)
+        rows[k] = (uint16_t)(k + k / 9);
+    for (uint32_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        for (uint32_t e = 0; e < WIDTH * TRANSFORM_LANES; e++) {
+            const bool some = fabs(basis_made_random(&seed)) < shares[i];
+            codes[e] = (int16_t)(some ? INT16_MAX * basis_made_random(&seed) : 0);
+        }
+        for (uint32_t k = 0; k < INPUTS; k++)
+            kernels->widen(codes + rows[k] * TRANSFORM_LANES, TRANSFORM_LANES,
+                           in + k * TRANSFORM_LANES);
+        transform_sparse sparse = {.matrix = matrix,
+                                   .width = WIDTH,
+                                   .rows = rows,
+                                   .row_count = INPUTS,
+                                   .codes = codes,
+                                   .room = transform_sparse_room(INPUTS),
+                                   .terms = terms,
+                                   .at = at,
+                                   .panel = panel};
+        for (uint32_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+            const uint32_t count = counts[c];
+            transform_product product = {.matrix = matrix,
+                                         .width = WIDTH,
+                                         .rows = rows,
+                                         .row_count = INPUTS,
+                                         .plain = INPUTS,
+                                         .first = FIRST,
+                                         .count = count,
+                                         .tokens = TRANSFORM_LANES,
+                                         .in = in,
+                                         .out = wanted};
+            transform_kernels_scalar.multiply(&product);
+            sparse.first_token = 16 * c;
+            sparse.tokens = TRANSFORM_SPARSE_TOKENS - 32 * c;
+            kernels->list(&sparse);
+            kernels->sum(&sparse, FIRST, count, sums);
+            for (uint32_t t = 0; t < sparse.tokens; t++)
+                for (uint32_t o = 0; o < count; o++)
+                    assert_memory_equal(&sums[t * count + o],
+                                        &wanted[o * TRANSFORM_LANES + sparse.first_token + t],
+                                        sizeof *sums);
+        }
+    }
+}
+
 /* Plain products of every instruction set, of all numbers of outputs and tokens that tiles cut. */
 static void products_round_as_the_specification(void **state)
 {
@@ -500,6 +568,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_round_as_the_specification),
         cmocka_unit_test(products_round_as_the_specification),
+        cmocka_unit_test(sparse_sums_are_those_of_all_codes),
         cmocka_unit_test(components_come_back_within_half_a_step),
         cmocka_unit_test(whole_steps_come_back_exactly),
         cmocka_unit_test(an_orthonormal_basis_gives_the_input_back),
