@@ -57,13 +57,15 @@ typedef struct remote_request {
                              changes none of it */
     uint32_t part_count;  /* at most REMOTE_PARTS_MAX */
     uint32_t ttl_seconds; /* PUT: 0 = none */
+    bool fresh;           /* PUT: where there is none alone; KVT_EXISTS otherwise */
     uint64_t deadline_ns; /* base_clock_ns; the request is DONE then at the latest */
     void *user;           /* the caller's; not touched */
 
     /* KVT_OK: there (EXISTS), received (GET), stored, or gone now (DELETE). KVT_MISS: no such
-     * object, or the node does not say. KVT_E_SPACE: the engine is full, or the value is longer
-     * than the parts. KVT_E_TIMEOUT. KVT_E_GONE: the node is out of service, or the connection was
-     * lost. KVT_E_CORRUPT: it answers nonsense. KVT_E_READ_ONLY: it refuses writes. */
+     * object, or the node does not say. KVT_EXISTS: PUT of a fresh one, and there is one.
+     * KVT_E_SPACE: the engine is full, or the value is longer than the parts. KVT_E_TIMEOUT.
+     * KVT_E_GONE: the node is out of service, or the connection was lost. KVT_E_CORRUPT: it answers
+     * nonsense. KVT_E_READ_ONLY: it refuses writes. */
     kvt_status status;
     uint64_t value_bytes; /* GET: of the value */
     uint32_t node;        /* which one it was sent to last */

@@ -76,6 +76,7 @@ static kvt_status connection_take_answer(valkey_connection *connection, remote_r
         break;
     case REMOTE_PUT:
         if (token->type == '+') status = KVT_OK;
+        if (null && request->fresh) status = KVT_EXISTS;
         break;
     default: break;
     }
@@ -413,12 +414,12 @@ static void connection_begin(valkey_connection *connection, remote_request *requ
     const struct iovec words[2] = {connection_word(names[request->kind]),
                                    {(void *)(uintptr_t)request->key, request->key_bytes}};
     const bool put = request->kind == REMOTE_PUT;
-    const bool ends = put && request->ttl_seconds != 0;
+    const bool ends = put && request->ttl_seconds != 0, fresh = put && request->fresh;
     remote_stats *stats = &connection->node->client->stats;
     if (connection->out_begin == connection->out_end) stats->batches[request->kind]++;
     stats->requests[request->kind]++;
     connection->node->stats.requests++;
-    connection_write(connection, (put ? 1u : 0u) + (ends ? 2u : 0u), 2, words);
+    connection_write(connection, (put ? 1u : 0u) + (ends ? 2u : 0u) + (fresh ? 1u : 0u), 2, words);
     connection_expect(connection, VALKEY_ASK_REQUEST, request);
     request->state = REMOTE_SENT;
     if (!put) return;
@@ -427,9 +428,12 @@ static void connection_begin(valkey_connection *connection, remote_request *requ
                                               (unsigned long long)remote_parts_bytes(request));
     char number[16];
     const int digits = snprintf(number, sizeof number, "%u", request->ttl_seconds);
-    connection->tail_bytes =
-        (uint32_t)snprintf(connection->tail, sizeof connection->tail,
-                           ends ? "\r\n$2\r\nEX\r\n$%d\r\n%s\r\n" : "\r\n", digits, number);
+    int tail = snprintf(connection->tail, sizeof connection->tail,
+                        ends ? "\r\n$2\r\nEX\r\n$%d\r\n%s\r\n" : "\r\n", digits, number);
+    if (fresh)
+        tail += snprintf(connection->tail + tail, sizeof connection->tail - (size_t)tail,
+                         "$2\r\nNX\r\n");
+    connection->tail_bytes = (uint32_t)tail;
     connection->tail_sent = 0;
     connection->put = request;
     connection->put_begins = false;

@@ -20,7 +20,8 @@
 typedef struct memory_object {
     struct memory_object *next;
     size_t key_bytes, value_bytes;
-    char bytes[]; /* the key, then the value */
+    uint64_t until_ns; /* base_clock_ns; it is gone then */
+    char bytes[];      /* the key, then the value */
 } memory_object;
 
 typedef struct memory_store {
@@ -84,9 +85,17 @@ static void memory_remove(memory_store *store, memory_object **at)
     free(object);
 }
 
+/* As memory_slot, of an object whose time is not over. */
+static memory_object **memory_live(memory_store *store, const char *key, size_t key_bytes)
+{
+    memory_object **at = memory_slot(store, key, key_bytes);
+    if (*at != NULL && (*at)->until_ns <= base_clock_ns()) memory_remove(store, at);
+    return memory_slot(store, key, key_bytes);
+}
+
 /* Sets a value from parts. Lock held. */
 static kvt_status memory_set(memory_store *store, const char *key, size_t key_bytes,
-                             const struct iovec *parts, uint32_t part_count)
+                             const struct iovec *parts, uint32_t part_count, uint32_t ttl_seconds)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < part_count; i++)
@@ -98,7 +107,11 @@ static kvt_status memory_set(memory_store *store, const char *key, size_t key_by
     if (object == NULL) return KVT_E_SPACE;
     if (*at != NULL) memory_remove(store, at);
     at = memory_slot(store, key, key_bytes);
-    *object = (memory_object){.next = NULL, .key_bytes = key_bytes, .value_bytes = bytes};
+    *object = (memory_object){
+        .key_bytes = key_bytes,
+        .value_bytes = bytes,
+        .until_ns =
+            ttl_seconds == 0 ? UINT64_MAX : base_clock_ns() + ttl_seconds * UINT64_C(1000000000)};
     memcpy(object->bytes, key, key_bytes);
     char *to = object->bytes + key_bytes;
     for (uint32_t i = 0; i < part_count; i++) {
@@ -131,10 +144,13 @@ static kvt_status memory_give(const memory_object *object, remote_request *reque
 static kvt_status memory_run(memory_store *store, remote_request *request)
 {
     if (base_clock_ns() >= request->deadline_ns) return KVT_E_TIMEOUT;
+    if (request->kind == REMOTE_PUT && request->fresh &&
+        *memory_live(store, request->key, request->key_bytes) != NULL)
+        return KVT_EXISTS;
     if (request->kind == REMOTE_PUT)
         return memory_set(store, request->key, request->key_bytes, request->parts,
-                          request->part_count);
-    memory_object **at = memory_slot(store, request->key, request->key_bytes);
+                          request->part_count, request->ttl_seconds);
+    memory_object **at = memory_live(store, request->key, request->key_bytes);
     if (*at == NULL) return KVT_MISS;
     if (request->kind == REMOTE_GET) return memory_give(*at, request);
     if (request->kind == REMOTE_DELETE) memory_remove(store, at);
@@ -285,7 +301,7 @@ kvt_status remote_memory_poke(const char *name, const char *key, const void *val
     pthread_mutex_lock(&memory_lock);
     memory_store *store = memory_find(name);
     const kvt_status status =
-        store != NULL ? memory_set(store, key, strlen(key), &part, 1) : KVT_E_MEMORY;
+        store != NULL ? memory_set(store, key, strlen(key), &part, 1, 0) : KVT_E_MEMORY;
     pthread_mutex_unlock(&memory_lock);
     return status;
 }

@@ -55,6 +55,9 @@ void object_space(const char *text, uint32_t tenant, char space[OBJECT_SPACE_BYT
 uint32_t object_name(const char *space, const kvt_key *key, uint32_t chunk,
                      char name[OBJECT_NAME_BYTES]);
 
+/* The engine's key of the claim on an entry: whoever has it writes. */
+uint32_t object_claim_name(const char *space, const kvt_key *key, char name[OBJECT_NAME_BYTES]);
+
 /* The entry's key in such a name. False: it is none. */
 bool object_name_key(const char *name, size_t bytes, kvt_key *out);
 

@@ -3,7 +3,7 @@
  * publisher.c - copies of entries for other hosts, written behind the callers: a bounded queue of
  * keys, one thread that takes them.
  *
- *     stored, or hit -> worth it? -> queued -> asked for (EXISTS) -> read, pinned
+ *     stored, or hit -> worth it? -> queued -> asked for (EXISTS) -> claimed -> read, pinned
  *                    -> chunks 1.. written -> chunk 0 written -> unpinned
  *
  * Chunk 0 comes when the others have been acknowledged, so an object that is found is whole. A full
@@ -27,6 +27,7 @@
 #define PUBLISHER_RECORDS 16u                  /* and their number, at most */
 #define PUBLISHER_MOST    (UINT64_C(1) << 30)  /* of one record */
 #define PUBLISHER_WAIT_NS UINT64_C(1000000000) /* of a request */
+#define PUBLISHER_CLAIM_S 10u                  /* that a claim to write an entry lasts */
 #define PUBLISHER_STAGING (UINT64_C(32) << 20)
 #define PUBLISHER_LOOK    4096u /* deletions that are looked at for room */
 
@@ -376,22 +377,25 @@ static bool publisher_pace(store_remote *remote, uint64_t bytes, uint64_t *free_
 /* Deletes the object of an item: first chunk 0, without which it is not found. */
 static void publisher_unlink(store_remote *remote, const publish_item *item)
 {
-    char space[OBJECT_SPACE_BYTES], names[8][OBJECT_NAME_BYTES];
+    char space[OBJECT_SPACE_BYTES], names[9][OBJECT_NAME_BYTES];
     object_chunk cut[OBJECT_CHUNKS_MAX];
-    remote_request requests[8];
+    remote_request requests[9];
     uint32_t count = 1;
     if (item->record_bytes != 0) count = object_cut(item->record_bytes, remote->full_bytes, cut);
     if (count == 0) count = 1;
     remote_space(remote, item->tenant, space);
     bool first_gone = false;
     for (uint32_t from = 0; from < count; from += 8) {
-        const uint32_t step = count - from < 8 ? count - from : 8;
+        const uint32_t chunks = count - from < 8 ? count - from : 8;
+        /* The claim goes, too: the entry may be published again. */
+        const uint32_t step = chunks + (from == 0 ? 1 : 0);
         for (uint32_t i = 0; i < step; i++)
-            requests[i] =
-                (remote_request){.kind = REMOTE_DELETE,
-                                 .key = names[i],
-                                 .key_bytes = object_name(space, &item->key, from + i, names[i]),
-                                 .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
+            requests[i] = (remote_request){
+                .kind = REMOTE_DELETE,
+                .key = names[i],
+                .key_bytes = i == chunks ? object_claim_name(space, &item->key, names[i])
+                                         : object_name(space, &item->key, from + i, names[i]),
+                .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
         link_batch batch = {.requests = requests, .count = step};
         link_run(remote, &batch);
         if (from == 0) first_gone = requests[0].status == KVT_OK;
@@ -452,6 +456,37 @@ static void publisher_ask(store_remote *remote, const publish_item *items, uint3
         statuses[asked[i]] = requests[i].status;
 }
 
+/* Claims the items that are not there, so that hosts which publish one entry at a time write it
+ * once. KVT_EXISTS in statuses: another host has the claim. */
+static void publisher_claim(store_remote *remote, const publish_item *items, uint32_t count,
+                            kvt_status *statuses)
+{
+    remote_request requests[PUBLISHER_BATCH];
+    char names[PUBLISHER_BATCH][OBJECT_NAME_BYTES];
+    uint32_t asked[PUBLISHER_BATCH], used = 0;
+    struct iovec part = {&remote->writer, sizeof remote->writer};
+    for (uint32_t i = 0; i < count; i++) {
+        char space[OBJECT_SPACE_BYTES];
+        if (items[i].deletes || statuses[i] != KVT_MISS) continue;
+        remote_space(remote, items[i].tenant, space);
+        requests[used] =
+            (remote_request){.kind = REMOTE_PUT,
+                             .key = names[used],
+                             .key_bytes = object_claim_name(space, &items[i].key, names[used]),
+                             .parts = &part,
+                             .part_count = 1,
+                             .ttl_seconds = PUBLISHER_CLAIM_S,
+                             .fresh = true,
+                             .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
+        asked[used++] = i;
+    }
+    if (used == 0) return;
+    link_batch batch = {.requests = requests, .count = used};
+    link_run(remote, &batch);
+    for (uint32_t i = 0; i < used; i++)
+        if (requests[i].status != KVT_OK) statuses[asked[i]] = requests[i].status;
+}
+
 /* What an item comes to that is there already, or whose node fails. */
 static void publisher_settle(kvt_store *store, const publish_item *item, kvt_status status)
 {
@@ -464,8 +499,9 @@ static void publisher_settle(kvt_store *store, const publish_item *item, kvt_sta
     }
     pthread_mutex_lock(&store->lock);
     if (status == KVT_OK) remote_costs_tell(store, item->handle, load_seconds);
-    remote->counts.deduplicated += status == KVT_OK;
-    remote->counts.dropped_node += status != KVT_OK;
+    const bool others = status == KVT_OK || status == KVT_EXISTS;
+    remote->counts.deduplicated += others;
+    remote->counts.dropped_node += !others;
     store_entry *entry = entry_find_hashed(&store->table, item->handle, &item->key);
     if (status != KVT_OK && entry != NULL) entry->shared = false;
     pthread_mutex_unlock(&store->lock);
@@ -478,6 +514,7 @@ static void publisher_run(kvt_store *store, publisher_write *write, const publis
     kvt_status statuses[PUBLISHER_BATCH];
     uint64_t bytes = 0;
     publisher_ask(store->remote, items, count, statuses);
+    publisher_claim(store->remote, items, count, statuses);
     for (uint32_t i = 0; i < count; i++) {
         if (items[i].deletes) {
             publisher_carry_out(store, write);

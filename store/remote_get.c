@@ -83,12 +83,25 @@ static kvt_status remote_get_decode(kvt_store *store, remote_fetch *fetch,
     return status;
 }
 
+/* Whether some tier could keep a record at all. */
+static bool remote_get_has_room(kvt_store *store, uint64_t record_bytes)
+{
+    bool has_room = false;
+    pthread_mutex_lock(&store->lock);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT && !has_room; tier++)
+        has_room = store->pools[tier] != NULL &&
+                   store_policy_capacity(store, (kvt_tier)tier) >= record_bytes;
+    pthread_mutex_unlock(&store->lock);
+    return has_room;
+}
+
 /* Offers what a get has been given to the local tiers. A view of some layers alone is none of the
  * entry. */
 static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t tenant,
                              const kvt_record_info *record, const access_target *target)
 {
     if (target->view != NULL && (target->first_layer != 0 || target->layer_count != 0)) return;
+    if (!remote_get_has_room(store, record->record_bytes)) return;
     kvt_entry entry = {.struct_size = sizeof entry,
                        .key = head->key,
                        .parent = (head->flags & OBJECT_HAS_PARENT) != 0 ? &head->parent : NULL,

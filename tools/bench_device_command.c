@@ -223,6 +223,8 @@ static const command_option bench_remote_options[] = {
     BENCH_QUICK("One repetition of little work: shows that it runs, not how fast"),
     FLAG_OPTION(bench_arguments, options.faults, "faults", 0,
                 "Nodes are killed, stopped, filled and emptied under load"),
+    COUNT_OPTION(bench_arguments, options.hosts, "hosts", 2, 2,
+                 "So many hosts share an engine: what one has put the other gets"),
     TEXT_OPTION(bench_arguments, options.rival_library, "libvalkey", 0, "FILE",
                 "libvalkey as a shared library, to compare with"),
     {0},
@@ -231,10 +233,12 @@ static const command_option bench_remote_options[] = {
 const command_spec bench_remote_spec = {
     .name = "remote",
     .summary = "copies of entries on Valkey or Redis",
-    .about = "Three servers of its own on this machine: gets and puts of objects by hiredis and "
-             "libvalkey, where they are installed, by kvterrace's client, and gets of a store, "
-             "checked and decoded; what asking for 512 keys takes, and what the engine's memory "
-             "takes. With --faults: a store under load while nodes fail.",
+    .about =
+        "Three servers of its own on this machine: gets and puts of objects by hiredis and "
+        "libvalkey, where they are installed, by kvterrace's client, and gets of a store, "
+        "checked and decoded; what asking for 512 keys takes, and what the engine's memory "
+        "takes. With --faults: a store under load while nodes fail. With --hosts 2: two hosts in "
+        "network namespaces, for root.",
     .example = "  kvterrace bench remote --quick",
     .options = bench_remote_options,
     .argument_bytes = sizeof(bench_arguments),

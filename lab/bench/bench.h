@@ -29,6 +29,7 @@ typedef struct bench_options {
     const char *scratch_folder; /* NULL = /var/tmp */
     const char *rival_library;  /* remote bench: a file of libvalkey; NULL = without */
     bool faults;                /* remote bench: nodes fail, instead of rows */
+    uint32_t hosts;             /* remote bench: 2: hosts in namespaces of their own instead */
 
     /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are
      * printed; or NULL. */

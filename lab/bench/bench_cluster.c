@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,9 +111,21 @@ double bench_cluster_cpu_seconds(const bench_cluster *cluster)
 
 /* ---- servers ---- */
 
-/* A port that is free now. */
-static uint16_t cluster_free_port(const char *address)
+bool bench_cluster_enter(pid_t space)
 {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)space);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    const bool entered = setns(file, CLONE_NEWNET) == 0;
+    close(file);
+    return entered;
+}
+
+/* A port that is free now; of another namespace, one that is free here. */
+static uint16_t cluster_free_port(const bench_cluster *cluster)
+{
+    const char *address = cluster->options.space == 0 ? cluster->address : "0.0.0.0";
     struct sockaddr_in at = {.sin_family = AF_INET};
     socklen_t bytes = sizeof at;
     const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -197,6 +210,7 @@ static void cluster_become(const bench_cluster *cluster, uint32_t node, const ch
     arguments[count] = NULL;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) return;
+    if (cluster->options.space != 0 && !bench_cluster_enter(cluster->options.space)) return;
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -286,8 +300,8 @@ int bench_cluster_start(const bench_cluster_options *options, bench_cluster *out
     bool good = true;
     for (uint32_t i = 0; i < out->count && good; i++) {
         const size_t used = strlen(out->addresses);
-        out->nodes[i].port = cluster_free_port(out->address);
-        out->nodes[i].bus_port = cluster_free_port(out->address);
+        out->nodes[i].port = cluster_free_port(out);
+        out->nodes[i].bus_port = cluster_free_port(out);
         snprintf(out->addresses + used, sizeof out->addresses - used, "%s%s:%u", i > 0 ? "," : "",
                  out->address, out->nodes[i].port);
         good = cluster_launch(out, i);

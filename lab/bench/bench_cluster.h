@@ -21,6 +21,7 @@ typedef struct bench_cluster_options {
     uint64_t memory_bytes;        /* of each; 0: no bound */
     const char *policy;           /* maxmemory-policy; NULL: allkeys-lru */
     const char *address;          /* numeric; NULL: 127.0.0.1 */
+    pid_t space;                  /* whose network namespace the servers are in; 0: this one's */
     const char *const *arguments; /* further ones of each server, NULL at the end; or NULL */
 } bench_cluster_options;
 
@@ -35,6 +36,9 @@ typedef struct bench_cluster {
     } nodes[BENCH_CLUSTER_NODES];
     bench_cluster_options options;
 } bench_cluster;
+
+/* Enters the network namespace of a process; the calling thread's alone. */
+bool bench_cluster_enter(pid_t space);
 
 /* Starts the servers and waits until all serve. 0; 77: no server is installed here; 1 with a line
  * on stderr. */

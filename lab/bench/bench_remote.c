@@ -371,6 +371,7 @@ int bench_remote_run(const bench_options *options)
     static remote_row rows[CLIENTS * 2 * REMOTE_SIZES_COUNT * REMOTE_DEPTHS];
     static bench_remote_site site;
     signal(SIGPIPE, SIG_IGN);
+    if (options->hosts != 0) return bench_remote_hosts(options);
     if (options->faults) return bench_remote_faults(options);
     int result = bench_remote_open(options, &site);
     if (result != 0) return result;

@@ -10,12 +10,15 @@
 
 #include "bench.h"
 #include "bench_cluster.h"
+#include "bench_hosts.h"
 #include "bench_remote_rivals.h"
 #include "remote/client.h"
 
 #include <kvterrace/kvterrace.h>
 
 typedef struct bench_remote_site {
+    bench_hosts spaces; /* with faults, where they can be made: the servers are in one */
+    bool has_spaces;
     bench_cluster cluster;
     remote_client *client;
     kvt_store *writer, *reader; /* the reader keeps nothing of what it gets */
@@ -56,6 +59,9 @@ bool bench_remote_ask(const bench_remote_site *site, bench_remote_probe *out);
 
 /* What an engine of its own takes for entries of a size. */
 bool bench_remote_weigh(uint64_t bytes, bench_remote_memory *out);
+
+/* The bench with two hosts. */
+int bench_remote_hosts(const bench_options *options);
 
 /* The bench with faults. */
 int bench_remote_faults(const bench_options *options);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_remote_faults.c - a node of the engine is killed, stopped, emptied, filled, and gives slots
- * away, while one thread gets entries of other hosts and another one local entries of the same
- * store: nothing wrong is served, nothing comes late, local gets do not notice.
+ * away, and the link to all nodes is cut (where network namespaces can be made), while one thread
+ * gets entries of other hosts and another one local entries of the same store: nothing wrong is
+ * served, nothing comes late, local gets do not notice.
  *
  * Thread rule: one bench at a time.
  */
@@ -27,8 +28,17 @@
 #define FAULT_LATENCIES 400000u
 #define FAULT_VICTIM    1u
 
-enum { PHASE_NONE, PHASE_KILLED, PHASE_STOPPED, PHASE_MOVED, PHASE_FULL, PHASE_EMPTIED, PHASES };
-static const char *const phase_names[PHASES] = {"none",  "killed", "stopped",
+enum {
+    PHASE_NONE,
+    PHASE_KILLED,
+    PHASE_STOPPED,
+    PHASE_CUT,
+    PHASE_MOVED,
+    PHASE_FULL,
+    PHASE_EMPTIED,
+    PHASES
+};
+static const char *const phase_names[PHASES] = {"none",  "killed", "stopped", "cut",
                                                 "moved", "full",   "emptied"};
 
 /* What the threads have seen in a phase. */
@@ -38,7 +48,7 @@ typedef struct fault_seen {
     double slowest_s;
     double local_p50_s, local_p99_s;
     uint64_t local_gets, local_misses;
-    double recovery_s; /* from the node's return to the first hit on it; below 0: none was */
+    double recovery_s; /* from the node's return to its use; below 0: it was not used */
 } fault_seen;
 
 typedef struct fault_run {
@@ -47,7 +57,8 @@ typedef struct fault_run {
     atomic_bool stop;
     atomic_bool back; /* the node has returned: the first hit on it is waited for */
     atomic_uint_fast64_t back_ns;
-    fault_seen seen; /* the thread's of remote gets, but for the local figures */
+    _Atomic double used_s; /* from then on, until its breaker is closed; below 0: not yet */
+    fault_seen seen;       /* the thread's of remote gets, but for the local figures */
     double *latencies;
 } fault_run;
 
@@ -100,6 +111,15 @@ static int fault_order(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
+/* Whether the store asks the node again: its entries may be gone, so that no get hits. */
+static void fault_look(fault_run *run)
+{
+    kvt_remote_node node = {.struct_size = sizeof node};
+    if (!atomic_load(&run->back) || atomic_load(&run->used_s) >= 0) return;
+    if (kvt_remote_node_get(run->store, FAULT_VICTIM, &node) != KVT_OK || node.breaker != 0) return;
+    atomic_store(&run->used_s, (double)(base_clock_ns() - atomic_load(&run->back_ns)) * 1e-9);
+}
+
 /* Gets local entries for so many seconds, and takes the figures of their times. */
 static void fault_get_local(fault_run *run, double seconds, void (*then)(fault_run *, int),
                             int phase)
@@ -114,6 +134,7 @@ static void fault_get_local(fault_run *run, double seconds, void (*then)(fault_r
             then(run, phase);
             turned = true;
         }
+        if (turned && then != NULL) fault_look(run);
         const kvt_key key = bench_remote_key(FAULT_BYTES, FAULT_FIRST + count % FAULT_LOCAL);
         const uint64_t began_ns = base_clock_ns();
         const kvt_status status = kvt_get(run->store, &key, data, FAULT_BYTES, NULL);
@@ -173,6 +194,7 @@ static void fault_begin(fault_run *run, int phase)
     char answer[128];
     if (phase == PHASE_KILLED) bench_cluster_kill(cluster, FAULT_VICTIM);
     if (phase == PHASE_STOPPED) bench_cluster_signal(cluster, FAULT_VICTIM, SIGSTOP);
+    if (phase == PHASE_CUT) (void)bench_hosts_cut(&run->site->spaces, 0, true);
     if (phase == PHASE_MOVED) fault_move_slots(cluster);
     if (phase == PHASE_FULL) {
         (void)bench_cluster_say(cluster, FAULT_VICTIM, "CONFIG SET maxmemory-policy noeviction",
@@ -190,11 +212,11 @@ static void fault_end(fault_run *run, int phase)
     char answer[128];
     if (phase == PHASE_KILLED && !bench_cluster_restart(cluster, FAULT_VICTIM)) return;
     if (phase == PHASE_STOPPED) bench_cluster_signal(cluster, FAULT_VICTIM, SIGCONT);
+    if (phase == PHASE_CUT) (void)bench_hosts_cut(&run->site->spaces, 0, false);
     if (phase == PHASE_FULL)
         (void)bench_cluster_say(cluster, FAULT_VICTIM, "CONFIG SET maxmemory 700000000", answer,
                                 sizeof answer);
-    if (phase == PHASE_KILLED || phase == PHASE_STOPPED) {
-        run->seen.recovery_s = -1;
+    if (phase >= PHASE_KILLED && phase <= PHASE_CUT) {
         atomic_store(&run->back_ns, base_clock_ns());
         atomic_store(&run->back, true);
     }
@@ -229,7 +251,7 @@ static bool fault_put_local(kvt_store *store)
 
 static bool fault_phase(const bench_remote_site *site, int phase, double seconds, fault_seen *out)
 {
-    fault_run run = {.site = site, .seen = {.recovery_s = -1}};
+    fault_run run = {.site = site, .seen = {.recovery_s = -1}, .used_s = -1};
     pthread_t thread;
     if (phase > PHASE_KILLED && !fault_fill(site)) return false;
     run.store =
@@ -245,6 +267,7 @@ static bool fault_phase(const bench_remote_site *site, int phase, double seconds
         pthread_join(thread, NULL);
     }
     *out = run.seen;
+    if (out->recovery_s < 0) out->recovery_s = atomic_load(&run.used_s);
     kvt_close(run.store);
     free(run.latencies);
     return good && started;
@@ -259,7 +282,7 @@ static json_t *fault_report(const fault_seen *seen, int phase)
         (json_int_t)seen->wrong, "late_calls", (json_int_t)seen->late, "lost_s", seen->lost_s,
         "slowest_s", seen->slowest_s, "local_get_p50_s", seen->local_p50_s, "local_get_p99_s",
         seen->local_p99_s, "local_misses", (json_int_t)seen->local_misses);
-    if (phase == PHASE_KILLED || phase == PHASE_STOPPED)
+    if (phase >= PHASE_KILLED && phase <= PHASE_CUT)
         json_object_set_new(one, "recovery_s",
                             seen->recovery_s < 0 ? json_null() : json_real(seen->recovery_s));
     return one;
@@ -268,13 +291,14 @@ static json_t *fault_report(const fault_seen *seen, int phase)
 int bench_remote_faults(const bench_options *options)
 {
     static bench_remote_site site;
-    fault_seen seen[PHASES];
+    static fault_seen seen[PHASES];
     bench_options own = *options;
     own.quick = true; /* few objects beside the bench's own */
     int result = bench_remote_open(&own, &site);
     if (result != 0) return result;
     bool good = fault_fill(&site);
     for (int phase = 0; phase < PHASES && good; phase++) {
+        if (phase == PHASE_CUT && !site.has_spaces) continue;
         bench_tell(options, phase, PHASES, phase_names[phase]);
         good = fault_phase(&site, phase, options->quick ? 3 : 6, &seen[phase]);
     }
@@ -283,7 +307,8 @@ int bench_remote_faults(const bench_options *options)
         json_t *root = bench_report_head("kvterrace-bench-remote-faults-1", 1);
         json_t *list = json_array();
         for (int phase = 0; phase < PHASES; phase++)
-            json_array_append_new(list, fault_report(&seen[phase], phase));
+            if (phase != PHASE_CUT || site.has_spaces)
+                json_array_append_new(list, fault_report(&seen[phase], phase));
         json_object_set_new(root, "deadline_s", json_real(FAULT_DEADLINE));
         json_object_set_new(root, "faults", list);
         result = bench_report_print(options->out, root);
@@ -291,7 +316,8 @@ int bench_remote_faults(const bench_options *options)
         fprintf(options->out, "%-8s %8s %8s %8s %6s %5s %8s %8s %10s %10s %9s\n", "fault", "gets",
                 "hits", "timeouts", "wrong", "late", "lost s", "slowest", "local p50", "p99 us",
                 "recovery");
-        for (int phase = 0; phase < PHASES; phase++)
+        for (int phase = 0; phase < PHASES; phase++) {
+            if (phase == PHASE_CUT && !site.has_spaces) continue;
             fprintf(options->out,
                     "%-8s %8llu %8llu %8llu %6llu %5llu %8.3f %8.4f %10.1f %10.1f %9.2f\n",
                     phase_names[phase], (unsigned long long)seen[phase].gets,
@@ -299,6 +325,7 @@ int bench_remote_faults(const bench_options *options)
                     (unsigned long long)seen[phase].wrong, (unsigned long long)seen[phase].late,
                     seen[phase].lost_s, seen[phase].slowest_s, seen[phase].local_p50_s * 1e6,
                     seen[phase].local_p99_s * 1e6, seen[phase].recovery_s);
+        }
     }
     bench_remote_close(&site);
     return good ? result : 1;

@@ -74,10 +74,16 @@ int bench_remote_open(const bench_options *options, bench_remote_site *out)
 {
     char message[200] = "";
     *out = (bench_remote_site){.quick = options->quick};
+    out->has_spaces = options->faults && bench_hosts_open(0, &out->spaces) == 0;
     const int started = bench_cluster_start(
-        &(bench_cluster_options){.nodes = 3, .memory_bytes = UINT64_C(700) << 20}, &out->cluster);
+        &(bench_cluster_options){.nodes = 3,
+                                 .memory_bytes = UINT64_C(700) << 20,
+                                 .address = out->has_spaces ? out->spaces.address : NULL,
+                                 .space = out->has_spaces ? out->spaces.nodes : 0},
+        &out->cluster);
     if (started == 77)
         fprintf(stderr, "kvterrace bench remote: neither valkey-server nor redis-server is here\n");
+    if (started != 0 && out->has_spaces) bench_hosts_close(&out->spaces);
     if (started != 0) return started;
     (void)rival_open_hiredis(&out->hiredis);
     (void)rival_open_libvalkey(options->rival_library, &out->libvalkey);
@@ -110,6 +116,7 @@ void bench_remote_close(bench_remote_site *site)
     rival_close(&site->hiredis);
     rival_close(&site->libvalkey);
     bench_cluster_stop(&site->cluster);
+    if (site->has_spaces) bench_hosts_close(&site->spaces);
     site->writer = site->reader = NULL;
     site->client = NULL;
 }

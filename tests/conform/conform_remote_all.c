@@ -105,6 +105,29 @@ static void check_replace_and_delete(site *at)
 #define MANY 600u
 
 /* Many requests of all kinds at once: each completes once, with what is its own. */
+/* A fresh object replaces none, and may come when the one before is gone. */
+static void check_fresh(site *at)
+{
+    char first[] = "first", second[] = "second", got[16] = "";
+    struct iovec parts[3] = {{first, 5}, {second, 6}, {got, sizeof got}};
+    for (uint32_t ttl = 0; ttl < 2; ttl++) {
+        remote_request put = remote_of(REMOTE_PUT, "kvt1:{fresh}:w", &parts[0], 1);
+        put.fresh = true;
+        put.ttl_seconds = 100 * ttl;
+        assert_int_equal(remote_do(at->client, &put), KVT_OK);
+        remote_request again = remote_of(REMOTE_PUT, "kvt1:{fresh}:w", &parts[1], 1);
+        again.fresh = true;
+        again.ttl_seconds = 100 * ttl;
+        assert_int_equal(remote_do(at->client, &again), KVT_EXISTS);
+        remote_request get = remote_of(REMOTE_GET, "kvt1:{fresh}:w", &parts[2], 1);
+        assert_int_equal(remote_do(at->client, &get), KVT_OK);
+        assert_int_equal(get.value_bytes, 5);
+        assert_memory_equal(got, first, 5);
+        remote_request gone = remote_of(REMOTE_DELETE, "kvt1:{fresh}:w", NULL, 0);
+        assert_int_equal(remote_do(at->client, &gone), KVT_OK);
+    }
+}
+
 static void check_many(site *at)
 {
     static remote_request requests[MANY];
@@ -169,6 +192,7 @@ static void check_all(site *at)
     check_parts(at);
     check_too_small(at);
     check_replace_and_delete(at);
+    check_fresh(at);
     check_many(at);
     check_deadline(at);
     check_wake(at);

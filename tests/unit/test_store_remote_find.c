@@ -304,6 +304,30 @@ static void a_full_queue_keeps_deletions(void **state)
     kvt_close(b);
 }
 
+/* An entry that another host has claimed is that host's to write; without the claim it is written.
+ */
+static void claimed_entries_are_left_to_their_writer(void **state)
+{
+    (void)state;
+    char space[OBJECT_SPACE_BYTES], name[OBJECT_NAME_BYTES], value[64];
+    size_t bytes = 0;
+    const kvt_key claimed = support_key(3);
+    object_space("model@1", 0, space);
+    object_claim_name(space, &claimed, name);
+    assert_int_equal(remote_memory_poke(ENGINE, name, "another!", 8), KVT_OK);
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL);
+    put_all(a);
+    assert_int_equal(stats_of(a).published, COUNT - 1);
+    assert_int_equal(stats_of(a).deduplicated, 1);
+    assert_int_equal(kvt_delete(a, &claimed), KVT_OK);
+    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_false(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
+    assert_int_equal(support_put(a, 3), KVT_OK);
+    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(stats_of(a).published, COUNT);
+    kvt_close(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -314,6 +338,7 @@ int main(void)
         cmocka_unit_test_setup(layers_are_loaded_from_other_hosts, clear),
         cmocka_unit_test_setup(spoilt_layers_are_misses, clear),
         cmocka_unit_test_setup(a_full_queue_keeps_deletions, clear),
+        cmocka_unit_test_setup(claimed_entries_are_left_to_their_writer, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
