@@ -5,7 +5,7 @@
  * A page and a variant have one theta from which on the variant applies: the page's key less the
  * variant's octaves. The bytes that the step up to it adds are filed under that theta, so one pass
  * over the pages tells the bytes of every theta. The bin in which the budget ends is filled page
- * by page.
+ * by page. Pages that lie too low for any budget like this one are left out of it all.
  *
  * Pure; any thread.
  */
@@ -24,7 +24,6 @@
 /* Thetas lie as many octaves below the keys as a variant may ask. */
 #define OCTAVES_MOST 32
 #define THETAS       (BIN_MOST - BIN_LEAST + OCTAVES_MOST * BIN_OCTAVE)
-#define KEY_NONE     INT32_MIN
 
 void pages_terms_init(pages_terms *terms, uint32_t head_dim, uint32_t element_bytes,
                       uint32_t variants, uint32_t grain_bytes)
@@ -62,14 +61,13 @@ static pages_variant held_of(const pages_problem *p, uint32_t page)
     return p->held != NULL ? (pages_variant)p->held[page] : PAGES_ABSENT;
 }
 
-/* The bin of a page's weight per token. */
-static int32_t key_of(const pages_problem *p, uint32_t page)
+/* The bin of a page's weight per token, 0 of none. */
+static int32_t bin_of(const pages_problem *p, uint32_t page)
 {
     const float density = p->weight[page] / (float)tokens_of(p, page);
     uint32_t bits;
     memcpy(&bits, &density, sizeof bits);
-    const int32_t bin = (int32_t)(bits >> BIN_SHIFT);
-    if (!(density > 0.0f) || bin < BIN_LEAST) return KEY_NONE;
+    const int32_t bin = (int32_t)((bits & 0x7fffffffu) >> BIN_SHIFT);
     return bin < BIN_MOST ? bin : BIN_MOST - 1;
 }
 
@@ -114,13 +112,34 @@ static int64_t ladder_step(const pages_problem *p, const pages_ladder *ladder, u
     return step_bytes(p, ladder, tokens, held_of(p, page), i);
 }
 
+/*
+ * A key so low that the pages of its bin and above, each in the first variant, pass the budget: the
+ * pages below it are not read. Most pages of a large unit lie there, and are looked at no further.
+ */
+static int32_t least_key(const pages_problem *p, const pages_ladder *ladder)
+{
+    uint32_t count[BIN_MOST] = {0};
+    const int64_t bytes = ladder->count > 0 ? ladder->step[PAGES_ABSENT][0] : 0;
+    if (p->tokens != NULL || bytes <= 0) return BIN_LEAST;
+    for (uint32_t page = 0; page + 1 < p->count; page++) {
+        count[bin_of(p, page)] += held_of(p, page) == PAGES_ABSENT;
+    }
+    uint64_t pages = 0;
+    for (int32_t bin = BIN_MOST; bin-- > BIN_LEAST;) {
+        pages += count[bin];
+        if (pages > p->budget_bytes / (uint64_t)bytes) return bin;
+    }
+    return BIN_LEAST;
+}
+
 /* Bytes that each theta adds to those above it. */
-static void file_steps(const pages_problem *p, const pages_ladder *ladder, int64_t bytes[THETAS])
+static void file_steps(const pages_problem *p, const pages_ladder *ladder, int32_t least,
+                       int64_t bytes[THETAS])
 {
     memset(bytes, 0, THETAS * sizeof *bytes);
     for (uint32_t page = 0; page < p->count; page++) {
-        const int32_t key = key_of(p, page);
-        if (key == KEY_NONE) continue;
+        const int32_t key = bin_of(p, page);
+        if (key < least) continue;
         for (uint32_t i = 0; i < ladder->count; i++) {
             const int32_t theta = key - ladder->bins[i] - BIN_LEAST + OCTAVES_MOST * BIN_OCTAVE;
             bytes[theta] += ladder_step(p, ladder, page, i);
@@ -132,7 +151,6 @@ static void file_steps(const pages_problem *p, const pages_ladder *ladder, int64
 static uint32_t steps_at(const pages_ladder *ladder, int32_t key, int32_t theta)
 {
     uint32_t steps = 0;
-    if (key == KEY_NONE) return 0;
     while (steps < ladder->count && key - ladder->bins[steps] >= theta)
         steps++;
     return steps;
@@ -146,12 +164,18 @@ static void take(const pages_problem *p, const pages_ladder *ladder, uint32_t pa
     variant_out[page] = (uint8_t)(wanted > held ? wanted : held);
 }
 
-/* All thetas from `theta` on fit, with `left` bytes over; of the next one the first pages do. */
+/* All thetas from `theta` on fit, with `left` bytes over; of the next one the first pages do. Most
+ * pages lie below both. */
 static void take_all(const pages_problem *p, const pages_ladder *ladder, int32_t theta,
                      uint64_t left, uint8_t *variant_out)
 {
+    const int32_t least = ladder->count > 0 ? theta - 1 + ladder->bins[0] : INT32_MAX;
     for (uint32_t page = 0; page < p->count; page++) {
-        const int32_t key = key_of(p, page);
+        const int32_t key = bin_of(p, page);
+        if (key < least || key < BIN_LEAST) {
+            variant_out[page] = (uint8_t)held_of(p, page);
+            continue;
+        }
         uint32_t steps = steps_at(ladder, key, theta);
         for (const uint32_t more = steps_at(ladder, key, theta - 1); steps < more; steps++) {
             const int64_t bytes = ladder_step(p, ladder, page, steps);
@@ -195,7 +219,7 @@ void pages_choose(const pages_problem *p, uint8_t *variant_out, pages_plan *plan
     if (p->budget_bytes == PAGES_BUDGET_ALL) {
         take_best(p, &ladder, variant_out);
     } else {
-        file_steps(p, &ladder, bytes);
+        file_steps(p, &ladder, least_key(p, &ladder), bytes);
         uint64_t left = p->budget_bytes;
         int32_t theta = THETAS;
         while (theta > 0 && (bytes[theta - 1] <= 0 || (uint64_t)bytes[theta - 1] <= left)) {

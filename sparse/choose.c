@@ -12,33 +12,61 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Clusters that together weigh less are left out of an estimate. */
-#define CHOOSE_NOTHING 0x1p-20f
+/* Clusters that together weigh less are left out of pages' weights and of an estimate. */
+#define CHOOSE_NOTHING 0x1p-12f
 
 static size_t aligned(size_t bytes)
 {
     return (bytes + 63) & ~(size_t)63;
 }
 
-kvt_status sparse_work_open(uint32_t clusters, uint32_t pages, uint32_t group, uint32_t head_dim,
+void sparse_work_room_add(sparse_work_room *room, const sparse_index *index, uint32_t pages)
+{
+    const uint32_t lanes = index->open * SPARSE_BLOCK;
+    if (lanes > room->lanes) room->lanes = lanes;
+    if (index->blocks > room->blocks) room->blocks = index->blocks;
+    if (index->upper_blocks * SPARSE_BLOCK > room->upper)
+        room->upper = index->upper_blocks * SPARSE_BLOCK;
+    if (pages > room->pages) room->pages = pages;
+}
+
+/* Cuts the next array off a block of memory; without memory it only counts. */
+static void *cut(uint8_t *memory, size_t *at, size_t bytes)
+{
+    void *array = memory != NULL ? memory + *at : NULL;
+    *at += aligned(bytes);
+    return array;
+}
+
+static size_t work_cut(const sparse_work_room *room, uint32_t group, uint32_t head_dim,
+                       uint8_t *memory, sparse_work *work)
+{
+    size_t at = 0;
+    work->scores = cut(memory, &at, sizeof(float) * group * room->lanes);
+    work->weight = cut(memory, &at, sizeof(float) * room->lanes);
+    work->tokens = cut(memory, &at, sizeof(uint32_t) * room->lanes);
+    work->upper_scores = cut(memory, &at, sizeof(float) * group * room->upper);
+    work->upper_weight = cut(memory, &at, sizeof(float) * room->upper);
+    work->present = cut(memory, &at, sizeof(uint32_t) * (room->lanes + room->upper));
+    work->open = cut(memory, &at, sizeof(uint32_t) * room->blocks);
+    work->slot = cut(memory, &at, sizeof(uint32_t) * room->blocks);
+    work->page = cut(memory, &at, sizeof(float) * (room->pages + 1));
+    work->lse = cut(memory, &at, sizeof(float) * group);
+    work->largest = cut(memory, &at, sizeof(float) * group);
+    work->folded = cut(memory, &at, sizeof(int16_t) * group * head_dim);
+    return at;
+}
+
+kvt_status sparse_work_open(const sparse_work_room *room, uint32_t group, uint32_t head_dim,
                             sparse_work *work_out)
 {
-    const size_t width = ((size_t)clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
-    const size_t scores = aligned(group * width * sizeof(float));
-    const size_t weight = aligned(width * sizeof(float)), page = aligned(pages * sizeof(float));
-    const size_t lse = aligned(2 * group * sizeof(float));
-    const size_t folded = aligned((size_t)group * head_dim * sizeof(int16_t));
     assert(group > 0 && group <= SPARSE_GROUP_MAX);
-    uint8_t *at = aligned_alloc(64, scores + weight + page + lse + folded);
-    *work_out = (sparse_work){.width = (uint32_t)width};
-    if (at == NULL) return KVT_E_MEMORY;
-    work_out->memory = at;
-    work_out->scores = (float *)(void *)at;
-    work_out->weight = (float *)(void *)(at += scores);
-    work_out->page = (float *)(void *)(at += weight);
-    work_out->lse = (float *)(void *)(at += page);
-    work_out->largest = work_out->lse + group;
-    work_out->folded = (int16_t *)(void *)(at += lse);
+    *work_out = (sparse_work){.room = *room};
+    const size_t bytes = work_cut(room, group, head_dim, NULL, work_out);
+    uint8_t *memory = aligned_alloc(64, bytes);
+    if (memory == NULL) return KVT_E_MEMORY;
+    (void)work_cut(room, group, head_dim, memory, work_out);
+    work_out->memory = memory;
     return KVT_OK;
 }
 
@@ -48,42 +76,163 @@ void sparse_work_close(sparse_work *work)
     *work = (sparse_work){.memory = NULL};
 }
 
-/* Scores of one query head become n * exp(score - largest) and are added to the weights. */
-static void add_head(const sparse_index *index, const sparse_kernels *kernels, float resident_lse,
-                     uint32_t width, uint32_t g, sparse_work *work)
+/* ---- which blocks are open ---- */
+
+/* Bins of a weight: the upper bits of a float, exponent and 4 bits of mantissa, down to 2^-64. */
+enum {
+    BIN_SHIFT = 19,
+    BIN_LEAST = (127 - 64) * 16,
+    BIN_MOST = 128 * 16,
+    BINS = BIN_MOST - BIN_LEAST + 1
+};
+
+/* 0: no block of it is opened. */
+static uint32_t bin_of(float weight)
 {
-    float *scores = work->scores + (size_t)g * width;
-    const float most = kernels->largest(scores, index->first, width);
-    const float largest = resident_lse > most ? resident_lse : most;
-    work->largest[g] = largest;
-    work->lse[g] = -INFINITY;
-    if (largest == -INFINITY) return; /* nothing anywhere */
-    const float sum =
-        kernels->weigh(scores, index->first, width, largest) + sparse_exp(resident_lse - largest);
-    const float share = 1.0f / (sum * (float)work->group);
-    work->lse[g] = largest + logf(sum);
-    for (uint32_t c = 0; c < width; c++)
-        work->weight[c] += scores[c] * share;
+    uint32_t bits;
+    memcpy(&bits, &weight, sizeof bits);
+    const uint32_t bin = bits >> BIN_SHIFT;
+    if (!(weight > 0.0f) || bin < BIN_LEAST) return 0;
+    return (bin < BIN_MOST ? bin : BIN_MOST - 1) - BIN_LEAST + 1;
 }
 
-/* A cluster's weight goes to its pages by its tokens in them. */
-static void spread(const sparse_index *index, const sparse_paging *paging, const float *weight,
+static void open_block(const sparse_index *index, uint32_t block, sparse_work *work)
+{
+    const uint32_t at = work->open_count++;
+    work->open[at] = block;
+    work->slot[block] = at + 1;
+    memcpy(work->tokens + (size_t)at * SPARSE_BLOCK,
+           index->lane_tokens + (size_t)block * SPARSE_BLOCK, SPARSE_BLOCK * sizeof *work->tokens);
+}
+
+/* Opens the blocks of the highest weights: whole bins, and of the last bin the first blocks. */
+static void open_heaviest(const sparse_index *index, sparse_work *work)
+{
+    uint32_t count[BINS] = {0}, left = index->open, bin = BINS;
+    for (uint32_t b = 0; b < index->blocks; b++)
+        count[bin_of(work->upper_weight[b])]++;
+    while (bin > 1 && count[bin - 1] <= left)
+        left -= count[--bin];
+    for (uint32_t b = 0; b < index->blocks; b++) {
+        const uint32_t own = bin_of(work->upper_weight[b]);
+        const bool last = own > 0 && own + 1 == bin && left > 0;
+        if (own < bin && !last) continue;
+        if (last) left--;
+        open_block(index, b, work);
+    }
+    assert(work->open_count <= index->open);
+}
+
+/* Weights of all blocks by their own centroids, relative to work->largest. */
+static void weigh_blocks(const sparse_index *index, const sparse_kernels *kernels,
+                         const sparse_query *query, const float *resident_lse, sparse_work *work)
+{
+    const uint32_t width = index->upper_blocks * SPARSE_BLOCK;
+    for (uint32_t i = 0; i < index->upper_blocks; i++)
+        work->open[i] = i; /* for a moment, the list of all upper blocks */
+    sparse_score_upper(index, query, work->open, work->upper_scores);
+    memset(work->upper_weight, 0, width * sizeof *work->upper_weight);
+    for (uint32_t g = 0; g < query->group; g++) {
+        float *scores = work->upper_scores + (size_t)g * width;
+        const float most = kernels->largest(scores, index->upper_tokens, width);
+        const float largest = resident_lse[g] > most ? resident_lse[g] : most;
+        const float sum = kernels->weigh(scores, index->upper_tokens, width, largest) +
+                          sparse_exp(resident_lse[g] - largest);
+        const float share = 1.0f / (sum * (float)query->group);
+        work->largest[g] = largest;
+        kernels->add(scores, share, width, work->upper_weight);
+    }
+}
+
+/* Two levels: the blocks of the highest weights are open, and weigh nothing as blocks. */
+static void open_best(const sparse_index *index, const sparse_kernels *kernels,
+                      const sparse_query *query, const float *resident_lse, sparse_work *work)
+{
+    const uint32_t width = index->upper_blocks * SPARSE_BLOCK;
+    weigh_blocks(index, kernels, query, resident_lse, work);
+    memset(work->slot, 0, index->blocks * sizeof *work->slot);
+    open_heaviest(index, work);
+    for (uint32_t i = 0; i < work->open_count; i++) {
+        work->upper_weight[work->open[i]] = 0.0f;
+        for (uint32_t g = 0; g < query->group; g++)
+            work->upper_scores[(size_t)g * width + work->open[i]] = 0.0f;
+    }
+}
+
+/* ---- weights ---- */
+
+/* Blocks that are not open, relative to `largest`; returns their sum. */
+static float shift_blocks(const sparse_index *index, uint32_t g, float largest, sparse_work *work)
+{
+    const uint32_t width = index->upper_blocks * SPARSE_BLOCK;
+    const float factor = sparse_exp(work->largest[g] - largest);
+    float *scores = work->upper_scores + (size_t)g * width, sum = 0.0f;
+    for (uint32_t b = 0; b < width; b++) {
+        scores[b] *= factor;
+        sum += scores[b];
+    }
+    return sum;
+}
+
+/* Scores of one query head become n * exp(score - largest) and are added to the weights. */
+static void add_head(const sparse_index *index, const sparse_kernels *kernels, float resident_lse,
+                     uint32_t g, sparse_work *work)
+{
+    const uint32_t lanes = work->lanes;
+    const bool two = index->upper_blocks > 0;
+    float *scores = work->scores + (size_t)g * lanes;
+    const float most = kernels->largest(scores, work->tokens, lanes);
+    const float before = two ? work->largest[g] : resident_lse; /* that of blocks has both */
+    const float largest = before > most ? before : most;
+    work->lse[g] = -INFINITY;
+    if (largest == -INFINITY) { /* nothing anywhere */
+        work->largest[g] = largest;
+        return;
+    }
+    const float blocks = two ? shift_blocks(index, g, largest, work) : 0.0f;
+    const float sum = kernels->weigh(scores, work->tokens, lanes, largest) + blocks +
+                      sparse_exp(resident_lse - largest);
+    const float share = 1.0f / (sum * (float)work->group);
+    work->largest[g] = largest;
+    work->lse[g] = largest + logf(sum);
+    kernels->add(scores, share, lanes, work->weight);
+}
+
+/* The cluster of a lane that was scored. */
+static uint32_t cluster_of(const sparse_index *index, const sparse_work *work, uint32_t lane)
+{
+    return index->cluster[work->open[lane / SPARSE_BLOCK] * SPARSE_BLOCK + lane % SPARSE_BLOCK];
+}
+
+static float least_weight(const sparse_index *index)
+{
+    return CHOOSE_NOTHING / (float)(index->clusters + 1);
+}
+
+/* A cluster's weight goes to its pages by its tokens in them. Pages of blocks that are not open
+ * weigh nothing. Most clusters end in the page that they begin in, or in the next one. */
+static void spread(const sparse_index *index, const sparse_paging *paging, const sparse_work *work,
                    float *page)
 {
+    const float least = least_weight(index);
     uint32_t shift = 0;
     while (1u << shift < paging->page_tokens)
         shift++;
-    memset(page, 0, paging->pages * sizeof *page);
-    for (uint32_t c = 0; c < index->clusters; c++) {
-        uint32_t place = index->first[c];
-        const uint32_t end = index->first[c + 1];
-        const float density = weight[c] / (float)(int32_t)(end - place);
-        while (place < end) {
-            const uint32_t p = place >> shift, next = (p + 1) << shift;
-            const uint32_t stop = next < end ? next : end;
-            page[p] += density * (float)(int32_t)(stop - place);
-            place = stop;
+    memset(page, 0, (paging->pages + 1) * sizeof *page);
+    for (uint32_t i = 0; i < work->lanes; i++) {
+        if (work->weight[i] < least || work->tokens[i] == 0) continue;
+        const uint32_t c = cluster_of(index, work, i);
+        const float density = work->weight[i] / (float)(int32_t)work->tokens[i];
+        uint32_t p = index->first[c] >> shift;
+        uint32_t own = ((p + 1) << shift) - index->first[c];
+        uint32_t left = work->tokens[i];
+        for (; left > own + paging->page_tokens; own = paging->page_tokens) {
+            page[p++] += density * (float)(int32_t)own;
+            left -= own;
         }
+        own = own < left ? own : left;
+        page[p] += density * (float)(int32_t)own;
+        page[p + 1] += density * (float)(int32_t)(left - own);
     }
 }
 
@@ -92,69 +241,100 @@ kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging 
                                  const float *resident_lse, sparse_work *work)
 {
     const sparse_kernels *kernels = sparse_kernels_in_use();
-    const uint32_t width = index->blocks * SPARSE_BLOCK;
     sparse_query query;
-    assert(width <= work->width && index->tokens == paging->tokens);
+    assert(index->open * SPARSE_BLOCK <= work->room.lanes && index->blocks <= work->room.blocks);
+    assert(index->tokens == paging->tokens);
     if (!sparse_query_fold(index, queries, group, scale, work->folded, &query))
         return KVT_E_ARGUMENT;
     work->group = group;
-    sparse_score(index, &query, work->scores);
-    memset(work->weight, 0, width * sizeof *work->weight);
+    work->open_count = 0;
+    if (index->upper_blocks > 0)
+        open_best(index, kernels, &query, resident_lse, work);
+    else
+        for (uint32_t b = 0; b < index->blocks; b++)
+            open_block(index, b, work);
+    work->lanes = work->open_count * SPARSE_BLOCK;
+    sparse_score(index, &query, work->open, work->open_count, work->scores);
+    memset(work->weight, 0, work->lanes * sizeof *work->weight);
     for (uint32_t g = 0; g < group; g++)
-        add_head(index, kernels, resident_lse[g], width, g, work);
-    spread(index, paging, work->weight, work->page);
+        add_head(index, kernels, resident_lse[g], g, work);
+    spread(index, paging, work, work->page);
     return KVT_OK;
 }
 
 /* ---- the estimate ---- */
 
-/* The share of a cluster's tokens that lie in absent pages. */
-static float absent_share(const sparse_index *index, const sparse_paging *paging,
-                          const uint8_t *variant, uint32_t cluster)
+/* The cluster of a place. */
+static uint32_t cluster_at(const sparse_index *index, uint32_t place)
 {
-    const uint32_t begin = index->first[cluster], end = index->first[cluster + 1];
-    uint32_t absent = 0;
-    for (uint32_t place = begin; place < end;) {
-        const uint32_t page = sparse_page_of(paging, place);
-        const uint32_t next = sparse_page_first(paging, page + 1);
-        const uint32_t stop = next < end ? next : end;
-        if (variant[page] == PAGES_ABSENT) absent += stop - place;
-        place = stop;
+    uint32_t begin = 0, end = index->clusters;
+    while (end - begin > 1) {
+        const uint32_t middle = begin + (end - begin) / 2;
+        if (index->first[middle] <= place)
+            begin = middle;
+        else
+            end = middle;
     }
-    return (float)absent / (float)(end - begin);
+    return begin;
 }
 
-/* Adds one cluster to all heads. sums is [group]; output holds means in steps. */
-static void estimate_add(const sparse_index *index, const sparse_work *work, uint32_t cluster,
-                         float share, float *output, float *sums)
+/* Counts, by scored lane and behind them by block, the tokens that pages bring. */
+static void count_present(const sparse_index *index, const sparse_paging *paging,
+                          const uint8_t *variant, sparse_work *work)
 {
-    const uint32_t dim = index->head_dim;
-    const size_t width = (size_t)index->blocks * SPARSE_BLOCK;
-    const int8_t *mean = index->means + (size_t)cluster * dim;
-    float row[SPARSE_HEAD_DIM_MAX];
-    for (uint32_t d = 0; d < dim; d++)
-        row[d] = (float)mean[d];
-    for (uint32_t g = 0; g < work->group; g++) {
-        const float weight = work->scores[g * width + cluster] * share;
-        float *restrict to = output + (size_t)g * dim;
-        sums[g] += weight;
-        for (uint32_t d = 0; d < dim; d++)
-            to[d] += weight * row[d];
+    uint32_t *blocks = work->present + work->lanes;
+    memset(work->present, 0,
+           (work->lanes + index->upper_blocks * SPARSE_BLOCK) * sizeof *work->present);
+    for (uint32_t page = 0; page < paging->pages; page++) {
+        if (variant[page] == PAGES_ABSENT) continue;
+        uint32_t place = sparse_page_first(paging, page);
+        const uint32_t end = sparse_page_first(paging, page + 1);
+        for (uint32_t c = cluster_at(index, place); place < end; c++) {
+            const uint32_t stop = index->first[c + 1] < end ? index->first[c + 1] : end;
+            const uint32_t lane = index->lane[c], slot = work->slot[lane / SPARSE_BLOCK];
+            if (slot > 0)
+                work->present[(slot - 1) * SPARSE_BLOCK + lane % SPARSE_BLOCK] += stop - place;
+            else
+                blocks[lane / SPARSE_BLOCK] += stop - place;
+            place = stop;
+        }
     }
+}
+
+/* Adds a cluster's or block's mean to all heads. sums is [group]; output holds means in steps. */
+static void estimate_add(const sparse_index *index, const sparse_work *work, const int8_t *mean,
+                         const float *scores, size_t width, float share, float *output, float *sums)
+{
+    float weight[SPARSE_GROUP_MAX];
+    for (uint32_t g = 0; g < work->group; g++) {
+        weight[g] = scores[g * width] * share;
+        sums[g] += weight[g];
+    }
+    sparse_kernels_in_use()->blend(mean, index->head_dim, weight, work->group, output);
 }
 
 void sparse_choose_estimate(const sparse_index *index, const sparse_paging *paging,
-                            const uint8_t *variant, const sparse_work *work, float *output,
-                            float *lse)
+                            const uint8_t *variant, sparse_work *work, float *output, float *lse)
 {
-    const uint32_t dim = index->head_dim;
-    const float least = CHOOSE_NOTHING / (float)(index->clusters + 1);
+    const uint32_t dim = index->head_dim, upper = index->upper_blocks * SPARSE_BLOCK;
+    const float least = least_weight(index);
+    const uint32_t *blocks = work->present + work->lanes;
     float sums[SPARSE_GROUP_MAX] = {0.0f};
     memset(output, 0, (size_t)work->group * dim * sizeof *output);
-    for (uint32_t c = 0; c < index->clusters; c++) {
-        if (work->weight[c] < least) continue;
-        const float share = absent_share(index, paging, variant, c);
-        if (share > 0.0f) estimate_add(index, work, c, share, output, sums);
+    count_present(index, paging, variant, work);
+    for (uint32_t i = 0; i < work->lanes; i++) {
+        if (work->weight[i] < least || work->present[i] >= work->tokens[i]) continue;
+        const uint32_t lane = work->open[i / SPARSE_BLOCK] * SPARSE_BLOCK + i % SPARSE_BLOCK;
+        const float share = (float)(work->tokens[i] - work->present[i]) / (float)work->tokens[i];
+        estimate_add(index, work, index->means + (size_t)lane * dim, work->scores + i, work->lanes,
+                     share, output, sums);
+    }
+    for (uint32_t b = 0; b < upper; b++) {
+        if (work->upper_weight[b] < least || blocks[b] >= index->upper_tokens[b]) continue;
+        const float share =
+            (float)(index->upper_tokens[b] - blocks[b]) / (float)index->upper_tokens[b];
+        estimate_add(index, work, index->upper_means + (size_t)b * dim, work->upper_scores + b,
+                     upper, share, output, sums);
     }
     for (uint32_t g = 0; g < work->group; g++) {
         const float inverse = sums[g] > 0.0f ? 1.0f / sums[g] : 0.0f;

@@ -14,26 +14,44 @@
 #include "paging.h"
 #include "score.h"
 
-/* The work of one unit and step; reused from unit to unit. */
+/* What a work area has room for: the largest of several units. Zeroed at the start. */
+typedef struct sparse_work_room {
+    uint32_t lanes, blocks, upper, pages;
+} sparse_work_room;
+
+void sparse_work_room_add(sparse_work_room *room, const sparse_index *index, uint32_t pages);
+
+/*
+ * The work of one unit and step; reused from unit to unit. `lanes` are those of the open blocks,
+ * one block after the other; blocks that are not open weigh as one each.
+ */
 typedef struct sparse_work {
+    sparse_work_room room;
     uint32_t group;
-    uint32_t width; /* clusters with padding that there is room for */
-    float *scores;  /* [group][blocks * SPARSE_BLOCK]: then n * exp(score - largest) */
-    float *weight;  /* [width]: expected weight of a cluster */
-    float *page;    /* [pages]: of a page */
-    float *lse;     /* [group]: of everything: resident and clusters */
-    float *largest; /* [group]: score that the weights in scores are relative to */
+    uint32_t open_count, lanes;
+    uint32_t *open;   /* numbers of the open blocks, ascending */
+    uint32_t *slot;   /* [blocks]: 1 + a block's place in open; 0: not open */
+    uint32_t *tokens; /* [lanes] */
+    float *scores;    /* [group][lanes]: n * exp(score - largest) */
+    float *weight;    /* [lanes]: expected weight of a cluster */
+    float *
+        upper_scores; /* [group][upper_blocks * SPARSE_BLOCK]: the same of blocks; 0 of open ones */
+    float *upper_weight; /* of blocks, by their own scores alone */
+    uint32_t *present;   /* scratch of the estimate */
+    float *page;         /* [pages]: expected weight of a page; one more is scratch */
+    float *lse;          /* [group]: of everything: resident, clusters and blocks */
+    float *largest;      /* [group]: score that scores are relative to */
     int16_t *folded;
     void *memory;
 } sparse_work;
 
-/* Room for units of at most so many clusters, pages and query heads. KVT_OK; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status sparse_work_open(uint32_t clusters, uint32_t pages, uint32_t group,
+/* KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_work_open(const sparse_work_room *room, uint32_t group,
                                           uint32_t head_dim, sparse_work *work_out);
 void sparse_work_close(sparse_work *work);
 
 /*
- * Scores all clusters.
+ * Scores all clusters, or with two levels those of the best blocks.
  *   queries        fp32 [group][head_dim]
  *   resident_lse   [group]: log-sum-exp of scaled scores over sinks and local tokens; -infinity
  *                  without any
@@ -50,7 +68,6 @@ KVT_NODISCARD kvt_status sparse_choose_weights(const sparse_index *index,
  *   output    fp32 [group][head_dim], normalised;  lse [group]; -infinity where nothing is left
  */
 void sparse_choose_estimate(const sparse_index *index, const sparse_paging *paging,
-                            const uint8_t *variant, const sparse_work *work, float *output,
-                            float *lse);
+                            const uint8_t *variant, sparse_work *work, float *output, float *lse);
 
 #endif

@@ -19,12 +19,18 @@
 #define SPARSE_SEGMENT_TOKENS 2048u
 #define SPARSE_ITERATIONS     3u
 
+/* An index of more blocks has two levels: a step scores the blocks by a centroid each, and the
+ * clusters of the best of them, so many or one in SPARSE_OPEN_SHARE. */
+#define SPARSE_OPEN_BLOCKS 256u
+#define SPARSE_OPEN_SHARE  2u
+
 typedef struct sparse_index_options {
     uint32_t head_dim;
     uint8_t dtype;           /* KVT_DTYPE_FP16, BF16 or FP32 */
     uint32_t cluster_tokens; /* mean tokens of a cluster, 1 .. 256; 0: the default */
     uint32_t segment_tokens; /* a multiple of 64, up to SPARSE_SEGMENT_MAX; 0: the default */
     uint32_t iterations;     /* 1 .. 100; 0: the default */
+    uint32_t open_blocks;    /* most blocks of one level; 0: the default */
     uint64_t seed;
 } sparse_index_options;
 
@@ -34,19 +40,31 @@ typedef struct sparse_rows {
     uint64_t stride_bytes;
 } sparse_rows;
 
-/* One block of memory; all pointers lie in it. */
+/*
+ * One block of memory; all pointers lie in it. Clusters are numbered in packed order. What a step
+ * scores lies in lanes: with one level a cluster's lane is its number, with two similar clusters of
+ * all segments are neighbours, and each block of them has a centroid and a mean value of its own.
+ */
 typedef struct sparse_index {
     uint32_t head_dim;
     uint32_t segment_tokens;
     uint32_t tokens; /* of the zone */
     uint32_t clusters;
-    uint32_t blocks;    /* of SPARSE_BLOCK clusters, the last one padded with empty ones */
-    int8_t *centroids;  /* [blocks][head_dim / 2][SPARSE_BLOCK][2] */
-    int8_t *means;      /* [blocks * SPARSE_BLOCK][head_dim] */
-    float *key_step;    /* [head_dim] */
-    float *value_step;  /* [head_dim] */
-    uint32_t *first;    /* [blocks * SPARSE_BLOCK + 1]: place of the first token */
-    uint16_t *position; /* [tokens]: of a place, from the first token of its segment */
+    uint32_t blocks;         /* of SPARSE_BLOCK lanes, the last one padded with empty ones */
+    uint32_t open;           /* blocks whose clusters a step scores, at most */
+    uint32_t upper_blocks;   /* of SPARSE_BLOCK blocks; 0: one level */
+    int8_t *centroids;       /* [blocks][head_dim / 2][SPARSE_BLOCK][2], by lane */
+    int8_t *means;           /* [blocks * SPARSE_BLOCK][head_dim], by lane */
+    float *key_step;         /* [head_dim] */
+    float *value_step;       /* [head_dim] */
+    uint32_t *first;         /* [blocks * SPARSE_BLOCK + 1]: place of a cluster's first token */
+    uint32_t *cluster;       /* [blocks * SPARSE_BLOCK]: of a lane; of the padding its own number */
+    uint32_t *lane;          /* the reverse */
+    uint32_t *lane_tokens;   /* [blocks * SPARSE_BLOCK] */
+    int8_t *upper_centroids; /* [upper_blocks][head_dim / 2][SPARSE_BLOCK][2]: of blocks */
+    int8_t *upper_means;     /* [upper_blocks * SPARSE_BLOCK][head_dim] */
+    uint32_t *upper_tokens;  /* [upper_blocks * SPARSE_BLOCK] */
+    uint16_t *position;      /* [tokens]: of a place, from the first token of its segment */
     void *memory;
     uint64_t bytes; /* of memory */
 } sparse_index;
@@ -61,11 +79,13 @@ KVT_NODISCARD kvt_status sparse_index_build(const sparse_index_options *options,
                                             uint32_t tokens, sparse_index *index_out);
 void sparse_index_free(sparse_index *index); /* zeroed ones are allowed */
 
-/* The bytes of an index of so many clusters, and an index with memory for them whose content is the
- * caller's to fill. KVT_OK; KVT_E_MEMORY. */
-uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters);
+/* The bytes of an index of so many clusters, and an index with zeroed memory for them whose content
+ * is the caller's to fill; its levels follow from open_blocks, 0: the default. KVT_OK;
+ * KVT_E_MEMORY. */
+uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters,
+                            uint32_t open_blocks);
 KVT_NODISCARD kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens,
-                                           uint32_t tokens, uint32_t clusters,
+                                           uint32_t tokens, uint32_t clusters, uint32_t open_blocks,
                                            sparse_index *index_out);
 
 /* Segments of a zone, and the first token of one of them; that of segment `count` is tokens. */

@@ -7,6 +7,7 @@
  * Re-entrant.
  */
 #include "cluster.h"
+#include "index_upper.h"
 #include "policy/number.h"
 
 #include <assert.h>
@@ -147,50 +148,104 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters)
+/* Sizes that follow from the clusters. */
+static void index_shape(sparse_index *index, uint32_t open_blocks)
 {
-    const size_t padded = ((size_t)clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
-    return 2 * aligned(padded * head_dim) + 2 * aligned(head_dim * sizeof(float)) +
-           aligned((padded + 1) * sizeof(uint32_t)) + aligned(tokens * sizeof(uint16_t));
+    const uint32_t blocks = (index->clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
+    const uint32_t most = open_blocks != 0 ? open_blocks : SPARSE_OPEN_BLOCKS;
+    const uint32_t share = blocks / SPARSE_OPEN_SHARE;
+    index->blocks = blocks;
+    index->open = blocks <= most ? blocks : share > most ? share : most;
+    index->upper_blocks = blocks <= most ? 0 : (blocks + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
+}
+
+/* Cuts the next array off the index's memory; without memory it only counts. */
+static void *cut(const sparse_index *index, size_t *at, size_t bytes)
+{
+    void *array = index->memory != NULL ? (uint8_t *)index->memory + *at : NULL;
+    *at += aligned(bytes);
+    return array;
+}
+
+static size_t index_cut(sparse_index *index)
+{
+    const size_t dim = index->head_dim, lanes = (size_t)index->blocks * SPARSE_BLOCK;
+    const size_t upper = (size_t)index->upper_blocks * SPARSE_BLOCK;
+    size_t at = 0;
+    index->centroids = cut(index, &at, lanes * dim);
+    index->means = cut(index, &at, lanes * dim);
+    index->key_step = cut(index, &at, dim * sizeof(float));
+    index->value_step = cut(index, &at, dim * sizeof(float));
+    index->first = cut(index, &at, (lanes + 1) * sizeof(uint32_t));
+    index->cluster = cut(index, &at, lanes * sizeof(uint32_t));
+    index->lane = cut(index, &at, lanes * sizeof(uint32_t));
+    index->lane_tokens = cut(index, &at, lanes * sizeof(uint32_t));
+    index->upper_centroids = cut(index, &at, upper * dim);
+    index->upper_means = cut(index, &at, upper * dim);
+    index->upper_tokens = cut(index, &at, upper * sizeof(uint32_t));
+    index->position = cut(index, &at, index->tokens * sizeof(uint16_t));
+    return at;
+}
+
+uint64_t sparse_index_bytes(uint32_t head_dim, uint32_t tokens, uint32_t clusters,
+                            uint32_t open_blocks)
+{
+    sparse_index index = {.head_dim = head_dim, .tokens = tokens, .clusters = clusters};
+    index_shape(&index, open_blocks);
+    return index_cut(&index);
 }
 
 kvt_status sparse_index_make(uint32_t head_dim, uint32_t segment_tokens, uint32_t tokens,
-                             uint32_t clusters, sparse_index *index_out)
+                             uint32_t clusters, uint32_t open_blocks, sparse_index *index_out)
 {
-    const uint32_t blocks = (clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
-    const size_t padded = (size_t)blocks * SPARSE_BLOCK;
-    const size_t rows = aligned(padded * head_dim), steps = aligned(head_dim * sizeof(float));
-    const size_t first = aligned((padded + 1) * sizeof(uint32_t));
-    const uint64_t bytes = sparse_index_bytes(head_dim, tokens, clusters);
-    uint8_t *at = aligned_alloc(64, bytes);
-    if (at == NULL) return KVT_E_MEMORY;
-    *index_out = (sparse_index){.head_dim = head_dim,
-                                .segment_tokens = segment_tokens,
-                                .tokens = tokens,
-                                .clusters = clusters,
-                                .blocks = blocks,
-                                .centroids = (int8_t *)at,
-                                .means = (int8_t *)(at + rows),
-                                .key_step = (float *)(void *)(at + 2 * rows),
-                                .value_step = (float *)(void *)(at + 2 * rows + steps),
-                                .first = (uint32_t *)(void *)(at + 2 * rows + 2 * steps),
-                                .position = (uint16_t *)(void *)(at + 2 * rows + 2 * steps + first),
-                                .memory = at,
-                                .bytes = bytes};
-    memset(at, 0, bytes);
+    sparse_index index = {.head_dim = head_dim,
+                          .segment_tokens = segment_tokens,
+                          .tokens = tokens,
+                          .clusters = clusters};
+    index_shape(&index, open_blocks);
+    index.bytes = index_cut(&index);
+    index.memory = aligned_alloc(64, index.bytes);
+    if (index.memory == NULL) return KVT_E_MEMORY;
+    memset(index.memory, 0, index.bytes);
+    (void)index_cut(&index);
+    *index_out = index;
+    return KVT_OK;
+}
+
+/* Which cluster has which lane. */
+static kvt_status index_order(const index_draft *draft, sparse_index *index)
+{
+    const uint32_t lanes = index->blocks * SPARSE_BLOCK;
+    for (uint32_t i = 0; i < lanes; i++)
+        index->cluster[i] = i;
+    if (index->upper_blocks > 0) {
+        kvt_status status = index_upper_order(draft->key_means, index->head_dim, index->clusters,
+                                              draft->options.seed, index->cluster);
+        if (status != KVT_OK) return status;
+    }
+    for (uint32_t i = 0; i < lanes; i++) {
+        const uint32_t c = index->cluster[i];
+        index->lane[c] = i;
+        index->lane_tokens[i] = index->first[c + 1] - index->first[c];
+    }
+    for (uint32_t i = 0; index->upper_blocks > 0 && i < lanes; i++)
+        index->upper_tokens[i / SPARSE_BLOCK] += index->lane_tokens[i];
     return KVT_OK;
 }
 
 static kvt_status index_allocate(const index_draft *draft, sparse_index *index)
 {
-    kvt_status status = sparse_index_make(draft->options.head_dim, draft->options.segment_tokens,
-                                          draft->tokens, draft->clusters, index);
+    kvt_status status =
+        sparse_index_make(draft->options.head_dim, draft->options.segment_tokens, draft->tokens,
+                          draft->clusters, draft->options.open_blocks, index);
     if (status != KVT_OK) return status;
     for (size_t c = 0; c <= (size_t)index->blocks * SPARSE_BLOCK; c++)
         index->first[c] = c < draft->clusters ? draft->first[c] : draft->tokens;
     if (draft->tokens > 0)
         memcpy(index->position, draft->position, draft->tokens * sizeof *index->position);
-    return KVT_OK;
+    status = index_order(draft, index);
+    if (status != KVT_OK) sparse_index_free(index);
+    return status;
 }
 
 /* The value of one step in every channel, and its inverse; 0 of channels that are zero. */
@@ -211,24 +266,56 @@ static void index_steps(const float *means, uint32_t clusters, uint32_t dim, flo
     }
 }
 
+/* A mean as the centroid of a lane, or of a block. */
+static void put_centroid(const float *mean, const float *inverse, uint32_t dim, uint32_t lane,
+                         int8_t *centroids)
+{
+    int8_t *to = centroids + (size_t)(lane / SPARSE_BLOCK) * SPARSE_BLOCK * dim +
+                 (size_t)(lane % SPARSE_BLOCK) * 2;
+    for (uint32_t d = 0; d < dim; d++)
+        to[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2] =
+            (int8_t)half_round_integer(mean[d] * inverse[d]);
+}
+
+static void put_mean(const float *mean, const float *inverse, uint32_t dim, uint32_t lane,
+                     int8_t *means)
+{
+    for (uint32_t d = 0; d < dim; d++)
+        means[(size_t)lane * dim + d] = (int8_t)half_round_integer(mean[d] * inverse[d]);
+}
+
+/* The mean of a block's tokens. */
+static void block_mean(const sparse_index *index, const float *means, uint32_t block, float *mean)
+{
+    memset(mean, 0, index->head_dim * sizeof *mean);
+    for (uint32_t i = block * SPARSE_BLOCK; i < (block + 1) * SPARSE_BLOCK; i++) {
+        if (index->lane_tokens[i] == 0) continue;
+        const float share =
+            (float)(int32_t)index->lane_tokens[i] / (float)(int32_t)index->upper_tokens[block];
+        const float *own = means + (size_t)index->cluster[i] * index->head_dim;
+        for (uint32_t d = 0; d < index->head_dim; d++)
+            mean[d] += share * own[d];
+    }
+}
+
 static void index_quantise(const index_draft *draft, sparse_index *index)
 {
     const uint32_t dim = index->head_dim;
-    float inverse[SPARSE_HEAD_DIM_MAX];
-    index_steps(draft->key_means, draft->clusters, dim, index->key_step, inverse);
+    const uint32_t uppers = index->upper_blocks > 0 ? index->blocks : 0;
+    float keys[SPARSE_HEAD_DIM_MAX], values[SPARSE_HEAD_DIM_MAX], mean[SPARSE_HEAD_DIM_MAX];
+    index_steps(draft->key_means, draft->clusters, dim, index->key_step, keys);
+    index_steps(draft->value_means, draft->clusters, dim, index->value_step, values);
     for (uint32_t c = 0; c < index->clusters; c++) {
-        const float *mean = draft->key_means + (size_t)c * dim;
-        int8_t *to = index->centroids + (size_t)(c / SPARSE_BLOCK) * SPARSE_BLOCK * dim +
-                     (size_t)(c % SPARSE_BLOCK) * 2;
-        for (uint32_t d = 0; d < dim; d++)
-            to[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2] =
-                (int8_t)half_round_integer(mean[d] * inverse[d]);
+        const uint32_t lane = index->lane[c];
+        put_centroid(draft->key_means + (size_t)c * dim, keys, dim, lane, index->centroids);
+        put_mean(draft->value_means + (size_t)c * dim, values, dim, lane, index->means);
     }
-    index_steps(draft->value_means, draft->clusters, dim, index->value_step, inverse);
-    for (uint32_t c = 0; c < index->clusters; c++)
-        for (uint32_t d = 0; d < dim; d++)
-            index->means[(size_t)c * dim + d] =
-                (int8_t)half_round_integer(draft->value_means[(size_t)c * dim + d] * inverse[d]);
+    for (uint32_t b = 0; b < uppers; b++) {
+        block_mean(index, draft->key_means, b, mean);
+        put_centroid(mean, keys, dim, b, index->upper_centroids);
+        block_mean(index, draft->value_means, b, mean);
+        put_mean(mean, values, dim, b, index->upper_means);
+    }
 }
 
 kvt_status sparse_index_build(const sparse_index_options *options, const sparse_rows *keys,

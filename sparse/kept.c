@@ -2,7 +2,7 @@
 /*
  * kept.c - writes and checks the kept form. Little-endian, as every form of this project:
  *
- *     0   "KVTSPRS1"        8  u32 version (1)     12  u32 unit; the head entry: UINT32_MAX
+ *     0   "KVTSPRS1"        8  u32 version (2)     12  u32 unit; the head entry: UINT32_MAX
  *    16   u64 id           24  u32 layers, kv_heads, head_dim, dtype
  *    40   u32 tokens, sinks, zone, segment, page tokens, variants, row bytes
  *    68   u32 clusters, local tokens, slot bytes
@@ -23,7 +23,7 @@
 #include "page_table.h"
 
 #define KEPT_MAGIC    "KVTSPRS1"
-#define KEPT_VERSION  1u
+#define KEPT_VERSION  2u
 #define KEPT_HEAD     UINT32_MAX
 #define KEPT_SUM_AT   120u
 #define KEPT_SHAPE_AT 16u
@@ -166,7 +166,7 @@ static kvt_status expect_sizes(const sparse_kept_shape *shape, const sparse_pagi
     if (unit->clusters > paging->tokens || (unit->clusters == 0) != (paging->tokens == 0) ||
         unit->local_tokens > UINT32_MAX / 2)
         return KVT_E_CORRUPT;
-    unit->index_bytes = sparse_index_bytes(shape->head_dim, paging->tokens, unit->clusters);
+    unit->index_bytes = sparse_index_bytes(shape->head_dim, paging->tokens, unit->clusters, 0);
     unit->code_bytes = sparse_code_bytes(paging);
     unit->sums_bytes = (uint64_t)paging->pages * SPARSE_SECTIONS * sizeof(uint32_t);
     unit->sinks_bytes = 2 * (uint64_t)shape->sink_tokens * shape->row_bytes;
@@ -205,6 +205,25 @@ kvt_status sparse_kept_read(const sparse_kept_shape *shape, const sparse_paging 
     return KVT_OK;
 }
 
+/* Whether lanes are an order of the clusters, and count their tokens. */
+static bool lanes_are_sound(const sparse_index *index)
+{
+    const uint32_t lanes = index->blocks * SPARSE_BLOCK;
+    uint32_t block_tokens = 0;
+    for (uint32_t i = 0; i < lanes; i++) {
+        const uint32_t c = index->cluster[i];
+        if (c >= lanes || index->lane[c] != i || (i >= index->clusters && c != i)) return false;
+        if (index->lane_tokens[i] != index->first[c + 1] - index->first[c]) return false;
+        block_tokens += index->lane_tokens[i];
+        if (index->upper_blocks == 0 || (i + 1) % SPARSE_BLOCK != 0) continue;
+        if (index->upper_tokens[i / SPARSE_BLOCK] != block_tokens) return false;
+        block_tokens = 0;
+    }
+    for (uint32_t b = index->blocks; b < index->upper_blocks * SPARSE_BLOCK; b++)
+        if (index->upper_tokens[b] != 0) return false;
+    return true;
+}
+
 /* Whether an index of foreign bytes can be used: places ascend over whole clusters, positions lie
  * in their segments, steps are finite. */
 static bool index_is_sound(const sparse_index *index)
@@ -215,7 +234,7 @@ static bool index_is_sound(const sparse_index *index)
         const uint32_t begin = index->first[c], end = index->first[c + 1];
         if (c < index->clusters ? end <= begin : end != begin) return false;
     }
-    if (index->first[padded] != index->tokens) return false;
+    if (index->first[padded] != index->tokens || !lanes_are_sound(index)) return false;
     for (uint32_t d = 0; d < index->head_dim; d++)
         if (!isfinite(index->key_step[d]) || !isfinite(index->value_step[d])) return false;
     const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);
@@ -235,7 +254,7 @@ kvt_status sparse_kept_index(const sparse_kept_shape *shape, const sparse_kept_u
         (sparse_index){.head_dim = shape->head_dim, .segment_tokens = shape->segment_tokens};
     if (unit->clusters == 0) return KVT_OK;
     kvt_status status = sparse_index_make(shape->head_dim, shape->segment_tokens,
-                                          shape->zone_tokens, unit->clusters, index_out);
+                                          shape->zone_tokens, unit->clusters, 0, index_out);
     if (status != KVT_OK) return status;
     assert(index_out->bytes == unit->index_bytes);
     memcpy(index_out->memory, unit->index, unit->index_bytes);

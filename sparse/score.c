@@ -37,12 +37,27 @@ bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t
     return true;
 }
 
-void sparse_score(const sparse_index *index, const sparse_query *query, float *scores_out)
+void sparse_score(const sparse_index *index, const sparse_query *query, const uint32_t *list,
+                  uint32_t count, float *scores_out)
 {
-    const size_t width = (size_t)index->blocks * SPARSE_BLOCK;
-    sparse_kernels_in_use()->score(index->centroids, index->blocks, index->head_dim, query->folded,
-                                   query->group, query->unit, scores_out);
+    const size_t width = (size_t)count * SPARSE_BLOCK;
+    sparse_kernels_in_use()->score(index->centroids, list, count, index->head_dim, query->folded,
+                                   query->group, query->unit, width, scores_out);
+    if (count == 0 || list[count - 1] + 1 != index->blocks) return;
+    const size_t padding = (size_t)index->blocks * SPARSE_BLOCK - index->clusters;
     for (uint32_t g = 0; g < query->group; g++)
-        for (size_t c = index->clusters; c < width; c++)
+        for (size_t c = width - padding; c < width; c++)
             scores_out[g * width + c] = -INFINITY;
+}
+
+void sparse_score_upper(const sparse_index *index, const sparse_query *query, const uint32_t *list,
+                        float *scores_out)
+{
+    const size_t width = (size_t)index->upper_blocks * SPARSE_BLOCK;
+    sparse_kernels_in_use()->score(index->upper_centroids, list, index->upper_blocks,
+                                   index->head_dim, query->folded, query->group, query->unit, width,
+                                   scores_out);
+    for (uint32_t g = 0; g < query->group; g++)
+        for (size_t b = index->blocks; b < width; b++)
+            scores_out[g * width + b] = -INFINITY;
 }

@@ -25,7 +25,14 @@ typedef struct sparse_query {
 bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t group, float scale,
                        int16_t *folded, sparse_query *query_out);
 
-/* scores_out [group][blocks * SPARSE_BLOCK]: scaled q * centroid; of padding -infinity. */
-void sparse_score(const sparse_index *index, const sparse_query *query, float *scores_out);
+/* Scaled q * centroid, by lane, of the blocks of a list in ascending order: [group][count *
+ * SPARSE_BLOCK]. Of padding -infinity. */
+void sparse_score(const sparse_index *index, const sparse_query *query, const uint32_t *list,
+                  uint32_t count, float *scores_out);
+
+/* The same of the blocks' own centroids: [group][upper_blocks * SPARSE_BLOCK]. list: 0, 1, and so
+ * on, of all upper blocks. */
+void sparse_score_upper(const sparse_index *index, const sparse_query *query, const uint32_t *list,
+                        float *scores_out);
 
 #endif

@@ -14,12 +14,10 @@
 
 /* ---- memory ---- */
 
-static kvt_status open_head(kvt_sparse *s, sparse_head_work *head, uint32_t clusters,
-                            uint32_t pages)
+static kvt_status open_head(kvt_sparse *s, sparse_head_work *head, const sparse_work_room *room)
 {
-    const uint32_t dim = s->options.layout.head_dim;
-    kvt_status status =
-        sparse_work_open(clusters, pages > 0 ? pages : 1, s->group, dim, &head->work);
+    const uint32_t dim = s->options.layout.head_dim, pages = room->pages;
+    kvt_status status = sparse_work_open(room, s->group, dim, &head->work);
     head->held = calloc(pages + 1, 1);
     head->coming = calloc(pages + 1, 1);
     head->variant = calloc(pages + 1, 1);
@@ -51,17 +49,14 @@ static void close_head(sparse_head_work *head)
     free(head->rows);
 }
 
-/* The largest numbers of clusters and pages decide, so that any step serves any layer. */
+/* The largest unit decides, so that any step serves any layer. */
 kvt_status sparse_steps_open(kvt_sparse *s)
 {
     const uint32_t heads = s->options.layout.kv_heads;
-    uint32_t clusters = 1, pages = 0;
-    for (uint64_t i = 0; i < (uint64_t)s->options.layout.layers * heads; i++) {
-        const uint32_t own = s->units[i].index.blocks * SPARSE_BLOCK;
-        if (own > clusters) clusters = own;
-        if (s->units[i].paging.pages > pages) pages = s->units[i].paging.pages;
-    }
-    s->left = malloc((pages + 1) * sizeof *s->left);
+    sparse_work_room room = {.pages = 0};
+    for (uint64_t i = 0; i < (uint64_t)s->options.layout.layers * heads; i++)
+        sparse_work_room_add(&room, &s->units[i].index, s->units[i].paging.pages);
+    s->left = malloc((room.pages + 1) * sizeof *s->left);
     const sparse_paging *paging = &s->units[0].paging;
     s->scratch_rows = aligned_alloc(64, (sparse_code_scratch(paging) + 63) / 64 * 64);
     if (s->left == NULL || s->scratch_rows == NULL) return KVT_E_MEMORY;
@@ -72,7 +67,7 @@ kvt_status sparse_steps_open(kvt_sparse *s)
         step->heads_out = calloc(heads, sizeof *step->heads_out);
         if (step->heads == NULL || step->heads_out == NULL) return KVT_E_MEMORY;
         for (uint32_t h = 0; h < heads; h++) {
-            kvt_status status = open_head(s, &step->heads[h], clusters, pages);
+            kvt_status status = open_head(s, &step->heads[h], &room);
             if (status != KVT_OK) return status;
         }
     }

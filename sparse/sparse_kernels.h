@@ -33,17 +33,25 @@ typedef struct sparse_kernels {
                    const int16_t *centroids, const int32_t *norms, uint32_t blocks,
                    uint16_t *owner);
 
-    /* Scores of `group` queries: folded [head_dim / 2][group][2]; out [group][blocks * 16] is
-     * sum * unit. */
-    void (*score)(const int8_t *centroids, uint32_t blocks, uint32_t head_dim,
-                  const int16_t *folded, uint32_t group, const float *unit, float *out);
+    /* Scores of `group` queries at the blocks of a list: folded [head_dim / 2][group][2]; out, rows
+     * of count * 16 numbers `width` apart, is sum * unit. */
+    void (*score)(const int8_t *centroids, const uint32_t *list, uint32_t count, uint32_t head_dim,
+                  const int16_t *folded, uint32_t group, const float *unit, size_t width,
+                  float *out);
 
-    /* Turns scores into (tokens of the cluster) * exp(score - largest); returns their sum. first
-     * [width + 1] are places, width a multiple of 16. */
-    float (*weigh)(float *scores, const uint32_t *first, uint32_t width, float largest);
+    /* Turns scores into tokens * exp(score - largest); returns their sum. width is a multiple of
+     * 16. */
+    float (*weigh)(float *scores, const uint32_t *tokens, uint32_t width, float largest);
 
-    /* Largest score of clusters that have tokens; -infinity without any. */
-    float (*largest)(const float *scores, const uint32_t *first, uint32_t width);
+    /* Largest score of those that have tokens; -infinity without any. */
+    float (*largest)(const float *scores, const uint32_t *tokens, uint32_t width);
+
+    /* sums += row * share; width is a multiple of 16. */
+    void (*add)(const float *row, float share, uint32_t width, float *sums);
+
+    /* output [group][head_dim] += weight[group] * mean. */
+    void (*blend)(const int8_t *mean, uint32_t head_dim, const float *weight, uint32_t group,
+                  float *output);
 
     /* out[t] = scale * (query * row t) of `tokens` rows stride bytes apart. */
     void (*dots)(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,

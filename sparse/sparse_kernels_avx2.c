@@ -116,51 +116,78 @@ CODECS_TARGET_AVX2 static void avx2_assign(const int16_t *rows, uint32_t tokens,
 
 /* ---- scores ---- */
 
-/* `count` queries from `folded` on, at one block. count is a constant of each call. */
-INLINE_AVX2 void score_block(const int8_t *centroids, uint32_t head_dim, const int16_t *folded,
-                             uint32_t group, const uint32_t count, const float *unit, float *out,
-                             size_t width)
+/* Two channels of one query at 16 clusters: the sums go on. */
+INLINE_AVX2 void score_pair(__m256i low, __m256i high, const int16_t *folded, __m256i *sum_low,
+                            __m256i *sum_high)
 {
-    __m256i sum[4][2];
-    for (uint32_t g = 0; g < count; g++)
-        sum[g][0] = sum[g][1] = _mm256_setzero_si256();
+    int32_t pair;
+    memcpy(&pair, folded, sizeof pair);
+    const __m256i both = _mm256_set1_epi32(pair);
+    *sum_low = _mm256_add_epi32(*sum_low, _mm256_madd_epi16(low, both));
+    *sum_high = _mm256_add_epi32(*sum_high, _mm256_madd_epi16(high, both));
+}
+
+INLINE_AVX2 void score_store(__m256i low, __m256i high, float unit, float *out)
+{
+    const __m256 one = _mm256_set1_ps(unit);
+    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_cvtepi32_ps(low), one));
+    _mm256_storeu_ps(out + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(high), one));
+}
+
+/* Four queries from `folded` on, at one block, while the next one comes from memory. Each sum has a
+ * name, so that all eight stay in registers. */
+INLINE_AVX2 void score_four(const int8_t *centroids, const int8_t *next, uint32_t head_dim,
+                            const int16_t *folded, uint32_t group, const float *unit, float *out,
+                            size_t width)
+{
+    __m256i a0 = _mm256_setzero_si256(), a1 = a0, b0 = a0, b1 = a0, c0 = a0, c1 = a0, d0 = a0,
+            d1 = a0;
+    for (uint32_t d = 0; d < head_dim; d += 2, centroids += 2 * SPARSE_BLOCK, folded += 2 * group) {
+        _mm_prefetch((const char *)next + (size_t)d * SPARSE_BLOCK, _MM_HINT_T0);
+        const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128((const void *)centroids));
+        const __m256i high =
+            _mm256_cvtepi8_epi16(_mm_load_si128((const void *)(centroids + SPARSE_BLOCK)));
+        score_pair(low, high, folded, &a0, &a1);
+        score_pair(low, high, folded + 2, &b0, &b1);
+        score_pair(low, high, folded + 4, &c0, &c1);
+        score_pair(low, high, folded + 6, &d0, &d1);
+    }
+    score_store(a0, a1, unit[0], out);
+    score_store(b0, b1, unit[1], out + width);
+    score_store(c0, c1, unit[2], out + 2 * width);
+    score_store(d0, d1, unit[3], out + 3 * width);
+}
+
+/* One query at one block. */
+INLINE_AVX2 void score_one(const int8_t *centroids, uint32_t head_dim, const int16_t *folded,
+                           uint32_t group, const float *unit, float *out)
+{
+    __m256i low_sum = _mm256_setzero_si256(), high_sum = low_sum;
     for (uint32_t d = 0; d < head_dim; d += 2, centroids += 2 * SPARSE_BLOCK, folded += 2 * group) {
         const __m256i low = _mm256_cvtepi8_epi16(_mm_load_si128((const void *)centroids));
         const __m256i high =
             _mm256_cvtepi8_epi16(_mm_load_si128((const void *)(centroids + SPARSE_BLOCK)));
-        for (uint32_t g = 0; g < count; g++) {
-            int32_t pair;
-            memcpy(&pair, folded + 2 * g, sizeof pair);
-            const __m256i both = _mm256_set1_epi32(pair);
-            sum[g][0] = _mm256_add_epi32(sum[g][0], _mm256_madd_epi16(low, both));
-            sum[g][1] = _mm256_add_epi32(sum[g][1], _mm256_madd_epi16(high, both));
-        }
+        score_pair(low, high, folded, &low_sum, &high_sum);
     }
-    for (uint32_t g = 0; g < count; g++) {
-        const __m256 one = _mm256_set1_ps(unit[g]);
-        _mm256_storeu_ps(out + g * width, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[g][0]), one));
-        _mm256_storeu_ps(out + g * width + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[g][1]), one));
-    }
+    score_store(low_sum, high_sum, unit[0], out);
 }
 
-CODECS_TARGET_AVX2 static void avx2_score(const int8_t *centroids, uint32_t blocks,
-                                          uint32_t head_dim, const int16_t *folded, uint32_t group,
-                                          const float *unit, float *out)
+CODECS_TARGET_AVX2 static void avx2_score(const int8_t *centroids, const uint32_t *list,
+                                          uint32_t count, uint32_t head_dim, const int16_t *folded,
+                                          uint32_t group, const float *unit, size_t width,
+                                          float *out)
 {
-    const size_t block = (size_t)head_dim * SPARSE_BLOCK, width = (size_t)blocks * SPARSE_BLOCK;
-    for (uint32_t b = 0; b < blocks; b++) {
-        const int8_t *at = centroids + b * block;
+    const size_t block = (size_t)head_dim * SPARSE_BLOCK;
+    for (uint32_t b = 0; b < count; b++) {
+        const int8_t *at = centroids + list[b] * block;
+        const int8_t *next = centroids + list[b + 1 < count ? b + 1 : b] * block;
         float *to = out + (size_t)b * SPARSE_BLOCK;
-        for (uint32_t g = 0; g < group; g += 4) {
-            const int16_t *query = folded + 2 * (size_t)g;
-            float *row = to + g * width;
-            switch (group - g) {
-            case 1: score_block(at, head_dim, query, group, 1, unit + g, row, width); break;
-            case 2: score_block(at, head_dim, query, group, 2, unit + g, row, width); break;
-            case 3: score_block(at, head_dim, query, group, 3, unit + g, row, width); break;
-            default: score_block(at, head_dim, query, group, 4, unit + g, row, width); break;
-            }
-        }
+        uint32_t g = 0;
+        for (; g + 4 <= group; g += 4)
+            score_four(at, next, head_dim, folded + 2 * (size_t)g, group, unit + g, to + g * width,
+                       width);
+        for (; g < group; g++)
+            score_one(at, head_dim, folded + 2 * (size_t)g, group, unit + g, to + g * width);
     }
 }
 
@@ -182,39 +209,59 @@ INLINE_AVX2 __m256 exp_8(__m256 x)
     return _mm256_and_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(power)), alive);
 }
 
-CODECS_TARGET_AVX2 static float avx2_weigh(float *scores, const uint32_t *first, uint32_t width,
+CODECS_TARGET_AVX2 static float avx2_weigh(float *scores, const uint32_t *tokens, uint32_t width,
                                            float largest)
 {
     const __m256 most = _mm256_set1_ps(largest);
     __m256 lanes = _mm256_setzero_ps();
     for (uint32_t c = 0; c < width; c += 8) {
-        const __m256i begin = _mm256_loadu_si256((const void *)(first + c));
-        const __m256i end = _mm256_loadu_si256((const void *)(first + c + 1));
-        const __m256 tokens = _mm256_cvtepi32_ps(_mm256_sub_epi32(end, begin));
+        const __m256 count = _mm256_cvtepi32_ps(_mm256_loadu_si256((const void *)(tokens + c)));
         const __m256 x = _mm256_sub_ps(_mm256_loadu_ps(scores + c), most);
-        const __m256 weight = _mm256_mul_ps(tokens, exp_8(x));
+        const __m256 weight = _mm256_mul_ps(count, exp_8(x));
         _mm256_storeu_ps(scores + c, weight);
         lanes = _mm256_add_ps(lanes, weight);
     }
     return lanes_sum(lanes);
 }
 
-CODECS_TARGET_AVX2 static float avx2_largest(const float *scores, const uint32_t *first,
+CODECS_TARGET_AVX2 static float avx2_largest(const float *scores, const uint32_t *tokens,
                                              uint32_t width)
 {
     const __m256 none = _mm256_set1_ps(-INFINITY);
     __m256 most = none;
     float lane[SPARSE_LANES], largest = -INFINITY;
     for (uint32_t c = 0; c < width; c += 8) {
-        const __m256i begin = _mm256_loadu_si256((const void *)(first + c));
-        const __m256i end = _mm256_loadu_si256((const void *)(first + c + 1));
-        const __m256 empty = _mm256_castsi256_ps(_mm256_cmpeq_epi32(begin, end));
+        const __m256i count = _mm256_loadu_si256((const void *)(tokens + c));
+        const __m256 empty = _mm256_castsi256_ps(_mm256_cmpeq_epi32(count, _mm256_setzero_si256()));
         most = _mm256_max_ps(most, _mm256_blendv_ps(_mm256_loadu_ps(scores + c), none, empty));
     }
     _mm256_storeu_ps(lane, most);
     for (uint32_t i = 0; i < SPARSE_LANES; i++)
         if (lane[i] > largest) largest = lane[i];
     return largest;
+}
+
+CODECS_TARGET_AVX2 static void avx2_add(const float *row, float share, uint32_t width, float *sums)
+{
+    const __m256 one = _mm256_set1_ps(share);
+    for (uint32_t i = 0; i < width; i += 8)
+        _mm256_storeu_ps(sums + i, _mm256_add_ps(_mm256_loadu_ps(sums + i),
+                                                 _mm256_mul_ps(_mm256_loadu_ps(row + i), one)));
+}
+
+/* All heads share the widened mean. */
+CODECS_TARGET_AVX2 static void avx2_blend(const int8_t *mean, uint32_t head_dim,
+                                          const float *weight, uint32_t group, float *output)
+{
+    for (uint32_t d = 0; d < head_dim; d += 8) {
+        const __m128i bytes = _mm_loadl_epi64((const void *)(mean + d));
+        const __m256 row = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+        for (uint32_t g = 0; g < group; g++) {
+            float *to = output + (size_t)g * head_dim + d;
+            _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to),
+                                               _mm256_mul_ps(_mm256_set1_ps(weight[g]), row)));
+        }
+    }
 }
 
 /* ---- attention ---- */
@@ -280,6 +327,8 @@ const sparse_kernels sparse_kernels_avx2 = {
     .score = avx2_score,
     .weigh = avx2_weigh,
     .largest = avx2_largest,
+    .add = avx2_add,
+    .blend = avx2_blend,
     .dots = avx2_dots,
     .combine = avx2_combine,
 };

@@ -46,14 +46,15 @@ static void scalar_assign(const int16_t *rows, uint32_t tokens, uint32_t head_di
     }
 }
 
-static void scalar_score(const int8_t *centroids, uint32_t blocks, uint32_t head_dim,
-                         const int16_t *folded, uint32_t group, const float *unit, float *out)
+static void scalar_score(const int8_t *centroids, const uint32_t *list, uint32_t count,
+                         uint32_t head_dim, const int16_t *folded, uint32_t group,
+                         const float *unit, size_t width, float *out)
 {
-    const size_t width = (size_t)blocks * SPARSE_BLOCK;
-    for (size_t c = 0; c < width; c++) {
+    for (uint32_t c = 0; c < count * SPARSE_BLOCK; c++) {
         for (uint32_t g = 0; g < group; g++) {
-            const int8_t *at =
-                centroids + c / SPARSE_BLOCK * head_dim * SPARSE_BLOCK + (c % SPARSE_BLOCK) * 2;
+            const int8_t *at = centroids +
+                               (size_t)list[c / SPARSE_BLOCK] * head_dim * SPARSE_BLOCK +
+                               c % SPARSE_BLOCK * 2;
             const int16_t *query = folded + 2 * (size_t)g;
             int32_t sum = 0;
             for (uint32_t d = 0; d < head_dim; d += 2, at += 2 * SPARSE_BLOCK, query += 2 * group)
@@ -63,23 +64,36 @@ static void scalar_score(const int8_t *centroids, uint32_t blocks, uint32_t head
     }
 }
 
-static float scalar_weigh(float *scores, const uint32_t *first, uint32_t width, float largest)
+static float scalar_weigh(float *scores, const uint32_t *tokens, uint32_t width, float largest)
 {
     float lane[SPARSE_LANES] = {0.0f};
     for (uint32_t c = 0; c < width; c++) {
-        const float tokens = (float)(int32_t)(first[c + 1] - first[c]);
-        scores[c] = tokens * sparse_exp(scores[c] - largest);
+        scores[c] = (float)(int32_t)tokens[c] * sparse_exp(scores[c] - largest);
         lane[c % SPARSE_LANES] += scores[c];
     }
     return sparse_lanes_sum(lane);
 }
 
-static float scalar_largest(const float *scores, const uint32_t *first, uint32_t width)
+static float scalar_largest(const float *scores, const uint32_t *tokens, uint32_t width)
 {
     float largest = -INFINITY;
     for (uint32_t c = 0; c < width; c++)
-        if (first[c + 1] != first[c] && scores[c] > largest) largest = scores[c];
+        if (tokens[c] != 0 && scores[c] > largest) largest = scores[c];
     return largest;
+}
+
+static void scalar_add(const float *row, float share, uint32_t width, float *sums)
+{
+    for (uint32_t i = 0; i < width; i++)
+        sums[i] += row[i] * share;
+}
+
+static void scalar_blend(const int8_t *mean, uint32_t head_dim, const float *weight, uint32_t group,
+                         float *output)
+{
+    for (uint32_t g = 0; g < group; g++, output += head_dim)
+        for (uint32_t d = 0; d < head_dim; d++)
+            output[d] += weight[g] * (float)mean[d];
 }
 
 static void scalar_dots(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
@@ -110,6 +124,8 @@ const sparse_kernels sparse_kernels_scalar = {
     .score = scalar_score,
     .weigh = scalar_weigh,
     .largest = scalar_largest,
+    .add = scalar_add,
+    .blend = scalar_blend,
     .dots = scalar_dots,
     .combine = scalar_combine,
 };

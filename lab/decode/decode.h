@@ -244,6 +244,8 @@ typedef struct decode_cost {
     uint32_t tokens, kv_heads, group, head_dim, clusters;
     double score_ms, choose_ms, select_ms_p50, select_ms_p99;
     double build_tokens_per_s, index_share, code_share, estimate_ms;
+    double open_share;           /* of the blocks, that a step scores */
+    double recall, recall_lower; /* of attention, with both levels and with the lower alone */
 } decode_cost;
 
 kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost_out);

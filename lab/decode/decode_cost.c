@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * decode_cost.c - what a step and an index take of one core: the indexes of one layer of the
- * generator are built, then its selects are timed, scores and choices apart.
+ * generator are built, then its selects are timed, scores and choices apart. What the upper level
+ * of an index loses of the attention that is read is counted beside.
  */
 #include "base/clock.h"
 #include "base/order.h"
 #include "decode.h"
+#include "sparse/sparse_kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COST_ROWS = 16, COST_STEPS = 96, COST_HEADS = 8 };
+enum { COST_ROWS = 16, COST_STEPS = 96, COST_HEADS = 8, COST_JUDGED = 4 };
+
+#define COST_BUDGET 0.0156 /* of the tokens, at 16 bits */
 
 typedef struct cost_site {
     decode_source source;
@@ -19,43 +23,124 @@ typedef struct cost_site {
     float *queries[COST_HEADS];
     sparse_index index[COST_HEADS];
     sparse_paging paging;
-    sparse_work work;
+    sparse_work work, whole; /* of the index, and of its lower level alone */
     uint8_t *variant[COST_HEADS];
+    double recall[2]; /* of both, over all heads and a few steps */
     double build_seconds;
 } cost_site;
+
+/* The same index with one level: every step scores all clusters. */
+static sparse_index lower_level(const sparse_index *index)
+{
+    sparse_index lower = *index;
+    lower.open = lower.blocks;
+    lower.upper_blocks = 0;
+    return lower;
+}
+
+static kvt_status cost_choose(const cost_site *s, const sparse_index *index, const float *queries,
+                              sparse_work *work, double *scored_out, uint8_t *variant)
+{
+    const float resident[4] = {5.0f, 5.0f, 5.0f, 5.0f};
+    const float scale = 1.0f / sqrtf((float)s->source.head_dim);
+    pages_terms terms;
+    pages_plan plan;
+    const kvt_status status =
+        sparse_choose_weights(index, &s->paging, queries, s->source.group, scale, resident, work);
+    if (status != KVT_OK) return status;
+    *scored_out = base_clock_seconds();
+    pages_terms_init(&terms, s->source.head_dim, 2, 1u << PAGES_BITS_4 | 1u << PAGES_BITS_8, 4096);
+    const pages_problem problem = {.count = s->paging.pages,
+                                   .weight = work->page,
+                                   .page_tokens = s->paging.page_tokens,
+                                   .last_tokens = s->paging.tokens % s->paging.page_tokens,
+                                   .budget_bytes = (uint64_t)(COST_BUDGET * s->paging.tokens) *
+                                                   s->source.head_dim * 4,
+                                   .terms = &terms};
+    pages_choose(&problem, variant, &plan);
+    return KVT_OK;
+}
+
+/* Adds, for one head, the share of the true attention that is read with both levels and with the
+ * lower one alone. The keys are still those of the head. */
+static kvt_status cost_judge(cost_site *s, uint32_t head)
+{
+    const uint32_t dim = s->source.head_dim, group = s->source.group, tokens = s->paging.tokens;
+    const sparse_index lower = lower_level(&s->index[head]);
+    const sparse_index *const indexes[2] = {&s->index[head], &lower};
+    sparse_work *const works[2] = {&s->work, &s->whole};
+    float *scores = malloc(tokens * sizeof *scores);
+    kvt_status status = scores != NULL ? KVT_OK : KVT_E_MEMORY;
+    double unused;
+    for (uint32_t i = 0; status == KVT_OK && i < 2 * COST_JUDGED; i++) {
+        const float *queries = s->queries[head] + (size_t)(i / 2) * group * dim;
+        status = cost_choose(s, indexes[i % 2], queries, works[i % 2], &unused, s->variant[head]);
+        for (uint32_t g = 0; status == KVT_OK && g < group; g++) {
+            double most = -INFINITY, all = 0.0, read = 0.0;
+            sparse_kernels_in_use()->dots(s->keys, dim * 2, tokens, KVT_DTYPE_FP16,
+                                          queries + (size_t)g * dim, dim, 1.0f / sqrtf((float)dim),
+                                          scores);
+            for (uint32_t t = 0; t < tokens; t++)
+                most = fmax(most, (double)scores[t]);
+            for (uint32_t place = 0; place < tokens; place++) {
+                const uint32_t token = sparse_index_token(indexes[0], place);
+                const double weight = exp((double)scores[token] - most);
+                all += weight;
+                if (s->variant[head][sparse_page_of(&s->paging, place)] != PAGES_ABSENT)
+                    read += weight;
+            }
+            s->recall[i % 2] += read / all / group / COST_JUDGED / COST_HEADS;
+        }
+    }
+    free(scores);
+    return status;
+}
+
+static kvt_status cost_open_work(const cost_site *s, const sparse_index *index, uint32_t count,
+                                 sparse_work *work)
+{
+    sparse_work_room room = {.pages = s->paging.pages};
+    for (uint32_t h = 0; h < count; h++)
+        sparse_work_room_add(&room, &index[h], s->paging.pages);
+    return sparse_work_open(&room, s->source.group, s->source.head_dim, work);
+}
+
+/* Builds and judges one head. */
+static kvt_status cost_head(cost_site *s, const decode_options *options, uint32_t h)
+{
+    const uint32_t row = s->source.head_dim * 2;
+    const sparse_rows keys = {s->keys, row}, values = {s->values, row};
+    const sparse_index_options index = {
+        .head_dim = s->source.head_dim, .dtype = KVT_DTYPE_FP16, .seed = h};
+    s->queries[h] = malloc((size_t)COST_ROWS * s->source.group * row * 2);
+    s->variant[h] = malloc(s->paging.pages);
+    if (s->queries[h] == NULL || s->variant[h] == NULL) return KVT_E_MEMORY;
+    decode_synthetic_unit(&s->source, 0, h, s->keys, s->values, s->queries[h]);
+    const double start = base_cpu_seconds();
+    kvt_status status = sparse_index_build(&index, &keys, &values, options->tokens, &s->index[h]);
+    s->build_seconds += base_cpu_seconds() - start;
+    if (status != KVT_OK) return status;
+    const sparse_index lower = lower_level(&s->index[h]);
+    status = cost_open_work(s, &s->index[h], 1, &s->work);
+    if (status == KVT_OK) status = cost_open_work(s, &lower, 1, &s->whole);
+    if (status == KVT_OK) status = cost_judge(s, h);
+    sparse_work_close(&s->work);
+    sparse_work_close(&s->whole);
+    return status;
+}
 
 static kvt_status cost_open(cost_site *s, const decode_options *options)
 {
     decode_source_synthetic(1, options->tokens, COST_ROWS, options->seed, &s->source);
     const size_t all = (size_t)s->source.all * s->source.head_dim;
-    const uint32_t width = s->source.group * s->source.head_dim;
-    uint32_t clusters = 0;
-    kvt_status status = KVT_OK;
     s->keys = malloc(all * sizeof *s->keys);
     s->values = malloc(all * sizeof *s->values);
     if (s->keys == NULL || s->values == NULL) return KVT_E_MEMORY;
-    const sparse_rows keys = {s->keys, s->source.head_dim * 2};
-    const sparse_rows values = {s->values, s->source.head_dim * 2};
-    for (uint32_t h = 0; status == KVT_OK && h < COST_HEADS; h++) {
-        s->queries[h] = malloc((size_t)COST_ROWS * width * sizeof(float));
-        if (s->queries[h] == NULL) return KVT_E_MEMORY;
-        decode_synthetic_unit(&s->source, 0, h, s->keys, s->values, s->queries[h]);
-        const sparse_index_options index = {
-            .head_dim = s->source.head_dim, .dtype = KVT_DTYPE_FP16, .seed = h};
-        const double start = base_cpu_seconds();
-        status = sparse_index_build(&index, &keys, &values, options->tokens, &s->index[h]);
-        s->build_seconds += base_cpu_seconds() - start;
-        if (s->index[h].clusters > clusters) clusters = s->index[h].clusters;
-    }
-    if (status == KVT_OK)
-        status = sparse_paging_init(&s->paging, s->source.head_dim, KVT_DTYPE_FP16, options->tokens,
-                                    0, options->page_tokens);
+    kvt_status status = sparse_paging_init(&s->paging, s->source.head_dim, KVT_DTYPE_FP16,
+                                           options->tokens, 0, options->page_tokens);
     for (uint32_t h = 0; status == KVT_OK && h < COST_HEADS; h++)
-        if ((s->variant[h] = malloc(s->paging.pages)) == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK)
-        status = sparse_work_open(clusters, s->paging.pages, s->source.group, s->source.head_dim,
-                                  &s->work);
-    return status;
+        status = cost_head(s, options, h);
+    return status == KVT_OK ? cost_open_work(s, s->index, COST_HEADS, &s->work) : status;
 }
 
 static void cost_close(cost_site *s)
@@ -74,28 +159,16 @@ static void cost_close(cost_site *s)
  * its reads are under way. */
 static kvt_status cost_step(cost_site *s, uint32_t step, double seconds[3])
 {
-    const float scale = 1.0f / sqrtf((float)s->source.head_dim);
     const uint32_t width = s->source.group * s->source.head_dim;
-    const float resident[4] = {5.0f, 5.0f, 5.0f, 5.0f};
     float output[4 * 128], lse[4];
-    pages_terms terms;
-    pages_terms_init(&terms, s->source.head_dim, 2, 1u << PAGES_BITS_4 | 1u << PAGES_BITS_8, 4096);
     seconds[0] = seconds[1] = seconds[2] = 0.0;
     for (uint32_t h = 0; h < COST_HEADS; h++) {
+        double scored;
         const double start = base_clock_seconds();
-        const kvt_status status = sparse_choose_weights(
-            &s->index[h], &s->paging, s->queries[h] + (size_t)(step % COST_ROWS) * width,
-            s->source.group, scale, resident, &s->work);
+        const kvt_status status =
+            cost_choose(s, &s->index[h], s->queries[h] + (size_t)(step % COST_ROWS) * width,
+                        &s->work, &scored, s->variant[h]);
         if (status != KVT_OK) return status;
-        const double scored = base_clock_seconds();
-        const pages_problem problem = {.count = s->paging.pages,
-                                       .weight = s->work.page,
-                                       .page_tokens = s->paging.page_tokens,
-                                       .last_tokens = s->paging.tokens % s->paging.page_tokens,
-                                       .budget_bytes = (uint64_t)(0.0156 * s->paging.tokens) * 512,
-                                       .terms = &terms};
-        pages_plan plan;
-        pages_choose(&problem, s->variant[h], &plan);
         const double chosen = base_clock_seconds();
         sparse_choose_estimate(&s->index[h], &s->paging, s->variant[h], &s->work, output, lse);
         seconds[0] += scored - start;
@@ -131,10 +204,13 @@ kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost)
                               .kv_heads = COST_HEADS,
                               .group = s.source.group,
                               .head_dim = s.source.head_dim,
+                              .recall = s.recall[0],
+                              .recall_lower = s.recall[1],
                               .build_tokens_per_s =
                                   (double)options->tokens * COST_HEADS / s.build_seconds};
         for (uint32_t h = 0; h < COST_HEADS; h++) {
             cost->clusters += s.index[h].clusters;
+            cost->open_share += (double)s.index[h].open / s.index[h].blocks / COST_HEADS;
             cost->index_share += (double)s.index[h].bytes / kv;
         }
         status = sparse_code_open(&s.paging, &code);

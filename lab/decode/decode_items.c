@@ -163,9 +163,11 @@ static kvt_status cluster_weights(decode_unit *unit, const decode_choice *choice
         return KVT_OK;
     }
     for (uint32_t i = 0; i < items->count; i++) {
-        const uint32_t c = items->cluster[i];
-        weight[i] = unit->work.weight[c] * (float)items->tokens[i] /
-                    (float)(unit->index.first[c + 1] - unit->index.first[c]);
+        const uint32_t lane = unit->index.lane[items->cluster[i]];
+        const uint32_t slot = unit->work.slot[lane / SPARSE_BLOCK];
+        weight[i] = slot == 0 ? 0.0f
+                              : unit->work.weight[(slot - 1) * SPARSE_BLOCK + lane % SPARSE_BLOCK] *
+                                    (float)items->tokens[i] / (float)unit->index.lane_tokens[lane];
     }
     return KVT_OK;
 }

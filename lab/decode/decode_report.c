@@ -88,13 +88,14 @@ static json_t *windows_json(const decode_results *results)
 static json_t *cost_json(const decode_cost *c)
 {
     if (c->tokens == 0) return json_null();
-    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "tokens",
-                     (json_int_t)c->tokens, "kv_heads", (json_int_t)c->kv_heads, "group",
+    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+                     "tokens", (json_int_t)c->tokens, "kv_heads", (json_int_t)c->kv_heads, "group",
                      (json_int_t)c->group, "clusters", (json_int_t)c->clusters, "select_ms_p50",
                      c->select_ms_p50, "select_ms_p99", c->select_ms_p99, "score_ms", c->score_ms,
                      "choose_ms", c->choose_ms, "estimate_ms", c->estimate_ms, "build_tokens_per_s",
                      c->build_tokens_per_s, "index_share", c->index_share, "code_share",
-                     c->code_share);
+                     c->code_share, "open_share", c->open_share, "recall", c->recall,
+                     "recall_lower", c->recall_lower);
 }
 
 static void report_json(const decode_options *options, const decode_results *results,
@@ -187,8 +188,10 @@ void decode_report(const decode_options *options, const decode_results *results,
         options->out,
         "\nselect of one layer at %u tokens, %u KV heads x %u queries: p50 %.3f ms, p99 %.3f ms "
         "(scores %.3f, choice %.3f); estimate %.3f ms\nindex %.2f %% and code %.2f %% of the KV; "
-        "build %.2f M tokens/s per KV head and core\n",
+        "build %.2f M tokens/s per KV head and core; a step scores %.1f %% of the clusters: recall "
+        "%.4f, with all of them %.4f\n",
         cost->tokens, cost->kv_heads, cost->group, cost->select_ms_p50, cost->select_ms_p99,
         cost->score_ms, cost->choose_ms, cost->estimate_ms, 100.0 * cost->index_share,
-        100.0 * cost->code_share, cost->build_tokens_per_s * 1e-6);
+        100.0 * cost->code_share, cost->build_tokens_per_s * 1e-6, 100.0 * cost->open_share,
+        cost->recall, cost->recall_lower);
 }

@@ -91,29 +91,50 @@ static void run_places(run_state *s, const uint8_t *variant)
     }
 }
 
-/* The estimate by place: clusters in proportion to their tokens that no item brings. The library's
- * does the same by page (sparse/choose.c), which this one must agree with. */
+/* Tokens of a cluster that no item brings. */
+static uint32_t absent_tokens(const run_state *s, uint32_t cluster)
+{
+    const sparse_index *index = &s->unit->index;
+    uint32_t absent = 0;
+    for (uint32_t p = index->first[cluster]; p < index->first[cluster + 1]; p++)
+        absent += s->of_place[p] == PAGES_ABSENT;
+    return absent;
+}
+
+static double estimate_part(const run_state *s, double weight, const int8_t *mean, double *sums)
+{
+    for (uint32_t d = 0; weight > 0.0 && d < s->unit->dim; d++)
+        sums[d] += weight * mean[d];
+    return weight;
+}
+
+/* The estimate by place: clusters, and blocks of clusters that were not scored, in proportion to
+ * their tokens that no item brings. The library's does the same by page (sparse/choose.c), which
+ * this one must agree with. */
 static void run_estimate(run_state *s)
 {
     const decode_unit *u = s->unit;
     const sparse_index *index = &u->index;
-    const size_t width = (size_t)index->blocks * SPARSE_BLOCK;
+    const sparse_work *work = &u->work;
+    const uint32_t upper = index->upper_blocks * SPARSE_BLOCK;
     for (uint32_t g = 0; g < u->group; g++) {
         float *output = s->estimate + (size_t)g * u->dim;
         double sum = 0.0, sums[SPARSE_HEAD_DIM_MAX] = {0.0};
-        for (uint32_t c = 0; c < index->clusters; c++) {
-            uint32_t absent = 0;
-            for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++)
-                absent += s->of_place[p] == PAGES_ABSENT;
+        for (uint32_t lane = 0; lane < index->clusters; lane++) {
+            const uint32_t slot = work->slot[lane / SPARSE_BLOCK], b = lane / SPARSE_BLOCK;
+            const uint32_t absent = absent_tokens(s, index->cluster[lane]);
             if (absent == 0) continue;
-            const double weight = (double)u->work.scores[g * width + c] * absent /
-                                  (index->first[c + 1] - index->first[c]);
-            if (weight <= 0.0) continue;
-            sum += weight;
-            for (uint32_t d = 0; d < u->dim; d++)
-                sums[d] += weight * index->means[(size_t)c * u->dim + d];
+            const double all =
+                slot > 0
+                    ? (double)work->scores[(size_t)g * work->lanes + (slot - 1) * SPARSE_BLOCK +
+                                           lane % SPARSE_BLOCK] /
+                          index->lane_tokens[lane]
+                    : (double)work->upper_scores[(size_t)g * upper + b] / index->upper_tokens[b];
+            const int8_t *mean = slot > 0 ? index->means + (size_t)lane * u->dim
+                                          : index->upper_means + (size_t)b * u->dim;
+            sum += estimate_part(s, all * absent, mean, sums);
         }
-        s->estimate_lse[g] = sum > 0.0 ? u->work.largest[g] + (float)log(sum) : -INFINITY;
+        s->estimate_lse[g] = sum > 0.0 ? work->largest[g] + (float)log(sum) : -INFINITY;
         for (uint32_t d = 0; d < u->dim; d++)
             output[d] = sum > 0.0 ? (float)(sums[d] / sum * (double)index->value_step[d]) : 0.0f;
     }

@@ -183,8 +183,11 @@ kvt_status decode_unit_open(const decode_source *source, const decode_options *o
     if (status == KVT_OK)
         status = sparse_paging_init(&u->paging, u->dim, KVT_DTYPE_FP16, u->zone,
                                     u->index.segment_tokens, options->page_tokens);
-    if (status == KVT_OK)
-        status = sparse_work_open(u->index.clusters, u->paging.pages, u->group, u->dim, &u->work);
+    if (status == KVT_OK) {
+        sparse_work_room room = {.pages = 0};
+        sparse_work_room_add(&room, &u->index, u->paging.pages);
+        status = sparse_work_open(&room, u->group, u->dim, &u->work);
+    }
     if (status == KVT_OK) status = unit_pack(u);
     for (uint32_t r = 0; status == KVT_OK && r < u->rows; r++) {
         unit_resident(u, r);

@@ -36,8 +36,9 @@ static void use(const sparse_paging *paging, const sparse_index *index,
     sparse_code code;
     for (int i = 0; i < DIM; i++)
         queries[i] = (float)i - 7;
-    if (sparse_work_open(index->blocks * SPARSE_BLOCK, paging->pages, 1, DIM, &work) != KVT_OK)
-        abort();
+    sparse_work_room room = {.pages = 0};
+    sparse_work_room_add(&room, index, paging->pages);
+    if (sparse_work_open(&room, 1, DIM, &work) != KVT_OK) abort();
     if (sparse_choose_weights(index, paging, queries, 1, 0.25f, &lse, &work) == KVT_OK) {
         uint8_t variant[TOKENS] = {0};
         sparse_choose_estimate(index, paging, variant, &work, estimate, &estimate_lse);
@@ -73,7 +74,7 @@ static uint8_t *make_bytes(const sparse_paging *paging, const uint8_t *data, siz
                                    .sums = zeros,
                                    .sinks = zeros,
                                    .local = zeros,
-                                   .index_bytes = sparse_index_bytes(DIM, TOKENS, clusters),
+                                   .index_bytes = sparse_index_bytes(DIM, TOKENS, clusters, 0),
                                    .code_bytes = sparse_code_bytes(paging),
                                    .sums_bytes = (uint64_t)paging->pages * SPARSE_SECTIONS * 4,
                                    .sinks_bytes = 2ull * shape.sink_tokens * shape.row_bytes,
@@ -85,9 +86,13 @@ static uint8_t *make_bytes(const sparse_paging *paging, const uint8_t *data, siz
     if (target == NULL) abort();
     /* A sound index first: places in order, clusters of 16 and more. */
     sparse_index index;
-    if (sparse_index_make(DIM, SEGMENT, TOKENS, clusters, &index) != KVT_OK) abort();
+    if (sparse_index_make(DIM, SEGMENT, TOKENS, clusters, 0, &index) != KVT_OK) abort();
     for (uint32_t c = 0; c <= index.blocks * SPARSE_BLOCK; c++)
         index.first[c] = c < clusters ? c * 16 : TOKENS;
+    for (uint32_t c = 0; c < index.blocks * SPARSE_BLOCK; c++) {
+        index.cluster[c] = index.lane[c] = c;
+        index.lane_tokens[c] = index.first[c + 1] - index.first[c];
+    }
     for (uint32_t place = 0; place < TOKENS; place++)
         index.position[place] = (uint16_t)(place < SEGMENT ? place : place - SEGMENT);
     memcpy(zeros, index.memory, index.bytes);

@@ -166,6 +166,13 @@ static void segments_that_do_not_fit_the_code_stay_raw(void **state)
 
 /* ---- weights ---- */
 
+static void work_open(const site *s, sparse_work *work)
+{
+    sparse_work_room room = {.pages = 0};
+    sparse_work_room_add(&room, &s->index, s->paging.pages);
+    assert_int_equal(sparse_work_open(&room, GROUP, s->dim, work), KVT_OK);
+}
+
 static double score_of(const site *s, uint32_t g, uint32_t c)
 {
     double sum = 0.0;
@@ -217,8 +224,7 @@ static void weights_and_estimates_are_those_of_the_centroids(void **state)
         uint8_t *variant = calloc(s->paging.pages, 1);
         for (uint32_t p = 0; p < s->paging.pages; p += 3)
             variant[p] = PAGES_BITS_4;
-        assert_int_equal(sparse_work_open(s->index.clusters, s->paging.pages, GROUP, s->dim, &work),
-                         KVT_OK);
+        work_open(s, &work);
         assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
                                                resident, &work),
                          KVT_OK);
@@ -245,8 +251,8 @@ static void plans_are_the_same_on_every_instruction_set(void **state)
     site *s = site_open(1500, 64, 32, 9);
     sparse_work one, two;
     const float resident[GROUP] = {0.0f, -INFINITY, 3.0f};
-    assert_int_equal(sparse_work_open(s->index.clusters, s->paging.pages, GROUP, 64, &one), KVT_OK);
-    assert_int_equal(sparse_work_open(s->index.clusters, s->paging.pages, GROUP, 64, &two), KVT_OK);
+    work_open(s, &one);
+    work_open(s, &two);
     codecs_cpu_force(CODECS_CPU_SCALAR);
     assert_int_equal(
         sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &one),
@@ -258,6 +264,104 @@ static void plans_are_the_same_on_every_instruction_set(void **state)
     assert_memory_equal(one.page, two.page, s->paging.pages * sizeof(float));
     sparse_work_close(&one);
     sparse_work_close(&two);
+    site_close(s);
+}
+
+/* A site's index anew, with two levels. */
+static void give_two_levels(site *s, uint32_t open_blocks)
+{
+    const sparse_rows keys = {s->keys, s->dim * 2}, values = {s->values, s->dim * 2};
+    const sparse_index_options options = {.head_dim = s->dim,
+                                          .dtype = KVT_DTYPE_FP16,
+                                          .segment_tokens = 256,
+                                          .open_blocks = open_blocks,
+                                          .seed = 5};
+    sparse_index_free(&s->index);
+    assert_int_equal(sparse_index_build(&options, &keys, &values, s->tokens, &s->index), KVT_OK);
+    assert_true(s->index.upper_blocks > 0);
+}
+
+/* With some blocks open: nothing is left of what is read in full, and every instruction set opens
+ * the same blocks and weighs pages alike. */
+static void check_some_open(site *s, const float *resident)
+{
+    float output[GROUP * 64], lse[GROUP];
+    uint8_t *variant = malloc(s->paging.pages);
+    sparse_work work, scalar;
+    s->index.open = 4;
+    work_open(s, &work);
+    work_open(s, &scalar);
+    memset(variant, PAGES_RAW, s->paging.pages);
+    assert_int_equal(
+        sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale, resident, &work),
+        KVT_OK);
+    sparse_choose_estimate(&s->index, &s->paging, variant, &work, output, lse);
+    for (uint32_t g = 0; g < GROUP; g++)
+        assert_true(lse[g] == -INFINITY);
+    codecs_cpu_force(CODECS_CPU_SCALAR);
+    assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
+                                           resident, &scalar),
+                     KVT_OK);
+    codecs_cpu_force(codecs_cpu_best());
+    assert_int_equal(scalar.open_count, work.open_count);
+    assert_memory_equal(scalar.open, work.open, work.open_count * sizeof *work.open);
+    assert_memory_equal(scalar.page, work.page, s->paging.pages * sizeof(float));
+    sparse_work_close(&scalar);
+    sparse_work_close(&work);
+    free(variant);
+}
+
+/* With all blocks open two levels are one; with some, the blocks left out weigh as one each, and a
+ * mean score weighs less than its scores do. */
+static void two_levels_weigh_like_one(void **state)
+{
+    (void)state;
+    site *s = site_open(3000, 64, 32, 11);
+    const float resident[GROUP] = {-1.0f, 1.0f, -INFINITY};
+    float output[2][GROUP * 64], lse[2][GROUP];
+    uint8_t *variant = calloc(s->paging.pages, 1);
+    sparse_work one, two;
+    for (uint32_t p = 0; p < s->paging.pages; p += 5)
+        variant[p] = PAGES_BITS_8;
+    give_two_levels(s, 4);
+    sparse_index lower = s->index;
+    lower.upper_blocks = 0;
+    lower.open = lower.blocks;
+    sparse_work_room room = {.pages = 0};
+    sparse_work_room_add(&room, &lower, s->paging.pages);
+    assert_int_equal(sparse_work_open(&room, GROUP, s->dim, &one), KVT_OK);
+    assert_int_equal(
+        sparse_choose_weights(&lower, &s->paging, s->queries, GROUP, s->scale, resident, &one),
+        KVT_OK);
+    sparse_choose_estimate(&lower, &s->paging, variant, &one, output[0], lse[0]);
+    for (uint32_t open = 1; open <= s->index.blocks; open++) {
+        double page = 0.0, all = 0.0;
+        s->index.open = open;
+        work_open(s, &two);
+        assert_int_equal(sparse_choose_weights(&s->index, &s->paging, s->queries, GROUP, s->scale,
+                                               resident, &two),
+                         KVT_OK);
+        assert_true(two.open_count <= open);
+        sparse_choose_estimate(&s->index, &s->paging, variant, &two, output[1], lse[1]);
+        for (uint32_t p = 0; p < s->paging.pages; p++) {
+            page += (double)two.page[p];
+            all += (double)one.page[p];
+        }
+        for (uint32_t g = 0; g < GROUP; g++) {
+            assert_true(two.lse[g] < one.lse[g] + 1e-3f);
+            if (open < s->index.blocks) continue;
+            assert_true(fabs((double)two.lse[g] - (double)one.lse[g]) < 1e-4);
+            assert_true(fabs((double)lse[0][g] - (double)lse[1][g]) < 2e-3);
+            for (uint32_t d = 0; d < s->dim; d++)
+                assert_true(fabs((double)output[0][g * s->dim + d] -
+                                 (double)output[1][g * s->dim + d]) < 5e-3);
+        }
+        if (open == s->index.blocks) assert_true(fabs(page - all) < 1e-3);
+        sparse_work_close(&two);
+    }
+    check_some_open(s, resident);
+    sparse_work_close(&one);
+    free(variant);
     site_close(s);
 }
 
@@ -275,7 +379,8 @@ static void an_empty_zone_has_no_weights(void **state)
                            &rows, 0, &index),
         KVT_OK);
     assert_int_equal(sparse_paging_init(&paging, 64, KVT_DTYPE_FP16, 0, 0, 0), KVT_OK);
-    assert_int_equal(sparse_work_open(0, 0, 1, 64, &work), KVT_OK);
+    const sparse_work_room room = {.pages = 0};
+    assert_int_equal(sparse_work_open(&room, 1, 64, &work), KVT_OK);
     assert_int_equal(sparse_choose_weights(&index, &paging, queries, 1, 0.125f, resident, &work),
                      KVT_OK);
     assert_true(work.lse[0] == -INFINITY);
@@ -359,6 +464,7 @@ int main(void)
         cmocka_unit_test(segments_that_do_not_fit_the_code_stay_raw),
         cmocka_unit_test(weights_and_estimates_are_those_of_the_centroids),
         cmocka_unit_test(plans_are_the_same_on_every_instruction_set),
+        cmocka_unit_test(two_levels_weigh_like_one),
         cmocka_unit_test(an_empty_zone_has_no_weights),
         cmocka_unit_test(attention_is_that_of_a_naive_one),
     };

@@ -209,6 +209,76 @@ static void check_same_index(const sparse_index *a, const sparse_index *b)
     assert_memory_equal(a->position, b->position, a->tokens * sizeof(uint16_t));
 }
 
+/* Bytes of a cluster's centroid, wherever its lane is. */
+static void copy_centroid(const sparse_index *index, uint32_t cluster, int8_t *to)
+{
+    const uint32_t lane = index->lane[cluster];
+    const int8_t *from = index->centroids +
+                         (size_t)(lane / SPARSE_BLOCK) * SPARSE_BLOCK * index->head_dim +
+                         (size_t)(lane % SPARSE_BLOCK) * 2;
+    for (uint32_t d = 0; d < index->head_dim; d++)
+        to[d] = from[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2];
+}
+
+/* A block's centroid is the mean of its clusters, within half a step of each. */
+static void check_block(const sparse_index *index, uint32_t block)
+{
+    double sums[128] = {0.0};
+    uint32_t tokens = 0;
+    for (uint32_t lane = block * SPARSE_BLOCK; lane < (block + 1) * SPARSE_BLOCK; lane++) {
+        int8_t own[128];
+        if (index->lane_tokens[lane] == 0) continue;
+        copy_centroid(index, index->cluster[lane], own);
+        tokens += index->lane_tokens[lane];
+        for (uint32_t d = 0; d < index->head_dim; d++)
+            sums[d] += (double)index->lane_tokens[lane] * own[d];
+    }
+    assert_int_equal(tokens, index->upper_tokens[block]);
+    const int8_t *at = index->upper_centroids +
+                       (size_t)(block / SPARSE_BLOCK) * SPARSE_BLOCK * index->head_dim +
+                       (size_t)(block % SPARSE_BLOCK) * 2;
+    for (uint32_t d = 0; d < index->head_dim; d++)
+        assert_true(fabs(sums[d] / tokens - at[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2]) < 1.1);
+}
+
+/* The second level orders lanes anew and leaves clusters and places as they are. */
+static void two_levels_hold_the_same_clusters(void **state)
+{
+    (void)state;
+    const uint32_t tokens[] = {1100, 3000, 5000};
+    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
+        zone z = zone_make(tokens[i], 64, 60, i);
+        sparse_index_options options = {.seed = i, .segment_tokens = 256};
+        sparse_index one, two, scalar;
+        assert_int_equal(build(&z, &options, &one), KVT_OK);
+        options.open_blocks = 3;
+        assert_int_equal(build(&z, &options, &two), KVT_OK);
+        assert_int_equal(one.upper_blocks, 0);
+        assert_true(two.upper_blocks > 0 && two.open < two.blocks);
+        check_index(&z, &two);
+        assert_memory_equal(one.first, two.first, (one.blocks * SPARSE_BLOCK + 1) * 4);
+        assert_memory_equal(one.position, two.position, one.tokens * 2);
+        for (uint32_t c = 0; c < one.clusters; c++) {
+            int8_t a[64], b[64];
+            assert_true(two.lane[c] < two.clusters && two.cluster[two.lane[c]] == c);
+            copy_centroid(&one, c, a);
+            copy_centroid(&two, c, b);
+            assert_memory_equal(a, b, 64);
+        }
+        for (uint32_t b = 0; b < two.blocks; b++)
+            check_block(&two, b);
+        codecs_cpu_force(CODECS_CPU_SCALAR);
+        assert_int_equal(build(&z, &options, &scalar), KVT_OK);
+        codecs_cpu_force(codecs_cpu_best());
+        assert_int_equal(scalar.bytes, two.bytes);
+        assert_memory_equal(scalar.memory, two.memory, two.bytes);
+        sparse_index_free(&one);
+        sparse_index_free(&two);
+        sparse_index_free(&scalar);
+        zone_free(&z);
+    }
+}
+
 static void every_instruction_set_gives_the_same_index(void **state)
 {
     (void)state;
@@ -268,13 +338,17 @@ static void scores_are_the_same_and_right(void **state)
             queries[j] = draw(&dice) * 4.0f;
         assert_int_equal(build(&z, &(sparse_index_options){.seed = i}, &index), KVT_OK);
         const size_t width = (size_t)index.blocks * SPARSE_BLOCK;
+        uint32_t list[64];
+        assert_true(index.blocks <= 64);
+        for (uint32_t b = 0; b < index.blocks; b++)
+            list[b] = b;
         float *a = malloc(group * width * sizeof(float)),
               *b = malloc(group * width * sizeof(float));
         assert_true(sparse_query_fold(&index, queries, group, 0.125f, folded, &query));
         codecs_cpu_force(CODECS_CPU_SCALAR);
-        sparse_score(&index, &query, a);
+        sparse_score(&index, &query, list, index.blocks, a);
         codecs_cpu_force(codecs_cpu_best());
-        sparse_score(&index, &query, b);
+        sparse_score(&index, &query, list, index.blocks, b);
         assert_memory_equal(a, b, group * width * sizeof(float));
         for (uint32_t g = 0; g < group; g++) {
             double most = 0.0;
@@ -332,7 +406,9 @@ static void sums_of_floats_are_the_same(void **state)
     uint64_t dice = 77;
     uint8_t rows[40 * 128 * 4];
     float query[128], weight[40], out[2][40], sums[2][128], wide[2][128], scores[2][64];
-    uint32_t first[65] = {0};
+    uint32_t tokens[64];
+    int8_t mean[128];
+    float blend[2][4 * 128];
     for (int round = 0; round < 50; round++) {
         for (uint32_t d = 0; d < 128; d++)
             query[d] = sums[0][d] = sums[1][d] = draw(&dice) * 9.0f;
@@ -340,7 +416,7 @@ static void sums_of_floats_are_the_same(void **state)
             weight[t] = draw(&dice);
         for (uint32_t c = 0; c < 64; c++) {
             scores[0][c] = scores[1][c] = draw(&dice) * (float)(1 << (round % 12));
-            first[c + 1] = first[c] + (uint32_t)(number_mix(dice + c) % 5);
+            tokens[c] = (uint32_t)(number_mix(dice + c) % 5);
         }
         const uint8_t dtype = dtypes[round % 3];
         for (uint32_t i = 0; i < 40 * 128; i++) {
@@ -362,15 +438,22 @@ static void sums_of_floats_are_the_same(void **state)
         one->widen(rows, 128, dtype, wide[0]);
         two->widen(rows, 128, dtype, wide[1]);
         assert_memory_equal(wide[0], wide[1], sizeof wide[0]);
-        const float most = one->largest(scores[0], first, 64);
-        assert_true(most == two->largest(scores[1], first, 64));
+        for (uint32_t d = 0; d < 128; d++)
+            mean[d] = (int8_t)(number_mix(dice ^ d) >> 8);
+        for (uint32_t d = 0; d < 4 * 128; d++)
+            blend[0][d] = blend[1][d] = draw(&dice);
+        one->blend(mean, 128, weight, 4, blend[0]);
+        two->blend(mean, 128, weight, 4, blend[1]);
+        assert_memory_equal(blend[0], blend[1], sizeof blend[0]);
+        const float most = one->largest(scores[0], tokens, 64);
+        assert_true(most == two->largest(scores[1], tokens, 64));
         double exact = 0.0;
         for (uint32_t c = 0; c < 64; c++)
-            exact += (double)(first[c + 1] - first[c]) * exp((double)scores[0][c] - (double)most);
-        const float sum = one->weigh(scores[0], first, 64, most);
-        assert_true(sum == two->weigh(scores[1], first, 64, most));
+            exact += (double)tokens[c] * exp((double)scores[0][c] - (double)most);
+        const float sum = one->weigh(scores[0], tokens, 64, most);
+        assert_true(sum == two->weigh(scores[1], tokens, 64, most));
         assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
-        if (first[64] > 0 && round % 12 < 7) assert_true(fabs(sum - exact) < 2e-6 * exact);
+        if (exact > 0.0 && round % 12 < 7) assert_true(fabs(sum - exact) < 2e-6 * exact);
     }
 #endif
 }
@@ -425,6 +508,7 @@ int main(void)
         cmocka_unit_test(equal_keys_make_one_cluster),
         cmocka_unit_test(elements_that_are_not_finite_count_as_zero),
         cmocka_unit_test(every_instruction_set_gives_the_same_index),
+        cmocka_unit_test(two_levels_hold_the_same_clusters),
         cmocka_unit_test(the_grid_holds_the_largest_sums),
         cmocka_unit_test(scores_are_the_same_and_right),
         cmocka_unit_test(queries_that_are_not_finite_are_refused),
