@@ -8,6 +8,7 @@
  *     sequence_fetch.c    the reads of a step: what to read, verifying, copies, decoding
  *     sequence_window.c   what stays between steps
  *     sequence_observe.c  warm-up from the prompt's last queries
+ *     sequence_explain.c  why a step brings what it brings
  *
  *     sequence   layers x KV heads units; one arena of window memory; room lent by the store
  *     unit       index, code metadata, table of pages, window; sinks and local rows
@@ -86,6 +87,8 @@ typedef struct sparse_fetch {
 
 typedef struct sparse_head_work {
     sparse_work work;
+    pages_plan plan; /* of the last select or hint, within budget_bytes */
+    uint64_t budget_bytes;
     uint8_t *held;       /* of each page, before the step */
     uint8_t *coming;     /* held, or on its way by a hint */
     uint8_t *variant;    /* that the step brings */
@@ -158,6 +161,13 @@ static inline uint64_t sparse_unit_id(const kvt_sparse *s, uint64_t number)
 /* Memory of the steps, once all units are known. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status sparse_steps_open(kvt_sparse *s);
 void sparse_steps_close(kvt_sparse *s);
+
+/* The step of a layer that is under way, or NULL. */
+kvt_sparse_step *sparse_step_find(kvt_sparse *s, uint32_t layer);
+
+/* What a head chooses from. */
+pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit, const float *weight,
+                                  const uint8_t *held, uint64_t budget_bytes);
 
 /* For the warm-up: whether a layer has a step under way, or no step is free. */
 bool sparse_step_is_open(kvt_sparse *s, uint32_t layer);

@@ -92,8 +92,7 @@ void sparse_steps_close(kvt_sparse *s)
     free(s->scratch_rows);
 }
 
-/* The step of a layer that is under way, or NULL. */
-static kvt_sparse_step *find_step(kvt_sparse *s, uint32_t layer)
+kvt_sparse_step *sparse_step_find(kvt_sparse *s, uint32_t layer)
 {
     for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++)
         if (s->steps[i].state != STEP_FREE && s->steps[i].layer == layer) return &s->steps[i];
@@ -150,24 +149,32 @@ static kvt_status weigh_head(kvt_sparse *s, uint32_t layer, uint32_t h, const fl
                                  &head->work);
 }
 
+pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit, const float *weight,
+                                  const uint8_t *held, uint64_t budget_bytes)
+{
+    return (pages_problem){.count = unit->paging.pages,
+                           .weight = weight,
+                           .page_tokens = unit->paging.page_tokens,
+                           .last_tokens = unit->window.last_tokens,
+                           .held = held,
+                           .budget_bytes = budget_bytes,
+                           .terms = &s->terms};
+}
+
 /* Chooses the variant of each page by weight; `held` is what is resident or on its way. A segment
  * without a coded form is read raw. */
 static void choose_head(kvt_sparse *s, const sparse_unit *unit, const float *weight,
-                        const uint8_t *held, uint64_t budget_bytes, uint8_t *variant)
+                        const uint8_t *held, uint64_t budget_bytes, sparse_head_work *head)
 {
-    pages_plan plan;
-    const pages_problem problem = {.count = unit->paging.pages,
-                                   .weight = weight,
-                                   .page_tokens = unit->paging.page_tokens,
-                                   .last_tokens = unit->window.last_tokens,
-                                   .held = held,
-                                   .budget_bytes = budget_bytes,
-                                   .terms = &s->terms};
+    const pages_problem problem = sparse_head_problem(s, unit, weight, held, budget_bytes);
+    head->budget_bytes = budget_bytes;
+    head->plan = (pages_plan){.bytes = 0};
     if (unit->paging.pages == 0) return;
-    pages_choose(&problem, variant, &plan);
+    pages_choose(&problem, head->variant, &head->plan);
     for (uint32_t page = 0; page < unit->paging.pages; page++) {
-        const bool coded = variant[page] != PAGES_ABSENT && variant[page] != PAGES_RAW;
-        if (coded && !sparse_code_has(&unit->paging, &unit->code, page)) variant[page] = PAGES_RAW;
+        uint8_t *variant = &head->variant[page];
+        const bool coded = *variant != PAGES_ABSENT && *variant != PAGES_RAW;
+        if (coded && !sparse_code_has(&unit->paging, &unit->code, page)) *variant = PAGES_RAW;
     }
 }
 
@@ -192,8 +199,7 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
         if (status != KVT_OK || pages == 0) continue;
         /* `variant` has what a hint brings; it is not read again. */
         memcpy(head->coming, head->variant, pages);
-        choose_head(s, unit, head->work.page, head->coming, head_budget(s, budget_bytes),
-                    head->variant);
+        choose_head(s, unit, head->work.page, head->coming, head_budget(s, budget_bytes), head);
         for (uint32_t page = 0; page < pages && status == KVT_OK; page++) {
             if (head->variant[page] <= head->coming[page]) continue;
             status = sparse_fetch_add(s, fetch, layer, h, page, head->variant[page]);
@@ -238,7 +244,7 @@ kvt_status kvt_sparse_hint(kvt_sparse *s, uint32_t layer, const float *queries)
 {
     kvt_status status = check_queries(s, layer, queries);
     if (status != KVT_OK) return status;
-    kvt_sparse_step *step = find_step(s, layer) == NULL ? free_step(s) : NULL;
+    kvt_sparse_step *step = sparse_step_find(s, layer) == NULL ? free_step(s) : NULL;
     if (step == NULL) return KVT_BUSY;
     begin_step(s, step, layer);
     status = plan_layer(s, step, queries, s->options.budget_bytes, &step->hint);
@@ -253,7 +259,7 @@ kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries
     kvt_status status = check_queries(s, layer, queries);
     if (status != KVT_OK) return status;
     if (step_out == NULL) return KVT_E_ARGUMENT;
-    kvt_sparse_step *step = find_step(s, layer);
+    kvt_sparse_step *step = sparse_step_find(s, layer);
     if (step != NULL && step->state != STEP_HINTED) return KVT_E_STATE;
     uint64_t budget = s->options.budget_bytes;
     if (step == NULL) {
@@ -468,7 +474,7 @@ kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadli
 
 bool sparse_step_is_open(kvt_sparse *s, uint32_t layer)
 {
-    return find_step(s, layer) != NULL || free_step(s) == NULL;
+    return sparse_step_find(s, layer) != NULL || free_step(s) == NULL;
 }
 
 /* Adds a share of the weights of all pages of a layer to their heat. A step is free. */
@@ -499,7 +505,7 @@ kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
         sparse_head_work *head = &step->heads[h];
         if (unit->paging.pages == 0) continue;
         memcpy(head->coming, head->held, unit->paging.pages);
-        choose_head(s, unit, unit->heat, head->coming, unit->window.capacity_bytes, head->variant);
+        choose_head(s, unit, unit->heat, head->coming, unit->window.capacity_bytes, head);
         for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page++)
             if (head->variant[page] > head->held[page])
                 status = sparse_fetch_add(s, &step->fetch, layer, h, page, head->variant[page]);

@@ -231,6 +231,16 @@ typedef struct kvt_sparse_stats {
     uint64_t pages, page_bytes, index_bytes; /* bytes on drives, without copies; resident bytes */
 } kvt_sparse_stats;
 
+/*
+ * Says why a step under way, hinted or selected, brings what it brings for one KV head: a line for
+ * the head, then one for each page that is resident or read. Always terminated and cut to size;
+ * text may be NULL with size 0; *length_out is the length that all of it needs. KVT_OK; KVT_MISS
+ * (the layer has no step); KVT_E_ARGUMENT.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_explain(kvt_sparse *sequence, uint32_t layer,
+                                                    uint32_t head, char *text, size_t size,
+                                                    size_t *length_out);
+
 /* KVT_OK; KVT_E_ARGUMENT (NULL, struct_size). */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_stats_get(const kvt_sparse *sequence,
                                                       kvt_sparse_stats *stats);

@@ -165,6 +165,61 @@ static void test_a_window_saves_reads_and_keeps_its_bytes(void **state)
     site_stop(&s);
 }
 
+/* Lines of a text that end as `end`. */
+static uint32_t lines_ending(const char *text, const char *end)
+{
+    uint32_t count = 0;
+    for (const char *at = strstr(text, end); at != NULL; at = strstr(at + 1, end))
+        count += at[strlen(end)] == '\n';
+    return count;
+}
+
+static void test_a_step_explains_its_pages(void **state)
+{
+    (void)state;
+    static char text[1 << 18], cut[64];
+    size_t length, again;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    kvt_sparse_step *step;
+    const kvt_sparse_pages *pages;
+    float queries[SITE_QUERY];
+    assert_int_equal(kvt_sparse_explain(sequence, 0, 0, text, sizeof text, &length), KVT_MISS);
+    assert_int_equal(kvt_sparse_explain(sequence, SITE_LAYERS, 0, text, sizeof text, &length),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_explain(sequence, 0, SITE_HEADS, text, sizeof text, &length),
+                     KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_explain(sequence, 0, 0, NULL, 5, &length), KVT_E_ARGUMENT);
+    for (int round = 0; round < 2; round++) { /* the second one finds pages in the window */
+        site_query(&s, 0, 3, queries);
+        assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
+        assert_int_equal(kvt_sparse_explain(sequence, 0, 1, text, sizeof text, &length), KVT_OK);
+        assert_true(length < sizeof text && strlen(text) == length);
+        assert_true(strncmp(text, "layer 0 head 1: pages ", 22) == 0);
+        const uint32_t coming = lines_ending(text, ", being read");
+        assert_true(round > 0 || coming > 0);
+        assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+        assert_int_equal(kvt_sparse_explain(sequence, 0, 1, text, sizeof text, &length), KVT_OK);
+        assert_int_equal(lines_ending(text, ", read"), coming);
+        uint32_t brought = 0, resident = 0;
+        for (uint32_t i = 0; i < pages->heads[1].page_count; i++) {
+            brought += pages->heads[1].pages[i].tier == KVT_TIER_SSD;
+            resident += pages->heads[1].pages[i].tier == KVT_TIER_DRAM;
+        }
+        assert_int_equal(brought, coming);
+        assert_int_equal(lines_ending(text, ", resident"), resident);
+        if (round > 0) assert_true(resident > 0);
+        assert_int_equal(kvt_sparse_explain(sequence, 0, 1, cut, sizeof cut, &again), KVT_OK);
+        assert_int_equal(again, length);
+        assert_int_equal(strlen(cut), sizeof cut - 1);
+        kvt_sparse_done(sequence, step);
+    }
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
 static void test_observed_queries_warm_the_window_and_copy_hot_pages(void **state)
 {
     (void)state;
@@ -684,6 +739,7 @@ int main(void)
         cmocka_unit_test(test_a_budget_bounds_what_is_read),
         cmocka_unit_test(test_a_short_context_is_all_resident),
         cmocka_unit_test(test_a_window_saves_reads_and_keeps_its_bytes),
+        cmocka_unit_test(test_a_step_explains_its_pages),
         cmocka_unit_test(test_observed_queries_warm_the_window_and_copy_hot_pages),
         cmocka_unit_test(test_a_hint_is_corrected_by_the_queries),
         cmocka_unit_test(test_wrong_calls_are_refused_and_change_nothing),

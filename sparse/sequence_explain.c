@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sequence_explain.c - says why a step under way brings the pages that it brings: one line for the
+ * head, then one for each page that is resident or read, with its weight, the thresholds of its
+ * variants and what came of it.
+ *
+ * Thread rule: the sequence's thread.
+ */
+#include "policy/number.h"
+#include "sequence.h"
+
+enum { LINE_BYTES = 1024 };
+
+static void add_pair(text *out, const char *words, uint64_t number)
+{
+    text_add(out, words);
+    text_add_number(out, number);
+}
+
+static void add_value(text *out, const char *words, double value)
+{
+    text_add(out, words);
+    text_add_double(out, value);
+}
+
+static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const sparse_head_work *head,
+                         uint32_t layer, uint32_t h, text *out)
+{
+    add_pair(out, "layer ", layer);
+    add_pair(out, " head ", h);
+    add_pair(out, ": pages ", unit->paging.pages);
+    add_pair(out, " clusters ", unit->index.clusters);
+    add_pair(out, " blocks ", unit->index.blocks);
+    add_pair(out, " scored ", head->work.open_count);
+    add_pair(out, "; resident tokens ", unit->sinks.tokens + unit->local.tokens);
+    if (head->budget_bytes == PAGES_BUDGET_ALL)
+        text_add(out, "; budget all");
+    else
+        add_pair(out, "; budget ", head->budget_bytes);
+    add_pair(out, " reads ", head->plan.bytes);
+    add_value(out, " theta ", head->plan.theta);
+    add_value(out, " weight brought ", head->plan.read_weight);
+    add_value(out, " absent ", head->plan.absent_weight);
+    add_pair(out, "; window ", unit->window.used_bytes);
+    add_pair(out, " of ", unit->window.capacity_bytes);
+    text_add(out, s->options.estimate ? "; absent pages are estimated\n" : "; no estimate\n");
+}
+
+/* What a page of the step is. */
+static const char *state_of(const kvt_sparse_step *step, const sparse_head_work *head,
+                            uint32_t page)
+{
+    if (step->state != STEP_WAITED)
+        return head->variant[page] > head->coming[page] ? ", being read"
+               : head->coming[page] > head->held[page]  ? ", read by a hint"
+                                                        : ", resident";
+    for (uint32_t i = 0; i < head->lost_count; i++)
+        if (head->lost[i] == page) return ", lost";
+    return head->items[page] != NULL ? ", read" : ", resident";
+}
+
+kvt_status kvt_sparse_explain(kvt_sparse *s, uint32_t layer, uint32_t h, char *to, size_t size,
+                              size_t *length_out)
+{
+    text out;
+    char line[LINE_BYTES];
+    if (s == NULL || (to == NULL && size > 0) || length_out == NULL ||
+        layer >= s->options.layout.layers || h >= s->options.layout.kv_heads)
+        return KVT_E_ARGUMENT;
+    text_start(&out, to, size);
+    *length_out = 0;
+    const kvt_sparse_step *step = sparse_step_find(s, layer);
+    if (step == NULL) return KVT_MISS;
+    const sparse_unit *unit = sparse_unit_of(s, layer, h);
+    const sparse_head_work *head = &step->heads[h];
+    const pages_problem problem =
+        sparse_head_problem(s, unit, head->work.page, head->coming, head->budget_bytes);
+    if (unit->paging.pages > 0) explain_head(s, unit, head, layer, h, &out);
+    for (uint32_t page = 0; page < unit->paging.pages; page++) {
+        bool lost = false;
+        for (uint32_t i = 0; i < head->lost_count; i++)
+            lost = lost || head->lost[i] == page;
+        if (head->variant[page] == PAGES_ABSENT && !lost) continue;
+        (void)pages_explain(&problem, head->variant, &head->plan, page, line, sizeof line);
+        text_add(&out, line);
+        add_pair(&out, ", copies ", unit->table.copies[page].member == TIERS_MEMBERS_MAX ? 1 : 2);
+        text_add(&out, state_of(step, head, page));
+        text_add(&out, "\n");
+    }
+    *length_out = out.length;
+    return KVT_OK;
+}
