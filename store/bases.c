@@ -7,6 +7,7 @@
  * Thread rule: any thread. Locks as bases.h says.
  */
 #include "store/bases.h"
+#include "base/kill_point.h"
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/store.h"
@@ -173,6 +174,7 @@ static kvt_status bases_take(kvt_store *store, void *object, uint64_t bytes,
         free(basis);
         return status;
     }
+    KILL_POINT("basis: file durable, name not noted");
     bases_note(store, basis);
     bases_enter(store, basis, slot);
     return KVT_OK;
@@ -226,6 +228,7 @@ static kvt_status bases_remove_file(kvt_store *store, uint32_t start)
 {
     kvt_status status = KVT_OK;
     if (store->catalog != NULL) status = catalog_settle(store->catalog);
+    KILL_POINT("basis: catalog settled, file there");
     if (status == KVT_OK) status = bases_file_remove(store->bases.catalog_path, start);
     return status;
 }

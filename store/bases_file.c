@@ -10,6 +10,8 @@
  * Thread rule: as bases.h says; inspection reads without a store.
  */
 #include "store/bases.h"
+
+#include "base/kill_point.h"
 #include "tiers/devices/file_claim.h"
 
 #include <assert.h>
@@ -71,11 +73,13 @@ kvt_status bases_file_write(const char *catalog_path, uint32_t start, const void
     if (!bases_file_path(path, catalog_path, start, "")) return KVT_E_IO;
     if (!bases_file_path(draft, catalog_path, start, BASES_DRAFT)) return KVT_E_IO;
     kvt_status status = bases_write_draft(draft, object, bytes);
+    KILL_POINT("basis: file written, not named");
     if (status == KVT_OK && rename(draft, path) != 0) status = bases_failure(errno);
     if (status != KVT_OK) {
         (void)unlink(draft);
         return status;
     }
+    KILL_POINT("basis: file named, folder not synced");
     if (tiers_sync_folder(path) != 0) return KVT_E_IO;
     return KVT_OK;
 }
@@ -88,6 +92,7 @@ kvt_status bases_file_remove(const char *catalog_path, uint32_t start)
     if (unlink(path) != 0 && errno != ENOENT) return KVT_E_IO;
     if (!bases_file_path(path, catalog_path, start, "")) return KVT_E_IO;
     if (unlink(path) != 0 && errno != ENOENT) return KVT_E_IO;
+    KILL_POINT("basis: file removed");
     /* A file that a power cut brings back is whole, and nothing needs it. */
     (void)tiers_sync_folder(path);
     return KVT_OK;

@@ -1,114 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torture_store_basis.c - a basis that is added, used, removed or read at an open, while the nth
- * call that changes a file is the last one of the process, or fails, or finds the disk full, or the
- * nth allocation fails. What must hold afterwards: no wrong bytes, a store that opens, a basis that
- * is whole or absent, every entry that was flushed, and a store that takes basis and entries again.
- *
- * The calls are counted here, in front of the C library, which SQLite uses too; allocations are
- * those of the program's own objects. A sweep goes on until a run ends before its nth call.
+ * call that changes a file is the last one of the process, or fails, or finds the disk full, the
+ * process dies at its nth kill point, or the nth allocation fails (step_calls.h; allocations are
+ * those of the program's own objects). What must hold afterwards: no wrong bytes, a store that
+ * opens, a basis that is whole or absent, every entry that was flushed, and a store that takes
+ * basis and entries again.
  */
 #include "basis_site.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
+#include "store/kill_note.h"
+#include "tests/torture/step_calls.h"
 
 enum { ENTRIES = 3 };
 
-/* ---- the nth call ---- */
-
-typedef enum step_kind { STEP_KILL, STEP_FAIL, STEP_FULL, STEP_ALLOCATE, STEP_KINDS } step_kind;
-
-static const char *const step_names[STEP_KINDS] = {"kill", "fail", "full disk", "allocation"};
-
-static step_kind step_does;
-static long step_at; /* 0: nothing is counted */
-static _Atomic long steps;
-
-/* Whether a call of a kind that counts is the one. */
-static bool step_is_due(bool counts)
-{
-    return step_at != 0 && counts && atomic_fetch_add(&steps, 1) + 1 == step_at;
-}
-
-/* True when this call, which changes a file, is the one that fails. */
-static bool step_fails(void)
-{
-    if (!step_is_due(step_does != STEP_ALLOCATE)) return false;
-    if (step_does == STEP_KILL) {
-        (void)kill(getpid(), SIGKILL);
-        for (;;)
-            pause();
-    }
-    errno = step_does == STEP_FULL ? ENOSPC : EIO;
-    return true;
-}
-
-/* Syncs change nothing that a kill can show, but they fail. */
-static bool sync_fails(void)
-{
-    return step_does == STEP_FAIL && step_fails();
-}
-
-#pragma GCC visibility push(default)
-
-#define STEP(type, name, parameters, ...)                                                          \
-    type name parameters;                                                                          \
-    type name parameters                                                                           \
-    {                                                                                              \
-        return step_fails() ? (type)-1 : (type)syscall(__VA_ARGS__);                               \
-    }
-
-STEP(ssize_t, write, (int fd, const void *data, size_t bytes), SYS_write, fd, data, bytes)
-STEP(ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at), SYS_pwrite64, fd, data,
-     bytes, at)
-STEP(ssize_t, pwrite64, (int fd, const void *data, size_t bytes, off64_t at), SYS_pwrite64, fd,
-     data, bytes, at)
-STEP(int, ftruncate, (int fd, off_t bytes), SYS_ftruncate, fd, bytes)
-STEP(int, ftruncate64, (int fd, off64_t bytes), SYS_ftruncate, fd, bytes)
-STEP(int, unlink, (const char *path), SYS_unlink, path)
-STEP(int, rename, (const char *from, const char *to), SYS_rename, from, to)
-
-int fsync(int fd)
-{
-    return sync_fails() ? -1 : (int)syscall(SYS_fsync, fd);
-}
-
-int fdatasync(int fd)
-{
-    return sync_fails() ? -1 : (int)syscall(SYS_fdatasync, fd);
-}
-
-static int open_step(const char *path, int flags, mode_t mode)
-{
-    if ((flags & O_CREAT) != 0 && step_fails()) return -1;
-    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-int open(const char *path, int flags, ...)
-{
-    va_list list;
-    va_start(list, flags);
-    mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
-    va_end(list);
-    return open_step(path, flags, mode);
-}
-
-int open64(const char *path, int flags, ...)
-{
-    va_list list;
-    va_start(list, flags);
-    mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
-    va_end(list);
-    return open_step(path, flags, mode);
-}
-
-#pragma GCC visibility pop
+/* ---- allocations and kill points ---- */
 
 #define ALLOCATION(type_and_name, real, parameters, arguments)                                     \
     void *real parameters;                                                                         \
@@ -123,24 +29,25 @@ ALLOCATION(__wrap_calloc, __real_calloc, (size_t count, size_t bytes), (count, b
 ALLOCATION(__wrap_realloc, __real_realloc, (void *old, size_t bytes), (old, bytes))
 ALLOCATION(__wrap_aligned_alloc, __real_aligned_alloc, (size_t align, size_t bytes), (align, bytes))
 
+void kvt_kill_point(const char *const *point)
+{
+    (void)point;
+    if (step_is_due(step_does == STEP_POINT)) step_die();
+}
+
+void kvt_kill_note(kill_note note, const kvt_key *key, kvt_tier tier)
+{
+    (void)note, (void)key, (void)tier;
+}
+
 /* ---- runs in a child ---- */
 
 static basis_site site;
 
-/* What a child had been told of when it ended. */
+/* What a child had done when it ended. */
 typedef struct run_end {
-    bool added, flushed, removed, killed, counted; /* counted: it came to its nth call */
+    bool added, flushed, removed, counted; /* counted: it came to its nth call */
 } run_end;
-
-typedef void run_child(int pipe_end);
-
-static void tell(int pipe_end, char what)
-{
-    const long at = step_at;
-    step_at = 0;
-    if (write(pipe_end, &what, 1) != 1) _exit(9);
-    step_at = at;
-}
 
 /* A get gives right bytes or none; a basis that is there is enough. */
 static void check_gets(kvt_store *store, bool present, bool flushed)
@@ -157,8 +64,9 @@ static void check_gets(kvt_store *store, bool present, bool flushed)
 }
 
 /* Adds the basis, puts, and flushes; a call that fails is made once more without faults. */
-static void child_uses(int pipe_end)
+static void child_uses(void *context, int pipe_end)
 {
+    (void)context;
     kvt_store *store = NULL;
     const long at = step_at;
     step_at = 0;
@@ -166,7 +74,7 @@ static void child_uses(int pipe_end)
     step_at = at;
     kvt_status status = kvt_basis_add(store, site.made.object, site.made.bytes);
     if (status == KVT_OK) {
-        tell(pipe_end, 'a');
+        step_tell(pipe_end, 'a');
     } else {
         step_at = 0;
         status = kvt_basis_add(store, site.made.object, site.made.bytes);
@@ -180,27 +88,29 @@ static void child_uses(int pipe_end)
     step_at = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         all = basis_site_get(&site, store, i, NULL) == KVT_OK && all;
-    if (all) tell(pipe_end, 'f');
+    if (all) step_tell(pipe_end, 'f');
     check_gets(store, true, false);
     kvt_close(store);
 }
 
 /* Removes the basis that nothing needs; the file is there. */
-static void child_removes(int pipe_end)
+static void child_removes(void *context, int pipe_end)
 {
+    (void)context;
     kvt_store *store = NULL;
     const long at = step_at;
     step_at = 0;
     if (basis_site_open(&site, BASIS_SITE_BARE, &store, NULL, 0) < 0) _exit(2);
     step_at = at;
-    if (kvt_basis_remove(store, site.made.basis.hash) == KVT_OK) tell(pipe_end, 'r');
+    if (kvt_basis_remove(store, site.made.basis.hash) == KVT_OK) step_tell(pipe_end, 'r');
     step_at = 0;
     kvt_close(store);
 }
 
 /* Opens a store that has the basis and entries. */
-static void child_opens(int pipe_end)
+static void child_opens(void *context, int pipe_end)
 {
+    (void)context;
     kvt_store *store = NULL;
     const kvt_status status = basis_site_open(&site, BASIS_SITE_CODES, &store, NULL, 0);
     step_at = 0;
@@ -211,39 +121,17 @@ static void child_opens(int pipe_end)
     /* A basis that lacked memory comes back by a call. */
     const kvt_status added = kvt_basis_add(store, site.made.object, site.made.bytes);
     if (added != (present ? KVT_EXISTS : KVT_OK)) _exit(14);
-    tell(pipe_end, 'a');
+    step_tell(pipe_end, 'a');
     kvt_close(store);
 }
 
-static run_end run_once(run_child *child, step_kind does, long at)
+static run_end run_once(step_child *child, step_kind does, long at)
 {
-    int ends[2], status;
-    char what;
-    run_end end = {.killed = false};
-    assert_int_equal(pipe(ends), 0);
-    const pid_t process = fork();
-    assert_true(process >= 0);
-    if (process == 0) {
-        close(ends[0]);
-        step_does = does;
-        step_at = at;
-        child(ends[1]);
-        _exit(atomic_load(&steps) < at ? 1 : 0);
-    }
-    close(ends[1]);
-    while (read(ends[0], &what, 1) == 1) {
-        end.added |= what == 'a';
-        end.flushed |= what == 'f';
-        end.removed |= what == 'r';
-    }
-    close(ends[0]);
-    assert_int_equal(waitpid(process, &status, 0), process);
-    end.killed = WIFSIGNALED(status);
-    if (end.killed) assert_int_equal(WTERMSIG(status), SIGKILL);
-    if (!end.killed && WEXITSTATUS(status) > 1)
-        fail_msg("%s %ld: the run ends with %d", step_names[does], at, WEXITSTATUS(status));
-    end.counted = end.killed || WEXITSTATUS(status) == 0;
-    return end;
+    const step_end end = step_run(child, NULL, does, at);
+    return (run_end){.added = (end.told & STEP_TOLD('a')) != 0,
+                     .flushed = (end.told & STEP_TOLD('f')) != 0,
+                     .removed = (end.told & STEP_TOLD('r')) != 0,
+                     .counted = end.counted};
 }
 
 /* ---- after a run ---- */
@@ -284,7 +172,7 @@ static void empty_folder(void)
     assert_int_equal(system(command), 0);
 }
 
-static void sweep(run_child *child, bool with_basis, bool with_entries, long least)
+static void sweep(step_child *child, bool with_basis, bool with_entries, long least)
 {
     for (int kind = 0; kind < STEP_KINDS; kind++) {
         bool counted = true;
@@ -314,22 +202,25 @@ static void a_basis_is_removed(void **state)
     sweep(child_removes, true, false, 0);
 }
 
-/* The nth allocation of an open alone: torture_store_open fails its files. */
+/* Kills at every point of an open, and the nth allocation: torture_store_open fails its files. */
 static void a_basis_is_read_at_open(void **state)
 {
     (void)state;
-    bool counted = true;
-    long at = 1;
-    empty_folder();
-    kvt_close(basis_site_filled(&site, ENTRIES));
-    for (; counted; at += 1 + at / 24) {
-        run_end end = run_once(child_opens, STEP_ALLOCATE, at);
-        end.flushed = true;
-        look(&end, "open, allocation", at);
-        counted = end.counted;
+    static const step_kind kinds[] = {STEP_POINT, STEP_ALLOCATE};
+    for (int kind = 0; kind < 2; kind++) {
+        bool counted = true;
+        long at = 1;
+        empty_folder();
+        kvt_close(basis_site_filled(&site, ENTRIES));
+        for (; counted; at += kinds[kind] == STEP_POINT ? 1 : 1 + at / 24) {
+            run_end end = run_once(child_opens, kinds[kind], at);
+            end.flushed = true;
+            look(&end, "open", at);
+            counted = end.counted;
+        }
+        print_message("open, up to the %s %ld\n", step_names[kinds[kind]], at);
+        assert_true(at > (kinds[kind] == STEP_POINT ? 10 : 20));
     }
-    print_message("up to %ld allocations\n", at);
-    assert_true(at > 20);
 }
 
 static int make_site(void **state)
@@ -348,6 +239,8 @@ static int remove_site(void **state)
 
 int main(void)
 {
+    /* Hundreds of runs with their syncs, which a kill of the process alone does not need. */
+    if (chdir("/dev/shm") != 0) print_message("no /dev/shm: every sync is the disk's\n");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_basis_is_added_and_used),
         cmocka_unit_test(a_basis_is_removed),

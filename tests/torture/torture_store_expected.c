@@ -145,15 +145,21 @@ static bool run_is_first(const char *point)
     return strncmp(point, "first open:", 11) == 0 || strncmp(point, "member:", 7) == 0;
 }
 
+/* Workers have no bases: torture_store_basis is killed at those points. */
+static bool run_has_its_turn(const char *point, bool first)
+{
+    return strncmp(point, "basis:", 6) != 0 && run_is_first(point) == first;
+}
+
 /* The n-th point of the first life, or of the later ones, in turn; count = none of them exists. */
 static uint32_t run_pick_point(bool first, uint64_t turn)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < expected_point_count(); i++)
-        count += run_is_first(__start_kvt_kill_points[i]) == first;
+        count += run_has_its_turn(__start_kvt_kill_points[i], first);
     uint64_t left = count == 0 ? 0 : turn % count;
     for (uint32_t i = 0; i < expected_point_count(); i++) {
-        if (run_is_first(__start_kvt_kill_points[i]) != first) continue;
+        if (!run_has_its_turn(__start_kvt_kill_points[i], first)) continue;
         if (left-- == 0) return i;
     }
     return expected_point_count();
@@ -363,7 +369,8 @@ static void run_print_points(const expected_totals *totals, uint32_t *covered_ou
             first &= strcmp(__start_kvt_kill_points[i], __start_kvt_kill_points[j]) != 0;
         *kills_out += totals->killed[i];
         *covered_out += totals->killed[i] != 0;
-        if (totals->killed[i] == 0 && first)
+        if (totals->killed[i] == 0 && first &&
+            strncmp(__start_kvt_kill_points[i], "basis:", 6) != 0)
             fprintf(stderr, "no kill at: %s (passed %u times)\n", __start_kvt_kill_points[i],
                     totals->reached[i]);
     }

@@ -3,113 +3,15 @@
  * torture_store_open.c - an open that is cut short at any of its steps, or of which any step fails,
  * is taken up by the next one.
  *
- * The calls that change a file are counted here, in front of the C library: a child is killed
- * before its nth one, or its nth one fails, for every n until the open ends by itself. What a
- * process that is killed leaves behind changes at no other moment.
+ * A child is killed before its nth call that changes a file, or that one fails, for every n until
+ * the open ends by itself (step_calls.h).
  */
 #include "estimator/profile/profile.h"
 #include "store_support.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
+#include "tests/torture/step_calls.h"
 
 #define OPEN_ENTRIES 3u
 #define OPEN_MEMBERS 2u
-
-/* ---- the nth call ---- */
-
-typedef enum step_kind { STEP_COUNT, STEP_KILL, STEP_FAIL } step_kind;
-
-static step_kind step_does = STEP_COUNT;
-static long step_at;
-static _Atomic long steps;
-
-/* True when this call is the one that fails. */
-static bool step_fails(void)
-{
-    if (step_at == 0 || atomic_fetch_add(&steps, 1) + 1 != step_at) return false;
-    if (step_does == STEP_KILL) {
-        (void)kill(getpid(), SIGKILL);
-        for (;;)
-            pause();
-    }
-    errno = EIO;
-    return step_does == STEP_FAIL;
-}
-
-/* Syncs change nothing that a kill can show, but they fail. */
-static bool sync_fails(void)
-{
-    return step_does == STEP_FAIL && step_fails();
-}
-
-/* SQLite, in a library of its own, calls these too. */
-#pragma GCC visibility push(default)
-
-#define STEP(type, name, parameters, ...)                                                          \
-    type name parameters;                                                                          \
-    type name parameters                                                                           \
-    {                                                                                              \
-        return step_fails() ? (type)-1 : (type)syscall(__VA_ARGS__);                               \
-    }
-
-STEP(ssize_t, write, (int fd, const void *data, size_t bytes), SYS_write, fd, data, bytes)
-STEP(ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at), SYS_pwrite64, fd, data,
-     bytes, at)
-STEP(ssize_t, pwrite64, (int fd, const void *data, size_t bytes, off64_t at), SYS_pwrite64, fd,
-     data, bytes, at)
-STEP(int, ftruncate, (int fd, off_t bytes), SYS_ftruncate, fd, bytes)
-STEP(int, ftruncate64, (int fd, off64_t bytes), SYS_ftruncate, fd, bytes)
-STEP(int, fallocate, (int fd, int mode, off_t at, off_t bytes), SYS_fallocate, fd, mode, at, bytes)
-STEP(int, fallocate64, (int fd, int mode, off64_t at, off64_t bytes), SYS_fallocate, fd, mode, at,
-     bytes)
-STEP(int, fchmod, (int fd, mode_t mode), SYS_fchmod, fd, mode)
-STEP(int, unlink, (const char *path), SYS_unlink, path)
-STEP(int, rename, (const char *from, const char *to), SYS_rename, from, to)
-STEP(int, link, (const char *from, const char *to), SYS_link, from, to)
-STEP(int, renameat2, (int from_at, const char *from, int to_at, const char *to, unsigned flags),
-     SYS_renameat2, from_at, from, to_at, to, flags)
-
-int fsync(int fd)
-{
-    return sync_fails() ? -1 : (int)syscall(SYS_fsync, fd);
-}
-
-int fdatasync(int fd)
-{
-    return sync_fails() ? -1 : (int)syscall(SYS_fdatasync, fd);
-}
-
-static int open_step(const char *path, int flags, mode_t mode)
-{
-    if ((flags & O_CREAT) != 0 && step_fails()) return -1;
-    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-int open(const char *path, int flags, ...)
-{
-    va_list list;
-    va_start(list, flags);
-    mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
-    va_end(list);
-    return open_step(path, flags, mode);
-}
-
-int open64(const char *path, int flags, ...)
-{
-    va_list list;
-    va_start(list, flags);
-    mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
-    va_end(list);
-    return open_step(path, flags, mode);
-}
-
-#pragma GCC visibility pop
 
 /* ---- the store ---- */
 
@@ -201,26 +103,22 @@ static void open_expect_all(open_site *site, long step)
     kvt_close(store);
 }
 
+/* Opens the store, once. */
+static void open_child(void *context, int pipe_end)
+{
+    open_site *site = context;
+    kvt_store *store = NULL;
+    (void)pipe_end;
+    kvt_status opened = kvt_open(&site->options, &store, NULL, 0);
+    step_at = 0;
+    if (opened == KVT_OK) kvt_close(store);
+}
+
 /* An open whose nth step is its last, or fails. False: it had fewer, or passed over the failure and
  * went to its end. */
 static bool open_cut(open_site *site, step_kind does, long step)
 {
-    int status;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        kvt_store *store = NULL;
-        step_does = does;
-        step_at = step;
-        kvt_status opened = kvt_open(&site->options, &store, NULL, 0);
-        long taken = atomic_load(&steps);
-        step_at = 0;
-        if (opened == KVT_OK && does == STEP_FAIL) kvt_close(store);
-        _exit(taken < step ? 1 : 0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (WIFSIGNALED(status)) assert_int_equal(WTERMSIG(status), SIGKILL);
-    return WIFSIGNALED(status) || WEXITSTATUS(status) == 0;
+    return step_run(open_child, site, does, step).counted;
 }
 
 /* filled: the open that is cut short is not the first one. */
