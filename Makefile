@@ -33,7 +33,8 @@ help:
 	@echo "make lint     include direction, purity, banned calls, formatting"
 	@echo "make format   clang-format over all sources"
 	@echo "make bench    benches of this machine"
-	@echo "make bench-codecs  what bases of the transform codec save and cost (MODEL= TEXTS= JSON=1)"
+	@echo "make bench-codecs  what bases of the transform codec save and cost (MODEL= TEXTS= JSON=1"
+	@echo "              QUICK=1)"
 	@echo "make asan     all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     all tests under ThreadSanitizer"
 	@echo "make torture  kills, power cuts and faults at length (CYCLES=1000 SEED=1), about 15 minutes"
@@ -136,7 +137,7 @@ JSON ?=
 
 bench-codecs: build
 	@python3 tools/bench_codecs.py $(BUILD) $(if $(MODEL),--model $(MODEL)) \
-		$(if $(TEXTS),--texts $(TEXTS)) $(if $(JSON),--json)
+		$(if $(TEXTS),--texts $(TEXTS)) $(if $(JSON),--json) $(if $(QUICK),--quick)
 
 test-nvme: configure
 	@$(STEP)/build-nvme.log "Building the nvme tests" $(CMAKE) --build --preset release \

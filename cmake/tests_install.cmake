@@ -21,7 +21,7 @@ kvt_script_test(install/bootstrap install ${CMAKE_SOURCE_DIR}/tests/install/chec
   ${CMAKE_SOURCE_DIR}/tools/bootstrap.sh)
 kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_package.sh
   ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
-foreach(part basis command files live loop manners profile profile_manage report watch wrong)
+foreach(part bases basis command files live loop manners profile profile_manage report watch wrong)
   kvt_script_test(unit/test_tools_${part} "unit;tools" ${Python3_EXECUTABLE}
     ${CMAKE_SOURCE_DIR}/tests/unit/test_tools_${part}.py $<TARGET_FILE:kvterrace_command>)
 endforeach()

@@ -25,9 +25,11 @@ LADDER, BASES = 10, 4  # variants of a ladder, and those of them that bases have
 # contexts; prefill of the first is SmolLM2's on one core (docs/BENCHMARKS.md, bench model).
 PREFILL = ("[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2,source\n"
            "smollm2:core,1.544e-3,2.655e-7,docs/BENCHMARKS.md\n")
-COMMON = ["--workload", "poisson", "--policy", "utility", "--seeds", "3", "-s", "replay.bounds=no",
-          "-s", "replay.warmup=0.2", "-s", "workload.requests=2000", "-s", "workload.contexts=200",
-          "-s", "workload.zipf=0.8", "-s", "store.alpha=10"]
+COMMON = ["--workload", "poisson", "--policy", "utility", "-s", "replay.bounds=no", "-s",
+          "replay.warmup=0.2", "-s", "workload.contexts=200", "-s", "workload.zipf=0.8", "-s",
+          "store.alpha=10"]
+WHOLE = ["--seeds", "3", "-s", "workload.requests=2000"]
+QUICK = ["--seeds", "1", "-s", "workload.requests=200"]
 SETTINGS = {
     "core": ["-s", "prefill.profile=smollm2:core", "-s", "replay.bytes_per_token=23040", "-s",
              "workload.rate=0.15", "-s", "workload.tokens_median=2048", "-s",
@@ -85,10 +87,11 @@ def calibrate(options, name, model, classes, learn):
     None when it stopped for its minutes."""
     path = os.path.join(options.work, name + ".db")
     texts = [item for pair in classes for item in ("--text", f"{pair[0]}={pair[1]}")]
-    entries = "4" if options.quick else str(options.judge)
+    entries = "2" if options.quick else str(options.judge)
     document = run(options.command,
                    ["profile", "calibrate", "--model", model, "--name", name, *texts, "--basis",
-                    learn, "--teach", "16", "--contexts", entries, "--question-contexts", "6",
+                    learn, "--teach", "4" if options.quick else "16", "--contexts", entries,
+                    "--question-contexts", "6",
                     "--minutes", str(options.minutes), "--database", path, "--json", "--quiet"],
                    missing="stopped")
     if document is None:
@@ -150,7 +153,8 @@ def replay_once(options, name, calibrated, setting, limit, with_bases):
     path = os.path.join(options.work, name + "-ladder.csv")
     ladder(path, calibrated, limit, with_bases)
     document = run(options.command,
-                   ["replay", *COMMON, *SETTINGS[setting], "-s", f"replay.ladder={path}", "-s",
+                   ["replay", *COMMON, *(QUICK if options.quick else WHOLE), *SETTINGS[setting],
+                    "-s", f"replay.ladder={path}", "-s",
                     f"store.profile={os.path.join(options.work, name + '.db')}", "--json"])
     rows = document["results"]
     mean = {key: sum(row[key] for row in rows) / len(rows)
@@ -166,8 +170,9 @@ def replay(options, name, calibrated):
     """Point 6: at each limit the policy without the rungs, and with them at the largest limit that
     keeps the same mean quality."""
     result = []
+    limits = LIMITS[:2] if options.quick else LIMITS
     for setting in SETTINGS:
-        tried = [replay_once(options, name, calibrated, setting, limit, True) for limit in LIMITS]
+        tried = [replay_once(options, name, calibrated, setting, limit, True) for limit in limits]
         for limit in LIMITS[:2]:
             without = replay_once(options, name, calibrated, setting, limit, False)
             equal = [row for row in tried if row["quality_mean"] >= without["quality_mean"] - 2e-4]
@@ -187,17 +192,19 @@ def main():
     parser.add_argument("--minutes", type=int, default=600, help="at most, of judging a model")
     parser.add_argument("--judge", type=int, default=8, help="contexts of a class that judge (8)")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="two contexts judge")
+    parser.add_argument("--quick", action="store_true",
+                        help="the reference model alone, all steps as small as they go")
     options = parser.parse_args()
     options.command = os.path.join(options.build, "kvterrace")
     options.work = options.work or os.path.join(options.build, "bench-codecs")
     os.makedirs(options.work, exist_ok=True)
-    count = "2" if options.quick else str(options.judge)
+    count = "1" if options.quick else str(options.judge)
+    teach, tables = ("4", "1") if options.quick else ("24", "8")
     text = "reference_model/texts/recall-%d.jsonl.zst"
     models = [("reference", "reference_model/model",
                [("a", text % 512), ("b", text % 768)], "a",
-               ["--teach", "24", "--tables", "8", "--judge", count])]
-    if options.model:
+               ["--teach", teach, "--tables", tables, "--judge", count])]
+    if options.model and not options.quick:
         folder = options.texts or "texts"
         models.append(("smollm2", options.model,
                        [(name, os.path.join(folder, name + ".jsonl"))

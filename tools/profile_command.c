@@ -290,6 +290,14 @@ static kvt_status profile_measure_devices(kvt_profile *profile, const device_lis
 
 /* ---- codecs ---- */
 
+static bool profile_has_no_basis(kvt_profile *profile)
+{
+    profile_basis basis;
+    const kvt_status status = profile_basis_at(profile, 0, &basis);
+    profile_basis_free(&basis);
+    return status == KVT_MISS;
+}
+
 static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arguments *arguments,
                                          profile_progress *progress, double share, char *message,
                                          size_t message_size)
@@ -317,6 +325,11 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
         status = kvt_profile_measure_codecs(profile, &request);
         worker_pool_close(&pool);
     }
+    if (status == KVT_OK && profile_has_no_basis(profile))
+        command_note(&arguments->common, "transform: not measured, because its speed is that of a "
+                                         "basis and the profile has none: profile calibrate "
+                                         "--basis learns some, profile import FILE.kvtbasis takes "
+                                         "one, and bench transform times made ones");
     for (uint32_t i = 0; i < count; i++)
         bench_kv_free(&kv[i]);
     return status;

@@ -356,6 +356,24 @@ static int bases_print_json(const bases_bench *bench)
     return bench_report_print(bench->options->out, root);
 }
 
+/* Every form of the transform has its basis among those that are given. */
+static kvt_status bases_check_forms(const bases_bench *bench)
+{
+    for (uint32_t i = 0; i < bench->form_count; i++) {
+        const quality_variant *form = &bench->forms[i].variant;
+        uint32_t at = 0;
+        if (form->variant.codec != KVT_CODEC_TRANSFORM) continue;
+        while (at < bench->basis_count && transform_hash_start(bench->bases[at].view.hash) !=
+                                              form->variant.rate >> PROFILE_BASIS_SHIFT)
+            at++;
+        if (at < bench->basis_count) continue;
+        (void)snprintf(bench->message, bench->message_size, "%s needs a basis that is not given",
+                       form->name);
+        return KVT_E_ARGUMENT;
+    }
+    return KVT_OK;
+}
+
 kvt_status bench_bases_run(const bench_bases_options *options, char *message, size_t message_size)
 {
     bases_bench *bench = calloc(1, sizeof *bench);
@@ -370,6 +388,7 @@ kvt_status bench_bases_run(const bench_bases_options *options, char *message, si
         bench->forms[i].variant = options->variants[i];
     worker_pool_open(&bench->pool, BASES_THREADS);
     kvt_status status = bases_read_files(bench);
+    if (status == KVT_OK) status = bases_check_forms(bench);
     if (status == KVT_OK) status = options->kv_count > 0 ? bases_read_kv(bench) : bases_draw(bench);
     if (status == KVT_OK && bench_scratch_make(NULL, "bases", folder, sizeof folder) != 0)
         status = KVT_E_IO;

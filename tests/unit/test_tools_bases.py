@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What bases save and cost: `bench bases` in its short form, the parts of tools/bench_codecs.py
+that make a ladder of a calibration, and its order of steps against a command that only notes them.
+
+    test_tools_bases.py COMMAND
+
+Nothing here depends on how long anything takes.
+"""
+
+import csv
+import json
+import os
+import stat
+import subprocess
+import sys
+import unittest
+
+SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
+sys.path.insert(0, os.path.join(SOURCE, "tools"))
+import bench_codecs  # noqa: E402
+from command_case import CommandCase  # noqa: E402
+from kvtbasis import HEAD, LAYER, LAYERS4, make_basis  # noqa: E402
+
+
+class BenchBases(CommandCase):
+    def setUp(self):
+        super().setUp()
+        self.forms, self.options = ["entropy:k0.5v0.5"], []
+        for span, name in ((HEAD, "head"), (LAYER, "layer"), (LAYERS4, "layers4")):
+            data, digest = make_basis(span=span, model=name.encode())
+            self.put(name + ".kvtbasis", data)
+            self.forms.append(f"transform:{digest.hex()[:5].upper()},s0.25")
+            self.options += ["--basis", name + ".kvtbasis"]
+        self.bench = ["bench", "bases", "--quick", "--tokens", "96", "--rate", "400MB"]
+
+    def test_every_form_is_loaded_and_checked(self):
+        document = self.run_json(*self.bench, *self.options, "--variants", "; ".join(self.forms))
+        self.assertEqual(document["schema"], "kvterrace-bench-bases-1")
+        self.assertEqual([form["form"] for form in document["forms"]], self.forms)
+        self.assertEqual(document["tokens"], 96)
+        self.assertEqual(document["context_bytes"], 96 * 2 * 2 * 2 * 32 * 2)
+        for form in document["forms"]:
+            self.assertTrue(0 < form["stored_bytes"] < document["context_bytes"])
+            self.assertAlmostEqual(form["drive_s"], form["stored_bytes"] / 800e6)
+            self.assertGreater(form["load_s"], 0)
+            self.assertGreater(form["decoding_s"], 0)
+            self.assertIn(form["limit"], ("drives", "decoding"))
+        self.assertEqual(document["forms"][0]["of_first"], 1)
+
+    def test_what_is_refused(self):
+        self.fails("which basis", "bench", "bases", "--variants", "entropy:k0.5v0.5")
+        self.fails("transform:12345,s1 needs a basis", *self.bench, *self.options, "--variants",
+                   "transform:12345,s1")
+        self.fails("unknown variant", *self.bench, *self.options, "--variants", "nothing")
+        self.put("none.kvtbasis", b"hello" * 2000)
+        for name in ("none.kvtbasis", "nowhere.kvtbasis"):
+            self.fails(name, *self.bench, "--basis", name, "--variants", self.forms[1])
+        self.assertEqual([name for name in os.listdir(self.folder) if "bases" in name], [])
+
+
+class ProfileCodecs(CommandCase):
+    def test_speeds_are_of_the_bases_that_there_are(self):
+        """Without a basis the command says that no speed of transform was measured; with one its
+        variants are timed."""
+        measure = ["profile", "codecs", "--quick", "--seconds", "1ms", "--database", "p.db"]
+        done = self.run_command(*measure)
+        self.assertIn("transform: not measured", done.stderr)
+        self.assertNotIn("transform:", done.stdout)
+        data, digest = make_basis()
+        self.put("b.kvtbasis", data)
+        self.run_command("profile", "import", "b.kvtbasis", "--database", "p.db")
+        done = self.run_command(*measure)
+        self.assertNotIn("not measured", done.stderr)
+        self.assertIn("transform:" + digest.hex()[:5].upper(), done.stdout)
+
+
+RUNGS = [("planes:k8v8,g64", 8.5, 0.001, True), ("entropy:k0.25v0.5", 3.6, 0.02, True),
+         ("entropy:k0.5v1", 2.7, 0.04, True), ("planes:k4v3,g64", 4.0, 0.03, False),
+         ("transform:0F451,s0.5", 2.7, 0.01, True), ("transform:0F451,s1.5", 1.6, 0.03, True),
+         ("transform:44945,s1", 1.4, 0.3, True), ("drop:stream,50+entropy:k0.5v1", 1.3, 0.01, True)]
+CALIBRATED = {
+    "choices": [],
+    "ladders": [{"rungs": [{"variant": name, "bits_per_element": bits, "loss": loss,
+                            "accepted": accepted} for name, bits, loss, accepted in RUNGS]}],
+    "codecs": [{"name": name, "threads": threads, "stored_share": share,
+                "encode_bytes_per_s": threads * speed, "decode_bytes_per_s": 2 * threads * speed}
+               for name, share, speed in (
+                   ("raw", 1.0, 9e9), ("planes:k8v8,g64", 0.53, 4e9), ("entropy:k0.5v1", 0.17, 1e9),
+                   ("transform:0F451,s1", 0.13, 2e8), ("transform:0F451,s3", 0.07, 3e8),
+                   ("transform:44945,s1", 0.09, 1e7))
+               for threads in (1, 2)]}
+
+
+class Ladder(CommandCase):
+    """A ladder file of a calibration."""
+
+    def ladder(self, limit, with_bases):
+        path = self.path("ladder.csv")
+        bench_codecs.ladder(path, CALIBRATED, limit, with_bases)
+        with open(path, encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def test_rungs_within_the_limit(self):
+        rows = self.ladder(0.05, False)
+        self.assertEqual([row["variant"] for row in rows],
+                         ["raw", "planes:k8v8 g64", "entropy:k0.25v0.5", "entropy:k0.5v1"])
+        rows = self.ladder(0.02, True)
+        self.assertEqual([row["variant"] for row in rows],
+                         ["raw", "planes:k8v8 g64", "entropy:k0.25v0.5", "transform:0F451 s0.5"])
+        # Of the same basis, at the step of nearest size, with most threads; of another one none.
+        self.assertEqual(float(rows[-1]["decode_bytes_per_s"]), 2 * 2 * 2e8)
+        self.assertEqual(float(rows[2]["encode_bytes_per_s"]), 2 * 1e9)
+        self.assertEqual(len(self.ladder(0.0005, True)), 1)
+
+    def test_what_lies_closest_goes(self):
+        forms = [(str(bits), float(bits), 0.0) for bits in (16, 8, 7.5, 4, 2, 1.9, 1)]
+        # The neighbours of 7.5 lie a factor of two apart, which is the least.
+        self.assertEqual([name for name, *_ in bench_codecs.thin(forms, 6)],
+                         ["16", "8", "4", "2", "1.9", "1"])
+        self.assertEqual(bench_codecs.thin(forms, 2), [forms[0], forms[-1]])
+        self.assertEqual(bench_codecs.thin(forms[:2], 5), forms[:2])
+        for most in range(2, 8):
+            kept = bench_codecs.thin(forms, most)
+            self.assertEqual(len(kept), most)
+            self.assertEqual((kept[0], kept[-1]), (forms[0], forms[-1]))
+
+    def test_the_step_of_equal_loss(self):
+        judged = {"reference_kl": 0.01, "rows": [
+            {"form": "entropy:k1v1", "kl": 0.01}, {"form": "transform:head,s1", "kl": 0.008},
+            {"form": "transform:head,s2", "kl": 0.03}, {"form": "transform:layer,s3", "kl": 0.01}]}
+        self.assertEqual(bench_codecs.equal_step(judged, "head"), "s1")
+        self.assertEqual(bench_codecs.equal_step(judged, "layer"), "s3")
+
+
+# Answers each command with a document of the real one's form, and notes it.
+FAKE = '''#!{python}
+import json, os, sys
+words = sys.argv[1:]
+with open({notes!r}, "a") as file:
+    file.write(json.dumps(words) + "\\n")
+calls = sum(1 for _ in open({notes!r}))
+two = words[:2]
+if {stop} and calls == {stop}:
+    sys.exit("kvterrace: stopped; interrupted")
+if two == ["profile", "basis"]:
+    for flag in ("--output", "--basis"):
+        if flag in words:
+            for span in ("head", "layer"):
+                open(words[words.index(flag) + 1] + "-" + span + ".kvtbasis", "a").close()
+    spans = {{span: {{"bits": 1.0, "share": 0.3}} for span in ("head", "layer")}}
+    rows = [{{"form": f"transform:{{span}},s{{step}}", "kl": step / 100}}
+            for span in ("head", "layer") for step in (1, 2)]
+    print(json.dumps({{"bases": [{{"span": "head", "hash": "0f451" + 59 * "0"}},
+                                 {{"span": "layer", "hash": "44945" + 59 * "0"}}],
+                      "judged": [{{"class": name, "contexts": 1, "taught": name == "a",
+                                  "reference_kl": 0.01, "spans": spans, "rows": rows}}
+                                 for name in "ab"]}}))
+elif two == ["profile", "calibrate"]:
+    print(json.dumps({calibrated}))
+elif two == ["profile", "show"]:
+    print(json.dumps({{"codecs": {codecs} if calls > {shown} else []}}))
+elif two == ["bench", "bases"]:
+    print(json.dumps({{"forms": [{{"form": "entropy:k0.333v0.75", "load_s": 0.2, "of_first": 1.0,
+                                  "limit": "decoding"}}]}}))
+elif words[0] == "replay":
+    print(json.dumps({{"results": [{{"ttft_s_p50": 1.0 + seed, "ttft_s_mean": 2.0,
+                                    "quality_mean": 0.99, "hit_token_ratio":
+                                    {{"total": 0.5, "dram": 0.2, "ssd": 0.3}}}}
+                                   for seed in range(3)]}}))
+elif two == ["bench", "transform"]:
+    print(json.dumps({{"segments": []}}))
+'''
+
+
+class Steps(CommandCase):
+    """The order of `make bench-codecs`, against a command that answers at once."""
+
+    def fake(self, stop=0):
+        os.makedirs(self.path("build"), exist_ok=True)
+        command = self.path("build/kvterrace")
+        calibrated = {key: CALIBRATED[key] for key in ("choices", "ladders")}
+        with open(command, "w", encoding="utf-8") as file:
+            file.write(FAKE.format(python=sys.executable, notes=self.path("notes"), stop=stop,
+                                   calibrated=calibrated, codecs=CALIBRATED["codecs"], shown=5))
+        os.chmod(command, os.stat(command).st_mode | stat.S_IXUSR)
+        if os.path.exists(self.path("notes")):
+            os.remove(self.path("notes"))
+
+    def bench(self, *more, code=0):
+        script = os.path.join(SOURCE, "tools", "bench_codecs.py")
+        done = subprocess.run([sys.executable, script, self.path("build"), *more], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+                              cwd=SOURCE)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        with open(self.path("notes"), encoding="utf-8") as file:
+            return done, [json.loads(line) for line in file]
+
+    def test_a_whole_run(self):
+        self.fake()
+        done, calls = self.bench("--json")
+        document = json.loads(done.stdout)
+        self.assertEqual(document["schema"], "kvterrace-bench-codecs-1")
+        names = [" ".join(call[:2 if call[0] != "replay" else 1]) for call in calls]
+        self.assertEqual(names[:6], ["profile basis", "bench bases", "profile calibrate",
+                                     "profile show", "profile import", "profile codecs"])
+        self.assertEqual(names[-1], "bench transform")
+        self.assertEqual(names.count("replay"),
+                         2 * (len(bench_codecs.LIMITS) + 2))  # each setting, with and without
+        self.assertIn("--output", calls[0])
+        # The loads' forms have the steps of equal loss.
+        self.assertIn("transform:0F451,s1", calls[1][calls[1].index("--variants") + 1])
+        rows = document["models"]["reference"]["replay"]
+        self.assertEqual({(row["setting"], row["rungs"]) for row in rows},
+                         {(setting, rungs) for setting in bench_codecs.SETTINGS
+                          for rungs in ("with", "without")})
+        self.assertAlmostEqual(rows[0]["hits_per_gb"], 0.5 / bench_codecs.CAPACITY_GB["core"])
+        self.assertEqual(rows[0]["ttft_s_p50"], 2.0)  # the mean of the seeds
+
+    def test_a_run_that_goes_on(self):
+        """Bases that are there are judged and not learnt again."""
+        self.fake(stop=1)
+        done, _ = self.bench(code=1)
+        self.assertIn("the same command goes on", done.stderr)
+        self.fake()
+        self.bench()
+        self.fake()
+        done, calls = self.bench()
+        self.assertIn("--basis", calls[0])
+        self.assertNotIn("--output", calls[0])
+        self.assertIn("of entropy's bits head 0.30 (asked 0.82)", done.stdout)
+        self.assertIn("core, with the rungs", done.stdout)
+
+    def test_quick_is_small(self):
+        self.fake()
+        _, calls = self.bench("--quick", "--work", self.path("work"))
+        judge = calls[0]
+        self.assertEqual(judge[judge.index("--judge") + 1], "1")
+        self.assertEqual(judge[judge.index("--teach") + 1], "4")
+        replays = [call for call in calls if call[0] == "replay"]
+        self.assertEqual(len(replays), 2 * (2 + 2))
+        self.assertIn("workload.requests=200", replays[0])
+        self.assertIn("--quick", calls[-1])
+        self.assertTrue(os.path.exists(self.path("work/reference-head.kvtbasis")))
+        self.assertFalse(os.path.exists(self.path("build/bench-codecs")))
+
+    def test_a_step_that_fails_is_named(self):
+        self.fake()
+        os.remove(self.path("build/kvterrace"))
+        with open(self.path("build/kvterrace"), "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\necho > {self.path('notes')}; echo wrong >&2; exit 4\n")
+        os.chmod(self.path("build/kvterrace"), 0o755)
+        with open(self.path("notes"), "w", encoding="utf-8"):
+            pass
+        script = os.path.join(SOURCE, "tools", "bench_codecs.py")
+        done = subprocess.run([sys.executable, script, self.path("build")], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("profile basis", done.stderr)
+        self.assertIn("wrong", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
