@@ -283,6 +283,25 @@ static int manage_export_ladder(kvt_profile *profile, const manage_arguments *ar
     return code;
 }
 
+/* Tables name bases by their hashes and do not have them: whoever imports them lacks the bases. */
+static void manage_note_bases(kvt_profile *profile, const manage_arguments *arguments)
+{
+    char names[160] = "";
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK || status == KVT_E_CORRUPT; i++) {
+        profile_basis basis;
+        const size_t used = strlen(names);
+        status = profile_basis_at(profile, i, &basis);
+        if (status == KVT_OK && used + 8 < sizeof names)
+            (void)snprintf(names + used, sizeof names - used, "%s%05X", used > 0 ? ", " : "",
+                           (unsigned)transform_hash_start(basis.view.hash));
+        profile_basis_free(&basis);
+    }
+    if (names[0] != '\0')
+        command_note(&arguments->common,
+                     "the bases %s are not in the tables: --basis HASH -o FILE exports one", names);
+}
+
 static int manage_export_rows(kvt_profile *profile, const manage_arguments *arguments)
 {
     bool json = arguments->common.json;
@@ -304,6 +323,7 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
     json_decref(export.tables);
     if (status != KVT_OK) return command_fail(status, "");
     if (export.rows == 0) command_note(&arguments->common, "nothing to export");
+    if (arguments->table == NULL) manage_note_bases(profile, arguments);
     return EXIT_FINE;
 }
 

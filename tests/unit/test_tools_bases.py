@@ -73,7 +73,20 @@ class ProfileCodecs(CommandCase):
         self.run_command("profile", "import", "b.kvtbasis", "--database", "p.db")
         done = self.run_command(*measure)
         self.assertNotIn("not measured", done.stderr)
-        self.assertIn("transform:" + digest.hex()[:5].upper(), done.stdout)
+        start = digest.hex()[:5].upper()
+        self.assertIn("transform:" + start, done.stdout)
+        # Its tables on another machine lack the basis, which is exported by itself.
+        done = self.run_command("profile", "export", "--database", "p.db")
+        self.assertIn(f"the bases {start} are not in the tables", done.stderr)
+        self.put("p.csv", done.stdout)
+        done = self.run_command("profile", "import", "p.csv", "--database", "q.db")
+        self.assertIn("imported", done.stderr + done.stdout)
+        done = self.run_command("profile", "export", "--database", "q.db")
+        self.assertNotIn("the bases", done.stderr)
+        self.run_command("profile", "export", "--basis", start, "-o", "c.kvtbasis", "--database",
+                         "p.db")
+        with open(self.path("c.kvtbasis"), "rb") as file:
+            self.assertEqual(file.read(), data)
 
 
 RUNGS = [("planes:k8v8,g64", 8.5, 0.001, True), ("entropy:k0.25v0.5", 3.6, 0.02, True),
