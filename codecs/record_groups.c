@@ -406,6 +406,10 @@ static void groups_add_info(kvt_record_info *info, const kvt_record_info *one, d
     info->decoded_bytes += one->decoded_bytes;
     if (one->plane_count > info->plane_count) info->plane_count = one->plane_count;
     if (one->scratch_bytes > info->scratch_bytes) info->scratch_bytes = one->scratch_bytes;
+    if (one->basis_span != 0) { /* groups that are not exact have one variant, and so one basis */
+        memcpy(info->basis, one->basis, sizeof info->basis);
+        info->basis_span = one->basis_span;
+    }
     *elements += (double)(one->source_bytes / kvt_dtype_bytes(one->spec.layout.dtype));
 }
 
