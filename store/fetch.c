@@ -38,11 +38,13 @@ static uint64_t fetch_bound(uint64_t source_bytes)
 uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes)
 {
     pthread_mutex_lock(&remote->lock);
-    const uint64_t known = fetch_known_bytes(remote, source_bytes);
+    const remote_size *size = remote_costs_size(remote, source_bytes);
+    const uint64_t known = size != NULL ? size->record_bytes : 0;
+    const uint64_t most = size != NULL ? size->most_bytes : 0;
     pthread_mutex_unlock(&remote->lock);
     /* Of views the size is not known; they are as the last ones, or read once more. */
-    if (source_bytes == FETCH_UNKNOWN && known != 0)
-        return staging_round(known + known / 8 + STAGING_ALIGN);
+    if (source_bytes == FETCH_UNKNOWN && most != 0)
+        return staging_round(most + most / 8 + STAGING_ALIGN);
     const uint64_t bound = fetch_bound(source_bytes);
     return known > bound ? staging_round(known) : bound;
 }
@@ -66,13 +68,9 @@ static remote_fetch *fetch_make(uint32_t room)
     return NULL;
 }
 
-void fetch_release(store_remote *remote, remote_fetch *fetch)
+/* Frees a fetch that nobody uses. */
+static void fetch_free(remote_fetch *fetch)
 {
-    if (remote != NULL) pthread_mutex_lock(&remote->lock);
-    assert(fetch->users > 0);
-    const bool last = --fetch->users == 0;
-    if (remote != NULL) pthread_mutex_unlock(&remote->lock);
-    if (!last) return;
     if (fetch->buffer.memory != NULL) staging_release(fetch->store->staging, &fetch->buffer);
     free(fetch->cut);
     free(fetch->heads);
@@ -80,6 +78,15 @@ void fetch_release(store_remote *remote, remote_fetch *fetch)
     free(fetch->requests);
     free(fetch->names);
     free(fetch);
+}
+
+void fetch_release(store_remote *remote, remote_fetch *fetch)
+{
+    if (remote != NULL) pthread_mutex_lock(&remote->lock);
+    assert(fetch->users > 0);
+    const bool last = --fetch->users == 0;
+    if (remote != NULL) pthread_mutex_unlock(&remote->lock);
+    if (last) fetch_free(fetch);
 }
 
 /* ---- steps, on the link's thread ---- */
@@ -137,6 +144,9 @@ static void fetch_finish(store_remote *remote, remote_fetch *fetch, kvt_status s
     remote_costs_end(remote, fetch, status);
     access_get *waiter = fetch->waiters;
     fetch->waiters = NULL;
+    /* Whoever waited has the staging back when it lets go: the link holds it no longer. */
+    assert(fetch->users > 0);
+    const bool last = --fetch->users == 0;
     pthread_cond_broadcast(&remote->changed);
     pthread_mutex_unlock(&remote->lock);
     while (waiter != NULL) {
@@ -144,7 +154,7 @@ static void fetch_finish(store_remote *remote, remote_fetch *fetch, kvt_status s
         waiter->arrived(waiter->arrived_context);
         waiter = next;
     }
-    fetch_release(remote, fetch);
+    if (last) fetch_free(fetch);
 }
 
 /* Whether a chunk is what the first one says. */
@@ -179,7 +189,13 @@ static kvt_status fetch_check(const remote_fetch *fetch)
 static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
 {
     const remote_request *first = &fetch->requests[0];
-    if (first->status == KVT_E_SPACE) return KVT_E_MISMATCH; /* of larger chunks than any of ours */
+    if (first->status == KVT_E_SPACE) {
+        const uint64_t full = fetch->store->remote->full_bytes + OBJECT_HEAD_BYTES;
+        /* A larger chunk than any of ours is not read; one that lacks room is, once that is had. */
+        if (first->value_bytes > full) return KVT_E_MISMATCH;
+        fetch->record_bytes = first->value_bytes;
+        return KVT_E_SPACE;
+    }
     if (first->status != KVT_OK) return first->status;
     if (first->value_bytes < OBJECT_HEAD_BYTES) return KVT_E_CORRUPT;
     kvt_status status = object_head_unpack(fetch->heads[0], &fetch->head);

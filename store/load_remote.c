@@ -4,7 +4,8 @@
  * hosts at once, while begin waits, and then lie in staging as a lent record lies in memory. When
  * the load ends the background offers them to the local tiers.
  *
- * The records of one load hold at most half of the store's staging; entries beyond that are misses.
+ * The records of one load hold at most half of the store's staging, or are one alone; entries
+ * beyond that are misses.
  *
  * Thread rule: the load's owner, but for load_end_remote, which is whoever frees the load.
  */
@@ -14,6 +15,8 @@
 #include "store/remote_tier.h"
 
 #include <assert.h>
+
+#define LOAD_ROOM_NS UINT64_C(5000000)
 
 /* Begins the read of one entry. False: no further one has room. */
 static bool load_ask(kvt_load *load, load_entry *entry, uint32_t tenant, uint64_t deadline_ns,
@@ -25,9 +28,12 @@ static bool load_ask(kvt_load *load, load_entry *entry, uint32_t tenant, uint64_
     /* Several views are of groups, which are never published. */
     if (entry->section_count != 1 || !remote_get_is_worth(store, &get, &entry->key)) return true;
     const uint64_t bytes = fetch_staging_bytes(store->remote, FETCH_UNKNOWN);
-    if (bytes > *room) return false;
-    if (staging_acquire(store->staging, bytes, 0, &buffer) != KVT_OK) return false;
-    *room -= bytes;
+    /* The first one has what there is. */
+    const bool first = *room == store->staging->limit_bytes / 2;
+    if (bytes > *room && !first) return false;
+    if (staging_acquire(store->staging, bytes, first ? deadline_ns : 0, &buffer) != KVT_OK)
+        return false;
+    *room -= bytes < *room ? bytes : *room;
     const uint64_t handle = entry_handle(&store->secret, &entry->key);
     entry->fetch_known =
         remote_hints_get(&store->remote->hints, handle, base_clock_ns()) == HINT_THERE;
@@ -37,23 +43,29 @@ static bool load_ask(kvt_load *load, load_entry *entry, uint32_t tenant, uint64_
     return entry->fetch != NULL;
 }
 
-/* A read that found too little room begins again with what it needs, once. */
+/* Waits for a read; one that found too little room begins again with what it needs. */
 static kvt_status load_wait_remote(kvt_load *load, load_entry *entry, uint64_t deadline_ns)
 {
     kvt_store *store = load->store;
     store_remote *remote = store->remote;
     kvt_status status = fetch_wait(remote, entry->fetch, deadline_ns);
-    if (status != KVT_E_SPACE) return status;
-    staging_buffer buffer = {0};
-    const uint32_t tenant = entry->fetch->tenant;
-    const uint64_t bytes = fetch_staging_bytes(remote, FETCH_UNKNOWN);
-    fetch_release(remote, entry->fetch);
-    entry->fetch = NULL;
-    if (staging_acquire(store->staging, bytes, 0, &buffer) != KVT_OK) return KVT_MISS;
-    entry->fetch = fetch_begin(store, &entry->key, tenant, FETCH_UNKNOWN, deadline_ns, &buffer,
-                               NULL, &entry->fetch_joined);
-    if (buffer.memory != NULL) staging_release(store->staging, &buffer);
-    return entry->fetch != NULL ? fetch_wait(remote, entry->fetch, deadline_ns) : KVT_MISS;
+    for (uint32_t i = 1; i < FETCH_TRIES && status == KVT_E_SPACE; i++) {
+        staging_buffer buffer = {0};
+        const uint32_t tenant = entry->fetch->tenant;
+        const uint64_t bytes = fetch_staging_bytes(remote, FETCH_UNKNOWN);
+        fetch_release(remote, entry->fetch);
+        entry->fetch = NULL;
+        /* Others of this load may hold the rest, so it waits for a moment alone. */
+        if (staging_acquire(store->staging, bytes, base_clock_ns() + LOAD_ROOM_NS, &buffer) !=
+            KVT_OK)
+            return KVT_MISS;
+        entry->fetch = fetch_begin(store, &entry->key, tenant, FETCH_UNKNOWN, deadline_ns, &buffer,
+                                   NULL, &entry->fetch_joined);
+        if (buffer.memory != NULL) staging_release(store->staging, &buffer);
+        if (entry->fetch == NULL) return KVT_MISS;
+        status = fetch_wait(remote, entry->fetch, deadline_ns);
+    }
+    return status;
 }
 
 uint64_t load_ask_others(kvt_load *load)

@@ -51,6 +51,8 @@ void remote_costs_note_size(store_remote *remote, uint64_t source_bytes, uint64_
         *size = (remote_size){.source_bytes = source_bytes};
     }
     size->record_bytes = record_bytes;
+    size->most_bytes -= size->most_bytes / 16;
+    if (size->most_bytes < record_bytes) size->most_bytes = record_bytes;
     remote->last_size = size;
 }
 

@@ -275,7 +275,7 @@ kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_t
     const uint64_t deadline_ns = remote_get_deadline(remote, get);
     kvt_status status = KVT_E_SPACE;
     /* A record that is larger than was expected is read once more, with the room that it needs. */
-    for (int i = 0; i < 2 && status == KVT_E_SPACE; i++) {
+    for (uint32_t i = 0; i < FETCH_TRIES && status == KVT_E_SPACE; i++) {
         if (i > 0) fetch_release(remote, get->remote);
         get->remote = NULL;
         if (base_clock_ns() >= deadline_ns) return KVT_MISS;

@@ -25,7 +25,7 @@ typedef struct remote_prefetch {
     kvt_key key;
     access_get get;
     atomic_uint parts; /* the read and its beginning: the one that ends last lists it */
-    bool again;        /* begun once more, with the room that the record needs */
+    uint32_t tries;    /* begun so often, with ever more room */
 } remote_prefetch;
 
 /* Takes a place among those on their way. False: there is none. */
@@ -120,6 +120,8 @@ bool remote_prefetch_keep(kvt_store *store, const access_get *get)
     item->get.quiet = true;
     item->get.remote_counted = true;
     prefetch_list(item);
+    /* Without a background it would hold staging for nobody knows how long. */
+    if (!store->has_background) remote_prefetch_round(store);
     return true;
 }
 
@@ -152,8 +154,7 @@ void remote_prefetch_round(kvt_store *store)
         remote_prefetch *next = item->next;
         const bool landed = remote_get_land(store, &item->get);
         if (landed) prefetch_take_in(store, item);
-        const bool again = !landed && !item->again;
-        item->again = true;
+        const bool again = !landed && ++item->tries < FETCH_TRIES;
         if (!again || !prefetch_begin(item)) prefetch_leave(remote, item);
         item = next;
     }

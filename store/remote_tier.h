@@ -84,6 +84,7 @@ typedef struct remote_fetch {
 /* What entries of a size that came from the engine have been lately. */
 typedef struct remote_size {
     uint64_t source_bytes, record_bytes;
+    uint64_t most_bytes;      /* the largest record of late */
     double recompute_seconds; /* 0: not known */
     double decode_seconds;
 } remote_size;
@@ -183,6 +184,7 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
                           access_get *waiter, bool *joined_out);
 
 #define FETCH_UNKNOWN OBJECT_CHUNK_BYTES /* of an entry whose size nobody knows */
+#define FETCH_TRIES   3u /* reads with ever more room: the first chunk, then the record */
 
 /* The bytes of staging that a read of an entry of so many bytes needs. */
 uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes);

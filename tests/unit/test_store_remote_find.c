@@ -304,6 +304,59 @@ static void a_full_queue_keeps_deletions(void **state)
     kvt_close(b);
 }
 
+/* A view says nothing of an entry's size: small and large ones take turns. */
+static void views_of_many_sizes_are_served(void **state)
+{
+    (void)state;
+    kvt_layout large = support_layout;
+    large.tokens = 4096; /* 4 MiB: more than one chunk, and more than the store's staging */
+    const uint64_t bytes = 128u * SUPPORT_ENTRY_BYTES;
+    char *from = malloc(bytes), *to = malloc(bytes);
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+    kvt_store *a = open_policy(&remote, "lru", 64 << 20);
+    kvt_store *b = open_policy(&remote, "lru", 64 << 20);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        /* Sizes of 1 to 128 times the small one's. */
+        large.tokens = 32u << (i * 7 % 8);
+        codecs_kv_sample_fill(&large, i, from);
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = support_key(i),
+                                 .layout = large,
+                                 .recompute_seconds = 1e6};
+        assert_int_equal(kvt_put(a, &entry, from, large.tokens * UINT64_C(1024)), KVT_OK);
+        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    }
+    kvt_queue *queue = open_queue(b);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        large.tokens = 32u << (i * 7 % 8);
+        codecs_kv_sample_fill(&large, i, from);
+        memset(to, 0, bytes);
+        const kvt_view view = kvt_view_packed(&large, to), *list = &view;
+        const kvt_key key = support_key(i);
+        if (i % 2 == 0) {
+            const kvt_status status = kvt_get_view(b, &key, &view, KVT_NO_DEADLINE, NULL);
+            if (status != KVT_OK) print_message("%u tokens\n", large.tokens);
+            assert_int_equal(status, KVT_OK);
+        } else {
+            kvt_load *load = NULL;
+            const kvt_status status = kvt_load_begin(queue, &key, &list, 1, NULL, &load);
+            /* A machine that stands still for longer than the deadline reads nothing. */
+            if (status == KVT_MISS && stats_of(b).timeouts != 0) continue;
+            assert_int_equal(status, KVT_OK);
+            kvt_load_release(load, large.layers);
+            assert_int_equal(kvt_load_wait(load, large.layers, KVT_NO_DEADLINE), KVT_OK);
+            assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+        }
+        assert_memory_equal(from, to, large.tokens * UINT64_C(1024));
+    }
+    assert_int_equal(stats_of(b).unfit, 0);
+    kvt_queue_close(queue);
+    kvt_close(a);
+    kvt_close(b);
+    free(from);
+    free(to);
+}
+
 /* An entry that another host has claimed is that host's to write; without the claim it is written.
  */
 static void claimed_entries_are_left_to_their_writer(void **state)
@@ -338,6 +391,7 @@ int main(void)
         cmocka_unit_test_setup(layers_are_loaded_from_other_hosts, clear),
         cmocka_unit_test_setup(spoilt_layers_are_misses, clear),
         cmocka_unit_test_setup(a_full_queue_keeps_deletions, clear),
+        cmocka_unit_test_setup(views_of_many_sizes_are_served, clear),
         cmocka_unit_test_setup(claimed_entries_are_left_to_their_writer, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
