@@ -205,11 +205,11 @@ const command_spec bench_loads_spec = {
 const command_spec bench_sequence_spec = {
     .name = "sequence",
     .summary = "decode steps of a sparse sequence on the drives",
-    .about = "One layer of a made-up context of 128K tokens lies on every configured device of the "
+    .about = "One layer of a made-up context of 64K tokens lies on every configured device of the "
              "tier ssd, which are overwritten. Steps of queries about topics: the drives' seconds "
              "and their share of what they could read, by layout, copies, window, precision and "
              "hints, with the error against full attention.",
-    .details = BENCH_DRIVES_OR "else four throttled memory devices, and 64K tokens.",
+    .details = BENCH_DRIVES_OR "else four throttled memory devices.",
     .example = "  kvterrace bench sequence --quick",
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),

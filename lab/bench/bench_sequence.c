@@ -41,7 +41,7 @@ enum {
     QUERY = HEADS * GROUP * DIM,
     TOPICS = 1024,
     JUDGED = 12, /* steps whose error is taken */
-    STEPS = 240,
+    STEPS = 160,
     OBSERVED = 32,
     OWN_DRIVE_MIB = 512,
     BENCH_DRIVES_MAX = 64
@@ -492,9 +492,7 @@ int bench_sequence_run(const bench_options *given)
     if (emulated)
         bench_give_drives(&options, (options.quick ? 96 : OWN_DRIVE_MIB) * MIB, 80000, own);
     sequence_site site = {.options = &options,
-                          .tokens = options.quick ? 8192
-                                    : emulated    ? 65536
-                                                  : 131072,
+                          .tokens = options.quick ? 8192 : 65536,
                           .steps = options.quick ? 48 : STEPS};
     int code = make_data(&site) ? 0 : sequence_complain(KVT_E_MEMORY, "");
     for (uint32_t i = 0; i < CASES && code == 0; i++) {
