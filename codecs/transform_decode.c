@@ -96,7 +96,7 @@ static void work_store(const transform_work *work, const work_piece *piece,
 
 /* Some tokens of one head of a sparse product: what remains to be done to rows. */
 static void work_finish_rows(const transform_work *work, const work_piece *piece,
-                             const transform_sparse *sparse, const float *means,
+                             const transform_sparse *sparse, uint32_t first, const float *means,
                              const work_tokens *tokens, const view_rows *target)
 {
     const transform_shape *shape = &work->segment->basis->shape;
@@ -104,7 +104,7 @@ static void work_finish_rows(const transform_work *work, const work_piece *piece
     const float step = (float)work->segment->step / (float)TRANSFORM_STEP_ONE;
     for (uint32_t i = 0; i < sparse->tokens; i++) {
         const uint32_t token = sparse->first_token + i;
-        float *row = work->scratch.out + (uint64_t)i * shape->head_dim;
+        float *row = sparse->out + (uint64_t)i * sparse->width + first;
         if (token < tokens->first || token >= tokens->first + tokens->count) continue;
         work->kernels->restore_row(row, step, means, shape->head_dim);
         if (piece->turns)
@@ -115,37 +115,53 @@ static void work_finish_rows(const transform_work *work, const work_piece *piece
     }
 }
 
+/* The sums of some tokens of a span, of the heads that are wanted. `inputs`: all that have codes. */
+static void work_sum_sparse(const transform_work *work, uint32_t span, uint32_t inputs,
+                            transform_sparse *sparse, const view_rows *const *targets)
+{
+    const uint32_t head = work->segment->basis->shape.head_dim, pieces = sparse->width / head;
+    for (uint32_t done = 0; done == 0 || done < inputs; done += TRANSFORM_SPARSE_ROWS) {
+        const uint32_t left = inputs - done;
+        sparse->rows = work->scratch.inputs + done;
+        sparse->row_count = left < TRANSFORM_SPARSE_ROWS ? left : TRANSFORM_SPARSE_ROWS;
+        sparse->more = done > 0;
+        work->kernels->list(sparse);
+        for (uint32_t i = 0; i < pieces; i++) {
+            if (targets[transform_work_piece(work, span * pieces + i).matrix] != NULL)
+                work->kernels->sum(sparse, i * head, head);
+        }
+    }
+}
+
 /* Elements of a span of a block from the codes that are not 0. */
 static void work_restore_sparse(const transform_work *work, uint32_t span,
                                 const work_tokens *tokens, const view_rows *const *targets)
 {
     const transform_basis *basis = work->segment->basis;
     const uint32_t head = basis->shape.head_dim, width = work->elements / work->span_count;
+    const uint32_t pieces = width / head, group = SEGMENT_GROUP;
     const uint64_t first = (uint64_t)span * width;
     const float *means = basis->means + work->first_element + first;
-    const uint32_t end = (tokens->first + tokens->count + SEGMENT_GROUP - 1) / SEGMENT_GROUP;
+    const uint32_t end = (tokens->first + tokens->count + group - 1) / group * group;
+    const uint32_t inputs = work_live(work, first, width);
     transform_sparse sparse = {
         .matrix = basis->inverse + transform_matrix_at(&basis->shape, work->first_span + span),
         .width = width,
-        .rows = work->scratch.inputs,
-        .row_count = work_live(work, first, width),
-        .first_token = tokens->first / SEGMENT_GROUP * SEGMENT_GROUP,
+        .first_token = tokens->first / group * group,
         .codes = work_codes(work, first),
-        .room = transform_sparse_room(width),
-        .terms = work->scratch.in,
+        .out = work->scratch.in,
+        .terms = work->scratch.terms,
+        .at = work->scratch.at,
         .panel = (uint16_t *)(void *)work->scratch.panel};
-    sparse.at =
-        (uint32_t *)(void *)(sparse.terms + (uint64_t)sparse.room * TRANSFORM_SPARSE_TOKENS);
-    for (; sparse.first_token < end * SEGMENT_GROUP; sparse.first_token += sparse.tokens) {
-        const uint32_t left = end * SEGMENT_GROUP - sparse.first_token;
+    for (; sparse.first_token < end; sparse.first_token += sparse.tokens) {
+        const uint32_t left = end - sparse.first_token;
         sparse.tokens = left < TRANSFORM_SPARSE_TOKENS ? left : TRANSFORM_SPARSE_TOKENS;
-        work->kernels->list(&sparse);
-        for (uint32_t i = 0; i < width / head; i++) {
-            const work_piece piece = transform_work_piece(work, span * (width / head) + i);
-            if (targets[piece.matrix] == NULL) continue;
-            work->kernels->sum(&sparse, i * head, head, work->scratch.out);
-            work_finish_rows(work, &piece, &sparse, means + (uint64_t)i * head, tokens,
-                             targets[piece.matrix]);
+        work_sum_sparse(work, span, inputs, &sparse, targets);
+        for (uint32_t i = 0; i < pieces; i++) {
+            const work_piece piece = transform_work_piece(work, span * pieces + i);
+            if (targets[piece.matrix] != NULL)
+                work_finish_rows(work, &piece, &sparse, i * head, means + (uint64_t)i * head,
+                                 tokens, targets[piece.matrix]);
         }
     }
 }

@@ -7,8 +7,7 @@
 
 #include <kvterrace/rope.h>
 
-enum { SEGMENT_PANEL_BYTES = TRANSFORM_SPARSE_PANEL * 2, SEGMENT_ALIGN = 64 };
-_Static_assert((int)SEGMENT_PANEL_BYTES >= (int)TRANSFORM_PANEL * 4, "room for either panel");
+enum { SEGMENT_ALIGN = 64 };
 
 /* Matrices that one segment has, but for the last one of spans of layers. */
 static uint32_t segment_together(const transform_shape *shape)
@@ -52,12 +51,15 @@ static uint64_t scratch_cut(const transform_shape *shape, uint8_t *scratch,
     const uint64_t lane = TRANSFORM_LANES * sizeof(float);
     const uint64_t width = transform_width(shape);
     const uint64_t elements = (uint64_t)segment_together(shape) * transform_row(shape);
-    const uint64_t terms = (uint64_t)transform_sparse_room((uint32_t)width) *
-                           TRANSFORM_SPARSE_TOKENS * (sizeof(float) + sizeof(uint32_t));
+    const uint64_t terms = (uint64_t)TRANSFORM_SPARSE_TOKENS * TRANSFORM_SPARSE_ROOM;
+    const uint64_t panel = TRANSFORM_SPARSE_ROWS * TRANSFORM_SPARSE_PANEL * sizeof(uint16_t);
+    const uint64_t columns = width * TRANSFORM_PANEL * sizeof(float);
     uint64_t at = 0;
-    parts->in = scratch_place(scratch, &at, width * lane > terms ? width * lane : terms);
+    parts->in = scratch_place(scratch, &at, width * lane);
     parts->out = scratch_place(scratch, &at, shape->head_dim * lane);
-    parts->panel = scratch_place(scratch, &at, width * SEGMENT_PANEL_BYTES);
+    parts->panel = scratch_place(scratch, &at, panel > columns ? panel : columns);
+    parts->terms = scratch_place(scratch, &at, terms * sizeof *parts->terms);
+    parts->at = scratch_place(scratch, &at, terms * sizeof *parts->at);
     parts->rows = scratch_place(scratch, &at, SEGMENT_GROUP * sizeof(float) * shape->head_dim);
     parts->cosine = scratch_place(scratch, &at, shape->rotary_dim / 2 * lane);
     parts->sine = scratch_place(scratch, &at, shape->rotary_dim / 2 * lane);

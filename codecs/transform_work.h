@@ -24,9 +24,11 @@ _Static_assert((int)TRANSFORM_LANES == (int)TRANSFORM_BLOCK_TOKENS, "a block is 
 
 /* The caller's scratch, cut. */
 typedef struct transform_scratch {
-    float *in;     /* [width][256], or the terms of a sparse product */
-    float *out;    /* [head_dim][256], or [256][head_dim] */
-    float *panel;  /* [width][TRANSFORM_PANEL], or of a sparse product */
+    float *in;    /* [width][256], or the sums of a sparse product */
+    float *out;   /* [head_dim][256] */
+    float *panel; /* [width][TRANSFORM_PANEL], or that of a sparse product */
+    float *terms; /* of a sparse product */
+    uint32_t *at;
     float *rows;   /* [16][head_dim] */
     float *cosine; /* [rotary_dim / 2][256], or [256][rotary_dim / 2] */
     float *sine;

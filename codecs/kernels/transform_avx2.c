@@ -151,6 +151,21 @@ CODECS_TARGET_AVX2 static void transpose_to_rows(const float *columns, uint32_t 
             rows[(size_t)t * count + e] = columns[(size_t)e * TRANSFORM_LANES + t];
 }
 
+/* Whole groups of eight floats as fp16, limited to its largest; returns how many. */
+CODECS_TARGET_AVX2 static uint32_t narrow_fp16(const float *values, uint32_t count, uint8_t *target)
+{
+    const __m256 most = _mm256_set1_ps(65504.0f);
+    uint32_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m256 eight = _mm256_min_ps(_mm256_loadu_ps(values + i), most);
+        eight = _mm256_max_ps(eight, _mm256_sub_ps(_mm256_setzero_ps(), most));
+        _mm_storeu_si128((__m128i *)(void *)(target + 2 * (size_t)i),
+                         _mm256_cvtps_ph(eight, _MM_FROUND_TO_NEAREST_INT));
+    }
+    return i;
+}
+
+#define TRANSFORM_NARROW     narrow_fp16
 #define TRANSFORM_TO_COLUMNS transpose_to_columns
 #define TRANSFORM_TO_ROWS    transpose_to_rows
 #define TRANSFORM_TARGET     CODECS_TARGET_AVX2

@@ -2,8 +2,9 @@
 /*
  * transform_body.h - the functions of transform_kernels.h in plain loops over lanes, which the
  * compiler makes vectors of; compiled once per instruction set. The including file defines
- * TRANSFORM_TARGET and TRANSFORM_TABLE, and TRANSFORM_MULTIPLY, or TRANSFORM_TO_COLUMNS and
- * TRANSFORM_TO_ROWS, where it has its own. Products and sums are separate statements, so that no
+ * TRANSFORM_TARGET and TRANSFORM_TABLE, and TRANSFORM_MULTIPLY, TRANSFORM_SPARSE, or
+ * TRANSFORM_TO_COLUMNS and TRANSFORM_TO_ROWS, where it has its own, and TRANSFORM_NARROW where
+ * instructions narrow to fp16: it returns how many elements they did. Products and sums are separate statements, so that no
  * compiler fuses them. Not a header for others.
  */
 #include "base/half.h"
@@ -200,6 +201,9 @@ static inline uint16_t body_fp16(float value)
     return (uint16_t)((size < 0x38800000u ? small : normal) | (bits >> 16 & 0x8000u));
 }
 
+#if !defined(TRANSFORM_NARROW)
+#define TRANSFORM_NARROW(values, count, target) 0
+#endif
 TRANSFORM_TARGET static void body_narrow(uint8_t dtype, const float *restrict values,
                                          uint32_t count, uint8_t *restrict target)
 {
@@ -212,7 +216,8 @@ TRANSFORM_TARGET static void body_narrow(uint8_t dtype, const float *restrict va
         const uint16_t half = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
         memcpy(target + 2 * (uint64_t)i, &half, sizeof half);
     }
-    for (uint32_t i = 0; dtype == KVT_DTYPE_FP16 && i < count; i++) {
+    for (uint32_t i = dtype == KVT_DTYPE_FP16 ? TRANSFORM_NARROW(values, count, target) : count;
+         i < count; i++) {
         float value = values[i] < 65504.0f ? values[i] : 65504.0f;
         value = value > -65504.0f ? value : -65504.0f;
         const uint16_t half = body_fp16(value);

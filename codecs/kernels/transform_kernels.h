@@ -20,6 +20,8 @@ enum {
     TRANSFORM_PANEL = 8,       /* outputs that are made together */
     TRANSFORM_PAIR_MOST = 256, /* codes up to this size are bf16 without rounding */
     TRANSFORM_SPARSE_TOKENS = 128,
+    TRANSFORM_SPARSE_ROWS = 128,
+    TRANSFORM_SPARSE_ROOM = TRANSFORM_SPARSE_ROWS + 8, /* eight terms are written at once */
     TRANSFORM_SPARSE_PANEL = 64 /* outputs of a sparse product that are made together */
 };
 
@@ -41,28 +43,23 @@ typedef struct transform_product {
 
 /* The product of decoding in rows: of each token only the codes that are not 0, which at the rates
  * of this codec are a fifth to a half. A term of 0 changes no sum, so the bits are those of
- * `multiply`. Tokens are groups of 16 within the block's 256; codes behind its last one are 0. */
+ * `multiply`. Inputs are taken in parts whose factors of a panel stay in the first cache. Tokens are
+ * groups of 16 within the block's 256; codes behind its last one are 0. */
 typedef struct transform_sparse {
     const uint16_t *matrix; /* as of a product */
     uint32_t width;
-    const uint16_t *rows; /* ascending, row_count of them */
-    uint32_t row_count;
+    const uint16_t *rows;         /* ascending: the inputs of this part, row_count of them */
+    uint32_t row_count;           /* at most TRANSFORM_SPARSE_ROWS */
+    bool more;                    /* other parts were summed before: their sums go on */
     uint32_t first_token, tokens; /* multiples of 16; at most TRANSFORM_SPARSE_TOKENS */
     const int16_t *codes;         /* [width][256] */
-    /* Scratch. A term is a code that is not 0, and where its factors lie in the panel, in bytes;
-     * both lists have `room` for those of one token. */
-    uint32_t room; /* transform_sparse_room(row_count) */
-    float *terms;  /* [tokens][room] */
-    uint32_t *at;  /* [tokens][room] */
+    float *out;                   /* [tokens][width] */
+    /* Scratch. A term is a code that is not 0, and where its factors lie in the panel, in bytes. */
+    float *terms;    /* [tokens][TRANSFORM_SPARSE_ROOM] */
+    uint32_t *at;    /* the same */
+    uint16_t *panel; /* [TRANSFORM_SPARSE_ROWS][TRANSFORM_SPARSE_PANEL] */
     uint32_t counts[TRANSFORM_SPARSE_TOKENS];
-    uint16_t *panel; /* [row_count][TRANSFORM_SPARSE_PANEL] */
 } transform_sparse;
-
-/* Eight terms are written at once, and those behind the last one do not count. */
-static inline uint32_t transform_sparse_room(uint32_t rows)
-{
-    return (rows + 15) / 8 * 8;
-}
 
 /* How values become codes: inverse = units a step; third = 1 / 3^j, or 0 when j is 0. */
 typedef struct transform_rounding {
@@ -78,9 +75,9 @@ typedef struct transform_kernels {
     void (*pair)(const int16_t *first, const int16_t *second, uint32_t tokens, float *pairs);
 
     /* Both NULL: decoding takes `multiply`. The terms of all tokens; then, as often as wanted, the
-     * sums of the outputs from `first` on: rows [tokens][count]. */
+     * sums of `count` outputs from `first` on. */
     void (*list)(transform_sparse *sparse);
-    void (*sum)(const transform_sparse *sparse, uint32_t first, uint32_t count, float *rows);
+    void (*sum)(const transform_sparse *sparse, uint32_t first, uint32_t count);
 
     /* Cosines and sines of 256 positions, `stride` floats apart; turn: of one position, in 2^-64 of
      * a whole one. */
@@ -122,8 +119,7 @@ typedef struct transform_kernels {
 
 /* The sparse product with AVX2. */
 void transform_list_avx2(transform_sparse *sparse);
-void transform_sum_avx2(const transform_sparse *sparse, uint32_t first, uint32_t count,
-                        float *rows);
+void transform_sum_avx2(const transform_sparse *sparse, uint32_t first, uint32_t count);
 
 extern const transform_kernels transform_kernels_scalar;
 extern const transform_kernels transform_kernels_avx2;

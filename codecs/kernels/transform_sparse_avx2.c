@@ -70,8 +70,8 @@ SPARSE_INLINE uint32_t sparse_append(__m128i codes, unsigned mask, __m256i first
 SPARSE_INLINE void sparse_list_sixteen(transform_sparse *sparse, uint32_t token)
 {
     const int16_t none[TRANSFORM_LANE_GROUP] = {0};
-    float *terms = sparse->terms + (uint64_t)token * sparse->room;
-    uint32_t *at = sparse->at + (uint64_t)token * sparse->room;
+    float *terms = sparse->terms + (uint64_t)token * TRANSFORM_SPARSE_ROOM;
+    uint32_t *at = sparse->at + (uint64_t)token * TRANSFORM_SPARSE_ROOM;
     uint32_t counts[TRANSFORM_LANE_GROUP] = {0};
     for (uint32_t k = 0; k < sparse->row_count; k += SPARSE_EIGHT) {
         __m256i rows[SPARSE_EIGHT];
@@ -90,10 +90,10 @@ SPARSE_INLINE void sparse_list_sixteen(transform_sparse *sparse, uint32_t token)
             const __m256i zero = _mm256_cmpeq_epi16(rows[j], _mm256_setzero_si256());
             const uint32_t mask = ~(uint32_t)_mm256_movemask_epi8(_mm256_packs_epi16(zero, zero));
             const uint32_t low = counts[j], high = counts[j + SPARSE_EIGHT];
-            const uint64_t other = (uint64_t)(j + SPARSE_EIGHT) * sparse->room + high;
+            const uint64_t other = (uint64_t)(j + SPARSE_EIGHT) * TRANSFORM_SPARSE_ROOM + high;
             counts[j] += sparse_append(_mm256_castsi256_si128(rows[j]), mask & 0xff, first,
-                                       terms + (uint64_t)j * sparse->room + low,
-                                       at + (uint64_t)j * sparse->room + low);
+                                       terms + (uint64_t)j * TRANSFORM_SPARSE_ROOM + low,
+                                       at + (uint64_t)j * TRANSFORM_SPARSE_ROOM + low);
             counts[j + SPARSE_EIGHT] +=
                 sparse_append(_mm256_extracti128_si256(rows[j], 1), mask >> 16 & 0xff, first,
                               terms + other, at + other);
@@ -105,6 +105,7 @@ SPARSE_INLINE void sparse_list_sixteen(transform_sparse *sparse, uint32_t token)
 CODECS_TARGET_AVX2 void transform_list_avx2(transform_sparse *sparse)
 {
     assert(sparse->tokens <= TRANSFORM_SPARSE_TOKENS);
+    assert(sparse->row_count <= TRANSFORM_SPARSE_ROWS);
     for (uint32_t token = 0; token < sparse->tokens; token += TRANSFORM_LANE_GROUP)
         sparse_list_sixteen(sparse, token);
 }
@@ -139,41 +140,61 @@ SPARSE_INLINE void sparse_add(const uint8_t *row, __m256 code, __m256 *sums)
     }
 }
 
-/* Stores the sums of a token as `count` outputs in their order. */
-SPARSE_INLINE void sparse_store(const __m256 *sums, uint32_t count, float *row)
+/* The sums of even and odd outputs from outputs in their order. */
+SPARSE_INLINE void sparse_load(const float *row, __m256 *sums)
 {
-    float held[TRANSFORM_SPARSE_PANEL];
-    float *to = count == TRANSFORM_SPARSE_PANEL ? row : held;
+#pragma GCC unroll 4
+    for (int i = 0; i < SPARSE_SUMS; i += 2) {
+        const __m256 one = _mm256_loadu_ps(row + 8 * i);
+        const __m256 two = _mm256_loadu_ps(row + 8 * i + 8);
+        const __m256 low = _mm256_permute2f128_ps(one, two, 0x20);
+        const __m256 high = _mm256_permute2f128_ps(one, two, 0x31);
+        sums[i] = _mm256_shuffle_ps(low, high, 0x88);
+        sums[i + 1] = _mm256_shuffle_ps(low, high, 0xdd);
+    }
+}
+
+SPARSE_INLINE void sparse_store(const __m256 *sums, float *row)
+{
 #pragma GCC unroll 4
     for (int i = 0; i < SPARSE_SUMS; i += 2) {
         const __m256 low = _mm256_unpacklo_ps(sums[i], sums[i + 1]);
         const __m256 high = _mm256_unpackhi_ps(sums[i], sums[i + 1]);
-        _mm256_storeu_ps(to + 8 * i, _mm256_permute2f128_ps(low, high, 0x20));
-        _mm256_storeu_ps(to + 8 * i + 8, _mm256_permute2f128_ps(low, high, 0x31));
+        _mm256_storeu_ps(row + 8 * i, _mm256_permute2f128_ps(low, high, 0x20));
+        _mm256_storeu_ps(row + 8 * i + 8, _mm256_permute2f128_ps(low, high, 0x31));
     }
-    if (to == held) memcpy(row, held, count * sizeof *row);
+}
+
+/* Some outputs of a token, at most a panel's. */
+SPARSE_INLINE void sparse_token(const transform_sparse *sparse, uint32_t token, uint32_t count,
+                                float *row)
+{
+    const uint8_t *panel = (const uint8_t *)sparse->panel;
+    const float *terms = sparse->terms + (uint64_t)token * TRANSFORM_SPARSE_ROOM;
+    const uint32_t *at = sparse->at + (uint64_t)token * TRANSFORM_SPARSE_ROOM;
+    float some[TRANSFORM_SPARSE_PANEL] = {0};
+    float *whole = count == TRANSFORM_SPARSE_PANEL ? row : some;
+    __m256 sums[SPARSE_SUMS];
+#pragma GCC unroll 8
+    for (int s = 0; s < SPARSE_SUMS; s++)
+        sums[s] = _mm256_setzero_ps();
+    if (sparse->more && whole != row) memcpy(some, row, count * sizeof *row);
+    if (sparse->more) sparse_load(whole, sums);
+    for (uint32_t k = 0; k < sparse->counts[token]; k++)
+        sparse_add(panel + at[k], _mm256_broadcast_ss(&terms[k]), sums);
+    sparse_store(sums, whole);
+    if (whole != row) memcpy(row, some, count * sizeof *row);
 }
 
 CODECS_TARGET_AVX2 void transform_sum_avx2(const transform_sparse *sparse, uint32_t first,
-                                           uint32_t count, float *rows)
+                                           uint32_t count)
 {
-    const uint8_t *panel = (const uint8_t *)sparse->panel;
     for (uint32_t done = 0; done < count; done += TRANSFORM_SPARSE_PANEL) {
         const uint32_t left = count - done;
         const uint32_t some = left < TRANSFORM_SPARSE_PANEL ? left : TRANSFORM_SPARSE_PANEL;
         sparse_fill_panel(sparse, first + done, some);
-        for (uint32_t t = 0; t < sparse->tokens; t++) {
-            const float *terms = sparse->terms + (uint64_t)t * sparse->room;
-            const uint32_t *at = sparse->at + (uint64_t)t * sparse->room;
-            const uint32_t terms_count = sparse->counts[t];
-            __m256 sums[SPARSE_SUMS];
-#pragma GCC unroll 8
-            for (int s = 0; s < SPARSE_SUMS; s++)
-                sums[s] = _mm256_setzero_ps();
-            for (uint32_t k = 0; k < terms_count; k++)
-                sparse_add(panel + at[k], _mm256_broadcast_ss(&terms[k]), sums);
-            sparse_store(sums, some, rows + (uint64_t)t * count + done);
-        }
+        for (uint32_t t = 0; t < sparse->tokens; t++)
+            sparse_token(sparse, t, some, sparse->out + (uint64_t)t * sparse->width + first + done);
     }
 }
 #endif

@@ -108,8 +108,8 @@ static void pairs_round_as_the_specification(void **state)
     }
 }
 
-/* Sums of the codes that are not 0 have the bits of those of all codes: of none and all, of rows
- * that no panel, group of eight components or part of the block holds whole. */
+/* Sums of the codes that are not 0 have the bits of those of all codes: of none and all, in one
+ * part and two, of rows that no panel, group of eight components or part of the block holds. */
 static void sparse_sums_are_those_of_all_codes(void **state)
 {
     enum { WIDTH = 150, INPUTS = 133, FIRST = 3 };
@@ -119,9 +119,9 @@ static void sparse_sums_are_those_of_all_codes(void **state)
     static int16_t codes[WIDTH * TRANSFORM_LANES];
     static float in[INPUTS * TRANSFORM_LANES], wanted[WIDTH * TRANSFORM_LANES];
     static float sums[TRANSFORM_SPARSE_TOKENS * WIDTH];
-    static float terms[TRANSFORM_SPARSE_TOKENS * (INPUTS + 15)];
-    static uint32_t at[TRANSFORM_SPARSE_TOKENS * (INPUTS + 15)];
-    static _Alignas(64) uint16_t panel[INPUTS * TRANSFORM_SPARSE_PANEL];
+    static float terms[TRANSFORM_SPARSE_TOKENS * TRANSFORM_SPARSE_ROOM];
+    static uint32_t at[TRANSFORM_SPARSE_TOKENS * TRANSFORM_SPARSE_ROOM];
+    static _Alignas(64) uint16_t panel[TRANSFORM_SPARSE_ROWS * TRANSFORM_SPARSE_PANEL];
     uint64_t seed = 11;
     (void)state;
     codecs_cpu_force(CODECS_CPU_AVX2);
@@ -141,17 +141,17 @@ static void sparse_sums_are_those_of_all_codes(void **state)
         for (uint32_t k = 0; k < INPUTS; k++)
             kernels->widen(codes + rows[k] * TRANSFORM_LANES, TRANSFORM_LANES,
                            in + k * TRANSFORM_LANES);
-        transform_sparse sparse = {.matrix = matrix,
-                                   .width = WIDTH,
-                                   .rows = rows,
-                                   .row_count = INPUTS,
-                                   .codes = codes,
-                                   .room = transform_sparse_room(INPUTS),
-                                   .terms = terms,
-                                   .at = at,
-                                   .panel = panel};
         for (uint32_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
-            const uint32_t count = counts[c];
+            const uint32_t count = counts[c], part = c % 2 == 0 ? TRANSFORM_SPARSE_ROWS : 77;
+            transform_sparse sparse = {.matrix = matrix,
+                                       .width = WIDTH,
+                                       .first_token = 16 * c,
+                                       .tokens = TRANSFORM_SPARSE_TOKENS - 32 * c,
+                                       .codes = codes,
+                                       .out = sums,
+                                       .terms = terms,
+                                       .at = at,
+                                       .panel = panel};
             transform_product product = {.matrix = matrix,
                                          .width = WIDTH,
                                          .rows = rows,
@@ -163,13 +163,16 @@ static void sparse_sums_are_those_of_all_codes(void **state)
                                          .in = in,
                                          .out = wanted};
             transform_kernels_scalar.multiply(&product);
-            sparse.first_token = 16 * c;
-            sparse.tokens = TRANSFORM_SPARSE_TOKENS - 32 * c;
-            kernels->list(&sparse);
-            kernels->sum(&sparse, FIRST, count, sums);
+            for (uint32_t done = 0; done < INPUTS; done += part) {
+                sparse.rows = rows + done;
+                sparse.row_count = INPUTS - done < part ? INPUTS - done : part;
+                sparse.more = done > 0;
+                kernels->list(&sparse);
+                kernels->sum(&sparse, FIRST, count);
+            }
             for (uint32_t t = 0; t < sparse.tokens; t++)
                 for (uint32_t o = 0; o < count; o++)
-                    assert_memory_equal(&sums[t * count + o],
+                    assert_memory_equal(&sums[t * WIDTH + FIRST + o],
                                         &wanted[o * TRANSFORM_LANES + sparse.first_token + t],
                                         sizeof *sums);
         }
