@@ -115,7 +115,7 @@ static void work_finish_rows(const transform_work *work, const work_piece *piece
     }
 }
 
-/* The sums of some tokens of a span, of the heads that are wanted. `inputs`: all that have codes. */
+/* The sums of some tokens of a span, of the heads that are wanted. `inputs`: all with codes. */
 static void work_sum_sparse(const transform_work *work, uint32_t span, uint32_t inputs,
                             transform_sparse *sparse, const view_rows *const *targets)
 {

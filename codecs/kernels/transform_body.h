@@ -4,8 +4,8 @@
  * compiler makes vectors of; compiled once per instruction set. The including file defines
  * TRANSFORM_TARGET and TRANSFORM_TABLE, and TRANSFORM_MULTIPLY, TRANSFORM_SPARSE, or
  * TRANSFORM_TO_COLUMNS and TRANSFORM_TO_ROWS, where it has its own, and TRANSFORM_NARROW where
- * instructions narrow to fp16: it returns how many elements they did. Products and sums are separate statements, so that no
- * compiler fuses them. Not a header for others.
+ * instructions narrow to fp16: it returns how many elements they did. Products and sums are
+ * separate statements, so that no compiler fuses them. Not a header for others.
  */
 #include "base/half.h"
 #include "codecs/drop_number.h"

@@ -43,8 +43,8 @@ typedef struct transform_product {
 
 /* The product of decoding in rows: of each token only the codes that are not 0, which at the rates
  * of this codec are a fifth to a half. A term of 0 changes no sum, so the bits are those of
- * `multiply`. Inputs are taken in parts whose factors of a panel stay in the first cache. Tokens are
- * groups of 16 within the block's 256; codes behind its last one are 0. */
+ * `multiply`. Inputs are taken in parts whose factors of a panel stay in the first cache. Tokens
+ * are groups of 16 within the block's 256; codes behind its last one are 0. */
 typedef struct transform_sparse {
     const uint16_t *matrix; /* as of a product */
     uint32_t width;
