@@ -152,6 +152,39 @@ static kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t c
     return status;
 }
 
+typedef struct kvtpy_range {
+    uintptr_t from, to;
+} kvtpy_range;
+
+static int kvtpy_range_compare(const void *left, const void *right)
+{
+    const kvtpy_range *a = left, *b = right;
+    return (a->from > b->from) - (a->from < b->from);
+}
+
+/* Whether two of `count` buffers share a byte: 1, 0, or -1 for want of memory. The numbers are as
+ * of kvtpy_get_many. */
+static int kvtpy_overlap(uintptr_t addresses, uintptr_t bytes, size_t count)
+{
+    const uintptr_t *from = (const uintptr_t *)addresses;
+    const uint64_t *size = (const uint64_t *)bytes;
+    size_t ordered = 1;
+    while (ordered < count && from[ordered - 1] + size[ordered - 1] <= from[ordered])
+        ordered++;
+    if (ordered >= count) return 0;
+    kvtpy_range *ranges = malloc(count * sizeof *ranges);
+    if (ranges == NULL) return -1;
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (size[i] != 0) ranges[kept++] = (kvtpy_range){from[i], from[i] + size[i]};
+    qsort(ranges, kept, sizeof *ranges, kvtpy_range_compare);
+    int overlap = 0;
+    for (size_t i = 1; i < kept && !overlap; i++)
+        overlap = ranges[i].from < ranges[i - 1].to;
+    free(ranges);
+    return overlap;
+}
+
 /*
  * kvt_get_until of one key after the other.
  *   keys, addresses, bytes   count of each; the latter two as numbers, since native.c makes them
@@ -224,6 +257,7 @@ kvt_status kvtpy_queue_open(kvtpy_handle *store, const kvt_queue_options *option
                             kvtpy_handle **handle_out);
 kvt_status kvtpy_lease(kvtpy_handle *store, const uint8_t *keys, size_t count, uint64_t until_ns,
                        bool *held_out, uint64_t *lease_out);
+int kvtpy_overlap(uintptr_t addresses, uintptr_t bytes, size_t count);
 size_t kvtpy_get_many(kvtpy_handle *store, const uint8_t *keys, uintptr_t addresses,
                       uintptr_t bytes, size_t count, uint64_t deadline_ns, int *statuses);
 size_t kvtpy_bench_gets(kvtpy_handle *store, const uint8_t *keys, void *const *addresses,

@@ -104,6 +104,42 @@ class Buffers(PackageCase):
         released.release()
         self.refused(ArgumentError, "released", self.get, released)
 
+    def test_elements_that_are_no_numbers(self):
+        """Bytes of an entry among pointers crash the interpreter; other byte orders lose values."""
+        opened, key, size = self.opened, self.key("o"), LAYOUT.bytes
+        opened.put(key, bytes(size))
+        objects = (ctypes.py_object * (size // 8))(*[self] * (size // 8))
+        records = (DLTensor * 1)()
+        swapped = (ctypes.c_uint16.__ctype_be__ * (size // 2))()
+        for wrong in (objects, records, swapped):
+            self.refused(ArgumentError, "no numbers", opened.get_into, key, wrong)
+            self.refused(ArgumentError, "no numbers", opened.put, self.key("p"), wrong)
+            self.refused(ArgumentError, "no numbers", opened.get_many, [key], [wrong])
+        self.assertIs(objects[0], self)
+        self.refused(ArgumentError, "no numbers", opened.put, self.key("p"), swapped, LAYOUT)
+        for code in (8, 10, 12):  # of an eight-bit float
+            self.refused(ArgumentError, "fp8", self.get, HostTensor(size, code=code, bits=8))
+        self.assertTrue(self.get(HostTensor(size, code=1, bits=8)))
+        self.assertTrue(self.get((ctypes.c_uint16 * (size // 2))()))
+        self.assertNotIn(self.key("p"), opened)
+
+    def test_buffers_that_overlap(self):
+        opened, size = self.opened, LAYOUT.bytes
+        keys = [self.key("a"), self.key("d"), self.key("e")]
+        for key in keys[1:]:
+            opened.put(key, pattern(size, 1), LAYOUT)
+        room, apart = memoryview(bytearray(4 * size)), bytearray(size)
+        one, shifted = room[:size], room[size - 1:2 * size - 1]
+        for first, second in ((one, one), (one, shifted), (shifted, one)):
+            for targets in ([first, second, apart], [first, apart, second],
+                            [apart, first, second]):
+                self.refused(ArgumentError, "share", opened.get_many, keys, targets)
+        self.assertEqual(apart, bytes(size))
+        for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+            targets = [room[at * size:(at + 1) * size] for at in order]
+            self.assertEqual(opened.get_many(keys, targets), [True] * 3)
+            self.assertEqual(targets[0], self.data)
+
     def test_sources_that_do_not_fit(self):
         put, size, key = self.opened.put, LAYOUT.bytes, self.key("b")
         self.refused(ArgumentError, "bytes", put, key, bytearray(size - 2), LAYOUT)

@@ -5,6 +5,8 @@ A `Memory` keeps what it was made from exported: a bytearray cannot be resized m
 memoryview not be released, a tensor not be freed.
 """
 
+import sys
+
 from . import _native
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
@@ -14,8 +16,12 @@ _HOST_DEVICES = {1, 3, 11}
 _DEVICE_NAMES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA managed",
                  14: "oneAPI"}
 # Formats of buffers and type codes of DLPack as element types of a layout; None: plain bytes.
-_FORMATS = {"e": "fp16", "f": "fp32", "d": "fp64", "g": "fp128", "F": "complex", "D": "complex"}
-_FLOAT_CODES = {(2, 16): "fp16", (2, 32): "fp32", (2, 64): "fp64", (4, 16): "bf16"}
+_FORMATS = {"e": "fp16", "f": "fp32", "d": "fp64", "g": "fp128",
+            "Zf": "complex", "Zd": "complex", "Zg": "complex"}
+_INTEGERS = frozenset("hHiIlLqQnN")
+_FLOAT_CODES = {(2, 16): "fp16", (2, 32): "fp32", (2, 64): "fp64", (4, 16): "bf16",
+                **{(code, 8): "fp8" for code in range(7, 15)}}
+_ORDERS = "@=<" if sys.byteorder == "little" else "@=>"
 _SIZES = {"opaque": 1, "fp8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
 
 
@@ -48,10 +54,18 @@ class Memory:
 
 
 def _buffer_kind(view):
-    format_ = view.format.lstrip("@=<")
     if view.itemsize == 1:
         return None
-    return _FORMATS.get(format_, f"int{view.itemsize}")
+    format_ = view.format
+    if format_[:1] in _ORDERS:
+        format_ = format_[1:]
+    if format_ in _INTEGERS:
+        return f"int{view.itemsize}"
+    if format_ in _FORMATS:
+        return _FORMATS[format_]
+    # Objects are pointers: bytes of an entry among them would crash the interpreter. Records,
+    # texts and numbers in the other byte order are no elements of a layout either.
+    raise wrong(f"the buffer's elements are no numbers of this machine (format {view.format!r})")
 
 
 def _from_dlpack(source, writable):
@@ -73,7 +87,7 @@ def _from_dlpack(source, writable):
         raise failure(lib.KVT_E_UNSUPPORTED, "the tensor lies on a device")
     if writable and read_only:
         raise wrong("the tensor is read-only")
-    if code in (0, 1, 6) or bits == 8:
+    if code in (0, 1, 6):
         kind = None if bits == 8 else f"int{bits // 8}"
     else:
         kind = _FLOAT_CODES.get((code, bits), f"DLPack type {code} of {bits} bits")

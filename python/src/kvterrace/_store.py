@@ -257,11 +257,15 @@ class Store(Tuning):
     def get_many(self, keys, targets, *, deadline=None):
         """get_into for each key and buffer in one call: a list of True and False. For small entries
         in memory, where a call each costs as much as the copy; entries on devices are read one
-        after the other (get_prefix and queues read them at once)."""
+        after the other (get_prefix and queues read them at once). ArgumentError: two of the
+        buffers share memory, and nothing was read."""
         joined, count = join_keys(keys)
         if len(targets) != count:
             raise wrong(f"{count} keys and {len(targets)} buffers")
         owner, addresses, sizes = _native.export(targets) or self._export(joined, targets)
+        overlap = lib.kvtpy_overlap(addresses, sizes, count)
+        if overlap:
+            raise wrong("two of the buffers share memory") if overlap > 0 else MemoryError()
         statuses = ffi.new("int[]", count)
         loaded = lib.kvtpy_get_many(self._handle, joined, addresses, sizes, count,
                                     instant(deadline), statuses)
