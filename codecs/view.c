@@ -17,7 +17,7 @@ static int64_t view_head_bytes(const kvt_layout *layout)
 
 kvt_view kvt_view_packed(const kvt_layout *layout, void *data)
 {
-    kvt_view view = {.struct_size = sizeof view, .base = {data}};
+    kvt_view view = {.struct_size = sizeof view, .dtype = layout->dtype, .base = {data}};
     if (layout->dtype == KVT_DTYPE_OPAQUE) {
         view.base_bytes[0] = layout->opaque_bytes;
         return view;
@@ -82,7 +82,8 @@ kvt_status kvt_view_axes(const kvt_layout *layout, const char *axes, uint32_t to
 {
     uint64_t entry_bytes;
     uint64_t tokens = pool_blocks;
-    kvt_view view = {.struct_size = sizeof view, .tokens_per_block = tokens_per_block};
+    kvt_view view = {
+        .struct_size = sizeof view, .dtype = layout->dtype, .tokens_per_block = tokens_per_block};
     assert(layout != NULL && axes != NULL && view_out != NULL);
     if (kvt_layout_bytes(layout, &entry_bytes) != KVT_OK) return KVT_E_ARGUMENT;
     if (layout->dtype == KVT_DTYPE_OPAQUE) return KVT_E_ARGUMENT;

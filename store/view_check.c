@@ -419,7 +419,7 @@ static kvt_status view_check_fields(const view_checker *checker)
         return view_refuse(checker, "struct_size %u is not one that this version takes",
                            view->struct_size);
     }
-    bool unknown = view->memory != KVT_MEMORY_HOST || (view->reserved | view->reserved2) != 0;
+    bool unknown = view->memory != KVT_MEMORY_HOST || view->reserved2 != 0;
     for (size_t i = 0; i < sizeof view->reserved3 / sizeof view->reserved3[0]; i++) {
         unknown = unknown || view->reserved3[i] != 0;
     }
@@ -427,6 +427,10 @@ static kvt_status view_check_fields(const view_checker *checker)
         (void)view_refuse(checker,
                           "memory or reserved fields are set to what this version does not know");
         return KVT_E_UNSUPPORTED;
+    }
+    if (view->dtype != 0 && view->dtype != checker->layout->dtype) {
+        return view_refuse(checker, "the view is of elements of kvt_dtype %u, the entry of %u",
+                           view->dtype, (unsigned)checker->layout->dtype);
     }
     if (view->bases_kind > KVT_BASES_LAYERS_SIDES) {
         return view_refuse(checker, "bases_kind %u is no kvt_bases", view->bases_kind);

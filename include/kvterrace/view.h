@@ -60,7 +60,7 @@ typedef struct kvt_view {
     uint32_t struct_size; /* sizeof(kvt_view) of the caller */
     uint32_t memory;      /* kvt_memory */
     uint32_t bases_kind;  /* kvt_bases */
-    uint32_t reserved;
+    uint32_t dtype;       /* kvt_dtype that the entry must have; 0: any with elements as long */
     void *base[2];
     uint64_t base_bytes[2];      /* of the buffer from base[i] on */
     void *const *bases;          /* for LAYERS and LAYERS_SIDES, else NULL */
@@ -92,8 +92,8 @@ KVT_API kvt_view kvt_view_packed(const kvt_layout *layout, void *data);
  *                     other over its blocks
  *   tokens_per_block  0: no blocks; then there is no b, and pool_blocks counts tokens
  *   pool_blocks       blocks of the pool
- * Strides, the kind of bases and the bytes behind each address are set. KVT_OK; KVT_E_ARGUMENT
- * (axes, layout, opaque entries, a pool of no bytes or of more than 2^62).
+ * Strides, the kind of bases, the element type and the bytes behind each address are set. KVT_OK;
+ * KVT_E_ARGUMENT (axes, layout, opaque entries, a pool of no bytes or of more than 2^62).
  */
 KVT_API KVT_NODISCARD kvt_status kvt_view_axes(const kvt_layout *layout, const char *axes,
                                                uint32_t tokens_per_block, uint64_t pool_blocks,
@@ -108,12 +108,12 @@ KVT_API KVT_NODISCARD kvt_status kvt_view_axes(const kvt_layout *layout, const c
  * inside of it. So no byte belongs to two elements, and views whose elements interleave without
  * meeting are refused, too. Negative strides are refused.
  *
- * KVT_OK; KVT_E_ARGUMENT: an element outside its buffer; elements that overlap or interleave; a
- * block number twice in the table; a table too short; first_slot beyond its block; an address or a
- * stride that is no multiple of an element; addresses that the layout has no use for or that are
- * missing; sizes that overflow; a struct_size as types.h says. KVT_E_UNSUPPORTED: memory that is no
- * kvt_memory, reserved fields that are set. KVT_E_MEMORY: none for sorting a long
- * table.
+ * KVT_OK; KVT_E_ARGUMENT: elements of another type; an element outside its buffer; elements that
+ * overlap or interleave; a block number twice in the table; a table too short; first_slot beyond
+ * its block; an address or a stride that is no multiple of an element; addresses that the layout
+ * has no use for or that are missing; sizes that overflow; a struct_size as types.h says.
+ * KVT_E_UNSUPPORTED: memory that is no kvt_memory, reserved fields that are set. KVT_E_MEMORY: none
+ * for sorting a long table.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_view_check(const kvt_view *view, const kvt_layout *layout,
                                                 char *message, size_t message_size);

@@ -129,6 +129,12 @@ class Policies(PackageCase):
             Policy(tiers={"dram": 1}, colour=3)
         policy = self.policy(tiers={"dram": 2 * SIZE})
         nan = float("nan")
+        for call, values in ((policy.admit, (-1, 1, options()[:2])),
+                             (policy.admit, (1e30, 1, options()[:2])), (policy.commit, (-1,)),
+                             (policy.tick, (1, -1)), (policy.tick, (1, 1, -1)),
+                             (policy.set_prior, (-1, 1)), (policy.set_capacity, ("dram", -1)),
+                             (policy.remove, (1 << 64,))):
+            self.refused(WRONG, "out of range", call, *values)
         self.refused(WRONG, "out of range", policy.admit, 0, 0, options()[:2])
         self.refused(WRONG, "out of range", policy.admit, 0, -1, options()[:2])
         self.refused(WRONG, "out of range", policy.admit, 0, 1, [Option(load_seconds=nan)])

@@ -4,6 +4,7 @@
 
 import array
 import ctypes
+import dataclasses
 import os
 import pickle
 import shutil
@@ -171,7 +172,29 @@ class Buffers(PackageCase):
         self.refused(ArgumentError, "DLPack 2", self.get, HostTensor(size, flags=0, major=2))
         self.refused(ArgumentError, "size", self.get, HostTensor(size - 2))
         self.refused(kvterrace.UnsupportedError, "CUDA", self.get, FakeTensor(2))
+        self.refused(kvterrace.UnsupportedError, "nowhere", self.get, FakeTensor("meta"))
         self.refused(ArgumentError, "capsule", self.get, FakeTensor(1, object()))
+
+    def test_views_of_another_element_type(self):
+        """As after a restart with another data type: the entry's bits are no such elements."""
+        other, pool = dataclasses.replace(LAYOUT, dtype="fp16"), bytearray(LAYOUT.bytes)
+        for view in (kvterrace.View.packed(other, pool),
+                     kvterrace.View.axes(other, "lsbth", pool, tokens_per_block=16)):
+            self.refused(ArgumentError, "", self.get, view)
+            self.refused(ArgumentError, "", self.opened.get_prefix, [self.key("a")], [view])
+        self.assertEqual(pool, bytes(LAYOUT.bytes))
+
+    def test_views_of_constant_memory(self):
+        view = kvterrace.View.packed(LAYOUT, bytes(LAYOUT.bytes))
+        with self.assertRaises(AttributeError):
+            view.writable = True
+        self.refused(ArgumentError, "read-only", self.get, view)
+
+    def test_numbers_out_of_range(self):
+        opened = self.opened
+        for space in (-1, 1 << 64):
+            self.refused(ArgumentError, "range", opened.clear, space=space)
+            self.refused(ArgumentError, "range", opened.space_stats, space)
 
     def test_views(self):
         axes, size = kvterrace.View.axes, LAYOUT.bytes

@@ -135,7 +135,7 @@ static void fuzz_change_view(fuzz_input *input, kvt_view *view)
     switch (fuzz_byte(input) % 12) {
     case 0: view->struct_size = (uint32_t)fuzz_number(input, 200); break;
     case 1: view->memory = (uint32_t)fuzz_number(input, 3); break;
-    case 2: view->reserved = (uint32_t)fuzz_number(input, 2); break;
+    case 2: view->dtype = (uint32_t)fuzz_number(input, 6); break;
     case 3: view->base_bytes[0] = fuzz_byte(input) * UINT64_C(16); break;
     case 4: view->layer_stride = (int64_t)fuzz_number(input, 250); break;
     case 5: view->side_stride = (int64_t)fuzz_number(input, 250); break;

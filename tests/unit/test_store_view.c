@@ -315,6 +315,11 @@ static void numbers_out_of_range_are_refused(void **state)
     view.memory = 1;
     assert_status(kvt_view_check(&view, &small, NULL, 0), KVT_E_UNSUPPORTED);
     view = paged();
+    view.dtype = small.dtype == KVT_DTYPE_FP16 ? KVT_DTYPE_BF16 : KVT_DTYPE_FP16;
+    refused(&view, &small, "kvt_dtype");
+    view.dtype = 0;
+    accepted(&view, &small);
+    view = paged();
     view.reserved3[3] = 1;
     assert_status(kvt_view_check(&view, &small, NULL, 0), KVT_E_UNSUPPORTED);
     struct {

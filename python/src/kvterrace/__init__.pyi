@@ -87,7 +87,8 @@ class Layout:
 
 class View:
     layout: Layout
-    writable: bool
+    @property
+    def writable(self) -> bool: ...
     @classmethod
     def packed(cls, layout: Layout, buffer: _Memory) -> View: ...
     @classmethod

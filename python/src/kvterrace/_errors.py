@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions: one class for each group of statuses, with the status and the library's message."""
 
+import functools
+
 from ._kvt import ffi, lib
 
 
@@ -80,6 +82,17 @@ _CLASSES = {
 def failure(code, message=""):
     """The exception for a status."""
     return _CLASSES.get(code, Error)(code, message)
+
+
+def numbers(method):
+    """A method that hands its numbers to C: one beyond its type there is an ArgumentError."""
+    @functools.wraps(method)
+    def checked(*arguments, **options):
+        try:
+            return method(*arguments, **options)
+        except OverflowError as error:
+            raise wrong(f"a number is out of range: {error}") from error
+    return checked
 
 
 def wrong(message):

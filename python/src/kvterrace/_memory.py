@@ -69,8 +69,11 @@ def _buffer_kind(view):
 
 
 def _from_dlpack(source, writable):
-    device, _ = source.__dlpack_device__()
-    device = int(device)
+    try:
+        device, _ = source.__dlpack_device__()
+        device = int(device)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:  # a tensor without data
+        raise failure(lib.KVT_E_UNSUPPORTED, f"the tensor lies nowhere: {error}") from error
     if device not in _HOST_DEVICES:
         name = _DEVICE_NAMES.get(device, f"DLPack device {device}")
         raise failure(lib.KVT_E_UNSUPPORTED,

@@ -10,7 +10,7 @@ import weakref
 from . import _native, _queue
 from ._calls import Handle, Held, Source, describe, has_passed, instant, make_entry
 from ._convert import TIERS, new, plain
-from ._errors import failure, wrong
+from ._errors import failure, numbers, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
 from ._tuning import Tuning
@@ -401,6 +401,7 @@ class Store(Tuning):
 
     # ---- spaces, persistence ----
 
+    @numbers
     def clear(self, *, space=None, tenant=None):
         """Removes all entries of a space (a Space or its id), of a tenant, or of both, and returns
         how many. BusyError: all but those that leases hold."""
@@ -417,6 +418,7 @@ class Store(Tuning):
                    "clear takes a space, a tenant or both; or leases hold entries")
         return removed[0]
 
+    @numbers
     def space_stats(self, space):
         """Entries and bytes of a space (a Space or its id), by tier, as a dict."""
         stats = new("kvt_space_stats")

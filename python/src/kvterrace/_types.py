@@ -204,7 +204,8 @@ class View:
     def __init__(self, view, memories, layout, keep=()):
         self._view, self._memories, self.layout = view, memories, layout
         self._keep, self._users, self._lock = keep, 0, threading.Lock()
-        self.writable = all(memory.writable for memory in memories)
+        self._writable = all(memory.writable for memory in memories)
+        view.dtype = layout._made.dtype
         message = ffi.new("char[256]")
         status = lib.kvt_view_check(view, layout._made, message, 256)
         if status != lib.KVT_OK:
@@ -294,6 +295,11 @@ class View:
             raise wrong(f"a number of the view is out of range: {error}") from error
         return cls(view, memories, layout, keep)
 
+    @property
+    def writable(self):
+        """Whether an entry can be read into it."""
+        return self._writable
+
     def release(self):
         """Gives the buffers back, at once or when the calls that use them have ended. No further
         call takes the view. A second release does nothing."""
@@ -310,7 +316,7 @@ class View:
         with self._lock:
             if self._view is None:
                 raise wrong("the view is released")
-            if writable and not self.writable:
+            if writable and not self._writable:
                 raise wrong("the view's memory is read-only")
             self._users += 1
             return self._view

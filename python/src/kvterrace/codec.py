@@ -140,13 +140,9 @@ class Basis:
 
     @classmethod
     def open(cls, path):
-        """The basis of a file, which is mapped and not copied: replace such a file, do not write
-        into it."""
+        """The basis of a file, which is read whole. OSError: it cannot be."""
         with open(path, "rb") as file:
-            try:
-                return cls(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except ValueError as error:  # an empty file cannot be mapped
-                raise wrong(f"{path}: {error}") from error
+            return cls(file.read())
 
     def variant(self, step=0.5):
         """The name of the variant that codes with this basis: a step in the basis's unit, 1/64 to

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from ._calls import Handle
 from ._convert import TIERS, new, plain, variant_name
-from ._errors import failure, wrong
+from ._errors import failure, numbers, wrong
 from ._kvt import ffi, lib
 from ._store import _HINTS, Outcome
 
@@ -248,6 +248,7 @@ class Policy:
 
     # ---- entries ----
 
+    @numbers
     def ladder(self, options):
         """The number of options that many entries share; option 0's seconds come with each."""
         made, count = _options(options)
@@ -273,6 +274,7 @@ class Policy:
             entry.options = made
         return made
 
+    @numbers
     def admit(self, now, handle, options=None, *, ladder=0, parent=0, tokens=0, request_tokens=0,
               recompute_seconds=0.0, sensitivity=0.0, class_id=0, tenant=0):
         """Offers a new entry, which counts as one use: a Plan. STORED: the last move puts it;
@@ -293,6 +295,7 @@ class Policy:
                 return Plan(Outcome.REFUSED if status == lib.KVT_REFUSED else Outcome.EXISTS, [])
             return self._fail(status, "a number of the entry or of its options is out of range")
 
+    @numbers
     def adopt(self, now, handle, option, options=None, *, ladder=0, parent=0, tokens=0,
               request_tokens=0, recompute_seconds=0.0, sensitivity=0.0, class_id=0, tenant=0):
         """Takes over an entry that is stored already in option number `option`; no use is counted.
@@ -306,6 +309,7 @@ class Policy:
             return status != lib.KVT_EXISTS and \
                 self._check(status, "the entry is out of range, or does not fit")
 
+    @numbers
     def access(self, now, handle):
         """Counts a use: moves that improve the entry's place, or None when it is not stored. Feed a
         prefix from its root, each entry once."""
@@ -313,6 +317,7 @@ class Policy:
             status = lib.guarded_kvt_policy_access(self._handle, _instant(now), handle, self._plan)
             return self._taken() if self._check(status) else None
 
+    @numbers
     def promote(self, now, handle, tier="dram"):
         """Offers to move an entry up for a use that is expected: a Plan, or None when it is not
         stored."""
@@ -325,6 +330,7 @@ class Policy:
                 return Plan(Outcome.REFUSED, [])
             return Plan(Outcome.STORED, self._taken()) if self._check(status) else None
 
+    @numbers
     def tick(self, now, moves_max=None, bytes_max=1 << 62):
         """Background work: moves that make room above the watermarks, or improve places."""
         with self._lock:
@@ -333,6 +339,7 @@ class Policy:
                                                     self._plan))
             return self._taken()
 
+    @numbers
     def commit(self, move, actual=None):
         """A move was carried out. actual: the bytes really stored by tier, None for those planned.
         SpaceError: they do not fit, and the move is still to be aborted."""
@@ -342,29 +349,34 @@ class Policy:
             _by_tier(sizes, actual, "actual bytes")
         with self._lock:
             self._check(lib.guarded_kvt_policy_commit(self._handle, _number(move), sizes),
-                        "no such move is in flight, or its bytes are none")
+                        "no such move is in flight, or its bytes do not fit")
 
+    @numbers
     def abort(self, move):
         """A move was not carried out: its entry is as before. Abort the rest of the plan, too."""
         with self._lock:
             self._check(lib.guarded_kvt_policy_abort(self._handle, _number(move)),
                         "no such move is in flight")
 
+    @numbers
     def remove(self, handle):
         """Forgets an entry that is gone. False: it was not known."""
         with self._lock:
             return self._check(lib.guarded_kvt_policy_remove(self._handle, handle))
 
+    @numbers
     def pin(self, handle):
         """Keeps an entry out of every plan until it is unpinned as often. False: not stored."""
         with self._lock:
             return self._check(lib.guarded_kvt_policy_pin(self._handle, handle))
 
+    @numbers
     def unpin(self, handle):
         """Takes one pin back. False: there is none."""
         with self._lock:
             return self._check(lib.guarded_kvt_policy_unpin(self._handle, handle))
 
+    @numbers
     def option(self, handle):
         """The number of the option that an entry is stored in; 0: not stored."""
         with self._lock:
@@ -373,18 +385,21 @@ class Policy:
 
     # ---- what is known of uses ----
 
+    @numbers
     def set_rate(self, handle, uses_per_s):
         """Sets how often an entry is used, for callers that know better. False: not known."""
         with self._lock:
             return self._check(lib.guarded_kvt_policy_set_rate(self._handle, handle, uses_per_s),
                                "a rate is 0 to 1e12")
 
+    @numbers
     def set_prior(self, class_id, uses):
         """Sets how many uses beside its first a new entry of a class is taken to have had."""
         with self._lock:
             self._check(lib.guarded_kvt_policy_set_prior(self._handle, class_id, uses),
                         "classes are 1 to 65535, uses 0 to 1e6")
 
+    @numbers
     def hint(self, now, handle, kind, seconds=0.0, tenant=0):
         """Says of an entry's next use: "retain", "next_use", "demote", "session_end". False: not
         stored."""
@@ -395,6 +410,7 @@ class Policy:
                                                            _HINTS[kind], seconds, tenant),
                                "seconds or tenant are out of range")
 
+    @numbers
     def set_capacity(self, tier, capacity_bytes):
         """Changes a tier's capacity, as when a device fails."""
         if tier not in _PLACES:
@@ -406,6 +422,7 @@ class Policy:
 
     # ---- what it says of itself ----
 
+    @numbers
     def worth(self, handle, tier="dram"):
         """What keeping an entry in a tier is worth, as a dict, or None: uses_per_s, saved_seconds
         of one, per_byte, resident_children."""
@@ -417,6 +434,7 @@ class Policy:
                                                                  worth))
         return plain(worth[0]) if found else None
 
+    @numbers
     def explain(self, now, handle):
         """Why an entry is where it is, as a dict, or None: its options with their terms."""
         explained = new("kvt_explanation")
