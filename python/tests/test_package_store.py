@@ -141,6 +141,9 @@ class Bytes(PackageCase):
         self.assertTrue(first.remote_flush(deadline=30))
         self.assertEqual((second.match(keys), second.match(keys, hosts=True, deadline=0)), (0, 0))
         self.assertEqual(second.match(keys, hosts=True), 3)
+        worth = second.match_worth(keys)
+        self.assertEqual((worth.stored, worth.guessed), (3, 3))
+        self.assertEqual(first.match_worth(keys).guessed, 0)
         for index, key in enumerate(keys[:3]):
             self.assertTrue(second.get_into(key, out))
             self.assertEqual(out, pattern(LAYOUT.bytes, index))

@@ -48,6 +48,7 @@ class Worth(NamedTuple):
     load_seconds: float
     recompute_seconds: float
     saved_seconds: float
+    guessed: int
 
 class Key(bytes):
     def __new__(cls, value: bytes) -> Key: ...

@@ -44,13 +44,15 @@ OUTCOMES = {lib.KVT_OK: Outcome.STORED, lib.KVT_EXISTS: Outcome.EXISTS,
 
 class Worth(typing.NamedTuple):
     """What loading a stored run is worth: keys that are stored, how many of these to load, and the
-    seconds of loading these, of recomputing these, and the difference."""
+    seconds of loading these, of recomputing these, and the difference; of the stored ones, those
+    that other hosts are known to have and this one has not."""
 
     stored: int
     to_load: int
     load_seconds: float
     recompute_seconds: float
     saved_seconds: float
+    guessed: int
 
 
 def setting_of(keyword):
