@@ -5,7 +5,27 @@
  */
 #include "transform_work.h"
 
+#include "keys_rerotate.h"
+
+#include <kvterrace/rope.h>
 #include <string.h>
+
+kvt_status transform_turn_row(const transform_shape *shape, const double *frequencies,
+                              uint32_t position, float *row)
+{
+    const kvt_layout one = {.layers = 1,
+                            .kv_heads = (uint16_t)shape->kv_heads,
+                            .head_dim = (uint16_t)shape->head_dim,
+                            .dtype = KVT_DTYPE_FP32,
+                            .tokens = 1};
+    const kvt_rope rope = {.struct_size = sizeof rope,
+                           .rotary_dim = (uint16_t)shape->rotary_dim,
+                           .pairing = shape->pairing,
+                           .frequencies = frequencies};
+    const uint32_t kept = 0;
+    return kvt_keys_rerotate(&one, &rope, &kept, 1, 0, position, row,
+                             transform_row(shape) * sizeof *row);
+}
 
 /* Loads one head of a block as columns. */
 static void work_load(const transform_work *work, const uint8_t *rows, uint64_t row_bytes,

@@ -29,6 +29,11 @@ enum {
     TRANSFORM_MATRICES_MAX = 8 /* of a segment */
 };
 
+/* Turns a token's row of keys, transform_row floats, from position 0 to `position`. KVT_OK;
+ * otherwise as kvt_keys_rerotate. */
+KVT_NODISCARD kvt_status transform_turn_row(const transform_shape *shape, const double *frequencies,
+                                            uint32_t position, float *row);
+
 /* A segment of an entry: which matrices of which tokens. */
 typedef struct transform_segment {
     const transform_basis *basis;

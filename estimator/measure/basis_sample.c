@@ -6,11 +6,9 @@
  * texts are not needed. Thread rule: re-entrant.
  */
 #include "base/half.h"
-#include "codecs/keys_rerotate.h"
+#include "codecs/transform.h"
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile_internal.h"
-
-#include <kvterrace/rope.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,16 +45,6 @@ static kvt_status sample_store(const transform_basis *basis, const kvt_layout *l
 {
     const transform_shape *shape = &basis->shape;
     const uint32_t row = transform_row(shape);
-    const kvt_layout one = {.layers = 1,
-                            .kv_heads = (uint16_t)shape->kv_heads,
-                            .head_dim = (uint16_t)shape->head_dim,
-                            .dtype = KVT_DTYPE_FP32,
-                            .tokens = 1};
-    const kvt_rope rope = {.struct_size = sizeof rope,
-                           .rotary_dim = (uint16_t)shape->rotary_dim,
-                           .pairing = shape->pairing,
-                           .frequencies = basis->frequencies};
-    const uint32_t kept = 0;
     kvt_status status = KVT_OK;
     for (uint32_t m = 0; status == KVT_OK && m < shape->layers * shape->sides; m++) {
         const kvt_side side = (kvt_side)(m % shape->sides);
@@ -65,8 +53,7 @@ static kvt_status sample_store(const transform_basis *basis, const kvt_layout *l
                        kvt_layout_matrix_offset(layout, m / shape->sides, side) / sizeof *target +
                        (uint64_t)token * row;
         if (side == KVT_SIDE_K && shape->rotary_dim != 0)
-            status =
-                kvt_keys_rerotate(&one, &rope, &kept, 1, 0, position, from, row * sizeof *from);
+            status = transform_turn_row(shape, basis->frequencies, position, from);
         for (uint32_t e = 0; e < row; e++)
             to[e] = half_bf16_from_float(from[e]);
     }

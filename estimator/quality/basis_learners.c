@@ -4,10 +4,8 @@
  */
 #include "estimator/quality/basis_learners.h"
 
-#include "codecs/keys_rerotate.h"
 #include "codecs/record.h"
-
-#include <kvterrace/rope.h>
+#include "codecs/transform.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -77,16 +75,6 @@ kvt_status basis_learners_noise(const basis_learners *learners, uint32_t layer, 
 {
     const transform_shape *shape = &learners->shape;
     const uint64_t row = transform_row(shape);
-    const kvt_layout one = {.layers = 1,
-                            .kv_heads = (uint16_t)shape->kv_heads,
-                            .head_dim = (uint16_t)shape->head_dim,
-                            .dtype = KVT_DTYPE_FP32,
-                            .tokens = 1};
-    const kvt_rope rope = {.struct_size = sizeof rope,
-                           .rotary_dim = (uint16_t)shape->rotary_dim,
-                           .pairing = shape->pairing,
-                           .frequencies = frequencies};
-    const uint32_t kept = 0;
     kvt_status status = basis_learner_deviation(learners->of[0], layer, side, size_out);
     *size_out *= LEARNERS_NOISE;
     if (status == KVT_OK)
@@ -95,7 +83,7 @@ kvt_status basis_learners_noise(const basis_learners *learners, uint32_t layer, 
     for (uint32_t t = 0; status == KVT_OK && t < tokens; t++) {
         float *line = noise_out + t * row;
         if (side == KVT_SIDE_K && shape->rotary_dim > 0)
-            status = kvt_keys_rerotate(&one, &rope, &kept, 1, 0, t, line, row * sizeof *line);
+            status = transform_turn_row(shape, frequencies, t, line);
         for (uint64_t e = 0; e < row; e++)
             line[e] *= (float)*size_out;
     }

@@ -39,7 +39,8 @@ KVT_NODISCARD kvt_status basis_learners_noise(const basis_learners *learners, ui
                                               const double *frequencies, float *noise_out,
                                               double *size_out);
 
-/* What noise of a size did to a context, of a layer and side: an error in powers, as KL is. */
+/* Hears the error that noise of a size caused in a context, of a layer and side, in powers, as KL
+ * is. */
 void basis_learners_hear(basis_learners *learners, uint32_t layer, kvt_side side, double size,
                          double error);
 
