@@ -206,7 +206,7 @@ kvt_status kvt_coding_verify(const void *record, uint64_t bytes, kvt_coding_info
     return coding_look(record, bytes, true, info_out);
 }
 
-/* What a decoder is told beside the record, in the words of record.h. */
+/* The facts that a decoder is told beside the record, in the words of record.h. */
 typedef struct coding_expected {
     kvt_record_spec spec; /* key, generation and bases */
     bool keyed;           /* key and generation count */

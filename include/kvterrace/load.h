@@ -62,9 +62,10 @@ typedef struct kvt_load_options {
 } kvt_load_options;
 
 /*
- * Begins to load entries. What is not here is read from other hosts first, where the store has an
- * engine for it (remote.h): begin waits for these reads, for kvt_remote_options.deadline_seconds at
- * most. Their records hold at most half of the staging; entries beyond that are misses.
+ * Begins to load entries. Those that are not here are read from other hosts first, where the store
+ * has an engine for it (remote.h): begin waits for these reads, for
+ * kvt_remote_options.deadline_seconds at most. Their records hold at most half of the staging;
+ * entries beyond that are misses.
  * All entries have one number of layers, counted over an entry's groups in their order; one that
  * has another fails. An opaque group has no layers: it comes with the layer before it, or with the
  * first one when none is before.

@@ -51,7 +51,7 @@ typedef struct remote_row {
     remote_sample samples[REMOTE_REPEATS];
 } remote_row;
 
-/* What a run of requests needs. */
+/* The needs of a run of requests. */
 typedef struct remote_run {
     const bench_remote_site *site;
     uint64_t bytes;

@@ -57,7 +57,7 @@ bool bench_remote_publish(kvt_store *store, uint64_t bytes, uint32_t count);
 /* Asks for 512 keys that are not here. */
 bool bench_remote_ask(const bench_remote_site *site, bench_remote_probe *out);
 
-/* What an engine of its own takes for entries of a size. */
+/* The memory that an engine of its own takes for entries of a size. */
 bool bench_remote_weigh(uint64_t bytes, bench_remote_memory *out);
 
 /* The bench with two hosts. */
