@@ -96,6 +96,11 @@ function(kvt_room_program name source)
   endif()
 endfunction()
 
+# Unit tests' stores open with an engine that is not there where the environment says so.
+add_library(kvt_absent_engine OBJECT ${CMAKE_SOURCE_DIR}/tests/support/absent_engine.c)
+target_link_libraries(kvt_absent_engine PRIVATE kvt_flags)
+target_include_directories(kvt_absent_engine PRIVATE ${CMAKE_SOURCE_DIR}/include)
+
 function(kvt_test_program source kind)
   get_filename_component(name ${source} NAME_WE)
   kvt_room_program(${name} ${source})
@@ -105,6 +110,10 @@ function(kvt_test_program source kind)
   foreach(wrapped ${KVT_WRAPPED_${name}})
     target_link_options(${name} PRIVATE LINKER:--wrap=${wrapped})
   endforeach()
+  if(name MATCHES "^test_store_" AND NOT name MATCHES "_remote")
+    target_link_libraries(${name} PRIVATE kvt_absent_engine)
+    target_link_options(${name} PRIVATE LINKER:--wrap=kvt_open)
+  endif()
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support)
   add_test(NAME ${kind}/${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${kind}/${name} PROPERTIES LABELS "${kind};${room}" SKIP_RETURN_CODE 77
@@ -117,6 +126,19 @@ foreach(pair "unit;test" "conform;conform" "golden;golden" "torture;torture")
   file(GLOB programs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${kind}/${prefix}_*.c)
   foreach(source ${programs})
     kvt_test_program(${source} ${kind})
+  endforeach()
+endforeach()
+
+# Tests of what is here alone, with an engine that is not there: docs/TESTING.md, An absent engine.
+set(KVT_ABSENT_refuses access basis_lack copies deadline groups hint lifetime load load_shared match
+  put put_view queue queue_batches queue_puts queue_shares sizes staging view watch)
+set(KVT_ABSENT_silent access deadline hint lifetime load match put_view queue_batches queue_puts)
+foreach(mode refuses silent)
+  foreach(subject ${KVT_ABSENT_${mode}})
+    set(name unit/test_store_${subject}_${mode})
+    add_test(NAME ${name} COMMAND test_store_${subject} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS "unit;store" SKIP_RETURN_CODE 77 TIMEOUT 1200
+      ENVIRONMENT "${KVT_TEST_ENVIRONMENT};KVT_TEST_ENGINE=${mode}")
   endforeach()
 endforeach()
 

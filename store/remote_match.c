@@ -9,6 +9,7 @@
  */
 #include "base/clock.h"
 #include "store/fork_guard.h"
+#include "store/lookups.h"
 #include "store/remote_tier.h"
 #include "store/token_drop.h"
 
@@ -43,8 +44,8 @@ static void match_look_here(match_run *run, const entry_sight *sight, size_t fro
         run->tenants[from + i] = spaces_tenant(run->store, &sight->keys[i]);
         run->places[from + i] = MATCH_ASKED;
         if (!lifetime_shows(run->store, entry)) continue;
-        if (token_drop_is_uncounted(entry)) {
-            run->count = from + i; /* as kvt_match_prefix has it */
+        if (token_drop_is_uncounted(entry) || lookup_lacks_basis(run->store, entry)) {
+            run->count = from + i; /* as kvt_match_prefix has it: a get would not ask others */
             return;
         }
         run->places[from + i] = MATCH_HERE;

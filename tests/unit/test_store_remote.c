@@ -10,9 +10,12 @@
 #include "remote/remote_memory.h"
 #include "store/object.h"
 
+#include <arpa/inet.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/remote.h>
 #include <kvterrace/watch.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 static void one_puts_and_another_gets(void **state)
@@ -389,6 +392,49 @@ static void a_put_never_waits_for_the_engine(void **state)
     kvt_close(c);
 }
 
+/* Opens a store whose engine is at an address where nobody answers, and uses it. */
+static void use_absent(const char *address)
+{
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+    kvt_get_info info = {.struct_size = sizeof info};
+    remote.backend = "valkey";
+    remote.address = address;
+    remote.deadline_seconds = 0.02;
+    const uint64_t began_ns = base_clock_ns();
+    kvt_store *a = open_with(&remote);
+    assert_true(base_clock_ns() - began_ns < UINT64_C(1000000000));
+    put_all(a);
+    assert_int_equal(stats_of(a).dropped_node, COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        assert_int_equal(support_get(a, i, &info), KVT_OK);
+        assert_int_equal(info.tier, KVT_TIER_DRAM);
+        assert_int_equal(support_get(a, 1000 + i, NULL), KVT_MISS);
+    }
+    /* Statistics follow within a tenth of a second. */
+    for (int i = 0; i < 1000 && stats_of(a).nodes_open == 0; i++)
+        base_sleep(10000000);
+    assert_true(stats_of(a).message[0] != '\0' && stats_of(a).nodes_open == 1);
+    kvt_close(a);
+}
+
+static void an_absent_engine_delays_no_open(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    char address[32];
+    const int port = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(port >= 0);
+    assert_int_equal(bind(port, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(port, (struct sockaddr *)&at, &length), 0);
+    snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(at.sin_port));
+    use_absent(address); /* it refuses */
+    assert_int_equal(listen(port, 1), 0);
+    use_absent(address); /* it takes connections and never answers */
+    use_absent("no-such-host.invalid:6379");
+    close(port);
+}
+
 /* ---- configuration ---- */
 
 static void configurations_are_refused(void **state)
@@ -543,6 +589,7 @@ int main(void)
         cmocka_unit_test_setup(no_fault_gives_wrong_bytes, clear),
         cmocka_unit_test_setup(silence_ends_at_the_deadline, clear),
         cmocka_unit_test_setup(a_put_never_waits_for_the_engine, clear),
+        cmocka_unit_test_setup(an_absent_engine_delays_no_open, clear),
         cmocka_unit_test_setup(configurations_are_refused, clear),
         cmocka_unit_test_setup(a_password_that_others_read_is_refused, clear),
         cmocka_unit_test_setup(cuts_are_whole_and_waste_little, clear),

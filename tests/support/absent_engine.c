@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * absent_engine.c - what the tests of stores run with an engine that is not there: with
+ * KVT_TEST_ENGINE in the environment, every store that a test opens without a remote tier has one,
+ * which nobody serves. The linker sends the test's calls of kvt_open here.
+ *
+ *     refuses   a port that nobody listens on: each connection is refused
+ *     silent    a port that is listened on, and never read: each request ends at its deadline
+ *
+ * Thread rule: any thread.
+ */
+#include <kvterrace/kvterrace.h>
+#include <kvterrace/remote.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
+static char engine_address[32]; /* empty: no engine is asked for */
+
+/* Takes a port of loopback for the life of the process, so that no other process serves it. */
+static void engine_take_port(void)
+{
+    const char *mode = getenv("KVT_TEST_ENGINE");
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    if (mode == NULL || mode[0] == '\0') return;
+    const bool silent = strcmp(mode, "silent") == 0;
+    const int port = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if ((!silent && strcmp(mode, "refuses") != 0) || port < 0 ||
+        bind(port, (struct sockaddr *)&at, sizeof at) != 0 ||
+        getsockname(port, (struct sockaddr *)&at, &length) != 0 ||
+        (silent && listen(port, 1) != 0)) {
+        fprintf(stderr, "no engine to be absent: KVT_TEST_ENGINE is refuses or silent\n");
+        abort();
+    }
+    snprintf(engine_address, sizeof engine_address, "127.0.0.1:%u", ntohs(at.sin_port));
+}
+
+kvt_status __real_kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
+                           size_t message_size);
+kvt_status __wrap_kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
+                           size_t message_size);
+
+kvt_status __wrap_kvt_open(const kvt_store_options *options, kvt_store **store_out, char *message,
+                           size_t message_size)
+{
+    pthread_once(&engine_once, engine_take_port);
+    /* Options of another version of the library are passed on as they are. */
+    if (engine_address[0] == '\0' || options == NULL || options->struct_size != sizeof *options ||
+        options->remote != NULL)
+        return __real_kvt_open(options, store_out, message, message_size);
+    kvt_store_options given = *options;
+    kvt_remote_options remote;
+    kvt_remote_options_init(&remote);
+    remote.backend = "valkey";
+    remote.address = engine_address;
+    remote.namespace_text = "absent@1";
+    remote.publish = KVT_PUBLISH_ALL;
+    given.remote = &remote;
+    return __real_kvt_open(&given, store_out, message, message_size);
+}
