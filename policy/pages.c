@@ -209,12 +209,12 @@ static double bin_value(int32_t bin)
            (1.0 + (double)(bin % BIN_OCTAVE) / BIN_OCTAVE);
 }
 
-void pages_choose(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
+/* By weight and budget; what is held costs nothing. */
+static void choose_within(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
 {
     const int32_t least = BIN_LEAST - OCTAVES_MOST * BIN_OCTAVE;
     int64_t bytes[THETAS];
     pages_ladder ladder;
-    *plan_out = (pages_plan){.bytes = 0};
     ladder_make(p, &ladder);
     if (p->budget_bytes == PAGES_BUDGET_ALL) {
         take_best(p, &ladder, variant_out);
@@ -229,6 +229,16 @@ void pages_choose(const pages_problem *p, uint8_t *variant_out, pages_plan *plan
         take_all(p, &ladder, theta + least, left, variant_out);
         if (theta > 0) plan_out->theta = bin_value(theta + least);
     }
+}
+
+void pages_choose(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
+{
+    pages_problem bare = *p;
+    *plan_out = (pages_plan){.bytes = 0};
+    if (p->held_counts) bare.held = NULL;
+    choose_within(&bare, variant_out, plan_out);
+    for (uint32_t page = 0; p->held_counts && page < p->count; page++)
+        if (variant_out[page] < held_of(p, page)) variant_out[page] = (uint8_t)held_of(p, page);
     plan_count(p, variant_out, plan_out);
     assert(plan_out->bytes <= p->budget_bytes);
 }

@@ -57,6 +57,8 @@ typedef struct pages_problem {
     uint32_t page_tokens;
     uint32_t last_tokens; /* of the last page; 0: as the others. Counts without tokens alone */
     const uint8_t *held;  /* pages_variant that is resident of each; NULL: nothing is */
+    bool held_counts;     /* against the budget, as if it were read: what is chosen does not depend
+                             on what is resident, and what is read is the less, the more is */
     uint64_t budget_bytes;
     const pages_terms *terms;
 } pages_problem;

@@ -157,6 +157,7 @@ pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit, 
                            .page_tokens = unit->paging.page_tokens,
                            .last_tokens = unit->window.last_tokens,
                            .held = held,
+                           .held_counts = true,
                            .budget_bytes = budget_bytes,
                            .terms = &s->terms};
 }
@@ -261,17 +262,12 @@ kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries
     if (step_out == NULL) return KVT_E_ARGUMENT;
     kvt_sparse_step *step = sparse_step_find(s, layer);
     if (step != NULL && step->state != STEP_HINTED) return KVT_E_STATE;
-    uint64_t budget = s->options.budget_bytes;
     if (step == NULL) {
         step = free_step(s);
         if (step == NULL) return KVT_BUSY;
         begin_step(s, step, layer);
-    } else if (budget != PAGES_BUDGET_ALL) {
-        /* What the hint has read is spent, but never more than three quarters. */
-        const uint64_t least = budget / 4;
-        budget = budget - least > step->hint.bytes ? budget - step->hint.bytes : least;
     }
-    status = plan_layer(s, step, queries, budget, &step->fetch);
+    status = plan_layer(s, step, queries, s->options.budget_bytes, &step->fetch);
     step->state = STEP_SELECTED;
     if (status != KVT_OK) {
         end_step(s, step);

@@ -411,12 +411,38 @@ static void sizes_come_close_to_the_best(void **state)
     free(memory);
 }
 
+/* What is held counts: the choice is that of nothing held, joined with what is, and reads less. */
+static void what_is_held_counts(void **state)
+{
+    (void)state;
+    uint64_t dice = 9;
+    uint32_t fewer = 0;
+    for (int round = 0; round < 300; round++) {
+        drawn x;
+        uint8_t variant[MOST], bare[MOST];
+        pages_plan plan, bare_plan;
+        drawn_make(&x, &dice, 1 + (uint32_t)below(&dice, MOST));
+        x.problem.held = NULL;
+        pages_choose(&x.problem, bare, &bare_plan);
+        x.problem.held = x.held;
+        x.problem.held_counts = true;
+        pages_choose(&x.problem, variant, &plan);
+        for (uint32_t i = 0; i < x.problem.count; i++)
+            assert_int_equal(variant[i], bare[i] > x.held[i] ? bare[i] : x.held[i]);
+        assert_true(plan.bytes <= bare_plan.bytes && plan.bytes <= x.problem.budget_bytes);
+        assert_true(plan.theta == bare_plan.theta);
+        fewer += plan.bytes < bare_plan.bytes;
+    }
+    assert_true(fewer > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_are_those_of_the_least_theta),
         cmocka_unit_test(budgets_of_nothing_and_of_everything),
         cmocka_unit_test(bytes_of_what_is_missing),
+        cmocka_unit_test(what_is_held_counts),
         cmocka_unit_test(the_explanation_names_the_choice),
         cmocka_unit_test(windows_keep_the_first_in_order),
         cmocka_unit_test(sizes_come_close_to_the_best),
