@@ -28,8 +28,10 @@
 enum {
     DECODE_SINKS = 4,
     DECODE_LOCAL = 64,
-    DECODE_ROWS = 256,      /* most steps of a source: appended tokens stay resident */
-    DECODE_ITEM_TOKENS = 32 /* clusters that are larger are cut */
+    DECODE_ROWS = 256,          /* most steps of a source: appended tokens stay resident */
+    DECODE_ITEM_TOKENS = 32,    /* clusters that are larger are cut */
+    DECODE_PROFILE_STEPS = 64,  /* most steps of SWARM's profile */
+    DECODE_COACTIVE_MOST = 4096 /* most members of one of its clusters */
 };
 
 typedef struct decode_options {
@@ -43,6 +45,7 @@ typedef struct decode_options {
     uint32_t tokens;      /* of the generator, and of the costs */
     uint32_t rows;        /* steps; 0: as many as there are */
     uint32_t page_tokens; /* 0: by head_dim */
+    bool raw_alone;       /* units have no coded variants */
     uint64_t seed;
     bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
     void *progress_context;
@@ -161,6 +164,24 @@ kvt_status decode_choice_weights(decode_unit *unit, decode_choice *choice, uint3
 kvt_status decode_rival_open(decode_unit *unit, decode_choice *choice);
 void decode_rival_weights(decode_unit *unit, decode_choice *choice, uint32_t row);
 kvt_status decode_coactive_open(decode_unit *unit, decode_choice *choice);
+
+/* Which steps each entry is active in. */
+typedef struct decode_profile {
+    uint32_t entries, steps;
+    uint64_t *seen; /* of each entry: bit s of step s */
+} decode_profile;
+
+/* Adds, to the attention of each of the zone's tokens by position, the group's mean in a step. */
+void decode_unit_attention(const decode_unit *unit, uint32_t row, float *attention);
+
+kvt_status decode_profile_open(uint32_t entries, decode_profile *profile);
+void decode_profile_close(decode_profile *profile);
+/* A tenth of the entries is active: those with the most attention. Steps beyond the most are left
+ * out. */
+kvt_status decode_profile_add(decode_profile *profile, const float *attention);
+/* Clusters of entries; replicas are items' places too. The medoids are the caller's to free. */
+kvt_status decode_coactive_build(const decode_profile *profile, decode_items *items,
+                                 uint32_t **medoids_out);
 kvt_status decode_items_open(decode_items *items, uint32_t count, uint32_t places);
 void decode_items_close(decode_items *items);
 
@@ -212,6 +233,11 @@ typedef struct decode_results {
 
 kvt_status decode_configs(decode_results *results);
 kvt_status decode_config_run(decode_unit *unit, decode_choice *choice, decode_result *result);
+
+/* The estimate of what no item brings, after a step's decode_choice_weights of the cluster index:
+ * [group][dim] and [group]. */
+void decode_unit_estimate(const decode_unit *unit, const uint8_t *variant_of_place, float *estimate,
+                          float *estimate_lse);
 const char *decode_index_name(decode_index index);
 void decode_layout_name(const decode_config *config, const sparse_paging *paging, char *text,
                         size_t size);

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decode_coactive.c - SWARM's clusters (Algorithm 1) from a profile: the first half of the steps,
- * in each of which the tenth of the zone with the most attention is active.
+ * decode_coactive.c - SWARM's clusters (Algorithm 1) from a profile: steps, in each of which the
+ * tenth of the tokens with the most attention is active.
  *
  * f(i, j) counts the steps in which both are active, P(i, j) = f(i, j) / sum_k f(i, k), d = 1 - P.
- * Entries in descending density become medoids unless they are covered; candidates within tau join
- * in ascending distance while the mean distance stays within it; covered entries may join again.
- * The paper names no tau: the one is taken of a few that gives clusters of 16 on average, nearly.
- * Tokens that the profile never saw active stay apart, in runs of 16 by position.
+ * As many tokens are active in every step, the sum is that number, less one, for each step of i: so
+ * P(i, j) is the share of i's steps that are j's too, but for a factor, and the paper's tau is a
+ * least share here. Entries in descending density become medoids unless they are covered;
+ * candidates in ascending distance join while their mean distance to the cluster's members stays
+ * within tau; covered entries may join again, and have replicas by that. Tokens that the profile
+ * never saw active stay apart, in runs of 16.
+ *
+ * A token that is active once shares all of its steps with each token of that step, so the densest
+ * entries are the rarest, and their clusters the largest: a short profile gives large clusters,
+ * whatever tau is.
  */
 #include "decode.h"
 
@@ -15,24 +21,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ACTIVE_SHARE 0.1
 #define CLUSTER_MEAN 16.0
-#define ENTRIES_MOST 6000u /* of a unit: the matrix is square */
-#define CLUSTER_MOST 256u
-#define TAUS         12
+#define REST_TOKENS  16u
+#define SHARES       6
+
+static const double shares[SHARES] = {0.3, 0.45, 0.6, 0.75, 0.9, 1.0};
 
 typedef struct coactive {
-    uint32_t entries;   /* active ones */
-    uint32_t *place;    /* of each */
-    uint32_t *entry_of; /* of a place; UINT32_MAX */
-    uint16_t *together; /* [entries][entries] */
-    float *total;       /* sum of a row */
-    uint32_t *density, *order;
+    const decode_profile *profile;
+    uint32_t *density[SHARES]; /* of each entry */
     uint8_t *covered;
+    uint32_t *members; /* of all clusters, one after the other */
+    uint32_t *first;   /* of each cluster; its medoid comes first */
+    uint32_t clusters, room;
 } coactive;
 
 typedef struct ranked {
-    float value;
+    double value;
     uint32_t entry;
 } ranked;
 
@@ -43,187 +48,222 @@ static int compare_ranked(const void *left, const void *right)
     return a->entry < b->entry ? -1 : a->entry > b->entry;
 }
 
-/* The places with the most attention of the group in a step. */
-static void step_active(const decode_unit *unit, uint32_t row, ranked *all)
+static uint32_t bits(uint64_t value)
 {
-    for (uint32_t p = 0; p < unit->zone; p++)
-        all[p] = (ranked){0.0f, p};
-    for (uint32_t g = 0; g < unit->group; g++) {
-        const size_t at = (size_t)row * unit->group + g;
-        for (uint32_t p = 0; p < unit->zone; p++)
-            all[p].value += (float)exp((double)unit->logits[PAGES_RAW][at * unit->zone + p] -
-                                       unit->zone_lse[at]);
-    }
-    qsort(all, unit->zone, sizeof *all, compare_ranked);
+    return (uint32_t)__builtin_popcountll(value);
 }
 
-static kvt_status coactive_open(coactive *c, const decode_unit *unit)
+/* The share of the steps of one entry that are the other's too. */
+static double nearness(uint64_t of, uint64_t with)
 {
-    *c = (coactive){.entry_of = malloc(unit->zone * sizeof *c->entry_of),
-                    .place = malloc(ENTRIES_MOST * sizeof *c->place),
-                    .together = calloc((size_t)ENTRIES_MOST * ENTRIES_MOST, sizeof *c->together),
-                    .total = calloc(ENTRIES_MOST, sizeof *c->total),
-                    .density = calloc(ENTRIES_MOST, sizeof *c->density),
-                    .order = malloc(ENTRIES_MOST * sizeof *c->order),
-                    .covered = malloc(ENTRIES_MOST)};
-    if (!c->entry_of || !c->place || !c->together || !c->total || !c->density || !c->order ||
-        !c->covered)
-        return KVT_E_MEMORY;
-    for (uint32_t p = 0; p < unit->zone; p++)
-        c->entry_of[p] = UINT32_MAX;
+    return (double)bits(of & with) / bits(of);
+}
+
+/* ---- the profile ---- */
+
+kvt_status decode_profile_open(uint32_t entries, decode_profile *profile)
+{
+    *profile = (decode_profile){.entries = entries, .seen = calloc(entries + 1u, sizeof(uint64_t))};
+    return profile->seen != NULL ? KVT_OK : KVT_E_MEMORY;
+}
+
+void decode_profile_close(decode_profile *profile)
+{
+    free(profile->seen);
+}
+
+kvt_status decode_profile_add(decode_profile *profile, const float *attention)
+{
+    const uint32_t active = profile->entries / 10 + 1;
+    if (profile->steps == DECODE_PROFILE_STEPS) return KVT_OK;
+    ranked *all = malloc((profile->entries + 1u) * sizeof *all);
+    if (all == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < profile->entries; i++)
+        all[i] = (ranked){(double)attention[i], i};
+    qsort(all, profile->entries, sizeof *all, compare_ranked);
+    for (uint32_t i = 0; i < active && i < profile->entries; i++)
+        profile->seen[all[i].entry] |= UINT64_C(1) << profile->steps;
+    profile->steps++;
+    free(all);
     return KVT_OK;
 }
 
-static void coactive_close(coactive *c)
+/* ---- clusters ---- */
+
+/* Entries within tau of each, for every tau at once: the least common steps that count. */
+static void coactive_density(coactive *c)
 {
-    free(c->entry_of);
-    free(c->place);
-    free(c->together);
-    free(c->total);
-    free(c->density);
-    free(c->order);
-    free(c->covered);
+    const decode_profile *p = c->profile;
+    for (uint32_t i = 0; i < p->entries; i++) {
+        uint32_t common[DECODE_PROFILE_STEPS + 1] = {0};
+        const uint64_t own = p->seen[i];
+        if (own == 0) continue;
+        for (uint32_t j = 0; j < p->entries; j++)
+            common[bits(own & p->seen[j])]++;
+        for (int s = 0; s < SHARES; s++)
+            for (uint32_t steps = (uint32_t)ceil(shares[s] * bits(own)); steps <= bits(own);
+                 steps++)
+                c->density[s][i] += common[steps];
+    }
 }
 
-static kvt_status coactive_profile(coactive *c, const decode_unit *unit)
+/* A cluster around a medoid. Returns its members, which are appended; 0: out of memory. */
+static uint32_t coactive_grow(coactive *c, uint32_t medoid, double share, uint32_t at,
+                              ranked *scratch)
 {
-    const uint32_t active = (uint32_t)(ACTIVE_SHARE * unit->zone) + 1;
-    ranked *all = malloc(unit->zone * sizeof *all);
-    uint32_t *list = malloc(active * sizeof *list);
-    kvt_status status = all != NULL && list != NULL ? KVT_OK : KVT_E_MEMORY;
-    for (uint32_t row = 0; status == KVT_OK && row < unit->rows / 2; row++) {
-        uint32_t count = 0;
-        step_active(unit, row, all);
-        for (uint32_t i = 0; i < active && i < unit->zone; i++) {
-            const uint32_t place = all[i].entry;
-            if (c->entry_of[place] == UINT32_MAX) {
-                if (c->entries == ENTRIES_MOST) continue;
-                c->place[c->entries] = place;
-                c->entry_of[place] = c->entries++;
-            }
-            list[count++] = c->entry_of[place];
-        }
-        for (uint32_t i = 0; i < count; i++)
-            for (uint32_t j = 0; j < count; j++)
-                if (i != j) c->together[(size_t)list[i] * ENTRIES_MOST + list[j]]++;
+    const decode_profile *p = c->profile;
+    uint32_t count = 0, joined = 1;
+    if (c->room < at + p->entries) {
+        uint32_t *more = realloc(c->members, 2 * ((size_t)at + p->entries) * sizeof *more);
+        if (more == NULL) return 0;
+        c->members = more;
+        c->room = 2 * (at + p->entries);
     }
-    for (uint32_t i = 0; i < c->entries; i++)
-        for (uint32_t j = 0; j < c->entries; j++)
-            c->total[i] += (float)c->together[(size_t)i * ENTRIES_MOST + j];
-    free(all);
-    free(list);
+    for (uint32_t j = 0; j < p->entries; j++) {
+        const double near = nearness(p->seen[medoid], p->seen[j]);
+        if (j != medoid && near >= share) scratch[count++] = (ranked){near, j};
+    }
+    qsort(scratch, count, sizeof *scratch, compare_ranked);
+    uint32_t *members = c->members + at;
+    members[0] = medoid;
+    for (uint32_t k = 0; k < count && joined < DECODE_COACTIVE_MOST; k++) {
+        double sum = 0.0;
+        for (uint32_t m = 0; m < joined; m++)
+            sum += nearness(p->seen[scratch[k].entry], p->seen[members[m]]);
+        if (sum >= share * joined) members[joined++] = scratch[k].entry;
+    }
+    for (uint32_t m = 0; m < joined; m++)
+        c->covered[members[m]] = 1;
+    return joined;
+}
+
+static kvt_status coactive_cluster(coactive *c, int s, ranked *order, ranked *scratch)
+{
+    const decode_profile *p = c->profile;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < p->entries; i++)
+        order[i] = (ranked){(double)c->density[s][i], i};
+    qsort(order, p->entries, sizeof *order, compare_ranked);
+    memset(c->covered, 0, p->entries);
+    c->clusters = 0;
+    for (uint32_t k = 0; k < p->entries; k++) {
+        const uint32_t medoid = order[k].entry;
+        if (c->covered[medoid] || p->seen[medoid] == 0) continue;
+        const uint32_t members = coactive_grow(c, medoid, shares[s], at, scratch);
+        if (members == 0) return KVT_E_MEMORY;
+        c->first[c->clusters++] = at;
+        at += members;
+    }
+    c->first[c->clusters] = at;
+    return KVT_OK;
+}
+
+/* The tau whose clusters have the mean size that is nearest to 16; c has its clusters then. */
+static kvt_status coactive_choose(coactive *c, ranked *order, ranked *scratch)
+{
+    int best = 0, last = -1;
+    double nearest = INFINITY;
+    kvt_status status = KVT_OK;
+    for (int s = 0; s < SHARES && status == KVT_OK; s++) {
+        status = coactive_cluster(c, s, order, scratch);
+        last = s;
+        if (c->clusters == 0) return status;
+        const double off = fabs(log((double)c->first[c->clusters] / c->clusters / CLUSTER_MEAN));
+        if (off >= nearest) continue;
+        nearest = off;
+        best = s;
+    }
+    return status == KVT_OK && last != best ? coactive_cluster(c, best, order, scratch) : status;
+}
+
+static kvt_status coactive_items(const coactive *c, decode_items *items, uint32_t **medoids_out)
+{
+    const decode_profile *p = c->profile;
+    const uint32_t members = c->first[c->clusters];
+    uint32_t rest = 0, count = c->clusters, at = members;
+    for (uint32_t i = 0; i < p->entries; i++)
+        rest += p->seen[i] == 0;
+    kvt_status status = decode_items_open(
+        items, c->clusters + (rest + REST_TOKENS - 1) / REST_TOKENS, members + rest);
+    uint32_t *medoids = malloc((items->count + 1u) * sizeof *medoids);
+    *medoids_out = medoids;
+    if (status != KVT_OK || medoids == NULL) return KVT_E_MEMORY;
+    memcpy(items->places, c->members, members * sizeof *items->places);
+    memcpy(items->first, c->first, (c->clusters + 1u) * sizeof *items->first);
+    for (uint32_t i = 0; i < c->clusters; i++)
+        medoids[i] = c->members[c->first[i]];
+    for (uint32_t i = 0; i < p->entries; i++) {
+        if (p->seen[i] != 0) continue;
+        if ((at - members) % REST_TOKENS == 0) {
+            medoids[count] = i;
+            items->first[count++] = at;
+        }
+        items->places[at++] = i;
+    }
+    items->first[count] = at;
+    for (uint32_t i = 0; i < count; i++)
+        items->tokens[i] = (uint16_t)(items->first[i + 1] - items->first[i]);
+    return KVT_OK;
+}
+
+kvt_status decode_coactive_build(const decode_profile *profile, decode_items *items,
+                                 uint32_t **medoids_out)
+{
+    const size_t entries = profile->entries + 1u;
+    coactive c = {
+        .profile = profile, .covered = malloc(entries), .first = malloc(entries * sizeof *c.first)};
+    ranked *order = malloc(entries * sizeof *order), *scratch = malloc(entries * sizeof *scratch);
+    bool fine = c.covered != NULL && c.first != NULL && order != NULL && scratch != NULL;
+    for (int s = 0; s < SHARES; s++) {
+        c.density[s] = calloc(entries, sizeof *c.density[s]);
+        fine = fine && c.density[s] != NULL;
+    }
+    if (fine) coactive_density(&c);
+    kvt_status status = fine ? coactive_choose(&c, order, scratch) : KVT_E_MEMORY;
+    if (status == KVT_OK && c.members == NULL) c.members = calloc(1, sizeof *c.members);
+    if (status == KVT_OK) status = coactive_items(&c, items, medoids_out);
+    for (int s = 0; s < SHARES; s++)
+        free(c.density[s]);
+    free(order);
+    free(scratch);
+    free(c.covered);
+    free(c.first);
+    free(c.members);
     return status;
 }
 
-static float distance(const coactive *c, uint32_t i, uint32_t j)
+/* ---- one unit ---- */
+
+void decode_unit_attention(const decode_unit *unit, uint32_t row, float *attention)
 {
-    if (c->total[i] == 0.0f) return 1.0f;
-    return 1.0f - (float)c->together[(size_t)i * ENTRIES_MOST + j] / c->total[i];
+    for (uint32_t g = 0; g < unit->group; g++) {
+        const size_t at = (size_t)row * unit->group + g;
+        const float *logits = unit->logits[PAGES_RAW] + at * unit->zone;
+        for (uint32_t t = 0; t < unit->zone; t++)
+            attention[t] +=
+                expf(logits[unit->place_of[t]] - (float)unit->zone_lse[at]) / (float)unit->group;
+    }
 }
 
-/* Clusters at one tau. items NULL: only counts members. Returns the clusters. */
-static uint32_t coactive_cluster(coactive *c, float tau, ranked *scratch, uint32_t *members_out,
-                                 decode_choice *choice)
-{
-    uint32_t clusters = 0, members = 0;
-    for (uint32_t i = 0; i < c->entries; i++) {
-        c->density[i] = 0;
-        for (uint32_t j = 0; j < c->entries; j++)
-            c->density[i] += distance(c, i, j) < tau;
-        scratch[i] = (ranked){(float)c->density[i], i};
-    }
-    qsort(scratch, c->entries, sizeof *scratch, compare_ranked);
-    for (uint32_t i = 0; i < c->entries; i++)
-        c->order[i] = scratch[i].entry;
-    memset(c->covered, 0, c->entries);
-    for (uint32_t k = 0; k < c->entries; k++) {
-        const uint32_t medoid = c->order[k];
-        uint32_t count = 0, joined = 1;
-        double sum = 0.0;
-        if (c->covered[medoid]) continue;
-        for (uint32_t j = 0; j < c->entries; j++)
-            if (j != medoid && distance(c, medoid, j) <= tau)
-                scratch[count++] = (ranked){-distance(c, medoid, j), j};
-        qsort(scratch, count, sizeof *scratch, compare_ranked);
-        c->covered[medoid] = 1;
-        if (choice != NULL) {
-            choice->medoids[clusters] = c->place[medoid];
-            choice->items.first[clusters] = members;
-            choice->items.places[members] = c->place[medoid];
-        }
-        for (uint32_t j = 0; j < count && joined < CLUSTER_MOST; j++, joined++) {
-            sum -= (double)scratch[j].value;
-            if (sum / (j + 1) > (double)tau) break;
-            c->covered[scratch[j].entry] = 1;
-            if (choice != NULL) choice->items.places[members + joined] = c->place[scratch[j].entry];
-        }
-        members += joined;
-        clusters++;
-    }
-    *members_out = members;
-    return clusters;
-}
-
-/* The tau whose clusters have the mean size that is nearest to 16. */
-static float coactive_tau(coactive *c, ranked *scratch)
-{
-    float best = 1.0f;
-    double nearest = INFINITY;
-    for (int i = 0; i < TAUS; i++) {
-        uint32_t members;
-        const float tau = 1.0f - 0.0004f * powf(1.5f, (float)i) * 1.2f;
-        const uint32_t clusters = coactive_cluster(c, tau, scratch, &members, NULL);
-        const double off = fabs(log((double)members / clusters / CLUSTER_MEAN));
-        if (clusters > 0 && off < nearest) {
-            nearest = off;
-            best = tau;
-        }
-    }
-    return best;
-}
-
-/* Tokens that were never active, in runs of 16 by position. */
-static void coactive_rest(const coactive *c, const decode_unit *unit, uint32_t clusters,
-                          uint32_t members, decode_choice *choice)
-{
-    uint32_t in_run = 0;
-    for (uint32_t t = 0; t < unit->zone; t++) {
-        const uint32_t place = unit->place_of[t];
-        if (c->entry_of[place] != UINT32_MAX) continue;
-        if (in_run == 0) {
-            choice->medoids[clusters] = place;
-            choice->items.first[clusters++] = members;
-        }
-        choice->items.places[members++] = place;
-        in_run = (in_run + 1) % 16;
-    }
-    choice->items.count = clusters;
-    choice->items.first[clusters] = members;
-    for (uint32_t i = 0; i < clusters; i++)
-        choice->items.tokens[i] = (uint16_t)(choice->items.first[i + 1] - choice->items.first[i]);
-}
-
+/* The first half of the steps is the profile. */
 kvt_status decode_coactive_open(decode_unit *unit, decode_choice *choice)
 {
-    coactive c;
-    uint32_t members = 0;
-    kvt_status status = coactive_open(&c, unit);
-    ranked *scratch = malloc(ENTRIES_MOST * sizeof *scratch);
-    if (scratch == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK) status = coactive_profile(&c, unit);
-    if (status == KVT_OK) {
-        const float tau = coactive_tau(&c, scratch);
-        uint32_t clusters = coactive_cluster(&c, tau, scratch, &members, NULL);
-        const uint32_t most = clusters + (unit->zone - c.entries) / 16 + 2;
-        status = decode_items_open(&choice->items, most, members + unit->zone);
-        choice->medoids = malloc((size_t)most * sizeof *choice->medoids);
-        if (choice->medoids == NULL) status = KVT_E_MEMORY;
-        if (status == KVT_OK) {
-            clusters = coactive_cluster(&c, tau, scratch, &members, choice);
-            coactive_rest(&c, unit, clusters, members, choice);
-        }
+    decode_profile profile;
+    kvt_status status = decode_profile_open(unit->zone, &profile);
+    float *attention = malloc((unit->zone + 1u) * sizeof *attention);
+    if (attention == NULL) status = KVT_E_MEMORY;
+    for (uint32_t row = 0; status == KVT_OK && row < unit->rows / 2; row++) {
+        memset(attention, 0, unit->zone * sizeof *attention);
+        decode_unit_attention(unit, row, attention);
+        status = decode_profile_add(&profile, attention);
     }
-    free(scratch);
-    coactive_close(&c);
+    if (status == KVT_OK)
+        status = decode_coactive_build(&profile, &choice->items, &choice->medoids);
+    for (uint32_t i = 0; status == KVT_OK && i < choice->items.count; i++)
+        choice->medoids[i] = unit->place_of[choice->medoids[i]];
+    for (uint32_t i = 0; status == KVT_OK && i < choice->items.first[choice->items.count]; i++)
+        choice->items.places[i] = unit->place_of[choice->items.places[i]];
+    free(attention);
+    decode_profile_close(&profile);
     return status;
 }

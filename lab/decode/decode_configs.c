@@ -27,7 +27,7 @@ static const struct {
     {{.index = DECODE_MEAN, .layout = DECODE_RUNS, .run = 4, .variants = RAW}, 2, 5},
     {{.index = DECODE_CHUNK_MEAN, .layout = DECODE_RUNS, .run = 4, .variants = RAW}, 2, 5},
     {{.index = DECODE_REPRESENTATIVE, .layout = DECODE_RUNS, .run = 128, .variants = RAW}, 2, 5},
-    {{.index = DECODE_COACTIVE, .layout = DECODE_RUNS, .run = 16, .variants = RAW}, 2, 5},
+    {{.index = DECODE_COACTIVE, .layout = DECODE_CLUSTERS, .variants = RAW}, 2, 5},
     {{.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .variants = RAW}, 0, 6},
     {{.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .variants = RAW, .estimate = true}, 0, 6},
     {{.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .variants = BITS_8, .estimate = true},

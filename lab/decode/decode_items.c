@@ -150,6 +150,21 @@ static void oracle_weights(const decode_unit *unit, const decode_items *items, u
     }
 }
 
+/* Of runs by position: what their tokens' clusters weigh, in equal parts. */
+static void run_weights(const decode_unit *unit, const decode_items *items, float *weight)
+{
+    const sparse_index *index = &unit->index;
+    memset(weight, 0, items->count * sizeof *weight);
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        const uint32_t lane = index->lane[c], slot = unit->work.slot[lane / SPARSE_BLOCK];
+        if (slot == 0) continue;
+        const float share = unit->work.weight[(slot - 1) * SPARSE_BLOCK + lane % SPARSE_BLOCK] /
+                            (float)index->lane_tokens[lane];
+        for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++)
+            weight[sparse_index_token(index, p) / items->tokens[0]] += share;
+    }
+}
+
 static kvt_status cluster_weights(decode_unit *unit, const decode_choice *choice, uint32_t row,
                                   float *weight)
 {
@@ -160,6 +175,10 @@ static kvt_status cluster_weights(decode_unit *unit, const decode_choice *choice
     if (status != KVT_OK) return status;
     if (choice->layout == DECODE_PAGES) {
         memcpy(weight, unit->work.page, items->count * sizeof *weight);
+        return KVT_OK;
+    }
+    if (choice->layout == DECODE_RUNS) {
+        run_weights(unit, items, weight);
         return KVT_OK;
     }
     for (uint32_t i = 0; i < items->count; i++) {

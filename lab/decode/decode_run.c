@@ -92,18 +92,18 @@ static void run_places(run_state *s, const uint8_t *variant)
 }
 
 /* Tokens of a cluster that no item brings. */
-static uint32_t absent_tokens(const run_state *s, uint32_t cluster)
+static uint32_t absent_tokens(const decode_unit *u, const uint8_t *variant, uint32_t cluster)
 {
-    const sparse_index *index = &s->unit->index;
+    const sparse_index *index = &u->index;
     uint32_t absent = 0;
     for (uint32_t p = index->first[cluster]; p < index->first[cluster + 1]; p++)
-        absent += s->of_place[p] == PAGES_ABSENT;
+        absent += variant[p] == PAGES_ABSENT;
     return absent;
 }
 
-static double estimate_part(const run_state *s, double weight, const int8_t *mean, double *sums)
+static double estimate_part(const decode_unit *u, double weight, const int8_t *mean, double *sums)
 {
-    for (uint32_t d = 0; weight > 0.0 && d < s->unit->dim; d++)
+    for (uint32_t d = 0; weight > 0.0 && d < u->dim; d++)
         sums[d] += weight * mean[d];
     return weight;
 }
@@ -111,18 +111,18 @@ static double estimate_part(const run_state *s, double weight, const int8_t *mea
 /* The estimate by place: clusters, and blocks of clusters that were not scored, in proportion to
  * their tokens that no item brings. The library's does the same by page (sparse/choose.c), which
  * this one must agree with. */
-static void run_estimate(run_state *s)
+void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place, float *estimate,
+                          float *estimate_lse)
 {
-    const decode_unit *u = s->unit;
     const sparse_index *index = &u->index;
     const sparse_work *work = &u->work;
     const uint32_t upper = index->upper_blocks * SPARSE_BLOCK;
     for (uint32_t g = 0; g < u->group; g++) {
-        float *output = s->estimate + (size_t)g * u->dim;
+        float *output = estimate + (size_t)g * u->dim;
         double sum = 0.0, sums[SPARSE_HEAD_DIM_MAX] = {0.0};
         for (uint32_t lane = 0; lane < index->clusters; lane++) {
             const uint32_t slot = work->slot[lane / SPARSE_BLOCK], b = lane / SPARSE_BLOCK;
-            const uint32_t absent = absent_tokens(s, index->cluster[lane]);
+            const uint32_t absent = absent_tokens(u, variant_of_place, index->cluster[lane]);
             if (absent == 0) continue;
             const double all =
                 slot > 0
@@ -132,9 +132,9 @@ static void run_estimate(run_state *s)
                     : (double)work->upper_scores[(size_t)g * upper + b] / index->upper_tokens[b];
             const int8_t *mean = slot > 0 ? index->means + (size_t)lane * u->dim
                                           : index->upper_means + (size_t)b * u->dim;
-            sum += estimate_part(s, all * absent, mean, sums);
+            sum += estimate_part(u, all * absent, mean, sums);
         }
-        s->estimate_lse[g] = sum > 0.0 ? work->largest[g] + (float)log(sum) : -INFINITY;
+        estimate_lse[g] = sum > 0.0 ? work->largest[g] + (float)log(sum) : -INFINITY;
         for (uint32_t d = 0; d < u->dim; d++)
             output[d] = sum > 0.0 ? (float)(sums[d] / sum * (double)index->value_step[d]) : 0.0f;
     }
@@ -180,7 +180,7 @@ static kvt_status run_step(run_state *s, uint32_t row)
     } else {
         run_places(s, s->wanted);
     }
-    if (config->estimate) run_estimate(s);
+    if (config->estimate) decode_unit_estimate(s->unit, s->of_place, s->estimate, s->estimate_lse);
     decode_unit_judge(s->unit, row, s->of_place, config->estimate ? s->estimate : NULL,
                       s->estimate_lse, &s->result->error, &s->result->recall);
     if (windowed) {

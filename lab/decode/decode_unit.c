@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kvt_status unit_allocate(decode_unit *u)
+static kvt_status unit_allocate(decode_unit *u, bool raw_alone)
 {
     const size_t all = (size_t)u->source->all * u->dim, steps = (size_t)u->rows * u->group;
     u->keys = malloc(all * sizeof *u->keys);
@@ -26,7 +26,7 @@ static kvt_status unit_allocate(decode_unit *u)
     u->exact = malloc(steps * u->dim * sizeof *u->exact);
     bool fine = u->keys && u->values && u->queries && u->place_of && u->resident &&
                 u->resident_lse && u->zone_lse && u->exact;
-    for (uint32_t v = PAGES_BITS_2; v < PAGES_VARIANTS; v++) {
+    for (uint32_t v = raw_alone ? PAGES_RAW : PAGES_BITS_2; v < PAGES_VARIANTS; v++) {
         u->rows_of[v] = malloc((size_t)u->zone * u->dim * sizeof *u->rows_of[v]);
         u->logits[v] = malloc(steps * u->zone * sizeof *u->logits[v]);
         fine = fine && u->rows_of[v] != NULL && u->logits[v] != NULL;
@@ -92,7 +92,7 @@ static kvt_status unit_code(decode_unit *u, const uint16_t *keys, uint16_t *deco
 }
 
 /* Rows in packed order. */
-static kvt_status unit_pack(decode_unit *u)
+static kvt_status unit_pack(decode_unit *u, bool raw_alone)
 {
     const size_t bytes = (size_t)u->zone * u->dim * sizeof(uint16_t);
     uint16_t *keys = malloc(bytes), *decoded = malloc(bytes);
@@ -106,7 +106,7 @@ static kvt_status unit_pack(decode_unit *u)
     }
     if (status == KVT_OK) {
         unit_logits(u, keys, PAGES_RAW);
-        status = unit_code(u, keys, decoded);
+        if (!raw_alone) status = unit_code(u, keys, decoded);
     }
     free(keys);
     free(decoded);
@@ -172,7 +172,7 @@ kvt_status decode_unit_open(const decode_source *source, const decode_options *o
                        .scale = 1.0f / sqrtf((float)source->head_dim)};
     const sparse_index_options index = {
         .head_dim = u->dim, .dtype = KVT_DTYPE_FP16, .seed = options->seed + layer * 131 + head};
-    kvt_status status = unit_allocate(u);
+    kvt_status status = unit_allocate(u, options->raw_alone);
     if (status != KVT_OK) return status;
     decode_source_unit(source, layer, head, u->keys, u->values, u->queries);
     const sparse_rows keys = {u->keys + DECODE_SINKS * u->dim, u->dim * 2};
@@ -188,7 +188,7 @@ kvt_status decode_unit_open(const decode_source *source, const decode_options *o
         sparse_work_room_add(&room, &u->index, u->paging.pages);
         status = sparse_work_open(&room, u->group, u->dim, &u->work);
     }
-    if (status == KVT_OK) status = unit_pack(u);
+    if (status == KVT_OK) status = unit_pack(u, options->raw_alone);
     for (uint32_t r = 0; status == KVT_OK && r < u->rows; r++) {
         unit_resident(u, r);
         for (uint32_t g = 0; g < u->group; g++)

@@ -5,6 +5,7 @@
  */
 #include "base/half.h"
 #include "lab/decode/decode.h"
+#include "lab/decode/decode_layer.h"
 #include "policy/number.h"
 
 #include <math.h>
@@ -197,11 +198,97 @@ static void foreign_dumps_are_refused(void **state)
     assert_true(run("no-such-file", stdout, message) < 0);
 }
 
+/* Two groups of tokens that are active together, and one that is active with both. */
+static void coactive_tokens_share_clusters(void **state)
+{
+    (void)state;
+    decode_profile profile;
+    decode_items items = {.count = 0};
+    uint32_t *medoids = NULL;
+    assert_int_equal(decode_profile_open(80, &profile), KVT_OK);
+    for (uint32_t step = 0; step < 40; step++) {
+        float attention[80] = {0.0f};
+        for (uint32_t i = 0; i < 4; i++)
+            attention[step % 2 == 0 ? i : 40 + i] = 2.0f;
+        attention[20] = attention[21] = 1.0f; /* in every step */
+        for (uint32_t i = 0; i < 3; i++)      /* nine are active; these fill up */
+            attention[step % 2 == 0 ? 10 + i : 50 + i] = 0.5f;
+        assert_int_equal(decode_profile_add(&profile, attention), KVT_OK);
+    }
+    assert_int_equal(profile.steps, 40);
+    assert_int_equal(__builtin_popcountll(profile.seen[20]), 40);
+    assert_int_equal(__builtin_popcountll(profile.seen[0]), 20);
+    assert_int_equal(decode_coactive_build(&profile, &items, &medoids), KVT_OK);
+    uint32_t times[80] = {0}, together = 0, mixed = 0;
+    for (uint32_t i = 0; i < items.count; i++) {
+        bool even = false, odd = false;
+        assert_int_equal(items.tokens[i], items.first[i + 1] - items.first[i]);
+        assert_int_equal(items.places[items.first[i]], medoids[i]);
+        for (uint32_t j = items.first[i]; j < items.first[i + 1]; j++) {
+            times[items.places[j]]++;
+            even = even || items.places[j] < 4;
+            odd = odd || (items.places[j] >= 40 && items.places[j] < 44);
+        }
+        together += even && items.tokens[i] >= 4;
+        mixed += even && odd;
+    }
+    for (uint32_t t = 0; t < 80; t++)
+        assert_true(times[t] >= 1); /* each is in some cluster */
+    assert_true(together >= 1);
+    assert_int_equal(mixed, 0);
+    assert_true(times[20] >= 2); /* a replica in the clusters of both */
+    free(medoids);
+    decode_items_close(&items);
+    decode_profile_close(&profile);
+}
+
+static const decode_method layer_methods[] = {
+    {.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .rule = WINDOWS_LRU, .window = 2.0},
+    {.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .estimate = true},
+    {.index = DECODE_QUEST, .layout = DECODE_RUNS, .run = 16},
+    {.index = DECODE_COACTIVE, .rule = WINDOWS_LRU, .window_bytes = 1 << 16},
+};
+
+/* What a method reads: nothing twice in a step, within its parts, whole blocks, all at 1. */
+static void layers_are_read_by_methods(void **state)
+{
+    (void)state;
+    decode_layer layer;
+    assert_int_equal(decode_layer_open(1500, 8, 6, 3, 4, &layer), KVT_OK);
+    for (size_t m = 0; m < sizeof layer_methods / sizeof layer_methods[0]; m++) {
+        decode_trial trial;
+        decode_figures few, all;
+        decode_reads reads = {.room = 0};
+        double budget;
+        assert_int_equal(decode_trial_open(&layer, &layer_methods[m], &trial), KVT_OK);
+        assert_int_equal(decode_trial_run(&layer, &trial, 0.1, &reads, &few), KVT_OK);
+        assert_int_equal(decode_trial_run(&layer, &trial, 1.0, NULL, &all), KVT_OK);
+        assert_true(few.error > all.error && all.error < 1e-5 && few.bytes > 0.0);
+        double bytes = 0.0;
+        for (uint32_t i = 0; i < reads.first[layer.steps]; i++) {
+            const decode_read *read = &reads.list[i];
+            assert_true(read->part < trial.part_count);
+            const decode_part *part = &trial.parts[read->part];
+            const bool whole = layer_methods[m].index == DECODE_COACTIVE;
+            assert_true(read->item < (whole ? layer.units[0].zone : part->choice.items.count));
+            bytes += whole ? 4096.0 : decode_item_bytes(&layer, part, read->item);
+        }
+        assert_true(fabs(bytes / layer.steps - few.bytes) < 1.0);
+        assert_int_equal(decode_trial_find(&layer, &trial, few.error, &budget), KVT_OK);
+        assert_true(budget <= 0.1 * 1.13);
+        decode_reads_close(&reads);
+        decode_trial_close(&trial);
+    }
+    decode_layer_close(&layer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_read_is_exact),
         cmocka_unit_test(a_dump_is_judged),
+        cmocka_unit_test(coactive_tokens_share_clusters),
+        cmocka_unit_test(layers_are_read_by_methods),
         cmocka_unit_test(foreign_dumps_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
