@@ -35,6 +35,8 @@ kvt_script_test(unit/test_model_smollm2 "unit;estimator" ${Python3_EXECUTABLE}
 set_tests_properties(unit/test_model_smollm2 PROPERTIES TIMEOUT 3600) # torch, texts of 7K tokens
 kvt_script_test(unit/test_reference_convert "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_convert.py $<TARGET_FILE:run_estimator_model>)
+kvt_script_test(unit/test_bench_sequence "unit;bench" ${Python3_EXECUTABLE}
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_sequence.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_bench_store "unit;bench" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_store.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_bench_restart "unit;bench" ${Python3_EXECUTABLE}

@@ -660,13 +660,17 @@ static const command_spec bench_bases_spec = {
 };
 
 static const command_spec *const bench_commands[] = {
-    &bench_ablation_spec, &bench_adaptcache_spec, &bench_bases_spec,
-    &bench_codecs_spec,   &bench_decode_spec,     &bench_devices_spec,
-    &bench_drift_spec,    &bench_extent_spec,     &bench_grid_spec,
-    &bench_layers_spec,   &bench_live_spec,       &bench_loads_spec,
-    &bench_model_spec,    &bench_policy_spec,     &bench_remote_spec,
-    &bench_restart_spec,  &bench_sequence_spec,   &bench_store_spec,
-    &bench_stripe_spec,   &bench_transform_spec,  NULL,
+    &bench_ablation_spec,  &bench_adaptcache_spec,
+    &bench_bases_spec,     &bench_codecs_spec,
+    &bench_decode_spec,    &bench_devices_spec,
+    &bench_drift_spec,     &bench_extent_spec,
+    &bench_grid_spec,      &bench_layers_spec,
+    &bench_live_spec,      &bench_loads_spec,
+    &bench_model_spec,     &bench_pipeline_spec,
+    &bench_policy_spec,    &bench_remote_spec,
+    &bench_restart_spec,   &bench_sequence_spec,
+    &bench_store_spec,     &bench_stripe_spec,
+    &bench_transform_spec, NULL,
 };
 
 const command_spec bench_spec = {

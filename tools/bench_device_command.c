@@ -205,15 +205,43 @@ const command_spec bench_loads_spec = {
 const command_spec bench_sequence_spec = {
     .name = "sequence",
     .summary = "decode steps of a sparse sequence on the drives",
-    .about = "One layer of a made-up context of 64K tokens lies on every configured device of the "
-             "tier ssd, which are overwritten. Steps of queries about topics: the drives' seconds "
-             "and their share of what they could read, by layout, copies, window, precision and "
-             "hints, with the error against full attention.",
+    .about = "One layer of a generator's context of 64K tokens lies on every configured device of "
+             "the tier ssd, which are overwritten. Steps of queries: the drives' seconds and their "
+             "share of what they could read, by layout, copies, window, precision and hints, with "
+             "the error against full attention; beside them InfLLM, PQCache and SWARM at the same "
+             "error.",
     .details = BENCH_DRIVES_OR "else four throttled memory devices.",
     .example = "  kvterrace bench sequence --quick",
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_sequence_run, .devices = BENCH_SSD},
+    .run = bench_run,
+    .check = bench_take_drives,
+    .settings = SETTINGS_OWN,
+};
+
+static const command_option bench_pipeline_options[] = {
+    BENCH_QUICK("4,096 tokens, few steps: shows that it runs, not how fast"),
+    COUNT_OPTION(bench_arguments, options.sequences, "sequences", 1, 16, "Sequences (default: 4)"),
+    COUNT_OPTION(bench_arguments, options.compute_us, "compute", 1, 10000000,
+                 "Microseconds of computing a layer of a sequence (default: the best method's "
+                 "fetch)"),
+    {0},
+};
+
+const command_spec bench_pipeline_spec = {
+    .name = "pipeline",
+    .summary = "tokens per second of several sparse sequences",
+    .about = "Several sequences of two layers and 32K tokens of a generator decode over every "
+             "configured device of the tier ssd, which are overwritten: select of one, fetch of "
+             "another and compute of a third at once. Beside it full load, Quest, ShadowKV and "
+             "RetroInfer at the same error, each with its own schedule. A layer's computing is a "
+             "wait, for a GPU would do it; everything is measured again with none.",
+    .details = BENCH_DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvterrace bench pipeline --quick",
+    .options = bench_pipeline_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .standard = &(const bench_arguments){.bench = bench_pipeline_run, .devices = BENCH_SSD},
     .run = bench_run,
     .check = bench_take_drives,
     .settings = SETTINGS_OWN,

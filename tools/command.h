@@ -382,6 +382,7 @@ extern const command_spec profile_attention_spec, profile_basis_spec, profile_ca
 /* Of bench. */
 extern const command_spec bench_ablation_spec, bench_decode_spec, bench_devices_spec,
     bench_drift_spec, bench_extent_spec, bench_layers_spec, bench_live_spec, bench_loads_spec,
-    bench_remote_spec, bench_restart_spec, bench_sequence_spec, bench_store_spec, bench_stripe_spec;
+    bench_pipeline_spec, bench_remote_spec, bench_restart_spec, bench_sequence_spec,
+    bench_store_spec, bench_stripe_spec;
 
 #endif

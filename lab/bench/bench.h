@@ -30,6 +30,9 @@ typedef struct bench_options {
     const char *rival_library;  /* remote bench: a file of libvalkey; NULL = without */
     bool faults;                /* remote bench: nodes fail, instead of rows */
     uint32_t hosts;             /* remote bench: 2: hosts in namespaces of their own instead */
+    uint32_t sequences;         /* pipeline bench: 0 = 4 */
+    uint32_t compute_us;        /* pipeline bench: of a layer and sequence; 0 = as the best method's
+                                   fetch */
 
     /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are
      * printed; or NULL. */
@@ -83,9 +86,17 @@ int bench_loads_run(const bench_options *options);
 /*
  * Decode steps of one layer of a sparse sequence on the devices (as for stripe; none: throttled
  * memory), which are overwritten: seconds of the drives, their share of what they could read, and
- * errors, by layout, copies, window, precision, hints. Returns an exit code as above. Blocking.
+ * errors, by layout, copies, window, precision, hints, beside published methods at equal error.
+ * Returns an exit code as above. Blocking.
  */
 int bench_sequence_run(const bench_options *options);
+
+/*
+ * Tokens per second of several sparse sequences on the devices (as for sequence): selecting,
+ * fetching and computing at once, beside published methods at equal error with their schedules.
+ * Returns an exit code as above. Blocking.
+ */
+int bench_pipeline_run(const bench_options *options);
 
 /*
  * What a restart costs and brings back: stores of 1e5 and 1e6 entries (options->iterations: so

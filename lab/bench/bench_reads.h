@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_reads.h - carries out on drives what a method of sparse decode reads in each step
+ * (lab/decode/decode_layer.h): one batch a step, as the library does for its own pages.
+ *
+ * Items have slots of one size, dealt one after the other to the drives by the store's striping;
+ * the entries of SWARM's clusters have blocks of 4 KiB, one after the other, and replicas are
+ * copies that a read may choose between. The slots have no content: only time is measured.
+ *
+ * Thread rule: one thread at a time.
+ */
+#ifndef BENCH_BENCH_READS_H
+#define BENCH_BENCH_READS_H
+
+#include "lab/decode/decode_layer.h"
+#include "store/scratch.h"
+#include "tiers/pool/gather.h"
+
+typedef struct bench_slots {
+    const decode_layer *layer;
+    const decode_trial *trial;
+    store_scratch *scratch;
+    tiers_location **locations; /* of each part */
+    tiers_unit_map **maps;
+    uint32_t *slot_bytes;
+    uint32_t *copy_first, *copies; /* of SWARM's tokens: their blocks */
+    tiers_copy *targets;           /* of the ranges of a step */
+    tiers_gather_range *ranges;
+    uint8_t *buffer;
+    uint64_t buffer_bytes;
+    uint32_t range_room;
+    tiers_gather *gather; /* under way */
+} bench_slots;
+
+/* Takes the slots' room. KVT_OK; KVT_E_SPACE; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status bench_slots_open(kvt_store *store, const decode_layer *layer,
+                                          const decode_trial *trial, bench_slots *slots_out);
+void bench_slots_close(bench_slots *slots); /* zeroed ones are allowed */
+
+/* Starts what a step reads. KVT_OK: a wait follows; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status bench_slots_start(bench_slots *slots, const decode_reads *reads,
+                                           uint32_t step, uint64_t *bytes_out);
+
+/* Waits for it. io_ns_out: from the first read's start to the last one's end. KVT_OK; what the
+ * drives give. */
+KVT_NODISCARD kvt_status bench_slots_wait(bench_slots *slots, uint64_t *io_ns_out);
+
+#endif

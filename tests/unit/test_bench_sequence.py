@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The benches of sparse sequences on drives: rows of equal error have it, nothing is lost, no stage
+is busier than there is time.
+
+    test_bench_sequence.py COMMAND
+
+Speeds decide nothing: the drives are memory behind a throttle.
+"""
+
+import json
+import subprocess
+import sys
+
+
+def check(condition, what, document):
+    if not condition:
+        sys.exit(f"test_bench_sequence: {what}\n{json.dumps(document, indent=1)}")
+
+
+def run(command, *arguments):
+    result = subprocess.run([command, "bench", *arguments, "--quick", "--json"],
+                            capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"test_bench_sequence: exit {result.returncode}: {result.stderr}")
+    return json.loads(result.stdout)
+
+
+def check_sequence(command):
+    document = run(command, "sequence")
+    check(document["schema"] == "kvterrace-bench-sequence-2", "another schema", document)
+    rows = {row["case"]: row for row in document["results"]}
+    ours, full = rows["ours"], rows["full load"]
+    check(len(rows) == 17 and full["error"] == 0 < ours["error"], "other rows", document)
+    check(all(row["lost_pages"] == 0 for row in rows.values()), "lost pages", document)
+    for name in ("InfLLM", "PQCache", "SWARM", "16 bits, packed", "16 bits, not packed"):
+        check(rows[name]["error"] <= ours["error"] * 1.001, f"more error of {name}", document)
+        check(rows[name]["bytes_per_step"] > 0 < rows[name]["io_seconds"], name, document)
+    # The same pages wherever they lie.
+    plain = [rows[f"16 bits, {name}"] for name in ("round robin", "equal shares", "proportional",
+                                                   "copies")]
+    check(len({row["error"] for row in plain}) == 1, "a layout changes the error", document)
+    check(len({row["bytes_per_step"] for row in plain}) == 1, "or the bytes", document)
+    check(plain[0]["byte_seconds"] > 1.2 * plain[2]["byte_seconds"], "shares do not follow speed",
+          document)
+    check(all(row["byte_share"] <= 1.05 for row in rows.values()), "faster than the drives",
+          document)
+
+
+def check_pipeline(command):
+    document = run(command, "pipeline", "--compute", "4000")
+    check(document["schema"] == "kvterrace-bench-pipeline-1", "another schema", document)
+    rows = document["results"]
+    check(len(rows) == 12 and document["sequences"] % document["micro_batch"] == 0, "other rows",
+          document)
+    check(rows[0]["compute_seconds"] == 0.004 and rows[6]["compute_seconds"] == 0, "compute",
+          document)
+    for row in rows:
+        stages = row["stage_seconds"]
+        check(0 < row["overlap"] <= 1.02, f"overlap of {row['case']}", document)
+        check(abs(max(stages.values()) / row["step_seconds"] - row["overlap"]) < 1e-6,
+              f"stages of {row['case']}", document)
+        check(abs(row["tokens_per_s"] * row["step_seconds"] - 4) < 1e-6, "tokens", document)
+        if row["case"].startswith("full load"):
+            check(row["error"] < 1e-4, "full load is exact", document)
+        else:
+            check(row["error"] <= 1.1 * document["target_error"], f"error of {row['case']}",
+                  document)
+    # Four sequences and two layers compute for so long, one after the other.
+    check(abs(rows[4]["stage_seconds"]["compute"] - 8 * 0.004) < 1e-6, "computing", document)
+
+
+def main(command):
+    check_sequence(command)
+    check_pipeline(command)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
