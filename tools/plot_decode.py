@@ -3,7 +3,7 @@
 """Draws error against bytes read from the JSON of `kvterrace bench decode`, one panel a dump.
 
     kvterrace bench decode --dump qa.safetensors --json > decode.json
-    plot_decode.py decode.json > docs/sparse_error.svg
+    plot_decode.py decode.json > error.svg
 
 Both axes are logarithmic; bytes are coded ones of one step over all units. Standard library alone.
 """

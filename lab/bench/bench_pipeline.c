@@ -38,101 +38,17 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "base/wait.h"
-#include "bench.h"
 #include "bench_parts.h"
-#include "bench_reads.h"
+#include "bench_pipeline.h"
 #include "sparse/sequence.h"
 
 #define MIB ((uint64_t)1 << 20)
 
-enum {
-    LAYERS = 2,
-    SEQUENCES_MAX = 16,
-    OBSERVED = 32,
-    APART = 4, /* steps between two sequences' and layers' first ones */
-    JUDGED = 8,
-    PIPELINE_DRIVES = 64,
-    WINDOWS_TRIED = 3,
-    OWN_DRIVE_MIB = 512
-};
+enum { JUDGED = 8, WINDOWS_TRIED = 3, OWN_DRIVE_MIB = 512 };
 
 /* Of a layer's bytes: 1/CODED_SHARE a step sets the error that all have; windows that are tried. */
 #define CODED_SHARE 64
 static const uint32_t window_shares[WINDOWS_TRIED] = {32, 16, 8};
-
-/* How a method goes through the layers of its sequences. */
-typedef enum pipeline_schedule {
-    ONE_BY_ONE, /* fetch of all sequences, then compute of all */
-    PREFETCH    /* fetch of the next sequence while one computes */
-} pipeline_schedule;
-
-typedef struct pipeline_method {
-    decode_method method;
-    pipeline_schedule schedule;
-    kvt_striping striping;
-    bool whole; /* reads all of it */
-} pipeline_method;
-
-static const pipeline_method methods[] = {
-    {{.name = "full load (FlexGen)", .index = DECODE_MEAN, .layout = DECODE_RUNS, .run = 128},
-     PREFETCH,
-     KVT_STRIPE_PROPORTIONAL,
-     true},
-    {{.name = "quest, no window", .index = DECODE_QUEST, .layout = DECODE_RUNS, .run = 16},
-     ONE_BY_ONE,
-     KVT_STRIPE_ROUND_ROBIN,
-     false},
-    {{.name = "mean, LRU x1 (ShadowKV)",
-      .index = DECODE_MEAN,
-      .layout = DECODE_RUNS,
-      .run = 8,
-      .rule = WINDOWS_LRU,
-      .window = 1.0},
-     ONE_BY_ONE,
-     KVT_STRIPE_ROUND_ROBIN,
-     false},
-    {{.name = "clusters, LRU x2 (RetroInfer)",
-      .index = DECODE_CLUSTER,
-      .layout = DECODE_CLUSTERS,
-      .estimate = true,
-      .rule = WINDOWS_LRU,
-      .window = 2.0},
-     ONE_BY_ONE,
-     KVT_STRIPE_ROUND_ROBIN,
-     false},
-};
-enum { METHODS = sizeof methods / sizeof methods[0], OURS = METHODS, OURS_APART, CASES };
-
-typedef struct pipeline_row {
-    bool there;
-    double tokens_per_s, error, bytes; /* read, of a layer and sequence */
-    double step_seconds;               /* of a token of all sequences */
-    double select, fetch, bring, compute, overlap;
-} pipeline_row;
-
-/* What a method reads at the error that all have. */
-typedef struct method_plan {
-    decode_trial trial;
-    decode_reads reads;
-    decode_figures figures;
-} method_plan;
-
-typedef struct pipeline_site {
-    const bench_options *options;
-    decode_layer layer;
-    method_plan plans[METHODS];
-    uint32_t tokens, steps, sequences; /* steps: tokens of each sequence */
-    uint64_t bytes;                    /* of a layer */
-    uint16_t *k, *v;
-    float *queries; /* [OBSERVED + layer.steps][row] */
-    size_t row;
-    double target_error, error;
-    uint64_t budget_bytes, window_bytes; /* of a layer, as calibrated */
-    uint32_t micro_batch;
-    double compute_seconds[2];
-    double method_fetch[METHODS]; /* of a layer and sequence */
-    pipeline_row rows[CASES][2];
-} pipeline_site;
 
 static int pipeline_complain(kvt_status status, const char *message)
 {
@@ -143,20 +59,16 @@ static int pipeline_complain(kvt_status status, const char *message)
 
 /* ---- data ---- */
 
-static uint32_t first_step(uint32_t sequence, uint32_t layer)
-{
-    return (sequence * LAYERS + layer) * APART;
-}
-
 static const float *queries_of(const pipeline_site *site, uint32_t step)
 {
-    return site->queries + (OBSERVED + step) * site->row;
+    return site->queries + (PIPELINE_OBSERVED + step) * site->row;
 }
 
 static kvt_status make_data(pipeline_site *site)
 {
-    const uint32_t steps = first_step(site->sequences, 0) + site->steps;
-    kvt_status status = decode_layer_open(site->tokens, OBSERVED, steps, JUDGED, 1, &site->layer);
+    const uint32_t steps = pipeline_first_step(site->sequences, 0) + site->steps;
+    kvt_status status =
+        decode_layer_open(site->tokens, PIPELINE_OBSERVED, steps, JUDGED, 1, &site->layer);
     if (status != KVT_OK) return status;
     const decode_source *source = &site->layer.source;
     const size_t cells = (size_t)site->tokens * source->kv_heads * source->head_dim;
@@ -164,207 +76,13 @@ static kvt_status make_data(pipeline_site *site)
     site->bytes = 4 * (uint64_t)cells;
     site->k = malloc(cells * sizeof *site->k);
     site->v = malloc(cells * sizeof *site->v);
-    site->queries = malloc((OBSERVED + steps) * site->row * sizeof *site->queries);
+    site->queries = malloc((PIPELINE_OBSERVED + steps) * site->row * sizeof *site->queries);
     if (site->k == NULL || site->v == NULL || site->queries == NULL) return KVT_E_MEMORY;
     decode_layer_rows(&site->layer, false, site->k);
     decode_layer_rows(&site->layer, true, site->v);
-    for (uint32_t row = 0; row < OBSERVED + steps; row++)
+    for (uint32_t row = 0; row < PIPELINE_OBSERVED + steps; row++)
         decode_layer_queries(&site->layer, row, site->queries + row * site->row);
     return KVT_OK;
-}
-
-/* ---- stores and drives ---- */
-
-static kvt_status open_store(const pipeline_site *site, kvt_striping striping, uint64_t windows,
-                             kvt_store **store_out, char *message, size_t size)
-{
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.format = true;
-    options.tick_seconds = 0;
-    options.policy = "lru";
-    options.staging_bytes = 16 * MIB;
-    options.put_staging_bytes = 0;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 2 * windows + 16 * MIB;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = site->options->devices,
-                                                     .device_count = site->options->device_count,
-                                                     .striping = striping,
-                                                     .weights_fixed = true};
-    return kvt_open(&options, store_out, message, size);
-}
-
-typedef struct drive_counts {
-    uint32_t count;
-    uint64_t bytes[PIPELINE_DRIVES];
-    double bytes_per_s[PIPELINE_DRIVES];
-} drive_counts;
-
-static void count_drives(kvt_store *store, drive_counts *counts)
-{
-    counts->count = 0;
-    for (uint32_t i = 0; counts->count < PIPELINE_DRIVES; i++) {
-        kvt_device_stats stats = {.struct_size = sizeof stats};
-        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return;
-        if (stats.tier != KVT_TIER_SSD) continue;
-        counts->bytes[counts->count] = stats.bytes_read;
-        counts->bytes_per_s[counts->count++] = stats.weight_bytes_per_s;
-    }
-}
-
-/* Seconds of the drive that had most to do since. */
-static double busiest_drive(const drive_counts *before, const drive_counts *after)
-{
-    double most = 0;
-    for (uint32_t i = 0; i < after->count; i++) {
-        const double seconds = (double)(after->bytes[i] - before->bytes[i]) / after->bytes_per_s[i];
-        if (seconds > most) most = seconds;
-    }
-    return most;
-}
-
-/* Fills in what follows from a run of all sequences. */
-static void finish_row(const pipeline_site *site, pipeline_row *row, uint32_t steps,
-                       double wall_seconds)
-{
-    row->there = true;
-    row->step_seconds = wall_seconds / steps;
-    row->tokens_per_s = site->sequences / row->step_seconds;
-    row->select /= steps;
-    row->fetch /= steps;
-    row->bring /= steps;
-    row->compute /= steps;
-    row->overlap =
-        fmax(fmax(row->select, row->fetch), fmax(row->bring, row->compute)) / row->step_seconds;
-}
-
-/* ---- published methods ---- */
-
-typedef struct method_run {
-    const pipeline_site *site;
-    const pipeline_method *method;
-    bench_slots slots[SEQUENCES_MAX];
-    const decode_reads *reads;
-    double compute_seconds;
-    double fetch_seconds; /* that were waited for */
-    uint64_t bytes, reads_done;
-} method_run;
-
-static void compute_for(double seconds)
-{
-    if (seconds > 0) base_sleep((uint64_t)(seconds * 1e9));
-}
-
-static kvt_status start_read(method_run *run, uint32_t sequence, uint32_t layer, uint32_t step)
-{
-    uint64_t bytes;
-    const kvt_status status =
-        bench_slots_start(&run->slots[sequence], run->reads,
-                          run->method->whole ? 0 : first_step(sequence, layer) + step, &bytes);
-    run->bytes += bytes;
-    run->reads_done++;
-    return status;
-}
-
-static kvt_status end_read(method_run *run, uint32_t sequence)
-{
-    uint64_t io_ns;
-    return bench_slots_wait(&run->slots[sequence], &io_ns);
-}
-
-static kvt_status layer_one_by_one(method_run *run, uint32_t layer, uint32_t step)
-{
-    const uint32_t sequences = run->site->sequences;
-    const uint64_t begin_ns = base_clock_ns();
-    kvt_status status = KVT_OK;
-    for (uint32_t s = 0; s < sequences && status == KVT_OK; s++)
-        status = start_read(run, s, layer, step);
-    for (uint32_t s = 0; s < sequences; s++) {
-        const kvt_status ended = end_read(run, s);
-        if (status == KVT_OK) status = ended;
-    }
-    run->fetch_seconds += (double)(base_clock_ns() - begin_ns) * 1e-9;
-    compute_for(run->compute_seconds * sequences);
-    return status;
-}
-
-/* The next sequence is read while one computes; the first is under way when a layer begins. */
-static kvt_status layer_prefetched(method_run *run, uint32_t layer, uint32_t step)
-{
-    kvt_status status = KVT_OK;
-    for (uint32_t s = 0; s < run->site->sequences && status == KVT_OK; s++) {
-        const uint32_t next = (s + 1) % run->site->sequences;
-        const uint64_t begin_ns = base_clock_ns();
-        status = end_read(run, s);
-        run->fetch_seconds += (double)(base_clock_ns() - begin_ns) * 1e-9;
-        if (status == KVT_OK) status = start_read(run, next, layer, step);
-        compute_for(run->compute_seconds);
-    }
-    return status;
-}
-
-static kvt_status play_method(method_run *run, kvt_store *store, pipeline_row *row)
-{
-    const pipeline_site *site = run->site;
-    const uint32_t steps = run->method->whole ? (site->options->quick ? 1 : 2) : site->steps;
-    drive_counts drives[2];
-    kvt_status status = KVT_OK;
-    run->fetch_seconds = 0;
-    run->bytes = run->reads_done = 0;
-    if (run->method->schedule == PREFETCH) status = start_read(run, 0, 0, 0);
-    count_drives(store, &drives[0]);
-    const uint64_t begin_ns = base_clock_ns();
-    for (uint32_t step = 0; step < steps && status == KVT_OK; step++)
-        for (uint32_t layer = 0; layer < LAYERS && status == KVT_OK; layer++)
-            status = run->method->schedule == PREFETCH ? layer_prefetched(run, layer, step)
-                                                       : layer_one_by_one(run, layer, step);
-    const double wall = (double)(base_clock_ns() - begin_ns) * 1e-9;
-    if (run->method->schedule == PREFETCH) (void)!end_read(run, 0);
-    count_drives(store, &drives[1]);
-    row->fetch = busiest_drive(&drives[0], &drives[1]);
-    row->compute = run->compute_seconds * site->sequences * LAYERS * steps;
-    row->bytes = (double)run->bytes / (double)run->reads_done;
-    finish_row(site, row, steps, wall);
-    return status;
-}
-
-static kvt_status plan_method(pipeline_site *site, uint32_t number)
-{
-    const pipeline_method *method = &methods[number];
-    method_plan *plan = &site->plans[number];
-    double budget = 1;
-    kvt_status status = decode_trial_open(&site->layer, &method->method, &plan->trial);
-    if (status == KVT_OK && !method->whole)
-        status = decode_trial_find(&site->layer, &plan->trial, site->target_error, &budget);
-    return status != KVT_OK
-               ? status
-               : decode_trial_run(&site->layer, &plan->trial, budget, &plan->reads, &plan->figures);
-}
-
-/* With 0 first, which tells how long a layer's fetch takes; with the other when all have. */
-static kvt_status run_method(pipeline_site *site, uint32_t number, int which, char *message,
-                             size_t size)
-{
-    const method_plan *plan = &site->plans[number];
-    method_run run = {.site = site,
-                      .method = &methods[number],
-                      .reads = &plan->reads,
-                      .compute_seconds = site->compute_seconds[which]};
-    pipeline_row *row = &site->rows[number][which];
-    kvt_store *store = NULL;
-    kvt_status status = open_store(site, run.method->striping, 0, &store, message, size);
-    for (uint32_t s = 0; s < site->sequences && status == KVT_OK; s++)
-        status = bench_slots_open(store, &site->layer, &plan->trial, &run.slots[s]);
-    if (status == KVT_OK) {
-        row->error = plan->figures.error;
-        status = play_method(&run, store, row);
-    }
-    if (which == 1)
-        site->method_fetch[number] =
-            run.fetch_seconds / (double)(run.reads_done > 0 ? run.reads_done : 1);
-    for (uint32_t s = 0; s < site->sequences; s++)
-        bench_slots_close(&run.slots[s]);
-    kvt_close(store);
-    return status;
 }
 
 /* ---- ours: sequences ---- */
@@ -372,7 +90,7 @@ static kvt_status run_method(pipeline_site *site, uint32_t number, int which, ch
 typedef struct group {
     kvt_store *store;
     uint32_t count, layers;
-    kvt_sparse *sequences[SEQUENCES_MAX];
+    kvt_sparse *sequences[PIPELINE_SEQUENCES_MAX];
 } group;
 
 static void close_group(group *g)
@@ -400,15 +118,15 @@ static kvt_status open_group(const pipeline_site *site, uint32_t count, uint32_t
     options.budget_bytes = budget_bytes;
     options.window_bytes[KVT_TIER_DRAM] = layers * window_bytes;
     *g = (group){.count = 0, .layers = layers};
-    kvt_status status = open_store(site, KVT_STRIPE_PROPORTIONAL, count * layers * window_bytes,
-                                   &g->store, message, size);
+    kvt_status status = pipeline_store_open(
+        site, KVT_STRIPE_PROPORTIONAL, count * layers * window_bytes, &g->store, message, size);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         status = kvt_sparse_open_live(g->store, &options, &g->sequences[i], message, size);
         if (status == KVT_OK) g->count++;
         for (uint32_t l = 0; l < layers && status == KVT_OK; l++)
             status = kvt_sparse_give(g->sequences[i], l, site->k, site->v);
         for (uint32_t l = 0; l < layers && status == KVT_OK; l++)
-            status = kvt_sparse_observe(g->sequences[i], l, site->queries, OBSERVED);
+            status = kvt_sparse_observe(g->sequences[i], l, site->queries, PIPELINE_OBSERVED);
     }
     if (status != KVT_OK) close_group(g);
     return status;
@@ -439,7 +157,7 @@ static kvt_status run_apart(const pipeline_site *site, kvt_sparse *sequence, dou
             status = kvt_sparse_attend(pages, queries_of(site, i), output, NULL);
         for (uint32_t q = 0; status == KVT_OK && judged && q < site->row; q++) {
             const decode_unit *unit = &site->layer.units[q / width];
-            const double wanted = (double)unit->exact[(OBSERVED + i) * width + q % width];
+            const double wanted = (double)unit->exact[(PIPELINE_OBSERVED + i) * width + q % width];
             difference += ((double)output[q] - wanted) * ((double)output[q] - wanted);
             norm += wanted * wanted;
         }
@@ -501,7 +219,7 @@ static kvt_status calibrate_windows(pipeline_site *site, char *message, size_t s
 typedef struct micro_batch {
     uint32_t first, count, layer, token;
     uint64_t ready_ns; /* of the stage before */
-    kvt_sparse_step *steps[SEQUENCES_MAX];
+    kvt_sparse_step *steps[PIPELINE_SEQUENCES_MAX];
     bool begun;
 } micro_batch;
 
@@ -509,7 +227,7 @@ typedef struct micro_batch {
 typedef struct stage_queue {
     pthread_mutex_t lock;
     pthread_cond_t more;
-    micro_batch *items[SEQUENCES_MAX];
+    micro_batch *items[PIPELINE_SEQUENCES_MAX];
     uint32_t head, count;
     bool ended;
 } stage_queue;
@@ -519,7 +237,7 @@ typedef struct flow {
     group *g;
     uint64_t compute_ns; /* of a layer and sequence */
     uint32_t steps;
-    micro_batch batches[SEQUENCES_MAX];
+    micro_batch batches[PIPELINE_SEQUENCES_MAX];
     uint32_t batch_count, running;
     stage_queue select, bring, compute;
     double select_seconds, bring_seconds;
@@ -544,7 +262,7 @@ static void queue_put(stage_queue *q, micro_batch *batch)
 {
     (void)pthread_mutex_lock(&q->lock);
     if (batch != NULL)
-        q->items[(q->head + q->count++) % SEQUENCES_MAX] = batch;
+        q->items[(q->head + q->count++) % PIPELINE_SEQUENCES_MAX] = batch;
     else
         q->ended = true;
     (void)pthread_cond_signal(&q->more);
@@ -559,7 +277,7 @@ static micro_batch *queue_take(stage_queue *q)
         (void)base_condition_wait_until(&q->more, &q->lock, BASE_CLOCK_NEVER);
     if (q->count > 0) {
         batch = q->items[q->head];
-        q->head = (q->head + 1) % SEQUENCES_MAX;
+        q->head = (q->head + 1) % PIPELINE_SEQUENCES_MAX;
         q->count--;
     }
     (void)pthread_mutex_unlock(&q->lock);
@@ -585,7 +303,7 @@ static void select_steps(flow *f, micro_batch *b)
 {
     for (uint32_t i = 0; i < b->count; i++) {
         const uint32_t s = b->first + i;
-        const float *queries = queries_of(f->site, first_step(s, b->layer) + b->token);
+        const float *queries = queries_of(f->site, pipeline_first_step(s, b->layer) + b->token);
         note(f, kvt_sparse_select(f->g->sequences[s], b->layer, queries, &b->steps[i]));
     }
 }
@@ -666,7 +384,7 @@ static kvt_status run_flow(flow *f, uint32_t micro_batch_size, pipeline_row *row
         queue_put(&f->select, b);
     }
     f->running = f->batch_count;
-    count_drives(f->g->store, &drives[0]);
+    pipeline_count_drives(f->g->store, &drives[0]);
     const uint64_t begin_ns = base_clock_ns();
     if (base_thread_start(&bring, bring_stage, f) != 0) return KVT_E_MEMORY;
     if (base_thread_start(&compute, compute_stage, f) != 0) {
@@ -678,18 +396,18 @@ static kvt_status run_flow(flow *f, uint32_t micro_batch_size, pipeline_row *row
     const double wall = (double)(base_clock_ns() - begin_ns) * 1e-9;
     (void)pthread_join(bring, NULL);
     (void)pthread_join(compute, NULL);
-    count_drives(f->g->store, &drives[1]);
+    pipeline_count_drives(f->g->store, &drives[1]);
     queue_close(&f->select);
     queue_close(&f->bring);
     queue_close(&f->compute);
-    const uint32_t calls = f->site->sequences * LAYERS * f->steps;
+    const uint32_t calls = f->site->sequences * PIPELINE_LAYERS * f->steps;
     row->select = f->select_seconds;
     row->bring = f->bring_seconds;
-    row->fetch = busiest_drive(&drives[0], &drives[1]);
+    row->fetch = pipeline_busiest(&drives[0], &drives[1]);
     row->compute = (double)f->compute_ns * 1e-9 * calls;
     row->bytes = (double)f->read_bytes / calls;
     row->error = f->site->error;
-    finish_row(f->site, row, f->steps, wall);
+    pipeline_finish_row(f->site, row, f->steps, wall);
     return (kvt_status)atomic_load(&f->status);
 }
 
@@ -707,7 +425,7 @@ static kvt_status try_flow(pipeline_site *site, group *g, double compute_seconds
 static kvt_status run_ours(pipeline_site *site, char *message, size_t size)
 {
     group g;
-    kvt_status status = open_group(site, site->sequences, LAYERS, site->window_bytes,
+    kvt_status status = open_group(site, site->sequences, PIPELINE_LAYERS, site->window_bytes,
                                    site->budget_bytes, &g, message, size);
     if (status != KVT_OK) return status;
     double best = 0;
@@ -735,16 +453,16 @@ static kvt_status run_ours(pipeline_site *site, char *message, size_t size)
 
 static const char *case_name(uint32_t number)
 {
-    return number < METHODS ? methods[number].method.name
-           : number == OURS ? "ours"
-                            : "ours, one stage after the other";
+    return number < PIPELINE_METHODS ? pipeline_methods[number].method.name
+           : number == OURS          ? "ours"
+                                     : "ours, one stage after the other";
 }
 
 /* Tokens per second of ours over the best method's. */
 static double gain_of(const pipeline_site *site, int which)
 {
     double best = 0;
-    for (uint32_t i = 0; i < METHODS; i++)
+    for (uint32_t i = 0; i < PIPELINE_METHODS; i++)
         best = fmax(best, site->rows[i][which].tokens_per_s);
     return best > 0 ? site->rows[OURS][which].tokens_per_s / best : 0;
 }
@@ -754,7 +472,7 @@ static int report_json(const pipeline_site *site)
     json_t *root = bench_report_head("kvterrace-bench-pipeline-1", 1), *rows = json_array();
     int failed = root == NULL || rows == NULL;
     for (int which = 0; which < 2; which++)
-        for (uint32_t i = 0; i < CASES && !failed; i++) {
+        for (uint32_t i = 0; i < PIPELINE_CASES && !failed; i++) {
             const pipeline_row *row = &site->rows[i][which];
             failed = json_array_append_new(
                 rows,
@@ -769,7 +487,7 @@ static int report_json(const pipeline_site *site)
         failed = json_object_update_new(
             root,
             json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "tokens",
-                      (json_int_t)site->tokens, "layers", (json_int_t)LAYERS, "sequences",
+                      (json_int_t)site->tokens, "layers", (json_int_t)PIPELINE_LAYERS, "sequences",
                       (json_int_t)site->sequences, "micro_batch", (json_int_t)site->micro_batch,
                       "window_bytes", (json_int_t)site->window_bytes, "budget_bytes",
                       (json_int_t)site->budget_bytes, "target_error", site->target_error, "gain",
@@ -787,7 +505,7 @@ static int report_text(const pipeline_site *site)
     fprintf(out,
             "%u sequences of %u layers and %u tokens; windows of %.1f MiB a layer, budget of "
             "%.0f KiB, micro-batches of %u\n",
-            site->sequences, LAYERS, site->tokens, (double)site->window_bytes / MIB,
+            site->sequences, PIPELINE_LAYERS, site->tokens, (double)site->window_bytes / MIB,
             (double)site->budget_bytes / 1024, site->micro_batch);
     for (int which = 0; which < 2; which++) {
         fprintf(out,
@@ -795,7 +513,7 @@ static int report_text(const pipeline_site *site)
                 "%8s %8s\n",
                 site->compute_seconds[which] * 1e3, "", "tokens/s", "error", "KiB/layer", "step ms",
                 "select", "fetch", "bring", "compute", "overlap");
-        for (uint32_t i = 0; i < CASES; i++) {
+        for (uint32_t i = 0; i < PIPELINE_CASES; i++) {
             const pipeline_row *row = &site->rows[i][which];
             fprintf(out, "%-32s %9.2f %8.4f %9.0f %9.2f %8.2f %8.2f %8.2f %8.2f %8.3f\n",
                     case_name(i), row->tokens_per_s, row->error, row->bytes / 1024,
@@ -812,27 +530,27 @@ static int report_text(const pipeline_site *site)
 
 static kvt_status run_all(pipeline_site *site, char *message, size_t size)
 {
-    bench_tell(site->options, 0, CASES + 1, "context");
+    bench_tell(site->options, 0, PIPELINE_CASES + 1, "context");
     kvt_status status = make_data(site);
     if (status == KVT_OK) status = calibrate_windows(site, message, size);
-    for (uint32_t i = 0; i < METHODS && status == KVT_OK; i++) {
-        bench_tell(site->options, i + 1, CASES + 1, methods[i].method.name);
-        status = plan_method(site, i);
-        if (status == KVT_OK) status = run_method(site, i, 1, message, size);
+    for (uint32_t i = 0; i < PIPELINE_METHODS && status == KVT_OK; i++) {
+        bench_tell(site->options, i + 1, PIPELINE_CASES + 1, pipeline_methods[i].method.name);
+        status = pipeline_method_plan(site, i);
+        if (status == KVT_OK) status = pipeline_method_run(site, i, 1, message, size);
     }
     if (status != KVT_OK) return status;
     double fastest = 0;
     uint32_t best = 1;
-    for (uint32_t i = 0; i < METHODS; i++) {
+    for (uint32_t i = 0; i < PIPELINE_METHODS; i++) {
         if (site->rows[i][1].tokens_per_s <= fastest) continue;
         fastest = site->rows[i][1].tokens_per_s;
         best = i;
     }
     site->compute_seconds[0] =
         site->options->compute_us > 0 ? site->options->compute_us * 1e-6 : site->method_fetch[best];
-    for (uint32_t i = 0; i < METHODS && status == KVT_OK; i++)
-        status = run_method(site, i, 0, message, size);
-    bench_tell(site->options, CASES, CASES + 1, "ours");
+    for (uint32_t i = 0; i < PIPELINE_METHODS && status == KVT_OK; i++)
+        status = pipeline_method_run(site, i, 0, message, size);
+    bench_tell(site->options, PIPELINE_CASES, PIPELINE_CASES + 1, "ours");
     return status == KVT_OK ? run_ours(site, message, size) : status;
 }
 
@@ -853,7 +571,7 @@ int bench_pipeline_run(const bench_options *given)
     bench_tell(&options, 1, 1, "");
     int code = status == KVT_OK ? 0 : pipeline_complain(status, message);
     if (code == 0) code = options.json ? report_json(&site) : report_text(&site);
-    for (uint32_t i = 0; i < METHODS; i++) {
+    for (uint32_t i = 0; i < PIPELINE_METHODS; i++) {
         decode_reads_close(&site.plans[i].reads);
         decode_trial_close(&site.plans[i].trial);
     }

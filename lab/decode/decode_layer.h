@@ -84,7 +84,8 @@ typedef struct decode_figures {
     double error, bytes, hit_ratio; /* bytes of a step, in whole blocks of 4 KiB */
 } decode_figures;
 
-/* Runs all rows at a budget, a share of the zone. reads: NULL, or zeroed; the caller closes them. */
+/* Runs all rows at a budget, a share of the zone. reads: NULL, or zeroed and the caller's to
+ * close. */
 KVT_NODISCARD kvt_status decode_trial_run(decode_layer *layer, decode_trial *trial, double budget,
                                           decode_reads *reads, decode_figures *figures_out);
 
