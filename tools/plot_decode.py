@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws error against bytes read from the JSON of `kvterrace bench decode`, one panel a dump.
+"""Draws error against bytes read, from JSON of `kvterrace bench decode`, a panel for each dump.
 
     kvterrace bench decode --dump qa.safetensors --json > decode.json
-    plot_decode.py decode.json > error.svg
+    plot_decode.py decode.json... > error.svg
 
 Both axes are logarithmic; bytes are coded ones of one step over all units. Standard library alone.
 """
@@ -94,16 +94,18 @@ def legend(top):
         yield f'<text x="{x + 32}" y="{y + 4}">{name}</text>'
 
 
-def main(path):
-    with open(path, encoding="utf-8") as file:
-        document = json.load(file)
-    dumps = [source["dump"] for source in document["sources"]]
-    width, height = max(2, len(dumps)) * WIDTH, HEIGHT + 66
+def main(paths):
+    panels = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        panels += [(document, source["dump"]) for source in document["sources"]]
+    width, height = max(2, len(panels)) * WIDTH, HEIGHT + 66
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
           f'width="{width}" height="{height}" font-family="sans-serif" font-size="11" '
           'fill="#222">')
     print(f'<rect width="{width}" height="{height}" fill="#fff"/>')
-    for i, dump in enumerate(dumps):
+    for i, (document, dump) in enumerate(panels):
         print("\n".join(Panel(document, dump, i * WIDTH).draw()))
     print("\n".join(legend(HEIGHT + 18)))
     print("</svg>")
@@ -111,4 +113,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))
