@@ -23,7 +23,7 @@
  *     dual_instance.c  those entries, stored and remembered, as arrays
  *     prices.c     the search for its prices; knapsack.c solves instances in arrays
  *     plan.c       plans as data: the check and the text of a move
- *     explain.c    explanations and statistics
+ *     explain.c    explanations and statistics; recall.c  what the next engine is to know of uses
  *
  * Inside the engine a tier is a number 0..2 (HBM, DRAM, SSD), one less than its kvt_tier: the
  * virtual tier NONE holds no bytes.
@@ -48,8 +48,7 @@
 #define TIERS 3
 #define NIL   UINT32_MAX
 /* Bounds on the work of one decision. A plan gives up after so many skipped victims or refused
- * steps, so that a decision among millions of entries takes microseconds; background ticks do what
- * is left. */
+ * steps, so that one among millions of entries takes microseconds; ticks do what is left. */
 #define TENTATIVE_SKIPS    32u
 #define TENTATIVE_SORTS    4u /* a decision waits for no more of each kind; ticks do the rest */
 #define TENTATIVE_REFUSALS 4u /* victims come in order: when so many cost too much, others do too */
@@ -90,8 +89,7 @@ _Static_assert(sizeof(stored_option) == 120, "options are stored by the thousand
 #define OPTION_FACTS_BYTES offsetof(stored_option, base_cost)
 
 /* A ladder: options that many entries share. It lives as long as the engine. options is the index
- * of the first stored option, NIL without any; option_count counts NONE too, so option_count - 1 of
- * them are in the pool. */
+ * of the first stored option, NIL without any; option_count counts NONE, not in the pool. */
 typedef struct ladder {
     uint32_t options;
     uint32_t option_count;
@@ -159,8 +157,7 @@ typedef struct entry {
     uint32_t hint;           /* number of its latest open hint, from 1 on; 0 = none */
     union {
         /* A held entry has bytes and a place in the tree. One that left has neither, so its
-         * points may lie in the same memory: entries_leave and entries_hold change from one to
-         * the other. */
+         * points lie in the same memory: entries_leave and entries_hold change one to the other. */
         struct {                   /* held */
             uint64_t bytes[TIERS]; /* really stored in the present option */
             uint32_t move;         /* slot of the move in flight, NIL when there is none */
@@ -276,6 +273,7 @@ typedef struct step {
 typedef struct policy_ops {
     const char *name;
     bool counts;    /* keeps reuse counters */
+    bool recency;   /* keeps the order of last uses alone */
     bool learns;    /* and learns what they mean */
     bool remembers; /* entries that left stay as ghosts */
     bool heaps;     /* its index is a heap per tier */
@@ -337,6 +335,8 @@ typedef struct reuse_model {
      * events counts the uses that the weights were learned from. */
     uint64_t mask; /* of the mixed handle: 0 in the sample */
     double events;
+    double worth; /* uses that found and exposed stand for, once scaled; before shares of one */
+    bool scaled;
 } reuse_model;
 
 /*

@@ -14,7 +14,7 @@
  * An entry whose rate a caller has set, and every entry of a policy that does not learn, has one
  * plain counter of one half life instead.
  */
-#include "policy/engine.h"
+#include "policy/recall.h"
 
 #include <assert.h>
 #include <string.h>
@@ -131,6 +131,19 @@ void reuse_adopt(kvt_policy *policy, entry *e)
     for (int k = 0; k < HALF_LIVES; k++)
         if (reuse_count(e, k) < 0.5) e->uses[k] = reuse_pack(0.5, 0);
     e->used = true;
+    reuse_expose(policy, e, 1.0);
+}
+
+/* As an earlier engine has counted it, as of its last use. */
+void reuse_recall(kvt_policy *policy, entry *e, uint64_t last_ns, const kvt_policy_uses *uses)
+{
+    assert(!reuse_is_plain(policy, e) && last_ns <= policy->now_ns);
+    reuse_expose(policy, e, -1.0);
+    for (int k = 0; k < HALF_LIVES; k++)
+        e->uses[k] = reuse_pack(uses->count[k], 0);
+    e->used = uses->used > 0;
+    e->again = uses->used > 1;
+    e->last_access_ns = last_ns;
     reuse_expose(policy, e, 1.0);
 }
 

@@ -11,7 +11,7 @@
  * sum over the sample, `open`, does too; uses add to it, entries forgotten take theirs out. Both
  * sums are forgotten exponentially, quickly at first, when weights were not known yet.
  */
-#include "policy/engine.h"
+#include "policy/recall.h"
 
 #include <assert.h>
 #include <string.h>
@@ -41,6 +41,13 @@ static void model_weigh(reuse_model *m)
     }
 }
 
+/* Returns for how many uses the sums remember, after so many. */
+static double model_memory(double events)
+{
+    double memory = MODEL_FIRST + events / 4.0;
+    return memory < MODEL_MEMORY ? memory : MODEL_MEMORY;
+}
+
 /* Starts every weight alike and chooses how many handles are watched. The sample is the handles
  * whose hash ends in zeros, one in a power of two. */
 bool reuse_model_open(kvt_policy *policy)
@@ -59,9 +66,34 @@ bool reuse_model_open(kvt_policy *policy)
             m->exposed[kind][k] = 1.0;
         }
     }
+    m->worth = MODEL_WORTH;
     policy->model = m;
     model_weigh(m);
     return true;
+}
+
+/* Takes weights over that were learned from so many uses. They stand for as many as the memory
+ * holds. In the long run the uses that all weights let expect are the uses that were seen, which
+ * says how large the exposures behind the weights were beside the uses. */
+void reuse_model_recall(kvt_policy *policy, const kvt_reuse_weights *weights)
+{
+    reuse_model *m = policy->model;
+    assert(!m->scaled && weights->uses > 0);
+    double sum = 0.0;
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++)
+        for (int k = 0; k < HALF_LIVES; k++)
+            sum += weights->weight[kind][k];
+    if (sum < MODEL_LEAST) sum = MODEL_LEAST;
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
+            m->found[kind][k] = weights->weight[kind][k] / sum;
+            m->exposed[kind][k] = 1.0 / sum;
+        }
+    }
+    m->events = (double)weights->uses;
+    m->worth = model_memory(m->events);
+    if (m->worth > m->events) m->worth = m->events;
+    model_weigh(m);
 }
 
 /* Releases the model of a policy that has one. */
@@ -116,6 +148,20 @@ static double model_stake(const entry *e)
     return (double)e->recompute_seconds / (count > 1.0 ? count : 1.0);
 }
 
+/* Makes found and exposed, shares of one use until then, stand for as many uses as they are worth,
+ * with this at stake in each. */
+static void model_scale(reuse_model *m, double stake)
+{
+    assert(!m->scaled && stake > 0.0);
+    for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
+        for (int k = 0; k < HALF_LIVES; k++) {
+            m->found[kind][k] *= m->worth * stake;
+            m->exposed[kind][k] *= m->worth * stake;
+        }
+    }
+    m->scaled = true;
+}
+
 /* Adds an entry to the open sums, or takes it out with the same terms. Rounding never leaves less
  * than none. Every caller brackets a change of the counters with -1 before and 1 after. */
 void reuse_expose(kvt_policy *policy, entry *e, double sign)
@@ -128,6 +174,8 @@ void reuse_expose(kvt_policy *policy, entry *e, double sign)
     } else if (!e->used || !model_samples(policy, e)) {
         return;
     }
+    /* Weights that were learned earlier must not be taken for less than what time adds now. */
+    if (m->events > 0.0 && !m->scaled && model_stake(e) > 0.0) model_scale(m, model_stake(e));
     model_pass(policy, m);
     e->watched = sign > 0.0;
     double terms[KVT_REUSE_KINDS][HALF_LIVES];
@@ -167,18 +215,10 @@ void reuse_learn(kvt_policy *policy, const entry *e)
         }
     }
     if (!(sum > 1e-200) || !(stake > 0.0)) return;
-    if (m->events == 0.0) {
-        for (int kind = 0; kind < KVT_REUSE_KINDS; kind++)
-            for (int k = 0; k < HALF_LIVES; k++) {
-                m->found[kind][k] *= MODEL_WORTH * stake;
-                m->exposed[kind][k] *= MODEL_WORTH * stake;
-            }
-    }
+    if (!m->scaled) model_scale(m, stake);
     m->events += 1.0;
     assert(sum > 0.0 && stake > 0.0);
-    double memory = MODEL_FIRST + m->events / 4.0;
-    if (memory > MODEL_MEMORY) memory = MODEL_MEMORY;
-    double kept = 1.0 - 1.0 / memory;
+    double kept = 1.0 - 1.0 / model_memory(m->events);
     for (int kind = 0; kind < KVT_REUSE_KINDS; kind++) {
         for (int k = 0; k < HALF_LIVES; k++) {
             m->found[kind][k] = kept * m->found[kind][k] + stake * terms[kind][k] / sum;

@@ -448,6 +448,23 @@ kvt_status catalog_read_bases(store_catalog *catalog, catalog_basis *bases_out, 
     return catalog_status(code);
 }
 
+kvt_status catalog_each_uses(store_catalog *catalog,
+                             bool (*visit)(void *, const void *bytes, size_t size), void *context)
+{
+    sqlite3_stmt *statement = NULL;
+    int code = sqlite3_prepare_v2(catalog->db, "SELECT value FROM meta WHERE name GLOB 'uses:*'",
+                                  -1, &statement, NULL);
+    if (code == SQLITE_OK) code = sqlite3_step(statement);
+    for (; code == SQLITE_ROW; code = sqlite3_step(statement)) {
+        if (sqlite3_column_type(statement, 0) != SQLITE_BLOB) continue;
+        if (!visit(context, sqlite3_column_blob(statement, 0),
+                   (size_t)sqlite3_column_bytes(statement, 0)))
+            break;
+    }
+    sqlite3_finalize(statement);
+    return catalog_status(code);
+}
+
 kvt_status catalog_set_epoch(store_catalog *catalog, uint64_t epoch, const catalog_device *devices,
                              size_t count)
 {

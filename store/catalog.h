@@ -143,6 +143,22 @@ KVT_NODISCARD kvt_status catalog_read_bases(store_catalog *catalog, catalog_basi
                                             uint32_t capacity, uint32_t *count_out);
 KVT_NODISCARD kvt_status catalog_note_basis(store_catalog *catalog, const catalog_basis *basis);
 
+/* When uses were written last (uses.c). Of the background, then of the closer. */
+typedef struct store_uses {
+    uint64_t saved_ns; /* store_now_ns */
+    uint64_t accesses; /* of the policy, then */
+    uint32_t savings;  /* in this life */
+} store_uses;
+
+/* What is known of entries' uses, in rows by number (uses.c): calls visit for each until it returns
+ * false, before catalog_start; a row is copied and queued at any time. KVT_OK; KVT_E_DATABASE and
+ * other states of the file; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status catalog_each_uses(store_catalog *catalog,
+                                           bool (*visit)(void *, const void *bytes, size_t size),
+                                           void *context);
+KVT_NODISCARD kvt_status catalog_note_uses(store_catalog *catalog, uint32_t number,
+                                           const void *bytes, size_t size);
+
 /* Starts the writer. sync is called before a batch with new rows, release once for each deleted row
  * after its commit; both in the writer's thread, under no lock. */
 KVT_NODISCARD kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *context),

@@ -36,6 +36,11 @@ typedef union catalog_facts {
         tiers_wear wear;
     };
     catalog_basis basis;
+    struct {
+        void *bytes; /* the change's own */
+        size_t size;
+        uint32_t number;
+    } uses;
 } catalog_facts;
 
 /* One queued change. Stored entries hold their deletions by the million, so these have no facts. */
@@ -48,6 +53,7 @@ typedef struct catalog_node {
     bool is_device;        /* a row of the device table */
     bool is_wear;          /* a row of meta: device.name's */
     bool is_basis;         /* the same: a basis's name */
+    bool is_uses;          /* the same: what is known of uses */
     bool is_later;         /* no row: extents whose row was deleted before */
     catalog_facts facts[]; /* one, or none */
 } catalog_node;

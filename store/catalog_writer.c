@@ -104,6 +104,7 @@ void catalog_insertion_free(catalog_insertion *insertion)
 {
     if (insertion == NULL) return;
     if (insertion->insertion) free(insertion->facts->row.location);
+    if (insertion->is_uses) free(insertion->facts->uses.bytes);
     free(insertion);
 }
 
@@ -165,6 +166,25 @@ kvt_status catalog_note_basis(store_catalog *catalog, const catalog_basis *basis
     return KVT_OK;
 }
 
+kvt_status catalog_note_uses(store_catalog *catalog, uint32_t number, const void *bytes,
+                             size_t size)
+{
+    catalog_node *node = catalog_node_new();
+    void *copy = malloc(size);
+    if (node == NULL || copy == NULL) {
+        free(node);
+        free(copy);
+        return KVT_E_MEMORY;
+    }
+    memcpy(copy, bytes, size);
+    node->is_uses = true;
+    node->facts->uses.bytes = copy;
+    node->facts->uses.size = size;
+    node->facts->uses.number = number;
+    catalog_enqueue(catalog, node);
+    return KVT_OK;
+}
+
 bool catalog_pending_release(store_catalog *catalog)
 {
     pthread_mutex_lock(&catalog->lock);
@@ -190,11 +210,18 @@ typedef struct catalog_statements {
 static int catalog_apply_node(const catalog_statements *statements, const catalog_node *node)
 {
     if (node->is_later) return SQLITE_OK;
-    sqlite3_stmt *statement = node->insertion                   ? statements->insertion
-                              : node->is_device                 ? statements->device
-                              : node->is_wear || node->is_basis ? statements->meta
-                                                                : statements->deletion;
-    if (node->is_basis) {
+    const bool meta = node->is_wear || node->is_basis || node->is_uses;
+    sqlite3_stmt *statement = node->insertion   ? statements->insertion
+                              : node->is_device ? statements->device
+                              : meta            ? statements->meta
+                                                : statements->deletion;
+    if (node->is_uses) {
+        char name[24];
+        snprintf(name, sizeof name, "uses:%u", node->facts->uses.number);
+        sqlite3_bind_text(statement, 1, name, -1, SQLITE_TRANSIENT);
+        sqlite3_bind_blob64(statement, 2, node->facts->uses.bytes, node->facts->uses.size,
+                            SQLITE_STATIC);
+    } else if (node->is_basis) {
         catalog_bind_basis(statement, &node->facts->basis);
     } else if (node->is_wear) {
         catalog_bind_wear(statement, node->facts->device.name, &node->facts->wear);

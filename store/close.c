@@ -3,8 +3,8 @@
  * close.c - closes a store, or the parts that a failed open has made.
  *
  * Order: puts that were handed over are finished or called off, the background ends, entries above
- * the SSD are written back, then the catalog's writer ends with its last batch, then pools and
- * memory.
+ * the SSD are written back, what is known of uses is noted, then the catalog's writer ends with its
+ * last batch, then pools and memory.
  *
  * Thread rule: not concurrent with anything.
  */
@@ -15,6 +15,7 @@
 #include "store/queue_internal.h"
 #include "store/remote_tier.h"
 #include "store/store.h"
+#include "store/uses.h"
 #include "store/watching.h"
 
 #include <stdlib.h>
@@ -53,6 +54,7 @@ void kvt_close(kvt_store *store)
     if (store->opened) persist_close(store, deadline_ns);
     KILL_POINT("close: entries written back");
     if (store->catalog != NULL && store->opened) members_note_wear(store, 1);
+    if (store->opened) uses_save(store);
     if (store->catalog != NULL) catalog_close(store->catalog);
     KILL_POINT("close: catalog closed");
     if (store->opened) learn_save(store); /* may wait for others; the catalog is safe by now */

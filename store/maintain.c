@@ -4,7 +4,7 @@
  * budget of bytes written, then relayouts. The file decides on no move itself.
  *
  *     queue (promotions) -> entries of other hosts -> lifetimes -> tick -> relayout
- *     -> copies, capacity -> trust -> write back -> learning
+ *     -> copies, capacity -> trust -> write back -> learning -> uses
  *
  * A prefetch wakes the background between two rounds, for the queue alone.
  *
@@ -14,6 +14,7 @@
 #include "base/wait.h"
 #include "store/fork_guard.h"
 #include "store/remote_tier.h"
+#include "store/uses.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -143,6 +144,7 @@ static kvt_status maintain_round(kvt_store *store, bool own, uint64_t *budget, u
     trust_round(store);
     persist_round(store);
     learn_round(store);
+    uses_round(store);
     pthread_mutex_lock(&store->lock);
     pressure_end_round(store);
     store->maintaining = false;

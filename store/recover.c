@@ -3,7 +3,7 @@
  * recover.c - takes over the entries that the catalog lists, when a store is opened.
  *
  *     row -> location checked -> extents adopted by the pool -> entry ARRIVING -> sorted, parents
- *     first -> adopted by the policy -> RESIDENT
+ *     first -> adopted by the policy -> RESIDENT -> their uses known (uses.c)
  *
  * Nothing is read from the devices: a record that rotted fails its first get. A row that cannot be
  * taken over is deleted and counted; its extents stay free.
@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/groups.h"
+#include "store/uses.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -333,6 +334,8 @@ kvt_status recover_entries(kvt_store *store)
     if (status == KVT_OK) status = list.walk.status;
     KILL_POINT("open: rows read");
     recover_open_capacity(store);
+    uses_found uses = {0};
+    if (status == KVT_OK) status = uses_read(store, &uses);
     if (status == KVT_OK && list.count > 1)
         qsort(list.items, list.count, sizeof *list.items, recover_compare);
     while (status == KVT_OK && adopted < list.count) {
@@ -341,6 +344,7 @@ kvt_status recover_entries(kvt_store *store)
     }
     while (adopted < list.count)
         recover_forget(store, list.items[adopted++]);
+    uses_give(store, &uses);
     recover_settle_capacity(store);
     if (status == KVT_OK)
         status = catalog_drop_rows(store->catalog, list.walk.drops, list.walk.drop_count);

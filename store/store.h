@@ -240,6 +240,7 @@ struct kvt_store {
     store_copies copies;
     store_persist persist;
     store_lifetimes lifetimes;
+    store_uses uses;
     store_spaces spaces;
     store_handover handover;
     store_leases leases;
@@ -317,7 +318,7 @@ bool store_is_locked(const kvt_store *store);
 
 /* ---- store_common.c ---- */
 
-/* Nanoseconds since the store was opened, at least 1. */
+/* Nanoseconds since the store was opened, and STORE_PAST_NS more (uses.h). */
 uint64_t store_now_ns(const kvt_store *store);
 
 /* Counts a load that failed, of a get or of a move. Lock held. */
@@ -560,8 +561,7 @@ KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry
 
 /* ---- trust_refusals.c ---- */
 
-/* Keeps why the policy refused a put, in a ring of STORE_REFUSALS: POLICY, LEARNED or PARENT. Lock
- * held. */
+/* Keeps why a put was refused, in a ring of STORE_REFUSALS: POLICY, LEARNED, PARENT. Lock held. */
 void trust_remember(kvt_store *store, uint64_t handle, store_refusal why);
 
 /* Why the last put of a handle was refused, or NULL. Lock held. */

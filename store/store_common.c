@@ -9,13 +9,13 @@
  * Thread rule: any thread; store_count_decision under the control lock.
  */
 #include "base/clock.h"
-#include "store/store.h"
+#include "store/uses.h"
 
 #include <assert.h>
 
 uint64_t store_now_ns(const kvt_store *store)
 {
-    return base_clock_ns() - store->opened_ns + 1;
+    return base_clock_ns() - store->opened_ns + STORE_PAST_NS;
 }
 
 kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])

@@ -405,6 +405,42 @@ typedef struct kvt_reuse_weights {
     double weight[KVT_REUSE_KINDS][KVT_REUSE_HALF_LIVES];
 } kvt_reuse_weights;
 
+/*
+ * What an engine knows of one entry's uses. A caller that ends and begins again keeps these numbers
+ * beside its entries, and gives them to the next engine, in the order of `order`.
+ */
+typedef struct kvt_policy_uses {
+    uint32_t struct_size;
+    uint32_t used;       /* 0 = never, 1 = once, 2 = twice or more */
+    uint64_t order;      /* number of its last use: rises over all entries of the engine */
+    double idle_seconds; /* since the last use */
+    double count[KVT_REUSE_HALF_LIVES]; /* its uses, each halved once a half life (those of
+                                           kvt_reuse_weights), as of the last use */
+} kvt_policy_uses;
+
+/* Says what is known of a stored entry's uses. Of policies that count none: order and idle_seconds.
+ * KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (its rate was set, or the policy's counters are
+ * others: "adaptcache"); KVT_E_ARGUMENT (struct_size, NULL). */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_get(const kvt_policy *policy, uint64_t now_ns,
+                                                     uint64_t handle, kvt_policy_uses *out);
+
+/*
+ * Gives an adopted entry the uses that an earlier engine knew of, in place of what adoption
+ * assumes; no use is counted. Call it for entries in rising `order`, which is what "lru" and
+ * "lru-leaf" take; other policies that count no uses take nothing. An idle time that reaches
+ * before the engine's first time counts as that: let an engine's first call be a tick without moves
+ * at an earlier time. KVT_OK; KVT_MISS (not stored); KVT_E_UNSUPPORTED (as above); KVT_E_ARGUMENT
+ * (a number outside [0, 1e12], NaN).
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_uses_set(kvt_policy *policy, uint64_t now_ns,
+                                                     uint64_t handle, const kvt_policy_uses *uses);
+
+/* Gives an engine the weights that an earlier one has learned (kvt_policy_stats.reuse), before it
+ * has learned any. They are learned on from there. KVT_OK; KVT_E_UNSUPPORTED (the policy learns
+ * none); KVT_E_STATE (it has learned already); KVT_E_ARGUMENT (a weight outside [0, 1e6], NaN). */
+KVT_API KVT_NODISCARD kvt_status kvt_policy_set_weights(kvt_policy *policy,
+                                                        const kvt_reuse_weights *weights);
+
 /* One option's terms, as explain prints them. */
 typedef struct kvt_explained_option {
     kvt_option option;

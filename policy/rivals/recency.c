@@ -281,6 +281,7 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 /* Textbook LRU in every tier, with demotion and promotion. It is what a serving engine without a
  * policy does, so most comparisons begin with it. */
 const policy_ops policy_lru_ops = {.name = "lru",
+                                   .recency = true,
                                    .index = lru_index,
                                    .remove = lru_remove,
                                    .touch = lru_touch,
@@ -326,6 +327,7 @@ bool leaf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 /* LRU over leaves: a prefix leaves after all of its continuations. No continuation is left behind
  * without its prefix, which it would be useless without. */
 const policy_ops policy_lru_leaf_ops = {.name = "lru-leaf",
+                                        .recency = true,
                                         .heaps = true,
                                         .index = leaf_index,
                                         .remove = leaf_remove,

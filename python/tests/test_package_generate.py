@@ -41,6 +41,8 @@ UNWRAPPED = {
     "an engine that is given costs once and keeps them": [
         "kvt_policy_set_tenant", "kvt_policy_recost", "kvt_policy_resize",
         "kvt_policy_hint_stats_get", "kvt_policy_set_speed"],
+    "what is known of uses goes from one life of a store to the next within the store": [
+        "kvt_policy_uses_get", "kvt_policy_uses_set", "kvt_policy_set_weights"],
 }
 
 # Headers of which nothing is wrapped: decoding over sequences that are larger than memory, whose

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_store_restart.c - what a clean close and a kill leave of a store with memory above its SSDs:
- * the entries that were used most are not the ones that are lost.
+ * the entries that were used most are not the ones that are lost, then or later.
  */
 #include "store_support.h"
 
@@ -142,12 +142,75 @@ static void test_kill_leaves_what_was_promoted(void **state)
     support_remove_folder(s.folder);
 }
 
+/* A file with room for few entries and no memory above it, full, of which some have been used. */
+enum { ROOM = 40, USED = 12, NEW = 24 };
+
+static void site_make_full(site *s, const char *policy)
+{
+    site_make(s, policy);
+    s->files[0] = support_file_config("ssd0", s->paths[0], 2 << 20);
+    s->options.tiers[KVT_TIER_SSD] =
+        (kvt_tier_options){.devices = s->files, .device_count = 1, .unit_bytes = 4096};
+    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
+}
+
+/* Fills the store, then uses the entries that came first, the ones to go if nothing is known. */
+static void fill_and_use(kvt_store *store)
+{
+    for (uint32_t i = 0; i < ROOM; i++)
+        (void)!support_put(store, i);
+    for (int round = 0; round < ROUNDS; round++)
+        for (uint32_t i = 0; i < USED; i++)
+            assert_int_equal(support_get(store, i, NULL), KVT_OK);
+}
+
+/* Offers entries that were never there, three times each, and counts which of the used ones the
+ * store has kept. */
+static uint32_t count_kept(kvt_store *store)
+{
+    const uint64_t before = support_stats(store).tiers[KVT_TIER_SSD].entries;
+    for (int round = 0; round < 3; round++)
+        for (uint32_t i = 0; i < NEW; i++)
+            (void)!support_put(store, 1000 + i);
+    uint32_t kept = 0, taken = 0;
+    for (uint32_t i = 0; i < NEW; i++) {
+        const kvt_key key = support_key(1000 + i);
+        taken += kvt_exists(store, &key) == KVT_OK;
+    }
+    for (uint32_t i = 0; i < USED; i++)
+        kept += support_get(store, i, NULL) == KVT_OK;
+    assert_true(before > ROOM / 2 && taken > NEW / 2); /* others have made their room */
+    return kept;
+}
+
+static void check_uses_outlive(const char *policy)
+{
+    site s;
+    site_make_full(&s, policy);
+    kvt_store *store = site_open(&s);
+    fill_and_use(store);
+    kvt_close(store);
+    store = site_open(&s);
+    assert_int_equal(count_kept(store), USED);
+    kvt_close(store);
+    support_remove_folder(s.folder);
+}
+
+static void test_uses_outlive_a_close(void **state)
+{
+    (void)state;
+    check_uses_outlive("utility");
+    check_uses_outlive("lru");
+    check_uses_outlive("lru-leaf");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_close_loses_nothing),
         cmocka_unit_test(test_close_loses_nothing_by_recency),
         cmocka_unit_test(test_kill_leaves_what_was_promoted),
+        cmocka_unit_test(test_uses_outlive_a_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
