@@ -3,6 +3,7 @@
 """The package's store: bytes come back, by every way in and out; answers and lookups."""
 
 import array
+import asyncio
 import gc
 import mmap
 import os
@@ -144,6 +145,14 @@ class Bytes(PackageCase):
         worth = second.match_worth(keys)
         self.assertEqual((worth.stored, worth.guessed), (3, 3))
         self.assertEqual(first.match_worth(keys).guessed, 0)
+
+        async def look(store, key):
+            info = {}
+            return await store.aexists(key, info=info), info["guess"]
+
+        self.assertEqual([asyncio.run(look(store, key)) for store, key in (
+            (first, keys[0]), (second, keys[0]), (second, keys[3]))],
+            [(True, False), (True, True), (False, True)])
         for index, key in enumerate(keys[:3]):
             self.assertTrue(second.get_into(key, out))
             self.assertEqual(out, pattern(LAYOUT.bytes, index))

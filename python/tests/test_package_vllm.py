@@ -16,6 +16,7 @@ fake_vllm.install()
 from kvterrace import vllm as adapter  # noqa: E402  (behind the fake engine)
 
 HIT, MISS = fake_vllm.LookupResult.HIT, fake_vllm.LookupResult.MISS
+RETRY = fake_vllm.LookupResult.RETRY
 LAYERS, HEADS, DIM, TOKENS = 3, 2, 32, 32
 BLOCK = LAYERS * 2 * HEADS * DIM * TOKENS * 2
 ROW = (2 * BLOCK + 4095) & ~4095
@@ -124,6 +125,40 @@ class Jobs(Case):
         tier._load_seconds = None
         loaded, = self.load_rows(tier, keys, [1], context)
         self.assertEqual((loaded.success, self.row(1)), (True, before))
+
+    def test_chunks_of_other_hosts(self):
+        """Two stores with one engine between them, which is in this process's memory."""
+        shared = {"store.policy": "lru", "tier.dram.capacity": "32MiB",
+                  "tier.remote.namespace": "chunks", "tier.remote.publish": "all",
+                  "remote.a.backend": "memory", "remote.a.address": "test_chunks_of_other_hosts"}
+        first, second = self.tier(settings=shared), self.tier(settings=shared)
+        keys, context = [name(index) for index in range(6)], fake_vllm.ReqContext("r")
+        before = self.fill(range(4))
+        self.store_rows(first, keys[:4], range(4))
+        first._store.flush()
+        self.assertTrue(first._store.remote_flush(deadline=30))
+        self.clear(range(4))
+        self.assertEqual({second.lookup(key, context) for key in keys}, {RETRY})
+        said, until = [RETRY], time.monotonic() + 30
+        while RETRY in said:
+            second.on_schedule_end(None)
+            time.sleep(0.001)
+            said = [second.lookup(key, context) for key in keys]
+            self.assertLess(time.monotonic(), until)
+        self.assertEqual(said, [HIT] * 4 + [MISS] * 2)
+        loaded, = self.load_rows(second, keys[:4], range(8, 12), context)
+        self.assertTrue(loaded.success)
+        self.assertEqual([self.row(row) for row in range(8, 12)], before)
+        # A chunk that a host was known to have and nobody has is a miss for its request.
+        later = fake_vllm.ReqContext("later")
+        second.lookup(keys[5], later)
+        second._hosts._known[later.req_id, 0][second._key(keys[5])] = True
+        self.assertEqual(second.lookup(keys[5], later), HIT)
+        loaded, = self.load_rows(second, keys[5:], [12], later)
+        self.assertFalse(loaded.success)
+        self.assertEqual(second.lookup(keys[5], later), MISS)
+        second.on_request_finished(later)
+        self.assertEqual(second.lookup(keys[5], later), RETRY)
 
     def test_groups_and_chains(self):
         tier = self.tier()

@@ -147,9 +147,13 @@ class Queue:
                             done[1:]))
         return self._ended(done[0], "the views do not fit the entry")
 
-    async def exists(self, key):
-        """Whether an entry can be read now."""
-        return self._ended((await self._call(lib.KVT_REQUEST_EXISTS, key, "waited"))[0])
+    async def exists(self, key, *, info=None):
+        """Whether an entry can be read now, here or, as far as is known, from another host. info: a
+        dict for guess: it is not here, and the answer is what is known of other hosts."""
+        done = await self._call(lib.KVT_REQUEST_EXISTS, key, "waited")
+        if info is not None:
+            info["guess"] = done[6]
+        return self._ended(done[0])
 
     async def delete(self, key):
         """Store.delete."""
@@ -183,7 +187,7 @@ class Queue:
 
     async def _call(self, kind, key, urgency, *, deadline=None, held=None, entry=None, tier=0,
                     loss_max=0.0, keep=None):
-        """One request: (status, tier, variant, stored bytes, ns, timed out)."""
+        """One request: (status, tier, variant, stored bytes, ns, timed out, guess)."""
         request = None
         try:
             if asyncio.get_running_loop() is not self._loop:
@@ -286,7 +290,8 @@ class Queue:
                 got = done.kind == lib.KVT_REQUEST_GET and done.status == lib.KVT_OK
                 self._take(done.user, (done.status, TIER_NAMES[done.tier],
                                        variant_name(done.variant) if got else None,
-                                       done.stored_bytes, done.elapsed_ns, done.timed_out))
+                                       done.stored_bytes, done.elapsed_ns, done.timed_out,
+                                       done.guess))
         if self._room:
             self._wake()
 

@@ -554,9 +554,10 @@ class Store(Tuning):
         """get_into, on the store's threads; `target` is borrowed until the return."""
         return await self._loop_queue().get_into(key, target, **options)
 
-    async def aexists(self, key):
-        """exists, on the store's threads."""
-        return await self._loop_queue().exists(key)
+    async def aexists(self, key, *, info=None):
+        """exists, on the store's threads; with other hosts also what is known of them, and then
+        info, a dict, says guess."""
+        return await self._loop_queue().exists(key, info=info)
 
     async def adelete(self, key):
         """delete, on the store's threads."""

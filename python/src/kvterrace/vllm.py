@@ -23,6 +23,7 @@ from . import __version__ as _version
 from ._convert import new
 from ._engines import need_version
 from ._errors import Error, failure
+from ._hosts import Hosts
 from ._kvt import ffi, lib
 from ._memory import memory_of
 from ._store import Store
@@ -131,7 +132,8 @@ class _Rows:
     def places(self, chunks):
         first = int(ffi.cast("uintptr_t", self.memory.address))
         return Places([self.layout], addresses=[first + int(chunk) * self.stride
-                                                for chunk in chunks], pattern=self.template)
+                                                for chunk in chunks], pattern=self.template,
+                      elsewhere=True)
 
 
 class _Job(typing.NamedTuple):
@@ -158,6 +160,7 @@ class KvterraceTier(SecondaryTierManager):
                         store's prefill model predicts
     store_seconds       how long a store waits for room before its chunks are dropped (30)
     load_seconds        how long a load waits for devices; without it, as long as it takes
+    host_seconds        how long a lookup waits for other hosts; without it, remote.deadline
     threads             of the queue for loads (0: 2)
     enable_kv_events, locality   as vLLM's own tiers have them
     """
@@ -167,7 +170,8 @@ class KvterraceTier(SecondaryTierManager):
     def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *,
                  config=None, settings=None, variant=None, kv_heads=0, head_dim=0, axes=None,
                  revision="", salt="", recompute_seconds_per_token=None, store_seconds=30.0,
-                 load_seconds=None, threads=0, enable_kv_events=False, locality=None, **unknown):
+                 load_seconds=None, host_seconds=None, threads=0, enable_kv_events=False,
+                 locality=None, **unknown):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if unknown:
             raise _wrong(f"unknown keys: {', '.join(sorted(unknown))}")
@@ -197,6 +201,8 @@ class KvterraceTier(SecondaryTierManager):
             self._tasks = Tasks(self._store, threads=threads, depth=_DEPTH)
             if wanted:
                 self._reader = self._store.events(1 << 16)
+            shared = self._store.remote_stats() is not None
+            self._hosts = Hosts(self._store, host_seconds) if shared else None
         except BaseException:
             self._store.close()
             self._rows.memory.release()
@@ -214,7 +220,19 @@ class KvterraceTier(SecondaryTierManager):
         failed = self._failed.get(req_context.req_id)
         if failed is not None and key in failed:
             return LookupResult.MISS
-        return LookupResult.HIT if self._store.exists(self._key(key)) else LookupResult.MISS
+        mine = self._key(key)
+        if self._store.exists(mine):
+            return LookupResult.HIT
+        if self._hosts is None:
+            return LookupResult.MISS
+        there = self._hosts.ask((req_context.req_id, get_offload_group_idx(key)), mine)
+        if there is None:
+            return LookupResult.RETRY  # vLLM goes on with the prefix, and asks again next step
+        return LookupResult.HIT if there else LookupResult.MISS
+
+    def on_schedule_end(self, context):
+        if self._hosts is not None:
+            self._hosts.send()
 
     def touch(self, keys, req_context):
         self._store.touch([self._key(key) for key in keys])
@@ -225,6 +243,8 @@ class KvterraceTier(SecondaryTierManager):
     def on_request_finished(self, req_context):
         self._failed.pop(req_context.req_id, None)
         self._ends.pop(req_context.req_id, None)
+        if self._hosts is not None:
+            self._hosts.forget(lambda group: group[0] == req_context.req_id)
 
     # ---- jobs ----
 
@@ -403,6 +423,8 @@ class KvterraceTier(SecondaryTierManager):
         if self._closed:
             return
         self._closed = True
+        if self._hosts is not None:
+            self._hosts.close()
         self._tasks.wait()
         self._tasks.close()
         self._rows.template = None
