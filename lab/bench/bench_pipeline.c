@@ -44,7 +44,13 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-enum { JUDGED = 8, WINDOWS_TRIED = 3, OWN_DRIVE_MIB = 512 };
+enum {
+    JUDGED = 8,
+    WINDOWS_TRIED = 3,
+    OWN_DRIVE_MIB = 512,
+    FLOWS = 4, /* runs of all tokens; each has tokens of its own, which no window knows */
+    TRIES = 4  /* micro-batches that divide the most sequences, but for all of them */
+};
 
 /* Of a layer's bytes: 1/CODED_SHARE a step sets the error that all have; windows that are tried. */
 #define CODED_SHARE 64
@@ -64,9 +70,16 @@ static const float *queries_of(const pipeline_site *site, uint32_t step)
     return site->queries + (PIPELINE_OBSERVED + step) * site->row;
 }
 
+/* Of a try of a micro-batch. */
+static uint32_t try_steps(const pipeline_site *site)
+{
+    return site->steps / 4 + 1;
+}
+
 static kvt_status make_data(pipeline_site *site)
 {
-    const uint32_t steps = pipeline_first_step(site->sequences, 0) + site->steps;
+    const uint32_t steps =
+        pipeline_first_step(site->sequences, 0) + FLOWS * site->steps + TRIES * try_steps(site);
     kvt_status status =
         decode_layer_open(site->tokens, PIPELINE_OBSERVED, steps, JUDGED, 1, &site->layer);
     if (status != KVT_OK) return status;
@@ -235,8 +248,8 @@ typedef struct stage_queue {
 typedef struct flow {
     const pipeline_site *site;
     group *g;
-    uint64_t compute_ns; /* of a layer and sequence */
-    uint32_t steps;
+    uint64_t compute_ns;   /* of a layer and sequence */
+    uint32_t first, steps; /* tokens */
     micro_batch batches[PIPELINE_SEQUENCES_MAX];
     uint32_t batch_count, running;
     stage_queue select, bring, compute;
@@ -303,7 +316,8 @@ static void select_steps(flow *f, micro_batch *b)
 {
     for (uint32_t i = 0; i < b->count; i++) {
         const uint32_t s = b->first + i;
-        const float *queries = queries_of(f->site, pipeline_first_step(s, b->layer) + b->token);
+        const float *queries =
+            queries_of(f->site, pipeline_first_step(s, b->layer) + f->first + b->token);
         note(f, kvt_sparse_select(f->g->sequences[s], b->layer, queries, &b->steps[i]));
     }
 }
@@ -414,8 +428,12 @@ static kvt_status run_flow(flow *f, uint32_t micro_batch_size, pipeline_row *row
 static kvt_status try_flow(pipeline_site *site, group *g, double compute_seconds, uint32_t size,
                            uint32_t steps, pipeline_row *row)
 {
-    flow f = {
-        .site = site, .g = g, .compute_ns = (uint64_t)(compute_seconds * 1e9), .steps = steps};
+    flow f = {.site = site,
+              .g = g,
+              .compute_ns = (uint64_t)(compute_seconds * 1e9),
+              .first = site->next,
+              .steps = steps};
+    site->next += steps;
     *row = (pipeline_row){.there = false};
     return run_flow(&f, size, row);
 }
@@ -432,7 +450,7 @@ static kvt_status run_ours(pipeline_site *site, char *message, size_t size)
     for (uint32_t m = 1; m <= site->sequences / 2 && status == KVT_OK; m++) {
         pipeline_row row;
         if (site->sequences % m != 0) continue;
-        status = try_flow(site, &g, site->compute_seconds[0], m, site->steps / 4 + 1, &row);
+        status = try_flow(site, &g, site->compute_seconds[0], m, try_steps(site), &row);
         if (row.tokens_per_s <= best) continue;
         best = row.tokens_per_s;
         site->micro_batch = m;

@@ -67,6 +67,7 @@ typedef struct pipeline_site {
     double target_error, error;
     uint64_t budget_bytes, window_bytes; /* of a layer, as calibrated */
     uint32_t micro_batch;
+    uint32_t next; /* token that no run of ours has had */
     double compute_seconds[2];
     double method_fetch[PIPELINE_METHODS]; /* of a layer and sequence */
     pipeline_row rows[PIPELINE_CASES][2];
