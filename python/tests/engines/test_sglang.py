@@ -16,6 +16,7 @@ from sglang.srt.mem_cache.device_pool_info import (KVBufferLayout, KVBuffers, MH
 from sglang.srt.mem_cache.hicache_storage import (HiCacheStorageConfig, HiCacheStorageExtraInfo,
                                                   HiCacheStorageFailureInjector, PoolHitPolicy,
                                                   PoolName, PoolTransfer)
+from sglang.srt.mem_cache.pool_host import base as pool_base
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
@@ -24,6 +25,8 @@ ENGINE = "sglang"
 LAYERS, HEADS, DIM, PAGE, PAGES = 4, 2, 32, 64, 6
 TOKENS = PAGE * PAGES
 CPU = torch.device("cpu")
+# Pools of some kilobytes need no 10 GiB of free memory beside them.
+pool_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
 
 
 def pointers(tensors):
