@@ -5,7 +5,8 @@
  * A page and a variant have one theta from which on the variant applies: the page's key less the
  * variant's octaves. The bytes that the step up to it adds are filed under that theta, so one pass
  * over the pages tells the bytes of every theta. The bin in which the budget ends is filled page
- * by page. Pages that lie too low for any budget like this one are left out of it all.
+ * by page. Pages that lie too low for any budget like this one are looked at twice, the others,
+ * the candidates, as often as it takes.
  *
  * Pure; any thread.
  */
@@ -61,14 +62,31 @@ static pages_variant held_of(const pages_problem *p, uint32_t page)
     return p->held != NULL ? (pages_variant)p->held[page] : PAGES_ABSENT;
 }
 
-/* The bin of a page's weight per token, 0 of none. */
-static int32_t bin_of(const pages_problem *p, uint32_t page)
+/* A page's weight per token. inverse: of page_tokens when that is exact, else 0. */
+static float density_of(const pages_problem *p, float inverse, uint32_t page)
 {
-    const float density = p->weight[page] / (float)tokens_of(p, page);
+    const uint32_t tokens = tokens_of(p, page);
+    if (tokens == p->page_tokens && inverse > 0.0f) return p->weight[page] * inverse;
+    return p->weight[page] / (float)(int32_t)tokens;
+}
+
+/* Its bin, 0 of none. */
+static int32_t bin_of(const pages_problem *p, float inverse, uint32_t page)
+{
+    const float density = density_of(p, inverse, page);
     uint32_t bits;
     memcpy(&bits, &density, sizeof bits);
     const int32_t bin = (int32_t)((bits & 0x7fffffffu) >> BIN_SHIFT);
     return bin < BIN_MOST ? bin : BIN_MOST - 1;
+}
+
+/* The least weight per token of a bin. */
+static float bin_least(int32_t bin)
+{
+    const uint32_t bits = (uint32_t)bin << BIN_SHIFT;
+    float density;
+    memcpy(&density, &bits, sizeof density);
+    return density;
 }
 
 /* The variants on offer, ascending, with their octaves in bins and the bytes of each step up. */
@@ -78,6 +96,7 @@ typedef struct pages_ladder {
     int32_t bins[PAGES_VARIANTS];
     /* Of whole pages, by what is held: beyond the step before. */
     int64_t step[PAGES_VARIANTS][PAGES_VARIANTS];
+    float inverse; /* as bin_of takes it */
 } pages_ladder;
 
 static int64_t step_bytes(const pages_problem *p, const pages_ladder *ladder, uint32_t tokens,
@@ -90,7 +109,9 @@ static int64_t step_bytes(const pages_problem *p, const pages_ladder *ladder, ui
 
 static void ladder_make(const pages_problem *p, pages_ladder *ladder)
 {
+    const uint32_t whole = p->page_tokens;
     ladder->count = 0;
+    ladder->inverse = whole > 0 && (whole & (whole - 1)) == 0 ? 1.0f / (float)(int32_t)whole : 0.0f;
     for (uint32_t v = PAGES_BITS_2; v < PAGES_VARIANTS; v++) {
         const float octaves = p->terms->octaves[v];
         if (octaves >= (float)OCTAVES_MOST || octaves < 0.0f) continue;
@@ -121,9 +142,9 @@ static int32_t least_key(const pages_problem *p, const pages_ladder *ladder)
     uint32_t count[BIN_MOST] = {0};
     const int64_t bytes = ladder->count > 0 ? ladder->step[PAGES_ABSENT][0] : 0;
     if (p->tokens != NULL || bytes <= 0) return BIN_LEAST;
-    for (uint32_t page = 0; page + 1 < p->count; page++) {
-        count[bin_of(p, page)] += held_of(p, page) == PAGES_ABSENT;
-    }
+    for (uint32_t page = 0; page + 1 < p->count; page++)
+        if (p->weight[page] > 0.0f && held_of(p, page) == PAGES_ABSENT)
+            count[bin_of(p, ladder->inverse, page)]++;
     uint64_t pages = 0;
     for (int32_t bin = BIN_MOST; bin-- > BIN_LEAST;) {
         pages += count[bin];
@@ -132,13 +153,67 @@ static int32_t least_key(const pages_problem *p, const pages_ladder *ladder)
     return BIN_LEAST;
 }
 
+/* Pages whose keys are not below the least one, in the order of their numbers. */
+enum { CANDIDATES_MOST = 8192 };
+typedef struct pages_candidates {
+    bool all; /* there are more than the list holds: every page is one */
+    uint32_t count;
+    uint32_t page[CANDIDATES_MOST];
+} pages_candidates;
+
+static uint32_t candidate_count(const pages_problem *p, const pages_candidates *candidates)
+{
+    return candidates->all ? p->count : candidates->count;
+}
+
+static uint32_t candidate_page(const pages_candidates *candidates, uint32_t i)
+{
+    return candidates->all ? i : candidates->page[i];
+}
+
+/* Pages that are no candidates are as they were. */
+static void list_candidates(const pages_problem *p, float inverse, int32_t least,
+                            pages_candidates *candidates, uint8_t *variant_out,
+                            pages_plan *plan_out)
+{
+    const float least_density = bin_least(least);
+    double absent = 0.0;
+    uint32_t absent_count = 0;
+    candidates->all = false;
+    candidates->count = 0;
+    for (uint32_t page = 0; page < p->count; page++) {
+        const pages_variant held = held_of(p, page);
+        if (density_of(p, inverse, page) >= least_density) {
+            if (candidates->count < CANDIDATES_MOST) candidates->page[candidates->count] = page;
+            candidates->count++;
+            continue;
+        }
+        variant_out[page] = (uint8_t)held;
+        if (held == PAGES_ABSENT) {
+            absent += (double)p->weight[page];
+            absent_count++;
+        } else {
+            plan_out->counts[held]++;
+            plan_out->read_weight += (double)p->weight[page];
+        }
+    }
+    if (candidates->count > CANDIDATES_MOST) {
+        candidates->all = true;
+        *plan_out = (pages_plan){.bytes = 0};
+        return;
+    }
+    plan_out->absent_weight = absent;
+    plan_out->counts[PAGES_ABSENT] = absent_count;
+}
+
 /* Bytes that each theta adds to those above it. */
 static void file_steps(const pages_problem *p, const pages_ladder *ladder, int32_t least,
-                       int64_t bytes[THETAS])
+                       const pages_candidates *candidates, int64_t bytes[THETAS])
 {
     memset(bytes, 0, THETAS * sizeof *bytes);
-    for (uint32_t page = 0; page < p->count; page++) {
-        const int32_t key = bin_of(p, page);
+    for (uint32_t c = 0; c < candidate_count(p, candidates); c++) {
+        const uint32_t page = candidate_page(candidates, c);
+        const int32_t key = bin_of(p, ladder->inverse, page);
         if (key < least) continue;
         for (uint32_t i = 0; i < ladder->count; i++) {
             const int32_t theta = key - ladder->bins[i] - BIN_LEAST + OCTAVES_MOST * BIN_OCTAVE;
@@ -166,12 +241,14 @@ static void take(const pages_problem *p, const pages_ladder *ladder, uint32_t pa
 
 /* All thetas from `theta` on fit, with `left` bytes over; of the next one the first pages do. Most
  * pages lie below both. */
-static void take_all(const pages_problem *p, const pages_ladder *ladder, int32_t theta,
-                     uint64_t left, uint8_t *variant_out)
+static void take_all(const pages_problem *p, const pages_ladder *ladder,
+                     const pages_candidates *candidates, int32_t theta, uint64_t left,
+                     uint8_t *variant_out)
 {
     const int32_t least = ladder->count > 0 ? theta - 1 + ladder->bins[0] : INT32_MAX;
-    for (uint32_t page = 0; page < p->count; page++) {
-        const int32_t key = bin_of(p, page);
+    for (uint32_t c = 0; c < candidate_count(p, candidates); c++) {
+        const uint32_t page = candidate_page(candidates, c);
+        const int32_t key = bin_of(p, ladder->inverse, page);
         if (key < least || key < BIN_LEAST) {
             variant_out[page] = (uint8_t)held_of(p, page);
             continue;
@@ -192,9 +269,11 @@ static void take_best(const pages_problem *p, const pages_ladder *ladder, uint8_
         take(p, ladder, page, ladder->count, variant_out);
 }
 
-static void plan_count(const pages_problem *p, const uint8_t *variant, pages_plan *plan)
+static void plan_count(const pages_problem *p, const pages_candidates *candidates,
+                       const uint8_t *variant, pages_plan *plan)
 {
-    for (uint32_t page = 0; page < p->count; page++) {
+    for (uint32_t c = 0; c < candidate_count(p, candidates); c++) {
+        const uint32_t page = candidate_page(candidates, c);
         plan->bytes += pages_read_bytes(p->terms, tokens_of(p, page), held_of(p, page),
                                         (pages_variant)variant[page]);
         plan->counts[variant[page]]++;
@@ -209,37 +288,57 @@ static double bin_value(int32_t bin)
            (1.0 + (double)(bin % BIN_OCTAVE) / BIN_OCTAVE);
 }
 
-/* By weight and budget; what is held costs nothing. */
-static void choose_within(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
+/* By weight and budget; what is held costs nothing. All but the candidates is counted then. */
+static void choose_within(const pages_problem *p, pages_candidates *candidates,
+                          uint8_t *variant_out, pages_plan *plan_out)
 {
-    const int32_t least = BIN_LEAST - OCTAVES_MOST * BIN_OCTAVE;
+    const int32_t lowest = BIN_LEAST - OCTAVES_MOST * BIN_OCTAVE;
     int64_t bytes[THETAS];
     pages_ladder ladder;
     ladder_make(p, &ladder);
     if (p->budget_bytes == PAGES_BUDGET_ALL) {
+        candidates->all = true;
+        candidates->count = 0;
         take_best(p, &ladder, variant_out);
     } else {
-        file_steps(p, &ladder, least_key(p, &ladder), bytes);
+        const int32_t least = least_key(p, &ladder);
+        list_candidates(p, ladder.inverse, least, candidates, variant_out, plan_out);
+        file_steps(p, &ladder, least, candidates, bytes);
         uint64_t left = p->budget_bytes;
         int32_t theta = THETAS;
         while (theta > 0 && (bytes[theta - 1] <= 0 || (uint64_t)bytes[theta - 1] <= left)) {
             theta--;
             left -= (uint64_t)(bytes[theta] > 0 ? bytes[theta] : 0);
         }
-        take_all(p, &ladder, theta + least, left, variant_out);
-        if (theta > 0) plan_out->theta = bin_value(theta + least);
+        take_all(p, &ladder, candidates, theta + lowest, left, variant_out);
+        if (theta > 0) plan_out->theta = bin_value(theta + lowest);
+    }
+}
+
+/* Pages that are held better than they were chosen stay so, whatever the budget. */
+static void keep_held(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
+{
+    for (uint32_t page = 0; page < p->count; page++) {
+        const uint8_t held = p->held[page], chosen = variant_out[page];
+        if (held <= chosen) continue;
+        variant_out[page] = held;
+        plan_out->counts[chosen]--;
+        plan_out->counts[held]++;
+        if (chosen != PAGES_ABSENT) continue;
+        plan_out->absent_weight -= (double)p->weight[page];
+        plan_out->read_weight += (double)p->weight[page];
     }
 }
 
 void pages_choose(const pages_problem *p, uint8_t *variant_out, pages_plan *plan_out)
 {
     pages_problem bare = *p;
+    pages_candidates candidates;
     *plan_out = (pages_plan){.bytes = 0};
     if (p->held_counts) bare.held = NULL;
-    choose_within(&bare, variant_out, plan_out);
-    for (uint32_t page = 0; p->held_counts && page < p->count; page++)
-        if (variant_out[page] < held_of(p, page)) variant_out[page] = (uint8_t)held_of(p, page);
-    plan_count(p, variant_out, plan_out);
+    choose_within(&bare, &candidates, variant_out, plan_out);
+    plan_count(p, &candidates, variant_out, plan_out);
+    if (p->held_counts && p->held != NULL) keep_held(p, variant_out, plan_out);
     assert(plan_out->bytes <= p->budget_bytes);
 }
 
