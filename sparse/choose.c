@@ -6,6 +6,7 @@
  */
 #include "choose.h"
 
+#include "index_added.h"
 #include "sparse_kernels.h"
 
 #include <assert.h>
@@ -22,7 +23,13 @@ static size_t aligned(size_t bytes)
 
 void sparse_work_room_add(sparse_work_room *room, const sparse_index *index, uint32_t pages)
 {
-    const uint32_t lanes = index->open * SPARSE_BLOCK;
+    const sparse_added *added = index->added;
+    uint32_t lanes = index->open * SPARSE_BLOCK;
+    if (added != NULL) {
+        const uint32_t most = added->pages_max * added->page_clusters;
+        lanes += (most + SPARSE_BLOCK - 1) / SPARSE_BLOCK * SPARSE_BLOCK;
+        pages += added->pages_max;
+    }
     if (lanes > room->lanes) room->lanes = lanes;
     if (index->blocks > room->blocks) room->blocks = index->blocks;
     if (index->upper_blocks * SPARSE_BLOCK > room->upper)
@@ -198,19 +205,42 @@ static void add_head(const sparse_index *index, const sparse_kernels *kernels, f
     kernels->add(scores, share, lanes, work->weight);
 }
 
-/* The cluster of a lane that was scored. */
-static uint32_t cluster_of(const sparse_index *index, const sparse_work *work, uint32_t lane)
-{
-    return index->cluster[work->open[lane / SPARSE_BLOCK] * SPARSE_BLOCK + lane % SPARSE_BLOCK];
-}
-
 static float least_weight(const sparse_index *index)
 {
     return CHOOSE_NOTHING / (float)(index->clusters + 1);
 }
 
-/* A cluster's weight goes to its pages by its tokens in them. Pages of blocks that are not open
- * weigh nothing. Most clusters end in the page that they begin in, or in the next one. */
+/* Pages that were added hold whole clusters. */
+static void spread_added(const sparse_index *index, const sparse_work *work, float *page)
+{
+    const sparse_added *added = index->added;
+    const float *weight = work->weight + (size_t)work->open_count * SPARSE_BLOCK;
+    for (uint32_t p = 0; added != NULL && p < added->pages; p++) {
+        page[p] = 0.0f;
+        for (uint32_t i = 0; i < added->page_clusters; i++)
+            page[p] += weight[p * added->page_clusters + i];
+    }
+}
+
+/* A cluster's weight goes to its pages by its tokens in them. Most clusters end in the page that
+ * they begin in, or in the next one. */
+static void spread_cluster(const sparse_paging *paging, uint32_t shift, uint32_t first,
+                           uint32_t tokens, float weight, float *page)
+{
+    const float density = weight / (float)(int32_t)tokens;
+    uint32_t p = first >> shift;
+    uint32_t own = ((p + 1) << shift) - first;
+    uint32_t left = tokens;
+    for (; left > own + paging->page_tokens; own = paging->page_tokens) {
+        page[p++] += density * (float)(int32_t)own;
+        left -= own;
+    }
+    own = own < left ? own : left;
+    page[p] += density * (float)(int32_t)own;
+    page[p + 1] += density * (float)(int32_t)(left - own);
+}
+
+/* Pages of blocks that are not open weigh nothing. */
 static void spread(const sparse_index *index, const sparse_paging *paging, const sparse_work *work,
                    float *page)
 {
@@ -219,21 +249,29 @@ static void spread(const sparse_index *index, const sparse_paging *paging, const
     while (1u << shift < paging->page_tokens)
         shift++;
     memset(page, 0, (paging->pages + 1) * sizeof *page);
-    for (uint32_t i = 0; i < work->lanes; i++) {
-        if (work->weight[i] < least || work->tokens[i] == 0) continue;
-        const uint32_t c = cluster_of(index, work, i);
-        const float density = work->weight[i] / (float)(int32_t)work->tokens[i];
-        uint32_t p = index->first[c] >> shift;
-        uint32_t own = ((p + 1) << shift) - index->first[c];
-        uint32_t left = work->tokens[i];
-        for (; left > own + paging->page_tokens; own = paging->page_tokens) {
-            page[p++] += density * (float)(int32_t)own;
-            left -= own;
-        }
-        own = own < left ? own : left;
-        page[p] += density * (float)(int32_t)own;
-        page[p + 1] += density * (float)(int32_t)(left - own);
+    for (uint32_t i = 0; i < work->open_count; i++) {
+        const float *weight = work->weight + (size_t)i * SPARSE_BLOCK;
+        const uint32_t *tokens = work->tokens + (size_t)i * SPARSE_BLOCK;
+        const uint32_t *cluster = index->cluster + (size_t)work->open[i] * SPARSE_BLOCK;
+        for (uint32_t j = 0; j < SPARSE_BLOCK; j++)
+            if (weight[j] >= least && tokens[j] != 0)
+                spread_cluster(paging, shift, index->first[cluster[j]], tokens[j], weight[j], page);
     }
+    spread_added(index, work, page + paging->pages);
+}
+
+/* Scores of the open blocks, and behind them of clusters that were added. */
+static void score_lanes(const sparse_index *index, const sparse_query *query, sparse_work *work)
+{
+    const uint32_t lanes = work->open_count * SPARSE_BLOCK;
+    const uint32_t added = sparse_added_blocks(index->added);
+    work->lanes = lanes + added * SPARSE_BLOCK;
+    assert(work->lanes <= work->room.lanes);
+    sparse_score(index, query, work->open, work->open_count, work->lanes, work->scores);
+    if (added == 0) return;
+    sparse_score_added(index, query, work->lanes, work->scores + lanes);
+    memcpy(work->tokens + lanes, index->added->tokens,
+           (size_t)added * SPARSE_BLOCK * sizeof *work->tokens);
 }
 
 kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging *paging,
@@ -253,8 +291,7 @@ kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging 
     else
         for (uint32_t b = 0; b < index->blocks; b++)
             open_block(index, b, work);
-    work->lanes = work->open_count * SPARSE_BLOCK;
-    sparse_score(index, &query, work->open, work->open_count, work->scores);
+    score_lanes(index, &query, work);
     memset(work->weight, 0, work->lanes * sizeof *work->weight);
     for (uint32_t g = 0; g < group; g++)
         add_head(index, kernels, resident_lse[g], g, work);
@@ -313,6 +350,20 @@ static void estimate_add(const sparse_index *index, const sparse_work *work, con
     sparse_kernels_in_use()->blend(mean, index->head_dim, weight, work->group, output);
 }
 
+/* Of clusters that were added, those of absent pages. */
+static void estimate_added(const sparse_index *index, const uint8_t *variant, float least,
+                           const sparse_work *work, float *output, float *sums)
+{
+    const uint32_t first = work->open_count * SPARSE_BLOCK;
+    for (uint32_t i = first; i < work->lanes; i++) {
+        const uint32_t lane = i - first, page = lane / index->added->page_clusters;
+        if (work->weight[i] < least || work->tokens[i] == 0) continue;
+        if (variant[page] != PAGES_ABSENT) continue;
+        estimate_add(index, work, index->added->means + (size_t)lane * index->head_dim,
+                     work->scores + i, work->lanes, 1.0f, output, sums);
+    }
+}
+
 void sparse_choose_estimate(const sparse_index *index, const sparse_paging *paging,
                             const uint8_t *variant, sparse_work *work, float *output, float *lse)
 {
@@ -322,13 +373,14 @@ void sparse_choose_estimate(const sparse_index *index, const sparse_paging *pagi
     float sums[SPARSE_GROUP_MAX] = {0.0f};
     memset(output, 0, (size_t)work->group * dim * sizeof *output);
     count_present(index, paging, variant, work);
-    for (uint32_t i = 0; i < work->lanes; i++) {
+    for (uint32_t i = 0; i < work->open_count * SPARSE_BLOCK; i++) {
         if (work->weight[i] < least || work->present[i] >= work->tokens[i]) continue;
         const uint32_t lane = work->open[i / SPARSE_BLOCK] * SPARSE_BLOCK + i % SPARSE_BLOCK;
         const float share = (float)(work->tokens[i] - work->present[i]) / (float)work->tokens[i];
         estimate_add(index, work, index->means + (size_t)lane * dim, work->scores + i, work->lanes,
                      share, output, sums);
     }
+    estimate_added(index, variant + paging->pages, least, work, output, sums);
     for (uint32_t b = 0; b < upper; b++) {
         if (work->upper_weight[b] < least || blocks[b] >= index->upper_tokens[b]) continue;
         const float share =

@@ -23,24 +23,25 @@ void sparse_work_room_add(sparse_work_room *room, const sparse_index *index, uin
 
 /*
  * The work of one unit and step; reused from unit to unit. `lanes` are those of the open blocks,
- * one block after the other; blocks that are not open weigh as one each.
+ * one block after the other; blocks that are not open weigh as one each. Behind
+ * them come the lanes of clusters that were added.
  */
 typedef struct sparse_work {
     sparse_work_room room;
     uint32_t group;
-    uint32_t open_count, lanes;
-    uint32_t *open;   /* numbers of the open blocks, ascending */
-    uint32_t *slot;   /* [blocks]: 1 + a block's place in open; 0: not open */
-    uint32_t *tokens; /* [lanes] */
-    float *scores;    /* [group][lanes]: n * exp(score - largest) */
-    float *weight;    /* [lanes]: expected weight of a cluster */
+    uint32_t open_count, lanes; /* of open blocks, and of clusters that were added */
+    uint32_t *open;             /* numbers of the open blocks, ascending */
+    uint32_t *slot;             /* [blocks]: 1 + a block's place in open; 0: not open */
+    uint32_t *tokens;           /* [lanes] */
+    float *scores;              /* [group][lanes]: n * exp(score - largest) */
+    float *weight;              /* [lanes]: expected weight of a cluster */
     float *
         upper_scores; /* [group][upper_blocks * SPARSE_BLOCK]: the same of blocks; 0 of open ones */
     float *upper_weight; /* of blocks, by their own scores alone */
     uint32_t *present;   /* scratch of the estimate */
-    float *page;         /* [pages]: expected weight of a page; one more is scratch */
-    float *lse;          /* [group]: of everything: resident, clusters and blocks */
-    float *largest;      /* [group]: score that scores are relative to */
+    float *page;    /* [pages]: expected weight of a page, added ones last; one more is scratch */
+    float *lse;     /* [group]: of everything: resident, clusters and blocks */
+    float *largest; /* [group]: score that scores are relative to */
     int16_t *folded;
     void *memory;
 } sparse_work;
@@ -64,7 +65,7 @@ KVT_NODISCARD kvt_status sparse_choose_weights(const sparse_index *index,
 
 /*
  * The partial output of the clusters' tokens that no page brings, after sparse_choose_weights.
- *   variant   of each page; PAGES_ABSENT pages are estimated
+ *   variant   of each page, added ones last; PAGES_ABSENT pages are estimated
  *   output    fp32 [group][head_dim], normalised;  lse [group]; -infinity where nothing is left
  */
 void sparse_choose_estimate(const sparse_index *index, const sparse_paging *paging,

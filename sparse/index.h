@@ -41,9 +41,25 @@ typedef struct sparse_rows {
 } sparse_rows;
 
 /*
- * One block of memory; all pointers lie in it. Clusters are numbered in packed order. What a step
- * scores lies in lanes: with one level a cluster's lane is its number, with two similar clusters of
- * all segments are neighbours, and each block of them has a centroid and a mean value of its own.
+ * Clusters of pages that came after the build: `page_clusters` lanes a page, the last of them maybe
+ * empty. They have the steps of the index that they belong to (index_added.h).
+ */
+typedef struct sparse_added {
+    uint32_t pages, pages_max; /* that have come, that there is room for */
+    uint32_t page_clusters;
+    int8_t *centroids; /* [lanes / SPARSE_BLOCK][head_dim / 2][SPARSE_BLOCK][2] */
+    int8_t *means;     /* [lanes][head_dim] */
+    uint32_t *tokens;  /* of a lane's cluster */
+    uint32_t *list;    /* numbers of the blocks of lanes: 0, 1, and so on */
+    void *memory;
+    uint64_t bytes;
+} sparse_added;
+
+/*
+ * One block of memory; all pointers but `added` lie in it. Clusters are numbered in packed order.
+ * What a step scores lies in lanes: with one level a cluster's lane is its number, with two similar
+ * clusters of all segments are neighbours, and each block of them has a centroid and a mean value
+ * of its own.
  */
 typedef struct sparse_index {
     uint32_t head_dim;
@@ -65,6 +81,7 @@ typedef struct sparse_index {
     int8_t *upper_means;     /* [upper_blocks * SPARSE_BLOCK][head_dim] */
     uint32_t *upper_tokens;  /* [upper_blocks * SPARSE_BLOCK] */
     uint16_t *position;      /* [tokens]: of a place, from the first token of its segment */
+    sparse_added *added;     /* scored with them; not the index's own; NULL: there are none */
     void *memory;
     uint64_t bytes; /* of memory */
 } sparse_index;

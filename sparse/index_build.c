@@ -7,13 +7,12 @@
  * Re-entrant.
  */
 #include "cluster.h"
+#include "index_lane.h"
 #include "index_upper.h"
 #include "policy/number.h"
 
 #include <assert.h>
 #include <stdlib.h>
-
-#define INDEX_LEAST 1e-30f /* a channel whose means are all smaller is zero */
 
 /* The unit as it grows: means in floats, clusters in packed order. */
 typedef struct index_draft {
@@ -266,24 +265,6 @@ static void index_steps(const float *means, uint32_t clusters, uint32_t dim, flo
     }
 }
 
-/* A mean as the centroid of a lane, or of a block. */
-static void put_centroid(const float *mean, const float *inverse, uint32_t dim, uint32_t lane,
-                         int8_t *centroids)
-{
-    int8_t *to = centroids + (size_t)(lane / SPARSE_BLOCK) * SPARSE_BLOCK * dim +
-                 (size_t)(lane % SPARSE_BLOCK) * 2;
-    for (uint32_t d = 0; d < dim; d++)
-        to[(size_t)(d / 2) * 2 * SPARSE_BLOCK + d % 2] =
-            (int8_t)half_round_integer(mean[d] * inverse[d]);
-}
-
-static void put_mean(const float *mean, const float *inverse, uint32_t dim, uint32_t lane,
-                     int8_t *means)
-{
-    for (uint32_t d = 0; d < dim; d++)
-        means[(size_t)lane * dim + d] = (int8_t)half_round_integer(mean[d] * inverse[d]);
-}
-
 /* The mean of a block's tokens. */
 static void block_mean(const sparse_index *index, const float *means, uint32_t block, float *mean)
 {
@@ -307,14 +288,14 @@ static void index_quantise(const index_draft *draft, sparse_index *index)
     index_steps(draft->value_means, draft->clusters, dim, index->value_step, values);
     for (uint32_t c = 0; c < index->clusters; c++) {
         const uint32_t lane = index->lane[c];
-        put_centroid(draft->key_means + (size_t)c * dim, keys, dim, lane, index->centroids);
-        put_mean(draft->value_means + (size_t)c * dim, values, dim, lane, index->means);
+        index_put_centroid(draft->key_means + (size_t)c * dim, keys, dim, lane, index->centroids);
+        index_put_mean(draft->value_means + (size_t)c * dim, values, dim, lane, index->means);
     }
     for (uint32_t b = 0; b < uppers; b++) {
         block_mean(index, draft->key_means, b, mean);
-        put_centroid(mean, keys, dim, b, index->upper_centroids);
+        index_put_centroid(mean, keys, dim, b, index->upper_centroids);
         block_mean(index, draft->value_means, b, mean);
-        put_mean(mean, values, dim, b, index->upper_means);
+        index_put_mean(mean, values, dim, b, index->upper_means);
     }
 }
 

@@ -4,6 +4,7 @@
  */
 #include "score.h"
 
+#include "index_added.h"
 #include "sparse_kernels.h"
 
 #include <assert.h>
@@ -38,16 +39,28 @@ bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t
 }
 
 void sparse_score(const sparse_index *index, const sparse_query *query, const uint32_t *list,
-                  uint32_t count, float *scores_out)
+                  uint32_t count, size_t width, float *scores_out)
 {
-    const size_t width = (size_t)count * SPARSE_BLOCK;
+    const size_t lanes = (size_t)count * SPARSE_BLOCK;
     sparse_kernels_in_use()->score(index->centroids, list, count, index->head_dim, query->folded,
                                    query->group, query->unit, width, scores_out);
     if (count == 0 || list[count - 1] + 1 != index->blocks) return;
     const size_t padding = (size_t)index->blocks * SPARSE_BLOCK - index->clusters;
     for (uint32_t g = 0; g < query->group; g++)
-        for (size_t c = width - padding; c < width; c++)
+        for (size_t c = lanes - padding; c < lanes; c++)
             scores_out[g * width + c] = -INFINITY;
+}
+
+void sparse_score_added(const sparse_index *index, const sparse_query *query, size_t width,
+                        float *scores_out)
+{
+    const sparse_added *added = index->added;
+    const uint32_t blocks = sparse_added_blocks(added);
+    sparse_kernels_in_use()->score(added->centroids, added->list, blocks, index->head_dim,
+                                   query->folded, query->group, query->unit, width, scores_out);
+    for (uint32_t i = 0; i < blocks * SPARSE_BLOCK; i++)
+        for (uint32_t g = 0; added->tokens[i] == 0 && g < query->group; g++)
+            scores_out[g * width + i] = -INFINITY;
 }
 
 void sparse_score_upper(const sparse_index *index, const sparse_query *query, const uint32_t *list,

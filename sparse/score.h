@@ -25,10 +25,14 @@ typedef struct sparse_query {
 bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t group, float scale,
                        int16_t *folded, sparse_query *query_out);
 
-/* Scaled q * centroid, by lane, of the blocks of a list in ascending order: [group][count *
- * SPARSE_BLOCK]. Of padding -infinity. */
+/* Scaled q * centroid, by lane, of the blocks of a list in ascending order: of each query count *
+ * SPARSE_BLOCK numbers, `width` apart. Of padding -infinity. */
 void sparse_score(const sparse_index *index, const sparse_query *query, const uint32_t *list,
-                  uint32_t count, float *scores_out);
+                  uint32_t count, size_t width, float *scores_out);
+
+/* The same of the clusters that were added to the index. */
+void sparse_score_added(const sparse_index *index, const sparse_query *query, size_t width,
+                        float *scores_out);
 
 /* The same of the blocks' own centroids: [group][upper_blocks * SPARSE_BLOCK]. list: 0, 1, and so
  * on, of all upper blocks. */

@@ -3,10 +3,12 @@
  * sequence.h - a sparse sequence's own data, for the files that carry out the calls of sparse.h:
  *
  *     sequence_open.c     options, room, close
- *     sequence_give.c     layers from live K and V or from entries, appended tokens
+ *     sequence_give.c     layers from live K and V or from entries
+ *     sequence_append.c   appended tokens: what is in memory, and pages that are written behind
  *     sequence_step.c     select, hint, wait, done
  *     sequence_fetch.c    the reads of a step: what to read, verifying, copies, decoding
  *     sequence_window.c   what stays between steps
+ *     sequence_divide.c   how much of the window each unit has
  *     sequence_observe.c  warm-up from the prompt's last queries
  *     sequence_explain.c  why a step brings what it brings
  *
@@ -33,6 +35,7 @@
 #include "attend.h"
 #include "block.h"
 #include "choose.h"
+#include "joining.h"
 #include "page_table.h"
 #include "policy/windows.h"
 #include "tiers/pool/extent.h"
@@ -43,7 +46,31 @@
 typedef struct sparse_resident {
     uint8_t *keys, *values;
     uint32_t tokens;
+    uint32_t begin; /* of local ones: tokens that have left from the front of their memory */
 } sparse_resident;
+
+/*
+ * Appended tokens of a unit behind the local ones. A page is open or full in memory, then it is
+ * being written and still in memory, then at rest as any other: the unit's pages end with them.
+ */
+typedef struct sparse_tail {
+    sparse_joining joining;
+    sparse_added added; /* its pages are those at rest */
+    sparse_table table;
+    sparse_code *codes;     /* of each page */
+    uint32_t *positions;    /* [pages_max][page_tokens] */
+    sparse_joined *writing; /* at most one: it becomes page added.pages */
+    sparse_block *block;
+    sparse_joined *stuck; /* full ones that drives have refused too often: they stay */
+    uint32_t stuck_count;
+    bool closed; /* a drive has a write for good, so its slot is not used again: no page follows */
+} sparse_tail;
+
+/* What windows of several sizes would have saved, in bytes (sequence_divide.c). */
+#define SPARSE_SIZES 8u
+typedef struct sparse_curve {
+    double steps, wanted, saved[SPARSE_SIZES];
+} sparse_curve;
 
 typedef struct sparse_unit {
     sparse_index index;
@@ -53,7 +80,10 @@ typedef struct sparse_unit {
     windows_unit window;
     uint32_t *place; /* of each page in the arena, in grains; SPARSE_NOT_HELD */
     float *heat;     /* mean weight over the prompt's last queries; NULL until observed */
+    sparse_curve curve;
+    uint64_t target_bytes; /* that the window is to have */
     sparse_resident sinks, local;
+    sparse_tail tail;
 } sparse_unit;
 
 /* Memory that a gather and a step share: the last of them frees it. */
@@ -121,9 +151,11 @@ struct kvt_sparse {
     kvt_store *store;
     kvt_sparse_options options;
     uint32_t group, zone_tokens, local_first; /* tokens; a position */
-    uint32_t local_room;                      /* tokens that the local rows have memory for */
-    uint32_t row_bytes;                       /* of one token, head and side */
-    uint32_t variants;                        /* a mask of those that the pages have */
+    uint32_t local_most; /* local and appended tokens, with those that have joined */
+    uint32_t local_keep; /* local tokens from which on the oldest one joins */
+    uint32_t local_room; /* tokens that the local rows have memory for */
+    uint32_t row_bytes;  /* of one token, head and side */
+    uint32_t variants;   /* a mask of those that the pages have */
     uint32_t layers_given;
     uint64_t id;
     double built_seconds; /* that the layers took: what a kept sequence saves */
@@ -132,14 +164,22 @@ struct kvt_sparse {
     sparse_unit *units;      /* [layers][kv_heads] */
     uint8_t *rows;           /* of all sinks and local rows */
     uint32_t *appended;      /* tokens of each layer */
+    uint32_t *layer_steps;   /* that have ended, of each layer */
+    uint64_t capacity_bytes; /* of all units' windows */
+    double seconds_per_byte; /* of reading */
+    uint8_t *meter_variant;  /* scratch of sequence_divide.c: pages */
     sparse_block *blocks[2]; /* of give: one is written while the other is filled */
     store_scratch *scratch;
     tiers_location *arena_location; /* NULL: heap */
     uint8_t *arena;
-    tiers_space *space;    /* of the arena, in grains */
-    uint32_t *positions;   /* of sinks, then of local rows */
-    uint32_t *left;        /* scratch of a window's step: pages */
-    uint8_t *scratch_rows; /* of the page code */
+    tiers_space *space;        /* of the arena, in grains */
+    uint32_t *positions;       /* of sinks, then of local rows */
+    uint32_t *left;            /* scratch of a window's step: pages */
+    uint8_t *scratch_rows;     /* of the page code */
+    sparse_paging tail_paging; /* of all pages that tokens may be appended in */
+    sparse_paging tail_page;   /* of one of them: each is coded for itself */
+    cluster_work tail_work;
+    float *tail_means; /* keys, values: [page's clusters][head_dim] each */
     kvt_sparse_step steps[SPARSE_STEPS_MAX];
     bool ready; /* all layers are there, and the steps have their memory */
     kvt_sparse_stats stats;
@@ -148,6 +188,27 @@ struct kvt_sparse {
 static inline sparse_unit *sparse_unit_of(kvt_sparse *s, uint32_t layer, uint32_t head)
 {
     return &s->units[(size_t)layer * s->options.layout.kv_heads + head];
+}
+
+/* Pages that a step may bring: the zone's, then those that were appended. */
+static inline uint32_t sparse_unit_pages(const sparse_unit *unit)
+{
+    return unit->paging.pages + unit->tail.added.pages;
+}
+
+/* Whether a page was appended, and its number among those. */
+static inline bool sparse_unit_appended(const sparse_unit *unit, uint32_t page, uint32_t *own_out)
+{
+    const bool appended = page >= unit->paging.pages;
+    *own_out = appended ? page - unit->paging.pages : page;
+    return appended;
+}
+
+/* The table of a page, and its number there. */
+static inline const sparse_table *sparse_unit_table(const sparse_unit *unit, uint32_t page,
+                                                    uint32_t *own_out)
+{
+    return sparse_unit_appended(unit, page, own_out) ? &unit->tail.table : &unit->table;
 }
 
 /* The seed of a unit's checksums. */
@@ -174,6 +235,43 @@ bool sparse_step_is_open(kvt_sparse *s, uint32_t layer);
 KVT_NODISCARD kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer,
                                                  const float *queries, float share);
 KVT_NODISCARD kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer);
+
+/* ---- sequence_append.c ---- */
+
+/* What appended tokens need in a unit that has its index, and in a sequence. KVT_OK; KVT_E_MEMORY;
+ * as sparse_table_open. */
+KVT_NODISCARD kvt_status sparse_append_open(kvt_sparse *s);
+KVT_NODISCARD kvt_status sparse_append_open_unit(kvt_sparse *s, sparse_unit *unit);
+/* Waits for a page that is being written, unless its drive is out of service. */
+void sparse_append_close_unit(sparse_unit *unit);
+void sparse_append_close(kvt_sparse *s);
+
+/* Memory for so many tokens more of a unit. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_append_reserve(const kvt_sparse *s, sparse_unit *unit,
+                                               uint32_t tokens);
+/* One token behind the others, in memory that was reserved. */
+void sparse_append_token(const kvt_sparse *s, sparse_unit *unit, const uint8_t *key,
+                         const uint8_t *value, uint32_t position);
+
+/* Appended pages that are in memory. `each` may be NULL; returns their number. */
+typedef void sparse_append_each(void *context, const sparse_joined *page);
+uint32_t sparse_append_in_memory(const sparse_unit *unit, sparse_append_each *each, void *context);
+
+/* Position of the first local token of a unit. */
+static inline uint32_t sparse_local_position(const kvt_sparse *s, uint32_t layer,
+                                             const sparse_unit *unit)
+{
+    return s->options.layout.tokens + s->appended[layer] - unit->local.tokens;
+}
+
+/* Whether a page has a coded form. */
+bool sparse_unit_has_code(const kvt_sparse *s, const sparse_unit *unit, uint32_t page);
+/* Rows of a page, as sparse_code_page; positions of its tokens. */
+KVT_NODISCARD kvt_status sparse_unit_decode(const kvt_sparse *s, const sparse_unit *unit,
+                                            uint32_t page, pages_variant variant,
+                                            const uint8_t *source, uint8_t *keys, uint8_t *values);
+void sparse_unit_positions(const kvt_sparse *s, const sparse_unit *unit, uint32_t page,
+                           uint32_t *positions);
 
 /* ---- sequence_open.c ---- */
 
@@ -211,6 +309,22 @@ KVT_NODISCARD kvt_status sparse_window_open(kvt_sparse *s);
 KVT_NODISCARD kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit);
 void sparse_window_close_unit(sparse_unit *unit);
 void sparse_window_close(kvt_sparse *s);
+
+/* Changes the bytes of a unit's window; its layer has no step under way. */
+void sparse_window_resize(kvt_sparse *s, sparse_unit *unit, uint64_t bytes);
+
+/* ---- sequence_divide.c ---- */
+
+bool sparse_divide_is_on(const kvt_sparse *s);
+/* Whether the step of a layer that ends is one to measure. */
+bool sparse_divide_measures(const kvt_sparse *s, uint32_t layer);
+/* Adds a step to a unit's curve. standing: of its pages before the step. */
+void sparse_divide_measure(kvt_sparse *s, sparse_unit *unit, const float *weight,
+                           const float *standing);
+/* After a layer was observed, or has ended a step: divides anew when it is time, and resizes the
+ * layer's windows. The layer has no step under way. */
+void sparse_divide_observed(kvt_sparse *s, uint32_t layer);
+void sparse_divide_step(kvt_sparse *s, uint32_t layer);
 
 /* The rows of a page that is held, K, then V. */
 static inline const uint8_t *sparse_window_rows(const kvt_sparse *s, const sparse_unit *unit,

@@ -28,11 +28,12 @@ static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const spa
 {
     add_pair(out, "layer ", layer);
     add_pair(out, " head ", h);
-    add_pair(out, ": pages ", unit->paging.pages);
+    add_pair(out, ": pages ", sparse_unit_pages(unit));
     add_pair(out, " clusters ", unit->index.clusters);
     add_pair(out, " blocks ", unit->index.blocks);
     add_pair(out, " scored ", head->work.open_count);
-    add_pair(out, "; resident tokens ", unit->sinks.tokens + unit->local.tokens);
+    add_pair(out, "; resident tokens ",
+             unit->sinks.tokens + unit->local.tokens + unit->tail.joining.open_tokens);
     if (head->budget_bytes == PAGES_BUDGET_ALL)
         text_add(out, "; budget all");
     else
@@ -75,15 +76,17 @@ kvt_status kvt_sparse_explain(kvt_sparse *s, uint32_t layer, uint32_t h, char *t
     const sparse_head_work *head = &step->heads[h];
     const pages_problem problem =
         sparse_head_problem(s, unit, head->work.page, head->coming, head->budget_bytes);
-    if (unit->paging.pages > 0) explain_head(s, unit, head, layer, h, &out);
-    for (uint32_t page = 0; page < unit->paging.pages; page++) {
+    if (problem.count > 0) explain_head(s, unit, head, layer, h, &out);
+    for (uint32_t page = 0; page < problem.count; page++) {
         bool lost = false;
         for (uint32_t i = 0; i < head->lost_count; i++)
             lost = lost || head->lost[i] == page;
         if (head->variant[page] == PAGES_ABSENT && !lost) continue;
         (void)pages_explain(&problem, head->variant, &head->plan, page, line, sizeof line);
         text_add(&out, line);
-        add_pair(&out, ", copies ", unit->table.copies[page].member == TIERS_MEMBERS_MAX ? 1 : 2);
+        uint32_t own;
+        const sparse_table *table = sparse_unit_table(unit, page, &own);
+        add_pair(&out, ", copies ", table->copies[own].member == TIERS_MEMBERS_MAX ? 1 : 2);
         text_add(&out, state_of(step, head, page));
         text_add(&out, "\n");
     }

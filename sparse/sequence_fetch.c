@@ -60,16 +60,17 @@ static kvt_status fetch_room(sparse_fetch *fetch)
 kvt_status sparse_fetch_add(kvt_sparse *s, sparse_fetch *fetch, uint32_t layer, uint32_t head,
                             uint32_t page, uint8_t variant)
 {
-    const sparse_table *table = &sparse_unit_of(s, layer, head)->table;
+    uint32_t own;
+    const sparse_table *table = sparse_unit_table(sparse_unit_of(s, layer, head), page, &own);
     assert(fetch->gather == NULL);
     kvt_status status = fetch_room(fetch);
     if (status != KVT_OK) return status;
     sparse_item *item = &fetch->items[fetch->count];
     *item = (sparse_item){.head = head, .page = page, .variant = variant};
-    item->part = sparse_table_part(table, page, (pages_variant)variant);
+    item->part = sparse_table_part(table, own, (pages_variant)variant);
     fetch->ranges[fetch->count] = (tiers_gather_range){
         .bytes = item->part.bytes,
-        .copy_count = sparse_table_copies(table, page, &item->part, item->copies)};
+        .copy_count = sparse_table_copies(table, own, &item->part, item->copies)};
     fetch->count++;
     fetch->bytes += item->part.bytes;
     return KVT_OK;
@@ -118,8 +119,10 @@ static bool fetch_verify(kvt_sparse *s, uint32_t layer, const sparse_fetch *fetc
     sparse_item *item = &fetch->items[i];
     const tiers_gather_range *range = &fetch->ranges[i];
     if (range->status != KVT_OK) return true;
-    const sparse_table *table = &sparse_unit_of(s, layer, item->head)->table;
-    if (!sparse_table_verify(table, item->page, (pages_variant)item->variant, range->data)) {
+    uint32_t own;
+    const sparse_table *table =
+        sparse_unit_table(sparse_unit_of(s, layer, item->head), item->page, &own);
+    if (!sparse_table_verify(table, own, (pages_variant)item->variant, range->data)) {
         s->stats.checksum_failures++;
         return false;
     }

@@ -196,6 +196,7 @@ static kvt_status give_unit(kvt_sparse *s, sparse_unit *unit, const give_head *r
     if (status == KVT_OK)
         status = sparse_table_open(s->scratch, KVT_TIER_SSD, &unit->paging, s->variants,
                                    sparse_unit_id(s, number), &unit->table);
+    if (status == KVT_OK) status = sparse_append_open_unit(s, unit);
     if (status == KVT_OK) status = sparse_window_open_unit(s, unit);
     if (status != KVT_OK) return status;
     copy_resident(s, rows, 0, s->options.sink_tokens, &unit->sinks);
@@ -236,33 +237,6 @@ kvt_status kvt_sparse_give(kvt_sparse *s, uint32_t layer, const void *k, const v
     if (layer != s->layers_given || layer >= s->options.layout.layers) return KVT_E_STATE;
     const uint64_t row = (uint64_t)s->options.layout.kv_heads * s->row_bytes;
     return give_layer(s, layer, k, v, row, s->row_bytes);
-}
-
-/* ---- appended tokens ---- */
-
-static bool layer_is_busy(const kvt_sparse *s, uint32_t layer)
-{
-    for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++)
-        if (s->steps[i].state > STEP_HINTED && s->steps[i].layer == layer) return true;
-    return false;
-}
-
-kvt_status kvt_sparse_append(kvt_sparse *s, uint32_t layer, const void *k, const void *v,
-                             uint32_t tokens)
-{
-    if (s == NULL || k == NULL || v == NULL || layer >= s->options.layout.layers)
-        return KVT_E_ARGUMENT;
-    if (!s->ready || layer_is_busy(s, layer)) return KVT_E_STATE;
-    if (tokens > s->local_room - sparse_unit_of(s, layer, 0)->local.tokens) return KVT_E_STATE;
-    const uint64_t row = (uint64_t)s->options.layout.kv_heads * s->row_bytes;
-    for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
-        const give_head rows = {.keys = (const uint8_t *)k + h * s->row_bytes,
-                                .values = (const uint8_t *)v + h * s->row_bytes,
-                                .stride_bytes = row};
-        copy_resident(s, &rows, 0, tokens, &sparse_unit_of(s, layer, h)->local);
-    }
-    s->appended[layer] += tokens;
-    return KVT_OK;
 }
 
 /* ---- entries ---- */

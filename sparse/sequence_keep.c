@@ -9,7 +9,7 @@
  * sequence of which one has gone is a miss. The head entry is put last, so a keep that was cut
  * short is a miss as well.
  *
- * Memory: one unit in kept form.
+ * Memory: two units in kept form.
  *
  * Thread rule: the sequence's thread.
  */
@@ -97,20 +97,106 @@ static void gather_resident(const kvt_sparse *s, const sparse_resident *rows, ui
     memcpy(target + side, rows->values, side);
 }
 
+/* Local and appended rows of a unit in the order of positions: K, then V. */
+typedef struct keep_rows {
+    const kvt_sparse *s;
+    uint8_t *keys, *values;
+} keep_rows;
+
+static void gather_row(const keep_rows *to, uint32_t position, const uint8_t *key,
+                       const uint8_t *value)
+{
+    const uint64_t row = to->s->row_bytes, at = (position - to->s->local_first) * row;
+    memcpy(to->keys + at, key, row);
+    memcpy(to->values + at, value, row);
+}
+
+static void gather_joined(void *context, const sparse_joined *page)
+{
+    const keep_rows *to = context;
+    const uint64_t row = to->s->row_bytes;
+    for (uint32_t i = 0; i < page->tokens; i++)
+        gather_row(to, page->positions[i], page->keys + i * row, page->values + i * row);
+}
+
+/* The best variant that a page at rest has. */
+static pages_variant best_variant(const kvt_sparse *s, const sparse_unit *unit, uint32_t page)
+{
+    if (unit->tail.table.has_raw || !sparse_unit_has_code(s, unit, page)) return PAGES_RAW;
+    return PAGES_BITS_8;
+}
+
+/* The rows of an appended page that is at rest, in the best variant it has. */
+static kvt_status gather_page(kvt_sparse *s, const sparse_unit *unit, uint32_t own,
+                              sparse_block *block, uint8_t *rows, const keep_rows *to)
+{
+    const sparse_table *table = &unit->tail.table;
+    const uint32_t page = unit->paging.pages + own, tokens = s->tail_page.page_tokens;
+    const pages_variant variant = best_variant(s, unit, page);
+    const sparse_part part = sparse_table_part(table, own, variant);
+    const uint64_t side = (uint64_t)tokens * s->row_bytes;
+    const uint8_t *bytes = sparse_block_memory(block);
+    if (bytes == NULL) return KVT_E_GONE;
+    sparse_block_start(block, scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_READ, table->location,
+                       (uint64_t)own * table->slot_bytes + part.offset, part.bytes);
+    kvt_status status = sparse_block_wait(block);
+    if (status == KVT_OK && !sparse_table_verify(table, own, variant, bytes)) status = KVT_E_IO;
+    if (status == KVT_OK && variant == PAGES_RAW) memcpy(rows, bytes, 2 * side);
+    if (status == KVT_OK && variant != PAGES_RAW)
+        status = sparse_unit_decode(s, unit, page, variant, bytes, rows, rows + side);
+    for (uint32_t i = 0; i < tokens && status == KVT_OK; i++)
+        gather_row(to, unit->tail.positions[(size_t)own * tokens + i], rows + i * s->row_bytes,
+                   rows + side + i * s->row_bytes);
+    return status;
+}
+
+/* All rows behind the zone, to target: of `tokens` tokens. */
+static kvt_status gather_local(kvt_sparse *s, const sparse_unit *unit, uint32_t tokens,
+                               uint8_t *target)
+{
+    const uint64_t row = s->row_bytes;
+    keep_rows to = {.s = s, .keys = target, .values = target + tokens * row};
+    const uint32_t first = s->local_first + tokens - unit->local.tokens;
+    for (uint32_t i = 0; i < unit->local.tokens; i++)
+        gather_row(&to, first + i, unit->local.keys + i * row, unit->local.values + i * row);
+    (void)sparse_append_in_memory(unit, gather_joined, &to);
+    const uint32_t pages = unit->tail.added.pages;
+    if (pages == 0) return KVT_OK;
+    sparse_block *block = sparse_block_make(unit->tail.table.slot_bytes);
+    uint8_t *rows = malloc(2 * (size_t)s->tail_page.page_tokens * row);
+    kvt_status status = block != NULL && rows != NULL ? KVT_OK : KVT_E_MEMORY;
+    for (uint32_t own = 0; own < pages && status == KVT_OK; own++)
+        status = gather_page(s, unit, own, block, rows, &to);
+    sparse_block_free(block);
+    free(rows);
+    return status;
+}
+
+/* Tokens behind the zone. */
+static uint32_t local_tokens(const kvt_sparse *s, uint32_t layer)
+{
+    return s->options.layout.tokens - s->local_first + s->appended[layer];
+}
+
 static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const kvt_key *key,
                             uint32_t number)
 {
     const sparse_unit *unit = &s->units[number];
     const uint64_t sinks = 2 * (uint64_t)unit->sinks.tokens * s->row_bytes;
-    const uint64_t local = 2 * (uint64_t)unit->local.tokens * s->row_bytes;
+    const uint32_t tokens = local_tokens(s, number / shape->kv_heads);
+    const uint64_t local = 2 * (uint64_t)tokens * s->row_bytes;
     uint8_t *resident = malloc(sinks + local + 1);
     if (resident == NULL) return KVT_E_MEMORY;
     gather_resident(s, &unit->sinks, resident);
-    gather_resident(s, &unit->local, resident + sinks);
+    kvt_status status = gather_local(s, unit, tokens, resident + sinks);
+    if (status != KVT_OK) {
+        free(resident);
+        return status;
+    }
     const sparse_kept_unit kept = {
         .number = number,
         .clusters = unit->index.clusters,
-        .local_tokens = unit->local.tokens,
+        .local_tokens = tokens,
         .slot_bytes = unit->table.slot_bytes,
         .index = unit->index.memory,
         .index_bytes = unit->index.bytes,
@@ -126,7 +212,7 @@ static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const
     uint64_t pages_at;
     const uint64_t size = sparse_kept_bytes(&kept, &pages_at);
     uint8_t *bytes = malloc(size);
-    kvt_status status = bytes != NULL ? KVT_OK : KVT_E_MEMORY;
+    if (bytes == NULL) status = KVT_E_MEMORY;
     if (status == KVT_OK) {
         sparse_kept_write(shape, &kept, bytes);
         status = unit->paging.pages > 0 ? read_pages(s, unit, bytes + pages_at) : KVT_OK;
@@ -191,32 +277,6 @@ static bool shape_fits(const kvt_sparse *s, const sparse_kept_shape *shape,
            shape->row_bytes == s->row_bytes;
 }
 
-/* Writes pages to their slots; bad ones fail when they are read. */
-static kvt_status write_pages(kvt_sparse *s, const sparse_unit *unit, const uint8_t *pages)
-{
-    const sparse_table *table = &unit->table;
-    const uint32_t step = (4u << 20) / table->slot_bytes + 1;
-    kvt_status status = KVT_OK;
-    uint32_t turn = 0;
-    for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page += step, turn++) {
-        const uint32_t rest = unit->paging.pages - page, count = rest < step ? rest : step;
-        const uint64_t bytes = (uint64_t)count * table->slot_bytes;
-        sparse_block **block = &s->blocks[turn & 1];
-        if (*block == NULL) *block = sparse_block_make((uint64_t)step * table->slot_bytes);
-        if (*block == NULL) return KVT_E_MEMORY;
-        status = sparse_block_wait(*block);
-        if (status != KVT_OK) break;
-        memcpy(sparse_block_memory(*block), pages + (uint64_t)page * table->slot_bytes, bytes);
-        sparse_block_start(*block, scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_WRITE,
-                           table->location, (uint64_t)page * table->slot_bytes, bytes);
-    }
-    for (int i = 0; i < 2; i++) {
-        kvt_status own = s->blocks[i] != NULL ? sparse_block_wait(s->blocks[i]) : KVT_OK;
-        if (status == KVT_OK) status = own;
-    }
-    return status;
-}
-
 static void put_resident(const kvt_sparse *s, const uint8_t *bytes, uint32_t tokens,
                          sparse_resident *target)
 {
@@ -226,32 +286,89 @@ static void put_resident(const kvt_sparse *s, const uint8_t *bytes, uint32_t tok
     target->tokens = tokens;
 }
 
+/* Local rows, of which the oldest join as they did when they were appended. */
+static kvt_status put_local(kvt_sparse *s, sparse_unit *unit, const uint8_t *bytes, uint32_t tokens)
+{
+    const uint64_t row = s->row_bytes;
+    const uint8_t *values = bytes + tokens * row;
+    kvt_status status = sparse_append_reserve(s, unit, tokens);
+    for (uint32_t i = 0; i < tokens && status == KVT_OK; i++)
+        sparse_append_token(s, unit, bytes + i * row, values + i * row, s->local_first + i);
+    return status;
+}
+
 /* A unit from its bytes. */
 static kvt_status restore_unit(kvt_sparse *s, const sparse_kept_shape *shape,
-                               const sparse_paging *paging, uint32_t number, const uint8_t *bytes,
+                               const sparse_paging *paging, uint32_t number, sparse_block *block,
                                uint64_t size)
 {
+    const uint8_t *bytes = sparse_block_memory(block);
     sparse_unit *unit = &s->units[number];
     sparse_kept_unit kept;
     kvt_status status = sparse_kept_read(shape, paging, number, bytes, size, &kept);
     if (status != KVT_OK) return status;
-    if (kept.local_tokens > s->local_room) return KVT_E_MISMATCH; /* tokens_max is lower now */
+    if (kept.local_tokens > s->local_most) return KVT_E_MISMATCH; /* tokens_max is lower now */
+    const uint32_t first = s->options.layout.tokens - s->local_first;
+    const uint32_t layer = number / shape->kv_heads, head = number % shape->kv_heads;
+    if (kept.local_tokens < first) return KVT_E_CORRUPT;
+    if (head == 0) s->appended[layer] = kept.local_tokens - first;
+    if (kept.local_tokens - first != s->appended[layer]) return KVT_E_MISMATCH;
     unit->paging = *paging;
     status = sparse_kept_index(shape, &kept, &unit->index);
     if (status == KVT_OK) status = sparse_code_open(&unit->paging, &unit->code);
     if (status == KVT_OK)
         status = sparse_table_open(s->scratch, KVT_TIER_SSD, &unit->paging, s->variants,
                                    sparse_unit_id(s, number), &unit->table);
+    if (status == KVT_OK) status = sparse_append_open_unit(s, unit);
     if (status == KVT_OK) status = sparse_window_open_unit(s, unit);
     if (status != KVT_OK) return status;
     assert(unit->code.bytes == kept.code_bytes && unit->table.slot_bytes == kept.slot_bytes);
     if (kept.code_bytes > 0) memcpy(unit->code.memory, kept.code, kept.code_bytes);
     if (kept.sums_bytes > 0) memcpy(unit->table.sums, kept.sums, kept.sums_bytes);
     put_resident(s, kept.sinks, shape->sink_tokens, &unit->sinks);
-    put_resident(s, kept.local, kept.local_tokens, &unit->local);
-    return unit->paging.pages > 0 ? write_pages(s, unit, kept.pages) : KVT_OK;
+    status = put_local(s, unit, kept.local, kept.local_tokens);
+    if (status != KVT_OK || unit->paging.pages == 0) return status;
+    /* Bad pages fail when they are read. */
+    sparse_block_start_at(block, (uint64_t)(kept.pages - bytes),
+                          scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_WRITE,
+                          unit->table.location, 0, kept.pages_bytes);
+    return KVT_OK;
 }
 
+/* An entry's bytes in a block that is not being written. */
+static kvt_status get_block(kvt_sparse *s, const kvt_key *key, uint32_t turn,
+                            sparse_block **block_out, uint64_t *size_out)
+{
+    sparse_block **block = &s->blocks[turn & 1];
+    kvt_description what = {.struct_size = sizeof what};
+    kvt_status status = kvt_describe(s->store, key, &what);
+    if (status != KVT_OK) return status;
+    if (what.layout.dtype != KVT_DTYPE_OPAQUE) return KVT_E_MISMATCH;
+    const uint64_t size = what.layout.opaque_bytes;
+    if (*block != NULL) status = sparse_block_wait(*block);
+    if (status != KVT_OK) return status;
+    if (*block == NULL || sparse_block_bytes(*block) < size) {
+        sparse_block_free(*block);
+        *block = sparse_block_make(size);
+    }
+    if (*block == NULL) return KVT_E_MEMORY;
+    *block_out = *block;
+    *size_out = size;
+    return kvt_get(s->store, key, sparse_block_memory(*block), size, NULL);
+}
+
+/* The last words of what is being written. */
+static kvt_status wait_for_pages(kvt_sparse *s)
+{
+    kvt_status status = KVT_OK;
+    for (int i = 0; i < 2; i++) {
+        kvt_status own = s->blocks[i] != NULL ? sparse_block_wait(s->blocks[i]) : KVT_OK;
+        if (status == KVT_OK) status = own;
+    }
+    return status;
+}
+
+/* While the pages of one unit are written, the next one's entry is read. */
 static kvt_status restore_units(kvt_sparse *s, const kvt_key *key, const sparse_kept_shape *shape,
                                 const sparse_paging *paging)
 {
@@ -259,12 +376,11 @@ static kvt_status restore_units(kvt_sparse *s, const kvt_key *key, const sparse_
     const uint32_t heads = shape->kv_heads;
     for (uint32_t i = 0; i < shape->layers * heads && status == KVT_OK; i++) {
         const kvt_key part = part_key(key, i);
-        uint8_t *bytes;
+        sparse_block *block;
         uint64_t size;
-        status = get_bytes(s->store, &part, &bytes, &size);
-        if (status != KVT_OK) return status;
-        status = restore_unit(s, shape, paging, i, bytes, size);
-        free(bytes);
+        status = get_block(s, &part, i, &block, &size);
+        if (status == KVT_OK) status = restore_unit(s, shape, paging, i, block, size);
+        if (status == KVT_OK && (i + 1) % heads == 0) status = wait_for_pages(s);
         if (status == KVT_OK && (i + 1) % heads == 0) status = sparse_sequence_add_layer(s);
     }
     return status;

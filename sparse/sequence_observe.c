@@ -19,9 +19,10 @@ static kvt_status observe_heat(kvt_sparse *s, uint32_t layer, const float *queri
     kvt_status status = KVT_OK;
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
         sparse_unit *unit = sparse_unit_of(s, layer, h);
-        if (unit->heat == NULL) unit->heat = malloc((unit->paging.pages + 1) * sizeof(float));
+        const size_t most = (size_t)unit->paging.pages + unit->tail.added.pages_max + 1;
+        if (unit->heat == NULL) unit->heat = malloc(most * sizeof *unit->heat);
         if (unit->heat == NULL) return KVT_E_MEMORY;
-        memset(unit->heat, 0, (unit->paging.pages + 1) * sizeof(float));
+        memset(unit->heat, 0, most * sizeof *unit->heat);
     }
     for (uint32_t i = 0; i < rows && status == KVT_OK; i++)
         status = sparse_step_add_weights(s, layer, queries + i * row, 1.0f / (float)rows);
@@ -74,6 +75,7 @@ kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *querie
     kvt_status status = observe_heat(s, layer, queries, rows);
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++)
         status = copy_hottest(s, sparse_unit_of(s, layer, h));
+    if (status == KVT_OK) sparse_divide_observed(s, layer);
     if (status == KVT_OK && s->arena != NULL) status = sparse_step_warm_up(s, layer);
     return status;
 }

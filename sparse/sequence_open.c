@@ -25,11 +25,13 @@ void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layout *layo
                                     .layout = *layout,
                                     .sink_tokens = 4,
                                     .local_tokens = 64,
+                                    .join_tokens = 256,
                                     .variants = 1u << KVT_SPARSE_BITS_4 | 1u << KVT_SPARSE_BITS_8 |
                                                 1u << KVT_SPARSE_RAW,
                                     .decay = WINDOWS_DECAY_DEFAULT,
                                     .replica_share = 0.25f,
                                     .estimate = true,
+                                    .divide_windows = true,
                                     .hedge_ns = OPTIONS_HEDGE_NS};
 }
 
@@ -70,7 +72,7 @@ static const char *options_fault(const kvt_sparse_options *o)
     return NULL;
 }
 
-/* Zone, sinks and local tokens; too short a zone is all local. */
+/* Zone, sinks and local tokens. The zone is whole pages, so too short a one is all local. */
 static void divide_tokens(kvt_sparse *s, uint32_t page_tokens)
 {
     kvt_sparse_options *o = &s->options;
@@ -78,9 +80,16 @@ static void divide_tokens(kvt_sparse *s, uint32_t page_tokens)
     if (o->sink_tokens > tokens) o->sink_tokens = tokens;
     const uint32_t rest = tokens - o->sink_tokens;
     s->zone_tokens = rest > o->local_tokens ? rest - o->local_tokens : 0;
-    if (s->zone_tokens < page_tokens) s->zone_tokens = 0;
+    s->zone_tokens -= s->zone_tokens % page_tokens;
     s->local_first = o->sink_tokens + s->zone_tokens;
-    s->local_room = o->tokens_max - s->local_first;
+    s->local_most = o->tokens_max - s->local_first;
+    /* The prompt's own local tokens all have room. */
+    const uint32_t first = tokens - s->local_first;
+    const uint64_t wished = (uint64_t)o->local_tokens + o->join_tokens;
+    const uint64_t keep = wished > first ? wished : first > 0 ? first : 1;
+    s->local_keep = keep < s->local_most ? (uint32_t)keep : s->local_most;
+    const uint64_t room = (uint64_t)s->local_keep * 3 / 2 + 16;
+    s->local_room = room < s->local_most ? (uint32_t)room : s->local_most;
 }
 
 /* ---- room ---- */
@@ -90,10 +99,10 @@ static void wish_room(const kvt_sparse *s, const sparse_paging *paging, scratch_
 {
     const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
     const uint64_t slot = sparse_slot_bytes(paging, s->variants, NULL);
+    const uint64_t pages = (uint64_t)paging->pages + s->tail_paging.pages;
     const uint64_t copies = (uint64_t)ceil((double)s->options.replica_share * paging->pages);
-    wishes[0] = (scratch_wish){.tier = KVT_TIER_SSD,
-                               .bytes = units * (paging->pages + copies) * slot,
-                               .worth_per_byte = INFINITY};
+    wishes[0] = (scratch_wish){
+        .tier = KVT_TIER_SSD, .bytes = units * (pages + copies) * slot, .worth_per_byte = INFINITY};
     wishes[1] = (scratch_wish){.tier = KVT_TIER_DRAM,
                                .bytes = s->options.window_bytes[KVT_TIER_DRAM] / SPARSE_GRAIN *
                                         SPARSE_GRAIN,
@@ -127,10 +136,11 @@ static kvt_status make_rows(kvt_sparse *s)
     s->units = calloc(units, sizeof *s->units);
     s->appended = calloc(layout->layers, sizeof *s->appended);
     s->rows = calloc(units, 2 * side);
-    s->positions = malloc(tokens * sizeof *s->positions);
+    const uint64_t positions = (uint64_t)s->options.sink_tokens + s->local_most;
+    s->positions = malloc(positions * sizeof *s->positions);
     if (s->units == NULL || s->appended == NULL || s->rows == NULL || s->positions == NULL)
         return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < tokens; i++)
+    for (uint32_t i = 0; i < positions; i++)
         s->positions[i] = i < s->options.sink_tokens ? i : i + s->zone_tokens;
     for (uint64_t i = 0; i < units; i++) {
         uint8_t *rows = s->rows + i * 2 * side;
@@ -157,6 +167,13 @@ static kvt_status settle_options(kvt_sparse *s, sparse_paging *paging)
     if (sparse_paging_init(paging, o->layout.head_dim, dtype, s->zone_tokens, o->segment_tokens,
                            o->page_tokens) != KVT_OK)
         return KVT_E_UNSUPPORTED;
+    const uint32_t appended =
+        (s->local_most - s->local_keep) / paging->page_tokens * paging->page_tokens;
+    if (sparse_paging_init(&s->tail_paging, o->layout.head_dim, dtype, appended, 0,
+                           paging->page_tokens) != KVT_OK ||
+        sparse_paging_init(&s->tail_page, o->layout.head_dim, dtype, paging->page_tokens, 0,
+                           paging->page_tokens) != KVT_OK)
+        return KVT_E_UNSUPPORTED;
     s->variants = o->variants;
     s->group = o->query_heads / o->layout.kv_heads;
     s->row_bytes = o->layout.head_dim * kvt_dtype_bytes(dtype);
@@ -165,6 +182,14 @@ static kvt_status settle_options(kvt_sparse *s, sparse_paging *paging)
                      SPARSE_GRAIN);
     s->terms.rows_stay = true;
     return KVT_OK;
+}
+
+/* What a byte costs to read, for curves in seconds. */
+static double seconds_per_byte(const kvt_sparse *s)
+{
+    tiers_pool_facts facts;
+    tiers_pool_facts_get(scratch_pool(s->scratch, KVT_TIER_SSD), &facts);
+    return facts.read_bytes_per_s > 0 ? 1.0 / facts.read_bytes_per_s : 1e-9;
 }
 
 /* Sequences of one store never have one id: a page of another one fails its checksum. */
@@ -197,6 +222,8 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *opti
             "the layout's head_dim, dtype, page or segment cannot be served");
     if (status == KVT_OK) status = make_rows(s);
     if (status == KVT_OK) status = take_room(s, &paging, message, message_size);
+    if (status == KVT_OK) s->seconds_per_byte = seconds_per_byte(s);
+    if (status == KVT_OK) status = sparse_append_open(s);
     if (status == KVT_OK) status = sparse_window_open(s);
     if (status != KVT_OK) {
         kvt_sparse_close(s);
@@ -233,12 +260,14 @@ void kvt_sparse_close(kvt_sparse *s)
     sparse_steps_close(s);
     for (uint64_t i = 0; s->units != NULL && i < units; i++) {
         sparse_unit *unit = &s->units[i];
+        sparse_append_close_unit(unit);
         sparse_index_free(&unit->index);
         sparse_code_close(&unit->code);
         sparse_table_close(&unit->table);
         sparse_window_close_unit(unit);
     }
     if (s->scratch != NULL) sparse_window_close(s);
+    sparse_append_close(s);
     scratch_close(s->scratch);
     free(s->units);
     free(s->appended);
@@ -254,10 +283,15 @@ kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
     stats->struct_size = sizeof *stats;
     for (uint64_t i = 0; i < (uint64_t)s->layers_given * s->options.layout.kv_heads; i++) {
         const sparse_unit *unit = &s->units[i];
-        stats->pages += unit->paging.pages;
-        stats->page_bytes += (uint64_t)unit->paging.pages * unit->table.slot_bytes;
-        stats->index_bytes += unit->index.bytes + unit->code.bytes +
-                              (uint64_t)unit->paging.pages * sizeof *unit->table.sums;
+        const uint64_t pages = sparse_unit_pages(unit);
+        const sparse_tail *tail = &unit->tail;
+        stats->pages += pages;
+        stats->page_bytes += pages * unit->table.slot_bytes;
+        stats->index_bytes += unit->index.bytes + unit->code.bytes + tail->added.bytes +
+                              pages * sizeof *unit->table.sums;
+        for (uint32_t page = 0; page < tail->added.pages; page++)
+            stats->index_bytes += tail->codes[page].bytes;
+        stats->appended_pages += tail->added.pages;
         stats->copied_pages += unit->table.copied;
     }
     return KVT_OK;

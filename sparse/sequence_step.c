@@ -57,9 +57,13 @@ kvt_status sparse_steps_open(kvt_sparse *s)
     for (uint64_t i = 0; i < (uint64_t)s->options.layout.layers * heads; i++)
         sparse_work_room_add(&room, &s->units[i].index, s->units[i].paging.pages);
     s->left = malloc((room.pages + 1) * sizeof *s->left);
+    s->meter_variant = malloc(room.pages + 1);
+    s->layer_steps = calloc(s->options.layout.layers, sizeof *s->layer_steps);
     const sparse_paging *paging = &s->units[0].paging;
     s->scratch_rows = aligned_alloc(64, (sparse_code_scratch(paging) + 63) / 64 * 64);
-    if (s->left == NULL || s->scratch_rows == NULL) return KVT_E_MEMORY;
+    if (s->left == NULL || s->scratch_rows == NULL || s->meter_variant == NULL ||
+        s->layer_steps == NULL)
+        return KVT_E_MEMORY;
     for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++) {
         kvt_sparse_step *step = &s->steps[i];
         step->sequence = s;
@@ -89,6 +93,8 @@ void sparse_steps_close(kvt_sparse *s)
         free(step->heads_out);
     }
     free(s->left);
+    free(s->meter_variant);
+    free(s->layer_steps);
     free(s->scratch_rows);
 }
 
@@ -115,26 +121,46 @@ static bool all_finite(const float *values, size_t count)
     return true;
 }
 
+/* A log-sum-exp that grows by parts. */
+typedef struct resident_sum {
+    const kvt_sparse *s;
+    const float *queries;
+    float *lse;
+} resident_sum;
+
+static void add_rows(const resident_sum *sum, const uint8_t *keys, const uint8_t *values,
+                     uint32_t tokens)
+{
+    const kvt_sparse *s = sum->s;
+    float part[SPARSE_GROUP_MAX];
+    if (tokens == 0) return;
+    const sparse_run run = {.keys = keys,
+                            .values = values,
+                            .stride_bytes = s->row_bytes,
+                            .tokens = tokens,
+                            .dtype = (uint8_t)s->options.layout.dtype};
+    sparse_attend_lse(&run, sum->queries, s->group, s->options.layout.head_dim, s->scale, part);
+    for (uint32_t g = 0; g < s->group; g++) {
+        float *lse = &sum->lse[g];
+        const float most = part[g] > *lse ? part[g] : *lse;
+        if (most != -INFINITY) *lse = most + logf(expf(part[g] - most) + expf(*lse - most));
+    }
+}
+
+static void add_joined_rows(void *context, const sparse_joined *page)
+{
+    add_rows(context, page->keys, page->values, page->tokens);
+}
+
 /* Log-sum-exp of what is always resident, per query of one head. */
 static void resident_lse(kvt_sparse *s, const sparse_unit *unit, const float *queries, float *lse)
 {
-    const sparse_resident *both[] = {&unit->sinks, &unit->local};
-    float part[SPARSE_GROUP_MAX];
+    resident_sum sum = {.s = s, .queries = queries, .lse = lse};
     for (uint32_t g = 0; g < s->group; g++)
         lse[g] = -INFINITY;
-    for (int i = 0; i < 2; i++) {
-        if (both[i]->tokens == 0) continue;
-        const sparse_run run = {.keys = both[i]->keys,
-                                .values = both[i]->values,
-                                .stride_bytes = s->row_bytes,
-                                .tokens = both[i]->tokens,
-                                .dtype = (uint8_t)s->options.layout.dtype};
-        sparse_attend_lse(&run, queries, s->group, s->options.layout.head_dim, s->scale, part);
-        for (uint32_t g = 0; g < s->group; g++) {
-            const float most = part[g] > lse[g] ? part[g] : lse[g];
-            if (most != -INFINITY) lse[g] = most + logf(expf(part[g] - most) + expf(lse[g] - most));
-        }
-    }
+    add_rows(&sum, unit->sinks.keys, unit->sinks.values, unit->sinks.tokens);
+    add_rows(&sum, unit->local.keys, unit->local.values, unit->local.tokens);
+    (void)sparse_append_in_memory(unit, add_joined_rows, &sum);
 }
 
 /* Weights of one head's pages. Queries are finite. */
@@ -144,7 +170,7 @@ static kvt_status weigh_head(kvt_sparse *s, uint32_t layer, uint32_t h, const fl
     const sparse_unit *unit = sparse_unit_of(s, layer, h);
     const float *own = queries + (size_t)h * s->group * s->options.layout.head_dim;
     resident_lse(s, unit, own, head->lse);
-    if (unit->paging.pages == 0) return KVT_OK;
+    if (sparse_unit_pages(unit) == 0) return KVT_OK;
     return sparse_choose_weights(&unit->index, &unit->paging, own, s->group, s->scale, head->lse,
                                  &head->work);
 }
@@ -152,10 +178,9 @@ static kvt_status weigh_head(kvt_sparse *s, uint32_t layer, uint32_t h, const fl
 pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit, const float *weight,
                                   const uint8_t *held, uint64_t budget_bytes)
 {
-    return (pages_problem){.count = unit->paging.pages,
+    return (pages_problem){.count = sparse_unit_pages(unit),
                            .weight = weight,
                            .page_tokens = unit->paging.page_tokens,
-                           .last_tokens = unit->window.last_tokens,
                            .held = held,
                            .held_counts = true,
                            .budget_bytes = budget_bytes,
@@ -170,12 +195,12 @@ static void choose_head(kvt_sparse *s, const sparse_unit *unit, const float *wei
     const pages_problem problem = sparse_head_problem(s, unit, weight, held, budget_bytes);
     head->budget_bytes = budget_bytes;
     head->plan = (pages_plan){.bytes = 0};
-    if (unit->paging.pages == 0) return;
+    if (problem.count == 0) return;
     pages_choose(&problem, head->variant, &head->plan);
-    for (uint32_t page = 0; page < unit->paging.pages; page++) {
+    for (uint32_t page = 0; page < problem.count; page++) {
         uint8_t *variant = &head->variant[page];
         const bool coded = *variant != PAGES_ABSENT && *variant != PAGES_RAW;
-        if (coded && !sparse_code_has(&unit->paging, &unit->code, page)) *variant = PAGES_RAW;
+        if (coded && !sparse_unit_has_code(s, unit, page)) *variant = PAGES_RAW;
     }
 }
 
@@ -195,7 +220,7 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
         const sparse_unit *unit = sparse_unit_of(s, layer, h);
         sparse_head_work *head = &step->heads[h];
-        const uint32_t pages = unit->paging.pages;
+        const uint32_t pages = sparse_unit_pages(unit);
         status = weigh_head(s, layer, h, queries, head);
         if (status != KVT_OK || pages == 0) continue;
         /* `variant` has what a hint brings; it is not read again. */
@@ -218,9 +243,9 @@ static void begin_step(kvt_sparse *s, kvt_sparse_step *step, uint32_t layer)
         const sparse_unit *unit = sparse_unit_of(s, layer, h);
         sparse_head_work *head = &step->heads[h];
         head->lost_count = 0;
-        if (unit->paging.pages == 0) continue;
-        memcpy(head->held, unit->window.held, unit->paging.pages);
-        memcpy(head->variant, unit->window.held, unit->paging.pages);
+        if (unit->window.pages == 0) continue;
+        memcpy(head->held, unit->window.held, unit->window.pages);
+        memcpy(head->variant, unit->window.held, unit->window.pages);
     }
 }
 
@@ -315,10 +340,9 @@ static void count_pages(const sparse_unit *unit, const sparse_head_work *head, u
 {
     *pages_out = *tokens_out = 0;
     *coded_out = 0;
-    for (uint32_t page = 0; page < unit->paging.pages; page++) {
+    for (uint32_t page = 0; page < sparse_unit_pages(unit); page++) {
         if (head->variant[page] == PAGES_ABSENT) continue;
-        const uint32_t tokens =
-            sparse_page_first(&unit->paging, page + 1) - sparse_page_first(&unit->paging, page);
+        const uint32_t tokens = unit->paging.page_tokens;
         const sparse_item *item = head->items[page];
         ++*pages_out;
         *tokens_out += tokens;
@@ -356,15 +380,34 @@ static kvt_status make_room(const kvt_sparse *s, sparse_head_work *head, uint32_
     return KVT_E_MEMORY;
 }
 
-static void add_resident(kvt_sparse *s, const sparse_resident *rows, uint32_t first,
-                         kvt_sparse_page *page)
+/* Pages of what is always resident, as they are added. */
+static void add_resident(const uint8_t *keys, const uint8_t *values, const uint32_t *positions,
+                         uint32_t tokens, kvt_sparse_page **next)
 {
-    *page = (kvt_sparse_page){.k = rows->keys,
-                              .v = rows->values,
-                              .positions = s->positions + first,
-                              .tokens = rows->tokens,
-                              .variant = KVT_SPARSE_RAW,
-                              .tier = KVT_TIER_NONE};
+    if (tokens == 0) return;
+    *(*next)++ = (kvt_sparse_page){.k = keys,
+                                   .v = values,
+                                   .positions = positions,
+                                   .tokens = tokens,
+                                   .variant = KVT_SPARSE_RAW,
+                                   .tier = KVT_TIER_NONE};
+}
+
+static void add_joined(void *context, const sparse_joined *page)
+{
+    add_resident(page->keys, page->values, page->positions, page->tokens, context);
+}
+
+static uint32_t bring_resident(const kvt_sparse *s, uint32_t layer, const sparse_unit *unit,
+                               kvt_sparse_page *pages)
+{
+    const uint32_t *local = s->positions + s->options.sink_tokens +
+                            (sparse_local_position(s, layer, unit) - s->local_first);
+    kvt_sparse_page *next = pages;
+    add_resident(unit->sinks.keys, unit->sinks.values, s->positions, unit->sinks.tokens, &next);
+    add_resident(unit->local.keys, unit->local.values, local, unit->local.tokens, &next);
+    (void)sparse_append_in_memory(unit, add_joined, &next);
+    return (uint32_t)(next - pages);
 }
 
 /* Rows and positions of one page of the zone; `rows` is for those that are to be decoded. */
@@ -372,18 +415,16 @@ static kvt_status bring_page(kvt_sparse *s, const sparse_unit *unit, const spars
                              uint32_t page, uint32_t *positions, uint8_t **rows,
                              kvt_sparse_page *out)
 {
-    const uint32_t first = sparse_page_first(&unit->paging, page);
-    const uint32_t tokens = sparse_page_first(&unit->paging, page + 1) - first;
+    const uint32_t tokens = unit->paging.page_tokens;
     const uint64_t side = (uint64_t)tokens * s->row_bytes;
     sparse_item *item = head->items[page];
     kvt_status status = KVT_OK;
-    for (uint32_t i = 0; i < tokens; i++)
-        positions[i] = s->options.sink_tokens + sparse_index_token(&unit->index, first + i);
+    sparse_unit_positions(s, unit, page, positions);
     if (item != NULL && item->variant == PAGES_RAW) {
         item->rows = item->bytes;
     } else if (item != NULL) {
-        status = sparse_code_page(&unit->paging, &unit->code, page, (pages_variant)item->variant,
-                                  item->bytes, *rows, *rows + side, s->scratch_rows);
+        status = sparse_unit_decode(s, unit, page, (pages_variant)item->variant, item->bytes, *rows,
+                                    *rows + side);
         item->rows = *rows;
         *rows += 2 * side;
     }
@@ -401,22 +442,21 @@ static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
 {
     const sparse_unit *unit = sparse_unit_of(s, step->layer, h);
     sparse_head_work *head = &step->heads[h];
-    uint32_t pages, tokens, at = 0, token = 0;
+    uint32_t pages, tokens, token = 0;
     uint64_t coded;
     count_pages(unit, head, &pages, &tokens, &coded);
-    kvt_status status = make_room(s, head, pages + 2, tokens, coded);
+    const uint32_t resident = 2 + sparse_append_in_memory(unit, NULL, NULL);
+    kvt_status status = make_room(s, head, pages + resident, tokens, coded);
     if (status != KVT_OK) return status;
     uint8_t *rows = head->rows;
-    if (unit->sinks.tokens > 0) add_resident(s, &unit->sinks, 0, &head->pages[at++]);
-    if (unit->local.tokens > 0)
-        add_resident(s, &unit->local, s->options.sink_tokens, &head->pages[at++]);
-    for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page++) {
+    uint32_t at = bring_resident(s, step->layer, unit, head->pages);
+    for (uint32_t page = 0; page < sparse_unit_pages(unit) && status == KVT_OK; page++) {
         if (head->variant[page] == PAGES_ABSENT) continue;
         kvt_sparse_page *out = &head->pages[at++];
         status = bring_page(s, unit, head, page, head->positions + token, &rows, out);
         token += out->tokens;
     }
-    const bool estimate = s->options.estimate && unit->paging.pages > 0;
+    const bool estimate = s->options.estimate && sparse_unit_pages(unit) > 0;
     if (estimate)
         sparse_choose_estimate(&unit->index, &unit->paging, head->variant, &head->work,
                                head->estimate, head->estimate_lse);
@@ -482,7 +522,17 @@ kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer, const float *q
         sparse_head_work *head = &step->heads[h];
         kvt_status status = weigh_head(s, layer, h, queries, head);
         if (status != KVT_OK) return status;
-        for (uint32_t page = 0; page < unit->paging.pages; page++)
+        const uint32_t pages = sparse_unit_pages(unit);
+        if (sparse_divide_is_on(s)) {
+            /* The standings of a window that would have been there. */
+            float *standing = unit->window.standing;
+            sparse_divide_measure(s, unit, head->work.page, standing);
+            for (uint32_t page = 0; page < pages; page++)
+                standing[page] = s->options.decay * standing[page] +
+                                 (1.0f - s->options.decay) * head->work.page[page] /
+                                     (float)(int32_t)unit->paging.page_tokens;
+        }
+        for (uint32_t page = 0; page < pages; page++)
             unit->heat[page] += share * head->work.page[page];
     }
     return KVT_OK;
@@ -499,10 +549,11 @@ kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
         const sparse_unit *unit = sparse_unit_of(s, layer, h);
         sparse_head_work *head = &step->heads[h];
-        if (unit->paging.pages == 0) continue;
-        memcpy(head->coming, head->held, unit->paging.pages);
+        const uint32_t pages = sparse_unit_pages(unit);
+        if (pages == 0) continue;
+        memcpy(head->coming, head->held, pages);
         choose_head(s, unit, unit->heat, head->coming, unit->window.capacity_bytes, head);
-        for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page++)
+        for (uint32_t page = 0; page < pages && status == KVT_OK; page++)
             if (head->variant[page] > head->held[page])
                 status = sparse_fetch_add(s, &step->fetch, layer, h, page, head->variant[page]);
         if (status == KVT_OK) status = sparse_fetch_start(s, &step->fetch, false);
@@ -526,12 +577,17 @@ void kvt_sparse_done(kvt_sparse *s, kvt_sparse_step *step)
     if (step == NULL || step->state == STEP_FREE) return;
     assert(step->sequence == s);
     const sparse_fetch *const fetches[] = {&step->hint, &step->fetch};
-    for (uint32_t h = 0; step->state == STEP_WAITED && h < s->options.layout.kv_heads; h++) {
+    const bool ended = step->state == STEP_WAITED;
+    for (uint32_t h = 0; ended && h < s->options.layout.kv_heads; h++) {
         sparse_head_work *head = &step->heads[h];
+        sparse_unit *unit = sparse_unit_of(s, step->layer, h);
+        if (sparse_divide_measures(s, step->layer))
+            sparse_divide_measure(s, unit, head->work.page, unit->window.standing);
         sparse_window_step(s, step->layer, h, head->work.page, head->held, head->variant, fetches,
                            2);
     }
     forget_items(step, &step->hint);
     forget_items(step, &step->fetch);
     end_step(s, step);
+    if (ended) sparse_divide_step(s, step->layer);
 }

@@ -16,11 +16,6 @@
 
 #include "sequence.h"
 
-static uint32_t page_tokens(const sparse_unit *unit, uint32_t page)
-{
-    return sparse_page_first(&unit->paging, page + 1) - sparse_page_first(&unit->paging, page);
-}
-
 static uint64_t whole_grains(uint64_t bytes)
 {
     return (bytes + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
@@ -65,24 +60,25 @@ void sparse_window_close(kvt_sparse *s)
 
 kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit)
 {
-    const uint32_t pages = unit->paging.pages;
+    const uint32_t pages = unit->paging.pages, most = pages + unit->tail.added.pages_max;
     const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
     unit->window = (windows_unit){.pages = pages,
                                   .page_tokens = unit->paging.page_tokens,
-                                  .last_tokens = pages > 0 ? page_tokens(unit, pages - 1) : 0,
                                   .terms = &s->terms,
                                   .rule = (windows_rule)s->options.evict,
                                   .decay = s->options.decay,
                                   .capacity_bytes = s->options.window_bytes[KVT_TIER_DRAM] / units};
-    if (pages == 0) return KVT_OK;
-    unit->window.held = calloc(pages, 1);
-    unit->window.standing = calloc(pages, sizeof(float));
-    unit->window.order = malloc(pages * sizeof(uint64_t));
-    unit->place = malloc(pages * sizeof *unit->place);
+    unit->target_bytes = unit->window.capacity_bytes;
+    s->capacity_bytes += unit->target_bytes;
+    if (most == 0) return KVT_OK;
+    unit->window.held = calloc(most, 1);
+    unit->window.standing = calloc(most, sizeof(float));
+    unit->window.order = malloc(most * sizeof(uint64_t));
+    unit->place = malloc(most * sizeof *unit->place);
     if (unit->window.held == NULL || unit->window.standing == NULL || unit->window.order == NULL ||
         unit->place == NULL)
         return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < pages; i++)
+    for (uint32_t i = 0; i < most; i++)
         unit->place[i] = SPARSE_NOT_HELD;
     return KVT_OK;
 }
@@ -114,9 +110,9 @@ static bool arena_take(kvt_sparse *s, uint64_t bytes, uint32_t *place_out)
 }
 
 /* Bytes of a page's rows. */
-static uint64_t held_bytes(const sparse_unit *unit, uint32_t page)
+static uint64_t held_bytes(const sparse_unit *unit)
 {
-    return sparse_page_bytes(&unit->paging, page_tokens(unit, page), PAGES_RAW);
+    return sparse_page_bytes(&unit->paging, unit->paging.page_tokens, PAGES_RAW);
 }
 
 static void arena_give(kvt_sparse *s, const sparse_unit *unit, uint32_t page)
@@ -124,8 +120,15 @@ static void arena_give(kvt_sparse *s, const sparse_unit *unit, uint32_t page)
     assert(unit->place[page] != SPARSE_NOT_HELD);
     tiers_space_release(s->space,
                         (tiers_range){.offset = (uint64_t)unit->place[page] * SPARSE_GRAIN,
-                                      .bytes = whole_grains(held_bytes(unit, page))});
+                                      .bytes = whole_grains(held_bytes(unit))});
     unit->place[page] = SPARSE_NOT_HELD;
+}
+
+void sparse_window_resize(kvt_sparse *s, sparse_unit *unit, uint64_t bytes)
+{
+    const uint32_t count = windows_resize(&unit->window, bytes, s->left);
+    for (uint32_t i = 0; i < count; i++)
+        arena_give(s, unit, s->left[i]);
 }
 
 /* ---- the end of a step ---- */
@@ -134,14 +137,14 @@ static void arena_give(kvt_sparse *s, const sparse_unit *unit, uint32_t page)
 static bool put_rows(kvt_sparse *s, const sparse_unit *unit, const sparse_item *item,
                      uint8_t *target)
 {
-    const uint64_t bytes = held_bytes(unit, item->page);
+    const uint64_t bytes = held_bytes(unit);
     const uint8_t *rows = item->variant == PAGES_RAW ? item->bytes : item->rows;
     if (rows != NULL) {
         memcpy(target, rows, bytes);
         return true;
     }
-    return sparse_code_page(&unit->paging, &unit->code, item->page, (pages_variant)item->variant,
-                            item->bytes, target, target + bytes / 2, s->scratch_rows) == KVT_OK;
+    return sparse_unit_decode(s, unit, item->page, (pages_variant)item->variant, item->bytes,
+                              target, target + bytes / 2) == KVT_OK;
 }
 
 /* Puts the rows of a page that stays into the arena, in place of coarser ones where it was held
@@ -153,7 +156,7 @@ static void settle_page(kvt_sparse *s, sparse_unit *unit, uint32_t page, uint8_t
     if (now == before || now == PAGES_ABSENT) return;
     assert(item->variant == now);
     uint32_t place = before != PAGES_ABSENT ? unit->place[page] : SPARSE_NOT_HELD;
-    if (place == SPARSE_NOT_HELD && !arena_take(s, held_bytes(unit, page), &place))
+    if (place == SPARSE_NOT_HELD && !arena_take(s, held_bytes(unit), &place))
         place = SPARSE_NOT_HELD;
     unit->place[page] = place;
     if (place != SPARSE_NOT_HELD) {
@@ -161,7 +164,7 @@ static void settle_page(kvt_sparse *s, sparse_unit *unit, uint32_t page, uint8_t
         arena_give(s, unit, page);
     }
     unit->window.held[page] = PAGES_ABSENT;
-    unit->window.used_bytes -= held_bytes(unit, page);
+    unit->window.used_bytes -= held_bytes(unit);
     s->stats.window_refusals++;
 }
 

@@ -103,12 +103,15 @@ typedef struct kvt_sparse_options {
     uint32_t tokens_max;   /* with appended ones; 0 = tokens + 1,024 */
     uint32_t sink_tokens;  /* 4; always resident, raw */
     uint32_t local_tokens; /* 64; the last tokens, always resident, raw */
+    uint32_t join_tokens;  /* 256; appended tokens beyond these join clusters, in pages */
     uint32_t page_tokens;  /* 0 = so many that 4 bits of a page are 4 KiB */
     uint32_t cluster_tokens, segment_tokens, iterations; /* 0 = 16; 2,048; 3 */
     uint32_t variants;     /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
     uint64_t budget_bytes; /* that a step of one layer may read; KVT_SPARSE_ALL */
     uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads; of DRAM alone */
     kvt_sparse_evict evict;
+    bool divide_windows; /* sizes of windows by what they save, not equal ones; with the decayed
+                            mean alone: on */
     float decay;         /* of the decayed mean, [0, 1): 0.5 */
     float replica_share; /* of the pages that get a second copy on another drive: 0.25 */
     bool estimate;       /* what no page brings, from centroids and mean values: on */
@@ -186,8 +189,14 @@ KVT_API void kvt_sparse_close(kvt_sparse *sequence);
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence, uint32_t layer,
                                                     const float *queries, uint32_t rows);
 
-/* Appends tokens to a layer, [tokens][kv_heads][head_dim] each; they stay resident, raw. KVT_OK;
- * KVT_E_STATE (past tokens_max; the layer has a step; a layer is missing); KVT_E_ARGUMENT. */
+/*
+ * Appends tokens to a layer, [tokens][kv_heads][head_dim] each, after position encoding; they are
+ * read until the call returns. The last local_tokens + join_tokens of a layer stay resident, raw;
+ * older ones gather in memory by their keys, and pages of them are written while the caller goes
+ * on, one of a head at a time. They are resident until they are written, and for good when a write
+ * fails. KVT_OK; KVT_E_STATE (past tokens_max; the layer has a step; a layer is missing);
+ * KVT_E_ARGUMENT; KVT_E_MEMORY: nothing is appended. Waits for no device.
+ */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_t layer,
                                                    const void *k, const void *v, uint32_t tokens);
 
@@ -228,7 +237,10 @@ typedef struct kvt_sparse_stats {
     uint64_t lost_pages, checksum_failures;
     uint64_t window_refusals;                /* pages that found no place in the window's memory */
     uint64_t copied_pages;                   /* that have a second copy now */
+    uint64_t divisions;                      /* of the window, that were worth it */
     uint64_t pages, page_bytes, index_bytes; /* bytes on drives, without copies; resident bytes */
+    uint64_t appended_pages;                 /* of the pages, those of appended tokens */
+    uint64_t append_failures;                /* writes of such pages that failed */
 } kvt_sparse_stats;
 
 /*

@@ -16,7 +16,7 @@
 #define TORTURE_ALLOCATIONS 1
 #endif
 
-enum { TOKENS = 700, MIB = 1 << 20 };
+enum { TOKENS = 700, APPENDED = 40, MIB = 1 << 20 };
 
 /* Allocations of this thread until one fails; negative = none does. */
 static _Thread_local int64_t allocations_left = -1;
@@ -63,6 +63,8 @@ static kvt_sparse_options torture_options(void)
     options.budget_bytes = 48 << 10;
     options.window_bytes[KVT_TIER_DRAM] = 96 << 10;
     options.hedge_ns = 0;
+    options.local_tokens = options.join_tokens = 16;
+    options.page_tokens = 32;
     return options;
 }
 
@@ -139,7 +141,13 @@ static uint32_t torture_run(sequence_site *s)
     assert_true(expected(kvt_sparse_observe(sequence, 0, rows, 4), &failures));
     for (uint32_t i = 0; i < 6; i++)
         assert_true(torture_step(s, sequence, i, &failures));
-    assert_true(expected(kvt_sparse_append(sequence, 0, s->k[0], s->v[0], 2), &failures));
+    for (uint32_t i = 0, tokens = TOKENS; i < 5; i++) { /* pages of them are written behind */
+        const size_t at = (size_t)tokens * SITE_ROW;
+        status = kvt_sparse_append(sequence, 0, s->k[0] + at, s->v[0] + at, APPENDED);
+        assert_true(expected(status, &failures));
+        if (status == KVT_OK) tokens += APPENDED;
+        assert_true(torture_step(s, sequence, 2 * i, &failures));
+    }
     const int64_t left = allocations_left;
     kvt_sparse_close(sequence);
     allocations_left = left;

@@ -346,9 +346,9 @@ static void scores_are_the_same_and_right(void **state)
               *b = malloc(group * width * sizeof(float));
         assert_true(sparse_query_fold(&index, queries, group, 0.125f, folded, &query));
         codecs_cpu_force(CODECS_CPU_SCALAR);
-        sparse_score(&index, &query, list, index.blocks, a);
+        sparse_score(&index, &query, list, index.blocks, (size_t)index.blocks * SPARSE_BLOCK, a);
         codecs_cpu_force(codecs_cpu_best());
-        sparse_score(&index, &query, list, index.blocks, b);
+        sparse_score(&index, &query, list, index.blocks, (size_t)index.blocks * SPARSE_BLOCK, b);
         assert_memory_equal(a, b, group * width * sizeof(float));
         for (uint32_t g = 0; g < group; g++) {
             double most = 0.0;
