@@ -117,8 +117,12 @@ void sparse_unit_positions(const kvt_sparse *s, const sparse_unit *unit, uint32_
         memcpy(positions, unit->tail.positions + (size_t)own * tokens, tokens * sizeof *positions);
         return;
     }
+    /* A page lies in one segment. */
+    const uint16_t *from = unit->index.position + (size_t)page * tokens;
+    const uint32_t base =
+        s->options.sink_tokens + sparse_index_token(&unit->index, page * tokens) - from[0];
     for (uint32_t i = 0; i < tokens; i++)
-        positions[i] = s->options.sink_tokens + sparse_index_token(&unit->index, page * tokens + i);
+        positions[i] = base + from[i];
 }
 
 static uint32_t list_each(const sparse_joined *page, sparse_append_each *each, void *context)
