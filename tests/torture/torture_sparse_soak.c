@@ -33,6 +33,12 @@ static void soak_check(bool holds, const char *what, int line)
 }
 #define SOAK(holds) soak_check((holds), #holds, __LINE__)
 
+/* A drive fails, or is taken out of service when it does not answer for a while. */
+static bool is_of_drives(kvt_status status)
+{
+    return status == KVT_E_IO || status == KVT_E_GONE;
+}
+
 static double soak_seconds = 3;
 static _Atomic bool soak_over;
 
@@ -54,7 +60,7 @@ static void soak_open(soak_thread *t)
         const kvt_status status =
             kvt_sparse_open_kept(t->site.store, &t->options, &key, &t->sequence, NULL, 0);
         SOAK(status == KVT_OK || status == KVT_MISS || status == KVT_E_SPACE ||
-             status == KVT_E_IO || status == KVT_E_CORRUPT);
+             status == KVT_E_CORRUPT || is_of_drives(status));
         if (status == KVT_OK) {
             t->kept_opens++;
             memcpy(t->tokens, t->kept, sizeof t->tokens);
@@ -68,7 +74,7 @@ static void soak_open(soak_thread *t)
         status = kvt_sparse_give(t->sequence, layer, t->site.k[layer], t->site.v[layer]);
         t->tokens[layer] = GIVEN;
         if (status == KVT_OK) continue;
-        SOAK(status == KVT_E_IO);
+        SOAK(is_of_drives(status));
         kvt_sparse_close(t->sequence);
         t->sequence = NULL;
         return;
@@ -157,7 +163,7 @@ static void soak_keep(soak_thread *t)
     const kvt_key key = soak_key(t);
     (void)!kvt_delete(t->site.store, &key);
     const kvt_status status = kvt_sparse_keep(t->sequence, &key);
-    SOAK(status == KVT_OK || status == KVT_E_SPACE || status == KVT_E_IO || status == KVT_EXISTS);
+    SOAK(status == KVT_OK || status == KVT_EXISTS || status == KVT_E_SPACE || is_of_drives(status));
     memcpy(t->kept, t->tokens, sizeof t->kept);
     /* A key without its entry is a miss, and so is one that could not be kept. */
     if (status != KVT_OK) (void)!kvt_delete(t->site.store, &key);
