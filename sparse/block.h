@@ -21,10 +21,9 @@ void sparse_block_free(sparse_block *block);
 uint8_t *sparse_block_memory(const sparse_block *block);
 uint64_t sparse_block_bytes(const sparse_block *block);
 
-/* Starts to move bytes between the block, from `at` on, and an object, and ends that. at: a multiple
- * of the grain. One move at a time.
- * KVT_OK; the statuses of tiers_transfer_wait; KVT_E_GONE also when a member does not answer: the
- * block's memory is lost then. */
+/* Starts to move bytes between the block, from `at` on (a multiple of the grain), and an object,
+ * and ends that. One move at a time. KVT_OK; the statuses of tiers_transfer_wait; KVT_E_GONE also
+ * when a member does not answer: the block's memory is lost then. */
 void sparse_block_start_at(sparse_block *block, uint64_t at, tiers_pool *pool, kvt_io_kind kind,
                            const tiers_location *location, uint64_t offset, uint64_t bytes);
 static inline void sparse_block_start(sparse_block *block, tiers_pool *pool, kvt_io_kind kind,
