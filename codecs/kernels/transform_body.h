@@ -103,19 +103,27 @@ TRANSFORM_TARGET static void body_angles(uint64_t turn, uint64_t first, uint64_t
     }
 }
 
+/* Pairs of elements, `stride` apart from the next. Products, then sums. */
+TRANSFORM_TARGET static inline void body_turn_pairs(float *restrict x, float *restrict y,
+                                                    const float *restrict c,
+                                                    const float *restrict s, uint32_t count,
+                                                    uint32_t stride)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const float xc = x[i * stride] * c[i];
+        const float ys = y[i * stride] * s[i];
+        const float yc = y[i * stride] * c[i];
+        const float xs = x[i * stride] * s[i];
+        x[i * stride] = xc - ys;
+        y[i * stride] = yc + xs;
+    }
+}
+
 TRANSFORM_TARGET static void body_turn(float *restrict x, float *restrict y,
                                        const float *restrict c, const float *restrict s,
                                        uint32_t tokens)
 {
-    const uint32_t lanes = body_lanes(tokens);
-    for (uint32_t t = 0; t < lanes; t++) {
-        const float xc = x[t] * c[t];
-        const float ys = y[t] * s[t];
-        const float yc = y[t] * c[t];
-        const float xs = x[t] * s[t];
-        x[t] = xc - ys;
-        y[t] = yc + xs;
-    }
+    body_turn_pairs(x, y, c, s, body_lanes(tokens), 1);
 }
 
 TRANSFORM_TARGET static void body_widen(const int16_t *restrict codes, uint32_t tokens,
@@ -167,27 +175,13 @@ TRANSFORM_TARGET static void body_restore_row(float *restrict row, float step,
     }
 }
 
-/* As body_turn: products, then sums. */
 TRANSFORM_TARGET static void body_turn_row(float *restrict row, const float *restrict c,
                                            const float *restrict s, uint32_t pairs, bool apart)
 {
-    float *restrict other = row + pairs;
-    for (uint32_t p = 0; apart && p < pairs; p++) {
-        const float xc = row[p] * c[p];
-        const float ys = other[p] * s[p];
-        const float yc = other[p] * c[p];
-        const float xs = row[p] * s[p];
-        row[p] = xc - ys;
-        other[p] = yc + xs;
-    }
-    for (uint32_t p = 0; !apart && p < pairs; p++) {
-        const float xc = row[2 * p] * c[p];
-        const float ys = row[2 * p + 1] * s[p];
-        const float yc = row[2 * p + 1] * c[p];
-        const float xs = row[2 * p] * s[p];
-        row[2 * p] = xc - ys;
-        row[2 * p + 1] = yc + xs;
-    }
+    if (apart)
+        body_turn_pairs(row, row + pairs, c, s, pairs, 1);
+    else
+        body_turn_pairs(row, row + 1, c, s, pairs, 2);
 }
 
 /* Finite, and of at most 65504. */
