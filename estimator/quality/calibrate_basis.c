@@ -29,7 +29,7 @@ typedef struct learn_work {
     uint32_t teach_count, table_count, room;
     uint64_t tokens, digest;
     char lesson[LEARN_TEXT_BYTES];
-    uint32_t runs, runs_all;
+    calibrate_steps steps;
 } learn_work;
 
 bool calibrate_teaches(const calibrate_options *o, uint32_t class_index)
@@ -121,11 +121,11 @@ static kvt_status learn_choose(learn_work *work)
 
 /* ---- learning, or finding what was learnt ---- */
 
-static bool learn_step(void *context, const char *what)
+bool calibrate_step(void *steps, const char *what)
 {
-    learn_work *work = context;
-    const calibrate_options *o = work->c->options;
-    const double share = (double)work->runs++ / work->runs_all;
+    calibrate_steps *at = steps;
+    const calibrate_options *o = at->c->options;
+    const double share = (double)at->done++ / at->all;
     return o->progress == NULL || o->progress(o->progress_context, share, what);
 }
 
@@ -139,9 +139,9 @@ static kvt_status learn_now(learn_work *work)
                                    .tables = work->tables,
                                    .table_count = work->table_count,
                                    .digest = work->digest,
-                                   .step = learn_step,
-                                   .context = work};
-    work->runs_all = quality_bases_runs(&lesson);
+                                   .step = calibrate_step,
+                                   .context = &work->steps};
+    work->steps = (calibrate_steps){.c = c, .all = quality_bases_runs(&lesson)};
     kvt_status status = quality_bases_learn(&lesson, &bases);
     if (status == KVT_OK) status = calibrate_put_bases(c, work->lesson, &bases);
     quality_bases_free(&bases);

@@ -27,7 +27,7 @@ typedef struct dumps_lesson {
     bool positioned, asked;
     uint64_t digest;
     char lesson[DUMPS_LESSON_BYTES];
-    uint32_t steps, steps_all;
+    calibrate_steps steps;
 } dumps_lesson;
 
 /* ---- which dumps teach ---- */
@@ -146,14 +146,6 @@ static kvt_status dumps_choose(dumps_lesson *work)
 
 /* ---- learning, or finding what was learnt ---- */
 
-static bool dumps_step(void *context, const char *what)
-{
-    dumps_lesson *work = context;
-    const calibrate_options *o = work->c->options;
-    const double share = (double)work->steps++ / work->steps_all;
-    return o->progress == NULL || o->progress(o->progress_context, share, what);
-}
-
 static kvt_status dumps_learn(dumps_lesson *work)
 {
     calibration *c = work->c;
@@ -167,9 +159,10 @@ static kvt_status dumps_learn(dumps_lesson *work)
                                         .positioned = work->positioned,
                                         .asked = work->asked,
                                         .digest = work->digest,
-                                        .step = dumps_step,
-                                        .context = work};
-    work->steps_all = quality_dump_lesson_steps(&lesson, c->layout.layers);
+                                        .step = calibrate_step,
+                                        .context = &work->steps};
+    work->steps =
+        (calibrate_steps){.c = c, .all = quality_dump_lesson_steps(&lesson, c->layout.layers)};
     kvt_status status = quality_bases_learn_dumps(&lesson, &bases, c->message, c->message_size);
     if (status == KVT_OK) status = calibrate_put_bases(c, work->lesson, &bases);
     quality_bases_free(&bases);

@@ -71,6 +71,15 @@ KVT_NODISCARD kvt_status calibrate_learn_dumps(calibration *c);
 /* Of so many documents that teach one makes tables. */
 enum { CALIBRATE_TABLES_TURN = 4 };
 
+/* How far learning has come. */
+typedef struct calibrate_steps {
+    const calibration *c;
+    uint32_t done, all;
+} calibrate_steps;
+
+/* The `step` of a lesson, whose context is a calibrate_steps: asks the calibration's progress. */
+bool calibrate_step(void *steps, const char *what);
+
 /* Whether documents of a class teach. */
 bool calibrate_teaches(const calibrate_options *options, uint32_t class_index);
 
