@@ -649,8 +649,9 @@ static const command_spec bench_bases_spec = {
     .name = "bases",
     .summary = "loads in forms of the transform codec over slow drives",
     .about = "Loads contexts in each form through a store on two emulated drives with two decoding "
-             "threads, and without the drives' limit, and says which of both takes longer. Every "
-             "get is checked.",
+             "threads, and without the drives' limit, and says which of both takes longer. Layered "
+             "loads follow: until the first layer is there, and until the last one is. Every "
+             "load is checked.",
     .example = "  kvterrace bench bases --basis ref-head.kvtbasis \\\n"
                "    --variants 'entropy:k0.25v1 transform:12345,s1'",
     .options = bench_bases_rows,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_bases.c - whole loads of contexts in forms of the transform codec beside others, through a
- * store on two throttled drives and on the same store without the throttle, with two decoding
- * threads: what the drives take, what decoding takes, and which of them limits.
+ * bench_bases.c - loads of contexts in forms of the transform codec beside others, through a store
+ * on two throttled drives and on the same store without the throttle, with two decoding threads:
+ * what the drives take, what decoding takes, and which of them limits. Whole loads (kvt_get), and
+ * on the throttled drives layered ones (kvt_load), whose reads and decoding overlap: until the
+ * first layer is there, and until the last one is.
  *
  * Each form is the only lossy rung of a calibration that is made for the occasion, and the store's
  * fixed form; every get is checked against one coding of its entry. KV is of dumps, or drawn from
@@ -23,6 +25,7 @@
 #include "worker_pool.h"
 
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/load.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,7 +44,14 @@ typedef struct bases_form {
     quality_variant variant;
     double stored_bytes;       /* of a context, in the mean */
     bench_rate drives, memory; /* seconds of a load: throttled, and not */
+    bench_rate first, last;    /* of a layered one, throttled: until these layers are there */
 } bases_form;
+
+/* What gets have to give, and where to. */
+typedef struct bases_wanted {
+    uint8_t *contexts[BASES_KV_MAX];
+    uint8_t *target;
+} bases_wanted;
 
 typedef struct bases_bench {
     const bench_bases_options *options;
@@ -231,76 +241,138 @@ static kvt_status bases_code(bases_bench *bench, const bases_form *form, quality
     return status;
 }
 
-/* Loads every context, in turn; a get in another form or with other bytes is KVT_E_CORRUPT. */
+static uint32_t bases_repeats(const bases_bench *bench)
+{
+    return bench_repetitions(bench->options->iterations, BASES_REPEATS, bench->options->quick);
+}
+
+static kvt_key bases_key(uint32_t context)
+{
+    return (kvt_key){{(uint8_t)(context + 1)}};
+}
+
+/* A load in another form or with other bytes is KVT_E_CORRUPT. */
+static kvt_status bases_check(bases_bench *bench, const bases_form *form, kvt_status status,
+                              const bases_wanted *wanted, uint32_t context)
+{
+    if (status == KVT_OK && memcmp(wanted->target, wanted->contexts[context], bench->bytes) != 0)
+        status = KVT_E_CORRUPT;
+    if (status == KVT_OK) return KVT_OK;
+    (void)snprintf(bench->message, bench->message_size, "%s: context %u: %s", form->variant.name,
+                   (unsigned)context, kvt_status_text(status));
+    return status < 0 ? status : KVT_E_CORRUPT;
+}
+
+/* Loads every context whole, in turn. */
 static kvt_status bases_load(bases_bench *bench, const bases_form *form, kvt_store *store,
-                             uint8_t *const *wanted, uint8_t *target, bench_rate *rate_out)
+                             const bases_wanted *wanted, bench_rate *rate_out)
 {
     static double seconds[BASES_SAMPLES];
-    const uint32_t repeats =
-        bench_repetitions(bench->options->iterations, BASES_REPEATS, bench->options->quick);
+    const uint32_t all = bases_repeats(bench) * bench->context_count;
     uint32_t count = 0;
-    for (uint32_t round = 0; round < repeats; round++) {
-        for (uint32_t i = 0; i < bench->context_count && count < BASES_SAMPLES; i++) {
-            const kvt_key key = {{(uint8_t)(i + 1)}};
-            kvt_get_info info = {.struct_size = sizeof info};
-            const double start = base_clock_seconds();
-            kvt_status status = kvt_get(store, &key, target, bench->bytes, &info);
-            seconds[count++] = base_clock_seconds() - start;
-            const kvt_variant *is = &info.variant, *should = &form->variant.variant;
-            if (status == KVT_OK && (is->codec != should->codec || is->rate != should->rate ||
-                                     memcmp(target, wanted[i], bench->bytes) != 0))
-                status = KVT_E_CORRUPT;
-            if (status != KVT_OK) {
-                (void)snprintf(bench->message, bench->message_size, "%s: context %u: %s",
-                               form->variant.name, (unsigned)i, kvt_status_text(status));
-                return status < 0 ? status : KVT_E_CORRUPT;
-            }
-        }
+    for (; count < all && count < BASES_SAMPLES; count++) {
+        const uint32_t context = count % bench->context_count;
+        const kvt_key key = bases_key(context);
+        kvt_get_info info = {.struct_size = sizeof info};
+        const double start = base_clock_seconds();
+        kvt_status status = kvt_get(store, &key, wanted->target, bench->bytes, &info);
+        seconds[count] = base_clock_seconds() - start;
+        const kvt_variant *is = &info.variant, *should = &form->variant.variant;
+        if (status == KVT_OK && (is->codec != should->codec || is->rate != should->rate))
+            status = KVT_E_CORRUPT;
+        status = bases_check(bench, form, status, wanted, context);
+        if (status != KVT_OK) return status;
     }
     *rate_out = bench_rate_of(seconds, count);
     return KVT_OK;
 }
 
-static kvt_status bases_run_store(bases_bench *bench, const bases_form *form, bool throttled,
-                                  uint8_t *const *wanted, uint8_t *target, bench_rate *rate_out)
+/* One layered load by a caller who computes in no time. */
+static kvt_status bases_load_layers(const bases_bench *bench, kvt_queue *queue, uint32_t context,
+                                    uint8_t *target, double *first_out, double *last_out)
+{
+    const kvt_key key = bases_key(context);
+    const kvt_view view = kvt_view_packed(&bench->layout, target);
+    const kvt_view *views = &view;
+    const double start = base_clock_seconds();
+    kvt_load *load = NULL;
+    kvt_status loaded = KVT_OK;
+    kvt_status status = kvt_load_begin(queue, &key, &views, 1, NULL, &load);
+    if (status != KVT_OK) return status;
+    for (uint32_t layer = 1; status == KVT_OK && layer <= bench->layout.layers; layer++) {
+        status = kvt_load_wait(load, layer, KVT_NO_DEADLINE);
+        *last_out = base_clock_seconds() - start;
+        if (layer == 1) *first_out = *last_out;
+        kvt_load_release(load, layer);
+    }
+    (void)kvt_load_end(load, &loaded, NULL);
+    return status == KVT_OK ? loaded : status;
+}
+
+/* Loads every context in layers, in turn. */
+static kvt_status bases_load_layered(bases_bench *bench, bases_form *form, kvt_store *store,
+                                     const bases_wanted *wanted)
+{
+    static double first[BASES_SAMPLES], last[BASES_SAMPLES];
+    const uint32_t all = bases_repeats(bench) * bench->context_count;
+    uint32_t count = 0;
+    kvt_queue *queue = NULL;
+    const kvt_queue_options options = {.struct_size = sizeof options, .threads = BASES_THREADS};
+    kvt_status status = kvt_queue_open(store, &options, &queue);
+    for (; status == KVT_OK && count < all && count < BASES_SAMPLES; count++) {
+        const uint32_t context = count % bench->context_count;
+        memset(wanted->target, 0, bench->bytes);
+        status =
+            bases_load_layers(bench, queue, context, wanted->target, &first[count], &last[count]);
+        status = bases_check(bench, form, status, wanted, context);
+    }
+    kvt_queue_close(queue);
+    if (status != KVT_OK) return status;
+    form->first = bench_rate_of(first, count);
+    form->last = bench_rate_of(last, count);
+    return KVT_OK;
+}
+
+static kvt_status bases_run_store(bases_bench *bench, bases_form *form, bool throttled,
+                                  const bases_wanted *wanted)
 {
     kvt_store *store = NULL;
     kvt_status status = bases_open_store(bench, form, throttled, &store);
     for (uint32_t i = 0; status == KVT_OK && i < bench->context_count; i++) {
         const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = {{(uint8_t)(i + 1)}},
+                                 .key = bases_key(i),
                                  .layout = bench->layout,
                                  .recompute_seconds = 1e4};
         status = kvt_put(store, &entry, bench->contexts[i], bench->bytes);
     }
     if (status == KVT_OK) status = kvt_flush(store);
-    if (status == KVT_OK) status = bases_load(bench, form, store, wanted, target, rate_out);
+    if (status == KVT_OK)
+        status = bases_load(bench, form, store, wanted, throttled ? &form->drives : &form->memory);
+    if (status == KVT_OK && throttled) status = bases_load_layered(bench, form, store, wanted);
     kvt_close(store);
     return status;
 }
 
 static kvt_status bases_measure(bases_bench *bench, bases_form *form)
 {
-    uint8_t *wanted[BASES_KV_MAX] = {NULL}, *target = malloc(bench->bytes);
+    bases_wanted wanted = {.target = malloc(bench->bytes)};
     quality_round_trip trip = {.source = NULL};
-    kvt_status status = target == NULL ? KVT_E_MEMORY : bases_make_profile(bench, form);
+    kvt_status status = wanted.target == NULL ? KVT_E_MEMORY : bases_make_profile(bench, form);
     if (status == KVT_OK) status = quality_round_trip_open(&bench->layout, &trip);
     for (uint32_t i = 0; status == KVT_OK && i < bench->context_count; i++) {
         double bytes = 0.0;
         status = bases_code(bench, form, &trip, i, &bytes);
         form->stored_bytes += bytes / bench->context_count;
-        wanted[i] = malloc(bench->bytes);
-        if (wanted[i] == NULL) status = KVT_E_MEMORY;
-        if (status == KVT_OK) memcpy(wanted[i], trip.decoded, bench->bytes);
+        wanted.contexts[i] = malloc(bench->bytes);
+        if (wanted.contexts[i] == NULL) status = KVT_E_MEMORY;
+        if (status == KVT_OK) memcpy(wanted.contexts[i], trip.decoded, bench->bytes);
     }
     quality_round_trip_close(&trip);
-    if (status == KVT_OK)
-        status = bases_run_store(bench, form, false, wanted, target, &form->memory);
-    if (status == KVT_OK)
-        status = bases_run_store(bench, form, true, wanted, target, &form->drives);
+    if (status == KVT_OK) status = bases_run_store(bench, form, false, &wanted);
+    if (status == KVT_OK) status = bases_run_store(bench, form, true, &wanted);
     for (uint32_t i = 0; i < bench->context_count; i++)
-        free(wanted[i]);
-    free(target);
+        free(wanted.contexts[i]);
+    free(wanted.target);
     return status;
 }
 
@@ -319,16 +391,17 @@ static void bases_print(const bases_bench *bench)
             (unsigned)bench->context_count, (unsigned)bench->layout.tokens,
             (double)bench->bytes * 1e-6, (double)bench->options->bytes_per_s * 1e-6,
             (unsigned)BASES_THREADS);
-    fprintf(out, "%-28s %6s %22s %9s %10s %8s  %s\n", "form", "bits", "load, s (least, most)",
-            "drives, s", "decoding", "of first", "limit");
+    fprintf(out, "%-28s %6s %22s %9s %10s %8s %9s %9s  %s\n", "form", "bits",
+            "load, s (least, most)", "drives, s", "decoding", "of first", "layer 1", "layered",
+            "limit");
     for (uint32_t i = 0; i < bench->form_count; i++) {
         const bases_form *form = &bench->forms[i];
-        fprintf(out, "%-28s %6.2f %8.4f (%.4f-%.4f) %9.4f %10.4f %8.2f  %s\n", form->variant.name,
-                16.0 * form->stored_bytes / (double)bench->bytes, form->drives.median,
-                form->drives.min, form->drives.max,
+        fprintf(out, "%-28s %6.2f %8.4f (%.4f-%.4f) %9.4f %10.4f %8.2f %9.4f %9.4f  %s\n",
+                form->variant.name, 16.0 * form->stored_bytes / (double)bench->bytes,
+                form->drives.median, form->drives.min, form->drives.max,
                 form->stored_bytes / (BASES_DRIVES * (double)bench->options->bytes_per_s),
                 form->memory.median, form->drives.median / bench->forms[0].drives.median,
-                bases_limit(bench, form));
+                form->first.median, form->last.median, bases_limit(bench, form));
     }
 }
 
@@ -345,6 +418,8 @@ static int bases_print_json(const bases_bench *bench)
             form->drives.median / bench->forms[0].drives.median, "limit", bases_limit(bench, form));
         (void)bench_put_rate(row, "load_s", &form->drives);
         (void)bench_put_rate(row, "decoding_s", &form->memory);
+        (void)bench_put_rate(row, "first_layer_s", &form->first);
+        (void)bench_put_rate(row, "layered_s", &form->last);
         (void)json_array_append_new(rows, row);
     }
     (void)json_object_set_new(root, "contexts", json_integer(bench->context_count));

@@ -46,6 +46,7 @@ class BenchBases(CommandCase):
             self.assertAlmostEqual(form["drive_s"], form["stored_bytes"] / 800e6)
             self.assertGreater(form["load_s"], 0)
             self.assertGreater(form["decoding_s"], 0)
+            self.assertTrue(0 < form["first_layer_s"] <= form["layered_s"])
             self.assertIn(form["limit"], ("drives", "decoding"))
         self.assertEqual(document["forms"][0]["of_first"], 1)
 
