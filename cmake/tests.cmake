@@ -20,7 +20,8 @@ set(KVT_NEEDS_bench ${KVT_NEEDS_replay})
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")
 
 # Programs of more than one source file.
-set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_life.c)
+set(KVT_SOURCES_torture_store_expected expected_values.c expected_model.c expected_basis.c
+  expected_life.c)
 set(KVT_SOURCES_torture_store_soak expected_values.c)
 set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c memory_drive.c
   calls_site.c calls_direct.c calls_queue.c calls_load.c)

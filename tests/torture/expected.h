@@ -97,12 +97,22 @@ typedef struct expected_key {
     atomic_int found; /* by the first look of this life: version, 0 = miss, -1 = not looked yet */
 } expected_key;
 
+/* What is known of the series' one basis. */
+typedef enum expected_basis {
+    EXPECTED_BASIS_IN_DOUBT,
+    EXPECTED_BASIS_ABSENT,
+    EXPECTED_BASIS_PRESENT,
+    EXPECTED_BASIS_DAMAGED /* never expected */
+} expected_basis;
+
 /* One series' memory, shared by parent and worker. */
 typedef struct expected_model {
     expected_key keys[EXPECTED_KEYS];
     atomic_uint members;     /* devices of the SSD tier that the store may know */
     atomic_uint devices_out; /* devices that are retired, or on their way back */
     atomic_uint retirements; /* of this series, so that a get sees one that is over when it ends */
+    atomic_uint basis;       /* what a later open must find: an expected_basis */
+    atomic_uint basis_found; /* by the first look of this life */
     atomic_bool faulty;      /* faults were armed in this life */
     atomic_uint point;       /* kill point to die at + 1; 0 = none */
     atomic_int passes;       /* of it that are left */
@@ -115,7 +125,7 @@ typedef struct expected_model {
 /* Sums over all series, shared by all processes of a run. */
 typedef struct expected_totals {
     atomic_uint lives, series, kills_random, kills_point, closes, opens_refused, pokes;
-    atomic_uint faults, checks, gets, puts, flushes, persists, device_changes;
+    atomic_uint faults, checks, gets, puts, flushes, persists, device_changes, basis_changes;
     atomic_uint persisted_keys; /* that a persist alone made required */
     atomic_uint wrong_bytes, lost_flushed, lost_by_fault, failed_reopens, came_back, crashes, hangs,
         odd;
@@ -166,6 +176,15 @@ void expected_note_close(void);
 /* The parent, when the worker has looked at every key. */
 void expected_judge(expected_model *model, expected_totals *totals, bool after_faults);
 
+/* ---- a basis (expected_basis.c) ---- */
+
+void expected_look_at_basis(expected_model *model, kvt_store *store);
+/* Adds the basis or removes it; one thread of the worker. */
+void expected_change_basis(expected_model *model, expected_totals *totals, kvt_store *store,
+                           bool add);
+/* The parent, as expected_judge. */
+void expected_judge_basis(expected_model *model, expected_totals *totals);
+
 /* ---- the worker (expected_life.c) ---- */
 
 /* What a life does beside the common work. */
@@ -175,6 +194,7 @@ typedef struct expected_life {
     bool open_fault;     /* one write or sync of the open fails */
     uint32_t skip;       /* of them before that one */
     bool change_devices; /* often */
+    bool change_basis;   /* likewise */
 } expected_life;
 
 enum { EXPECTED_EXIT_OPEN = 10, EXPECTED_EXIT_REFUSED = 11 };

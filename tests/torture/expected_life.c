@@ -262,6 +262,7 @@ static void life_step(life_thread *self, kvt_store *store)
     uint32_t threads = site->series->threads;
     uint64_t choice = expected_random(&self->random) % 1000;
     if (self->number == 0 && site->life->change_devices && choice % 8 == 0) choice = 990;
+    if (self->number == 2 && site->life->change_basis && choice % 8 < 2) choice = 990 + choice % 2;
     uint32_t any = (uint32_t)(expected_random(&self->random) % EXPECTED_KEYS);
     uint32_t own = any - any % threads + self->number;
     if (own >= EXPECTED_KEYS) own = self->number;
@@ -292,6 +293,8 @@ static void life_step(life_thread *self, kvt_store *store)
         life_change_device(self, store);
     } else if (self->number == 1 && choice == 995) {
         life_open_again(self);
+    } else if (self->number == 2) {
+        expected_change_basis(site->model, site->totals, store, choice % 2 == 0);
     }
     if (self->number == 0 && site->life->faults && choice % 8 == 0) life_change_faults(self);
 }
@@ -368,6 +371,7 @@ _Noreturn void expected_run_life(const expected_series *series, const expected_l
     }
     for (uint32_t i = 0; i < EXPECTED_KEYS; i++)
         (void)expected_get(site.store, i);
+    expected_look_at_basis(model, site.store);
     if (write(say, "V", 1) != 1 || read(hear, &answer, 1) != 1) _exit(12);
     life_work(&site);
     if (life->faults) life_count_faults(&site);

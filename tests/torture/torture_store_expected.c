@@ -145,21 +145,15 @@ static bool run_is_first(const char *point)
     return strncmp(point, "first open:", 11) == 0 || strncmp(point, "member:", 7) == 0;
 }
 
-/* Workers have no bases: torture_store_basis is killed at those points. */
-static bool run_has_its_turn(const char *point, bool first)
-{
-    return strncmp(point, "basis:", 6) != 0 && run_is_first(point) == first;
-}
-
 /* The n-th point of the first life, or of the later ones, in turn; count = none of them exists. */
 static uint32_t run_pick_point(bool first, uint64_t turn)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < expected_point_count(); i++)
-        count += run_has_its_turn(__start_kvt_kill_points[i], first);
+        count += run_is_first(__start_kvt_kill_points[i]) == first;
     uint64_t left = count == 0 ? 0 : turn % count;
     for (uint32_t i = 0; i < expected_point_count(); i++) {
-        if (!run_has_its_turn(__start_kvt_kill_points[i], first)) continue;
+        if (run_is_first(__start_kvt_kill_points[i]) != first) continue;
         if (left-- == 0) return i;
     }
     return expected_point_count();
@@ -173,7 +167,8 @@ static void run_set_point(lane *self, uint32_t life, uint64_t *random, expected_
     if (point == expected_point_count()) return;
     uint64_t passes = expected_random(random) % 2 == 0 ? 1 + expected_random(random) % 40 : 1;
     plan->change_devices = strncmp(__start_kvt_kill_points[point], "device", 6) == 0;
-    if (plan->change_devices || life == 0) passes = 1 + passes % 2;
+    plan->change_basis = strncmp(__start_kvt_kill_points[point], "basis", 5) == 0;
+    if (plan->change_devices || plan->change_basis || life == 0) passes = 1 + passes % 2;
     if (strncmp(__start_kvt_kill_points[point], "first", 5) == 0) passes = 1;
     atomic_store(&self->model->passes, (int)passes);
     atomic_store(&self->model->point, point + 1);
@@ -280,6 +275,7 @@ static void run_life(lane *self, uint32_t number)
         int heard = run_hear(up[0], HANG_MS);
         if (heard == 1) {
             expected_judge(model, self->totals, self->faults_in_doubt);
+            expected_judge_basis(model, self->totals);
             self->faults_in_doubt = false;
             if (write(down[1], "G", 1) == 1) run_end(self, worker, end, &random, up[0]);
         } else if (heard == -1) {
@@ -369,8 +365,7 @@ static void run_print_points(const expected_totals *totals, uint32_t *covered_ou
             first &= strcmp(__start_kvt_kill_points[i], __start_kvt_kill_points[j]) != 0;
         *kills_out += totals->killed[i];
         *covered_out += totals->killed[i] != 0;
-        if (totals->killed[i] == 0 && first &&
-            strncmp(__start_kvt_kill_points[i], "basis:", 6) != 0)
+        if (totals->killed[i] == 0 && first)
             fprintf(stderr, "no kill at: %s (passed %u times)\n", __start_kvt_kill_points[i],
                     totals->reached[i]);
     }
@@ -385,18 +380,19 @@ static int run_print(const run_options *options, expected_totals *totals)
     double p50 = times == 0 ? 0 : totals->reopen_us[times / 2] * 1e-6;
     double most = times == 0 ? 0 : totals->reopen_us[times - 1] * 1e-6;
     printf("seed=%llu cycles=%u series=%u kill_points=%u/%u kills_at_points=%u kills_at_random=%u "
-           "closes=%u second_opens=%u catalog_looks=%u device_changes=%u faults_injected=%u "
+           "closes=%u second_opens=%u catalog_looks=%u device_changes=%u basis_changes=%u "
+           "faults_injected=%u "
            "puts=%u gets=%u flushes=%u persists=%u persisted_keys=%u checks=%u wrong_bytes=%u "
            "lost_flushed=%u lost_by_fault=%u "
            "failed_reopens=%u came_back=%u crashes=%u hangs=%u odd=%u open_seconds_p50=%.3f "
            "open_seconds_max=%.3f\n",
            (unsigned long long)options->seed, totals->lives, totals->series, covered,
            expected_point_count(), kills, totals->kills_random, totals->closes,
-           totals->opens_refused, totals->pokes, totals->device_changes, totals->faults,
-           totals->puts, totals->gets, totals->flushes, totals->persists, totals->persisted_keys,
-           totals->checks, totals->wrong_bytes, totals->lost_flushed, totals->lost_by_fault,
-           totals->failed_reopens, totals->came_back, totals->crashes, totals->hangs, totals->odd,
-           p50, most);
+           totals->opens_refused, totals->pokes, totals->device_changes, totals->basis_changes,
+           totals->faults, totals->puts, totals->gets, totals->flushes, totals->persists,
+           totals->persisted_keys, totals->checks, totals->wrong_bytes, totals->lost_flushed,
+           totals->lost_by_fault, totals->failed_reopens, totals->came_back, totals->crashes,
+           totals->hangs, totals->odd, p50, most);
     return run_faults(totals) == 0 ? 0 : 1;
 }
 
