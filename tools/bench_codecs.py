@@ -108,16 +108,16 @@ def calibrate(options, name, model, classes, learn):
             "codecs": shown["codecs"]}
 
 
-def nearest_speed(rows, form, bits):
-    """Encode and decode of the timed variant of the same codec or basis, most threads."""
+def nearest_speed(rows, form, bits, threads):
+    """Encode and decode of the timed variant of the same codec or basis; threads 0: the most."""
     start = form.split(",")[0] if form.startswith("transform") else form.split(":")[0]
     alike = [row for row in rows if row["name"].startswith(start)]
-    threads = max(row["threads"] for row in alike)
+    threads = threads or max(row["threads"] for row in alike)
     return min((row for row in alike if row["threads"] == threads),
                key=lambda row: abs(16 * row["stored_share"] - bits))
 
 
-def ladder(path, calibrated, limit, with_bases):
+def ladder(path, calibrated, limit, with_bases, threads):
     """The accepted rungs of the first class within a limit, as replay.ladder reads them: those that
     need no basis, and, of bases, as many as there is room for."""
     lines = ["variant,bits,loss,loss_upper,encode_bytes_per_s,decode_bytes_per_s,source"]
@@ -131,7 +131,7 @@ def ladder(path, calibrated, limit, with_bases):
     if with_bases:
         forms += thin(bases, LADDER - len(forms))
     for form, bits, loss in sorted(forms, key=lambda form: -form[1]):
-        speed = nearest_speed(calibrated["codecs"], form, bits)
+        speed = nearest_speed(calibrated["codecs"], form, bits, threads)
         lines.append(f"{form.replace(',', ' ')},{bits:.4f},{loss:.6f},{loss:.6f},"
                      f"{speed['encode_bytes_per_s']:.6g},{speed['decode_bytes_per_s']:.6g},"
                      "calibrated")
@@ -151,7 +151,7 @@ def thin(forms, most):
 def replay_once(options, name, calibrated, setting, limit, with_bases):
     """One limit, over the seeds: means of what counts."""
     path = os.path.join(options.work, name + "-ladder.csv")
-    ladder(path, calibrated, limit, with_bases)
+    ladder(path, calibrated, limit, with_bases, options.threads)
     document = run(options.command,
                    ["replay", *COMMON, *(QUICK if options.quick else WHOLE), *SETTINGS[setting],
                     "-s", f"replay.ladder={path}", "-s",
@@ -191,6 +191,9 @@ def main():
     parser.add_argument("--work", help="what is kept (BUILD/bench-codecs)")
     parser.add_argument("--minutes", type=int, default=600, help="at most, of judging a model")
     parser.add_argument("--judge", type=int, default=8, help="contexts of a class that judge (8)")
+    parser.add_argument("--threads", type=int, default=0,
+                        help="point 6 decodes on so many: 1 is processor time, which other programs "
+                             "do not change; several go by the clock (the most that were measured)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true",
                         help="the reference model alone, all steps as small as they go")

@@ -47,6 +47,7 @@ class BenchBases(CommandCase):
             self.assertGreater(form["load_s"], 0)
             self.assertGreater(form["decoding_s"], 0)
             self.assertTrue(0 < form["first_layer_s"] <= form["layered_s"])
+            self.assertGreater(form["layered_ahead_s"], 0)
             self.assertIn(form["limit"], ("drives", "decoding"))
         self.assertEqual(document["forms"][0]["of_first"], 1)
 
@@ -110,9 +111,9 @@ CALIBRATED = {
 class Ladder(CommandCase):
     """A ladder file of a calibration."""
 
-    def ladder(self, limit, with_bases):
+    def ladder(self, limit, with_bases, threads=0):
         path = self.path("ladder.csv")
-        bench_codecs.ladder(path, CALIBRATED, limit, with_bases)
+        bench_codecs.ladder(path, CALIBRATED, limit, with_bases, threads)
         with open(path, encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
@@ -126,6 +127,8 @@ class Ladder(CommandCase):
         # Of the same basis, at the step of nearest size, with most threads; of another one none.
         self.assertEqual(float(rows[-1]["decode_bytes_per_s"]), 2 * 2 * 2e8)
         self.assertEqual(float(rows[2]["encode_bytes_per_s"]), 2 * 1e9)
+        rows = self.ladder(0.02, True, 1)
+        self.assertEqual(float(rows[-1]["decode_bytes_per_s"]), 2 * 2e8)
         self.assertEqual(len(self.ladder(0.0005, True)), 1)
 
     def test_what_lies_closest_goes(self):
