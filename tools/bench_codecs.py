@@ -192,8 +192,8 @@ def main():
     parser.add_argument("--minutes", type=int, default=600, help="at most, of judging a model")
     parser.add_argument("--judge", type=int, default=8, help="contexts of a class that judge (8)")
     parser.add_argument("--threads", type=int, default=0,
-                        help="point 6 decodes on so many: 1 is processor time, which other programs "
-                             "do not change; several go by the clock (the most that were measured)")
+                        help="point 6 decodes on so many: one thread's speed is processor time, "
+                             "which other programs do not change (the most that were measured)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true",
                         help="the reference model alone, all steps as small as they go")
