@@ -280,9 +280,12 @@ static void get_list_flying(kvt_queue *queue, queue_item **items, const access_s
         item->next_flying = queue->flying;
         queue->flying = item;
         queue->flying_count++;
-        if (!item->in_flight) queue_append(&queue->arrived, item);
+        if (item->in_flight) continue;
+        queue_append(&queue->arrived, item);
+        pthread_cond_signal(&queue->work);
     }
-    pthread_cond_broadcast(&queue->work);
+    /* One thread is enough to watch deadlines: each looks at them before it sleeps. */
+    pthread_cond_signal(&queue->work);
     pthread_mutex_unlock(&queue->lock);
 }
 
