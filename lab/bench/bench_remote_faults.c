@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define FAULT_BYTES     (UINT64_C(64) << 10)
 #define FAULT_REMOTE    600u
@@ -48,6 +49,7 @@ typedef struct fault_seen {
     double slowest_s;
     double local_p50_s, local_p99_s;
     uint64_t local_gets, local_misses;
+    uint64_t local_waits, local_preempted; /* switches away from the thread: it slept; it had to */
     double recovery_s; /* from the node's return to its use; below 0: it was not used */
 } fault_seen;
 
@@ -125,10 +127,12 @@ static void fault_get_local(fault_run *run, double seconds, void (*then)(fault_r
                             int phase)
 {
     char *data = bench_buffer(FAULT_BYTES);
+    struct rusage before, after;
     uint32_t count = 0;
     const uint64_t end_ns = base_clock_ns() + (uint64_t)(seconds * 1e9);
     const uint64_t half_ns = base_clock_ns() + (uint64_t)(seconds * 5e8);
     bool turned = then == NULL;
+    getrusage(RUSAGE_THREAD, &before);
     while (data != NULL && base_clock_ns() < end_ns) {
         if (!turned && base_clock_ns() >= half_ns) {
             then(run, phase);
@@ -144,8 +148,13 @@ static void fault_get_local(fault_run *run, double seconds, void (*then)(fault_r
         count++;
         base_sleep(50000);
     }
+    getrusage(RUSAGE_THREAD, &after);
     free(data);
     run->seen.local_gets = count;
+    /* Each get is followed by one sleep. */
+    const uint64_t slept = (uint64_t)(after.ru_nvcsw - before.ru_nvcsw);
+    run->seen.local_waits = slept > count ? slept - count : 0;
+    run->seen.local_preempted = (uint64_t)(after.ru_nivcsw - before.ru_nivcsw);
     if (count > FAULT_LATENCIES) count = FAULT_LATENCIES;
     if (count == 0) return;
     qsort(run->latencies, count, sizeof *run->latencies, fault_order);
@@ -276,12 +285,14 @@ static bool fault_phase(const bench_remote_site *site, int phase, double seconds
 static json_t *fault_report(const fault_seen *seen, int phase)
 {
     json_t *one = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "fault", phase_names[phase],
-        "gets", (json_int_t)seen->gets, "hits", (json_int_t)seen->hits, "misses",
-        (json_int_t)seen->misses, "timeouts", (json_int_t)seen->timeouts, "wrong_bytes",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "fault",
+        phase_names[phase], "gets", (json_int_t)seen->gets, "hits", (json_int_t)seen->hits,
+        "misses", (json_int_t)seen->misses, "timeouts", (json_int_t)seen->timeouts, "wrong_bytes",
         (json_int_t)seen->wrong, "late_calls", (json_int_t)seen->late, "lost_s", seen->lost_s,
         "slowest_s", seen->slowest_s, "local_get_p50_s", seen->local_p50_s, "local_get_p99_s",
-        seen->local_p99_s, "local_misses", (json_int_t)seen->local_misses);
+        seen->local_p99_s, "local_misses", (json_int_t)seen->local_misses, "local_gets",
+        (json_int_t)seen->local_gets, "local_waits", (json_int_t)seen->local_waits,
+        "local_preempted", (json_int_t)seen->local_preempted);
     if (phase >= PHASE_KILLED && phase <= PHASE_CUT)
         json_object_set_new(one, "recovery_s",
                             seen->recovery_s < 0 ? json_null() : json_real(seen->recovery_s));
