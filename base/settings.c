@@ -134,9 +134,12 @@ static const kvt_setting settings_table[] = {
     BYTES("tier.remote.chunk", "1048560", "bytes of an object at most; 4 KiB to 8 MiB"),
     COUNT("tier.remote.queue", "4096", "entries that may wait to be published"),
 
-    CHOICE("remote.*.backend", "valkey", "valkey|memory",
-           "the engine: Valkey or Redis, or one in this process's memory, for trials"),
-    TEXT("remote.*.address", NULL, "host:port, several with commas for a cluster; required"),
+    CHOICE(
+        "remote.*.backend", "valkey", "valkey|mooncake|memory",
+        "the engine: Valkey or Redis, Mooncake Store, or one in this process's memory, for trials"),
+    TEXT("remote.*.address", NULL,
+         "host:port, several with commas for a cluster; required; mooncake: the master, also as "
+         "rdma://host:port/devices"),
     SWITCH("remote.*.cluster", "no", "the servers are a cluster, which says where keys lie"),
     TEXT("remote.*.user", NULL, "name to log in by; absent: the engine's default user"),
     TEXT("remote.*.password_file", NULL,

@@ -8,6 +8,7 @@
 #include "remote/client.h"
 
 extern const remote_ops remote_valkey_ops;
+extern const remote_ops remote_mooncake_ops;
 extern const remote_ops remote_memory_ops;
 extern const remote_ops remote_fault_ops;
 

@@ -14,8 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const remote_ops *const remote_backends[] = {&remote_valkey_ops, &remote_memory_ops,
-                                                    &remote_fault_ops};
+static const remote_ops *const remote_backends[] = {&remote_valkey_ops, &remote_mooncake_ops,
+                                                    &remote_memory_ops, &remote_fault_ops};
 
 const remote_ops *remote_backend_at(size_t index)
 {

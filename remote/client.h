@@ -107,8 +107,9 @@ typedef void remote_invalidated(void *context, const char *key, size_t key_bytes
 
 /* Texts are read during open. */
 typedef struct remote_config {
-    const char *backend;   /* valkey, memory, fault */
-    const char *addresses; /* host:port, with commas; memory: the name of the store */
+    const char *backend;   /* valkey, mooncake, memory, fault */
+    const char *addresses; /* host:port, with commas; mooncake: the master, as mooncake.c has it;
+                              memory: the name of the store */
     bool cluster;
     const char *user, *password; /* NULL: none. password without user: the default user's */
     bool tls;

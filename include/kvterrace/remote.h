@@ -37,8 +37,10 @@ typedef enum kvt_publish {
 /* Made by kvt_remote_options_init, then changed. Strings are read during kvt_open. */
 typedef struct kvt_remote_options {
     uint32_t struct_size;
-    const char *backend; /* "valkey", also for Redis; "memory": an engine in this process */
-    const char *address; /* host:port, several with commas when cluster is set */
+    const char *backend; /* "valkey", also for Redis; "mooncake": libmooncake_store.so is loaded;
+                            "memory": an engine in this process */
+    const char *address; /* host:port, several with commas when cluster is set; of "mooncake" the
+                            master, as [tcp://|rdma://]host:port[/devices] */
     bool cluster;
     bool tls;         /* verified against ca; needs OpenSSL at run time */
     bool feed;        /* follow the engine's invalidations; for up to 32 hosts */

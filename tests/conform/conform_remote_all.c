@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conform_remote_all.c - one checklist over every object back end: memory, fault without faults, a
- * single server, a cluster of three. The servers are left out, with a message, where none is
- * installed.
+ * conform_remote_all.c - one checklist over every object back end: memory, fault without faults,
+ * mooncake, a single server, a cluster of three. The servers are left out, with a message, where
+ * none is installed, and mooncake where there is no library. KVT_MOONCAKE_MASTER: a real master.
  */
 #include "remote_support.h"
 
@@ -227,6 +227,21 @@ static void fault_conforms(void **state)
     remote_memory_clear("conform");
 }
 
+static void mooncake_conforms(void **state)
+{
+    (void)state;
+    static site at = {.config = {.backend = "mooncake", .addresses = "127.0.0.1:50051"}};
+    char message[200];
+    remote_client *client = NULL;
+    if (getenv("KVT_MOONCAKE_MASTER") != NULL) at.config.addresses = getenv("KVT_MOONCAKE_MASTER");
+    if (remote_open(&at.config, &client, message, sizeof message) == KVT_E_UNSUPPORTED) {
+        print_message("%s: left out\n", message);
+        skip();
+    }
+    remote_close(client);
+    check_all(&at);
+}
+
 static void servers_conform(const bench_cluster_options *options)
 {
     static site at;
@@ -277,9 +292,9 @@ int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_conforms),          cmocka_unit_test(fault_conforms),
-        cmocka_unit_test(single_conforms),          cmocka_unit_test(cluster_conforms),
-        cmocka_unit_test(configuration_is_refused),
+        cmocka_unit_test(memory_conforms),   cmocka_unit_test(fault_conforms),
+        cmocka_unit_test(mooncake_conforms), cmocka_unit_test(single_conforms),
+        cmocka_unit_test(cluster_conforms),  cmocka_unit_test(configuration_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
