@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "bench_parts.h"
 
+#include <kvterrace/lookup.h>
 #include <kvterrace/remote.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,6 +29,7 @@
 #define FAULT_GRACE     0.005
 #define FAULT_LATENCIES 400000u
 #define FAULT_VICTIM    1u
+#define FAULT_LEASE_NS  UINT64_C(600000000000)
 
 enum {
     PHASE_NONE,
@@ -241,8 +243,12 @@ static bool fault_fill(const bench_remote_site *site)
     return good;
 }
 
+/* Puts the local entries, and keeps them: those that gets bring would push them out, and a get of
+ * one that is gone asks the engine. */
 static bool fault_put_local(kvt_store *store)
 {
+    kvt_key keys[FAULT_LOCAL];
+    uint64_t lease;
     char *data = bench_buffer(FAULT_BYTES);
     bool good = data != NULL;
     for (uint32_t i = 0; i < FAULT_LOCAL && good; i++) {
@@ -252,10 +258,13 @@ static bool fault_put_local(kvt_store *store)
                                  .key = bench_remote_key(FAULT_BYTES, number),
                                  .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = FAULT_BYTES},
                                  .recompute_seconds = 1};
+        keys[i] = entry.key;
         good = kvt_put(store, &entry, data, FAULT_BYTES) == KVT_OK;
     }
     free(data);
-    return good && kvt_flush(store) == KVT_OK;
+    return good && kvt_flush(store) == KVT_OK &&
+           kvt_lease(store, NULL, keys, FAULT_LOCAL, base_clock_ns() + FAULT_LEASE_NS, NULL,
+                     &lease) == KVT_OK;
 }
 
 static bool fault_phase(const bench_remote_site *site, int phase, double seconds, fault_seen *out)
