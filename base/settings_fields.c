@@ -64,8 +64,8 @@ static void fields_store(kvt_config *config, const char *key, const settings_fie
     }
 }
 
-/* name is the device's for settings with a "*", else NULL. Fields of other modes are passed
- * over. */
+/* name stands for the "*" of settings that have one, as a device's; a table without any may have
+ * NULL. Fields of other modes are passed over. */
 void settings_read(kvt_config *config, const char *name, const settings_field *fields, size_t count,
                    uint32_t modes, void *options)
 {
@@ -74,7 +74,7 @@ void settings_read(kvt_config *config, const char *name, const settings_field *f
         if (field->modes != 0 && (field->modes & modes) == 0) continue;
         char key[FIELDS_KEY_BYTES];
         const char *star = strchr(field->setting, '*');
-        assert((star == NULL) == (name == NULL));
+        assert(star == NULL || name != NULL);
         int head = star != NULL ? (int)(star - field->setting) : (int)strlen(field->setting);
         int length = snprintf(key, sizeof key, "%.*s%s%s", head, field->setting,
                               star != NULL ? name : "", star != NULL ? star + 1 : "");
