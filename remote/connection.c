@@ -106,7 +106,7 @@ static kvt_status connection_take_login(valkey_connection *connection, valkey_as
     if (ask == VALKEY_ASK_HELLO && connection->role == VALKEY_FEED)
         return valkey_ask_for(connection, VALKEY_ASK_TRACKING) ? KVT_OK : KVT_E_GONE;
     connection->state = VALKEY_UP;
-    valkey_node_answered(connection->node);
+    valkey_node_answered(connection->node, connection->role);
     return KVT_OK;
 }
 
@@ -153,7 +153,7 @@ static kvt_status connection_token(void *context, const resp_token *token)
     }
     if (slot.ask != VALKEY_ASK_REQUEST) return connection_take_login(connection, slot.ask, token);
     if (!token->ends) return KVT_E_CORRUPT; /* no command of ours is answered with an aggregate */
-    valkey_node_answered(connection->node);
+    valkey_node_answered(connection->node, connection->role);
     if (slot.request == NULL) {
         client->stats.late_replies++;
         return KVT_OK;
@@ -237,7 +237,8 @@ static void connection_fail(valkey_connection *connection, kvt_status status, co
 {
     if (status == KVT_E_CORRUPT) connection->node->client->stats.malformed++;
     valkey_disconnect(connection, status);
-    if (connection->role != VALKEY_FEED) valkey_node_failed(connection->node, why);
+    if (connection->role != VALKEY_FEED)
+        valkey_node_failed(connection->node, connection->role, why);
 }
 
 /* The socket is connected, TLS included: logs in. */
@@ -587,7 +588,7 @@ static void connection_give_up(valkey_connection *connection, remote_request *re
     const bool silent = connection->heard_ns < request->submitted_ns &&
                         now_ns - request->submitted_ns >= VALKEY_SILENCE_NS;
     valkey_done(node->client, request, KVT_E_TIMEOUT);
-    if (silent) valkey_node_failed(node, "does not answer");
+    if (silent) valkey_node_failed(node, connection->role, "does not answer");
 }
 
 void valkey_connection_expire(valkey_connection *connection, uint64_t now_ns, uint64_t *next_ns)

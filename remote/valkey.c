@@ -73,14 +73,17 @@ uint32_t valkey_find_node(valkey_client *client, const char *host, const char *p
     return client->node_count++;
 }
 
-void valkey_node_answered(valkey_node *node)
+void valkey_node_answered(valkey_node *node, valkey_role role)
 {
-    remote_breaker_good(&node->breaker);
+    /* An answer to a probe says nothing of gets that are not answered. */
+    node->failing &= ~(1u << role);
+    if (node->failing == 0) remote_breaker_good(&node->breaker);
 }
 
-void valkey_node_failed(valkey_node *node, const char *why)
+void valkey_node_failed(valkey_node *node, valkey_role failed, const char *why)
 {
     valkey_client *client = node->client;
+    node->failing |= 1u << failed;
     node->stats.failures++;
     if (why != NULL)
         snprintf(client->stats.message, sizeof client->stats.message, "%s %s", node->stats.address,
@@ -137,9 +140,10 @@ static void valkey_ask_map(valkey_client *client, uint64_t now_ns)
 /* Sends and connects what waits, of one node. */
 static void valkey_flush_node(valkey_client *client, valkey_node *node, uint64_t now_ns)
 {
-    if (remote_breaker_probes(&node->breaker, now_ns))
+    if (remote_breaker_probes(&node->breaker, now_ns)) {
+        node->failing = 0;
         valkey_connect(&node->connections[VALKEY_BULK], now_ns);
-    else if (node->breaker.state == REMOTE_OPEN && node->breaker.until_ns < client->next_ns)
+    } else if (node->breaker.state == REMOTE_OPEN && node->breaker.until_ns < client->next_ns)
         client->next_ns = node->breaker.until_ns;
     if (node->breaker.state == REMOTE_CLOSED && client->config.feed_prefix != NULL &&
         now_ns >= node->connections[VALKEY_FEED].began_ns + VALKEY_MAP_PAUSE)
@@ -318,6 +322,13 @@ static bool valkey_add_nodes(valkey_client *client, const char *addresses, char 
         addresses += strspn(addresses, ", \t");
         const size_t bytes = strcspn(addresses, ", \t");
         if (bytes == 0) break;
+        /* It may hold a secret, so it is not shown. */
+        if (memchr(addresses, '@', bytes) != NULL) {
+            snprintf(message, message_size,
+                     "address: host:port alone; a user and a password have "
+                     "settings of their own");
+            return false;
+        }
         if (!remote_split(addresses, bytes, host, port)) {
             snprintf(message, message_size, "address: '%.*s' is not host:port", (int)bytes,
                      addresses);

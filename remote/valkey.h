@@ -101,6 +101,7 @@ struct valkey_node {
     char host[NI_MAXHOST];
     char port[8];
     remote_breaker breaker;
+    uint32_t failing; /* bits of the roles whose connection has failed since it was answered last */
     remote_node_stats stats;
     valkey_connection connections[VALKEY_ROLES];
 };
@@ -144,8 +145,8 @@ void valkey_route(valkey_client *client, remote_request *request, uint32_t node,
 
 /* The node has failed: its breaker may open, and then all that waits for it fails. why: a static
  * text without a secret. */
-void valkey_node_failed(valkey_node *node, const char *why);
-void valkey_node_answered(valkey_node *node);
+void valkey_node_failed(valkey_node *node, valkey_role failed, const char *why);
+void valkey_node_answered(valkey_node *node, valkey_role role);
 
 /* The node of a host and port, which is added when it is new. UINT32_MAX: there are too many, or it
  * is none. */

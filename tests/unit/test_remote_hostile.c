@@ -27,6 +27,7 @@ typedef struct server {
     _Atomic(const char *) login; /* the answer to the first command */
     const char *answer;          /* to each one after it */
     size_t answer_bytes;
+    bool ignores_gets;
     atomic_bool ends;
     char heard[4096]; /* of the first connection */
     atomic_size_t heard_bytes;
@@ -54,8 +55,10 @@ static bool server_answer(server *at, server_talk *talk)
     const char *login = atomic_load(&at->login);
     const char *answer = talk->logged_in ? at->answer : login;
     const size_t answer_bytes = talk->logged_in ? at->answer_bytes : strlen(login);
+    const bool ignored =
+        at->ignores_gets && talk->logged_in && memmem(bytes, (size_t)got, "GET", 3) != NULL;
     talk->logged_in = true;
-    if (answer_bytes > 0) (void)!send(talk->socket, answer, answer_bytes, MSG_NOSIGNAL);
+    if (answer_bytes > 0 && !ignored) (void)!send(talk->socket, answer, answer_bytes, MSG_NOSIGNAL);
     return true;
 }
 
@@ -361,6 +364,32 @@ static void a_closed_port_fails_at_once(void **state)
     remote_close(client);
 }
 
+/* A node that answers probes and no gets is left alone as well: a probe's answer says nothing of
+ * gets. */
+static void a_node_that_ignores_gets_is_left_alone(void **state)
+{
+    (void)state;
+    server at = {
+        .login = HELLO_ANSWER, .answer = ":1\r\n", .answer_bytes = 4, .ignores_gets = true};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    uint8_t value[64];
+    uint32_t gone = 0;
+    for (int i = 0; i < 8; i++) {
+        struct iovec part = {value, sizeof value};
+        remote_request request = remote_of(REMOTE_GET, "key", &part, 1);
+        request.deadline_ns = base_clock_ns() + 60000000;
+        gone += remote_do(client, &request) == KVT_E_GONE;
+        (void)remote_ask(client, REMOTE_EXISTS, "key");
+    }
+    remote_node_stats node;
+    assert_true(remote_node_stats_get(client, 0, &node));
+    assert_true(node.opened >= 1);
+    assert_true(gone >= 1);
+    remote_close(client);
+    server_stop(&at);
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -368,6 +397,7 @@ int main(void)
         cmocka_unit_test(answers_end_as_they_should),
         cmocka_unit_test(answers_too_many_close_the_connection),
         cmocka_unit_test(half_a_value_ends_in_time),
+        cmocka_unit_test(a_node_that_ignores_gets_is_left_alone),
         cmocka_unit_test(silence_opens_the_breaker),
         cmocka_unit_test(a_refused_login_shows_no_secret),
         cmocka_unit_test(an_old_server_is_spoken_to_in_resp2),
