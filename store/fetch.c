@@ -171,11 +171,18 @@ static bool fetch_fits(const remote_fetch *fetch, uint32_t index)
            memcmp(&head.key, &fetch->key, sizeof head.key) == 0;
 }
 
+/* How a request ended. A reply that is no reply is the node's fault, and says nothing of the bytes
+ * that it keeps. */
+static kvt_status fetch_ended(const remote_request *request)
+{
+    return request->status == KVT_E_CORRUPT ? KVT_E_GONE : request->status;
+}
+
 /* How the requests of the chunks behind the first ended, and whether their chunks fit. */
 static kvt_status fetch_check(const remote_fetch *fetch)
 {
     for (uint32_t i = 0; i < fetch->head.count; i++) {
-        const kvt_status status = fetch->requests[i].status;
+        const kvt_status status = fetch_ended(&fetch->requests[i]);
         /* Chunk 0 was there, so the record was whole once: a part of it is gone. */
         if (status == KVT_MISS || status == KVT_E_SPACE) return KVT_E_CORRUPT;
         if (status != KVT_OK) return status;
@@ -196,7 +203,7 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
         fetch->record_bytes = first->value_bytes;
         return KVT_E_SPACE;
     }
-    if (first->status != KVT_OK) return first->status;
+    if (first->status != KVT_OK) return fetch_ended(first);
     if (first->value_bytes < OBJECT_HEAD_BYTES) return KVT_E_CORRUPT;
     kvt_status status = object_head_unpack(fetch->heads[0], &fetch->head);
     if (status != KVT_OK) return status;

@@ -13,6 +13,7 @@
 #include "base/settings_fields.h"
 #include "base/struct_size.h"
 #include "estimator/profile/profile.h"
+#include "store/remote_tier.h"
 
 #include <kvterrace/remote.h>
 
@@ -444,7 +445,7 @@ static kvt_status options_read_remote(kvt_config *config, options_owner *owner,
     options->remote = remote;
     const char *fault = remote->namespace_text == NULL ? "tier.remote.namespace is not set"
                         : remote->address == NULL      ? "its address is not set"
-                                                       : NULL;
+                                                       : remote_options_fault(remote);
     if (fault == NULL) return KVT_OK;
     snprintf(message, message_size, "remote.%s: %s", name, fault);
     return KVT_E_CONFIG;

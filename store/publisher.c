@@ -8,13 +8,15 @@
  *
  * Chunk 0 comes when the others have been acknowledged, so an object that is found is whole. A full
  * queue or a node that fails drops entries, which is counted; nothing waits for the engine. A
- * deletion takes the place of an entry that waits to be published.
+ * deletion takes the place of an entry that waits to be published, and is kept where a node fails
+ * (owed.c).
  *
  * Thread rule: the queue is under the store's lock; the rest is the publisher's thread.
  */
 #include "base/clock.h"
 #include "base/thread.h"
 #include "base/wait.h"
+#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/remote_tier.h"
 
@@ -29,7 +31,8 @@
 #define PUBLISHER_WAIT_NS UINT64_C(1000000000) /* of a request */
 #define PUBLISHER_CLAIM_S 10u                  /* that a claim to write an entry lasts */
 #define PUBLISHER_STAGING (UINT64_C(32) << 20)
-#define PUBLISHER_LOOK    4096u /* deletions that are looked at for room */
+#define PUBLISHER_LOOK    4096u                /* deletions that are looked at for room */
+#define PUBLISHER_OWED_NS UINT64_C(1000000000) /* between two tries of deletions that are owed */
 
 /* ---- the queue; lock held ---- */
 
@@ -69,6 +72,7 @@ static bool publisher_push(store_remote *remote, const publish_item *item)
         remote->counts.dropped_queue += !item->deletes;
         if (!item->deletes || !publisher_make_room(remote, item)) return false;
     }
+    if (!item->deletes) owed_forget(remote, item->handle);
     remote->queue[(remote->queue_first + remote->queue_count++) % remote->queue_room] = *item;
     remote->queued++;
     pthread_cond_signal(&remote->due);
@@ -375,7 +379,7 @@ static bool publisher_pace(store_remote *remote, uint64_t bytes, uint64_t *free_
 }
 
 /* Deletes the object of an item: first chunk 0, without which it is not found. */
-static void publisher_unlink(store_remote *remote, const publish_item *item)
+static kvt_status publisher_unlink(store_remote *remote, const publish_item *item)
 {
     char space[OBJECT_SPACE_BYTES], names[9][OBJECT_NAME_BYTES];
     object_chunk cut[OBJECT_CHUNKS_MAX];
@@ -384,7 +388,7 @@ static void publisher_unlink(store_remote *remote, const publish_item *item)
     if (item->record_bytes != 0) count = object_cut(item->record_bytes, remote->full_bytes, cut);
     if (count == 0) count = 1;
     remote_space(remote, item->tenant, space);
-    bool first_gone = false;
+    kvt_status status = KVT_OK;
     for (uint32_t from = 0; from < count; from += 8) {
         const uint32_t chunks = count - from < 8 ? count - from : 8;
         /* The claim goes, too: the entry may be published again. */
@@ -398,11 +402,23 @@ static void publisher_unlink(store_remote *remote, const publish_item *item)
                 .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
         link_batch batch = {.requests = requests, .count = step};
         link_run(remote, &batch);
-        if (from == 0) first_gone = requests[0].status == KVT_OK;
+        if (from == 0) status = requests[0].status;
     }
     pthread_mutex_lock(&remote->store->lock);
-    remote->counts.deleted += first_gone;
+    remote->counts.deleted += status == KVT_OK;
     pthread_mutex_unlock(&remote->store->lock);
+    return status;
+}
+
+/* Carries a deletion out. again: it is owed, unless its entry has been stored anew; else it
+ * is owed from now on when its node does not take it. */
+static void publisher_delete_now(store_remote *remote, const publish_item *item, bool again)
+{
+    const kvt_status status = publisher_unlink(remote, item);
+    if (status == KVT_OK || status == KVT_MISS)
+        owed_forget(remote, item->handle);
+    else if (!again)
+        owed_add(remote, item);
 }
 
 /* Writes the records that are pinned in `write`. */
@@ -420,7 +436,7 @@ static void publisher_carry_out(kvt_store *store, publisher_write *write)
         publisher_count(store, one);
         /* Chunks that nobody finds would stay in an engine that evicts nothing. */
         one->item.record_bytes = one->head.record_bytes;
-        if (one->status == KVT_E_SPACE) publisher_unlink(remote, &one->item);
+        if (one->status == KVT_E_SPACE) (void)!publisher_unlink(remote, &one->item);
     }
     write->count = 0;
 }
@@ -519,7 +535,7 @@ static void publisher_run(kvt_store *store, publisher_write *write, const publis
         if (items[i].deletes) {
             publisher_carry_out(store, write);
             bytes = 0;
-            publisher_unlink(store->remote, &items[i]);
+            publisher_delete_now(store->remote, &items[i], false);
             continue;
         }
         if (statuses[i] != KVT_MISS) {
@@ -539,12 +555,23 @@ static void publisher_run(kvt_store *store, publisher_write *write, const publis
     publisher_carry_out(store, write);
 }
 
+/* Tries the deletions that are owed once more, when it is time. Returns when that will be. */
+static uint64_t publisher_pay(store_remote *remote, publish_item *items, uint64_t due_ns)
+{
+    const uint64_t now_ns = base_clock_ns();
+    if (now_ns < due_ns) return due_ns;
+    const uint32_t count = owed_list(remote, items, PUBLISHER_BATCH);
+    for (uint32_t i = 0; i < count; i++)
+        publisher_delete_now(remote, &items[i], true);
+    return now_ns + PUBLISHER_OWED_NS;
+}
+
 static void *publisher_main(void *argument)
 {
     store_remote *remote = argument;
     kvt_store *store = remote->store;
     publish_item items[PUBLISHER_BATCH];
-    uint64_t free_ns = 0;
+    uint64_t free_ns = 0, owed_ns = 0;
     publisher_write *write = calloc(1, sizeof *write);
     pthread_mutex_lock(&store->lock);
     while (write != NULL && !remote->publisher_ends) {
@@ -554,12 +581,15 @@ static void *publisher_main(void *argument)
             remote->queue_first = (remote->queue_first + 1) % remote->queue_room;
             remote->queue_count--;
         }
-        if (count == 0) {
-            pthread_cond_wait(&remote->due, &store->lock);
+        const bool owes = atomic_load_explicit(&remote->owed_count, memory_order_relaxed) != 0;
+        if (count == 0 && (!owes || base_clock_ns() < owed_ns)) {
+            (void)base_condition_wait_until(&remote->due, &store->lock,
+                                            owes ? owed_ns : KVT_NO_DEADLINE);
             continue;
         }
         pthread_mutex_unlock(&store->lock);
         publisher_run(store, write, items, count, &free_ns);
+        if (owes) owed_ns = publisher_pay(remote, items, owed_ns);
         pthread_mutex_lock(&store->lock);
         remote->done += count;
         pthread_cond_broadcast(&store->changed);
@@ -582,7 +612,7 @@ kvt_status publisher_start(store_remote *remote, uint32_t queue_room)
 {
     remote->queue = calloc(queue_room, sizeof *remote->queue);
     remote->queue_room = queue_room;
-    if (remote->queue == NULL) return KVT_E_MEMORY;
+    if (remote->queue == NULL || owed_open(remote, queue_room) != KVT_OK) return KVT_E_MEMORY;
     kvt_status status = staging_open(PUBLISHER_STAGING, &remote->staging);
     if (status != KVT_OK) return status;
     if (base_thread_start(&remote->publisher, publisher_main, remote) != 0) return KVT_E_MEMORY;
@@ -604,11 +634,13 @@ void publisher_stop(store_remote *remote)
     remote->staging = NULL;
     free(remote->queue);
     remote->queue = NULL;
+    owed_close(remote);
 }
 
 kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns)
 {
     if (store == NULL || store->remote == NULL) return KVT_E_UNSUPPORTED;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     store_remote *remote = store->remote;
     bool waiting = true;
     pthread_mutex_lock(&store->lock);

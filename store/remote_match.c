@@ -43,7 +43,10 @@ static void match_look_here(match_run *run, const entry_sight *sight, size_t fro
         run->handles[from + i] = sight->handles[i];
         run->tenants[from + i] = spaces_tenant(run->store, &sight->keys[i]);
         run->places[from + i] = MATCH_ASKED;
-        if (!lifetime_shows(run->store, entry)) continue;
+        if (!lifetime_shows(run->store, entry)) {
+            if (owed_has(run->store->remote, sight->handles[i])) run->count = from + i;
+            continue;
+        }
         if (token_drop_is_uncounted(entry) || lookup_lacks_basis(run->store, entry)) {
             run->count = from + i; /* as kvt_match_prefix has it: a get would not ask others */
             return;
@@ -166,7 +169,9 @@ remote_hint remote_match_hint(kvt_store *store, const kvt_key *key)
 {
     store_remote *remote = store->remote;
     if (remote == NULL) return HINT_UNKNOWN;
-    return remote_hints_get(&remote->hints, entry_handle(&store->secret, key), base_clock_ns());
+    const uint64_t handle = entry_handle(&store->secret, key);
+    if (owed_has(remote, handle)) return HINT_ABSENT;
+    return remote_hints_get(&remote->hints, handle, base_clock_ns());
 }
 
 kvt_status kvt_match_prefix_until(kvt_store *store, const kvt_key *keys, size_t count,

@@ -8,12 +8,14 @@
 #include "base/clock.h"
 #include "base/struct_size.h"
 #include "base/wait.h"
+#include "remote/resolve.h"
 #include "store/fork_guard.h"
 #include "store/remote_tier.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,8 +80,27 @@ static const char *remote_read_password(const char *path, char password[REMOTE_P
     return strlen(password) > REMOTE_PASSWORD_MAX ? "has a line of more than 256 bytes" : NULL;
 }
 
+/* What is wrong with the addresses of a client that speaks RESP; NULL: nothing. */
+static const char *remote_fault_of_addresses(const kvt_remote_options *options)
+{
+    char host[NI_MAXHOST], port[8];
+    uint32_t count = 0;
+    const char *at = options->address != NULL ? options->address : "";
+    for (at += strspn(at, ", \t"); *at != '\0'; at += strspn(at, ", \t")) {
+        const size_t bytes = strcspn(at, ", \t");
+        /* A text with a secret in it would be shown by whoever shows the address. */
+        if (memchr(at, '@', bytes) != NULL)
+            return "address: host:port alone; a user and a password have settings of their own";
+        if (!remote_split(at, bytes, host, port)) return "address is not host:port";
+        count++;
+        at += bytes;
+    }
+    if (count == 0) return "no address is given";
+    return count > 1 && !options->cluster ? "more than one address needs cluster = yes" : NULL;
+}
+
 /* The first option that is out of its range, in words; NULL: none. */
-static const char *remote_fault_of(const kvt_remote_options *options)
+const char *remote_options_fault(const kvt_remote_options *options)
 {
     const char *text = options->namespace_text;
     if (text == NULL || text[0] == '\0' || strlen(text) > 255)
@@ -98,6 +119,9 @@ static const char *remote_fault_of(const kvt_remote_options *options)
         return "ca and cert need tls = yes";
     if ((options->cert == NULL) != (options->cert_key == NULL))
         return "cert and cert_key come together";
+    if (options->user != NULL && strlen(options->user) > REMOTE_PASSWORD_MAX)
+        return "user has at most 256 bytes";
+    if (strcmp(options->backend, "valkey") == 0) return remote_fault_of_addresses(options);
     return NULL;
 }
 
@@ -111,7 +135,8 @@ static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote
     remote->deadline_ns = (uint64_t)(options->deadline_seconds * 1e9);
     remote->write_bytes_per_s = options->write_bytes_per_s;
     remote->full_bytes = options->chunk_bytes - OBJECT_HEAD_BYTES;
-    remote->ttl_seconds = (uint32_t)options->ttl_seconds;
+    /* The engine counts whole seconds, and 0 would be none. */
+    remote->ttl_seconds = (uint32_t)ceil(options->ttl_seconds);
     remote->publish = (kvt_publish)options->publish;
     remote->feed = options->feed;
     remote->found = remote->lost = 1;
@@ -162,7 +187,7 @@ kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, c
     const kvt_remote_options *options =
         struct_size_in(given, &whole, sizeof whole, REMOTE_OPTIONS_LEAST);
     const char *fault = options == NULL ? "the options were not made by kvt_remote_options_init"
-                                        : remote_fault_of(options);
+                                        : remote_options_fault(options);
     if (fault != NULL) {
         snprintf(message, message_size, "the remote tier: %s", fault);
         return KVT_E_ARGUMENT;
@@ -226,6 +251,8 @@ void remote_tier_stats(kvt_store *store, kvt_remote_stats *out)
     out->probe_batches = seen->batches[REMOTE_EXISTS];
     out->invalidations = seen->invalidations;
     out->waiting = remote->queue_count;
+    out->owed_deletes = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
+    out->dropped_deletes += remote->owed_lost;
     out->survival = remote->found / (remote->found + remote->lost);
     memcpy(out->message, seen->message, sizeof out->message);
     double errors = 0;

@@ -89,8 +89,7 @@ static bool prefetch_begin(remote_prefetch *item)
 kvt_status remote_prefetch_ask(kvt_store *store, const kvt_key *key, uint32_t tenant)
 {
     store_remote *remote = store->remote;
-    const uint64_t handle = entry_handle(&store->secret, key);
-    if (remote_hints_get(&remote->hints, handle, base_clock_ns()) == HINT_ABSENT) return KVT_MISS;
+    if (remote_match_hint(store, key) == HINT_ABSENT) return KVT_MISS;
     if (!remote_costs_beat(remote, key, tenant, 0)) return KVT_REFUSED;
     if (!prefetch_enter(remote)) return KVT_REFUSED;
     remote_prefetch *item = calloc(1, sizeof *item);

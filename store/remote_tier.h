@@ -10,11 +10,13 @@
  *     remote_prefetch.c, load_remote.c: reads that nobody, or a layered load, waits for
  *     remote_costs.c what loads take, and copies cost
  *     publisher.c    write-behind, on a thread of its own
+ *     owed.c         deletions that a node has not taken yet
  *     remote_open.c  options, open, close, statistics
  *
  *     field                                   guarded by
  *     options, texts, figures, client         fixed after open; the client is the link thread's
  *     batches, fetches, sizes, loads, seen    remote->lock, a leaf but for the staging's
+ *     owed                                    remote->lock; its count is read without
  *     counts                                  remote->lock, those of publishing store->lock
  *     queue, due, worth                       store->lock
  *     hints                                   their own
@@ -32,6 +34,8 @@
 #include "store/remote_hints.h"
 
 #include <kvterrace/remote.h>
+
+#include <stdatomic.h>
 
 /* ---- the link ---- */
 
@@ -136,6 +140,10 @@ struct store_remote {
     uint32_t queue_room, queue_first, queue_count;
     uint64_t queued, done; /* items ever */
     pthread_cond_t due;
+    publish_item *owed; /* deletions, in no order */
+    uint32_t owed_room, owed_turn;
+    _Atomic uint32_t owed_count;
+    uint64_t owed_lost; /* for which there was no room */
     bool publisher_ends;
     pthread_t publisher;
     bool has_publisher;
@@ -148,6 +156,9 @@ struct store_remote {
 typedef struct store_remote store_remote;
 
 /* ---- remote_open.c ---- */
+
+/* The first option that an open refuses whatever the engine does, in words; NULL: none. */
+const char *remote_options_fault(const kvt_remote_options *options);
 
 /* Opens what the options ask for. KVT_OK, also when no server answers; KVT_E_ARGUMENT,
  * KVT_E_UNSUPPORTED, KVT_E_GONE, KVT_E_CORRUPT, KVT_E_MEMORY, KVT_E_IO with a message. */
@@ -300,6 +311,23 @@ void remote_prefetch_round(kvt_store *store);
 
 /* Lets go of what has landed. The link has ended. */
 void remote_prefetch_close(store_remote *remote);
+
+/* ---- owed.c ---- */
+
+KVT_NODISCARD kvt_status owed_open(store_remote *remote, uint32_t room);
+void owed_close(store_remote *remote);
+
+/* Keeps a deletion that a node has not taken; without room it is counted as dropped. */
+void owed_add(store_remote *remote, const publish_item *item);
+
+/* The node has taken it, or the entry is published anew. */
+void owed_forget(store_remote *remote, uint64_t handle);
+
+/* Whether the copy of a key is to be deleted still: it counts as absent. One load where none is. */
+bool owed_has(store_remote *remote, uint64_t handle);
+
+/* The deletions to be tried next, at most so many; they stay kept. */
+uint32_t owed_list(store_remote *remote, publish_item *items, uint32_t most);
 
 /* ---- publisher.c ---- */
 

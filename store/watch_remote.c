@@ -51,6 +51,8 @@ static const remote_row remote_rows[] = {
     ROW(invalidations, "remote_invalidations_total", "Keys that the feed has named."),
     ROW(bytes_in, "remote_received_bytes_total", "Bytes received from nodes."),
     ROW(bytes_out, "remote_sent_bytes_total", "Bytes sent to nodes."),
+    {"remote_owed_deletes", "Deletions that a node has not taken yet.",
+     offsetof(kvt_remote_stats, owed_deletes), true},
     {"remote_waiting", "Entries that wait to be published.", offsetof(kvt_remote_stats, waiting),
      true},
 };

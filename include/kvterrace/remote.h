@@ -79,7 +79,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_prefix_until(kvt_store *store, const 
                                                         size_t count, uint64_t deadline_ns,
                                                         size_t *matched_out);
 
-/* Waits until what was to be published or deleted when the call began is done, or dropped. KVT_OK;
+/* Waits until what was to be published or deleted when the call began is done, or dropped. A
+ * deletion whose node is out of service counts as done and is owed (owed_deletes). KVT_OK;
  * KVT_E_TIMEOUT (an instant of CLOCK_MONOTONIC in nanoseconds has passed); KVT_E_UNSUPPORTED (no
  * engine); KVT_E_STATE. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns);
@@ -105,7 +106,7 @@ typedef struct kvt_remote_stats {
     uint64_t deduplicated;                /* not written: another host had */
     uint64_t declined;                    /* not worth it, or not of an exact form */
     uint64_t dropped_queue, dropped_node; /* the queue was full; the node failed or was full */
-    uint64_t dropped_deletes;             /* copies that stay: the queue was full of deletions */
+    uint64_t dropped_deletes;             /* copies that stay: there was no room for deletions */
     uint64_t deleted;
     uint64_t invalidations;       /* keys that the feed has named */
     uint64_t bytes_in, bytes_out; /* of the connections */
@@ -113,10 +114,11 @@ typedef struct kvt_remote_stats {
     double saved_seconds;         /* recomputing that the hits have spared, less what they took */
     double survival;              /* share of copies known to be there that were found */
     uint64_t prefetched;          /* entries that have come without a get, by a prefetch */
-    uint64_t not_worth;   /* gets that asked nobody: recomputing was expected to be sooner */
-    uint64_t copies_told; /* times that the policy has heard of a copy, there or gone */
-    double load_error;    /* median error of predicted loads, over nodes by their loads */
-    char message[160];    /* why a node failed last, without a secret; empty: none has */
+    uint64_t not_worth;    /* gets that asked nobody: recomputing was expected to be sooner */
+    uint64_t copies_told;  /* times that the policy has heard of a copy, there or gone */
+    double load_error;     /* median error of predicted loads, over nodes by their loads */
+    uint64_t owed_deletes; /* that a node has not taken; tried again each second, and no get asks */
+    char message[160];     /* why a node failed last, without a secret; empty: none has */
 } kvt_remote_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. */

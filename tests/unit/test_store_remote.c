@@ -9,6 +9,7 @@
 #include "remote/remote_fault.h"
 #include "remote/remote_memory.h"
 #include "store/object.h"
+#include "store/remote_tier.h"
 
 #include <arpa/inet.h>
 #include <kvterrace/queue.h>
@@ -17,6 +18,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static void one_puts_and_another_gets(void **state)
 {
@@ -373,6 +375,94 @@ static void silence_ends_at_the_deadline(void **state)
     kvt_close(b);
 }
 
+/* A reply that is none says nothing of what the engine keeps. */
+static void a_malformed_reply_deletes_nothing(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_faulty(20);
+    put_all(a);
+    atomic_store(&faults.failure, KVT_E_CORRUPT);
+    atomic_store(&faults.fail_each, 1);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(support_get(b, i, NULL), KVT_MISS);
+    assert_int_equal(stats_of(b).bad_records, 0);
+    assert_int_equal(stats_of(b).node_failures, COUNT);
+    atomic_store(&faults.fail_each, 0);
+    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(support_get(b, i, NULL), KVT_OK);
+    assert_int_equal(stats_of(b).deleted, 0);
+    kvt_close(a);
+    kvt_close(b);
+}
+
+/* A deletion that its node does not take is kept: the entry does not come back with the node. */
+static void a_deletion_is_owed(void **state)
+{
+    (void)state;
+    kvt_store *b = open_faulty(20), *c = open_mode(KVT_PUBLISH_NONE);
+    const kvt_key key = support_key(3), other = support_key(4);
+    size_t matched = 7;
+    put_all(b);
+    atomic_store(&faults.gone, true);
+    assert_int_equal(kvt_delete(b, &key), KVT_OK);
+    assert_int_equal(kvt_delete(b, &other), KVT_OK);
+    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(stats_of(b).owed_deletes, 2);
+    /* One that is stored again is not owed any more. */
+    assert_int_equal(support_put(b, 4), KVT_OK);
+    for (uint32_t i = 0; stats_of(b).owed_deletes != 1 && i < 30000; i++)
+        usleep(1000);
+    assert_int_equal(stats_of(b).owed_deletes, 1);
+    assert_int_equal(support_get(b, 3, NULL), KVT_MISS);
+    assert_int_equal(support_get(c, 3, NULL), KVT_OK);
+    assert_int_equal(kvt_match_prefix_until(b, &key, 1, KVT_NO_DEADLINE, &matched), KVT_OK);
+    assert_int_equal(matched, 0);
+    assert_int_equal(stats_of(b).deleted, 0);
+    atomic_store(&faults.gone, false);
+    for (uint32_t i = 0; stats_of(b).owed_deletes != 0 && i < 30000; i++)
+        usleep(1000);
+    assert_int_equal(stats_of(b).owed_deletes, 0);
+    assert_int_equal(stats_of(b).deleted, 1);
+    kvt_store *d = open_mode(KVT_PUBLISH_NONE);
+    assert_int_equal(support_get(d, 3, NULL), KVT_MISS);
+    assert_int_equal(support_get(d, 4, NULL), KVT_OK);
+    kvt_close(b);
+    kvt_close(c);
+    kvt_close(d);
+}
+
+/* The engine counts whole seconds; less than one is one, not for ever. */
+static void a_brief_ttl_is_one_second(void **state)
+{
+    (void)state;
+    const double given[] = {0, 0.0001, 0.999, 1, 1.5};
+    const uint32_t expected[] = {0, 1, 1, 1, 2};
+    for (uint32_t i = 0; i < 5; i++) {
+        kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+        remote.ttl_seconds = given[i];
+        kvt_store *a = open_with(&remote);
+        assert_int_equal(a->remote->ttl_seconds, expected[i]);
+        kvt_close(a);
+    }
+}
+
+static void a_flush_in_a_child_is_refused(void **state)
+{
+    (void)state;
+    kvt_store *a = open_mode(KVT_PUBLISH_ALL);
+    int how = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(10);
+        _exit(kvt_remote_flush(a, KVT_NO_DEADLINE) == KVT_E_STATE ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    kvt_close(a);
+}
+
 static void a_put_never_waits_for_the_engine(void **state)
 {
     (void)state;
@@ -588,6 +678,10 @@ int main(void)
         cmocka_unit_test_setup(another_size_is_a_miss_and_stays, clear),
         cmocka_unit_test_setup(no_fault_gives_wrong_bytes, clear),
         cmocka_unit_test_setup(silence_ends_at_the_deadline, clear),
+        cmocka_unit_test_setup(a_malformed_reply_deletes_nothing, clear),
+        cmocka_unit_test_setup(a_deletion_is_owed, clear),
+        cmocka_unit_test_setup(a_brief_ttl_is_one_second, clear),
+        cmocka_unit_test_setup(a_flush_in_a_child_is_refused, clear),
         cmocka_unit_test_setup(a_put_never_waits_for_the_engine, clear),
         cmocka_unit_test_setup(an_absent_engine_delays_no_open, clear),
         cmocka_unit_test_setup(configurations_are_refused, clear),
