@@ -16,6 +16,7 @@
 #include "tiers/devices/device_memory_node.h"
 
 #include <kvterrace/kvterrace.h>
+#include <kvterrace/remote.h>
 
 #include <errno.h>
 #include <float.h>
@@ -151,6 +152,18 @@ static kvt_status places_add_device(place_list *list, const kvt_device_config *d
     return places_add(list, setting, device->path, !file || device->capacity_bytes == 0);
 }
 
+/* A secret that others may read is refused, as by the store. */
+static kvt_status places_add_secret(place_list *list, const char *path)
+{
+    kvt_status status = places_add(list, "remote.*.password_file", path, true);
+    if (status != KVT_OK || path == NULL) return status;
+    const place *one = &list->places[list->count - 1];
+    if (!S_ISREG(one->facts.st_mode)) return places_refuse(list, one, "this is no regular file");
+    return (one->facts.st_mode & (S_IRWXG | S_IRWXO)) == 0
+               ? KVT_OK
+               : places_refuse(list, one, "others than its owner may read it: chmod 600 it");
+}
+
 /* KVT_OK, or KVT_E_CONFIG with a message that names the setting: a profile or a folder that is not
  * there, a folder in a file's place, one file in two places. Only names and kinds are looked at: no
  * file is opened, so the bytes in one, and whether a drive answers, are for the store to find. */
@@ -163,6 +176,8 @@ static kvt_status check_places(const kvt_store_options *options, char *message, 
     kvt_status status = places_add(list, "store.profile", options->profile_path, true);
     if (status == KVT_OK) status = places_add(list, "store.catalog", options->catalog_path, false);
     if (status == KVT_OK) status = places_add(list, "store.watch_path", options->watch_path, false);
+    if (status == KVT_OK && options->remote != NULL)
+        status = places_add_secret(list, options->remote->password_file);
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++) {
         const kvt_tier_options *row = &options->tiers[tier];
         for (uint32_t i = 0; status == KVT_OK && i < row->device_count; i++)

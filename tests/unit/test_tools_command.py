@@ -147,7 +147,9 @@ class CommandTest(CommandCase):
             self.assertTrue(blocks, name)
             for block in blocks:
                 with self.subTest(name=name):
-                    here = re.sub(r"/(var/lib/kvterrace|mnt)/", "", block)
+                    here = re.sub(r"/(var/lib/kvterrace|mnt|etc/kvterrace)/", "", block)
+                    for secret in re.findall(r"^password_file *= *(\S+)", here, re.MULTILINE):
+                        os.chmod(self.put(secret, "-"), 0o600)
                     for folder in re.findall(r"^path *= *(\w+)/", here, re.MULTILINE):
                         os.makedirs(self.path(folder), exist_ok=True)
                     self.run_command("check-config", self.put("doc.ini", here))

@@ -334,6 +334,28 @@ class WrongTest(CommandCase):
         error = self.run_json(*trace("back.jsonl"), code=2)["error"]
         self.assertEqual((error["file"], error["line"]), ("back.jsonl", 2))
 
+    def test_remote_is_checked(self):
+        """What an open would refuse of an engine on other hosts; an address with a secret in it is
+        not shown."""
+        os.chmod(shown := self.put("shown", "-"), 0o644)
+        for part, address, engine, tier in (
+                ("address is not host:port", "127.0.0.1", "", ""),
+                ("address is not host:port", "127.0.0.1:0", "", ""),
+                ("host:port alone", "redis://:secret@h:1", "", ""),
+                ("no address is given", ",", "", ""),
+                ("needs cluster = yes", "a:1, b:2", "", ""),
+                ("chunk is not between", "a:1", "", "chunk = 1"),
+                ("queue is not between", "a:1", "", "queue = 0"),
+                ("deadline is not between", "a:1", "", "deadline = 0"),
+                ("No such file", "a:1", "password_file = absent", ""),
+                ("chmod 600", "a:1", f"password_file = {shown}", "")):
+            with self.subTest(part=part, address=address):
+                result = self.fails(part, "check-config", self.put("bad.ini", (
+                    "[tier.dram]\ncapacity = 1MiB\n[remote.r]\nbackend = valkey\n"
+                    f"address = {address}\n{engine}\n[tier.remote]\nnamespace = m@1\n{tier}\n")))
+                self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+                self.assertNotIn("secret", result.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
