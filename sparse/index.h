@@ -18,6 +18,8 @@
 #define SPARSE_CLUSTER_TOKENS 16u
 #define SPARSE_SEGMENT_TOKENS 2048u
 #define SPARSE_ITERATIONS     3u
+#define SPARSE_ITERATIONS_MAX 100u
+#define SPARSE_CLUSTER_MAX    256u /* mean tokens of a cluster */
 
 /* An index of more blocks has two levels: a step scores the blocks by a centroid each, and the
  * clusters of the best of them, so many or one in SPARSE_OPEN_SHARE. */

@@ -42,8 +42,8 @@ static bool index_options_take(const sparse_index_options *given, sparse_index_o
     return own->head_dim > 0 && own->head_dim % 8 == 0 && own->head_dim <= SPARSE_HEAD_DIM_MAX &&
            (own->dtype == KVT_DTYPE_FP16 || own->dtype == KVT_DTYPE_BF16 ||
             own->dtype == KVT_DTYPE_FP32) &&
-           own->cluster_tokens <= 256 && own->segment_tokens % 64 == 0 &&
-           own->segment_tokens <= SPARSE_SEGMENT_MAX && own->iterations <= 100;
+           own->cluster_tokens <= SPARSE_CLUSTER_MAX && own->segment_tokens % 64 == 0 &&
+           own->segment_tokens <= SPARSE_SEGMENT_MAX && own->iterations <= SPARSE_ITERATIONS_MAX;
 }
 
 static kvt_status draft_open(index_draft *draft)

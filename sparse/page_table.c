@@ -210,6 +210,46 @@ bool sparse_table_sound(const sparse_table *table, const sparse_code *code, uint
            sparse_table_verify(table, page, PAGES_RAW, slot + table->coded_bytes);
 }
 
+/* Reads the slot of a page from one of its places. */
+static kvt_status read_copy(const sparse_table *table, const tiers_copy *copy, uint8_t *target)
+{
+    tiers_gather *gather;
+    tiers_gather_range range = {.copies = copy, .copy_count = 1, .bytes = table->slot_bytes};
+    uint8_t *buffer = aligned_alloc(SPARSE_GRAIN, table->slot_bytes);
+    if (buffer == NULL) return KVT_E_MEMORY;
+    const tiers_gather_request request = {.ranges = &range,
+                                          .count = 1,
+                                          .buffer = buffer,
+                                          .buffer_bytes = table->slot_bytes,
+                                          .waited = true};
+    kvt_status status = tiers_gather_start(scratch_pool(table->scratch, table->tier), &request,
+                                           UINT64_MAX, &gather);
+    if (status != KVT_OK) {
+        free(buffer);
+        return status;
+    }
+    status = tiers_gather_wait(gather, UINT64_MAX);
+    if (status == KVT_OK) memcpy(target, range.data, table->slot_bytes);
+    tiers_gather_release(gather, free, buffer);
+    return status;
+}
+
+/* By gathers: they read what lies on one member, whatever has become of the others. */
+kvt_status sparse_table_read(const sparse_table *table, const sparse_code *code, uint32_t page,
+                             uint8_t *target)
+{
+    tiers_copy copies[SPARSE_COPIES_MAX];
+    const sparse_part whole = {.bytes = table->slot_bytes};
+    const uint32_t count = sparse_table_copies(table, page, &whole, copies);
+    kvt_status status = KVT_E_IO;
+    for (uint32_t i = 0; i < count; i++) {
+        status = read_copy(table, &copies[i], target);
+        if (status == KVT_OK && !sparse_table_sound(table, code, page, target)) status = KVT_E_IO;
+        if (status == KVT_OK) break;
+    }
+    return status;
+}
+
 /* Writes the copy of one page. A page that is damaged gets none. */
 static kvt_status write_copy(const sparse_table *table, const sparse_code *code, uint32_t page,
                              sparse_block *block)

@@ -77,6 +77,11 @@ bool sparse_table_verify(const sparse_table *table, uint32_t page, pages_variant
 bool sparse_table_sound(const sparse_table *table, const sparse_code *code, uint32_t page,
                         const uint8_t *slot);
 
+/* Reads the whole slot of a page, from its copy where its own place does not give it. KVT_OK: it is
+ * sound; KVT_E_IO, KVT_E_GONE, KVT_E_MEMORY. Blocks. */
+KVT_NODISCARD kvt_status sparse_table_read(const sparse_table *table, const sparse_code *code,
+                                           uint32_t page, uint8_t *target);
+
 /* Where a part can be read, the page's own place first. Returns the number of copies. */
 uint32_t sparse_table_copies(const sparse_table *table, uint32_t page, const sparse_part *part,
                              tiers_copy copies[SPARSE_COPIES_MAX]);

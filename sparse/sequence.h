@@ -275,6 +275,9 @@ void sparse_unit_positions(const kvt_sparse *s, const sparse_unit *unit, uint32_
 
 /* ---- sequence_open.c ---- */
 
+/* Says what a status means where nobody has said more. */
+void sparse_sequence_say(kvt_status status, char *message, size_t message_size);
+
 /* Room and memory for a sequence of `options->layout.tokens`, without any layer. As
  * kvt_sparse_open_live. */
 KVT_NODISCARD kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *options,

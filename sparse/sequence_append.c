@@ -322,7 +322,7 @@ kvt_status kvt_sparse_append(kvt_sparse *s, uint32_t layer, const void *k, const
 {
     if (s == NULL || k == NULL || v == NULL || layer >= s->options.layout.layers)
         return KVT_E_ARGUMENT;
-    if (!s->ready || layer_is_busy(s, layer)) return KVT_E_STATE;
+    if (!s->ready || layer_is_busy(s, layer) || !scratch_is_ours(s->store)) return KVT_E_STATE;
     const uint32_t heads = s->options.layout.kv_heads;
     const uint32_t first = s->options.layout.tokens + s->appended[layer];
     if (tokens > s->options.tokens_max - first) return KVT_E_STATE;

@@ -235,6 +235,7 @@ kvt_status kvt_sparse_give(kvt_sparse *s, uint32_t layer, const void *k, const v
 {
     if (s == NULL || k == NULL || v == NULL) return KVT_E_ARGUMENT;
     if (layer != s->layers_given || layer >= s->options.layout.layers) return KVT_E_STATE;
+    if (!scratch_is_ours(s->store)) return KVT_E_STATE;
     const uint64_t row = (uint64_t)s->options.layout.kv_heads * s->row_bytes;
     return give_layer(s, layer, k, v, row, s->row_bytes);
 }
@@ -339,6 +340,7 @@ kvt_status kvt_sparse_open(kvt_store *store, const kvt_sparse_options *options, 
         *sequence_out = s;
         return KVT_OK;
     }
+    sparse_sequence_say(status, message, message_size);
     kvt_sparse_close(s);
     return status;
 }

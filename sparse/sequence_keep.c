@@ -77,13 +77,19 @@ static kvt_status read_pages(kvt_sparse *s, const sparse_unit *unit, uint8_t *ta
         const uint64_t bytes = (uint64_t)count * table->slot_bytes;
         sparse_block_start(block, scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_READ,
                            table->location, (uint64_t)page * table->slot_bytes, bytes);
-        status = sparse_block_wait(block);
-        if (status != KVT_OK) break;
-        memcpy(target + (uint64_t)page * table->slot_bytes, sparse_block_memory(block), bytes);
-        for (uint32_t i = 0; i < count && status == KVT_OK; i++)
-            if (!sparse_table_sound(table, &unit->code, page + i,
-                                    target + (uint64_t)(page + i) * table->slot_bytes))
-                status = KVT_E_IO;
+        const kvt_status whole = sparse_block_wait(block);
+        if (sparse_block_memory(block) == NULL) { /* its drive may write into it still */
+            sparse_block_free(block);
+            block = sparse_block_make((uint64_t)step * table->slot_bytes);
+            if (block == NULL) return KVT_E_MEMORY;
+        }
+        if (whole == KVT_OK)
+            memcpy(target + (uint64_t)page * table->slot_bytes, sparse_block_memory(block), bytes);
+        for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+            uint8_t *slot = target + (uint64_t)(page + i) * table->slot_bytes;
+            if (whole == KVT_OK && sparse_table_sound(table, &unit->code, page + i, slot)) continue;
+            status = sparse_table_read(table, &unit->code, page + i, slot);
+        }
     }
     sparse_block_free(block);
     return status;
@@ -224,27 +230,6 @@ static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const
     return status;
 }
 
-kvt_status kvt_sparse_keep(kvt_sparse *s, const kvt_key *key)
-{
-    if (s == NULL || key == NULL) return KVT_E_ARGUMENT;
-    if (!s->ready) return KVT_E_STATE;
-    if (kvt_exists(s->store, key) == KVT_OK) return KVT_EXISTS;
-    const sparse_kept_shape shape = shape_of(s);
-    const uint32_t units = shape.layers * shape.kv_heads;
-    for (uint32_t i = 0; i < units; i++) {
-        /* A unit of an earlier keep that was cut short has another id. */
-        const kvt_key part = part_key(key, i);
-        (void)!kvt_delete(s->store, &part);
-        kvt_status status = keep_unit(s, &shape, key, i);
-        if (status != KVT_OK) return status;
-    }
-    uint8_t head[SPARSE_KEPT_HEAD_BYTES];
-    sparse_kept_write_head(&shape, head);
-    return put_bytes(s, key, head, sizeof head);
-}
-
-/* ---- open ---- */
-
 /* An opaque entry's bytes; the caller frees them. */
 static kvt_status get_bytes(kvt_store *store, const kvt_key *key, uint8_t **bytes_out,
                             uint64_t *size_out)
@@ -264,6 +249,46 @@ static kvt_status get_bytes(kvt_store *store, const kvt_key *key, uint8_t **byte
     *size_out = what.layout.opaque_bytes;
     return KVT_OK;
 }
+
+/* Whether a key has a kept sequence of which a part has gone: nobody can open it. */
+static bool is_incomplete(kvt_store *store, const kvt_key *key)
+{
+    uint8_t *bytes = NULL;
+    uint64_t size;
+    sparse_kept_shape shape;
+    kvt_status status = get_bytes(store, key, &bytes, &size);
+    if (status != KVT_OK) return status == KVT_MISS;
+    status = sparse_kept_read_head(bytes, size, &shape);
+    free(bytes);
+    if (status != KVT_OK) return false; /* somebody else's */
+    for (uint32_t i = 0; i < shape.layers * shape.kv_heads; i++) {
+        const kvt_key part = part_key(key, i);
+        if (kvt_exists(store, &part) != KVT_OK) return true;
+    }
+    return false;
+}
+
+kvt_status kvt_sparse_keep(kvt_sparse *s, const kvt_key *key)
+{
+    if (s == NULL || key == NULL) return KVT_E_ARGUMENT;
+    if (!s->ready || !scratch_is_ours(s->store)) return KVT_E_STATE;
+    if (kvt_exists(s->store, key) == KVT_OK && !is_incomplete(s->store, key)) return KVT_EXISTS;
+    const sparse_kept_shape shape = shape_of(s);
+    const uint32_t units = shape.layers * shape.kv_heads;
+    (void)!kvt_delete(s->store, key);
+    for (uint32_t i = 0; i < units; i++) {
+        /* A unit of an earlier keep that was cut short has another id. */
+        const kvt_key part = part_key(key, i);
+        (void)!kvt_delete(s->store, &part);
+        kvt_status status = keep_unit(s, &shape, key, i);
+        if (status != KVT_OK) return status;
+    }
+    uint8_t head[SPARSE_KEPT_HEAD_BYTES];
+    sparse_kept_write_head(&shape, head);
+    return put_bytes(s, key, head, sizeof head);
+}
+
+/* ---- open ---- */
 
 static bool shape_fits(const kvt_sparse *s, const sparse_kept_shape *shape,
                        const sparse_paging *paging)
@@ -398,17 +423,22 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
     if (message != NULL && message_size > 0) message[0] = '\0';
     if (store == NULL || key == NULL || sequence_out == NULL) return KVT_E_ARGUMENT;
     kvt_status status = get_bytes(store, key, &head, &size);
-    if (status != KVT_OK) return status;
-    status = sparse_kept_read_head(head, size, &shape);
-    free(head);
+    if (status == KVT_OK) {
+        status = sparse_kept_read_head(head, size, &shape);
+        free(head);
+    }
     if (status == KVT_OK) status = sparse_sequence_make(store, options, &s, message, message_size);
-    if (status != KVT_OK) return status;
+    if (status != KVT_OK) {
+        sparse_sequence_say(status, message, message_size);
+        return status;
+    }
     status = sparse_paging_init(&paging, s->options.layout.head_dim, s->options.layout.dtype,
                                 s->zone_tokens, s->options.segment_tokens, s->options.page_tokens);
     if (status == KVT_OK && !shape_fits(s, &shape, &paging)) status = KVT_E_MISMATCH;
     s->id = shape.id;
     if (status == KVT_OK) status = restore_units(s, key, &shape, &paging);
     if (status != KVT_OK) {
+        sparse_sequence_say(status, message, message_size);
         kvt_sparse_close(s);
         return status;
     }

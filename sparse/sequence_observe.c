@@ -68,7 +68,8 @@ kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *querie
 {
     if (s == NULL || queries == NULL || rows == 0 || layer >= s->options.layout.layers)
         return KVT_E_ARGUMENT;
-    if (!s->ready || sparse_step_is_open(s, layer)) return KVT_E_STATE;
+    if (!s->ready || sparse_step_is_open(s, layer) || !scratch_is_ours(s->store))
+        return KVT_E_STATE;
     const size_t count = (size_t)rows * s->options.query_heads * s->options.layout.head_dim;
     for (size_t i = 0; i < count; i++)
         if (!isfinite(queries[i])) return KVT_E_ARGUMENT;

@@ -56,6 +56,15 @@ static const char *options_fault(const kvt_sparse_options *o)
     if (o->struct_size != sizeof *o) return "options were not initialised";
     if (o->layout.layers == 0 || o->layout.kv_heads == 0 || o->layout.tokens == 0)
         return "the layout has no layers, heads or tokens";
+    if (o->layout.order > KVT_ORDER_SIDE_LAYER || o->layout.tokens_may_drop != 0)
+        return "the layout's order is unknown, or its tokens may drop";
+    if (kvt_layout_sides(&o->layout) != 2) return "a sequence has K and V";
+    if (o->cluster_tokens > SPARSE_CLUSTER_MAX) return "cluster_tokens is above 256";
+    if (o->iterations > SPARSE_ITERATIONS_MAX) return "iterations is above 100";
+    if (o->segment_tokens % SPARSE_CODE_TOKENS != 0 || o->segment_tokens > SPARSE_SEGMENT_MAX)
+        return "segment_tokens is not a multiple of 64 up to 32,768";
+    if (o->page_tokens != 0 && (o->page_tokens < 8 || SPARSE_CODE_TOKENS % o->page_tokens != 0))
+        return "page_tokens is none of 8, 16, 32, 64 and 128";
     if (o->query_heads == 0 || o->query_heads % o->layout.kv_heads != 0)
         return "query_heads is not a multiple of kv_heads";
     if (o->query_heads / o->layout.kv_heads > SPARSE_GROUP_MAX) return "too many query heads";
@@ -65,7 +74,7 @@ static const char *options_fault(const kvt_sparse_options *o)
     if ((uint32_t)o->evict >= WINDOWS_RULES) return "evict is unknown";
     if (o->tokens_max != 0 && o->tokens_max < o->layout.tokens)
         return "tokens_max is below the layout's tokens";
-    if (isnan(o->worth_per_byte)) return "worth_per_byte is no number";
+    if (!(o->worth_per_byte >= 0)) return "worth_per_byte is no number, or negative";
     for (int tier = 0; tier < KVT_TIER_PLACES; tier++)
         if (tier != KVT_TIER_DRAM && o->window_bytes[tier] != 0)
             return "only DRAM has windows in this version";
@@ -210,6 +219,10 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *opti
         say(message, message_size, "%s", fault);
         return KVT_E_ARGUMENT;
     }
+    if (!scratch_is_ours(store)) {
+        say(message, message_size, "the store was opened by another process");
+        return KVT_E_STATE;
+    }
     sparse_paging paging;
     kvt_sparse *s = calloc(1, sizeof *s);
     if (s == NULL) return KVT_E_MEMORY;
@@ -219,18 +232,26 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *opti
     kvt_status status = settle_options(s, &paging);
     if (status != KVT_OK)
         say(message, message_size,
-            "the layout's head_dim, dtype, page or segment cannot be served");
+            "head_dim is not a multiple of 8 up to %u, or the dtype none of fp16, bf16 and fp32",
+            SPARSE_HEAD_DIM_MAX);
     if (status == KVT_OK) status = make_rows(s);
     if (status == KVT_OK) status = take_room(s, &paging, message, message_size);
     if (status == KVT_OK) s->seconds_per_byte = seconds_per_byte(s);
     if (status == KVT_OK) status = sparse_append_open(s);
     if (status == KVT_OK) status = sparse_window_open(s);
+    if (status == KVT_E_MEMORY) say(message, message_size, "there is no memory for the sequence");
     if (status != KVT_OK) {
         kvt_sparse_close(s);
         return status;
     }
     *sequence_out = s;
     return KVT_OK;
+}
+
+void sparse_sequence_say(kvt_status status, char *message, size_t message_size)
+{
+    if (message != NULL && message_size > 0 && message[0] == '\0')
+        say(message, message_size, "%s", kvt_status_text(status));
 }
 
 kvt_status kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *options,
@@ -253,7 +274,7 @@ kvt_status sparse_sequence_add_layer(kvt_sparse *s)
 
 void kvt_sparse_close(kvt_sparse *s)
 {
-    if (s == NULL) return;
+    if (s == NULL || !scratch_is_ours(s->store)) return;
     const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
     for (int i = 0; i < 2; i++)
         sparse_block_free(s->blocks[i]);

@@ -259,8 +259,9 @@ static void end_step(kvt_sparse *s, kvt_sparse_step *step)
 /* The checks that select and hint share. */
 static kvt_status check_queries(const kvt_sparse *s, uint32_t layer, const float *queries)
 {
+    if (s == NULL) return KVT_E_ARGUMENT;
     const size_t count = (size_t)s->options.query_heads * s->options.layout.head_dim;
-    if (!s->ready) return KVT_E_STATE;
+    if (!s->ready || !scratch_is_ours(s->store)) return KVT_E_STATE;
     if (layer >= s->options.layout.layers || queries == NULL || !all_finite(queries, count))
         return KVT_E_ARGUMENT;
     return KVT_OK;
@@ -478,8 +479,9 @@ static void forget_items(kvt_sparse_step *step, const sparse_fetch *fetch)
 kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadline_ns,
                            const kvt_sparse_pages **pages_out)
 {
-    if (step == NULL || pages_out == NULL || step->sequence != s) return KVT_E_ARGUMENT;
-    if (step->state != STEP_SELECTED) return KVT_E_STATE;
+    if (s == NULL || step == NULL || pages_out == NULL || step->sequence != s)
+        return KVT_E_ARGUMENT;
+    if (step->state != STEP_SELECTED || !scratch_is_ours(s->store)) return KVT_E_STATE;
     const kvt_status hinted = sparse_fetch_wait(s, step->layer, &step->hint, deadline_ns);
     const kvt_status fetched = sparse_fetch_wait(s, step->layer, &step->fetch, deadline_ns);
     list_items(s, step, &step->hint);
@@ -574,7 +576,7 @@ kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
 /* A step that was not waited for leaves the windows as they are. */
 void kvt_sparse_done(kvt_sparse *s, kvt_sparse_step *step)
 {
-    if (step == NULL || step->state == STEP_FREE) return;
+    if (step == NULL || step->state == STEP_FREE || !scratch_is_ours(s->store)) return;
     assert(step->sequence == s);
     const sparse_fetch *const fetches[] = {&step->hint, &step->fetch};
     const bool ended = step->state == STEP_WAITED;

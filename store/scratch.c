@@ -13,6 +13,7 @@
  * what a scratch has reserved is at most its grant. Both under the control lock.
  */
 #include "store/scratch.h"
+#include "store/fork_guard.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -195,6 +196,11 @@ kvt_status scratch_open(kvt_store *store, const scratch_wish *wishes, uint32_t c
     }
     *scratch_out = scratch;
     return KVT_OK;
+}
+
+bool scratch_is_ours(const kvt_store *store)
+{
+    return fork_guard_is_ours(store);
 }
 
 void scratch_close(store_scratch *scratch)

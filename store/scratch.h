@@ -54,6 +54,10 @@ KVT_NODISCARD kvt_status scratch_open(kvt_store *store, const scratch_wish *wish
 KVT_NODISCARD kvt_status scratch_grow(store_scratch *scratch, const scratch_wish *wish,
                                       uint64_t *missing_out);
 
+/* Whether the store is this process's own: in a child of fork nothing of a scratch may be touched,
+ * because its threads are the parent's. */
+bool scratch_is_ours(const kvt_store *store);
+
 /* Gives everything back; all locations have been released. NULL is allowed. */
 void scratch_close(store_scratch *scratch);
 

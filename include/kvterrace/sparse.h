@@ -97,17 +97,19 @@ typedef enum kvt_sparse_evict {
 } kvt_sparse_evict;
 
 typedef struct kvt_sparse_options {
-    uint32_t struct_size;  /* set by kvt_sparse_options_init, as all else */
-    uint32_t query_heads;  /* a multiple of kv_heads */
-    kvt_layout layout;     /* of the whole sequence: layers, kv_heads, head_dim, dtype, tokens */
-    uint32_t tokens_max;   /* with appended ones; 0 = tokens + 1,024 */
-    uint32_t sink_tokens;  /* 4; always resident, raw */
-    uint32_t local_tokens; /* 64; the last tokens, always resident, raw */
-    uint32_t join_tokens;  /* 256; appended tokens beyond these join clusters, in pages */
-    uint32_t page_tokens;  /* 0 = so many that 4 bits of a page are 4 KiB */
-    uint32_t cluster_tokens, segment_tokens, iterations; /* 0 = 16; 2,048; 3 */
-    uint32_t variants;     /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
-    uint64_t budget_bytes; /* that a step of one layer may read; KVT_SPARSE_ALL */
+    uint32_t struct_size;    /* set by kvt_sparse_options_init, as all else */
+    uint32_t query_heads;    /* a multiple of kv_heads */
+    kvt_layout layout;       /* of the whole sequence: layers, kv_heads, head_dim, dtype, tokens */
+    uint32_t tokens_max;     /* with appended ones; 0 = tokens + 1,024 */
+    uint32_t sink_tokens;    /* 4; always resident, raw */
+    uint32_t local_tokens;   /* 64; the last tokens, always resident, raw */
+    uint32_t join_tokens;    /* 256; appended tokens beyond these join clusters, in pages */
+    uint32_t page_tokens;    /* 8, 16 .. 128; 0 = so many that 4 bits of a page are 4 KiB */
+    uint32_t cluster_tokens; /* up to 256; 0 = 16 */
+    uint32_t segment_tokens; /* a multiple of 64 up to 32,768; 0 = 2,048 */
+    uint32_t iterations;     /* of k-means, up to 100; 0 = 3 */
+    uint32_t variants;       /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
+    uint64_t budget_bytes;   /* that a step of one layer may read; KVT_SPARSE_ALL */
     uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads; of DRAM alone */
     kvt_sparse_evict evict;
     bool divide_windows; /* sizes of windows by what they save, not equal ones; with the decayed
@@ -126,10 +128,11 @@ KVT_API void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layo
 /*
  * Opens a sequence whose K and V are given layer by layer. The room on the tiers is taken now.
  *   message   one line for a person on failure; may be NULL with size 0
- * KVT_OK: the caller closes it; KVT_E_ARGUMENT (an option); KVT_E_UNSUPPORTED (head_dim not a
- * multiple of 8 or over 512; no fp16, bf16 or fp32; the store has no SSD or no DRAM for the
- * window); KVT_E_SPACE (the message has the bytes that are missing); KVT_E_MEMORY. Blocks while
- * entries make way for the pages.
+ * KVT_OK: the caller closes it; KVT_E_ARGUMENT (an option, which the message names);
+ * KVT_E_UNSUPPORTED (head_dim not a multiple of 8 or over 512; no fp16, bf16 or fp32; the store has
+ * no SSD or no DRAM for the window); KVT_E_SPACE (the message has the bytes that are missing);
+ * KVT_E_MEMORY; KVT_E_STATE (in a child of fork, as of every call below but _done and _close, which
+ * do nothing there). Blocks while entries make way for the pages.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_live(kvt_store *store,
                                                       const kvt_sparse_options *options,
@@ -161,14 +164,17 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
 /*
  * Keeps a sequence: its index, pages and resident rows, appended tokens too, become opaque entries
  * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive as
- * entries do (kvt_flush), and leave as entries do; a kept sequence that has lost one is a miss.
- * Memory: one head of one layer. KVT_OK; KVT_EXISTS (something is stored under the key);
- * KVT_E_SPACE (the store takes no more); KVT_E_IO, KVT_E_GONE (a page cannot be read);
- * KVT_E_MEMORY; KVT_E_STATE. Blocking.
+ * entries do (kvt_persist where the policy keeps them above SSD), and leave as entries do; a kept
+ * sequence that has lost one is a miss, and is replaced by the next keep under its key. kvt_delete
+ * of the key makes it a miss; its parts leave as entries that nobody uses do. Memory: one head of
+ * one layer. KVT_OK; KVT_EXISTS (something is stored under the key); KVT_E_SPACE (the store takes
+ * no more); KVT_E_IO, KVT_E_GONE (a page that neither its place nor its copy gives); KVT_E_MEMORY;
+ * KVT_E_STATE. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt_key *key);
 
-/* Opens a kept sequence; the options name its shape, and are free in all else. As
+/* Opens a kept sequence. The options name its shape: layout, variants, page, segment and sink
+ * tokens, and a local_tokens that leaves the same pages; tokens_max holds what was kept. As
  * kvt_sparse_open_live; KVT_MISS (a part is not stored); KVT_E_CORRUPT, KVT_E_VERSION (bytes of
  * another form); KVT_E_MISMATCH (another shape, or parts of two sequences). Pages are checked when
  * they are read. */
@@ -194,7 +200,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence, uint32
  * read until the call returns. The last local_tokens + join_tokens of a layer stay resident, raw;
  * older ones gather in memory by their keys, and pages of them are written while the caller goes
  * on, one of a head at a time. They are resident until they are written, and for good when a write
- * fails. KVT_OK; KVT_E_STATE (past tokens_max; the layer has a step; a layer is missing);
+ * fails. KVT_OK; KVT_E_STATE (past tokens_max; the layer has a step, though a hint alone is none;
+ * a layer is missing);
  * KVT_E_ARGUMENT; KVT_E_MEMORY: nothing is appended. Waits for no device.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_t layer,
@@ -203,15 +210,16 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_
 /*
  * Begins a step of a layer: scores, plans and starts the reads; waits for nothing. queries: fp32
  * [query_heads][head_dim]. KVT_OK: the step is the caller's until kvt_sparse_done; KVT_BUSY (4
- * steps are under way); KVT_E_STATE (the layer has one; a layer is missing); KVT_E_ARGUMENT (not
- * finite, layer); KVT_E_MEMORY: nothing has begun.
+ * steps are under way); KVT_E_STATE (the layer has one; a layer is missing); KVT_E_ARGUMENT (layer;
+ * a query or its square is not finite); KVT_E_MEMORY: nothing has begun.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *sequence, uint32_t layer,
                                                    const float *queries,
                                                    kvt_sparse_step **step_out);
 
-/* Starts the reads that a guess of a layer's queries wants; kvt_sparse_select of the layer corrects
- * it. As kvt_sparse_select, but for the step. */
+/* Starts the reads that a guess of a layer's queries wants, on top of the budget of the step that
+ * corrects it: kvt_sparse_select of the layer. As kvt_sparse_select, but for the step; KVT_BUSY
+ * also where the layer has a hint or a step. */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_hint(kvt_sparse *sequence, uint32_t layer,
                                                  const float *queries);
 

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sparse_promises.c - what the header says of calls that cannot be served: options that no
+ * open takes, a child of fork, a kept sequence that has lost a part, pages whose own drive fails
+ * while they are kept. Each was found by somebody who knew the header alone.
+ */
+#include "sequence_site.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { MIB = 1 << 20 };
+
+static void test_options_are_refused_with_a_reason(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 16 * MIB, 8 * MIB);
+    for (int i = 0; i < 11; i++) {
+        kvt_sparse_options options = site_options();
+        kvt_sparse *sequence = NULL;
+        char message[256] = "";
+        if (i == 0) options.cluster_tokens = 257;
+        if (i == 1) options.iterations = 101;
+        if (i == 2) options.segment_tokens = 1000;
+        if (i == 3) options.segment_tokens = 65536;
+        if (i == 4) options.page_tokens = 17;
+        if (i == 5) options.page_tokens = 256;
+        if (i == 6) options.layout.order = 7;
+        if (i == 7) options.layout.sides = 1;
+        if (i == 8) options.layout.tokens_may_drop = 1;
+        if (i == 9) options.worth_per_byte = -1;
+        if (i == 10) options.worth_per_byte = NAN;
+        assert_int_equal(
+            kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
+            KVT_E_ARGUMENT);
+        assert_true(message[0] != '\0' && strchr(message, '\n') == NULL);
+        assert_null(sequence);
+    }
+    /* What cannot be known from the options has a line as well. */
+    kvt_sparse_options options = site_options();
+    kvt_sparse *sequence = NULL;
+    char message[256] = "";
+    const kvt_key key = support_key(9);
+    assert_int_equal(
+        kvt_sparse_open(s.store, &options, &key, 1, &sequence, message, sizeof message), KVT_MISS);
+    assert_true(message[0] != '\0');
+    message[0] = '\0';
+    assert_int_equal(
+        kvt_sparse_open_kept(s.store, &options, &key, &sequence, message, sizeof message),
+        KVT_MISS);
+    assert_true(message[0] != '\0');
+    site_stop(&s);
+}
+
+/* The calls of a child, none of which may wait for threads that are the parent's. Returns the
+ * number of the first that answers otherwise; 0: none. */
+static int use_in_child(sequence_site *s, kvt_sparse *sequence, kvt_sparse *empty,
+                        kvt_sparse_step *step, const float *queries)
+{
+    kvt_sparse_options options = site_options();
+    kvt_sparse *other = NULL;
+    kvt_sparse_step *begun;
+    const kvt_sparse_pages *pages;
+    const kvt_key key = support_key(3);
+    alarm(20);
+    if (kvt_sparse_open_live(s->store, &options, &other, NULL, 0) != KVT_E_STATE) return 1;
+    if (kvt_sparse_open(s->store, &options, &key, 1, &other, NULL, 0) != KVT_E_STATE) return 2;
+    if (kvt_sparse_open_kept(s->store, &options, &key, &other, NULL, 0) != KVT_E_STATE) return 3;
+    if (kvt_sparse_give(empty, 0, s->k[0], s->v[0]) != KVT_E_STATE) return 4;
+    if (kvt_sparse_observe(sequence, 1, queries, 1) != KVT_E_STATE) return 5;
+    if (kvt_sparse_append(sequence, 1, s->k[0], s->v[0], 1) != KVT_E_STATE) return 6;
+    if (kvt_sparse_select(sequence, 1, queries, &begun) != KVT_E_STATE) return 7;
+    if (kvt_sparse_hint(sequence, 1, queries) != KVT_E_STATE) return 8;
+    if (kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages) != KVT_E_STATE) return 9;
+    if (kvt_sparse_keep(sequence, &key) != KVT_E_STATE) return 10;
+    kvt_sparse_done(sequence, step);
+    kvt_sparse_close(sequence);
+    kvt_sparse_close(empty);
+    return 0;
+}
+
+static void test_a_child_of_fork_is_refused(void **state)
+{
+    (void)state;
+    sequence_site s;
+    float queries[SITE_QUERY];
+    kvt_sparse_step *step = NULL;
+    kvt_sparse *empty = NULL;
+    const kvt_sparse_pages *pages;
+    site_start(&s, 16 * MIB, 8 * MIB);
+    kvt_sparse_options options = site_options();
+    kvt_sparse *sequence = site_sequence(&s, &options);
+    assert_int_equal(kvt_sparse_open_live(s.store, &options, &empty, NULL, 0), KVT_OK);
+    site_query(&s, 0, 1, queries);
+    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
+    int how = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) _exit(use_in_child(&s, sequence, empty, step, queries));
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 0);
+    /* The parent goes on as if nothing had been. */
+    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+    assert_int_equal(pages->lost_count, 0);
+    kvt_sparse_done(sequence, step);
+    assert_int_equal(kvt_sparse_keep(sequence, &(kvt_key){{7}}), KVT_OK);
+    kvt_sparse_close(empty);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+static void test_nothing_is_a_programmers_error_alone(void **state)
+{
+    (void)state;
+    float queries[SITE_QUERY] = {0};
+    kvt_sparse_step *step;
+    const kvt_sparse_pages *pages;
+    assert_int_equal(kvt_sparse_select(NULL, 0, queries, &step), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_hint(NULL, 0, queries), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_wait(NULL, NULL, 0, &pages), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_observe(NULL, 0, queries, 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_append(NULL, 0, queries, queries, 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_sparse_keep(NULL, NULL), KVT_E_ARGUMENT);
+}
+
+/* The key of a unit of a kept sequence, as sequence_keep.c makes it. */
+static kvt_key part_key(const kvt_key *key, uint32_t number)
+{
+    kvt_key part;
+    for (uint64_t i = 0; i < 2; i++) {
+        const XXH128_hash_t hash =
+            XXH3_128bits_withSeed(key, sizeof *key, (uint64_t)number * 2 + i + 1);
+        memcpy(part.bytes + 16 * i, &hash, sizeof hash);
+    }
+    return part;
+}
+
+static void test_a_keep_replaces_one_that_lost_a_part(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 16 * MIB, 16 * MIB);
+    kvt_sparse_options options = site_options();
+    kvt_sparse *sequence = site_sequence(&s, &options), *again = NULL;
+    const kvt_key key = support_key(5), part = part_key(&key, 2), foreign = support_key(6);
+    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
+    assert_int_equal(kvt_delete(s.store, &part), KVT_OK);
+    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &again, NULL, 0), KVT_MISS);
+    assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+    assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &again, NULL, 0), KVT_OK);
+    kvt_sparse_close(again);
+    /* Somebody else's entry is left alone. */
+    assert_int_equal(support_put(s.store, 6), KVT_OK);
+    assert_int_equal(kvt_sparse_keep(sequence, &foreign), KVT_EXISTS);
+    assert_int_equal(support_get(s.store, 6, NULL), KVT_OK);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
+static void test_a_keep_reads_copies(void **state)
+{
+    (void)state;
+    const tiers_fault_action actions[] = {TIERS_FAULT_FLIP, TIERS_FAULT_FAIL};
+    for (int action = 0; action < 2; action++) {
+        for (int copies = 0; copies < 2; copies++) {
+            sequence_site s;
+            float rows[16 * SITE_QUERY];
+            site_start(&s, 16 * MIB, 16 * MIB);
+            kvt_sparse_options options = site_options();
+            options.replica_share = copies ? 1 : 0;
+            kvt_sparse *sequence = site_sequence(&s, &options), *again = NULL;
+            for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+                for (uint32_t i = 0; i < 16; i++)
+                    site_query(&s, layer, i, rows + i * SITE_QUERY);
+                assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+            }
+            const tiers_fault_rule rule = {.action = actions[action],
+                                           .kinds = TIERS_FAULT_READS,
+                                           .status = KVT_E_IO,
+                                           .flip_bit = 12345};
+            assert_int_equal(tiers_fault_add(s.drives[1].device, &rule), KVT_OK);
+            const kvt_key key = support_key(5);
+            assert_int_equal(kvt_sparse_keep(sequence, &key), copies ? KVT_OK : KVT_E_IO);
+            tiers_fault_clear(s.drives[1].device);
+            const kvt_status opened =
+                kvt_sparse_open_kept(s.store, &options, &key, &again, NULL, 0);
+            assert_int_equal(opened, copies ? KVT_OK : KVT_MISS);
+            kvt_sparse_close(again);
+            kvt_sparse_close(sequence);
+            site_stop(&s);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_options_are_refused_with_a_reason),
+        cmocka_unit_test(test_a_child_of_fork_is_refused),
+        cmocka_unit_test(test_nothing_is_a_programmers_error_alone),
+        cmocka_unit_test(test_a_keep_replaces_one_that_lost_a_part),
+        cmocka_unit_test(test_a_keep_reads_copies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
