@@ -125,7 +125,7 @@ static void health_add_background(health_list *list, kvt_store *store)
     uint64_t ended_ns = store->background_ended_ns;
     pthread_mutex_unlock(&store->lock);
     if (ended_ns == 0) return;
-    health_add(list, KVT_HEALTH_THREAD, "background", KVT_E_STATE, store->opened_ns + ended_ns,
+    health_add(list, KVT_HEALTH_THREAD, "background", KVT_E_STATE, store->zero_ns + ended_ns,
                "The background thread has ended: nothing is moved unless kvt_maintain is called.");
 }
 

@@ -307,7 +307,7 @@ void learn_load(kvt_store *store, const kvt_store_options *options, kvt_profile 
         learn->factors[i] = 1;
     }
     learn->save_interval_ns = (uint64_t)(options->learn_seconds * 1e9);
-    learn->saved_ns = learn->decayed_ns = store_now_ns(store);
+    learn->saved_ns = learn->decayed_ns = learn->priors_updated_ns = store_now_ns(store);
     if (profile != NULL && options->learn) {
         learn->profile_path = strdup(options->profile_path);
         /* Figures that cannot be read are learned again. */

@@ -19,6 +19,7 @@
 #include "store/handover.h"
 #include "store/open_internal.h"
 #include "store/remote_tier.h"
+#include "store/uses.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -616,7 +617,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
 {
     fork_guard_start();
     store->forks = atomic_load(&fork_guard_count);
-    store->opened_ns = base_clock_ns();
+    store->zero_ns = base_clock_ns() - STORE_PAST_NS;
     base_brief_lock_init(&store->lock);
     pthread_mutex_init(&store->observer_lock, NULL);
     pthread_mutex_init(&store->members_lock, NULL);
@@ -630,6 +631,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     }
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         store->relayouts[tier].bytes_per_s = options->tiers[tier].rebalance_bytes_per_s;
+        store->relayouts[tier].earned_ns = STORE_PAST_NS;
     }
     base_condition_init(&store->changed);
     base_condition_init(&store->background_due);
@@ -640,6 +642,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     store->high_watermark = options->high_watermark;
     store->copies.kept = options->copies && options->catalog_path != NULL;
     store->persist.bytes_per_s = options->persist_bytes_per_s;
+    store->persist.earned_ns = STORE_PAST_NS;
     store->close_deadline_seconds = options->close_deadline_seconds;
     store->move_bytes_per_s = options->move_bytes_per_s;
     store->moves_per_tick = options->moves_per_tick;

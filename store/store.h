@@ -295,7 +295,7 @@ struct kvt_store {
     kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* what the profile offers, whatever the limit */
     uint32_t ladder_count;
     store_staging *staging; /* own lock; outlives the store */
-    uint64_t opened_ns;
+    uint64_t zero_ns;       /* of CLOCK_MONOTONIC, where the store's time begins: uses.h */
     double tick_seconds;
     uint64_t get_deadline_ns; /* from the call on; KVT_NO_DEADLINE = none */
     uint64_t move_bytes_per_s;

@@ -15,7 +15,7 @@
 
 uint64_t store_now_ns(const kvt_store *store)
 {
-    return base_clock_ns() - store->opened_ns + STORE_PAST_NS;
+    return base_clock_ns() - store->zero_ns;
 }
 
 kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT])

@@ -182,7 +182,7 @@ static kvt_operation watch_describe(const kvt_store *store, kvt_operation_kind k
                                     const kvt_key *key, uint64_t began_ns, uint64_t elapsed_ns,
                                     kvt_status status)
 {
-    kvt_operation operation = {.instant_ns = store->opened_ns + began_ns + elapsed_ns,
+    kvt_operation operation = {.instant_ns = store->zero_ns + began_ns + elapsed_ns,
                                .elapsed_ns = elapsed_ns,
                                .status = (int16_t)status,
                                .kind = (uint8_t)kind};

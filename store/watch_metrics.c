@@ -7,6 +7,7 @@
  * as long as copying numbers takes.
  */
 #include "store/fork_guard.h"
+#include "store/uses.h"
 #include "store/watch_text.h"
 
 #include <kvterrace/lookup.h>
@@ -453,7 +454,7 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
     watch_sample(&out, "build_info", (watch_label){"version", kvt_version()}, metrics_none, 1);
     watch_family(&out, "open_seconds", "gauge", "Seconds since the store was opened.");
     watch_sample_seconds(&out, "open_seconds", metrics_none, metrics_none,
-                         (double)store_now_ns(store) * 1e-9);
+                         (double)(store_now_ns(store) - STORE_PAST_NS) * 1e-9);
     metrics_write_hits(&out, &view);
     metrics_write_misses(&out, &view);
     metrics_write_tiers(&out, &view);

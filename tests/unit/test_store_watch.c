@@ -4,6 +4,8 @@
  * last operations are what was called.
  */
 #include "metrics_support.h"
+
+#include "base/clock.h"
 #include "store_support.h"
 
 #include <kvterrace/lookup.h>
@@ -127,6 +129,15 @@ static void test_metrics_agree(void **state)
     assert_true(stats.moves_committed > 200 &&
                 metrics_sum(text, "kvterrace_moves_total", "kind=\"demotion\"") > 0);
     assert_true(metrics_sum(text, "kvterrace_decision_seconds_count", "") >= (double)stats.puts);
+    /* Times that are shown are those of the clock, wherever the store's own time begins. */
+    const double open_seconds = metrics_sum(text, "kvterrace_open_seconds", "");
+    assert_true(open_seconds > 0 && open_seconds < 3600);
+    kvt_operation last[1];
+    size_t count = 0;
+    assert_int_equal(kvt_operations_read(site.store, last, 1, &count), KVT_OK);
+    assert_int_equal(count, 1);
+    const uint64_t now_ns = base_clock_ns();
+    assert_true(last[0].instant_ns <= now_ns && now_ns - last[0].instant_ns < 3600000000000u);
     free(text);
     kvt_close(site.store);
 }
