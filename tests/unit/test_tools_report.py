@@ -506,6 +506,26 @@ class FigureTest(ReportCase):
             self.assertTrue(drawn["figures"])
         return drawn
 
+    def test_hosts(self):
+        def host(local, remote):
+            return {"requests": 5, "block_refs": 100, "local_blocks": local,
+                    "remote_blocks": remote, "published_bytes": 10, "fetched_bytes": 20,
+                    "ttft_s_mean": 0.5}
+        shared = {"found_block_ratio": 0.4, "local_block_ratio": 0.1, "remote_block_ratio": 0.3,
+                  "written_blocks_per_use": 0.64, "deduplicated": 7777, "load_error_p50": 0.1,
+                  "peak_bytes": 1000, "all": host(10, 30), "rows": [host(10, 30), host(0, 40)]}
+        rows = [run(policy, 1, mean, hosts=shared) for policy, mean in (("lru", 1), ("utility", 2))]
+        drawn = self.drawn_as_its_kind(replay(rows, configuration={"tiers": {}}))
+        titles = [figure["title"] for figure in drawn["figures"]]
+        found = next(figure for figure in drawn["figures"] if figure["title"].startswith("Blocks"))
+        self.assertIn("40.0 %", found["text"])
+        self.assertIn("Host by host: utility, seed 1", titles)
+        self.assertIn("host 2", drawn["figures"][-1]["text"])
+        # One host shares with nobody.
+        alone = [run("lru", 1, 1, hosts={**shared, "rows": [host(10, 0)]})]
+        drawn = self.drawn_as_its_kind(replay(alone, configuration={"tiers": {}}))
+        self.assertFalse(any("Blocks" in figure["title"] for figure in drawn["figures"]))
+
     def test_replay(self):
         rows = [run(policy, seed, mean + seed / 100, compute_s_mean=mean / 2,
                     blocked_io_s_mean=mean / 4, wait_s_mean=mean / 4, bound_cost_s_per_request=0.1,

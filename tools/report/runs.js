@@ -176,6 +176,7 @@ function drawReplay(parent, document, verdict) {
   replayCurves(grid, groups);
   replayHits(grid, document, groups);
   if (rowsOf(verdict.ratios).length > 0) replayRatios(parent, verdict.ratios);
+  drawHosts(parent, results);
   heading(parent, "All runs");
   replayTable(parent, results);
   replayRegrets(parent, results);
