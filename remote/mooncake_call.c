@@ -22,20 +22,26 @@ static kvt_status mooncake_status(int64_t result)
     return result == MOONCAKE_FULL ? KVT_E_SPACE : KVT_E_GONE;
 }
 
-/* The slots whose requests have no status yet, as arrays for a call. Returns how many. */
-static uint32_t mooncake_list(mooncake_call *call, const char **keys, void **buffers, size_t *bytes,
-                              uint32_t *slots)
+/* The slots whose requests have no status yet, as arrays for a call. */
+typedef struct mooncake_list {
+    const char *keys[MOONCAKE_BATCH];
+    void *buffers[MOONCAKE_BATCH];
+    size_t bytes[MOONCAKE_BATCH];
+    uint32_t slots[MOONCAKE_BATCH];
+    uint32_t count;
+} mooncake_list;
+
+static void mooncake_list_make(mooncake_call *call, mooncake_list *list)
 {
-    uint32_t count = 0;
+    list->count = 0;
     for (uint32_t i = 0; i < call->count; i++) {
         const mooncake_slot *slot = &call->slots[i];
         if (slot->status != KVT_QUEUED) continue;
-        keys[count] = slot->key;
-        buffers[count] = call->memory + slot->offset;
-        bytes[count] = slot->room;
-        slots[count++] = i;
+        list->keys[list->count] = slot->key;
+        list->buffers[list->count] = call->memory + slot->offset;
+        list->bytes[list->count] = slot->room;
+        list->slots[list->count++] = i;
     }
-    return count;
 }
 
 void mooncake_call_fail(mooncake_call *call)
@@ -58,23 +64,21 @@ static void mooncake_take_value(mooncake_call *call, mooncake_slot *slot, uint64
 
 static void mooncake_get(mooncake_call *call)
 {
-    const char *keys[MOONCAKE_BATCH];
-    void *buffers[MOONCAKE_BATCH];
-    size_t bytes[MOONCAKE_BATCH] = {0};
-    uint32_t slots[MOONCAKE_BATCH];
+    mooncake_list list;
     int64_t results[MOONCAKE_BATCH];
-    const uint32_t count = mooncake_list(call, keys, buffers, bytes, slots);
-    if (call->library->batch_get_into(call->store, keys, buffers, bytes, count, results) != 0) {
+    mooncake_list_make(call, &list);
+    if (call->library->batch_get_into(call->store, list.keys, list.buffers, list.bytes, list.count,
+                                      results) != 0) {
         mooncake_call_fail(call);
         return;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        mooncake_slot *slot = &call->slots[slots[i]];
+    for (uint32_t i = 0; i < list.count; i++) {
+        mooncake_slot *slot = &call->slots[list.slots[i]];
         slot->status = mooncake_status(results[i]);
         if (slot->status == KVT_OK) mooncake_take_value(call, slot, (uint64_t)results[i]);
         if (slot->status != KVT_E_GONE) continue;
         /* A value that is longer than its room fails as a broken node does. */
-        const int64_t whole = call->library->get_size(call->store, keys[i]);
+        const int64_t whole = call->library->get_size(call->store, list.keys[i]);
         if (whole <= (int64_t)slot->room) continue;
         slot->status = KVT_E_SPACE;
         slot->value_bytes = (uint64_t)whole - MOONCAKE_TRAILER;
@@ -83,20 +87,17 @@ static void mooncake_get(mooncake_call *call)
 
 static void mooncake_exists(mooncake_call *call)
 {
-    const char *keys[MOONCAKE_BATCH];
-    void *buffers[MOONCAKE_BATCH];
-    size_t bytes[MOONCAKE_BATCH] = {0};
-    uint32_t slots[MOONCAKE_BATCH];
+    mooncake_list list;
     int results[MOONCAKE_BATCH];
-    const uint32_t count = mooncake_list(call, keys, buffers, bytes, slots);
-    if (call->library->batch_is_exist(call->store, keys, count, results) != 0) {
+    mooncake_list_make(call, &list);
+    if (call->library->batch_is_exist(call->store, list.keys, list.count, results) != 0) {
         mooncake_call_fail(call);
         return;
     }
-    for (uint32_t i = 0; i < count; i++)
-        call->slots[slots[i]].status = results[i] > 0    ? KVT_OK
-                                       : results[i] == 0 ? KVT_MISS
-                                                         : KVT_E_GONE;
+    for (uint32_t i = 0; i < list.count; i++)
+        call->slots[list.slots[i]].status = results[i] > 0    ? KVT_OK
+                                            : results[i] == 0 ? KVT_MISS
+                                                              : KVT_E_GONE;
 }
 
 static void mooncake_delete(mooncake_call *call)
@@ -109,20 +110,17 @@ static void mooncake_delete(mooncake_call *call)
 /* Writes the slots without a status. */
 static void mooncake_write(mooncake_call *call)
 {
-    const char *keys[MOONCAKE_BATCH];
-    void *buffers[MOONCAKE_BATCH];
-    size_t bytes[MOONCAKE_BATCH] = {0};
-    uint32_t slots[MOONCAKE_BATCH];
+    mooncake_list list;
     int results[MOONCAKE_BATCH];
-    const uint32_t count = mooncake_list(call, keys, buffers, bytes, slots);
-    if (count == 0) return;
-    if (call->library->batch_put_from(call->store, keys, buffers, bytes, count, NULL, results) !=
-        0) {
+    mooncake_list_make(call, &list);
+    if (list.count == 0) return;
+    if (call->library->batch_put_from(call->store, list.keys, list.buffers, list.bytes, list.count,
+                                      NULL, results) != 0) {
         mooncake_call_fail(call);
         return;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        mooncake_slot *slot = &call->slots[slots[i]];
+    for (uint32_t i = 0; i < list.count; i++) {
+        mooncake_slot *slot = &call->slots[list.slots[i]];
         slot->status = mooncake_status(results[i]);
         if (slot->status == KVT_MISS) slot->status = KVT_E_GONE;
     }
