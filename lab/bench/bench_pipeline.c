@@ -131,8 +131,9 @@ static kvt_status open_group(const pipeline_site *site, uint32_t count, uint32_t
     options.budget_bytes = budget_bytes;
     options.window_bytes[KVT_TIER_DRAM] = layers * window_bytes;
     *g = (group){.count = 0, .layers = layers};
-    kvt_status status = pipeline_store_open(
-        site, KVT_STRIPE_PROPORTIONAL, count * layers * window_bytes, &g->store, message, size);
+    kvt_status status =
+        bench_reads_store(site->options, KVT_STRIPE_PROPORTIONAL,
+                          2 * count * layers * window_bytes + 16 * MIB, &g->store, message, size);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         status = kvt_sparse_open_live(g->store, &options, &g->sequences[i], message, size);
         if (status == KVT_OK) g->count++;

@@ -79,11 +79,6 @@ static inline uint32_t pipeline_first_step(uint32_t sequence, uint32_t layer)
     return (sequence * PIPELINE_LAYERS + layer) * PIPELINE_APART;
 }
 
-/* A store on the drives, with room for windows. */
-KVT_NODISCARD kvt_status pipeline_store_open(const pipeline_site *site, kvt_striping striping,
-                                             uint64_t windows, kvt_store **store_out, char *message,
-                                             size_t size);
-
 /* What each drive has read, and how fast it is. */
 typedef struct drive_counts {
     uint32_t count;

@@ -42,24 +42,6 @@ const pipeline_method pipeline_methods[PIPELINE_METHODS] = {
 };
 /* ---- stores and drives ---- */
 
-kvt_status pipeline_store_open(const pipeline_site *site, kvt_striping striping, uint64_t windows,
-                               kvt_store **store_out, char *message, size_t size)
-{
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.format = true;
-    options.tick_seconds = 0;
-    options.policy = "lru";
-    options.staging_bytes = 16 * MIB;
-    options.put_staging_bytes = 0;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 2 * windows + 16 * MIB;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = site->options->devices,
-                                                     .device_count = site->options->device_count,
-                                                     .striping = striping,
-                                                     .weights_fixed = true};
-    return kvt_open(&options, store_out, message, size);
-}
-
 void pipeline_count_drives(kvt_store *store, drive_counts *counts)
 {
     counts->count = 0;
@@ -212,7 +194,8 @@ kvt_status pipeline_method_run(pipeline_site *site, uint32_t number, int which, 
                       .compute_seconds = site->compute_seconds[which]};
     pipeline_row *row = &site->rows[number][which];
     kvt_store *store = NULL;
-    kvt_status status = pipeline_store_open(site, run.method->striping, 0, &store, message, size);
+    kvt_status status =
+        bench_reads_store(site->options, run.method->striping, 16 * MIB, &store, message, size);
     for (uint32_t s = 0; s < site->sequences && status == KVT_OK; s++)
         status = bench_slots_open(store, &site->layer, &plan->trial, &run.slots[s]);
     if (status == KVT_OK) {

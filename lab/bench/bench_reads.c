@@ -31,6 +31,24 @@ static kvt_status open_copies(bench_slots *slots)
     return KVT_OK;
 }
 
+kvt_status bench_reads_store(const bench_options *bench, kvt_striping striping, uint64_t dram_bytes,
+                             kvt_store **store_out, char *message, size_t message_size)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.format = true;
+    options.tick_seconds = 0;
+    options.policy = "lru";
+    options.staging_bytes = 16 << 20;
+    options.put_staging_bytes = 0;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = bench->devices,
+                                                     .device_count = bench->device_count,
+                                                     .striping = striping,
+                                                     .weights_fixed = true};
+    return kvt_open(&options, store_out, message, message_size);
+}
+
 kvt_status bench_slots_open(kvt_store *store, const decode_layer *layer, const decode_trial *trial,
                             bench_slots *slots)
 {

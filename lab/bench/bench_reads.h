@@ -12,6 +12,7 @@
 #ifndef BENCH_BENCH_READS_H
 #define BENCH_BENCH_READS_H
 
+#include "bench.h"
 #include "lab/decode/decode_layer.h"
 #include "store/scratch.h"
 #include "tiers/pool/gather.h"
@@ -31,6 +32,11 @@ typedef struct bench_slots {
     uint32_t range_room;
     tiers_gather *gather; /* under way */
 } bench_slots;
+
+/* Opens an empty store on a bench's drives, with DRAM for windows. As kvt_open. */
+KVT_NODISCARD kvt_status bench_reads_store(const bench_options *options, kvt_striping striping,
+                                           uint64_t dram_bytes, kvt_store **store_out,
+                                           char *message, size_t message_size);
 
 /* Takes the slots' room. KVT_OK; KVT_E_SPACE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status bench_slots_open(kvt_store *store, const decode_layer *layer,

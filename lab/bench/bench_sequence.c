@@ -191,19 +191,8 @@ static uint64_t window_of(const sequence_site *site, const sequence_case *one)
 static kvt_status open_store(const sequence_site *site, const sequence_case *one,
                              kvt_store **store_out, char *message, size_t size)
 {
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.format = true;
-    options.tick_seconds = 0;
-    options.policy = "lru";
-    options.staging_bytes = 16 * MIB;
-    options.put_staging_bytes = 0;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 2 * site->bytes / WINDOW_SHARE + 16 * MIB;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = site->options->devices,
-                                                     .device_count = site->options->device_count,
-                                                     .striping = one->striping,
-                                                     .weights_fixed = true};
-    return kvt_open(&options, store_out, message, size);
+    return bench_reads_store(site->options, one->striping,
+                             2 * site->bytes / WINDOW_SHARE + 16 * MIB, store_out, message, size);
 }
 
 static kvt_sparse_options sequence_options(const sequence_site *site, const sequence_case *one,
