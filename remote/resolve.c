@@ -46,6 +46,23 @@ bool remote_split(const char *address, size_t bytes, char host[NI_MAXHOST], char
     return number > 0 && number < 65536 && strpbrk(host, " \t\r\n/") == NULL;
 }
 
+const char *remote_addresses_fault(const char *addresses, bool cluster)
+{
+    char host[NI_MAXHOST], port[8];
+    uint32_t count = 0;
+    const char *at = addresses != NULL ? addresses : "";
+    for (at += strspn(at, ", \t"); *at != '\0'; at += strspn(at, ", \t")) {
+        const size_t bytes = strcspn(at, ", \t");
+        if (memchr(at, '@', bytes) != NULL)
+            return "address: host:port alone; a user and a password have settings of their own";
+        if (!remote_split(at, bytes, host, port)) return "address is not host:port";
+        count++;
+        at += bytes;
+    }
+    if (count == 0) return "no address is given";
+    return count > 1 && !cluster ? "more than one address needs cluster = yes" : NULL;
+}
+
 static const struct addrinfo resolve_hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
 
 struct addrinfo *remote_resolve_now(const char *host, const char *port)

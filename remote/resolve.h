@@ -16,6 +16,10 @@ typedef struct remote_resolution remote_resolution;
 /* Splits "host:port" or "[v6]:port". False: it is neither. */
 bool remote_split(const char *address, size_t bytes, char host[NI_MAXHOST], char port[8]);
 
+/* What is wrong with a list of addresses, with commas or blanks between; NULL: nothing. A text
+ * without the list's words, which may hold a secret. NULL is an empty list. */
+const char *remote_addresses_fault(const char *addresses, bool cluster);
+
 /* Begins. wake_fd: an eventfd that gets a word when it is over; it is duplicated. NULL: no memory.
  */
 remote_resolution *remote_resolve(const char *host, const char *port, int wake_fd);

@@ -313,36 +313,25 @@ static kvt_status valkey_keep(valkey_client *client, const remote_config *config
     return KVT_OK;
 }
 
-/* Adds the nodes of a list of addresses. False: one of them is none; it is in the message. */
+/* Adds the nodes of a list of addresses. False: one of them is none; the message says why. */
 static bool valkey_add_nodes(valkey_client *client, const char *addresses, char *message,
                              size_t message_size)
 {
     char host[NI_MAXHOST], port[8];
-    while (addresses != NULL && *addresses != '\0') {
-        addresses += strspn(addresses, ", \t");
+    const char *fault = remote_addresses_fault(addresses, client->config.cluster);
+    if (fault != NULL) {
+        snprintf(message, message_size, "%s", fault);
+        return false;
+    }
+    for (addresses += strspn(addresses, ", \t"); *addresses != '\0';
+         addresses += strspn(addresses, ", \t")) {
         const size_t bytes = strcspn(addresses, ", \t");
-        if (bytes == 0) break;
-        /* It may hold a secret, so it is not shown. */
-        if (memchr(addresses, '@', bytes) != NULL) {
-            snprintf(message, message_size,
-                     "address: host:port alone; a user and a password have "
-                     "settings of their own");
-            return false;
-        }
-        if (!remote_split(addresses, bytes, host, port)) {
-            snprintf(message, message_size, "address: '%.*s' is not host:port", (int)bytes,
-                     addresses);
-            return false;
-        }
-        if (valkey_find_node(client, host, port) == UINT32_MAX) break;
+        if (!remote_split(addresses, bytes, host, port) ||
+            valkey_find_node(client, host, port) == UINT32_MAX)
+            break;
         addresses += bytes;
     }
-    const char *fault = client->node_count == 0 ? "no address is given"
-                        : client->node_count > 1 && !client->config.cluster
-                            ? "more than one address needs cluster = yes"
-                            : NULL;
-    if (fault != NULL) snprintf(message, message_size, "address: %s", fault);
-    return fault == NULL;
+    return client->node_count > 0;
 }
 
 static kvt_status valkey_prepare(valkey_client *client, const remote_config *config, char *message,

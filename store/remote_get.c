@@ -32,9 +32,7 @@ bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key 
 {
     store_remote *remote = store->remote;
     if (remote == NULL || get->quiet || get->source_bytes > REMOTE_GET_MOST) return false;
-    const uint64_t handle = entry_handle(&store->secret, key);
-    const bool absent = owed_has(remote, handle) ||
-                        remote_hints_get(&remote->hints, handle, base_clock_ns()) == HINT_ABSENT;
+    const bool absent = remote_match_hint(store, key) == HINT_ABSENT;
     if (!absent && remote_costs_beat(remote, key, remote_get_tenant(store, key), get->source_bytes))
         return true;
     pthread_mutex_lock(&remote->lock);

@@ -80,25 +80,6 @@ static const char *remote_read_password(const char *path, char password[REMOTE_P
     return strlen(password) > REMOTE_PASSWORD_MAX ? "has a line of more than 256 bytes" : NULL;
 }
 
-/* What is wrong with the addresses of a client that speaks RESP; NULL: nothing. */
-static const char *remote_fault_of_addresses(const kvt_remote_options *options)
-{
-    char host[NI_MAXHOST], port[8];
-    uint32_t count = 0;
-    const char *at = options->address != NULL ? options->address : "";
-    for (at += strspn(at, ", \t"); *at != '\0'; at += strspn(at, ", \t")) {
-        const size_t bytes = strcspn(at, ", \t");
-        /* A text with a secret in it would be shown by whoever shows the address. */
-        if (memchr(at, '@', bytes) != NULL)
-            return "address: host:port alone; a user and a password have settings of their own";
-        if (!remote_split(at, bytes, host, port)) return "address is not host:port";
-        count++;
-        at += bytes;
-    }
-    if (count == 0) return "no address is given";
-    return count > 1 && !options->cluster ? "more than one address needs cluster = yes" : NULL;
-}
-
 /* The first option that is out of its range, in words; NULL: none. */
 const char *remote_options_fault(const kvt_remote_options *options)
 {
@@ -121,7 +102,8 @@ const char *remote_options_fault(const kvt_remote_options *options)
         return "cert and cert_key come together";
     if (options->user != NULL && strlen(options->user) > REMOTE_PASSWORD_MAX)
         return "user has at most 256 bytes";
-    if (strcmp(options->backend, "valkey") == 0) return remote_fault_of_addresses(options);
+    if (strcmp(options->backend, "valkey") == 0)
+        return remote_addresses_fault(options->address, options->cluster);
     return NULL;
 }
 
