@@ -275,6 +275,9 @@ void sparse_unit_positions(const kvt_sparse *s, const sparse_unit *unit, uint32_
 
 /* ---- sequence_open.c ---- */
 
+/* Waits for both blocks that are being written. The first failure. */
+KVT_NODISCARD kvt_status sparse_sequence_wait_blocks(kvt_sparse *s);
+
 /* Says what a status means where nobody has said more. */
 void sparse_sequence_say(kvt_status status, char *message, size_t message_size);
 

@@ -146,16 +146,6 @@ static kvt_status give_segment(kvt_sparse *s, sparse_unit *unit, const give_head
     return KVT_OK;
 }
 
-static kvt_status wait_for_blocks(kvt_sparse *s)
-{
-    kvt_status first = KVT_OK;
-    for (int i = 0; i < 2; i++) {
-        kvt_status status = s->blocks[i] != NULL ? sparse_block_wait(s->blocks[i]) : KVT_OK;
-        if (first == KVT_OK) first = status;
-    }
-    return first;
-}
-
 /* ---- units ---- */
 
 static void copy_resident(const kvt_sparse *s, const give_head *rows, uint32_t first,
@@ -208,7 +198,7 @@ static kvt_status give_unit(kvt_sparse *s, sparse_unit *unit, const give_head *r
     const uint32_t segments = sparse_segment_count(s->zone_tokens, s->options.segment_tokens);
     for (uint32_t i = 0; i < segments && status == KVT_OK; i++)
         status = give_segment(s, unit, rows, i, &work);
-    kvt_status written = wait_for_blocks(s);
+    kvt_status written = sparse_sequence_wait_blocks(s);
     work_close(&work);
     return status != KVT_OK ? status : written;
 }

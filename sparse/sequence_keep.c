@@ -382,17 +382,6 @@ static kvt_status get_block(kvt_sparse *s, const kvt_key *key, uint32_t turn,
     return kvt_get(s->store, key, sparse_block_memory(*block), size, NULL);
 }
 
-/* The last words of what is being written. */
-static kvt_status wait_for_pages(kvt_sparse *s)
-{
-    kvt_status status = KVT_OK;
-    for (int i = 0; i < 2; i++) {
-        kvt_status own = s->blocks[i] != NULL ? sparse_block_wait(s->blocks[i]) : KVT_OK;
-        if (status == KVT_OK) status = own;
-    }
-    return status;
-}
-
 /* While the pages of one unit are written, the next one's entry is read. */
 static kvt_status restore_units(kvt_sparse *s, const kvt_key *key, const sparse_kept_shape *shape,
                                 const sparse_paging *paging)
@@ -405,7 +394,7 @@ static kvt_status restore_units(kvt_sparse *s, const kvt_key *key, const sparse_
         uint64_t size;
         status = get_block(s, &part, i, &block, &size);
         if (status == KVT_OK) status = restore_unit(s, shape, paging, i, block, size);
-        if (status == KVT_OK && (i + 1) % heads == 0) status = wait_for_pages(s);
+        if (status == KVT_OK && (i + 1) % heads == 0) status = sparse_sequence_wait_blocks(s);
         if (status == KVT_OK && (i + 1) % heads == 0) status = sparse_sequence_add_layer(s);
     }
     return status;

@@ -261,6 +261,16 @@ kvt_status kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *opti
     return sparse_sequence_make(store, options, sequence_out, message, message_size);
 }
 
+kvt_status sparse_sequence_wait_blocks(kvt_sparse *s)
+{
+    kvt_status first = KVT_OK;
+    for (int i = 0; i < 2; i++) {
+        kvt_status status = s->blocks[i] != NULL ? sparse_block_wait(s->blocks[i]) : KVT_OK;
+        if (first == KVT_OK) first = status;
+    }
+    return first;
+}
+
 kvt_status sparse_sequence_add_layer(kvt_sparse *s)
 {
     s->layers_given++;
