@@ -406,8 +406,8 @@ typedef struct kvt_reuse_weights {
 } kvt_reuse_weights;
 
 /*
- * What an engine knows of one entry's uses. A caller that ends and begins again keeps these numbers
- * beside its entries, and gives them to the next engine, in the order of `order`.
+ * An engine's knowledge of one entry's uses. A caller that ends and begins again keeps these
+ * numbers beside its entries, and gives them to the next engine, in the order of `order`.
  */
 typedef struct kvt_policy_uses {
     uint32_t struct_size;

@@ -49,7 +49,7 @@ typedef struct bases_form {
     bench_rate ahead;          /* until the last one, with more layers under way */
 } bases_form;
 
-/* What gets have to give, and where to. */
+/* The bytes that gets have to give, and their places. */
 typedef struct bases_wanted {
     uint8_t *contexts[BASES_KV_MAX];
     uint8_t *target;

@@ -48,7 +48,7 @@ typedef struct pipeline_row {
     double select, fetch, bring, compute, overlap;
 } pipeline_row;
 
-/* What a method reads at the error that all have. */
+/* The reads of a method at the error that all have. */
 typedef struct method_plan {
     decode_trial trial;
     decode_reads reads;
