@@ -161,8 +161,9 @@ static kvt_status play_method(method_run *run, kvt_store *store, pipeline_row *r
             status = run->method->schedule == PREFETCH ? layer_prefetched(run, layer, step)
                                                        : layer_one_by_one(run, layer, step);
     const double wall = (double)(base_clock_ns() - begin_ns) * 1e-9;
-    if (run->method->schedule == PREFETCH) (void)!end_read(run, 0);
+    /* Before the read for the token that nobody runs: its bytes are not of this time. */
     pipeline_count_drives(store, &drives[1]);
+    if (run->method->schedule == PREFETCH) (void)!end_read(run, 0);
     row->fetch = pipeline_busiest(&drives[0], &drives[1]);
     row->compute = run->compute_seconds * site->sequences * PIPELINE_LAYERS * steps;
     row->bytes = (double)run->bytes / (double)run->reads_done;
