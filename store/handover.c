@@ -271,8 +271,10 @@ kvt_status handover_accept(kvt_store *store, const kvt_entry *source, const kvt_
     }
     handover_note_copy(handover, bytes, copy_ns);
     handover_append(handover, staged);
-    pthread_cond_signal(&handover->arrived);
     pthread_mutex_unlock(&store->lock);
+    /* Without the lock: an executor that wakes takes the processor from this thread where there is
+     * no other one, and gets would wait for both. */
+    pthread_cond_signal(&handover->arrived);
     return KVT_OK;
 }
 
