@@ -3,7 +3,9 @@
  * bench_remote_faults.c - a node of the engine is killed, stopped, emptied, filled, and gives slots
  * away, and the link to all nodes is cut (where network namespaces can be made), while one thread
  * gets entries of other hosts and another one local entries of the same store: nothing wrong is
- * served, nothing comes late, local gets do not notice.
+ * served, nothing comes late, local gets do not notice. Local gets are timed before the fault and
+ * during it, so that both figures are of one store and of the same seconds. A third thread calls
+ * nothing and sleeps for a deadline at a time: how late it wakes is what the machine adds.
  *
  * Thread rule: one bench at a time.
  */
@@ -44,14 +46,22 @@ enum {
 static const char *const phase_names[PHASES] = {"none",  "killed", "stopped", "cut",
                                                 "moved", "full",   "emptied"};
 
+/* Local gets of a while. */
+typedef struct fault_local {
+    double p50_s, p99_s;
+    uint64_t gets;
+    uint64_t waits, preempted; /* switches away from the thread: it slept; it had to */
+} fault_local;
+
 /* What the threads have seen in a phase. */
 typedef struct fault_seen {
     uint64_t gets, hits, misses, timeouts, wrong, late;
     double lost_s; /* in gets that ended at their deadline */
     double slowest_s;
-    double local_p50_s, local_p99_s;
-    uint64_t local_gets, local_misses;
-    uint64_t local_waits, local_preempted; /* switches away from the thread: it slept; it had to */
+    fault_local before, during;
+    uint64_t local_misses;
+    uint64_t sleeps, late_sleeps; /* of the thread that sleeps alone */
+    double slowest_sleep_s;
     double recovery_s; /* from the node's return to its use; below 0: it was not used */
 } fault_seen;
 
@@ -62,7 +72,7 @@ typedef struct fault_run {
     atomic_bool back; /* the node has returned: the first hit on it is waited for */
     atomic_uint_fast64_t back_ns;
     _Atomic double used_s; /* from then on, until its breaker is closed; below 0: not yet */
-    fault_seen seen;       /* the thread's of remote gets, but for the local figures */
+    fault_seen seen;       /* the thread's of remote gets, but for local gets and sleeps */
     double *latencies;
 } fault_run;
 
@@ -124,23 +134,31 @@ static void fault_look(fault_run *run)
     atomic_store(&run->used_s, (double)(base_clock_ns() - atomic_load(&run->back_ns)) * 1e-9);
 }
 
+/* Sleeps for one deadline after the other. */
+static void *fault_sleep(void *argument)
+{
+    fault_run *run = argument;
+    while (!atomic_load(&run->stop)) {
+        const uint64_t began_ns = base_clock_ns();
+        base_sleep((uint64_t)(FAULT_DEADLINE * 1e9));
+        const double seconds = (double)(base_clock_ns() - began_ns) * 1e-9;
+        run->seen.sleeps++;
+        run->seen.late_sleeps += seconds > FAULT_DEADLINE + FAULT_GRACE;
+        if (seconds > run->seen.slowest_sleep_s) run->seen.slowest_sleep_s = seconds;
+    }
+    return NULL;
+}
+
 /* Gets local entries for so many seconds, and takes the figures of their times. */
-static void fault_get_local(fault_run *run, double seconds, void (*then)(fault_run *, int),
-                            int phase)
+static void fault_get_local(fault_run *run, double seconds, fault_local *out)
 {
     char *data = bench_buffer(FAULT_BYTES);
     struct rusage before, after;
     uint32_t count = 0;
     const uint64_t end_ns = base_clock_ns() + (uint64_t)(seconds * 1e9);
-    const uint64_t half_ns = base_clock_ns() + (uint64_t)(seconds * 5e8);
-    bool turned = then == NULL;
     getrusage(RUSAGE_THREAD, &before);
     while (data != NULL && base_clock_ns() < end_ns) {
-        if (!turned && base_clock_ns() >= half_ns) {
-            then(run, phase);
-            turned = true;
-        }
-        if (turned && then != NULL) fault_look(run);
+        fault_look(run);
         const kvt_key key = bench_remote_key(FAULT_BYTES, FAULT_FIRST + count % FAULT_LOCAL);
         const uint64_t began_ns = base_clock_ns();
         const kvt_status status = kvt_get(run->store, &key, data, FAULT_BYTES, NULL);
@@ -152,16 +170,16 @@ static void fault_get_local(fault_run *run, double seconds, void (*then)(fault_r
     }
     getrusage(RUSAGE_THREAD, &after);
     free(data);
-    run->seen.local_gets = count;
+    out->gets = count;
     /* Each get is followed by one sleep. */
     const uint64_t slept = (uint64_t)(after.ru_nvcsw - before.ru_nvcsw);
-    run->seen.local_waits = slept > count ? slept - count : 0;
-    run->seen.local_preempted = (uint64_t)(after.ru_nivcsw - before.ru_nivcsw);
+    out->waits = slept > count ? slept - count : 0;
+    out->preempted = (uint64_t)(after.ru_nivcsw - before.ru_nivcsw);
     if (count > FAULT_LATENCIES) count = FAULT_LATENCIES;
     if (count == 0) return;
     qsort(run->latencies, count, sizeof *run->latencies, fault_order);
-    run->seen.local_p50_s = run->latencies[count / 2];
-    run->seen.local_p99_s = run->latencies[(uint64_t)count * 99 / 100];
+    out->p50_s = run->latencies[count / 2];
+    out->p99_s = run->latencies[(uint64_t)count * 99 / 100];
 }
 
 /* Gives slots that hold keys to another node, with the keys. */
@@ -270,38 +288,52 @@ static bool fault_put_local(kvt_store *store)
 static bool fault_phase(const bench_remote_site *site, int phase, double seconds, fault_seen *out)
 {
     fault_run run = {.site = site, .seen = {.recovery_s = -1}, .used_s = -1};
-    pthread_t thread;
+    fault_local after;
+    pthread_t thread, sleeper;
     if (phase > PHASE_KILLED && !fault_fill(site)) return false;
     run.store =
         bench_remote_store(&site->cluster, UINT64_C(12) << 20, KVT_PUBLISH_NONE, FAULT_DEADLINE, 1);
     run.latencies = calloc(FAULT_LATENCIES, sizeof *run.latencies);
-    bool good = run.store != NULL && run.latencies != NULL && fault_put_local(run.store);
-    const bool started = good && pthread_create(&thread, NULL, fault_get_remote, &run) == 0;
+    const bool good = run.store != NULL && run.latencies != NULL && fault_put_local(run.store);
+    const bool sleeps = good && pthread_create(&sleeper, NULL, fault_sleep, &run) == 0;
+    const bool started = sleeps && pthread_create(&thread, NULL, fault_get_remote, &run) == 0;
     if (started) {
         base_sleep(300000000);
+        fault_get_local(&run, seconds, &run.seen.before);
         fault_begin(&run, phase);
-        fault_get_local(&run, seconds, phase == PHASE_NONE ? NULL : fault_end, phase);
-        atomic_store(&run.stop, true);
-        pthread_join(thread, NULL);
+        fault_get_local(&run, seconds, &run.seen.during);
+        fault_end(&run, phase);
+        if (atomic_load(&run.back)) fault_get_local(&run, seconds, &after);
     }
+    atomic_store(&run.stop, true);
+    if (started) pthread_join(thread, NULL);
+    if (sleeps) pthread_join(sleeper, NULL);
     *out = run.seen;
     if (out->recovery_s < 0) out->recovery_s = atomic_load(&run.used_s);
     kvt_close(run.store);
     free(run.latencies);
-    return good && started;
+    return started;
+}
+
+static json_t *fault_report_local(const fault_local *local)
+{
+    return json_pack("{s:f, s:f, s:I, s:I, s:I}", "p50_s", local->p50_s, "p99_s", local->p99_s,
+                     "gets", (json_int_t)local->gets, "waits", (json_int_t)local->waits,
+                     "preempted", (json_int_t)local->preempted);
 }
 
 static json_t *fault_report(const fault_seen *seen, int phase)
 {
-    json_t *one = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "fault",
-        phase_names[phase], "gets", (json_int_t)seen->gets, "hits", (json_int_t)seen->hits,
-        "misses", (json_int_t)seen->misses, "timeouts", (json_int_t)seen->timeouts, "wrong_bytes",
-        (json_int_t)seen->wrong, "late_calls", (json_int_t)seen->late, "lost_s", seen->lost_s,
-        "slowest_s", seen->slowest_s, "local_get_p50_s", seen->local_p50_s, "local_get_p99_s",
-        seen->local_p99_s, "local_misses", (json_int_t)seen->local_misses, "local_gets",
-        (json_int_t)seen->local_gets, "local_waits", (json_int_t)seen->local_waits,
-        "local_preempted", (json_int_t)seen->local_preempted);
+    json_t *one = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I, s:f, s:I}",
+                            "fault", phase_names[phase], "gets", (json_int_t)seen->gets, "hits",
+                            (json_int_t)seen->hits, "misses", (json_int_t)seen->misses, "timeouts",
+                            (json_int_t)seen->timeouts, "wrong_bytes", (json_int_t)seen->wrong,
+                            "late_calls", (json_int_t)seen->late, "lost_s", seen->lost_s,
+                            "slowest_s", seen->slowest_s, "sleeps", (json_int_t)seen->sleeps,
+                            "late_sleeps", (json_int_t)seen->late_sleeps, "slowest_sleep_s",
+                            seen->slowest_sleep_s, "local_misses", (json_int_t)seen->local_misses);
+    json_object_set_new(one, "local_before", fault_report_local(&seen->before));
+    json_object_set_new(one, "local_during", fault_report_local(&seen->during));
     if (phase >= PHASE_KILLED && phase <= PHASE_CUT)
         json_object_set_new(one, "recovery_s",
                             seen->recovery_s < 0 ? json_null() : json_real(seen->recovery_s));
@@ -320,11 +352,11 @@ int bench_remote_faults(const bench_options *options)
     for (int phase = 0; phase < PHASES && good; phase++) {
         if (phase == PHASE_CUT && !site.has_spaces) continue;
         bench_tell(options, phase, PHASES, phase_names[phase]);
-        good = fault_phase(&site, phase, options->quick ? 3 : 6, &seen[phase]);
+        good = fault_phase(&site, phase, options->quick ? 1 : 3, &seen[phase]);
     }
     bench_tell(options, 1, 1, "");
     if (good && options->json) {
-        json_t *root = bench_report_head("kvterrace-bench-remote-faults-1", 1);
+        json_t *root = bench_report_head("kvterrace-bench-remote-faults-2", 1);
         json_t *list = json_array();
         for (int phase = 0; phase < PHASES; phase++)
             if (phase != PHASE_CUT || site.has_spaces)
@@ -333,18 +365,22 @@ int bench_remote_faults(const bench_options *options)
         json_object_set_new(root, "faults", list);
         result = bench_report_print(options->out, root);
     } else if (good) {
-        fprintf(options->out, "%-8s %8s %8s %8s %6s %5s %8s %8s %10s %10s %9s\n", "fault", "gets",
-                "hits", "timeouts", "wrong", "late", "lost s", "slowest", "local p50", "p99 us",
-                "recovery");
+        fprintf(options->out, "%-8s %8s %8s %8s %6s %5s %8s %8s %11s %18s %18s %9s\n", "fault",
+                "gets", "hits", "timeouts", "wrong", "late", "slowest", "sleep", "late sleeps",
+                "local p50, p99 us", "during the fault", "recovery");
         for (int phase = 0; phase < PHASES; phase++) {
             if (phase == PHASE_CUT && !site.has_spaces) continue;
+            const fault_seen *one = &seen[phase];
             fprintf(options->out,
-                    "%-8s %8llu %8llu %8llu %6llu %5llu %8.3f %8.4f %10.1f %10.1f %9.2f\n",
-                    phase_names[phase], (unsigned long long)seen[phase].gets,
-                    (unsigned long long)seen[phase].hits, (unsigned long long)seen[phase].timeouts,
-                    (unsigned long long)seen[phase].wrong, (unsigned long long)seen[phase].late,
-                    seen[phase].lost_s, seen[phase].slowest_s, seen[phase].local_p50_s * 1e6,
-                    seen[phase].local_p99_s * 1e6, seen[phase].recovery_s);
+                    "%-8s %8llu %8llu %8llu %6llu %5llu %8.4f %8.4f %4llu of %4llu %9.1f %8.1f "
+                    "%9.1f %8.1f %9.2f\n",
+                    phase_names[phase], (unsigned long long)one->gets,
+                    (unsigned long long)one->hits, (unsigned long long)one->timeouts,
+                    (unsigned long long)one->wrong, (unsigned long long)one->late, one->slowest_s,
+                    one->slowest_sleep_s, (unsigned long long)one->late_sleeps,
+                    (unsigned long long)one->sleeps, one->before.p50_s * 1e6,
+                    one->before.p99_s * 1e6, one->during.p50_s * 1e6, one->during.p99_s * 1e6,
+                    one->recovery_s);
         }
     }
     bench_remote_close(&site);
