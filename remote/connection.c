@@ -153,11 +153,13 @@ static kvt_status connection_token(void *context, const resp_token *token)
     }
     if (slot.ask != VALKEY_ASK_REQUEST) return connection_take_login(connection, slot.ask, token);
     if (!token->ends) return KVT_E_CORRUPT; /* no command of ours is answered with an aggregate */
-    valkey_node_answered(connection->node, connection->role);
+    /* An answer that nobody waits for any more is none: a node may answer everything too late. */
     if (slot.request == NULL) {
         client->stats.late_replies++;
         return KVT_OK;
     }
+    valkey_node_answered(connection->node, connection->role);
+    connection->answered_ns = base_clock_ns();
     if (token->type != '-' && token->type != '!')
         return connection_take_answer(connection, slot.request, token);
     connection_take_error(connection, slot.request, token);
@@ -553,7 +555,6 @@ static void connection_receive(valkey_connection *connection)
             connection_fail(connection, KVT_E_GONE, "the connection was lost");
             return;
         }
-        connection->heard_ns = base_clock_ns();
         connection->node->stats.bytes_in += (uint64_t)got;
         const kvt_status status = resp_got(&connection->reader, (size_t)got);
         if (status != KVT_OK) {
@@ -584,11 +585,12 @@ static void connection_give_up(valkey_connection *connection, remote_request *re
 {
     valkey_node *node = connection->node;
     node->stats.timeouts++;
-    /* Nothing was heard of the node since the request: it may be silent. */
-    const bool silent = connection->heard_ns < request->submitted_ns &&
-                        now_ns - request->submitted_ns >= VALKEY_SILENCE_NS;
+    /* Nothing was answered in time since the request, whatever bytes have trickled in. Where
+     * something was, the node works and is asked for too much. */
+    const bool fails = connection->answered_ns < request->submitted_ns &&
+                       now_ns - request->submitted_ns >= VALKEY_SILENCE_NS;
     valkey_done(node->client, request, KVT_E_TIMEOUT);
-    if (silent) valkey_node_failed(node, connection->role, "does not answer");
+    if (fails) valkey_node_failed(node, connection->role, "does not answer");
 }
 
 void valkey_connection_expire(valkey_connection *connection, uint64_t now_ns, uint64_t *next_ns)

@@ -77,7 +77,7 @@ typedef struct valkey_connection {
     remote_resolution *resolution;
     struct addrinfo *found, *address; /* all of the host's, and the one that is tried */
     uint64_t began_ns;                /* of the connecting */
-    uint64_t heard_ns;                /* when bytes came last */
+    uint64_t answered_ns;             /* when a request was answered in time last */
 
     valkey_list waiting;
     valkey_slot slots[VALKEY_SLOTS];

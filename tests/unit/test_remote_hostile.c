@@ -28,6 +28,8 @@ typedef struct server {
     const char *answer;          /* to each one after it */
     size_t answer_bytes;
     bool ignores_gets;
+    bool drips;        /* a byte of the answer at a time, */
+    uint64_t pause_ns; /* and before each answer so long */
     atomic_bool ends;
     char heard[4096]; /* of the first connection */
     atomic_size_t heard_bytes;
@@ -39,6 +41,7 @@ typedef struct server {
 typedef struct server_talk {
     int socket;
     bool logged_in;
+    size_t dripped; /* bytes of the answer that drips */
 } server_talk;
 
 /* Answers what has come. False: the connection is over. */
@@ -57,26 +60,41 @@ static bool server_answer(server *at, server_talk *talk)
     const size_t answer_bytes = talk->logged_in ? at->answer_bytes : strlen(login);
     const bool ignored =
         at->ignores_gets && talk->logged_in && memmem(bytes, (size_t)got, "GET", 3) != NULL;
+    const bool drips = at->drips && talk->logged_in;
+    if (talk->logged_in) base_sleep(at->pause_ns);
     talk->logged_in = true;
+    if (drips) {
+        if (talk->dripped == 0) talk->dripped = 1;
+        return send(talk->socket, answer, 1, MSG_NOSIGNAL) == 1;
+    }
     if (answer_bytes > 0 && !ignored) (void)!send(talk->socket, answer, answer_bytes, MSG_NOSIGNAL);
     return true;
+}
+
+/* Sends the next byte of an answer that drips. */
+static void server_drip(const server *at, server_talk *talk)
+{
+    if (talk->socket <= 0 || talk->dripped == 0 || talk->dripped == at->answer_bytes) return;
+    (void)!send(talk->socket, at->answer + talk->dripped++, 1, MSG_NOSIGNAL);
 }
 
 static void *server_main(void *argument)
 {
     server *at = argument;
-    server_talk talks[TALKS] = {{0, false}};
+    server_talk talks[TALKS] = {{0, false, 0}};
     while (!atomic_load(&at->ends)) {
         struct pollfd waits[TALKS + 1] = {{.fd = at->listening, .events = POLLIN}};
         for (int i = 0; i < TALKS; i++)
             waits[i + 1] =
                 (struct pollfd){.fd = talks[i].socket > 0 ? talks[i].socket : -1, .events = POLLIN};
-        if (poll(waits, TALKS + 1, 10) <= 0) continue;
+        (void)poll(waits, TALKS + 1, 10);
         for (int i = 0; i < TALKS; i++) {
             if (waits[i + 1].revents == 0 || server_answer(at, &talks[i])) continue;
             close(talks[i].socket);
-            talks[i] = (server_talk){0, false};
+            talks[i] = (server_talk){0, false, 0};
         }
+        for (int i = 0; i < TALKS; i++)
+            server_drip(at, &talks[i]);
         for (int i = 0; waits[0].revents != 0 && i < TALKS; i++) {
             if (talks[i].socket != 0) continue;
             talks[i].socket = accept(at->listening, NULL, NULL);
@@ -235,9 +253,9 @@ static void half_a_value_ends_in_time(void **state)
         for (size_t j = 0; j < sizeof value; j++)
             assert_int_equal(value[j], 0x77);
     }
-    /* It was heard of at the first request, and was silent at the two that followed. */
     assert_true(remote_node_stats_get(client, 0, &node));
     assert_int_equal(node.timeouts, 3);
+    assert_int_equal(node.opened, 1);
     remote_close(client);
     server_stop(&at);
 }
@@ -390,6 +408,59 @@ static void a_node_that_ignores_gets_is_left_alone(void **state)
     server_stop(&at);
 }
 
+/* Gets until the node is left alone, and how many that took. */
+static uint32_t gets_until_gone(remote_client *client, uint64_t deadline_ns)
+{
+    uint8_t value[64];
+    for (uint32_t i = 0; i < 8; i++) {
+        struct iovec part = {value, sizeof value};
+        remote_request request = remote_of(REMOTE_GET, "key", &part, 1);
+        request.deadline_ns = base_clock_ns() + deadline_ns;
+        const kvt_status status = remote_do(client, &request);
+        if (status == KVT_E_GONE) return i;
+        assert_int_equal(status, KVT_E_TIMEOUT);
+    }
+    return 8;
+}
+
+/* A node that sends a byte now and then is no better than one that sends none. */
+static void a_drip_opens_the_breaker(void **state)
+{
+    (void)state;
+    static const char answer[] =
+        "$64\r\n0123456789012345678901234567890123456789012345678901234567890";
+    server at = {
+        .login = HELLO_ANSWER, .answer = answer, .answer_bytes = sizeof answer - 1, .drips = true};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    remote_node_stats node;
+    assert_int_equal(gets_until_gone(client, 60000000), 3);
+    assert_true(remote_node_stats_get(client, 0, &node));
+    assert_int_equal(node.timeouts, 3);
+    assert_int_equal(node.opened, 1);
+    assert_true(node.bytes_in > sizeof HELLO_ANSWER + 3); /* it has sent some */
+    remote_close(client);
+    server_stop(&at);
+}
+
+/* Nor is one whose answers are whole and late. */
+static void late_answers_open_the_breaker(void **state)
+{
+    (void)state;
+    server at = {.login = HELLO_ANSWER,
+                 .answer = "$5\r\nhello\r\n",
+                 .answer_bytes = 11,
+                 .pause_ns = 120000000};
+    server_start(&at);
+    remote_client *client = open_client(&at, (remote_config){.tls = false});
+    remote_stats stats;
+    assert_int_equal(gets_until_gone(client, 80000000), 3);
+    remote_stats_get(client, &stats);
+    assert_true(stats.late_replies >= 1);
+    remote_close(client);
+    server_stop(&at);
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -398,6 +469,8 @@ int main(void)
         cmocka_unit_test(answers_too_many_close_the_connection),
         cmocka_unit_test(half_a_value_ends_in_time),
         cmocka_unit_test(a_node_that_ignores_gets_is_left_alone),
+        cmocka_unit_test(a_drip_opens_the_breaker),
+        cmocka_unit_test(late_answers_open_the_breaker),
         cmocka_unit_test(silence_opens_the_breaker),
         cmocka_unit_test(a_refused_login_shows_no_secret),
         cmocka_unit_test(an_old_server_is_spoken_to_in_resp2),
