@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -26,6 +27,7 @@
 #define CLUSTER_SLOTS   16384u
 #define CLUSTER_WAIT_NS UINT64_C(10000000000)
 #define CLUSTER_ASK_NS  UINT64_C(20000000)
+#define CLUSTER_TRIES   8 /* of ports that others may have taken */
 
 /* ---- words with a server ---- */
 
@@ -122,19 +124,43 @@ bool bench_cluster_enter(pid_t space)
     return entered;
 }
 
-/* A port that is free now; of another namespace, one that is free here. */
-static uint16_t cluster_free_port(const bench_cluster *cluster)
+/* The first port that the system gives to connections without one. */
+static uint32_t cluster_given_ports(void)
+{
+    char line[64] = "";
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    if (file == NULL) return 32768;
+    const bool got = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    const unsigned long first = got ? strtoul(line, NULL, 10) : 0;
+    return first > 0 && first < 65536 ? (uint32_t)first : 32768;
+}
+
+/* Whether a port is free now; of another namespace, whether it is here. */
+static bool cluster_port_is_free(const bench_cluster *cluster, uint16_t port)
 {
     const char *address = cluster->options.space == 0 ? cluster->address : "0.0.0.0";
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof at;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
     const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (probe < 0) return 0;
+    if (probe < 0) return false;
     const bool bound = inet_pton(AF_INET, address, &at.sin_addr) == 1 &&
-                       bind(probe, (const struct sockaddr *)&at, sizeof at) == 0 &&
-                       getsockname(probe, (struct sockaddr *)&at, &bytes) == 0;
+                       bind(probe, (const struct sockaddr *)&at, sizeof at) == 0;
     close(probe);
-    return bound ? ntohs(at.sin_port) : 0;
+    return bound;
+}
+
+/* A port that is free now and that the system gives to no connection by itself. A server may take
+ * it before ours does. */
+static uint16_t cluster_free_port(const bench_cluster *cluster)
+{
+    const uint32_t end = cluster_given_ports(), first = end / 2;
+    for (int i = 0; i < 100; i++) {
+        uint32_t draw = 0;
+        if (getrandom(&draw, sizeof draw, 0) != sizeof draw) return 0;
+        const uint16_t port = (uint16_t)(first + draw % (end - first));
+        if (port >= 1024 && cluster_port_is_free(cluster, port)) return port;
+    }
+    return 0;
 }
 
 /* The server's program, and the name that it is to be called by. False: there is none. */
@@ -155,11 +181,18 @@ static bool cluster_program(const char **path_out, const char **name_out)
     return false;
 }
 
+/* The name of a node's socket in its folder: it is there once the node has all of its ports. */
+static void cluster_socket_path(const bench_cluster *cluster, uint32_t node, char *path,
+                                size_t path_size)
+{
+    snprintf(path, path_size, "%s/socket-%u", cluster->folder, node);
+}
+
 /* Becomes a server; returns only when it cannot. */
 static void cluster_become(const bench_cluster *cluster, uint32_t node, const char *path,
                            const char *name, pid_t parent)
 {
-    char port[8], bus[8], memory[32], nodes_file[32], log_file[32];
+    char port[8], bus[8], tls[8], memory[32], nodes_file[32], log_file[32], path_file[128];
     const char *arguments[64];
     uint32_t count = 0;
     snprintf(port, sizeof port, "%u", cluster->nodes[node].port);
@@ -167,6 +200,8 @@ static void cluster_become(const bench_cluster *cluster, uint32_t node, const ch
     snprintf(memory, sizeof memory, "%llu", (unsigned long long)cluster->options.memory_bytes);
     snprintf(nodes_file, sizeof nodes_file, "nodes-%u.conf", node);
     snprintf(log_file, sizeof log_file, "log-%u", node);
+    snprintf(tls, sizeof tls, "%u", cluster->nodes[node].tls_port);
+    cluster_socket_path(cluster, node, path_file, sizeof path_file);
     const char *const fixed[] = {name,
                                  "--port",
                                  port,
@@ -188,6 +223,8 @@ static void cluster_become(const bench_cluster *cluster, uint32_t node, const ch
                                  memory,
                                  "--maxmemory-policy",
                                  cluster->options.policy,
+                                 "--unixsocket",
+                                 path_file,
                                  "--daemonize",
                                  "no"};
     const char *const joined[] = {"--cluster-enabled",
@@ -204,6 +241,8 @@ static void cluster_become(const bench_cluster *cluster, uint32_t node, const ch
         arguments[count++] = fixed[i];
     for (size_t i = 0; !cluster->options.single && i < sizeof joined / sizeof joined[0]; i++)
         arguments[count++] = joined[i];
+    if (cluster->options.tls) arguments[count++] = "--tls-port";
+    if (cluster->options.tls) arguments[count++] = tls;
     const char *const *more = cluster->options.arguments;
     while (more != NULL && *more != NULL && count < 63)
         arguments[count++] = *more++;
@@ -220,12 +259,14 @@ static void cluster_become(const bench_cluster *cluster, uint32_t node, const ch
     execv(path, (char *const *)(uintptr_t)arguments);
 }
 
-/* Starts a server and waits until it answers. */
+/* Starts a server and waits until it answers. False: it does not, or has found a port taken. */
 static bool cluster_launch(bench_cluster *cluster, uint32_t node)
 {
     const char *path, *name;
-    char answer[64];
+    char answer[64], socket_path[128];
     if (!cluster_program(&path, &name)) return false;
+    cluster_socket_path(cluster, node, socket_path, sizeof socket_path);
+    (void)unlink(socket_path);
     const pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         cluster_become(cluster, node, path, name, parent);
@@ -235,13 +276,28 @@ static bool cluster_launch(bench_cluster *cluster, uint32_t node)
     cluster->nodes[node].pid = pid;
     const uint64_t end_ns = base_clock_ns() + CLUSTER_WAIT_NS;
     while (base_clock_ns() < end_ns) {
-        /* A server with a password answers, too. */
-        if (bench_cluster_say(cluster, node, "PING", answer, sizeof answer)) return true;
+        /* Whoever answers at the port is this server. One with a password answers, too. */
+        if (access(socket_path, F_OK) == 0 &&
+            bench_cluster_say(cluster, node, "PING", answer, sizeof answer))
+            return true;
         if (waitpid(pid, NULL, WNOHANG) == pid) {
             cluster->nodes[node].pid = 0;
             return false;
         }
         base_sleep(CLUSTER_ASK_NS);
+    }
+    return false;
+}
+
+/* The same with ports that are free, also when others take them meanwhile. */
+static bool cluster_launch_new(bench_cluster *cluster, uint32_t node)
+{
+    for (int i = 0; i < CLUSTER_TRIES; i++) {
+        cluster->nodes[node].port = cluster_free_port(cluster);
+        cluster->nodes[node].bus_port = cluster_free_port(cluster);
+        cluster->nodes[node].tls_port = cluster->options.tls ? cluster_free_port(cluster) : 0;
+        if (cluster_launch(cluster, node)) return true;
+        if (cluster->nodes[node].pid != 0) return false; /* it runs, and does not answer */
     }
     return false;
 }
@@ -300,11 +356,9 @@ int bench_cluster_start(const bench_cluster_options *options, bench_cluster *out
     bool good = true;
     for (uint32_t i = 0; i < out->count && good; i++) {
         const size_t used = strlen(out->addresses);
-        out->nodes[i].port = cluster_free_port(out);
-        out->nodes[i].bus_port = cluster_free_port(out);
+        good = cluster_launch_new(out, i);
         snprintf(out->addresses + used, sizeof out->addresses - used, "%s%s:%u", i > 0 ? "," : "",
                  out->address, out->nodes[i].port);
-        good = cluster_launch(out, i);
     }
     if (good && !out->options.single) good = cluster_join(out) && cluster_wait(out);
     if (good) return 0;
@@ -341,6 +395,8 @@ void bench_cluster_stop(bench_cluster *cluster)
         snprintf(path, sizeof path, "%s/nodes-%u.conf", cluster->folder, i);
         (void)unlink(path);
         snprintf(path, sizeof path, "%s/log-%u", cluster->folder, i);
+        (void)unlink(path);
+        cluster_socket_path(cluster, i, path, sizeof path);
         (void)unlink(path);
     }
     if (cluster->folder[0] != '\0') (void)rmdir(cluster->folder);

@@ -18,6 +18,7 @@
 typedef struct bench_cluster_options {
     uint32_t nodes;               /* 1 to BENCH_CLUSTER_NODES */
     bool single;                  /* one server that is no cluster */
+    bool tls;                     /* they listen to TLS, too, with what the arguments say */
     uint64_t memory_bytes;        /* of each; 0: no bound */
     const char *policy;           /* maxmemory-policy; NULL: allkeys-lru */
     const char *address;          /* numeric; NULL: 127.0.0.1 */
@@ -31,8 +32,8 @@ typedef struct bench_cluster {
     char address[48];
     char addresses[BENCH_CLUSTER_NODES * 56]; /* host:port, with commas */
     struct {
-        pid_t pid; /* 0: it does not run */
-        uint16_t port, bus_port;
+        pid_t pid;                         /* 0: it does not run */
+        uint16_t port, bus_port, tls_port; /* tls_port: 0 without */
     } nodes[BENCH_CLUSTER_NODES];
     bench_cluster_options options;
 } bench_cluster;

@@ -258,11 +258,7 @@ static void tls_is_verified(void **state)
                  {4, 4, KVT_E_GONE, "expired"}};
     base_sleep(2 * REMOTE_SECOND_NS); /* until the last one has expired */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char port[8];
-        snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() % 20000) + (int)i);
-        const char *const arguments[] = {"--tls-port",
-                                         port,
-                                         "--tls-cert-file",
+        const char *const arguments[] = {"--tls-cert-file",
                                          whole[cases[i].server],
                                          "--tls-key-file",
                                          whole[3],
@@ -271,9 +267,10 @@ static void tls_is_verified(void **state)
                                          "--tls-auth-clients",
                                          "no",
                                          NULL};
-        start(&(bench_cluster_options){.nodes = 1, .single = true, .arguments = arguments});
+        start(&(bench_cluster_options){
+            .nodes = 1, .single = true, .tls = true, .arguments = arguments});
         char address[32], message[200] = "", value[200000];
-        snprintf(address, sizeof address, "127.0.0.1:%s", port);
+        snprintf(address, sizeof address, "127.0.0.1:%u", cluster.nodes[0].tls_port);
         const remote_config config = {
             .backend = "valkey", .addresses = address, .tls = true, .ca = path[cases[i].trusted]};
         remote_client *client = NULL;
