@@ -125,14 +125,16 @@ static const kvt_setting settings_table[] = {
          "bytes per second that one host publishes at most; 0: no bound"),
 
     TEXT("tier.remote.namespace", NULL,
-         "what all hosts of an engine agree on beside keys: model, revision, how keys are made; "
-         "required with [remote.NAME]"),
-    SECONDS("tier.remote.ttl", "0", "life of published objects; 0: the engine's eviction alone"),
-    SECONDS("tier.remote.hint_ttl", "10", "how long an answer about a key counts"),
+         "what all hosts of an engine agree on beside keys: model, revision, how keys are made; 1 "
+         "to 255 bytes; required with [remote.NAME]"),
+    SECONDS("tier.remote.ttl", "0",
+            "life of published objects, at most 1e9; 0: the engine's eviction alone"),
+    SECONDS("tier.remote.hint_ttl", "10", "how long an answer about a key counts; 0 to 1e9"),
     SWITCH("tier.remote.feed", "no", "follow the engine's invalidations; for up to 32 hosts"),
-    SECONDS("tier.remote.deadline", "0.05", "a get from another host that takes longer is a miss"),
+    SECONDS("tier.remote.deadline", "0.05",
+            "a get from another host that takes longer is a miss; 0.0001 to 60"),
     BYTES("tier.remote.chunk", "1048560", "bytes of an object at most; 4 KiB to 8 MiB"),
-    COUNT("tier.remote.queue", "4096", "entries that may wait to be published"),
+    COUNT("tier.remote.queue", "4096", "entries that may wait to be published; 1 to 1048576"),
 
     CHOICE(
         "remote.*.backend", "valkey", "valkey|mooncake|memory",
@@ -141,9 +143,12 @@ static const kvt_setting settings_table[] = {
          "host:port, several with commas for a cluster; required; mooncake: the master, also as "
          "rdma://host:port/devices"),
     SWITCH("remote.*.cluster", "no", "the servers are a cluster, which says where keys lie"),
-    TEXT("remote.*.user", NULL, "name to log in by; absent: the engine's default user"),
-    TEXT("remote.*.password_file", NULL,
-         "file whose first line is the password; refused when others than its owner may read it"),
+    TEXT("remote.*.user", NULL,
+         "name to log in by, of at most 256 bytes; absent: the engine's default user"),
+    TEXT(
+        "remote.*.password_file", NULL,
+        "file whose first line is the password, of at most 256 bytes; refused when others than its "
+        "owner may read it"),
     SWITCH("remote.*.tls", "no", "encrypt, and verify the servers"),
     TEXT("remote.*.ca", NULL, "with tls: file of the certificates trusted; absent: the system's"),
     TEXT("remote.*.cert", NULL, "with tls: this client's certificate"),
