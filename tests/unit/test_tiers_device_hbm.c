@@ -178,6 +178,34 @@ static void test_memory_that_cannot_be_pinned_is_staged(void **state)
     free(buffer);
 }
 
+/* Kernels find the bytes where the device's copies put them. Layers around it, and memory of the
+ * host in its place, say where that is as well. */
+static void test_the_address_is_where_copies_go(void **state)
+{
+    (void)state;
+    unsigned char *buffer = scratch_buffer(PIECE);
+    scratch_fill(buffer, PIECE, 9);
+    for (int way = 0; way < 3; way++) {
+        kvt_device_config config = hbm_config();
+        config.emulated = way == 1;
+        if (way == 2) config.latency_ns = 1000;
+        kvt_device *device = scratch_open(&config);
+        const uint64_t address = kvt_device_address(device);
+        assert_true(address != 0);
+        assert_null(kvt_device_memory(device));
+        assert_int_equal(kvt_device_transfer(device, KVT_IO_WRITE, PIECE, buffer, PIECE), KVT_OK);
+        /* The stand-in's memory is the host's. */
+        assert_memory_equal((const void *)(uintptr_t)(address + PIECE), buffer, PIECE);
+        kvt_device_close(device);
+    }
+    kvt_device_config config = hbm_config();
+    config.backend = "null";
+    kvt_device *device = scratch_open(&config);
+    assert_int_equal(kvt_device_address(device), 0);
+    kvt_device_close(device);
+    free(buffer);
+}
+
 /* One operation, whose call `name` fails with `result`. */
 static kvt_status failing_transfer(const char *name, kvt_io_kind kind, int result)
 {
@@ -326,6 +354,7 @@ int main(void)
         CASE(test_both_directions_are_in_flight_together),
         CASE(test_announced_memory_is_copied_directly),
         CASE(test_memory_that_cannot_be_pinned_is_staged),
+        CASE(test_the_address_is_where_copies_go),
         CASE(test_failed_copies_are_statuses),
         CASE(test_a_gpu_that_is_lost_ends_all_operations),
         CASE(test_every_call_of_opening_may_fail),

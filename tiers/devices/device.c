@@ -393,6 +393,14 @@ void *kvt_device_memory(kvt_device *device)
     return device->ops->memory != NULL ? device->ops->memory(device) : NULL;
 }
 
+/* Memory of the host is what the host's own processor works on. */
+uint64_t kvt_device_address(kvt_device *device)
+{
+    assert(device != NULL);
+    if (device->ops->address != NULL) return device->ops->address(device);
+    return (uintptr_t)kvt_device_memory(device);
+}
+
 /* An idle device that keeps saying busy is broken; a second of tries covers a passing shortage of
  * kernel memory. The operation fails with KVT_E_IO after a second. */
 static kvt_status device_submit_retrying(kvt_device *device, kvt_io *io)

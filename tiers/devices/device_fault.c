@@ -435,4 +435,5 @@ static const kvt_device_ops fault_ops = {
     .detach = tiers_layer_detach,
     .register_buffers = tiers_layer_register_buffers,
     .trim = fault_trim,
+    .address = tiers_layer_address,
 };

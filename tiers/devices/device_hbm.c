@@ -453,6 +453,11 @@ static void hbm_detach(kvt_device *device)
     hbm->is_bound = false;
 }
 
+static uint64_t hbm_address_of(kvt_device *device)
+{
+    return ((hbm_device *)device)->memory;
+}
+
 const kvt_device_ops tiers_hbm_ops = {
     .struct_size = sizeof(kvt_device_ops),
     .abi_version = KVT_DEVICE_ABI,
@@ -464,4 +469,5 @@ const kvt_device_ops tiers_hbm_ops = {
     .attach = hbm_attach,
     .detach = hbm_detach,
     .register_buffers = hbm_register_buffers,
+    .address = hbm_address_of,
 };

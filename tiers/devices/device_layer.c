@@ -69,3 +69,9 @@ kvt_status tiers_layer_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
 {
     return kvt_device_trim(layer_inner(device), offset, bytes);
 }
+
+/* A layer adds to what an operation costs, and has no part in what a kernel does. */
+uint64_t tiers_layer_address(kvt_device *device)
+{
+    return kvt_device_address(layer_inner(device));
+}

@@ -33,5 +33,6 @@ void tiers_layer_detach(kvt_device *device);
 kvt_status tiers_layer_register_buffers(kvt_device *device, const kvt_device_region *regions,
                                         uint32_t count);
 kvt_status tiers_layer_trim(kvt_device *device, uint64_t offset, uint64_t bytes);
+uint64_t tiers_layer_address(kvt_device *device);
 
 #endif

@@ -110,6 +110,11 @@ typedef struct kvt_device_ops {
      * of them touch the same bytes. A device that wraps another has none: its operations cost
      * something. */
     void *(*memory)(kvt_device *device);
+
+    /* (optional, default: that of memory) The address at which programs of the device's own
+     * processor, a GPU's kernels, find its first byte, from open to close; the host may not be able
+     * to follow it. A device that wraps another has the other's. */
+    uint64_t (*address)(kvt_device *device);
 } kvt_device_ops;
 
 #define KVT_DEVICE_ABI 1u
@@ -177,6 +182,10 @@ KVT_NODISCARD kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, ui
 
 /* The device's bytes as memory of the host, or NULL. Any thread, from open to close. */
 void *kvt_device_memory(kvt_device *device);
+
+/* Where the device's own processor finds its first byte: a GPU's address, or that of its memory on
+ * the host; 0: it has none. Any thread, from open to close. */
+uint64_t kvt_device_address(kvt_device *device);
 
 /* Blocking convenience for small control I/O (superblocks, probes): one operation, start to end.
  * Nothing else may be in flight on the device. */

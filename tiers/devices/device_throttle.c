@@ -230,4 +230,5 @@ static const kvt_device_ops throttle_ops = {
     .detach = tiers_layer_detach,
     .register_buffers = tiers_layer_register_buffers,
     .trim = tiers_layer_trim,
+    .address = tiers_layer_address,
 };

@@ -2,7 +2,7 @@
 /*
  * lend.c - the memory of members, lent to the threads that want what lies in it: objects in one
  * piece where they are, and transfers as copies on the calling thread. A lender's worker has no
- * part in it.
+ * part in it. Memory that the host cannot follow is lent by its address, to a GPU's kernels.
  *
  * A loan is a count of the member. It keeps the member's device (tiers_pool_eject), and nothing
  * else: the caller holds the location.
@@ -70,6 +70,19 @@ void *tiers_pool_lend(tiers_pool *pool, const tiers_location *location)
     pool_member *member = lend_member(pool, location);
     unsigned char *memory = member != NULL ? lend_borrow(member) : NULL;
     return memory != NULL ? memory + location->extents[0].offset : NULL;
+}
+
+/* As lend_borrow: the count rises first. */
+uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location)
+{
+    if (location->extent_count != 1) return 0;
+    assert(location->extents[0].member < pool->member_count);
+    pool_member *member = &pool->members[location->extents[0].member];
+    atomic_fetch_add(&member->lent, 1);
+    const uint64_t address = atomic_load(&member->address);
+    if (address != 0 && pool_member_serves(member)) return address + location->extents[0].offset;
+    atomic_fetch_sub(&member->lent, 1);
+    return 0;
 }
 
 void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_io_kind kind,

@@ -142,6 +142,7 @@ kvt_status pool_start_member(tiers_pool *pool, pool_member *member,
     assert(member->used_bytes <= member->capacity_bytes);
     member->device = device;
     atomic_store(&member->memory, kvt_device_memory(device));
+    atomic_store(&member->address, kvt_device_address(device));
     member->facts = device->facts;
     member->draining = false;
     member->passed_over = 0;
@@ -308,7 +309,7 @@ void pool_job_finished(void *context, tiers_transfer *transfer, const tiers_job_
 
 /* Whether every member that holds a part of the location serves. A location names members that
  * exist, since it was made or adopted by this pool. */
-static bool pool_serves_location(const tiers_pool *pool, const tiers_location *location)
+bool tiers_pool_serves(tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
         assert(location->shares[i].member < pool->member_count);
@@ -346,7 +347,7 @@ static uint32_t pool_list_parts(const tiers_pool *pool, const tiers_transfer *tr
 {
     const tiers_location *location = transfer->location;
     assert(location->share_count >= 1 && location->share_count <= TIERS_MEMBERS_MAX);
-    if (!pool_serves_location(pool, location)) return 0;
+    if (!tiers_pool_serves(pool, location)) return 0;
     uint64_t units = tiers_location_units(location->bytes, location->unit_bytes);
     for (uint32_t i = 0; i < location->share_count; i++)
         parts[i] = (pool_part){.member = location->shares[i].member,

@@ -278,6 +278,17 @@ void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_
                           uint64_t bytes);
 
 /*
+ * The same for a device's own programs: the address at which kernels of a GPU find an object that
+ * lies in one piece, which the host may not follow. 0: it lies in several, its device has none, or
+ * its member does not serve. It ends with tiers_pool_take_back; transfers of the object go on
+ * meanwhile. Takes no lock.
+ */
+uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location);
+
+/* Whether every member that holds a part of an object serves. Takes no lock. */
+bool tiers_pool_serves(tiers_pool *pool, const tiers_location *location);
+
+/*
  * Carries a whole transfer out on the calling thread, as copies, when each of its members serves
  * and lends its memory; it has finished with KVT_OK then, and its parts are filled. False: nothing
  * was done, and the transfer is to be started. Takes no lock.

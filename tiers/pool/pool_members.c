@@ -92,6 +92,7 @@ kvt_status tiers_pool_eject(tiers_pool *pool, uint32_t index, kvt_device **devic
         *device_out = member->device;
         member->device = NULL;
         atomic_store(&member->memory, NULL);
+        atomic_store(&member->address, 0);
         member->draining = false;
     }
     pthread_mutex_unlock(&pool->mutex);
