@@ -62,12 +62,13 @@ static uint32_t partition(uint64_t *order, uint32_t begin, uint32_t end)
     return at;
 }
 
-/* How many candidates fit, the first ones in order; they are at the front then. unit->held has the
- * variant of each. */
-static uint32_t select_fitting(windows_unit *unit, uint32_t count, uint64_t *bytes_out)
+/* How many candidates fit into `most` bytes, the first ones in order; they are at the front then.
+ * unit->held has the variant of each. */
+static uint32_t select_fitting(windows_unit *unit, uint32_t count, uint64_t most,
+                               uint64_t *bytes_out)
 {
     uint32_t begin = 0, end = count;
-    uint64_t left = unit->capacity_bytes;
+    uint64_t left = most;
     while (begin < end) {
         const uint32_t pivot = partition(unit->order, begin, end);
         uint64_t bytes = 0;
@@ -82,7 +83,7 @@ static uint32_t select_fitting(windows_unit *unit, uint32_t count, uint64_t *byt
             end = pivot;
         }
     }
-    *bytes_out = unit->capacity_bytes - left;
+    *bytes_out = most - left;
     return begin;
 }
 
@@ -161,19 +162,36 @@ void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted
         use(unit, page, wanted[page], change_out);
         unit->order[count++] = order_of(unit, page);
     }
-    const uint32_t kept = select_fitting(unit, count, &unit->used_bytes);
+    const uint32_t kept = select_fitting(unit, count, unit->capacity_bytes, &unit->used_bytes);
     leave(unit, kept, count, left_out, change_out);
     assert(unit->used_bytes <= unit->capacity_bytes);
+}
+
+/* All resident pages as candidates. */
+static uint32_t list_held(windows_unit *unit)
+{
+    uint32_t count = 0;
+    for (uint32_t page = 0; page < unit->pages; page++)
+        if (unit->held[page] != PAGES_ABSENT) unit->order[count++] = order_of(unit, page);
+    return count;
+}
+
+uint32_t windows_head(windows_unit *unit, uint64_t bytes, uint32_t *pages_out)
+{
+    uint64_t used;
+    const uint32_t head = select_fitting(unit, list_held(unit), bytes, &used);
+    for (uint32_t i = 0; i < head; i++)
+        pages_out[i] = (uint32_t)unit->order[i];
+    assert(used <= bytes);
+    return head;
 }
 
 uint32_t windows_resize(windows_unit *unit, uint64_t capacity_bytes, uint32_t *left_out)
 {
     windows_change change = {.kept = 0};
-    uint32_t count = 0;
     unit->capacity_bytes = capacity_bytes;
-    for (uint32_t page = 0; page < unit->pages; page++)
-        if (unit->held[page] != PAGES_ABSENT) unit->order[count++] = order_of(unit, page);
-    const uint32_t kept = select_fitting(unit, count, &unit->used_bytes);
+    const uint32_t count = list_held(unit);
+    const uint32_t kept = select_fitting(unit, count, capacity_bytes, &unit->used_bytes);
     leave(unit, kept, count, left_out, &change);
     return change.left;
 }

@@ -70,6 +70,11 @@ void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted
 /* Changes the capacity; pages with the lowest standing leave at once. Returns how many. */
 uint32_t windows_resize(windows_unit *unit, uint64_t capacity_bytes, uint32_t *left_out);
 
+/* The pages that stand highest among those that are resident, as many as fit into so many bytes:
+ * those for the faster of two tiers that a window lies in. pages_out has room for `pages`, and they
+ * come in no order. Returns how many. */
+uint32_t windows_head(windows_unit *unit, uint64_t bytes, uint32_t *pages_out);
+
 /* What a unit gains by a size: the curve of one unit at `sizes` sizes, ascending in bytes. */
 typedef struct windows_curve {
     const uint64_t *bytes;

@@ -329,6 +329,37 @@ static void play(windows_unit *unit, uint64_t *dice)
     }
 }
 
+static uint64_t bytes_in_window(const windows_unit *unit, uint32_t page)
+{
+    const uint32_t tokens = page + 1 == unit->pages ? unit->last_tokens : unit->page_tokens;
+    return (uint64_t)tokens *
+           unit->terms->token_bytes[unit->terms->rows_stay ? PAGES_RAW : unit->held[page]];
+}
+
+/* The head stands above the rest, and the next page does not fit. */
+static void check_head(windows_unit *unit, uint64_t bytes)
+{
+    uint32_t head[MOST];
+    bool inside[MOST] = {false};
+    uint64_t used = 0;
+    const uint32_t count = windows_head(unit, bytes, head);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_true(unit->held[head[i]] != PAGES_ABSENT && !inside[head[i]]);
+        inside[head[i]] = true;
+        used += bytes_in_window(unit, head[i]);
+    }
+    assert_true(used <= bytes);
+    uint32_t next = UINT32_MAX;
+    for (uint32_t p = 0; p < unit->pages; p++) {
+        if (unit->held[p] == PAGES_ABSENT || inside[p]) continue;
+        if (next == UINT32_MAX || unit->standing[p] > unit->standing[next]) next = p;
+        for (uint32_t i = 0; i < count; i++)
+            assert_true(unit->standing[head[i]] > unit->standing[p] ||
+                        (unit->standing[head[i]] == unit->standing[p] && head[i] < p));
+    }
+    if (next != UINT32_MAX) assert_true(used + bytes_in_window(unit, next) > bytes);
+}
+
 static void windows_keep_the_first_in_order(void **state)
 {
     (void)state;
@@ -352,6 +383,7 @@ static void windows_keep_the_first_in_order(void **state)
                              .standing = standings,
                              .order = order};
         play(&unit, &dice);
+        check_head(&unit, below(&dice, unit.used_bytes + 1));
         const uint64_t before = unit.used_bytes;
         (void)windows_resize(&unit, before / 2, left);
         assert_true(unit.used_bytes <= before / 2);
