@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * attend_pages.c - kvt_sparse_attend: checks what an engine hands over, then attends head by head.
- * Any thread.
+ * Rows that lie in a GPU's memory are read back first. Any thread.
  */
 #include "attend.h"
 #include "base/struct_size.h"
 #include "paging.h"
+#include "sequence.h"
 #include "sparse_kernels.h"
 
 #include <kvterrace/sparse.h>
@@ -48,20 +49,28 @@ static bool queries_are_finite(const kvt_sparse_pages *p, const float *queries)
     return true;
 }
 
-/* Query g of a KV head. */
+/* Query g of a KV head. brought: the rows of the pages that lie in HBM, one behind the other. */
 static void attend_head(const kvt_sparse_pages *p, const kvt_sparse_head *head, uint32_t g,
-                        float scale, const float *query, float *output, float *lse)
+                        const uint8_t *brought, float scale, const float *query, float *output,
+                        float *lse)
 {
     double sums[SPARSE_HEAD_DIM_MAX];
     sparse_partial partial;
     float whole;
     sparse_attend_start(sums, &partial, 1, p->head_dim);
     for (uint32_t i = 0; i < head->page_count; i++) {
-        const sparse_run run = {.keys = head->pages[i].k,
-                                .values = head->pages[i].v,
+        const kvt_sparse_page *page = &head->pages[i];
+        const uint8_t *keys = page->k, *values = page->v;
+        if (brought != NULL && page->tier == KVT_TIER_HBM) {
+            values = brought + (values - keys);
+            keys = brought;
+            brought += p->step->sequence->hbm.slot_bytes;
+        }
+        const sparse_run run = {.keys = keys,
+                                .values = values,
                                 .stride_bytes =
                                     (uint64_t)p->head_dim * kvt_dtype_bytes((uint8_t)p->dtype),
-                                .tokens = head->pages[i].tokens,
+                                .tokens = page->tokens,
                                 .dtype = (uint8_t)p->dtype};
         sparse_attend_run(&run, query, 1, p->head_dim, scale, sums, &partial);
     }
@@ -83,11 +92,20 @@ kvt_status kvt_sparse_attend(const kvt_sparse_pages *pages, const float *queries
         if (!head_is_sound(&p->heads[h])) return KVT_E_ARGUMENT;
     const float scale = p->scale > 0.0f ? p->scale : 1.0f / sqrtf((float)p->head_dim);
     for (uint32_t h = 0; h < p->kv_heads; h++) {
+        const kvt_sparse_head *head = &p->heads[h];
+        sparse_block *block = NULL;
+        if (p->step != NULL) {
+            kvt_status status =
+                sparse_hbm_read(p->step->sequence, head->pages, head->page_count, &block);
+            if (status != KVT_OK) return status;
+        }
+        const uint8_t *brought = block != NULL ? sparse_block_memory(block) : NULL;
         for (uint32_t g = 0; g < p->group; g++) {
             const size_t query = (size_t)h * p->group + g, at = query * p->head_dim;
-            attend_head(p, &p->heads[h], g, scale, queries + at, output + at,
+            attend_head(p, head, g, brought, scale, queries + at, output + at,
                         lse != NULL ? lse + query : NULL);
         }
+        sparse_block_free(block);
     }
     return KVT_OK;
 }

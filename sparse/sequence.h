@@ -8,6 +8,7 @@
  *     sequence_step.c     select, hint, wait, done
  *     sequence_fetch.c    the reads of a step: what to read, verifying, copies, decoding
  *     sequence_window.c   what stays between steps
+ *     sequence_hbm.c      the part of it that lies in a GPU's memory
  *     sequence_divide.c   how much of the window each unit has
  *     sequence_observe.c  warm-up from the prompt's last queries
  *     sequence_explain.c  why a step brings what it brings
@@ -41,6 +42,11 @@
 #include "tiers/pool/extent.h"
 
 #define SPARSE_NOT_HELD UINT32_MAX
+
+/* Of a page's slot in HBM. MOVING: its rows are in the block of the move whose number the low bits
+ * are, on their way up. LEAVES: they are in the slot still, and on their way down. */
+#define SPARSE_MOVING 0x80000000u
+#define SPARSE_LEAVES 0x40000000u
 
 /* Rows that are always resident: packed [tokens][head_dim] of one head. */
 typedef struct sparse_resident {
@@ -78,10 +84,16 @@ typedef struct sparse_unit {
     sparse_code code;
     sparse_table table;
     windows_unit window;
-    uint32_t *place; /* of each page in the arena, in grains; SPARSE_NOT_HELD */
-    float *heat;     /* mean weight over the prompt's last queries; NULL until observed */
+    uint32_t *place;     /* of each page in the arena, in grains; SPARSE_NOT_HELD */
+    uint32_t dram_pages; /* that have one */
+    uint32_t *slot; /* of each page in HBM; SPARSE_NOT_HELD. NULL, as the next: no window there */
+    uint32_t
+        *slot_page; /* that each of its slots has, or is to have; SPARSE_NOT_HELD: it is free */
+    uint32_t slots; /* of the unit in HBM */
+    uint32_t coming_down; /* pages that will need a place in the arena */
+    float *heat;          /* mean weight over the prompt's last queries; NULL until observed */
     sparse_curve curve;
-    uint64_t target_bytes; /* that the window is to have */
+    uint64_t target_bytes; /* that the window is to have in DRAM */
     sparse_resident sinks, local;
     sparse_tail tail;
 } sparse_unit;
@@ -140,12 +152,41 @@ struct kvt_sparse_step {
     uint32_t layer;
     enum { STEP_FREE, STEP_HINTED, STEP_SELECTED, STEP_WAITED } state;
     sparse_fetch fetch, hint;
+    sparse_fetch instead; /* of pages in HBM, once the device has failed */
     sparse_head_work *heads;
     kvt_sparse_head *heads_out;
     kvt_sparse_pages pages;
 };
 
 #define SPARSE_STEPS_MAX 4u
+
+/*
+ * Rows on their way between the windows. One that goes up to a slot that a page leaves waits in the
+ * block until that one's rows have come down.
+ *
+ *     block   [rows that go up | rows that came down], whole grains each
+ *     state   FREE -> DOWN -> UP -> FREE, or FREE -> UP -> FREE
+ */
+typedef struct sparse_move {
+    sparse_block *block; /* NULL until the first use */
+    sparse_unit *unit;
+    uint32_t layer, slot;
+    uint32_t up, down; /* pages; SPARSE_NOT_HELD: none, or it has left the window meanwhile */
+    enum { MOVE_FREE, MOVE_DOWN, MOVE_UP } state;
+} sparse_move;
+
+#define SPARSE_MOVES_MAX 64u
+
+/* The window in a GPU's memory: one object of slots, `slots` of each unit in the order of units. */
+typedef struct sparse_hbm {
+    tiers_location *location; /* NULL: there is none */
+    uint64_t address;         /* as the GPU's kernels find it */
+    uint32_t slots;           /* of a unit */
+    uint32_t slot_bytes;      /* whole grains */
+    bool lost;                /* its device has failed */
+    bool *chosen;             /* scratch: of each page, whether it is to be there */
+    sparse_move moves[SPARSE_MOVES_MAX];
+} sparse_hbm;
 
 struct kvt_sparse {
     kvt_store *store;
@@ -165,14 +206,15 @@ struct kvt_sparse {
     uint8_t *rows;           /* of all sinks and local rows */
     uint32_t *appended;      /* tokens of each layer */
     uint32_t *layer_steps;   /* that have ended, of each layer */
-    uint64_t capacity_bytes; /* of all units' windows */
+    uint64_t capacity_bytes; /* of all units' windows in DRAM */
     double seconds_per_byte; /* of reading */
     uint8_t *meter_variant;  /* scratch of sequence_divide.c: pages */
     sparse_block *blocks[2]; /* of give: one is written while the other is filled */
     store_scratch *scratch;
     tiers_location *arena_location; /* NULL: heap */
     uint8_t *arena;
-    tiers_space *space;        /* of the arena, in grains */
+    tiers_space *space; /* of the arena, in grains */
+    sparse_hbm hbm;
     uint32_t *positions;       /* of sinks, then of local rows */
     uint32_t *left;            /* scratch of a window's step: pages */
     uint8_t *scratch_rows;     /* of the page code */
@@ -316,8 +358,96 @@ KVT_NODISCARD kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *uni
 void sparse_window_close_unit(sparse_unit *unit);
 void sparse_window_close(kvt_sparse *s);
 
-/* Changes the bytes of a unit's window; its layer has no step under way. */
+/* Changes the bytes of a unit's window in DRAM; its layer has no step under way. */
 void sparse_window_resize(kvt_sparse *s, sparse_unit *unit, uint64_t bytes);
+
+/* Bytes of a page's rows, and of its part of the arena. */
+uint64_t sparse_window_page_bytes(const sparse_unit *unit);
+
+/* Whether the window in DRAM has a place for one page more, with those that come down. */
+bool sparse_window_has_room(const sparse_unit *unit);
+
+/* Gives a page a place in the arena. False: the unit's window in DRAM, or the arena, is full. */
+bool sparse_window_take(kvt_sparse *s, sparse_unit *unit, uint32_t page);
+/* The rows of a page that is in the arena. */
+static inline uint8_t *sparse_window_rows(const kvt_sparse *s, const sparse_unit *unit,
+                                          uint32_t page)
+{
+    return s->arena + (uint64_t)unit->place[page] * SPARSE_GRAIN;
+}
+void sparse_window_give(kvt_sparse *s, sparse_unit *unit, uint32_t page);
+
+/* A page that the policy has kept leaves all the same. */
+void sparse_window_refuse(sparse_unit *unit, uint32_t page);
+
+/* Writes the rows of a page that has come, K, then V. False: its code cannot be read. */
+bool sparse_window_put_rows(kvt_sparse *s, const sparse_unit *unit, const sparse_item *item,
+                            uint8_t *target);
+
+/*
+ * Ends a step for one unit: decides what stays and where, and moves it there.
+ *   weight   of each page;  held  before the step;  variant  that the step brought
+ *   items    the read of each page with the bytes, and rows if they were decoded; NULL: none
+ *   waits    for the moves to HBM, where there are no more of them at once
+ */
+void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const float *weight,
+                        const uint8_t *held, const uint8_t *variant, sparse_item *const *items,
+                        bool waits);
+
+/* ---- sequence_hbm.c ---- */
+
+/* Room on one device, in one piece. KVT_OK, also without a window there; KVT_E_SPACE;
+ * KVT_E_UNSUPPORTED (the tier's devices have no addresses); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_hbm_open(kvt_sparse *s);
+KVT_NODISCARD kvt_status sparse_hbm_open_unit(kvt_sparse *s, sparse_unit *unit);
+void sparse_hbm_close_unit(sparse_unit *unit);
+void sparse_hbm_close(kvt_sparse *s); /* waits for moves, unless their device is out of service */
+
+/* What the tier is asked for: whole slots, of all units the same number; 0: the option's bytes are
+ * less than a slot of each unit. */
+uint64_t sparse_hbm_bytes(const kvt_sparse *s);
+
+/* Bytes of a unit's pages in HBM. */
+static inline uint64_t sparse_hbm_unit_bytes(const sparse_unit *unit)
+{
+    return unit->slots * sparse_window_page_bytes(unit);
+}
+
+/* Ends the moves that are over, of units without a step under way, and of `layer` (UINT32_MAX:
+ * none). Waits for nothing. */
+void sparse_hbm_collect(kvt_sparse *s, uint32_t layer);
+
+/* Looks after a layer's windows there before a step, and before it ends: moves that are over, and
+ * pages of a device that has failed, which are not resident any more. */
+void sparse_hbm_begin(kvt_sparse *s, uint32_t layer);
+
+/* Whether the rows of a page that is held cannot be had any more: its device has failed. */
+bool sparse_hbm_has_lost(const kvt_sparse *s, const sparse_unit *unit, uint32_t page);
+
+/* Where the rows of a page that is in HBM or on its way there are, K, then V: an address of the
+ * device, or with KVT_TIER_DRAM of the host. */
+const uint8_t *sparse_hbm_find(const kvt_sparse *s, const sparse_unit *unit, uint32_t page,
+                               kvt_tier *tier_out);
+
+/* Takes a page that has left the window out of HBM; it may be on its way. */
+void sparse_hbm_drop(kvt_sparse *s, sparse_unit *unit, uint32_t page);
+
+/* Puts rows that are better than those in HBM in their place. False: not now. */
+bool sparse_hbm_replace(kvt_sparse *s, uint32_t layer, sparse_unit *unit, const sparse_item *item,
+                        bool waits);
+
+/* Begins to move the pages that stand highest up, those below them down. */
+void sparse_hbm_step(kvt_sparse *s, uint32_t layer, sparse_unit *unit, sparse_item *const *items,
+                     bool waits);
+
+/* Waits until a layer has no move under way; it has no step under way. */
+void sparse_hbm_settle(kvt_sparse *s, uint32_t layer);
+
+/* Reads the rows of those pages back that lie in HBM: the block's memory has them one behind the
+ * other, s->hbm.slot_bytes apart. Blocking. KVT_OK: the caller frees the block, which is NULL where
+ * there are none; KVT_E_MEMORY; KVT_E_IO, KVT_E_GONE; KVT_E_STATE (a child of fork). Any thread. */
+KVT_NODISCARD kvt_status sparse_hbm_read(const kvt_sparse *s, const kvt_sparse_page *pages,
+                                         uint32_t count, sparse_block **block_out);
 
 /* ---- sequence_divide.c ---- */
 
@@ -331,21 +461,5 @@ void sparse_divide_measure(kvt_sparse *s, sparse_unit *unit, const float *weight
  * layer's windows. The layer has no step under way. */
 void sparse_divide_observed(kvt_sparse *s, uint32_t layer);
 void sparse_divide_step(kvt_sparse *s, uint32_t layer);
-
-/* The rows of a page that is held, K, then V. */
-static inline const uint8_t *sparse_window_rows(const kvt_sparse *s, const sparse_unit *unit,
-                                                uint32_t page)
-{
-    return s->arena + (uint64_t)unit->place[page] * SPARSE_GRAIN;
-}
-
-/*
- * Ends a step for one unit: decides what stays and moves it into the arena.
- *   weight   of each page;  held  before the step;  variant  that the step brought
- *   fetches  their items of this head have the bytes, and rows if they were decoded
- */
-void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const float *weight,
-                        const uint8_t *held, const uint8_t *variant,
-                        const sparse_fetch *const *fetches, uint32_t fetch_count);
 
 #endif

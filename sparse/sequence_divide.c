@@ -9,8 +9,9 @@
  *     curves of all units -> knapsack (policy/windows.h) -> targets -> sizes, a layer at a time
  *
  * A window keeps the pages of the highest standing, so one pass over a step tells the bytes that
- * every size would have saved. Sizes change at the end of a layer's own steps, and what one unit
- * gains another has given before: the sum never passes the option's bytes.
+ * every size would have saved. The part of a window in HBM is the same for all units, in front of
+ * what is divided. Sizes change at the end of a layer's own steps, and what one unit gains another
+ * has given before: the sum never passes the option's bytes.
  *
  * Thread rule: the sequence's thread.
  */
@@ -82,7 +83,8 @@ void sparse_divide_measure(kvt_sparse *s, sparse_unit *unit, const float *weight
         if (!(standing[page] > 0.0f)) continue;
         const uint64_t needed = ((uint64_t)rank_of(standing, pages, page) + 1) * page_bytes;
         for (uint32_t i = 0; i < SPARSE_SIZES; i++)
-            if (needed <= size_bytes(s, i)) unit->curve.saved[i] += bytes;
+            if (needed <= size_bytes(s, i) + sparse_hbm_unit_bytes(unit))
+                unit->curve.saved[i] += bytes;
     }
     unit->curve.steps++;
 }
@@ -144,7 +146,7 @@ static void resize_layer(kvt_sparse *s, uint32_t layer)
     const uint64_t most = s->options.window_bytes[KVT_TIER_DRAM];
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
         sparse_unit *unit = sparse_unit_of(s, layer, h);
-        const uint64_t now = unit->window.capacity_bytes;
+        const uint64_t now = unit->window.capacity_bytes - sparse_hbm_unit_bytes(unit);
         uint64_t wanted = unit->target_bytes;
         if (wanted == now) continue;
         s->capacity_bytes -= now;

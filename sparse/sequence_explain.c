@@ -44,20 +44,25 @@ static void explain_head(const kvt_sparse *s, const sparse_unit *unit, const spa
     add_value(out, " absent ", head->plan.absent_weight);
     add_pair(out, "; window ", unit->window.used_bytes);
     add_pair(out, " of ", unit->window.capacity_bytes);
+    if (s->hbm.location != NULL) add_pair(out, ", in HBM up to ", sparse_hbm_unit_bytes(unit));
     text_add(out, s->options.estimate ? "; absent pages are estimated\n" : "; no estimate\n");
 }
 
 /* What a page of the step is. */
-static const char *state_of(const kvt_sparse_step *step, const sparse_head_work *head,
-                            uint32_t page)
+static const char *state_of(const sparse_unit *unit, const kvt_sparse_step *step,
+                            const sparse_head_work *head, uint32_t page)
 {
+    const bool arena = unit->place[page] != SPARSE_NOT_HELD || unit->slot == NULL;
+    const char *resident = arena                              ? ", resident in DRAM"
+                           : unit->slot[page] & SPARSE_MOVING ? ", resident, on its way to HBM"
+                                                              : ", resident in HBM";
     if (step->state != STEP_WAITED)
         return head->variant[page] > head->coming[page] ? ", being read"
                : head->coming[page] > head->held[page]  ? ", read by a hint"
-                                                        : ", resident";
+                                                        : resident;
     for (uint32_t i = 0; i < head->lost_count; i++)
         if (head->lost[i] == page) return ", lost";
-    return head->items[page] != NULL ? ", read" : ", resident";
+    return head->items[page] != NULL ? ", read" : resident;
 }
 
 kvt_status kvt_sparse_explain(kvt_sparse *s, uint32_t layer, uint32_t h, char *to, size_t size,
@@ -87,7 +92,7 @@ kvt_status kvt_sparse_explain(kvt_sparse *s, uint32_t layer, uint32_t h, char *t
         uint32_t own;
         const sparse_table *table = sparse_unit_table(unit, page, &own);
         add_pair(&out, ", copies ", table->copies[own].member == TIERS_MEMBERS_MAX ? 1 : 2);
-        text_add(&out, state_of(step, head, page));
+        text_add(&out, state_of(unit, step, head, page));
         text_add(&out, "\n");
     }
     *length_out = out.length;

@@ -77,6 +77,7 @@ kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *querie
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++)
         status = copy_hottest(s, sparse_unit_of(s, layer, h));
     if (status == KVT_OK) sparse_divide_observed(s, layer);
-    if (status == KVT_OK && s->arena != NULL) status = sparse_step_warm_up(s, layer);
+    const bool windows = s->arena != NULL || s->hbm.location != NULL;
+    if (status == KVT_OK && windows) status = sparse_step_warm_up(s, layer);
     return status;
 }

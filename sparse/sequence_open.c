@@ -3,7 +3,7 @@
  * sequence_open.c - a sequence's life: its options, the room that it needs, and its end.
  *
  * Room is asked for once, before any work: slots of all pages and of their copies on SSD, and the
- * window in DRAM. So an open that succeeds does not run out of tiers later.
+ * windows in DRAM and HBM. So an open that succeeds does not run out of tiers later.
  *
  * Thread rule: the sequence's thread; opens of several sequences from any threads.
  */
@@ -76,8 +76,8 @@ static const char *options_fault(const kvt_sparse_options *o)
         return "tokens_max is below the layout's tokens";
     if (!(o->worth_per_byte >= 0)) return "worth_per_byte is no number, or negative";
     for (int tier = 0; tier < KVT_TIER_PLACES; tier++)
-        if (tier != KVT_TIER_DRAM && o->window_bytes[tier] != 0)
-            return "only DRAM has windows in this version";
+        if (tier != KVT_TIER_HBM && tier != KVT_TIER_DRAM && o->window_bytes[tier] != 0)
+            return "HBM and DRAM alone have windows";
     return NULL;
 }
 
@@ -104,7 +104,7 @@ static void divide_tokens(kvt_sparse *s, uint32_t page_tokens)
 /* ---- room ---- */
 
 /* What the tiers are asked for; the copies of a unit lie on up to all members, one object each. */
-static void wish_room(const kvt_sparse *s, const sparse_paging *paging, scratch_wish wishes[2])
+static uint32_t wish_room(const kvt_sparse *s, const sparse_paging *paging, scratch_wish wishes[3])
 {
     const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
     const uint64_t slot = sparse_slot_bytes(paging, s->variants, NULL);
@@ -112,24 +112,33 @@ static void wish_room(const kvt_sparse *s, const sparse_paging *paging, scratch_
     const uint64_t copies = (uint64_t)ceil((double)s->options.replica_share * paging->pages);
     wishes[0] = (scratch_wish){
         .tier = KVT_TIER_SSD, .bytes = units * (pages + copies) * slot, .worth_per_byte = INFINITY};
-    wishes[1] = (scratch_wish){.tier = KVT_TIER_DRAM,
-                               .bytes = s->options.window_bytes[KVT_TIER_DRAM] / SPARSE_GRAIN *
-                                        SPARSE_GRAIN,
-                               .worth_per_byte = s->options.worth_per_byte};
+    const uint64_t windows[] = {
+        s->options.window_bytes[KVT_TIER_DRAM] / SPARSE_GRAIN * SPARSE_GRAIN, sparse_hbm_bytes(s)};
+    const kvt_tier tiers[] = {KVT_TIER_DRAM, KVT_TIER_HBM};
+    uint32_t count = 1;
+    for (int i = 0; i < 2; i++)
+        if (windows[i] > 0)
+            wishes[count++] = (scratch_wish){
+                .tier = tiers[i], .bytes = windows[i], .worth_per_byte = s->options.worth_per_byte};
+    return count;
 }
 
 static kvt_status take_room(kvt_sparse *s, const sparse_paging *paging, char *message, size_t size)
 {
-    scratch_wish wishes[2];
+    scratch_wish wishes[3];
     uint64_t missing[KVT_TIER_COUNT];
-    wish_room(s, paging, wishes);
-    kvt_status status =
-        scratch_open(s->store, wishes, wishes[1].bytes > 0 ? 2 : 1, &s->scratch, missing);
+    if (s->options.window_bytes[KVT_TIER_HBM] > 0 && sparse_hbm_bytes(s) == 0) {
+        say(message, size, "window_bytes of HBM is less than one page of each layer and head");
+        return KVT_E_ARGUMENT;
+    }
+    const uint32_t count = wish_room(s, paging, wishes);
+    kvt_status status = scratch_open(s->store, wishes, count, &s->scratch, missing);
     if (status == KVT_E_SPACE)
-        say(message, size, "the sequence lacks %llu bytes of SSD and %llu of DRAM",
-            (unsigned long long)missing[KVT_TIER_SSD], (unsigned long long)missing[KVT_TIER_DRAM]);
+        say(message, size, "the sequence lacks %llu bytes of SSD, %llu of DRAM and %llu of HBM",
+            (unsigned long long)missing[KVT_TIER_SSD], (unsigned long long)missing[KVT_TIER_DRAM],
+            (unsigned long long)missing[KVT_TIER_HBM]);
     if (status == KVT_E_UNSUPPORTED)
-        say(message, size, "the store has no SSD for pages, or no DRAM for the window");
+        say(message, size, "the store has no SSD for pages, or no DRAM or HBM for the windows");
     return status;
 }
 
@@ -238,7 +247,14 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *opti
     if (status == KVT_OK) status = take_room(s, &paging, message, message_size);
     if (status == KVT_OK) s->seconds_per_byte = seconds_per_byte(s);
     if (status == KVT_OK) status = sparse_append_open(s);
-    if (status == KVT_OK) status = sparse_window_open(s);
+    if (status == KVT_OK) {
+        status = sparse_window_open(s);
+        if (status == KVT_E_UNSUPPORTED)
+            say(message, message_size, "no device of HBM says where a kernel finds its bytes");
+        if (status == KVT_E_SPACE)
+            say(message, message_size, "no device of HBM has %llu bytes in one piece",
+                (unsigned long long)sparse_hbm_bytes(s));
+    }
     if (status == KVT_E_MEMORY) say(message, message_size, "there is no memory for the sequence");
     if (status != KVT_OK) {
         kvt_sparse_close(s);
@@ -324,6 +340,12 @@ kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
             stats->index_bytes += tail->codes[page].bytes;
         stats->appended_pages += tail->added.pages;
         stats->copied_pages += unit->table.copied;
+        uint64_t slots = 0;
+        for (uint32_t slot = 0; slot < unit->slots; slot++)
+            slots += unit->slot_page[slot] != SPARSE_NOT_HELD;
+        const uint64_t page_bytes = sparse_window_page_bytes(unit);
+        stats->tier_window_bytes[KVT_TIER_HBM] += slots * page_bytes;
+        stats->tier_window_bytes[KVT_TIER_DRAM] += unit->dram_pages * page_bytes;
     }
     return KVT_OK;
 }

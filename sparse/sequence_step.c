@@ -61,8 +61,9 @@ kvt_status sparse_steps_open(kvt_sparse *s)
     s->layer_steps = calloc(s->options.layout.layers, sizeof *s->layer_steps);
     const sparse_paging *paging = &s->units[0].paging;
     s->scratch_rows = aligned_alloc(64, (sparse_code_scratch(paging) + 63) / 64 * 64);
+    s->hbm.chosen = calloc(room.pages + 1, sizeof *s->hbm.chosen);
     if (s->left == NULL || s->scratch_rows == NULL || s->meter_variant == NULL ||
-        s->layer_steps == NULL)
+        s->layer_steps == NULL || s->hbm.chosen == NULL)
         return KVT_E_MEMORY;
     for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++) {
         kvt_sparse_step *step = &s->steps[i];
@@ -83,10 +84,11 @@ void sparse_steps_close(kvt_sparse *s)
 {
     for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++) {
         kvt_sparse_step *step = &s->steps[i];
-        sparse_fetch_end(s, &step->fetch);
-        sparse_fetch_end(s, &step->hint);
-        sparse_fetch_free(&step->fetch);
-        sparse_fetch_free(&step->hint);
+        sparse_fetch *const fetches[] = {&step->fetch, &step->hint, &step->instead};
+        for (int f = 0; f < 3; f++) {
+            sparse_fetch_end(s, fetches[f]);
+            sparse_fetch_free(fetches[f]);
+        }
         for (uint32_t h = 0; step->heads != NULL && h < s->options.layout.kv_heads; h++)
             close_head(&step->heads[h]);
         free(step->heads);
@@ -239,6 +241,7 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
 static void begin_step(kvt_sparse *s, kvt_sparse_step *step, uint32_t layer)
 {
     step->layer = layer;
+    sparse_hbm_begin(s, layer);
     for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
         const sparse_unit *unit = sparse_unit_of(s, layer, h);
         sparse_head_work *head = &step->heads[h];
@@ -253,6 +256,7 @@ static void end_step(kvt_sparse *s, kvt_sparse_step *step)
 {
     sparse_fetch_end(s, &step->fetch);
     sparse_fetch_end(s, &step->hint);
+    sparse_fetch_end(s, &step->instead);
     step->state = STEP_FREE;
 }
 
@@ -429,13 +433,19 @@ static kvt_status bring_page(kvt_sparse *s, const sparse_unit *unit, const spars
         item->rows = *rows;
         *rows += 2 * side;
     }
-    const uint8_t *k = item != NULL ? item->rows : sparse_window_rows(s, unit, page);
+    kvt_tier tier = item != NULL ? KVT_TIER_SSD : KVT_TIER_DRAM;
+    const uint8_t *k = item != NULL ? item->rows
+                       : unit->place[page] != SPARSE_NOT_HELD
+                           ? sparse_window_rows(s, unit, page)
+                           : sparse_hbm_find(s, unit, page, &tier);
+    if (item == NULL)
+        s->stats.tier_hit_bytes[tier] += tokens * s->terms.token_bytes[head->variant[page]];
     *out = (kvt_sparse_page){.k = k,
                              .v = k + side,
                              .positions = positions,
                              .tokens = tokens,
                              .variant = head->variant[page],
-                             .tier = item != NULL ? KVT_TIER_SSD : KVT_TIER_DRAM};
+                             .tier = (uint8_t)tier};
     return status;
 }
 
@@ -476,6 +486,26 @@ static void forget_items(kvt_sparse_step *step, const sparse_fetch *fetch)
         step->heads[fetch->items[i].head].items[fetch->items[i].page] = NULL;
 }
 
+/* Reads the pages that the step counted on in HBM, whose device has failed since: in the variant
+ * that they were held in. */
+static kvt_status fetch_instead(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadline_ns)
+{
+    for (uint32_t h = 0; h < s->options.layout.kv_heads; h++) {
+        const sparse_unit *unit = sparse_unit_of(s, step->layer, h);
+        sparse_head_work *head = &step->heads[h];
+        for (uint32_t page = 0; page < unit->window.pages && unit->slots > 0; page++) {
+            const uint8_t held = head->held[page];
+            if (held == PAGES_ABSENT || !sparse_hbm_has_lost(s, unit, page)) continue;
+            head->held[page] = PAGES_ABSENT;
+            if (head->items[page] != NULL) continue;
+            kvt_status status = sparse_fetch_add(s, &step->instead, step->layer, h, page, held);
+            if (status != KVT_OK) return status;
+        }
+    }
+    (void)!sparse_fetch_start(s, &step->instead, true); /* what is not read is lost */
+    return sparse_fetch_wait(s, step->layer, &step->instead, deadline_ns);
+}
+
 kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadline_ns,
                            const kvt_sparse_pages **pages_out)
 {
@@ -486,18 +516,23 @@ kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadli
     const kvt_status fetched = sparse_fetch_wait(s, step->layer, &step->fetch, deadline_ns);
     list_items(s, step, &step->hint);
     list_items(s, step, &step->fetch);
+    const kvt_status other = fetch_instead(s, step, deadline_ns);
+    list_items(s, step, &step->instead);
     settle_items(s, step, &step->hint);
     settle_items(s, step, &step->fetch);
-    step->pages = (kvt_sparse_pages){.struct_size = sizeof step->pages,
-                                     .layer = step->layer,
-                                     .kv_heads = s->options.layout.kv_heads,
-                                     .group = s->group,
-                                     .head_dim = s->options.layout.head_dim,
-                                     .dtype = s->options.layout.dtype,
-                                     .heads = step->heads_out,
-                                     .scale = s->scale,
-                                     .read_bytes = step->hint.bytes + step->fetch.bytes};
-    kvt_status status = KVT_OK;
+    settle_items(s, step, &step->instead);
+    step->pages =
+        (kvt_sparse_pages){.struct_size = sizeof step->pages,
+                           .layer = step->layer,
+                           .kv_heads = s->options.layout.kv_heads,
+                           .group = s->group,
+                           .head_dim = s->options.layout.head_dim,
+                           .dtype = s->options.layout.dtype,
+                           .heads = step->heads_out,
+                           .scale = s->scale,
+                           .read_bytes = step->hint.bytes + step->fetch.bytes + step->instead.bytes,
+                           .step = step};
+    kvt_status status = other == KVT_E_TIMEOUT ? KVT_OK : other;
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
         status = bring_head(s, step, h);
         step->pages.lost_count += step->heads[h].lost_count;
@@ -505,7 +540,7 @@ kvt_status kvt_sparse_wait(kvt_sparse *s, kvt_sparse_step *step, uint64_t deadli
     step->state = STEP_WAITED;
     if (status != KVT_OK) return status;
     *pages_out = &step->pages;
-    return hinted != KVT_OK ? hinted : fetched;
+    return hinted != KVT_OK ? hinted : fetched != KVT_OK ? fetched : other;
 }
 
 /* ---- warm-up ---- */
@@ -545,7 +580,6 @@ kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer, const float *q
 kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
 {
     kvt_sparse_step *step = free_step(s);
-    const sparse_fetch *const fetches[] = {&step->fetch};
     kvt_status status = KVT_OK;
     begin_step(s, step, layer);
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++) {
@@ -563,11 +597,13 @@ kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
             (void)!sparse_fetch_wait(s, layer, &step->fetch, UINT64_MAX);
             list_items(s, step, &step->fetch);
             settle_items(s, step, &step->fetch);
-            sparse_window_step(s, layer, h, unit->heat, head->held, head->variant, fetches, 1);
+            sparse_window_step(s, layer, h, unit->heat, head->held, head->variant, head->items,
+                               true);
         }
         forget_items(step, &step->fetch);
         sparse_fetch_end(s, &step->fetch);
     }
+    sparse_hbm_settle(s, layer);
     return status;
 }
 
@@ -578,18 +614,19 @@ void kvt_sparse_done(kvt_sparse *s, kvt_sparse_step *step)
 {
     if (step == NULL || step->state == STEP_FREE || !scratch_is_ours(s->store)) return;
     assert(step->sequence == s);
-    const sparse_fetch *const fetches[] = {&step->hint, &step->fetch};
     const bool ended = step->state == STEP_WAITED;
+    if (ended) sparse_hbm_begin(s, step->layer);
     for (uint32_t h = 0; ended && h < s->options.layout.kv_heads; h++) {
         sparse_head_work *head = &step->heads[h];
         sparse_unit *unit = sparse_unit_of(s, step->layer, h);
         if (sparse_divide_measures(s, step->layer))
             sparse_divide_measure(s, unit, head->work.page, unit->window.standing);
-        sparse_window_step(s, step->layer, h, head->work.page, head->held, head->variant, fetches,
-                           2);
+        sparse_window_step(s, step->layer, h, head->work.page, head->held, head->variant,
+                           head->items, false);
     }
     forget_items(step, &step->hint);
     forget_items(step, &step->fetch);
+    forget_items(step, &step->instead);
     end_step(s, step);
     if (ended) sparse_divide_step(s, step->layer);
 }

@@ -4,9 +4,12 @@
  * lent by the DRAM tier, and per unit the window of policy/windows.h that decides who stays.
  *
  *     window.held[page]   variant that stays, by the policy
- *     place[page]         its bytes in the arena, in grains; there exactly when held is not absent
+ *     place[page]         its bytes in the arena, in grains
+ *     slot[page]          its place in HBM (sequence_hbm.c). One of both exactly when held is not
+ *                         absent
  *
  * The policy counts a page's bytes, the arena whole grains; a page that finds no room there leaves.
+ * The window of a unit is that in HBM and that in DRAM together.
  *
  * Thread rule: the sequence's thread.
  */
@@ -28,23 +31,24 @@ static uint64_t whole_grains(uint64_t bytes)
 kvt_status sparse_window_open(kvt_sparse *s)
 {
     const uint64_t bytes = s->options.window_bytes[KVT_TIER_DRAM] / SPARSE_GRAIN * SPARSE_GRAIN;
-    if (bytes == 0) return KVT_OK;
+    if (bytes == 0) return sparse_hbm_open(s);
     kvt_status status = tiers_space_open(0, bytes, &s->space);
     if (status != KVT_OK) return status;
     tiers_pool *pool = scratch_pool(s->scratch, KVT_TIER_DRAM);
     if (scratch_reserve(s->scratch, KVT_TIER_DRAM, bytes, 0, UINT64_MAX, &s->arena_location) ==
         KVT_OK) {
         s->arena = tiers_pool_lend(pool, s->arena_location);
-        if (s->arena != NULL) return KVT_OK;
+        if (s->arena != NULL) return sparse_hbm_open(s);
         scratch_release(s->scratch, KVT_TIER_DRAM, s->arena_location);
         s->arena_location = NULL;
     }
     s->arena = aligned_alloc(SPARSE_GRAIN, bytes);
-    return s->arena != NULL ? KVT_OK : KVT_E_MEMORY;
+    return s->arena != NULL ? sparse_hbm_open(s) : KVT_E_MEMORY;
 }
 
 void sparse_window_close(kvt_sparse *s)
 {
+    sparse_hbm_close(s);
     if (s->arena_location != NULL) {
         tiers_pool_take_back(scratch_pool(s->scratch, KVT_TIER_DRAM), s->arena_location,
                              KVT_IO_READ, 0);
@@ -62,14 +66,17 @@ kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit)
 {
     const uint32_t pages = unit->paging.pages, most = pages + unit->tail.added.pages_max;
     const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
-    unit->window = (windows_unit){.pages = pages,
-                                  .page_tokens = unit->paging.page_tokens,
-                                  .terms = &s->terms,
-                                  .rule = (windows_rule)s->options.evict,
-                                  .decay = s->options.decay,
-                                  .capacity_bytes = s->options.window_bytes[KVT_TIER_DRAM] / units};
-    unit->target_bytes = unit->window.capacity_bytes;
+    kvt_status status = sparse_hbm_open_unit(s, unit);
+    if (status != KVT_OK) return status;
+    unit->target_bytes = s->options.window_bytes[KVT_TIER_DRAM] / units;
     s->capacity_bytes += unit->target_bytes;
+    unit->window =
+        (windows_unit){.pages = pages,
+                       .page_tokens = unit->paging.page_tokens,
+                       .terms = &s->terms,
+                       .rule = (windows_rule)s->options.evict,
+                       .decay = s->options.decay,
+                       .capacity_bytes = unit->target_bytes + sparse_hbm_unit_bytes(unit)};
     if (most == 0) return KVT_OK;
     unit->window.held = calloc(most, 1);
     unit->window.standing = calloc(most, sizeof(float));
@@ -85,6 +92,7 @@ kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit)
 
 void sparse_window_close_unit(sparse_unit *unit)
 {
+    sparse_hbm_close_unit(unit);
     free(unit->window.held);
     free(unit->window.standing);
     free(unit->window.order);
@@ -109,35 +117,72 @@ static bool arena_take(kvt_sparse *s, uint64_t bytes, uint32_t *place_out)
     return true;
 }
 
-/* Bytes of a page's rows. */
-static uint64_t held_bytes(const sparse_unit *unit)
+uint64_t sparse_window_page_bytes(const sparse_unit *unit)
 {
     return sparse_page_bytes(&unit->paging, unit->paging.page_tokens, PAGES_RAW);
 }
 
-static void arena_give(kvt_sparse *s, const sparse_unit *unit, uint32_t page)
+bool sparse_window_has_room(const sparse_unit *unit)
+{
+    const uint64_t bytes = unit->window.capacity_bytes - sparse_hbm_unit_bytes(unit);
+    return (uint64_t)unit->dram_pages + unit->coming_down < bytes / sparse_window_page_bytes(unit);
+}
+
+bool sparse_window_take(kvt_sparse *s, sparse_unit *unit, uint32_t page)
+{
+    assert(unit->place[page] == SPARSE_NOT_HELD);
+    if (!sparse_window_has_room(unit)) return false;
+    if (!arena_take(s, sparse_window_page_bytes(unit), &unit->place[page])) return false;
+    unit->dram_pages++;
+    return true;
+}
+
+void sparse_window_give(kvt_sparse *s, sparse_unit *unit, uint32_t page)
 {
     assert(unit->place[page] != SPARSE_NOT_HELD);
     tiers_space_release(s->space,
                         (tiers_range){.offset = (uint64_t)unit->place[page] * SPARSE_GRAIN,
-                                      .bytes = whole_grains(held_bytes(unit))});
+                                      .bytes = whole_grains(sparse_window_page_bytes(unit))});
     unit->place[page] = SPARSE_NOT_HELD;
+    unit->dram_pages--;
+}
+
+static bool is_placed(const sparse_unit *unit, uint32_t page)
+{
+    return unit->place[page] != SPARSE_NOT_HELD ||
+           (unit->slot != NULL && unit->slot[page] != SPARSE_NOT_HELD);
+}
+
+/* A page that has left the window, or whose rows are to go; it may have gone with its device. */
+static void leave_place(kvt_sparse *s, sparse_unit *unit, uint32_t page)
+{
+    if (unit->place[page] != SPARSE_NOT_HELD)
+        sparse_window_give(s, unit, page);
+    else if (is_placed(unit, page))
+        sparse_hbm_drop(s, unit, page);
+}
+
+void sparse_window_refuse(sparse_unit *unit, uint32_t page)
+{
+    assert(unit->window.held[page] != PAGES_ABSENT);
+    unit->window.held[page] = PAGES_ABSENT;
+    unit->window.used_bytes -= sparse_window_page_bytes(unit);
 }
 
 void sparse_window_resize(kvt_sparse *s, sparse_unit *unit, uint64_t bytes)
 {
-    const uint32_t count = windows_resize(&unit->window, bytes, s->left);
+    const uint32_t count =
+        windows_resize(&unit->window, bytes + sparse_hbm_unit_bytes(unit), s->left);
     for (uint32_t i = 0; i < count; i++)
-        arena_give(s, unit, s->left[i]);
+        leave_place(s, unit, s->left[i]);
 }
 
 /* ---- the end of a step ---- */
 
-/* The rows of a page that has just come, at `target`. False: its code cannot be read. */
-static bool put_rows(kvt_sparse *s, const sparse_unit *unit, const sparse_item *item,
-                     uint8_t *target)
+bool sparse_window_put_rows(kvt_sparse *s, const sparse_unit *unit, const sparse_item *item,
+                            uint8_t *target)
 {
-    const uint64_t bytes = held_bytes(unit);
+    const uint64_t bytes = sparse_window_page_bytes(unit);
     const uint8_t *rows = item->variant == PAGES_RAW ? item->bytes : item->rows;
     if (rows != NULL) {
         memcpy(target, rows, bytes);
@@ -147,45 +192,50 @@ static bool put_rows(kvt_sparse *s, const sparse_unit *unit, const sparse_item *
                               target, target + bytes / 2) == KVT_OK;
 }
 
-/* Puts the rows of a page that stays into the arena, in place of coarser ones where it was held
- * before. */
-static void settle_page(kvt_sparse *s, sparse_unit *unit, uint32_t page, uint8_t before,
-                        const sparse_item *item)
+/* Puts better rows of a page in the place of those that it has. In HBM this is a move, and without
+ * one the page keeps its rows. */
+static void improve_page(kvt_sparse *s, uint32_t layer, sparse_unit *unit, uint8_t before,
+                         const sparse_item *item, bool waits)
 {
-    const uint8_t now = unit->window.held[page];
-    if (now == before || now == PAGES_ABSENT) return;
-    assert(item->variant == now);
-    uint32_t place = before != PAGES_ABSENT ? unit->place[page] : SPARSE_NOT_HELD;
-    if (place == SPARSE_NOT_HELD && !arena_take(s, held_bytes(unit), &place))
-        place = SPARSE_NOT_HELD;
-    unit->place[page] = place;
-    if (place != SPARSE_NOT_HELD) {
-        if (put_rows(s, unit, item, s->arena + (uint64_t)place * SPARSE_GRAIN)) return;
-        arena_give(s, unit, page);
+    const uint32_t page = item->page;
+    if (unit->place[page] == SPARSE_NOT_HELD) {
+        if (!sparse_hbm_replace(s, layer, unit, item, waits)) unit->window.held[page] = before;
+    } else if (!sparse_window_put_rows(s, unit, item, sparse_window_rows(s, unit, page))) {
+        sparse_window_give(s, unit, page);
+        sparse_window_refuse(unit, page);
+        s->stats.window_refusals++;
     }
-    unit->window.held[page] = PAGES_ABSENT;
-    unit->window.used_bytes -= held_bytes(unit);
+}
+
+/* Puts the rows of a page that stays and has no place into the arena. */
+static void settle_page(kvt_sparse *s, sparse_unit *unit, uint32_t page, const sparse_item *item)
+{
+    if (item != NULL && sparse_window_take(s, unit, page)) {
+        if (sparse_window_put_rows(s, unit, item, sparse_window_rows(s, unit, page))) return;
+        sparse_window_give(s, unit, page);
+    }
+    sparse_window_refuse(unit, page);
     s->stats.window_refusals++;
 }
 
 void sparse_window_step(kvt_sparse *s, uint32_t layer, uint32_t head, const float *weight,
-                        const uint8_t *held, const uint8_t *variant,
-                        const sparse_fetch *const *fetches, uint32_t fetch_count)
+                        const uint8_t *held, const uint8_t *variant, sparse_item *const *items,
+                        bool waits)
 {
     sparse_unit *unit = sparse_unit_of(s, layer, head);
     windows_change change = {.kept = 0};
+    const uint8_t *now = unit->window.held;
     if (unit->window.pages == 0) return;
     windows_step(&unit->window, weight, variant, s->left, &change);
     for (uint32_t i = 0; i < change.left; i++)
-        if (held[s->left[i]] != PAGES_ABSENT) arena_give(s, unit, s->left[i]);
-    for (uint32_t f = 0; f < fetch_count; f++) {
-        for (uint32_t i = 0; i < fetches[f]->count; i++) {
-            const sparse_item *item = &fetches[f]->items[i];
-            if (item->head != head || item->bytes == NULL) continue;
-            if (variant[item->page] == item->variant)
-                settle_page(s, unit, item->page, held[item->page], item);
-        }
-    }
+        leave_place(s, unit, s->left[i]);
+    for (uint32_t page = 0; page < unit->window.pages; page++)
+        if (now[page] != PAGES_ABSENT && items[page] != NULL && is_placed(unit, page))
+            improve_page(s, layer, unit, held[page], items[page], waits);
+    sparse_hbm_step(s, layer, unit, items, waits);
+    for (uint32_t page = 0; page < unit->window.pages; page++)
+        if (now[page] != PAGES_ABSENT && !is_placed(unit, page))
+            settle_page(s, unit, page, items[page]);
     s->stats.hit_bytes += change.hit_bytes;
     s->stats.missed_bytes += change.read_bytes;
     assert(unit->window.used_bytes <= unit->window.capacity_bytes);

@@ -36,13 +36,16 @@ typedef enum kvt_sparse_variant {
     KVT_SPARSE_RAW = 4
 } kvt_sparse_variant;
 
-/* Rows that a KV head's queries attend to: [tokens][head_dim] of the dtype, packed. */
+/* Rows that a KV head's queries attend to: [tokens][head_dim] of the dtype, packed. Those of a page
+ * whose tier is HBM lie in a GPU's memory: k and v are addresses for its kernels, which the CPU
+ * does not follow. All others are in memory of the host, and an engine copies them as it likes. */
 typedef struct kvt_sparse_page {
-    const void *k, *v;         /* of any alignment */
+    const void *k, *v;         /* of any alignment; valid until kvt_sparse_done */
     const uint32_t *positions; /* of each token in the sequence, in no order; NULL: not told */
     uint32_t tokens;           /* at least 1 */
     uint8_t variant;           /* kvt_sparse_variant; sinks and local tokens are raw */
-    uint8_t tier;              /* that it came from; KVT_TIER_NONE: always resident */
+    uint8_t tier;              /* that it came from, in HBM: lies in; KVT_TIER_NONE: always
+                                  resident */
 } kvt_sparse_page;
 
 /* One KV head of a step. */
@@ -56,6 +59,8 @@ typedef struct kvt_sparse_head {
                                   there is no estimate */
 } kvt_sparse_head;
 
+typedef struct kvt_sparse_step kvt_sparse_step;
+
 /* All of a layer and step. */
 typedef struct kvt_sparse_pages {
     uint32_t struct_size; /* sizeof(kvt_sparse_pages) of the caller */
@@ -66,6 +71,8 @@ typedef struct kvt_sparse_pages {
     uint32_t lost_count;                /* of all heads */
     float scale;                        /* of scores; 0: 1 / sqrt(head_dim) */
     uint64_t read_bytes;                /* that this step asked devices for */
+    const kvt_sparse_step *step;        /* whose pages in HBM are read back to attend to them here;
+                                           NULL: all rows are in memory of the host */
 } kvt_sparse_pages;
 
 /*
@@ -78,12 +85,16 @@ typedef struct kvt_sparse_pages {
  * over the same rows (values of size 1). KVT_E_ARGUMENT: a NULL, struct_size, a shape outside of
  * the limits above, a page of no tokens, a query that is not finite; output is unchanged then.
  * Allocates nothing, does not block. Any thread.
+ *
+ * Pages that lie in HBM are copied into memory of its own first, head by head, which takes longer
+ * than the attention: for tests, and to compare kernels with. With such pages it blocks, and also
+ * returns KVT_E_MEMORY, and KVT_E_IO or KVT_E_GONE where the device does not give them; output is
+ * of no use then, and the step is to be ended and begun anew.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_attend(const kvt_sparse_pages *pages,
                                                    const float *queries, float *output, float *lse);
 
 typedef struct kvt_sparse kvt_sparse;
-typedef struct kvt_sparse_step kvt_sparse_step;
 
 #define KVT_SPARSE_ALL UINT64_MAX /* a budget: every page in its best variant */
 
@@ -110,7 +121,9 @@ typedef struct kvt_sparse_options {
     uint32_t iterations;     /* of k-means, up to 100; 0 = 3 */
     uint32_t variants;       /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
     uint64_t budget_bytes;   /* that a step of one layer may read; KVT_SPARSE_ALL */
-    uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads; of DRAM alone */
+    uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads, in HBM and in DRAM:
+                                               a page is in one of them. In HBM every layer and
+                                               head has as much, whole pages */
     kvt_sparse_evict evict;
     bool divide_windows; /* sizes of windows by what they save, not equal ones; with the decayed
                             mean alone: on */
@@ -130,7 +143,8 @@ KVT_API void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layo
  *   message   one line for a person on failure; may be NULL with size 0
  * KVT_OK: the caller closes it; KVT_E_ARGUMENT (an option, which the message names);
  * KVT_E_UNSUPPORTED (head_dim not a multiple of 8 or over 512; no fp16, bf16 or fp32; the store has
- * no SSD or no DRAM for the window); KVT_E_SPACE (the message has the bytes that are missing);
+ * no SSD, or no DRAM or HBM for the windows); KVT_E_SPACE (the message has the bytes that are
+ * missing; a window in HBM lies on one device, in one piece);
  * KVT_E_MEMORY; KVT_E_STATE (in a child of fork, as of every call below but _done and _close, which
  * do nothing there). Blocks while entries make way for the pages.
  */
@@ -188,7 +202,8 @@ KVT_API void kvt_sparse_close(kvt_sparse *sequence);
 
 /*
  * Warms a layer up with the prompt's last queries, fp32 [rows][query_heads][head_dim]: the pages
- * that they weigh most fill the window, and the hottest get their second copies. Blocking. KVT_OK,
+ * that they weigh most fill the window in HBM, the next ones that in DRAM, and the hottest get
+ * their second copies. Blocking. KVT_OK,
  * also when some pages could not be read; KVT_E_STATE (a layer is missing, or has a step);
  * KVT_E_ARGUMENT (not finite); KVT_E_MEMORY.
  */
@@ -233,7 +248,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_wait(kvt_sparse *sequence, kvt_spars
                                                  uint64_t deadline_ns,
                                                  const kvt_sparse_pages **pages_out);
 
-/* Ends a step, waited for or not. NULL is allowed. */
+/* Ends a step, waited for or not: its pages are used no more, by no kernel either. What enters HBM
+ * is on its way there afterwards; nothing waits for it. NULL is allowed. */
 KVT_API void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
 
 typedef struct kvt_sparse_stats {
@@ -243,12 +259,15 @@ typedef struct kvt_sparse_stats {
     uint64_t io_ns;             /* from a step's first read to its last one's end, of all steps */
     uint64_t hit_bytes, missed_bytes; /* of what steps wanted: in the window, and read */
     uint64_t lost_pages, checksum_failures;
-    uint64_t window_refusals;                /* pages that found no place in the window's memory */
-    uint64_t copied_pages;                   /* that have a second copy now */
-    uint64_t divisions;                      /* of the window, that were worth it */
-    uint64_t pages, page_bytes, index_bytes; /* bytes on drives, without copies; resident bytes */
-    uint64_t appended_pages;                 /* of the pages, those of appended tokens */
-    uint64_t append_failures;                /* writes of such pages that failed */
+    uint64_t window_refusals;                 /* pages that found no place in the window's memory */
+    uint64_t copied_pages;                    /* that have a second copy now */
+    uint64_t divisions;                       /* of the window, that were worth it */
+    uint64_t pages, page_bytes, index_bytes;  /* bytes on drives, without copies; resident bytes */
+    uint64_t appended_pages;                  /* of the pages, those of appended tokens */
+    uint64_t append_failures;                 /* writes of such pages that failed */
+    uint64_t tier_hit_bytes[KVT_TIER_PLACES]; /* that steps had in the windows, by tier */
+    uint64_t tier_window_bytes[KVT_TIER_PLACES]; /* that the windows hold now */
+    uint64_t moves, move_failures; /* of pages between DRAM and HBM, that began; that failed */
 } kvt_sparse_stats;
 
 /*

@@ -55,7 +55,9 @@ static int result_of(const char *name)
 {
     if (fake_cuda.fail_for_good && fake_cuda.failed > 0) return fake_cuda.fail_result;
     if (fake_cuda.fail_name != NULL && strcmp(fake_cuda.fail_name, name) != 0) return OK;
-    if (++fake_cuda.calls != fake_cuda.fail_call) return OK;
+    const uint32_t call = ++fake_cuda.calls;
+    const bool later = fake_cuda.fail_alike && call > fake_cuda.fail_call;
+    if (fake_cuda.fail_call == 0 || (call != fake_cuda.fail_call && !later)) return OK;
     fake_cuda.failed++;
     return fake_cuda.fail_result;
 }

@@ -17,6 +17,7 @@ typedef struct fake_cuda_state {
     const char *fail_name;       /* count only calls of this name; NULL = all */
     int fail_result;
     int fail_for_good; /* every later call fails as well */
+    int fail_alike;    /* every later call of that name does */
 
     /* The library's. */
     uint32_t calls;       /* that fail_call counts */

@@ -62,6 +62,7 @@ static kvt_sparse_options torture_options(void)
     options.segment_tokens = 256;
     options.budget_bytes = 48 << 10;
     options.window_bytes[KVT_TIER_DRAM] = 96 << 10;
+    options.window_bytes[KVT_TIER_HBM] = 64 << 10;
     options.hedge_ns = 0;
     options.local_tokens = options.join_tokens = 16;
     options.page_tokens = 32;
@@ -157,9 +158,19 @@ static uint32_t torture_run(sequence_site *s)
 static void check_store(sequence_site *s)
 {
     const kvt_store_stats stats = support_stats(s->store);
-    assert_int_equal(stats.lent_bytes[KVT_TIER_SSD] + stats.lent_bytes[KVT_TIER_DRAM], 0);
-    assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes, 0);
-    assert_int_equal(stats.tiers[KVT_TIER_DRAM].used_bytes, 0);
+    for (int tier = KVT_TIER_HBM; tier <= KVT_TIER_SSD; tier++) {
+        assert_int_equal(stats.lent_bytes[tier], 0);
+        assert_int_equal(stats.tiers[tier].used_bytes, 0);
+    }
+}
+
+/* A store whose HBM is memory of the host, where rows can be looked at. */
+static void torture_start(sequence_site *s)
+{
+    site_start(s, 4 * MIB, 2 * MIB);
+    kvt_close(s->store);
+    s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.capacity_bytes = MIB, .emulated = true};
+    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
 }
 
 static void test_the_nth_allocation_fails(void **state)
@@ -167,7 +178,7 @@ static void test_the_nth_allocation_fails(void **state)
     (void)state;
     sequence_site s;
     if (!TORTURE_ALLOCATIONS) skip();
-    site_start(&s, 4 * MIB, 2 * MIB);
+    torture_start(&s);
     uint32_t runs = 0, failed = 0;
     for (int64_t n = 0;; n += n < 120 ? 1 : 7, runs++) {
         allocations_left = n;
@@ -188,7 +199,7 @@ static void test_the_nth_allocation_fails(void **state)
 static void torture_operations(uint32_t kinds, uint64_t stride)
 {
     sequence_site s;
-    site_start(&s, 4 * MIB, 2 * MIB);
+    torture_start(&s);
     for (uint64_t n = 0;; n += stride) {
         const tiers_fault_rule rule = {
             .action = TIERS_FAULT_FAIL, .kinds = kinds, .skip = n, .hits = 1, .status = KVT_E_IO};

@@ -209,7 +209,7 @@ static void test_a_step_explains_its_pages(void **state)
             resident += pages->heads[1].pages[i].tier == KVT_TIER_DRAM;
         }
         assert_int_equal(brought, coming);
-        assert_int_equal(lines_ending(text, ", resident"), resident);
+        assert_int_equal(lines_ending(text, ", resident in DRAM"), resident);
         if (round > 0) assert_true(resident > 0);
         assert_int_equal(kvt_sparse_explain(sequence, 0, 1, cut, sizeof cut, &again), KVT_OK);
         assert_int_equal(again, length);
@@ -298,7 +298,7 @@ static void test_wrong_calls_are_refused_and_change_nothing(void **state)
     assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
                      KVT_E_UNSUPPORTED);
     options = site_options();
-    options.window_bytes[KVT_TIER_HBM] = 4096;
+    options.window_bytes[KVT_TIER_SSD] = 4096;
     assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_E_ARGUMENT);
 
     options = site_options();

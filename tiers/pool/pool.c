@@ -309,7 +309,7 @@ void pool_job_finished(void *context, tiers_transfer *transfer, const tiers_job_
 
 /* Whether every member that holds a part of the location serves. A location names members that
  * exist, since it was made or adopted by this pool. */
-bool tiers_pool_serves(tiers_pool *pool, const tiers_location *location)
+bool tiers_pool_serves(const tiers_pool *pool, const tiers_location *location)
 {
     for (uint32_t i = 0; i < location->share_count; i++) {
         assert(location->shares[i].member < pool->member_count);

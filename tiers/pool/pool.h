@@ -286,7 +286,7 @@ void tiers_pool_take_back(tiers_pool *pool, const tiers_location *location, kvt_
 uint64_t tiers_pool_lend_address(tiers_pool *pool, const tiers_location *location);
 
 /* Whether every member that holds a part of an object serves. Takes no lock. */
-bool tiers_pool_serves(tiers_pool *pool, const tiers_location *location);
+bool tiers_pool_serves(const tiers_pool *pool, const tiers_location *location);
 
 /*
  * Carries a whole transfer out on the calling thread, as copies, when each of its members serves
