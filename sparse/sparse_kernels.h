@@ -49,9 +49,10 @@ typedef struct sparse_kernels {
     /* sums += row * share; width is a multiple of 16. */
     void (*add)(const float *row, float share, uint32_t width, float *sums);
 
-    /* output [group][head_dim] += weight[group] * mean. */
-    void (*blend)(const int8_t *mean, uint32_t head_dim, const float *weight, uint32_t group,
-                  float *output);
+    /* output [group][head_dim] += weight[i][group] * means[i] for all i, one after the other;
+     * weight is [count][group]. */
+    void (*blend)(const int8_t *const *means, uint32_t count, uint32_t head_dim,
+                  const float *weight, uint32_t group, float *output);
 
     /* out[t] = scale * (query * row t) of `tokens` rows stride bytes apart. */
     void (*dots)(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,

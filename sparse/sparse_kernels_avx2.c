@@ -249,19 +249,48 @@ CODECS_TARGET_AVX2 static void avx2_add(const float *row, float share, uint32_t 
                                                  _mm256_mul_ps(_mm256_loadu_ps(row + i), one)));
 }
 
-/* All heads share the widened mean. */
-CODECS_TARGET_AVX2 static void avx2_blend(const int8_t *mean, uint32_t head_dim,
-                                          const float *weight, uint32_t group, float *output)
+/* Means of all clusters in `vectors` x 8 channels from d on, for `heads` heads from g on: the sums
+ * stay in registers, and heads share the widened means. */
+INLINE_AVX2 void blend_part(const int8_t *const *means, uint32_t count, uint32_t d,
+                            const float *weight, uint32_t group, uint32_t heads, uint32_t vectors,
+                            float *output, uint32_t head_dim)
 {
-    for (uint32_t d = 0; d < head_dim; d += 8) {
-        const __m128i bytes = _mm_loadl_epi64((const void *)(mean + d));
-        const __m256 row = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-        for (uint32_t g = 0; g < group; g++) {
-            float *to = output + (size_t)g * head_dim + d;
-            _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to),
-                                               _mm256_mul_ps(_mm256_set1_ps(weight[g]), row)));
+    __m256 sum[4][2];
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t v = 0; v < vectors; v++)
+            sum[h][v] = _mm256_loadu_ps(output + (size_t)h * head_dim + d + 8 * v);
+    for (uint32_t i = 0; i < count; i++, weight += group) {
+        __m256 row[2];
+        for (uint32_t v = 0; v < vectors; v++)
+            row[v] = _mm256_cvtepi32_ps(
+                _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(means[i] + d + 8 * v))));
+        for (uint32_t h = 0; h < heads; h++) {
+            const __m256 one = _mm256_broadcast_ss(weight + h);
+            for (uint32_t v = 0; v < vectors; v++)
+                sum[h][v] = _mm256_add_ps(sum[h][v], _mm256_mul_ps(one, row[v]));
         }
     }
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t v = 0; v < vectors; v++)
+            _mm256_storeu_ps(output + (size_t)h * head_dim + d + 8 * v, sum[h][v]);
+}
+
+CODECS_TARGET_AVX2 static void avx2_blend(const int8_t *const *means, uint32_t count,
+                                          uint32_t head_dim, const float *weight, uint32_t group,
+                                          float *output)
+{
+    uint32_t d = 0, g;
+    for (; d + 16 <= head_dim; d += 16) {
+        for (g = 0; g + 4 <= group; g += 4)
+            blend_part(means, count, d, weight + g, group, 4, 2, output + (size_t)g * head_dim,
+                       head_dim);
+        for (; g < group; g++)
+            blend_part(means, count, d, weight + g, group, 1, 2, output + (size_t)g * head_dim,
+                       head_dim);
+    }
+    for (g = 0; d < head_dim && g < group; g++)
+        blend_part(means, count, d, weight + g, group, 1, 1, output + (size_t)g * head_dim,
+                   head_dim);
 }
 
 /* ---- attention ---- */

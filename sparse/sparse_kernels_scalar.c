@@ -88,12 +88,14 @@ static void scalar_add(const float *row, float share, uint32_t width, float *sum
         sums[i] += row[i] * share;
 }
 
-static void scalar_blend(const int8_t *mean, uint32_t head_dim, const float *weight, uint32_t group,
-                         float *output)
+static void scalar_blend(const int8_t *const *means, uint32_t count, uint32_t head_dim,
+                         const float *weight, uint32_t group, float *output)
 {
-    for (uint32_t g = 0; g < group; g++, output += head_dim)
-        for (uint32_t d = 0; d < head_dim; d++)
-            output[d] += weight[g] * (float)mean[d];
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t g = 0; g < group; g++)
+            for (uint32_t d = 0; d < head_dim; d++)
+                output[(size_t)g * head_dim + d] +=
+                    weight[(size_t)i * group + g] * (float)means[i][d];
 }
 
 static void scalar_dots(const void *rows, uint64_t stride, uint32_t tokens, uint8_t dtype,
