@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define FAULT_LAST_BYTES (2u << 20)
+#define FAULT_LOOK_NS    UINT64_C(1000000) /* between two looks at what waits */
 
 typedef struct fault_client {
     remote_client base;
@@ -61,6 +62,8 @@ static void fault_submit(remote_client *base, remote_request *request)
         fault_hold(client, request, KVT_E_GONE);
     else if (atomic_load(&faults->silent))
         fault_hold(client, request, KVT_E_TIMEOUT);
+    else if (request->kind == REMOTE_GET && atomic_load(&faults->holds))
+        fault_hold(client, request, KVT_QUEUED);
     else if (fault_hits(atomic_load(&faults->fail_each), count))
         fault_hold(client, request, atomic_load(&faults->failure));
     else if (put && fault_hits(atomic_load(&faults->lose_each), count))
@@ -108,6 +111,17 @@ static void fault_flush(remote_client *base)
     remote_flush(((fault_client *)base)->inner);
 }
 
+/* A request that waits goes on to the client that is wrapped when none waits any more. */
+static bool fault_lets_go(fault_client *client, remote_request *request)
+{
+    if (request->status != KVT_QUEUED) return false;
+    if (request->deadline_ns <= base_clock_ns()) request->status = KVT_E_TIMEOUT;
+    if (request->status != KVT_QUEUED || atomic_load(&client->faults->holds)) return false;
+    request->state = REMOTE_IDLE;
+    remote_submit(client->inner, request);
+    return true;
+}
+
 /* Takes what is held and over. *next_ns: when more of it will be. */
 static size_t fault_take(fault_client *client, remote_request **done, size_t max, uint64_t *next_ns)
 {
@@ -118,13 +132,17 @@ static size_t fault_take(fault_client *client, remote_request **done, size_t max
     while (list != NULL) {
         remote_request *request = list;
         list = request->next;
-        const bool over = request->status != KVT_E_TIMEOUT || request->deadline_ns <= now_ns;
+        if (fault_lets_go(client, request)) continue;
+        const bool waits = request->status == KVT_QUEUED;
+        const bool over =
+            !waits && (request->status != KVT_E_TIMEOUT || request->deadline_ns <= now_ns);
         if (over && count < max) {
             request->state = REMOTE_DONE;
             request->finished_ns = now_ns;
             done[count++] = request;
         } else {
             if (request->deadline_ns < *next_ns) *next_ns = request->deadline_ns;
+            if (waits && now_ns + FAULT_LOOK_NS < *next_ns) *next_ns = now_ns + FAULT_LOOK_NS;
             fault_hold(client, request, request->status);
         }
     }

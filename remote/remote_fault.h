@@ -22,6 +22,7 @@ typedef struct remote_fault {
     atomic_int failure;         /* kvt_status */
     atomic_uint lose_each;      /* PUT: acknowledged, and not carried out */
     atomic_bool silent;         /* no answer: requests end at their deadlines */
+    atomic_bool holds;          /* GETs wait until it is false again, or end at their deadlines */
     atomic_bool gone;           /* the node is out of service: KVT_E_GONE at once */
     atomic_uint_fast64_t count; /* requests seen */
 } remote_fault;

@@ -69,7 +69,7 @@ static void load_fail(load_entry *entry, kvt_status status)
 /* Moves `complete` on over the layers that nothing is missing of. Lock held. True when it moved. */
 static bool load_advance(kvt_load *load)
 {
-    if (load->ending) return false; /* what is given up is not complete */
+    if (load->ending || load->asks || load->empty) return false; /* given up is not complete */
     uint32_t before = atomic_load(&load->complete), now = before;
     while (now < load->issued && load->pending[now % load->slots] == 0)
         now++;
@@ -87,8 +87,7 @@ static bool load_advance(kvt_load *load)
     return true;
 }
 
-/* Calls the announcer with ever larger numbers. No lock held but its own. */
-static void load_announce(kvt_load *load)
+void load_announce(kvt_load *load)
 {
     if (load->options.announced == NULL) return;
     pthread_mutex_lock(&load->announce_lock);
@@ -281,6 +280,7 @@ void load_pump(kvt_load *load)
 {
     load_starts starts = {.count = 0};
     load->starved = false;
+    if (load->asks || load->empty) return;
     while (!load->ending && load->heads == 0 && load->issued < load->layers && !load->starved) {
         uint32_t layer = load->issued;
         if (layer > load->released + load->options.layers_ahead) break;
@@ -573,6 +573,7 @@ void load_tick(kvt_load *load)
 {
     assert(atomic_load(&load->busy) > 0);
     pthread_mutex_lock(&load->lock);
+    load_ask_again(load);
     load_pump(load);
     pthread_mutex_unlock(&load->lock);
     atomic_fetch_sub(&load->busy, 1);
@@ -631,8 +632,9 @@ void load_check_devices(kvt_load *load)
 
 void load_stop(kvt_load *load)
 {
+    load_stop_asking(load);
     pthread_mutex_lock(&load->lock);
-    assert(load->ending);
+    assert(load->ending && !load->asks);
     load_give_up(load, false);
     while (load->flying != 0 || load->poked != 0)
         pthread_cond_wait(&load->changed, &load->lock);

@@ -180,7 +180,7 @@ static void load_free_entries(kvt_load *load, bool counts)
         pthread_mutex_unlock(&store->lock);
     }
     for (size_t i = 0; i < load->count; i++) {
-        if (load->entries[i].fetch != NULL) load_end_remote(load, &load->entries[i]);
+        if (load->entries[i].ask != NULL) load_end_remote(load, &load->entries[i]);
         for (uint32_t k = 0; k < load->entries[i].section_count; k++)
             free(load->entries[i].sections[k].head);
         if (counts) load_note(load, &load->entries[i]);
@@ -250,21 +250,10 @@ static void load_check_overlaps(kvt_load *load)
     free(views);
 }
 
-/* An entry that other hosts were asked for: it may have come here meanwhile. */
-static kvt_status load_settle_remote(kvt_load *load, load_entry *entry, uint64_t deadline_ns)
-{
-    if (entry->status == KVT_MISS) return load_hold_remote(load, entry, deadline_ns);
-    fetch_release(load->store->remote, entry->fetch);
-    entry->fetch = NULL;
-    return entry->status;
-}
-
-/* Holds and checks all entries. False: none is left to load. */
-static bool load_hold_all(kvt_load *load, const kvt_key *keys)
+/* Holds all entries that are here. */
+static void load_hold_all(kvt_load *load, const kvt_key *keys)
 {
     kvt_store *store = load->store;
-    bool any = false;
-    const uint64_t others_ns = load_ask_others(load);
     _Static_assert(LOAD_STEP <= ENTRY_SIGHT_KEYS, "a step is one look-up");
     for (size_t from = 0; from < load->count; from += LOAD_STEP) {
         const size_t step = load->count - from < LOAD_STEP ? load->count - from : LOAD_STEP;
@@ -279,12 +268,17 @@ static bool load_hold_all(kvt_load *load, const kvt_key *keys)
         }
         pthread_mutex_unlock(&store->lock);
     }
+}
+
+/* Checks all entries that are held. False: none is left to load. */
+static bool load_check_all(kvt_load *load)
+{
+    bool any = false;
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         /* The next record's head comes while this one is looked at. */
         if (i + 1 < load->count && load->entries[i + 1].lent)
             kvt_record_prefetch(load->entries[i + 1].record);
-        if (entry->fetch != NULL) entry->status = load_settle_remote(load, entry, others_ns);
         if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
     }
     load_check_overlaps(load);
@@ -423,6 +417,28 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     return load;
 }
 
+kvt_status load_open(kvt_load *load)
+{
+    assert(!load->asks && !load->empty);
+    load->reads = false;
+    if (!load_check_all(load)) return KVT_MISS;
+    if (!load_make_window(load)) return KVT_E_MEMORY;
+    if (load->released > load->layers) load->released = load->layers;
+    load_begin_reads(load);
+    return KVT_OK;
+}
+
+/* Opens a load within its begin. */
+static kvt_status load_open_now(kvt_load *load)
+{
+    if (load->asks) load_take_answers(load);
+    pthread_mutex_lock(&load->lock);
+    if (load->asks) load_use_answers(load);
+    const kvt_status status = load_open(load);
+    pthread_mutex_unlock(&load->lock);
+    return status;
+}
+
 /* Checks the arguments of a begin. */
 static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
                                    const kvt_view *const *views, size_t count,
@@ -448,20 +464,18 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
     if (status != KVT_OK) return status;
     kvt_load *load = load_make(queue, keys, views, count, options);
     if (load == NULL) return KVT_E_MEMORY;
-    if (!load_hold_all(load, keys))
-        status = KVT_MISS;
-    else if (!load_make_window(load))
-        status = KVT_E_MEMORY;
-    else if (!queue_enter_load(queue, load))
+    load_hold_all(load, keys);
+    load->asks = load_may_ask(load);
+    if (!queue_enter_load(queue, load))
         status = KVT_E_STATE;
+    else if (!load->asks || load_ask_others(load))
+        status = load_open_now(load);
     if (status != KVT_OK) {
+        (void)queue_leave_load(queue, load);
         load_free_entries(load, status == KVT_MISS);
         load_free(load);
         return status;
     }
-    pthread_mutex_lock(&load->lock);
-    load_begin_reads(load);
-    pthread_mutex_unlock(&load->lock);
     *load_out = load;
     return KVT_OK;
 }
@@ -478,20 +492,23 @@ static kvt_status load_wait_status(const kvt_load *load, uint32_t layers, bool w
 {
     if (atomic_load(&load->complete) >= layers) return KVT_OK;
     if (load->orphan) return KVT_E_STATE;
+    if (load->empty) return KVT_MISS;
+    if (!load->asks && layers > load->layers) return KVT_E_ARGUMENT;
     return waiting ? KVT_QUEUED : KVT_E_TIMEOUT;
 }
 
 kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 {
-    if (load == NULL || layers > load->layers) return KVT_E_ARGUMENT;
-    uint64_t own_ns = load->reads ? load->options.deadline_ns : KVT_NO_DEADLINE;
-    if (own_ns < deadline_ns) deadline_ns = own_ns;
+    if (load == NULL) return KVT_E_ARGUMENT;
+    const uint64_t given_ns = deadline_ns;
     uint64_t check_ns = base_clock_ns() + LOAD_CHECK_NS;
     bool waiting = true;
     pthread_mutex_lock(&load->lock);
     kvt_status status;
     while ((status = load_wait_status(load, layers, waiting)) == KVT_QUEUED) {
         uint64_t now_ns = base_clock_ns();
+        const bool own = load->reads && load->options.deadline_ns < given_ns;
+        deadline_ns = own ? load->options.deadline_ns : given_ns;
         if (now_ns >= check_ns) {
             pthread_mutex_unlock(&load->lock);
             load_check_devices(load);
@@ -513,7 +530,7 @@ void kvt_load_release(kvt_load *load, uint32_t layers)
 {
     if (load == NULL) return;
     pthread_mutex_lock(&load->lock);
-    if (layers > load->layers) layers = load->layers;
+    if (!load->asks && layers > load->layers) layers = load->layers;
     if (layers > load->released) load->released = layers;
     if (!load->orphan) load_pump(load);
     pthread_mutex_unlock(&load->lock);

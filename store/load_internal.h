@@ -22,6 +22,7 @@
 
 struct load_share;
 struct load_cell;
+struct load_ask; /* load_remote.c's */
 
 /* A read of a place under way, which loads may join. Under the lock of the shares. */
 typedef struct load_read {
@@ -107,8 +108,8 @@ typedef struct load_entry {
     uint64_t record_bytes;
     uint64_t scratch_bytes;
     store_staged *staged;              /* held as a user, instead of a place */
-    struct remote_fetch *fetch;        /* instead of both: its read from another host, lent */
-    bool fetch_known, fetch_joined;    /* a hint told of it; another get has begun it */
+    struct load_ask *ask;              /* instead of both: its read from another host, whose record
+                                          is lent once the load is open */
     kvt_load *load;                    /* that it belongs to */
     struct load_share *share;          /* of its place, when that is read; or NULL */
     struct load_entry *share_next;     /* of the share; under the lock of the shares */
@@ -147,6 +148,12 @@ typedef struct load_poke {
 #define LOAD_POKES         8u               /* threads of the queue that a load takes at most */
 
 /*
+ * A load that asks other hosts is not open until all of them have answered, or the deadline has
+ * passed: then what it is to load is known, and its reads begin.
+ *
+ *     asks -> open
+ *          \-> empty: nothing can be loaded
+ *
  * Three counts of layers only grow: issued <= complete + slots, so that no two layers share a cell,
  * and issued <= released + layers_ahead + 1. complete <= issued while something is left to come;
  * when nothing is, complete becomes the number of layers.
@@ -187,7 +194,16 @@ struct kvt_load {
     uint64_t bytes_shared;
     atomic_uchar *layer_states; /* of all entries that are read */
     bool reads;                 /* some entry comes from a device: the deadline counts */
-    bool starved;               /* for staging: the queue's threads try again */
+    bool asks;                  /* other hosts have not answered: no more is known than statuses */
+    bool empty;                 /* they have, and there is nothing to load */
+    bool ask_waits;             /* for staging: a tick goes on */
+    uint32_t ask_steps;         /* threads in the task */
+    atomic_uint asking;         /* reads of theirs under way, and one for the beginning of them */
+    queue_task ask_task;        /* posted when all of them have ended; the next three are its: */
+    size_t ask_next;            /* the next entry to ask for */
+    uint64_t ask_deadline_ns;
+    uint64_t ask_room; /* of staging that is left to them */
+    bool starved;      /* for staging: the queue's threads try again */
     bool ending;
     bool orphan; /* its queue was closed */
     atomic_uint busy;
@@ -294,20 +310,41 @@ void load_copy_staged(const load_entry *entry, uint32_t layer);
 
 /* ---- load_remote.c; no lock held ---- */
 
-/* Begins the reads of entries that other hosts may have. Returns until when they may take. */
-uint64_t load_ask_others(kvt_load *load);
+/* Marks the missing entries that other hosts may be asked for. False: there is none. */
+bool load_may_ask(kvt_load *load);
 
-/* Waits for an entry's read, and holds it. KVT_QUEUED: it is held; KVT_MISS; KVT_E_TIMEOUT. */
-kvt_status load_hold_remote(kvt_load *load, load_entry *entry, uint64_t deadline_ns);
+/* Begins to ask. True: there is nothing to wait for, and the load can be opened; else a thread of
+ * the queue opens it. The queue lists the load. */
+bool load_ask_others(kvt_load *load);
 
-/* Counts how a held one ended, and lets go of it. */
+/* Takes what other hosts have answered: the record of an entry that has come is lent. And makes it
+ * the entries' status, under the lock: the asking is over. */
+void load_take_answers(kvt_load *load);
+void load_use_answers(kvt_load *load);
+
+/* Ends the asking: no read is waited for any more. ending is set. */
+void load_stop_asking(kvt_load *load);
+
+/* Goes on with asking that had found no staging. Lock held. */
+void load_ask_again(kvt_load *load);
+
+/* Counts how an entry's read ended, and lets go of it. */
 void load_end_remote(kvt_load *load, load_entry *entry);
+
+/* ---- load_calls.c ---- */
+
+/* Checks what is there, and begins its reads, once it is known. KVT_OK; KVT_MISS: there is nothing
+ * to load; KVT_E_MEMORY. Lock held, or nobody else knows the load. */
+kvt_status load_open(kvt_load *load);
 
 /* ---- load.c ---- */
 
 /* Runs what waits for a thread, one layer of one group. False: nothing does. Lock held, and
  * released meanwhile. */
 bool load_step(kvt_load *load);
+
+/* Calls the announcer with ever larger numbers. No lock held but its own. */
+void load_announce(kvt_load *load);
 
 /* Issues what the window allows. Lock held. */
 void load_pump(kvt_load *load);

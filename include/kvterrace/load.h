@@ -42,9 +42,9 @@ extern "C" {
 
 typedef struct kvt_load kvt_load;
 
-/* Called when layers are complete, with ever larger numbers, on a thread of the queue or on one
- * that waits in kvt_load_wait, under no lock that a call on the load takes. It must not end the
- * load, nor wait for it. */
+/* Called when layers are complete, with ever larger numbers, or once with 0 where kvt_load_wait
+ * says KVT_MISS; on a thread of the queue or on one that waits in kvt_load_wait, under no lock that
+ * a call on the load takes. It must not end the load, nor wait for it. */
 typedef void kvt_load_announced(void *context, uint32_t layers);
 
 /* Zero but for struct_size, and KVT_NO_DEADLINE as deadline: the defaults. */
@@ -62,10 +62,11 @@ typedef struct kvt_load_options {
 } kvt_load_options;
 
 /*
- * Begins to load entries. Those that are not here are read from other hosts first, where the store
- * has an engine for it (remote.h): begin waits for these reads, for
- * kvt_remote_options.deadline_seconds at most. Their records hold at most half of the staging;
- * entries beyond that are misses.
+ * Begins to load entries, and waits for none of them. Those that are not here are asked for on
+ * other hosts, where the store has an engine for it (remote.h): then the first layer comes when all
+ * of these have answered, kvt_remote_options.deadline_seconds or the load's deadline have passed,
+ * and what has not come is KVT_MISS or KVT_E_TIMEOUT. Their records hold at most half of the
+ * staging; entries beyond that are misses.
  * All entries have one number of layers, counted over an entry's groups in their order; one that
  * has another fails. An opaque group has no layers: it comes with the layer before it, or with the
  * first one when none is before.
@@ -78,7 +79,8 @@ typedef struct kvt_load_options {
  *   count        1 to 65536
  *   options      may be NULL: the defaults, without a deadline
  * KVT_OK, also when some entries are missing: these have failed; KVT_MISS: no entry can be loaded
- * (none is stored, none has layers, or no entry's views fit it), and there is no load;
+ * (none is stored, none has layers, or no entry's views fit it), and there is no load. Where other
+ * hosts are asked this is known later, and kvt_load_wait says KVT_MISS;
  * KVT_E_ARGUMENT (a number in view_counts is out of range, too); KVT_E_MEMORY; KVT_E_STATE (in a
  * child of fork; the store was closed).
  */
@@ -96,8 +98,9 @@ KVT_API uint32_t kvt_load_layers(const kvt_load *load);
  * kvt_load_release has released; of layers that are coded together (transform over four layers) the
  * first one decides, and the memory of all is written then. The calling thread decodes layers of
  * entries that lie in memory meanwhile, a piece of a layer at a time, and may be late by one piece.
- * KVT_OK; KVT_E_TIMEOUT (that instant, or the load's deadline); KVT_E_ARGUMENT (more layers than
- * there are); KVT_E_STATE (its queue was closed). */
+ * KVT_OK; KVT_MISS (other hosts have answered, and no entry can be loaded: no layer comes);
+ * KVT_E_TIMEOUT (that instant, or the load's deadline); KVT_E_ARGUMENT (more layers than there
+ * are); KVT_E_STATE (its queue was closed). */
 KVT_API KVT_NODISCARD kvt_status kvt_load_wait(kvt_load *load, uint32_t layers,
                                                uint64_t deadline_ns);
 

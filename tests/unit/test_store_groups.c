@@ -207,7 +207,11 @@ static void check_by_queue(kvt_store *store, uint32_t number, const char *wanted
     uint32_t layers = 0;
     for (uint32_t i = 0; i < count; i++)
         layers += groups_shapes[i].layers;
-    if (status == KVT_OK) assert_int_equal(kvt_load_wait(load, layers, KVT_NO_DEADLINE), KVT_OK);
+    if (status == KVT_OK) {
+        /* Where other hosts are asked, a miss is known later. */
+        const kvt_status waited = kvt_load_wait(load, layers, KVT_NO_DEADLINE);
+        assert_true(waited == KVT_OK || (waited == KVT_MISS && expected == KVT_MISS));
+    }
     if (status == KVT_OK) (void)kvt_load_end(load, &status, NULL);
     assert_int_equal(status, expected);
     apart_copy(&a, count, got, false);

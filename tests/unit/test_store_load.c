@@ -447,7 +447,12 @@ static void test_bad_arguments(void **state)
                      KVT_E_ARGUMENT);
     assert_int_equal(kvt_load_begin(s->queue, s->keys, &none, 1, NULL, &load), KVT_E_ARGUMENT);
     assert_int_equal(kvt_load_begin(NULL, s->keys, s->pointers, 1, NULL, &load), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_load_begin(s->queue, &absent, s->pointers, 1, NULL, &load), KVT_MISS);
+    kvt_status status = kvt_load_begin(s->queue, &absent, s->pointers, 1, NULL, &load);
+    if (status == KVT_OK) { /* other hosts are asked, and do not answer */
+        status = kvt_load_wait(load, 1, KVT_NO_DEADLINE);
+        assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+    }
+    assert_int_equal(status, KVT_MISS);
     assert_int_equal(kvt_load_end(NULL, NULL, NULL), KVT_OK);
     free_site(s);
 }

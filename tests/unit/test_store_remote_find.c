@@ -339,13 +339,14 @@ static void views_of_many_sizes_are_served(void **state)
             assert_int_equal(status, KVT_OK);
         } else {
             kvt_load *load = NULL;
-            const kvt_status status = kvt_load_begin(queue, &key, &list, 1, NULL, &load);
-            /* A machine that stands still for longer than the deadline reads nothing. */
-            if (status == KVT_MISS && stats_of(b).timeouts != 0) continue;
-            assert_int_equal(status, KVT_OK);
+            assert_int_equal(kvt_load_begin(queue, &key, &list, 1, NULL, &load), KVT_OK);
             kvt_load_release(load, large.layers);
-            assert_int_equal(kvt_load_wait(load, large.layers, KVT_NO_DEADLINE), KVT_OK);
+            const kvt_status status = kvt_load_wait(load, large.layers, KVT_NO_DEADLINE);
+            /* A machine that stands still for longer than the deadline reads nothing. */
+            const bool late = status == KVT_MISS && stats_of(b).timeouts != 0;
+            if (!late) assert_int_equal(status, KVT_OK);
             assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+            if (late) continue;
         }
         assert_memory_equal(from, to, large.tokens * UINT64_C(1024));
     }

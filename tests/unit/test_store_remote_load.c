@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_remote_load.c - layered loads of entries that other hosts have: begin waits for none
+ * of them, layers come when they have answered, and a load may end before. The engine is one in
+ * memory, whose answers wait until the test lets them go.
+ */
+#include "store_remote_support.h"
+
+#include "base/clock.h"
+#include "remote/remote_fault.h"
+
+#include <kvterrace/load.h>
+#include <kvterrace/queue.h>
+
+#define MOMENT_NS UINT64_C(3000000)
+
+static char data[COUNT][SUPPORT_ENTRY_BYTES];
+static remote_fault faults;
+
+/* A store whose engine has faults, and what others have put there. */
+typedef struct site {
+    kvt_store *writer, *store;
+    kvt_queue *queue;
+    kvt_key keys[COUNT];
+    kvt_view views[COUNT];
+    const kvt_view *list[COUNT];
+} site;
+
+static void open_site(site *s, double deadline_seconds)
+{
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_NONE);
+    const kvt_queue_options options = {.struct_size = sizeof options};
+    memset(&faults, 0, sizeof faults);
+    memset(data, 0, sizeof data);
+    faults.inner = (remote_config){.backend = "memory", .addresses = ENGINE};
+    remote_fault_use(&faults);
+    remote.backend = "fault";
+    remote.deadline_seconds = deadline_seconds;
+    s->writer = open_mode(KVT_PUBLISH_ALL);
+    put_all(s->writer);
+    s->store = open_with(&remote);
+    assert_int_equal(kvt_queue_open(s->store, &options, &s->queue), KVT_OK);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        s->keys[i] = support_key(i);
+        s->views[i] = kvt_view_packed(&support_layout, data[i]);
+        s->list[i] = &s->views[i];
+    }
+}
+
+static void close_site(site *s)
+{
+    if (s->queue != NULL) kvt_queue_close(s->queue);
+    kvt_close(s->writer);
+    kvt_close(s->store);
+}
+
+static void check_entry_of(uint32_t place, uint32_t number)
+{
+    char expected[SUPPORT_ENTRY_BYTES];
+    support_fill(number, expected);
+    assert_memory_equal(data[place], expected, sizeof expected);
+}
+
+static void check_entry(uint32_t number)
+{
+    check_entry_of(number, number);
+}
+
+static kvt_load *begin(site *s, size_t count, const kvt_load_options *options)
+{
+    kvt_load *load = NULL;
+    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->list, count, options, &load), KVT_OK);
+    assert_non_null(load);
+    return load;
+}
+
+/* One entry is here, one nowhere, the others on another host, which does not answer yet. */
+static void begin_waits_for_no_host(void **state)
+{
+    (void)state;
+    site s;
+    kvt_status statuses[6];
+    kvt_load_result result = {.struct_size = sizeof result};
+    const uint32_t layers = support_layout.layers;
+    open_site(&s, 20);
+    assert_int_equal(support_put(s.store, 1), KVT_OK);
+    s.keys[4] = support_key(900);
+    for (int known = 0; known < 2; known++) {
+        memset(data, 0, sizeof data);
+        atomic_store(&faults.holds, true);
+        kvt_load *load = begin(&s, 6, NULL);
+        kvt_load_release(load, UINT32_MAX);
+        assert_int_equal(kvt_load_wait(load, 1, base_clock_ns() + MOMENT_NS), KVT_E_TIMEOUT);
+        assert_int_equal(kvt_load_layers(load), 0);
+        assert_int_equal(kvt_load_status(load, 0), KVT_QUEUED);
+        assert_int_equal(kvt_load_status(load, 1), KVT_QUEUED);
+        atomic_store(&faults.holds, false);
+        assert_int_equal(kvt_load_wait(load, layers, KVT_NO_DEADLINE), KVT_OK);
+        assert_int_equal(kvt_load_wait(load, layers + 1, KVT_NO_DEADLINE), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_load_status(load, 4), KVT_MISS);
+        assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+        assert_int_equal(result.entries, 4);
+        assert_int_equal(result.layers, layers);
+        for (uint32_t i = 0; i < 6; i++) {
+            assert_int_equal(statuses[i], i == 4 ? KVT_MISS : KVT_OK);
+            if (i != 4) check_entry_of(i, known == 0 || i == 1 ? i : 6 + i);
+        }
+        /* The second load knows sizes, and asks for all others at once. */
+        for (uint32_t i = 0; i < 6; i++) {
+            s.keys[i] = i == 4 ? support_key(901) : support_key(6 + i);
+            s.keys[1] = support_key(1);
+        }
+    }
+    close_site(&s);
+}
+
+static void note(void *context, uint32_t layers)
+{
+    uint32_t *told = context;
+    told[0]++;
+    told[1] = layers;
+}
+
+/* Nobody has any of it: the load ends with that, and tells who waits for layers. */
+static void nothing_comes(void **state)
+{
+    (void)state;
+    site s;
+    kvt_status statuses[3];
+    kvt_load_result result = {.struct_size = sizeof result};
+    uint32_t told[2] = {0, 99};
+    open_site(&s, 20);
+    for (uint32_t i = 0; i < 3; i++)
+        s.keys[i] = support_key(900 + i);
+    const kvt_load_options options = {.struct_size = sizeof options,
+                                      .deadline_ns = KVT_NO_DEADLINE,
+                                      .announced = note,
+                                      .announced_context = told};
+    atomic_store(&faults.holds, true);
+    kvt_load *load = begin(&s, 3, &options);
+    assert_int_equal(kvt_load_status(load, 0), KVT_QUEUED);
+    atomic_store(&faults.holds, false);
+    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_MISS);
+    assert_int_equal(kvt_load_wait(load, 0, KVT_NO_DEADLINE), KVT_OK);
+    kvt_load_release(load, 1);
+    assert_int_equal(kvt_load_status(load, 2), KVT_MISS);
+    assert_int_equal(kvt_load_end(load, statuses, &result), KVT_OK);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(statuses[i], KVT_MISS);
+    assert_int_equal(result.entries + result.layers, 0);
+    assert_int_equal(told[0], 1);
+    assert_int_equal(told[1], 0);
+    /* Now it is known that they are nowhere, and begin says so. */
+    assert_int_equal(kvt_load_begin(s.queue, s.keys, s.list, 3, NULL, &load), KVT_MISS);
+    close_site(&s);
+}
+
+/* Hosts that do not answer: what is here comes, what is there ends at the engine's deadline. */
+static void silent_hosts_end_at_the_deadline(void **state)
+{
+    (void)state;
+    site s;
+    kvt_status statuses[4];
+    open_site(&s, 0.03);
+    assert_int_equal(support_put(s.store, 2), KVT_OK);
+    atomic_store(&faults.silent, true);
+    kvt_load *load = begin(&s, 4, NULL);
+    kvt_load_release(load, support_layout.layers);
+    assert_int_equal(kvt_load_wait(load, support_layout.layers, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(i == 2 ? statuses[i] == KVT_OK : statuses[i] < 0 || statuses[i] == KVT_MISS);
+    assert_int_equal(statuses[0], KVT_E_TIMEOUT);
+    check_entry(2);
+    assert_true(stats_of(s.store).timeouts >= 1);
+    assert_int_equal(kvt_load_begin(s.queue, s.keys, s.list, 1, NULL, &load), KVT_OK);
+    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_MISS);
+    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    assert_int_equal(statuses[0], KVT_E_TIMEOUT);
+    close_site(&s);
+}
+
+/* A load's own deadline ends its waits, and its asking. */
+static void a_deadline_ends_the_asking(void **state)
+{
+    (void)state;
+    site s;
+    kvt_status status = KVT_OK;
+    open_site(&s, 20);
+    atomic_store(&faults.silent, true);
+    const kvt_load_options options = {.struct_size = sizeof options,
+                                      .deadline_ns = base_clock_ns() + 10 * MOMENT_NS};
+    kvt_load *load = begin(&s, 1, &options);
+    const kvt_status waited = kvt_load_wait(load, 1, KVT_NO_DEADLINE);
+    assert_true(waited == KVT_E_TIMEOUT || waited == KVT_MISS);
+    assert_true(base_clock_ns() >= options.deadline_ns);
+    assert_int_equal(kvt_load_end(load, &status, NULL), KVT_OK);
+    assert_int_equal(status, KVT_E_TIMEOUT);
+    close_site(&s);
+}
+
+/* A load ends, or its queue closes, at any moment of the asking. */
+static void asking_is_given_up(void **state)
+{
+    (void)state;
+    site s;
+    open_site(&s, 20);
+    for (uint32_t i = 0; i < 60; i++) {
+        kvt_status statuses[COUNT];
+        atomic_store(&faults.holds, i % 3 != 0);
+        kvt_load *load = NULL;
+        const kvt_status begun =
+            kvt_load_begin(s.queue, s.keys, s.list, 1 + i % COUNT, NULL, &load);
+        assert_int_equal(begun, KVT_OK);
+        if (i % 3 == 1) atomic_store(&faults.holds, false);
+        for (uint32_t turn = 0; turn < i * 50; turn++)
+            (void)kvt_load_layers(load);
+        assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+        for (uint32_t k = 0; k < 1 + i % COUNT; k++) {
+            assert_true(statuses[k] == KVT_OK || statuses[k] == KVT_E_TIMEOUT);
+            if (statuses[k] == KVT_OK) check_entry(k);
+        }
+    }
+    atomic_store(&faults.holds, true);
+    s.keys[0] = support_key(901);
+    kvt_load *load = begin(&s, 1, NULL);
+    kvt_queue_close(s.queue);
+    s.queue = NULL;
+    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_E_STATE);
+    kvt_status status = KVT_OK;
+    assert_int_equal(kvt_load_end(load, &status, NULL), KVT_OK);
+    assert_int_equal(status, KVT_E_TIMEOUT);
+    atomic_store(&faults.holds, false);
+    close_site(&s);
+}
+
+/* One record of many is far larger than was thought: it is asked for again, with room for it. */
+static void larger_records_are_asked_for_again(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 8, LARGE = 5 };
+    site s;
+    kvt_status statuses[ENTRIES];
+    kvt_layout layout = support_layout;
+    open_site(&s, 20);
+    layout.tokens *= 32;
+    uint64_t most = 0;
+    assert_int_equal(kvt_layout_bytes(&layout, &most), KVT_OK);
+    char *from = malloc(most), *to = calloc(ENTRIES, most);
+    assert_true(from != NULL && to != NULL);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        uint64_t bytes = 0;
+        layout.tokens = support_layout.tokens * (i == LARGE ? 32 : 1);
+        assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+        codecs_kv_sample_fill(&layout, i, from);
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = support_key(700 + i),
+                                 .layout = layout,
+                                 .recompute_seconds = 1e6};
+        assert_int_equal(kvt_put(s.writer, &entry, from, bytes), KVT_OK);
+        s.keys[i] = entry.key;
+        s.views[i] = kvt_view_packed(&layout, to + i * most);
+    }
+    assert_int_equal(kvt_remote_flush(s.writer, KVT_NO_DEADLINE), KVT_OK);
+    /* A size is known, and all are asked for by it before any answers. */
+    assert_int_equal(support_get(s.store, 0, NULL), KVT_OK);
+    kvt_load *load = begin(&s, 1, NULL);
+    assert_int_equal(kvt_load_wait(load, 1, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
+    atomic_store(&faults.holds, true);
+    const uint64_t asked = atomic_load(&faults.count);
+    load = begin(&s, ENTRIES, NULL);
+    atomic_store(&faults.holds, false);
+    kvt_load_release(load, layout.layers);
+    assert_int_equal(kvt_load_wait(load, layout.layers, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        uint64_t bytes = 0;
+        layout.tokens = support_layout.tokens * (i == LARGE ? 32 : 1);
+        assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
+        codecs_kv_sample_fill(&layout, i, from);
+        assert_int_equal(statuses[i], KVT_OK);
+        assert_memory_equal(to + i * most, from, bytes);
+    }
+    assert_true(atomic_load(&faults.count) >= asked + ENTRIES); /* one of them twice */
+    free(from);
+    free(to);
+    close_site(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(begin_waits_for_no_host, clear),
+        cmocka_unit_test_setup(nothing_comes, clear),
+        cmocka_unit_test_setup(silent_hosts_end_at_the_deadline, clear),
+        cmocka_unit_test_setup(a_deadline_ends_the_asking, clear),
+        cmocka_unit_test_setup(asking_is_given_up, clear),
+        cmocka_unit_test_setup(larger_records_are_asked_for_again, clear),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
