@@ -164,15 +164,17 @@ add_library(kvt_fake_mooncake SHARED ${CMAKE_SOURCE_DIR}/tests/support/fake_moon
 target_link_libraries(kvt_fake_mooncake PRIVATE kvt_flags Threads::Threads)
 set_target_properties(kvt_fake_mooncake PROPERTIES OUTPUT_NAME mooncake_store
   C_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_mooncake)
-foreach(name unit/test_remote_mooncake conform/conform_remote_all)
+foreach(name unit/test_remote_mooncake unit/test_store_remote_mooncake conform/conform_remote_all)
   set_tests_properties(${name} PROPERTIES
     ENVIRONMENT "${KVT_TEST_ENVIRONMENT};LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fake_mooncake")
 endforeach()
 add_dependencies(test_remote_mooncake kvt_fake_mooncake)
+add_dependencies(test_store_remote_mooncake kvt_fake_mooncake)
 add_dependencies(conform_remote_all kvt_fake_mooncake)
 
 # The real engine, by way of PyPI's wheel: left out where KVT_MOONCAKE_WHEEL names none.
 kvt_room_program(run_remote_mooncake ${CMAKE_SOURCE_DIR}/tests/support/run_remote_mooncake.c)
+kvt_room_program(run_store_mooncake ${CMAKE_SOURCE_DIR}/tests/support/run_store_mooncake.c)
 pkg_check_modules(PYTHON_EMBED QUIET IMPORTED_TARGET python3-embed)
 if(PYTHON_EMBED_FOUND)
   add_library(kvt_mooncake_wheel SHARED ${CMAKE_SOURCE_DIR}/tests/support/mooncake_wheel.c)
@@ -184,6 +186,7 @@ endif()
 add_test(NAME unit/test_remote_mooncake_engine COMMAND ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_remote_mooncake_engine.py
   $<TARGET_FILE:conform_remote_all> $<TARGET_FILE:run_remote_mooncake>
+  $<TARGET_FILE:test_store_remote_mooncake> $<TARGET_FILE:run_store_mooncake>
   ${CMAKE_BINARY_DIR}/mooncake_wheel)
 set_tests_properties(unit/test_remote_mooncake_engine PROPERTIES LABELS "unit;remote"
   SKIP_RETURN_CODE 77 TIMEOUT 600)

@@ -11,7 +11,8 @@
 
 void remote_breaker_init(remote_breaker *breaker, uint64_t seed)
 {
-    *breaker = (remote_breaker){.pause_ns = REMOTE_PAUSE_LEAST_NS, .draw = seed | 1};
+    *breaker = (remote_breaker){
+        .pause_ns = REMOTE_PAUSE_LEAST_NS, .most_ns = REMOTE_PAUSE_MOST_NS, .draw = seed | 1};
 }
 
 bool remote_breaker_probes(remote_breaker *breaker, uint64_t now_ns)
@@ -47,7 +48,7 @@ bool remote_breaker_bad(remote_breaker *breaker, uint64_t now_ns)
     breaker->opened++;
     breaker->until_ns = now_ns + breaker_pause(breaker);
     breaker->pause_ns *= 2;
-    if (breaker->pause_ns > REMOTE_PAUSE_MOST_NS) breaker->pause_ns = REMOTE_PAUSE_MOST_NS;
+    if (breaker->pause_ns > breaker->most_ns) breaker->pause_ns = breaker->most_ns;
     assert(breaker->until_ns > now_ns);
     return true;
 }

@@ -17,7 +17,8 @@
 typedef struct remote_breaker {
     remote_breaker_state state;
     uint32_t running;  /* failures since the last answer */
-    uint64_t pause_ns; /* of the next opening, without its jitter */
+    uint64_t pause_ns; /* of the next opening, without its jitter; */
+    uint64_t most_ns;  /* it doubles up to this */
     uint64_t until_ns; /* OPEN: the pause's end */
     uint64_t opened;   /* times, ever */
     uint64_t draw;     /* of the jitter */

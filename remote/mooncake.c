@@ -35,6 +35,7 @@
 #define MOONCAKE_THREADS     8u
 #define MOONCAKE_BUFFER      ((uint64_t)16 << 20) /* that the library takes for itself */
 #define MOONCAKE_CLOSE_NS    UINT64_C(1000000000)
+#define MOONCAKE_PAUSE_NS    UINT64_C(1000000000) /* of the breaker, at most: it is for all nodes */
 #define MOONCAKE_METADATA    "P2PHANDSHAKE"
 #define MOONCAKE_ADDRESS_MAX 256u
 
@@ -543,6 +544,7 @@ static kvt_status mooncake_open(const remote_config *config, remote_client **cli
     client->library = library;
     client->users = 1;
     remote_breaker_init(&client->breaker, config->seed != 0 ? config->seed : base_clock_ns());
+    client->breaker.most_ns = MOONCAKE_PAUSE_NS;
     pthread_mutex_init(&client->lock, NULL);
     base_condition_init(&client->work);
     base_condition_init(&client->changed);
