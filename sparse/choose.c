@@ -52,6 +52,7 @@ static size_t work_cut(const sparse_work_room *room, uint32_t group, uint32_t he
     work->scores = cut(memory, &at, sizeof(float) * group * room->lanes);
     work->weight = cut(memory, &at, sizeof(float) * room->lanes);
     work->tokens = cut(memory, &at, sizeof(uint32_t) * room->lanes);
+    work->scatter = cut(memory, &at, sizeof(float) * room->lanes);
     work->upper_scores = cut(memory, &at, sizeof(float) * group * room->upper);
     work->upper_weight = cut(memory, &at, sizeof(float) * room->upper);
     work->present = cut(memory, &at, sizeof(uint32_t) * (room->lanes + room->upper));
@@ -110,6 +111,8 @@ static void open_block(const sparse_index *index, uint32_t block, sparse_work *w
     work->slot[block] = at + 1;
     memcpy(work->tokens + (size_t)at * SPARSE_BLOCK,
            index->lane_tokens + (size_t)block * SPARSE_BLOCK, SPARSE_BLOCK * sizeof *work->tokens);
+    memcpy(work->scatter + (size_t)at * SPARSE_BLOCK, index->scatter + (size_t)block * SPARSE_BLOCK,
+           SPARSE_BLOCK * sizeof *work->scatter);
 }
 
 /* Opens the blocks of the highest weights: whole bins, and of the last bin the first blocks. */
@@ -141,6 +144,7 @@ static void weigh_blocks(const sparse_index *index, const sparse_kernels *kernel
     memset(work->upper_weight, 0, width * sizeof *work->upper_weight);
     for (uint32_t g = 0; g < query->group; g++) {
         float *scores = work->upper_scores + (size_t)g * width;
+        kernels->lift(index->upper_scatter, query->deviation[g], width, scores);
         const float most = kernels->largest(scores, index->upper_tokens, width);
         const float largest = resident_lse[g] > most ? resident_lse[g] : most;
         const float sum = kernels->weigh(scores, index->upper_tokens, width, largest) +
@@ -240,6 +244,17 @@ static void spread_cluster(const sparse_paging *paging, uint32_t shift, uint32_t
     page[p + 1] += density * (float)(int32_t)(left - own);
 }
 
+enum { SPREAD_AHEAD = 2 }; /* open blocks whose clusters' places are asked for beforehand */
+
+/* Clusters of a block with two levels lie anywhere. */
+static void prefetch_first(const sparse_index *index, const sparse_work *work, uint32_t at)
+{
+    if (at >= work->open_count) return;
+    const uint32_t *cluster = index->cluster + (size_t)work->open[at] * SPARSE_BLOCK;
+    for (uint32_t j = 0; j < SPARSE_BLOCK; j++)
+        __builtin_prefetch(&index->first[cluster[j]]);
+}
+
 /* Pages of blocks that are not open weigh nothing. */
 static void spread(const sparse_index *index, const sparse_paging *paging, const sparse_work *work,
                    float *page)
@@ -250,6 +265,7 @@ static void spread(const sparse_index *index, const sparse_paging *paging, const
         shift++;
     memset(page, 0, (paging->pages + 1) * sizeof *page);
     for (uint32_t i = 0; i < work->open_count; i++) {
+        prefetch_first(index, work, i + SPREAD_AHEAD);
         const float *weight = work->weight + (size_t)i * SPARSE_BLOCK;
         const uint32_t *tokens = work->tokens + (size_t)i * SPARSE_BLOCK;
         const uint32_t *cluster = index->cluster + (size_t)work->open[i] * SPARSE_BLOCK;
@@ -260,18 +276,25 @@ static void spread(const sparse_index *index, const sparse_paging *paging, const
     spread_added(index, work, page + paging->pages);
 }
 
-/* Scores of the open blocks, and behind them of clusters that were added. */
-static void score_lanes(const sparse_index *index, const sparse_query *query, sparse_work *work)
+/* Scores of the open blocks, and behind them of clusters that were added; with what their scatter
+ * adds. */
+static void score_lanes(const sparse_index *index, const sparse_kernels *kernels,
+                        const sparse_query *query, sparse_work *work)
 {
     const uint32_t lanes = work->open_count * SPARSE_BLOCK;
     const uint32_t added = sparse_added_blocks(index->added);
     work->lanes = lanes + added * SPARSE_BLOCK;
     assert(work->lanes <= work->room.lanes);
     sparse_score(index, query, work->open, work->open_count, work->lanes, work->scores);
-    if (added == 0) return;
-    sparse_score_added(index, query, work->lanes, work->scores + lanes);
-    memcpy(work->tokens + lanes, index->added->tokens,
-           (size_t)added * SPARSE_BLOCK * sizeof *work->tokens);
+    if (added > 0) {
+        const size_t count = (size_t)added * SPARSE_BLOCK;
+        sparse_score_added(index, query, work->lanes, work->scores + lanes);
+        memcpy(work->tokens + lanes, index->added->tokens, count * sizeof *work->tokens);
+        memcpy(work->scatter + lanes, index->added->scatter, count * sizeof *work->scatter);
+    }
+    for (uint32_t g = 0; g < query->group; g++)
+        kernels->lift(work->scatter, query->deviation[g], work->lanes,
+                      work->scores + (size_t)g * work->lanes);
 }
 
 kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging *paging,
@@ -291,7 +314,7 @@ kvt_status sparse_choose_weights(const sparse_index *index, const sparse_paging 
     else
         for (uint32_t b = 0; b < index->blocks; b++)
             open_block(index, b, work);
-    score_lanes(index, &query, work);
+    score_lanes(index, kernels, &query, work);
     memset(work->weight, 0, work->lanes * sizeof *work->weight);
     for (uint32_t g = 0; g < group; g++)
         add_head(index, kernels, resident_lse[g], g, work);

@@ -33,6 +33,7 @@ typedef struct sparse_work {
     uint32_t *open;             /* numbers of the open blocks, ascending */
     uint32_t *slot;             /* [blocks]: 1 + a block's place in open; 0: not open */
     uint32_t *tokens;           /* [lanes] */
+    float *scatter;             /* [lanes] */
     float *scores;              /* [group][lanes]: n * exp(score - largest) */
     float *weight;              /* [lanes]: expected weight of a cluster */
     float *

@@ -22,9 +22,14 @@
 #define SPARSE_CLUSTER_MAX    256u /* mean tokens of a cluster */
 
 /* An index of more blocks has two levels: a step scores the blocks by a centroid each, and the
- * clusters of the best of them, so many or one in SPARSE_OPEN_SHARE. */
+ * clusters of the best of them, so many or one in SPARSE_OPEN_SHARE, whichever is more. */
 #define SPARSE_OPEN_BLOCKS 256u
-#define SPARSE_OPEN_SHARE  2u
+#define SPARSE_OPEN_SHARE  4u
+
+/* Largest scatter of a cluster, and largest mean square of what a score deviates from a
+ * centroid's. */
+#define SPARSE_SCATTER_MAX   65504.0f
+#define SPARSE_DEVIATION_MAX 1e30f
 
 typedef struct sparse_index_options {
     uint32_t head_dim;
@@ -52,6 +57,7 @@ typedef struct sparse_added {
     int8_t *centroids; /* [lanes / SPARSE_BLOCK][head_dim / 2][SPARSE_BLOCK][2] */
     int8_t *means;     /* [lanes][head_dim] */
     uint32_t *tokens;  /* of a lane's cluster */
+    float *scatter;    /* of it */
     uint32_t *list;    /* numbers of the blocks of lanes: 0, 1, and so on */
     void *memory;
     uint64_t bytes;
@@ -62,6 +68,9 @@ typedef struct sparse_added {
  * What a step scores lies in lanes: with one level a cluster's lane is its number, with two similar
  * clusters of all segments are neighbours, and each block of them has a centroid and a mean value
  * of its own.
+ *
+ * The scatter of a cluster is the mean squared distance of its keys from their centroid, each
+ * channel in units of what it is on average in all clusters: 1 is usual.
  */
 typedef struct sparse_index {
     uint32_t head_dim;
@@ -75,13 +84,16 @@ typedef struct sparse_index {
     int8_t *means;           /* [blocks * SPARSE_BLOCK][head_dim], by lane */
     float *key_step;         /* [head_dim] */
     float *value_step;       /* [head_dim] */
+    float *key_scatter;      /* [head_dim]: mean squared distance of a key from its centroid */
     uint32_t *first;         /* [blocks * SPARSE_BLOCK + 1]: place of a cluster's first token */
     uint32_t *cluster;       /* [blocks * SPARSE_BLOCK]: of a lane; of the padding its own number */
     uint32_t *lane;          /* the reverse */
     uint32_t *lane_tokens;   /* [blocks * SPARSE_BLOCK] */
+    float *scatter;          /* [blocks * SPARSE_BLOCK], by lane */
     int8_t *upper_centroids; /* [upper_blocks][head_dim / 2][SPARSE_BLOCK][2]: of blocks */
     int8_t *upper_means;     /* [upper_blocks * SPARSE_BLOCK][head_dim] */
     uint32_t *upper_tokens;  /* [upper_blocks * SPARSE_BLOCK] */
+    float *upper_scatter;    /* [upper_blocks * SPARSE_BLOCK]: of a block's keys */
     uint16_t *position;      /* [tokens]: of a place, from the first token of its segment */
     sparse_added *added;     /* scored with them; not the index's own; NULL: there are none */
     void *memory;

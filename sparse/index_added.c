@@ -25,7 +25,7 @@ kvt_status sparse_added_open(uint32_t head_dim, uint32_t pages_max, uint32_t pag
     const size_t blocks = ((size_t)pages_max * page_clusters + SPARSE_BLOCK - 1) / SPARSE_BLOCK;
     const size_t lanes = blocks * SPARSE_BLOCK;
     const size_t rows = aligned(lanes * head_dim), numbers = aligned(lanes * sizeof(uint32_t));
-    const size_t bytes = 2 * rows + numbers + aligned(blocks * sizeof(uint32_t));
+    const size_t bytes = 2 * rows + 2 * numbers + aligned(blocks * sizeof(uint32_t));
     *added_out = (sparse_added){.pages_max = pages_max, .page_clusters = page_clusters};
     if (pages_max == 0) return KVT_OK;
     uint8_t *memory = aligned_alloc(64, bytes);
@@ -34,7 +34,8 @@ kvt_status sparse_added_open(uint32_t head_dim, uint32_t pages_max, uint32_t pag
     added_out->centroids = (int8_t *)memory;
     added_out->means = (int8_t *)memory + rows;
     added_out->tokens = (uint32_t *)(void *)(memory + 2 * rows);
-    added_out->list = (uint32_t *)(void *)(memory + 2 * rows + numbers);
+    added_out->scatter = (float *)(void *)(memory + 2 * rows + numbers);
+    added_out->list = (uint32_t *)(void *)(memory + 2 * rows + 2 * numbers);
     for (uint32_t i = 0; i < blocks; i++)
         added_out->list[i] = i;
     added_out->memory = memory;
@@ -97,7 +98,7 @@ static void invert_steps(const float *step, uint32_t dim, float *inverse)
 }
 
 void sparse_added_page(sparse_index *index, const float *key_means, const float *value_means,
-                       const uint32_t *tokens, uint32_t clusters)
+                       const uint32_t *tokens, const float *scatter, uint32_t clusters)
 {
     sparse_added *added = index->added;
     const uint32_t dim = index->head_dim, first = added->pages * added->page_clusters;
@@ -114,6 +115,7 @@ void sparse_added_page(sparse_index *index, const float *key_means, const float 
         index_put_centroid(key_means + (size_t)c * dim, keys, dim, first + c, added->centroids);
         index_put_mean(value_means + (size_t)c * dim, values, dim, first + c, added->means);
         added->tokens[first + c] = tokens[c];
+        added->scatter[first + c] = scatter[c];
     }
     added->pages++;
 }

@@ -28,8 +28,9 @@ static inline uint32_t sparse_added_blocks(const sparse_added *added)
  * Adds a page to index->added, which has room for it.
  *   key_means, value_means   fp32 [clusters][head_dim], finite
  *   tokens                   of each cluster, at least 1;  clusters: 1 .. page_clusters
+ *   scatter                  of each cluster's keys
  */
 void sparse_added_page(sparse_index *index, const float *key_means, const float *value_means,
-                       const uint32_t *tokens, uint32_t clusters);
+                       const uint32_t *tokens, const float *scatter, uint32_t clusters);
 
 #endif

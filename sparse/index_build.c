@@ -22,6 +22,7 @@ typedef struct index_draft {
     uint32_t tokens;
     uint32_t clusters;
     float *key_means, *value_means; /* [clusters][head_dim] */
+    float *key_squares;             /* [clusters][head_dim]: squared distances, their sums */
     uint32_t *first;
     uint16_t *position;
     uint16_t *rank; /* of a segment's cluster in its order */
@@ -60,11 +61,12 @@ static kvt_status draft_open(index_draft *draft)
     }
     draft->key_means = calloc(clusters * o->head_dim, sizeof *draft->key_means);
     draft->value_means = calloc(clusters * o->head_dim, sizeof *draft->value_means);
+    draft->key_squares = calloc(clusters * o->head_dim, sizeof *draft->key_squares);
     draft->first = malloc((clusters + 1) * sizeof *draft->first);
     draft->position = malloc(draft->tokens * sizeof *draft->position);
     draft->rank = malloc(clusters_of(o, longest) * sizeof *draft->rank);
-    if (draft->key_means == NULL || draft->value_means == NULL || draft->first == NULL ||
-        draft->position == NULL || draft->rank == NULL)
+    if (draft->key_means == NULL || draft->value_means == NULL || draft->key_squares == NULL ||
+        draft->first == NULL || draft->position == NULL || draft->rank == NULL)
         return KVT_E_MEMORY;
     return cluster_work_open(o->head_dim, longest, clusters_of(o, longest), &draft->work);
 }
@@ -73,6 +75,7 @@ static void draft_close(index_draft *draft)
 {
     free(draft->key_means);
     free(draft->value_means);
+    free(draft->key_squares);
     free(draft->first);
     free(draft->position);
     free(draft->rank);
@@ -137,6 +140,11 @@ static void draft_segment(index_draft *draft, uint32_t segment)
         draft->first[draft->clusters + i] = place;
         place += count;
     }
+    for (uint32_t t = 0; t < tokens; t++) {
+        const size_t at = (size_t)(draft->clusters + draft->rank[work->owner[t]]) * o->head_dim;
+        index_add_squares(draft->key_squares + at, work->rows + (size_t)t * o->head_dim,
+                          draft->key_means + at, o->head_dim);
+    }
     draft->clusters += found;
 }
 
@@ -175,13 +183,16 @@ static size_t index_cut(sparse_index *index)
     index->means = cut(index, &at, lanes * dim);
     index->key_step = cut(index, &at, dim * sizeof(float));
     index->value_step = cut(index, &at, dim * sizeof(float));
+    index->key_scatter = cut(index, &at, dim * sizeof(float));
     index->first = cut(index, &at, (lanes + 1) * sizeof(uint32_t));
     index->cluster = cut(index, &at, lanes * sizeof(uint32_t));
     index->lane = cut(index, &at, lanes * sizeof(uint32_t));
     index->lane_tokens = cut(index, &at, lanes * sizeof(uint32_t));
+    index->scatter = cut(index, &at, lanes * sizeof(float));
     index->upper_centroids = cut(index, &at, upper * dim);
     index->upper_means = cut(index, &at, upper * dim);
     index->upper_tokens = cut(index, &at, upper * sizeof(uint32_t));
+    index->upper_scatter = cut(index, &at, upper * sizeof(float));
     index->position = cut(index, &at, index->tokens * sizeof(uint16_t));
     return at;
 }
@@ -279,7 +290,51 @@ static void block_mean(const sparse_index *index, const float *means, uint32_t b
     }
 }
 
-static void index_quantise(const index_draft *draft, sparse_index *index)
+/* Squared distances become means of a cluster, and those of the unit. */
+static void index_scatters(index_draft *draft, sparse_index *index)
+{
+    const uint32_t dim = index->head_dim;
+    double sums[SPARSE_HEAD_DIM_MAX] = {0.0};
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        float *squares = draft->key_squares + (size_t)c * dim;
+        const float count = (float)(int32_t)(index->first[c + 1] - index->first[c]);
+        for (uint32_t d = 0; d < dim; d++) {
+            sums[d] += (double)squares[d];
+            squares[d] /= count;
+        }
+    }
+    for (uint32_t d = 0; d < dim; d++) {
+        const double mean = index->tokens > 0 ? sums[d] / index->tokens : 0.0;
+        const bool counts = mean >= (double)INDEX_LEAST && mean <= (double)SPARSE_DEVIATION_MAX;
+        index->key_scatter[d] = counts ? (float)mean : 0.0f;
+    }
+    for (uint32_t c = 0; c < index->clusters; c++)
+        index->scatter[index->lane[c]] =
+            index_scatter(draft->key_squares + (size_t)c * dim, index->key_scatter, dim);
+}
+
+/* Of a block's keys: how far they are from their clusters' centroids, and these from its own. */
+static float block_scatter(const sparse_index *index, const float *means, uint32_t block,
+                           const float *mean)
+{
+    float squares[SPARSE_HEAD_DIM_MAX], one[SPARSE_HEAD_DIM_MAX], within = 0.0f;
+    memset(squares, 0, index->head_dim * sizeof *squares);
+    for (uint32_t i = block * SPARSE_BLOCK; i < (block + 1) * SPARSE_BLOCK; i++) {
+        if (index->lane_tokens[i] == 0) continue;
+        const float share =
+            (float)(int32_t)index->lane_tokens[i] / (float)(int32_t)index->upper_tokens[block];
+        memset(one, 0, index->head_dim * sizeof *one);
+        index_add_squares(one, means + (size_t)index->cluster[i] * index->head_dim, mean,
+                          index->head_dim);
+        for (uint32_t d = 0; d < index->head_dim; d++)
+            squares[d] += share * one[d];
+        within += share * index->scatter[i];
+    }
+    const float all = within + index_scatter(squares, index->key_scatter, index->head_dim);
+    return all < SPARSE_SCATTER_MAX ? all : SPARSE_SCATTER_MAX;
+}
+
+static void index_quantise(index_draft *draft, sparse_index *index)
 {
     const uint32_t dim = index->head_dim;
     const uint32_t uppers = index->upper_blocks > 0 ? index->blocks : 0;
@@ -291,8 +346,10 @@ static void index_quantise(const index_draft *draft, sparse_index *index)
         index_put_centroid(draft->key_means + (size_t)c * dim, keys, dim, lane, index->centroids);
         index_put_mean(draft->value_means + (size_t)c * dim, values, dim, lane, index->means);
     }
+    index_scatters(draft, index);
     for (uint32_t b = 0; b < uppers; b++) {
         block_mean(index, draft->key_means, b, mean);
+        index->upper_scatter[b] = block_scatter(index, draft->key_means, b, mean);
         index_put_centroid(mean, keys, dim, b, index->upper_centroids);
         block_mean(index, draft->value_means, b, mean);
         index_put_mean(mean, values, dim, b, index->upper_means);

@@ -6,6 +6,7 @@
  */
 #include "joining.h"
 
+#include "index_lane.h"
 #include "paging.h"
 
 #include <assert.h>
@@ -254,9 +255,24 @@ void sparse_joining_take(sparse_joining *j, const uint8_t *key, const uint8_t *v
 
 /* ---- a full page's clusters ---- */
 
+/* Of the keys of one cluster around their mean. */
+static float scatter_of(const cluster_work *work, uint32_t tokens, uint16_t cluster,
+                        const float *mean, const float *key_scatter, uint32_t dim)
+{
+    float squares[SPARSE_HEAD_DIM_MAX];
+    memset(squares, 0, dim * sizeof *squares);
+    for (uint32_t t = 0; t < tokens; t++)
+        if (work->owner[t] == cluster)
+            index_add_squares(squares, work->rows + (size_t)t * dim, mean, dim);
+    for (uint32_t d = 0; d < dim; d++)
+        squares[d] /= (float)(int32_t)work->counts[cluster];
+    return index_scatter(squares, key_scatter, dim);
+}
+
 uint32_t sparse_joining_split(const sparse_joining *j, const sparse_joined *page, uint32_t clusters,
-                              uint32_t iterations, uint64_t seed, cluster_work *work,
-                              float *key_means, float *value_means, uint32_t *tokens_out)
+                              uint32_t iterations, uint64_t seed, const float *key_scatter,
+                              cluster_work *work, float *key_means, float *value_means,
+                              uint32_t *tokens_out, float *scatter_out)
 {
     const sparse_kernels *kernels = sparse_kernels_in_use();
     const uint32_t dim = j->head_dim;
@@ -281,5 +297,8 @@ uint32_t sparse_joining_split(const sparse_joining *j, const sparse_joined *page
         kernels->widen(page->values + (size_t)t * j->row_bytes, dim, j->dtype, row);
         kernels->combine(row, 0, 1, KVT_DTYPE_FP32, &share, dim, value_means + (size_t)i * dim);
     }
+    for (uint32_t i = 0; i < found; i++)
+        scatter_out[i] = scatter_of(work, page->tokens, work->order[i], key_means + (size_t)i * dim,
+                                    key_scatter, dim);
     return found;
 }

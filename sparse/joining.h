@@ -62,12 +62,13 @@ void sparse_joining_return(sparse_joining *joining, sparse_joined *page);
 void sparse_joining_retire(sparse_joining *joining, sparse_joined *page);
 
 /*
- * The clusters of a full page: their mean keys and values, fp32 [clusters][head_dim], and tokens.
- * work has room for a page of tokens and so many clusters. Returns how many are not empty.
+ * The clusters of a full page: their mean keys and values, fp32 [clusters][head_dim], tokens, and
+ * scatter, in units of `key_scatter` of the index that they join (index.h). work has room for a
+ * page of tokens and so many clusters. Returns how many are not empty.
  */
 uint32_t sparse_joining_split(const sparse_joining *joining, const sparse_joined *page,
                               uint32_t clusters, uint32_t iterations, uint64_t seed,
-                              cluster_work *work, float *key_means, float *value_means,
-                              uint32_t *tokens_out);
+                              const float *key_scatter, cluster_work *work, float *key_means,
+                              float *value_means, uint32_t *tokens_out, float *scatter_out);
 
 #endif

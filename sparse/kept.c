@@ -2,7 +2,7 @@
 /*
  * kept.c - writes and checks the kept form. Little-endian, as every form of this project:
  *
- *     0   "KVTSPRS1"        8  u32 version (2)     12  u32 unit; the head entry: UINT32_MAX
+ *     0   "KVTSPRS1"        8  u32 version (3)     12  u32 unit; the head entry: UINT32_MAX
  *    16   u64 id           24  u32 layers, kv_heads, head_dim, dtype
  *    40   u32 tokens, sinks, zone, segment, page tokens, variants, row bytes
  *    68   u32 clusters, local tokens, slot bytes
@@ -23,7 +23,7 @@
 #include "page_table.h"
 
 #define KEPT_MAGIC    "KVTSPRS1"
-#define KEPT_VERSION  2u
+#define KEPT_VERSION  3u
 #define KEPT_HEAD     UINT32_MAX
 #define KEPT_SUM_AT   120u
 #define KEPT_SHAPE_AT 16u
@@ -224,8 +224,15 @@ static bool lanes_are_sound(const sparse_index *index)
     return true;
 }
 
+static bool scatters_are_sound(const float *scatter, uint32_t count, float most)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!(scatter[i] >= 0.0f && scatter[i] <= most)) return false;
+    return true;
+}
+
 /* Whether an index of foreign bytes can be used: places ascend over whole clusters, positions lie
- * in their segments, steps are finite. */
+ * in their segments, steps are finite, scatters within their bounds. */
 static bool index_is_sound(const sparse_index *index)
 {
     const uint32_t padded = index->blocks * SPARSE_BLOCK;
@@ -237,6 +244,11 @@ static bool index_is_sound(const sparse_index *index)
     if (index->first[padded] != index->tokens || !lanes_are_sound(index)) return false;
     for (uint32_t d = 0; d < index->head_dim; d++)
         if (!isfinite(index->key_step[d]) || !isfinite(index->value_step[d])) return false;
+    if (!scatters_are_sound(index->key_scatter, index->head_dim, SPARSE_DEVIATION_MAX) ||
+        !scatters_are_sound(index->scatter, padded, SPARSE_SCATTER_MAX) ||
+        !scatters_are_sound(index->upper_scatter, index->upper_blocks * SPARSE_BLOCK,
+                            SPARSE_SCATTER_MAX))
+        return false;
     const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);
     for (uint32_t s = 0; s < segments; s++) {
         const uint32_t first = sparse_segment_first(index->tokens, index->segment_tokens, s);

@@ -21,13 +21,18 @@ bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t
     query_out->folded = folded;
     for (uint32_t g = 0; g < group; g++) {
         const float *query = queries + (size_t)g * index->head_dim;
-        float most = 0.0f;
+        float most = 0.0f, deviation = 0.0f;
         for (uint32_t d = 0; d < index->head_dim; d++) {
+            const float scaled = query[d] * scale;
+            deviation += scaled * scaled * index->key_scatter[d];
             row[d] = query[d] * scale * index->key_step[d];
             if (!(fabsf(query[d]) <= SPARSE_ELEMENT_MAX)) return false; /* NaN as well */
             if (!(fabsf(row[d]) <= SPARSE_ELEMENT_MAX)) return false;
             most = fmaxf(most, fabsf(row[d]));
         }
+        if (!(deviation >= 0.0f)) deviation = 0.0f;
+        query_out->deviation[g] =
+            deviation < SPARSE_DEVIATION_MAX ? deviation : SPARSE_DEVIATION_MAX;
         const bool used = most >= 1e-30f;
         const float inverse = used ? FOLDED_MAX / most : 0.0f;
         query_out->unit[g] = used ? most / FOLDED_MAX : 0.0f;

@@ -15,9 +15,11 @@
 
 /* Queries as the kernels take them. */
 typedef struct sparse_query {
-    uint32_t group;               /* 1 .. SPARSE_GROUP_MAX */
-    float unit[SPARSE_GROUP_MAX]; /* a score is so many units: times the sum */
-    int16_t *folded;              /* [head_dim / 2][group][2] */
+    uint32_t group;                    /* 1 .. SPARSE_GROUP_MAX */
+    float unit[SPARSE_GROUP_MAX];      /* a score is so many units: times the sum */
+    float deviation[SPARSE_GROUP_MAX]; /* mean square of a key's score less its centroid's, in a
+                                          cluster of scatter 1 */
+    int16_t *folded;                   /* [head_dim / 2][group][2] */
 } sparse_query;
 
 /* Folds and quantises. queries: fp32 [group][head_dim]; scale: of scores, 1 / sqrt(head_dim);

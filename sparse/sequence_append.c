@@ -201,15 +201,16 @@ static void settle_written(kvt_sparse *s, sparse_unit *unit)
     const uint32_t own = tail->added.pages, tokens = s->tail_page.page_tokens;
     const uint32_t clusters = page_clusters(s);
     uint32_t counts[SPARSE_CODE_TOKENS];
+    float scatter[SPARSE_CODE_TOKENS];
     float *values = s->tail_means + (size_t)clusters * s->options.layout.head_dim;
     const uint32_t iterations =
         s->options.iterations != 0 ? s->options.iterations : SPARSE_ITERATIONS;
-    const uint32_t found = sparse_joining_split(&tail->joining, tail->writing, clusters, iterations,
-                                                number_mix(s->options.seed + own), &s->tail_work,
-                                                s->tail_means, values, counts);
+    const uint32_t found = sparse_joining_split(
+        &tail->joining, tail->writing, clusters, iterations, number_mix(s->options.seed + own),
+        unit->index.key_scatter, &s->tail_work, s->tail_means, values, counts, scatter);
     memcpy(tail->positions + (size_t)own * tokens, tail->writing->positions,
            tokens * sizeof *tail->positions);
-    sparse_added_page(&unit->index, s->tail_means, values, counts, found);
+    sparse_added_page(&unit->index, s->tail_means, values, counts, scatter, found);
     tell_hint(s, unit, unit->window.pages++);
     assert(unit->window.pages == sparse_unit_pages(unit));
     sparse_joining_retire(&tail->joining, tail->writing);

@@ -39,6 +39,9 @@ typedef struct sparse_kernels {
                   const int16_t *folded, uint32_t group, const float *unit, size_t width,
                   float *out);
 
+    /* scores += sparse_lift(deviation * scatter); width is a multiple of 16. */
+    void (*lift)(const float *scatter, float deviation, uint32_t width, float *scores);
+
     /* Turns scores into tokens * exp(score - largest); returns their sum. width is a multiple of
      * 16. */
     float (*weigh)(float *scores, const uint32_t *tokens, uint32_t width, float largest);
@@ -85,6 +88,15 @@ static inline float sparse_lanes_sum(const float lane[SPARSE_LANES])
 #define SPARSE_EXP_4 0x1.3b2ab6p-7f
 #define SPARSE_EXP_5 0x1.5d87fep-10f
 #define SPARSE_EXP_6 0x1.43091p-13f
+
+/* What a cluster's log of the mean of exp(score) is above its centroid's score, when its scores
+ * deviate by the square root of x: x / 2 of normal ones that are many, less of a few. */
+#define SPARSE_LIFT_MAX 12.0f
+
+static inline float sparse_lift(float x)
+{
+    return 0.5f * x / (1.0f + x * (1.0f / SPARSE_LIFT_MAX));
+}
 
 /* exp(x) for x <= 0: 0 below -87. The vector bodies do the same operations. */
 static inline float sparse_exp(float x)

@@ -191,6 +191,19 @@ CODECS_TARGET_AVX2 static void avx2_score(const int8_t *centroids, const uint32_
     }
 }
 
+CODECS_TARGET_AVX2 static void avx2_lift(const float *scatter, float deviation, uint32_t width,
+                                         float *scores)
+{
+    const __m256 all = _mm256_set1_ps(deviation), one = _mm256_set1_ps(1.0f);
+    const __m256 half = _mm256_set1_ps(0.5f), most = _mm256_set1_ps(1.0f / SPARSE_LIFT_MAX);
+    for (uint32_t c = 0; c < width; c += 8) {
+        const __m256 x = _mm256_mul_ps(all, _mm256_loadu_ps(scatter + c));
+        const __m256 lift =
+            _mm256_div_ps(_mm256_mul_ps(half, x), _mm256_add_ps(one, _mm256_mul_ps(x, most)));
+        _mm256_storeu_ps(scores + c, _mm256_add_ps(_mm256_loadu_ps(scores + c), lift));
+    }
+}
+
 /* sparse_exp of 8 numbers. */
 INLINE_AVX2 __m256 exp_8(__m256 x)
 {
@@ -354,6 +367,7 @@ const sparse_kernels sparse_kernels_avx2 = {
     .widen = avx2_widen,
     .assign = avx2_assign,
     .score = avx2_score,
+    .lift = avx2_lift,
     .weigh = avx2_weigh,
     .largest = avx2_largest,
     .add = avx2_add,

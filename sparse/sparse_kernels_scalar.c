@@ -64,6 +64,12 @@ static void scalar_score(const int8_t *centroids, const uint32_t *list, uint32_t
     }
 }
 
+static void scalar_lift(const float *scatter, float deviation, uint32_t width, float *scores)
+{
+    for (uint32_t c = 0; c < width; c++)
+        scores[c] += sparse_lift(deviation * scatter[c]);
+}
+
 static float scalar_weigh(float *scores, const uint32_t *tokens, uint32_t width, float largest)
 {
     float lane[SPARSE_LANES] = {0.0f};
@@ -124,6 +130,7 @@ const sparse_kernels sparse_kernels_scalar = {
     .widen = scalar_widen,
     .assign = scalar_assign,
     .score = scalar_score,
+    .lift = scalar_lift,
     .weigh = scalar_weigh,
     .largest = scalar_largest,
     .add = scalar_add,

@@ -31,7 +31,7 @@ const pipeline_method pipeline_methods[PIPELINE_METHODS] = {
      KVT_STRIPE_ROUND_ROBIN,
      false},
     {{.name = "clusters, LRU x2 (RetroInfer)",
-      .index = DECODE_CLUSTER,
+      .index = DECODE_CENTROID,
       .layout = DECODE_CLUSTERS,
       .estimate = true,
       .rule = WINDOWS_LRU,

@@ -79,7 +79,7 @@ static const decode_method infllm = {.name = "InfLLM",
                                      .run = 128,
                                      .rule = WINDOWS_LRU};
 static const decode_method pqcache = {
-    .name = "PQCache", .index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .rule = WINDOWS_LRU};
+    .name = "PQCache", .index = DECODE_CENTROID, .layout = DECODE_CLUSTERS, .rule = WINDOWS_LRU};
 static const decode_method swarm = {.name = "SWARM", .index = DECODE_COACTIVE, .rule = WINDOWS_LRU};
 static const decode_method packed = {.name = "packed",
                                      .index = DECODE_CLUSTER,

@@ -135,6 +135,7 @@ typedef struct decode_items {
 
 typedef enum decode_index {
     DECODE_CLUSTER,
+    DECODE_CENTROID, /* the same index, without what a cluster's scatter adds to its score */
     DECODE_ORACLE,
     DECODE_QUEST,
     DECODE_MEAN,

@@ -28,6 +28,16 @@ static const struct {
     {{.index = DECODE_CHUNK_MEAN, .layout = DECODE_RUNS, .run = 4, .variants = RAW}, 2, 5},
     {{.index = DECODE_REPRESENTATIVE, .layout = DECODE_RUNS, .run = 128, .variants = RAW}, 2, 5},
     {{.index = DECODE_COACTIVE, .layout = DECODE_CLUSTERS, .variants = RAW}, 2, 5},
+    {{.index = DECODE_CENTROID, .layout = DECODE_CLUSTERS, .variants = RAW}, 2, 5},
+    {{.index = DECODE_CENTROID, .layout = DECODE_CLUSTERS, .variants = RAW, .estimate = true},
+     2,
+     5},
+    {{.index = DECODE_CENTROID,
+      .layout = DECODE_PAGES,
+      .variants = BITS_4 | BITS_8,
+      .estimate = true},
+     0,
+     6},
     {{.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .variants = RAW}, 0, 6},
     {{.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .variants = RAW, .estimate = true}, 0, 6},
     {{.index = DECODE_CLUSTER, .layout = DECODE_CLUSTERS, .variants = BITS_8, .estimate = true},
@@ -75,8 +85,9 @@ enum { DECODE_ROW_COUNT = sizeof decode_rows / sizeof decode_rows[0] };
 
 const char *decode_index_name(decode_index index)
 {
-    static const char *const names[DECODE_INDEXES] = {
-        "cluster", "oracle", "quest", "mean", "chunk-mean", "representative", "coactive"};
+    static const char *const names[DECODE_INDEXES] = {"cluster",        "centroid", "oracle",
+                                                      "quest",          "mean",     "chunk-mean",
+                                                      "representative", "coactive"};
     return names[index];
 }
 

@@ -102,7 +102,7 @@ kvt_status decode_choice_open(decode_unit *unit, decode_index index, decode_layo
         status = decode_items_runs(unit, run, &choice->items);
     if (status == KVT_OK && index == DECODE_COACTIVE)
         status = decode_coactive_open(unit, choice);
-    else if (status == KVT_OK && index != DECODE_CLUSTER && index != DECODE_ORACLE)
+    else if (status == KVT_OK && index > DECODE_ORACLE)
         status = decode_rival_open(unit, choice);
     if (status != KVT_OK) return status;
     choice->weight = malloc(((size_t)choice->items.count + 1) * sizeof *choice->weight);
@@ -168,10 +168,13 @@ static void run_weights(const decode_unit *unit, const decode_items *items, floa
 static kvt_status cluster_weights(decode_unit *unit, const decode_choice *choice, uint32_t row,
                                   float *weight)
 {
+    static float no_scatter[SPARSE_HEAD_DIM_MAX]; /* zeros */
     const decode_items *items = &choice->items;
+    sparse_index index = unit->index;
+    if (choice->index == DECODE_CENTROID) index.key_scatter = no_scatter;
     const kvt_status status = sparse_choose_weights(
-        &unit->index, &unit->paging, unit->queries + (size_t)row * unit->group * unit->dim,
-        unit->group, unit->scale, unit->resident_lse + (size_t)row * unit->group, &unit->work);
+        &index, &unit->paging, unit->queries + (size_t)row * unit->group * unit->dim, unit->group,
+        unit->scale, unit->resident_lse + (size_t)row * unit->group, &unit->work);
     if (status != KVT_OK) return status;
     if (choice->layout == DECODE_PAGES) {
         memcpy(weight, unit->work.page, items->count * sizeof *weight);
@@ -193,7 +196,7 @@ static kvt_status cluster_weights(decode_unit *unit, const decode_choice *choice
 
 kvt_status decode_choice_weights(decode_unit *unit, decode_choice *choice, uint32_t row)
 {
-    if (choice->index == DECODE_CLUSTER) return cluster_weights(unit, choice, row, choice->weight);
+    if (choice->index <= DECODE_CENTROID) return cluster_weights(unit, choice, row, choice->weight);
     if (choice->index == DECODE_ORACLE)
         oracle_weights(unit, &choice->items, row, choice->weight);
     else

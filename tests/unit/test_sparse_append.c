@@ -150,7 +150,8 @@ static void test_added_clusters_widen_the_steps(void **state)
         mean[d] = other[d] = 0.1f;
     mean[3] = 1000.0f * before;
     const uint32_t tokens[2] = {20, 12};
-    sparse_added_page(&index, mean, other, tokens, 1);
+    const float scatter[2] = {1.0f, 2.0f};
+    sparse_added_page(&index, mean, other, tokens, scatter, 1);
     assert_int_equal(added.pages, 1);
     assert_true(index.key_step[3] > 7.8f * before && index.key_step[3] < 10.0f * before);
     const int8_t now = index.centroids[(3 / 2) * 2 * SPARSE_BLOCK + 3 % 2];

@@ -108,6 +108,39 @@ static void check_means(const zone *z, const sparse_index *index)
     }
 }
 
+/* Scatter is a cluster's mean squared distance over the unit's, on average over channels; of all
+ * tokens it is 1. */
+static void check_scatter(const zone *z, const sparse_index *index)
+{
+    double *squares = calloc((size_t)index->clusters * z->dim, sizeof *squares), all = 0.0;
+    for (uint32_t d = 0; d < z->dim; d++) {
+        double sum = 0.0;
+        for (uint32_t c = 0; c < index->clusters; c++) {
+            const double count = index->first[c + 1] - index->first[c];
+            double mean = 0.0, *own = &squares[(size_t)c * z->dim + d];
+            for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++)
+                mean += z->keys[(size_t)sparse_index_token(index, p) * z->dim + d] / count;
+            for (uint32_t p = index->first[c]; p < index->first[c + 1]; p++) {
+                const double key = z->keys[(size_t)sparse_index_token(index, p) * z->dim + d];
+                *own += (key - mean) * (key - mean) / count;
+            }
+            sum += *own * count / z->tokens;
+        }
+        assert_true(fabs((double)index->key_scatter[d] - sum) < 1e-4 * sum + 1e-12);
+        for (uint32_t c = 0; c < index->clusters; c++)
+            squares[(size_t)c * z->dim + d] /= sum > 0.0 ? sum : 1.0;
+    }
+    for (uint32_t c = 0; c < index->clusters; c++) {
+        double mean = 0.0;
+        for (uint32_t d = 0; d < z->dim; d++)
+            mean += squares[(size_t)c * z->dim + d] / z->dim;
+        assert_true(fabs((double)index->scatter[index->lane[c]] - mean) < 1e-3 * mean + 1e-9);
+        all += mean * (index->first[c + 1] - index->first[c]) / z->tokens;
+    }
+    assert_true(index->key_scatter[0] <= 0.0f || fabs(all - 1.0) < 1e-3);
+    free(squares);
+}
+
 static void clusters_are_means_of_their_tokens(void **state)
 {
     (void)state;
@@ -128,6 +161,7 @@ static void clusters_are_means_of_their_tokens(void **state)
         assert_int_equal(build(&z, &cases[i].options, &index), KVT_OK);
         check_index(&z, &index);
         check_means(&z, &index);
+        check_scatter(&z, &index);
         sparse_index_free(&index);
         zone_free(&z);
     }
@@ -205,6 +239,8 @@ static void check_same_index(const sparse_index *a, const sparse_index *b)
     assert_memory_equal(a->means, b->means, padded * a->head_dim);
     assert_memory_equal(a->key_step, b->key_step, a->head_dim * sizeof(float));
     assert_memory_equal(a->value_step, b->value_step, a->head_dim * sizeof(float));
+    assert_memory_equal(a->key_scatter, b->key_scatter, a->head_dim * sizeof(float));
+    assert_memory_equal(a->scatter, b->scatter, padded * sizeof(float));
     assert_memory_equal(a->first, b->first, (padded + 1) * sizeof(uint32_t));
     assert_memory_equal(a->position, b->position, a->tokens * sizeof(uint16_t));
 }
@@ -234,6 +270,10 @@ static void check_block(const sparse_index *index, uint32_t block)
             sums[d] += (double)index->lane_tokens[lane] * own[d];
     }
     assert_int_equal(tokens, index->upper_tokens[block]);
+    double scatter = 0.0; /* that of its keys is more than its clusters' */
+    for (uint32_t lane = block * SPARSE_BLOCK; lane < (block + 1) * SPARSE_BLOCK; lane++)
+        scatter += (double)index->scatter[lane] * index->lane_tokens[lane] / tokens;
+    assert_true((double)index->upper_scatter[block] >= scatter * 0.999);
     const int8_t *at = index->upper_centroids +
                        (size_t)(block / SPARSE_BLOCK) * SPARSE_BLOCK * index->head_dim +
                        (size_t)(block % SPARSE_BLOCK) * 2;
@@ -430,7 +470,8 @@ static void sums_of_floats_are_the_same(void **state)
     const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
     uint64_t dice = 77;
     uint8_t rows[40 * 128 * 4];
-    float query[128], weight[40], out[2][40], sums[2][128], wide[2][128], scores[2][64];
+    float query[128], weight[40], out[2][40], sums[2][128], wide[2][128], scores[2][64],
+        scatter[64];
     uint32_t tokens[64];
     for (int round = 0; round < 50; round++) {
         for (uint32_t d = 0; d < 128; d++)
@@ -461,6 +502,11 @@ static void sums_of_floats_are_the_same(void **state)
         one->widen(rows, 128, dtype, wide[0]);
         two->widen(rows, 128, dtype, wide[1]);
         assert_memory_equal(wide[0], wide[1], sizeof wide[0]);
+        for (uint32_t c = 0; c < 64; c++)
+            scatter[c] = (float)tokens[c] * fabsf(draw(&dice)) * (float)(1 << (round % 9));
+        one->lift(scatter, 0.7f, 64, scores[0]);
+        two->lift(scatter, 0.7f, 64, scores[1]);
+        assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
         const float most = one->largest(scores[0], tokens, 64);
         assert_true(most == two->largest(scores[1], tokens, 64));
         double exact = 0.0;
