@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sparse_kept_form.c - the kept form of a unit: what was written is read, and numbers of an
+ * index that no build would give are refused before a step uses them.
+ */
+#include "policy/number.h"
+#include "sparse/choose.h"
+#include "sparse/kept.h"
+#include "sparse/page_table.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { DIM = 32, TOKENS = 2000, SEGMENT = 256, PAGE = 16 };
+
+static const sparse_kept_shape shape = {.id = 99,
+                                        .layers = 1,
+                                        .kv_heads = 1,
+                                        .head_dim = DIM,
+                                        .dtype = KVT_DTYPE_FP32,
+                                        .tokens = TOKENS + 68,
+                                        .sink_tokens = 4,
+                                        .zone_tokens = TOKENS,
+                                        .segment_tokens = SEGMENT,
+                                        .page_tokens = PAGE,
+                                        .variants = 0x1c,
+                                        .row_bytes = DIM * 4};
+
+typedef struct form {
+    sparse_paging paging;
+    sparse_index index;
+    uint64_t bytes;
+    uint8_t *target;
+} form;
+
+/* A unit of a built index; its other parts are zeros. */
+static void write_form(form *f)
+{
+    static uint8_t zeros[8 << 20];
+    const sparse_kept_unit unit = {
+        .clusters = f->index.clusters,
+        .local_tokens = 4,
+        .slot_bytes = sparse_slot_bytes(&f->paging, shape.variants, NULL),
+        .index = f->index.memory,
+        .code = zeros,
+        .sums = zeros,
+        .sinks = zeros,
+        .local = zeros,
+        .index_bytes = f->index.bytes,
+        .code_bytes = sparse_code_bytes(&f->paging),
+        .sums_bytes = (uint64_t)f->paging.pages * SPARSE_SECTIONS * 4,
+        .sinks_bytes = 2ull * shape.sink_tokens * shape.row_bytes,
+        .local_bytes = 2ull * 4 * shape.row_bytes,
+        .pages_bytes =
+            (uint64_t)f->paging.pages * sparse_slot_bytes(&f->paging, shape.variants, NULL)};
+    f->bytes = sparse_kept_bytes(&unit, NULL);
+    free(f->target);
+    f->target = calloc(1, f->bytes);
+    assert_non_null(f->target);
+    sparse_kept_write(&shape, &unit, f->target);
+}
+
+static void form_open(form *f)
+{
+    static float rows[TOKENS * DIM];
+    const sparse_rows sides = {.base = rows, .stride_bytes = DIM * sizeof *rows};
+    const sparse_index_options options = {
+        .head_dim = DIM, .dtype = KVT_DTYPE_FP32, .segment_tokens = SEGMENT, .seed = 1};
+    uint64_t dice = 3;
+    for (uint32_t i = 0; i < TOKENS * DIM; i++)
+        rows[i] = (float)(number_mix(dice + i) % 2000) / 1000.0f - 1.0f;
+    *f = (form){.target = NULL};
+    assert_int_equal(sparse_paging_init(&f->paging, DIM, KVT_DTYPE_FP32, TOKENS, SEGMENT, PAGE),
+                     KVT_OK);
+    assert_int_equal(sparse_index_build(&options, &sides, &sides, TOKENS, &f->index), KVT_OK);
+    write_form(f);
+}
+
+static void form_close(form *f)
+{
+    sparse_index_free(&f->index);
+    free(f->target);
+}
+
+static kvt_status read_form(const form *f, sparse_index *index_out)
+{
+    sparse_kept_unit unit;
+    *index_out = (sparse_index){.tokens = 0};
+    const kvt_status status = sparse_kept_read(&shape, &f->paging, 0, f->target, f->bytes, &unit);
+    return status == KVT_OK ? sparse_kept_index(&shape, &unit, index_out) : status;
+}
+
+static void an_index_comes_back_as_it_was(void **state)
+{
+    (void)state;
+    form f;
+    sparse_index index;
+    form_open(&f);
+    assert_int_equal(read_form(&f, &index), KVT_OK);
+    assert_int_equal(index.bytes, f.index.bytes);
+    assert_memory_equal(index.memory, f.index.memory, index.bytes);
+    sparse_index_free(&index);
+    form_close(&f);
+}
+
+/* Each of them in the first, the second and the last place of each array. */
+static void numbers_that_no_build_gives_are_refused(void **state)
+{
+    (void)state;
+    const float bad[] = {NAN, -1.0f, INFINITY, -INFINITY, 1e31f};
+    form f;
+    sparse_index index;
+    form_open(&f);
+    struct {
+        float *array;
+        uint32_t count;
+        bool negative; /* is sound */
+    } arrays[] = {{f.index.key_step, DIM, true},
+                  {f.index.value_step, DIM, true},
+                  {f.index.key_scatter, DIM, false},
+                  {f.index.scatter, f.index.blocks * SPARSE_BLOCK, false}};
+    for (size_t a = 0; a < sizeof arrays / sizeof arrays[0]; a++) {
+        const uint32_t places[] = {0, 1, arrays[a].count - 1};
+        for (size_t i = 0; i < 3; i++) {
+            for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++) {
+                const float held = arrays[a].array[places[i]];
+                if (arrays[a].negative && isfinite(bad[b])) continue;
+                arrays[a].array[places[i]] = bad[b];
+                write_form(&f);
+                assert_int_equal(read_form(&f, &index), KVT_E_CORRUPT);
+                assert_null(index.memory);
+                arrays[a].array[places[i]] = held;
+            }
+        }
+    }
+    write_form(&f);
+    assert_int_equal(read_form(&f, &index), KVT_OK);
+    sparse_index_free(&index);
+    form_close(&f);
+}
+
+/* The largest scatters that are read, and queries of any size, give weights that are finite. */
+static void the_largest_scatter_is_finite(void **state)
+{
+    (void)state;
+    form f;
+    sparse_index index;
+    form_open(&f);
+    for (uint32_t d = 0; d < DIM; d++)
+        f.index.key_scatter[d] = SPARSE_DEVIATION_MAX;
+    for (uint32_t i = 0; i < f.index.blocks * SPARSE_BLOCK; i++)
+        f.index.scatter[i] = SPARSE_SCATTER_MAX;
+    write_form(&f);
+    assert_int_equal(read_form(&f, &index), KVT_OK);
+    sparse_work_room room = {.pages = 0};
+    sparse_work work;
+    sparse_work_room_add(&room, &index, f.paging.pages);
+    assert_int_equal(sparse_work_open(&room, 1, DIM, &work), KVT_OK);
+    for (float size = 1e-30f; size < 1e29f; size *= 1e6f) {
+        const float lse = -1.0f;
+        float queries[DIM], output[DIM], left;
+        uint8_t *variant = calloc(f.paging.pages, 1);
+        for (uint32_t d = 0; d < DIM; d++)
+            queries[d] = d % 2 ? size : -size;
+        assert_int_equal(sparse_choose_weights(&index, &f.paging, queries, 1, 0.2f, &lse, &work),
+                         KVT_OK);
+        sparse_choose_estimate(&index, &f.paging, variant, &work, output, &left);
+        for (uint32_t p = 0; p < f.paging.pages; p++)
+            assert_true(work.page[p] >= 0.0f && work.page[p] <= 1.001f);
+        for (uint32_t d = 0; d < DIM; d++)
+            assert_true(isfinite(output[d]));
+        free(variant);
+    }
+    sparse_work_close(&work);
+    sparse_index_free(&index);
+    form_close(&f);
+}
+
+static void another_version_is_named(void **state)
+{
+    (void)state;
+    form f;
+    sparse_index index;
+    form_open(&f);
+    f.target[8] = 2;
+    assert_int_equal(read_form(&f, &index), KVT_E_VERSION);
+    form_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_index_comes_back_as_it_was),
+        cmocka_unit_test(numbers_that_no_build_gives_are_refused),
+        cmocka_unit_test(the_largest_scatter_is_finite),
+        cmocka_unit_test(another_version_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
