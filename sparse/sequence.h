@@ -10,6 +10,7 @@
  *     sequence_window.c   what stays between steps
  *     sequence_hbm.c      the part of it that lies in a GPU's memory
  *     sequence_divide.c   how much of the window each unit has
+ *     sequence_budget.c   how much of the budget each unit has
  *     sequence_observe.c  warm-up from the prompt's last queries
  *     sequence_explain.c  why a step brings what it brings
  *
@@ -93,7 +94,10 @@ typedef struct sparse_unit {
     uint32_t coming_down; /* pages that will need a place in the arena */
     float *heat;          /* mean weight over the prompt's last queries; NULL until observed */
     sparse_curve curve;
-    uint64_t target_bytes; /* that the window is to have in DRAM */
+    uint64_t target_bytes;             /* that the window is to have in DRAM */
+    uint64_t budget_bytes;             /* of its pages in a step */
+    double budget_error[SPARSE_SIZES]; /* of one query, mean; by budget */
+    uint32_t budget_queries;           /* measured */
     sparse_resident sinks, local;
     sparse_tail tail;
 } sparse_unit;
@@ -278,6 +282,12 @@ KVT_NODISCARD kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer,
                                                  const float *queries, float share);
 KVT_NODISCARD kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer);
 
+/* For the measurement of budgets: a step with so many bytes for each head, which leaves the windows
+ * as they are. output: [query_heads][head_dim]. The layer has no step, and one is free. As
+ * kvt_sparse_wait and kvt_sparse_attend. */
+KVT_NODISCARD kvt_status sparse_step_try(kvt_sparse *s, uint32_t layer, const float *queries,
+                                         uint64_t head_bytes, float *output);
+
 /* ---- sequence_append.c ---- */
 
 /* What appended tokens need in a unit that has its index, and in a sequence. KVT_OK; KVT_E_MEMORY;
@@ -461,5 +471,15 @@ void sparse_divide_measure(kvt_sparse *s, sparse_unit *unit, const float *weight
  * layer's windows. The layer has no step under way. */
 void sparse_divide_observed(kvt_sparse *s, uint32_t layer);
 void sparse_divide_step(kvt_sparse *s, uint32_t layer);
+
+/* ---- sequence_budget.c ---- */
+
+void sparse_budget_open_unit(const kvt_sparse *s, sparse_unit *unit);
+bool sparse_budget_is_on(const kvt_sparse *s);
+
+/* Measures a layer that is observed; after the last one, divides. The layer has no step under way.
+ * KVT_OK; KVT_E_MEMORY; as sparse_step_try. */
+KVT_NODISCARD kvt_status sparse_budget_observe(kvt_sparse *s, uint32_t layer, const float *queries,
+                                               uint32_t rows);
 
 #endif

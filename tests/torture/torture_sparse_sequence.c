@@ -63,6 +63,7 @@ static kvt_sparse_options torture_options(void)
     options.budget_bytes = 48 << 10;
     options.window_bytes[KVT_TIER_DRAM] = 96 << 10;
     options.window_bytes[KVT_TIER_HBM] = 64 << 10;
+    options.divide_budgets = true;
     options.hedge_ns = 0;
     options.local_tokens = options.join_tokens = 16;
     options.page_tokens = 32;
@@ -137,9 +138,11 @@ static uint32_t torture_run(sequence_site *s)
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
         assert_true(
             expected(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]), &failures));
-    for (uint32_t i = 0; i < 4; i++)
-        site_query(s, 0, i, rows + i * SITE_QUERY);
-    assert_true(expected(kvt_sparse_observe(sequence, 0, rows, 4), &failures));
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        for (uint32_t i = 0; i < 4; i++)
+            site_query(s, layer, i, rows + i * SITE_QUERY);
+        assert_true(expected(kvt_sparse_observe(sequence, layer, rows, 4), &failures));
+    }
     for (uint32_t i = 0; i < 6; i++)
         assert_true(torture_step(s, sequence, i, &failures));
     for (uint32_t i = 0, tokens = TOKENS; i < 5; i++) { /* pages of them are written behind */

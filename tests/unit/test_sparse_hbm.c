@@ -399,7 +399,8 @@ static void test_pages_in_hbm_get_better(void **state)
             coarse += round == 0 && unit->window.held[page] != PAGES_RAW;
             fine += round == 1 && unit->window.held[page] == PAGES_RAW;
         }
-        sequence->options.budget_bytes = KVT_SPARSE_ALL;
+        for (uint32_t u = 0; u < UNITS; u++)
+            sequence->units[u].budget_bytes = KVT_SPARSE_ALL;
     }
     assert_true(coarse > 0);
     assert_int_equal(fine, SLOTS);
@@ -693,7 +694,8 @@ static void torture(int result, uint32_t stride)
         assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_HBM], 0);
         if (!reached) break;
     }
-    assert_true(runs > 10 && failed == runs);
+    /* 24 moves and 8 steps make at least 300 calls, and more the longer copies take. */
+    assert_true(runs >= 300 / stride && failed == runs);
     site_stop(&s);
 }
 
