@@ -105,6 +105,11 @@ void remote_wake(remote_client *client)
     client->ops->wake(client);
 }
 
+bool remote_is_calm(const remote_client *client)
+{
+    return client->in_flight == 0 && client->ops->is_calm != NULL && client->ops->is_calm(client);
+}
+
 void remote_stats_get(const remote_client *client, remote_stats *out)
 {
     *out = (remote_stats){.node_count = 0};

@@ -7,9 +7,9 @@
  * its completion, so nothing is allocated per request. A back end knows neither records nor entries
  * nor who asks.
  *
- * Thread rule: a client belongs to the thread that opened it, but for remote_wake and
- * remote_node_of, which any thread may call between open and close. That thread has SIGPIPE blocked
- * or ignored.
+ * Thread rule: a client belongs to one thread at a time, but for remote_wake and remote_node_of,
+ * which any thread may call between open and close. That thread has SIGPIPE blocked or ignored; of
+ * a client that remote_is_calm has called calm it need not.
  */
 #ifndef REMOTE_CLIENT_H
 #define REMOTE_CLIENT_H
@@ -139,6 +139,8 @@ typedef struct remote_ops {
     /* (optional, default: node 0) The node that a key lies on, as far as the client knows. Any
      * thread. */
     uint32_t (*node_of)(const remote_client *client, const char *key, size_t key_bytes);
+    /* (optional, default: never) As remote_is_calm. */
+    bool (*is_calm)(const remote_client *client);
 } remote_ops;
 
 /* Every back end's object starts with this; the wrapper's. */
@@ -187,6 +189,10 @@ bool remote_node_stats_get(const remote_client *client, uint32_t node, remote_no
 
 /* The node that a key lies on, as far as the client knows. Any thread. */
 uint32_t remote_node_of(const remote_client *client, const char *key, size_t key_bytes);
+
+/* Whether nothing happens until the next request but what may wait for it: no probe, no
+ * connecting, no late bytes, no feed. Nothing is in flight. */
+bool remote_is_calm(const remote_client *client);
 
 /* Bytes of a request's parts. */
 uint64_t remote_parts_bytes(const remote_request *request);

@@ -241,6 +241,25 @@ static size_t valkey_reap(remote_client *base, remote_request **done, size_t min
     return count;
 }
 
+/* A late byte, a connection that is being made, a breaker's pause and the map want a thread. So do
+ * the feed, and TLS, whose writes may raise SIGPIPE. */
+static bool valkey_is_calm(const remote_client *base)
+{
+    const valkey_client *client = (const valkey_client *)base;
+    bool calm = client->tls == NULL && client->config.feed_prefix == NULL && !client->map_wanted;
+    for (uint32_t i = 0; i < client->node_count && calm; i++) {
+        const valkey_node *node = client->nodes[i];
+        calm = node->breaker.state == REMOTE_CLOSED;
+        for (int role = 0; role < VALKEY_ROLES && calm; role++) {
+            const valkey_connection *connection = &node->connections[role];
+            calm = connection->state == VALKEY_DOWN ||
+                   (connection->state == VALKEY_UP && connection->slot_count == 0 &&
+                    connection->out_begin == connection->out_end);
+        }
+    }
+    return calm;
+}
+
 static void valkey_wake(remote_client *base)
 {
     const valkey_client *client = (const valkey_client *)base;
@@ -388,4 +407,5 @@ const remote_ops remote_valkey_ops = {.struct_size = sizeof(remote_ops),
                                       .wake = valkey_wake,
                                       .stats = valkey_stats,
                                       .node_stats = valkey_node_stats,
-                                      .node_of = valkey_node_of};
+                                      .node_of = valkey_node_of,
+                                      .is_calm = valkey_is_calm};

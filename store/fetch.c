@@ -100,8 +100,8 @@ static size_t fetch_first_room(const store_remote *remote, const remote_fetch *f
                                                     : remote->full_bytes;
 }
 
-/* Prepares the requests of chunks of `cut`, from `from` on, and hands them over. */
-static void fetch_ask(store_remote *remote, remote_fetch *fetch, uint32_t from, uint32_t count)
+/* Prepares the requests of chunks of `cut`, from `from` on. */
+static void fetch_prepare(store_remote *remote, remote_fetch *fetch, uint32_t from, uint32_t count)
 {
     char space[OBJECT_SPACE_BYTES];
     assert(from < count && count <= fetch->room);
@@ -125,7 +125,6 @@ static void fetch_ask(store_remote *remote, remote_fetch *fetch, uint32_t from, 
                                 .count = count - from,
                                 .ended = fetch_step,
                                 .context = fetch};
-    link_hand(remote, &fetch->batch);
 }
 
 /* The read has ended: those who wait are told. */
@@ -232,7 +231,8 @@ static void fetch_step(void *context)
     kvt_status status = fetch->again ? KVT_OK : fetch_take_first(fetch, &same);
     if (status == KVT_OK && !same) {
         fetch->again = true;
-        fetch_ask(remote, fetch, fetch->again_from, fetch->head.count);
+        fetch_prepare(remote, fetch, fetch->again_from, fetch->head.count);
+        link_hand(remote, &fetch->batch);
         return;
     }
     if (status == KVT_OK) status = fetch_check(fetch);
@@ -275,7 +275,7 @@ static uint32_t fetch_first_chunks(store_remote *remote, remote_fetch *fetch)
 
 remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
                           uint64_t source_bytes, uint64_t deadline_ns, staging_buffer *buffer,
-                          access_get *waiter, bool *joined_out)
+                          access_get *waiter, bool *joined_out, bool *drives_out)
 {
     store_remote *remote = store->remote;
     const uint64_t least = remote->full_bytes < 65536 ? remote->full_bytes : 65536;
@@ -310,7 +310,11 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
         fetch_release(NULL, fetch);
         return other;
     }
-    fetch_ask(remote, fetch, 0, fetch_first_chunks(remote, fetch));
+    fetch_prepare(remote, fetch, 0, fetch_first_chunks(remote, fetch));
+    if (waiter == NULL)
+        *drives_out = link_hand_own(remote, &fetch->batch);
+    else
+        link_hand(remote, &fetch->batch);
     return fetch;
 }
 

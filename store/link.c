@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * link.c - the thread that owns the client of the engine, as a device's worker owns its device.
- * Callers hand it batches of requests; each request ends at its deadline, so every batch does.
+ * link.c - the client of the engine has one driver at a time, as a device has its worker. Callers
+ * hand batches of requests over; each request ends at its deadline, so every batch does.
+ *
+ *     FREE -> CALLER    a caller's get, which it waits for: no other thread has to wake for it
+ *     FREE -> THREAD    a batch that nobody drives, and a look each 50 ms
+ *     CALLER -> FREE    its get has ended, and nothing is under way
+ *            -> THREAD  something is
+ *     THREAD -> FREE    nothing is under way, and the client is calm
  *
  * The file knows no entry and no record.
  *
- * Thread rule: any thread hands over; the rest is the link's thread.
+ * Thread rule: any thread hands over; the rest is the driver's.
  */
 #include "base/clock.h"
 #include "base/thread.h"
@@ -18,7 +24,8 @@
 #define LINK_DONE    64u
 #define LINK_LOOK_NS UINT64_C(50000000) /* between two looks at the client's statistics */
 
-void link_hand(store_remote *remote, link_batch *batch)
+/* Adds a batch. Lock held. */
+static void link_add(store_remote *remote, link_batch *batch)
 {
     assert(batch->count > 0);
     batch->next = NULL;
@@ -26,14 +33,41 @@ void link_hand(store_remote *remote, link_batch *batch)
     batch->over = false;
     for (uint32_t i = 0; i < batch->count; i++)
         batch->requests[i].user = batch;
-    pthread_mutex_lock(&remote->lock);
     if (remote->last != NULL)
         remote->last->next = batch;
     else
         remote->first = batch;
     remote->last = batch;
+}
+
+/* Tells the driver of a batch, or the thread when there is none. No lock held. */
+static void link_tell(store_remote *remote, link_driver driver)
+{
+    if (driver == LINK_FREE)
+        pthread_cond_signal(&remote->link_turn);
+    else
+        remote_wake(remote->client);
+}
+
+void link_hand(store_remote *remote, link_batch *batch)
+{
+    pthread_mutex_lock(&remote->lock);
+    link_add(remote, batch);
+    const link_driver driver = remote->driver;
     pthread_mutex_unlock(&remote->lock);
-    remote_wake(remote->client);
+    link_tell(remote, driver);
+}
+
+bool link_hand_own(store_remote *remote, link_batch *batch)
+{
+    pthread_mutex_lock(&remote->lock);
+    link_add(remote, batch);
+    const link_driver driver = remote->driver;
+    const bool drives = driver == LINK_FREE && !remote->link_ends && !remote->link_needed;
+    if (drives) remote->driver = LINK_CALLER;
+    pthread_mutex_unlock(&remote->lock);
+    if (!drives) link_tell(remote, driver);
+    return drives;
 }
 
 void link_run(store_remote *remote, link_batch *batch)
@@ -46,13 +80,12 @@ void link_run(store_remote *remote, link_batch *batch)
     pthread_mutex_unlock(&remote->lock);
 }
 
-/* Submits the requests of all batches that were handed over. False: the link is to end. */
-static bool link_take(store_remote *remote)
+/* Submits the requests of all batches that were handed over. */
+static void link_take(store_remote *remote)
 {
     pthread_mutex_lock(&remote->lock);
     link_batch *batch = remote->first;
     remote->first = remote->last = NULL;
-    const bool goes_on = !remote->link_ends || batch != NULL || remote->client->in_flight != 0;
     pthread_mutex_unlock(&remote->lock);
     while (batch != NULL) {
         link_batch *next = batch->next; /* the batch is over, and its owner's, before this ends */
@@ -62,7 +95,6 @@ static bool link_take(store_remote *remote)
             remote_submit(remote->client, &requests[i]);
         batch = next;
     }
-    return goes_on;
 }
 
 /* Copies what the client has counted to where others may read it. */
@@ -93,20 +125,85 @@ static void link_end_request(store_remote *remote, const remote_request *request
     pthread_mutex_unlock(&remote->lock);
 }
 
+/* Submits what is there, waits for what ends next, and ends it. */
+static void link_round(store_remote *remote, uint64_t timeout_ns)
+{
+    remote_request *done[LINK_DONE];
+    link_take(remote);
+    const size_t count = remote_reap(remote->client, done, 1, LINK_DONE, timeout_ns);
+    for (size_t i = 0; i < count; i++)
+        link_end_request(remote, done[i]);
+    const uint64_t now_ns = base_clock_ns();
+    if (now_ns < remote->looked_ns + LINK_LOOK_NS) return;
+    remote->looked_ns = now_ns;
+    link_look(remote);
+}
+
+/* Lets the client go where nothing is under way. Lock held. */
+static bool link_let_go(store_remote *remote)
+{
+    const bool calm = remote->first == NULL && remote_is_calm(remote->client);
+    if (calm) remote->driver = LINK_FREE;
+    return calm;
+}
+
+void link_drive(store_remote *remote, const bool *finished, uint64_t deadline_ns)
+{
+    remote_request *done[1];
+    bool on = true;
+    /* A connection that was lost while nobody had the client is found lost first. */
+    const size_t none = remote_reap(remote->client, done, 0, 1, 0);
+    assert(none == 0);
+    (void)none;
+    while (on) {
+        const uint64_t now_ns = base_clock_ns();
+        const uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+        link_round(remote, left_ns < LINK_LOOK_NS ? left_ns : LINK_LOOK_NS);
+        pthread_mutex_lock(&remote->lock);
+        assert(remote->driver == LINK_CALLER);
+        on = !*finished && base_clock_ns() < deadline_ns;
+        remote->link_needed = !on && !link_let_go(remote);
+        if (remote->link_needed) remote->driver = LINK_FREE;
+        const bool needed = remote->link_needed;
+        pthread_mutex_unlock(&remote->lock);
+        if (needed) pthread_cond_signal(&remote->link_turn);
+    }
+}
+
+/* Waits until the client is the thread's: there is something to do, or it is time for a look. Lock
+ * held. */
+static void link_await_turn(store_remote *remote)
+{
+    uint64_t look_ns = base_clock_ns() + LINK_LOOK_NS;
+    while (remote->driver != LINK_THREAD) {
+        const bool wanted = remote->first != NULL || remote->link_needed || remote->link_ends;
+        const bool due = wanted || base_clock_ns() >= look_ns;
+        if (due && remote->driver == LINK_FREE) {
+            remote->driver = LINK_THREAD;
+            remote->link_needed = false;
+        } else {
+            if (due) look_ns = base_clock_ns() + LINK_LOOK_NS; /* the caller looks meanwhile */
+            base_condition_wait_until(&remote->link_turn, &remote->lock, look_ns);
+        }
+    }
+}
+
 static void *link_main(void *argument)
 {
     store_remote *remote = argument;
-    remote_request *done[LINK_DONE];
-    uint64_t looked_ns = 0;
-    while (link_take(remote)) {
-        const size_t count = remote_reap(remote->client, done, 1, LINK_DONE, LINK_LOOK_NS);
-        for (size_t i = 0; i < count; i++)
-            link_end_request(remote, done[i]);
-        const uint64_t now_ns = base_clock_ns();
-        if (now_ns < looked_ns + LINK_LOOK_NS) continue;
-        looked_ns = now_ns;
-        link_look(remote);
+    const remote_client *client = remote->client;
+    pthread_mutex_lock(&remote->lock);
+    for (;;) {
+        link_await_turn(remote);
+        const bool ends = remote->link_ends && remote->first == NULL && client->in_flight == 0;
+        const bool idle = remote->first == NULL && remote_is_calm(client);
+        if (ends) break;
+        pthread_mutex_unlock(&remote->lock);
+        link_round(remote, idle ? 0 : LINK_LOOK_NS);
+        pthread_mutex_lock(&remote->lock);
+        (void)link_let_go(remote);
     }
+    pthread_mutex_unlock(&remote->lock);
     link_look(remote);
     return NULL;
 }
@@ -124,6 +221,7 @@ void link_stop(store_remote *remote)
     pthread_mutex_lock(&remote->lock);
     remote->link_ends = true;
     pthread_mutex_unlock(&remote->lock);
+    pthread_cond_signal(&remote->link_turn);
     remote_wake(remote->client);
     pthread_join(remote->link, NULL);
     remote->has_link = false;

@@ -253,8 +253,10 @@ static kvt_status remote_get_begin(kvt_store *store, const kvt_key *key, access_
         get->remote_asked = false;
         return KVT_BUSY;
     }
+    bool drives = false;
     get->remote = fetch_begin(store, key, remote_get_tenant(store, key), source_bytes, deadline_ns,
-                              &buffer, waiter, &get->remote_joined);
+                              &buffer, waiter, &get->remote_joined, &drives);
+    if (drives) link_drive(remote, &get->remote->finished, deadline_ns);
     if (buffer.memory != NULL) staging_release(store->staging, &buffer);
     if (get->remote == NULL) get->remote_asked = false;
     return get->remote != NULL ? KVT_OK : KVT_MISS;

@@ -113,6 +113,7 @@ static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote
     remote->store = store;
     pthread_mutex_init(&remote->lock, NULL);
     base_condition_init(&remote->changed);
+    base_condition_init(&remote->link_turn);
     base_condition_init(&remote->due);
     remote->deadline_ns = (uint64_t)(options->deadline_seconds * 1e9);
     remote->write_bytes_per_s = options->write_bytes_per_s;
@@ -208,6 +209,7 @@ void remote_tier_close(kvt_store *store)
     free(remote->text);
     pthread_mutex_destroy(&remote->lock);
     pthread_cond_destroy(&remote->changed);
+    pthread_cond_destroy(&remote->link_turn);
     pthread_cond_destroy(&remote->due);
     free(remote);
     store->remote = NULL;

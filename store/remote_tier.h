@@ -3,7 +3,7 @@
  * remote_tier.h - a store's part in an engine that other hosts share: the link to it, gets from it,
  * probes, publishing (docs/REMOTE.md).
  *
- *     link.c         one thread owns the client; callers hand it batches of requests
+ *     link.c         one thread at a time owns the client; callers hand it batches of requests
  *     fetch.c        gets of keys that are not here
  *     remote_get.c   what a caller's get does with them
  *     remote_match.c prefixes
@@ -14,7 +14,8 @@
  *     remote_open.c  options, open, close, statistics
  *
  *     field                                   guarded by
- *     options, texts, figures, client         fixed after open; the client is the link thread's
+ *     options, texts, figures                 fixed after open
+ *     client, looked_ns                       the driver's
  *     batches, fetches, sizes, loads, seen    remote->lock, a leaf but for the staging's
  *     owed                                    remote->lock; its count is read without
  *     counts                                  remote->lock, those of publishing store->lock
@@ -49,6 +50,13 @@ typedef struct link_batch {
     void (*ended)(void *context); /* on the link's thread, under no lock; NULL: somebody waits */
     void *context;
 } link_batch;
+
+/* Who has the client. */
+typedef enum link_driver {
+    LINK_THREAD = 0, /* the link's thread */
+    LINK_CALLER = 1, /* a caller that waits for its own get */
+    LINK_FREE = 2    /* nobody: nothing is under way, and the thread sleeps */
+} link_driver;
 
 /* ---- gets ---- */
 
@@ -119,6 +127,10 @@ struct store_remote {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     link_batch *first, *last;
+    link_driver driver;
+    bool link_needed;         /* a caller has left something under way */
+    pthread_cond_t link_turn; /* the thread's, to look at `driver` again */
+    uint64_t looked_ns;       /* when the client's statistics were copied last */
     remote_fetch *fetches;
     remote_size sizes[REMOTE_SIZES];
     uint32_t size_turn;
@@ -182,17 +194,25 @@ void link_stop(store_remote *remote);
 /* Hands a batch over; every request of it has a deadline. No lock held. */
 void link_hand(store_remote *remote, link_batch *batch);
 
-/* The same, and waits until it is over. */
+/* The same by a thread that is to wait for it. True: the client is that thread's, which is to call
+ * link_drive. */
+KVT_NODISCARD bool link_hand_own(store_remote *remote, link_batch *batch);
+
+/* Runs the client until a flag, which is under remote->lock, is set, or an instant. */
+void link_drive(store_remote *remote, const bool *finished, uint64_t deadline_ns);
+
+/* Hands a batch over, and waits until it is over. */
 void link_run(store_remote *remote, link_batch *batch);
 
 /* ---- fetch.c ---- */
 
 /* Joins the read of a key, or begins one within a deadline, in staging that is taken over. Returns
  * NULL without memory. waiter: a get of a queue whose `arrived` is called when it has finished; or
- * NULL. *joined_out: the staging is the caller's still. */
+ * NULL. *joined_out: the staging is the caller's still. *drives_out, without a waiter: as
+ * link_hand_own says. */
 remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
                           uint64_t source_bytes, uint64_t deadline_ns, staging_buffer *buffer,
-                          access_get *waiter, bool *joined_out);
+                          access_get *waiter, bool *joined_out, bool *drives_out);
 
 #define FETCH_UNKNOWN OBJECT_CHUNK_BYTES /* of an entry whose size nobody knows */
 #define FETCH_TRIES   3u /* reads with ever more room: the first chunk, then the record */

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store_remote_servers.c - stores over a server of Valkey or Redis: a caller's get drives the
+ * client itself where nobody else does, beside other callers, a queue and prefetches; a server that
+ * restarts or stops in between. Left out where no server is installed.
+ */
+#include "store_remote_support.h"
+
+#include "../../lab/bench/bench_cluster.h"
+#include "base/clock.h"
+#include "store/remote_tier.h"
+
+#include <kvterrace/lookup.h>
+#include <kvterrace/queue.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#define CALLERS   4u
+#define GETS      150u
+#define MOMENT_NS UINT64_C(5000000)
+
+static bench_cluster cluster;
+
+static void start(void)
+{
+    const int started =
+        bench_cluster_start(&(bench_cluster_options){.nodes = 1, .single = true}, &cluster);
+    if (started == 77) {
+        print_message("no server of Valkey or Redis is installed: left out\n");
+        skip();
+    }
+    assert_int_equal(started, 0);
+}
+
+/* A store over the server; without room of its own each of its gets comes from there. */
+static kvt_store *open_store(kvt_publish publish, double deadline_seconds, uint64_t dram_bytes)
+{
+    kvt_remote_options remote = remote_options(publish);
+    remote.backend = "valkey";
+    remote.address = cluster.addresses;
+    remote.deadline_seconds = deadline_seconds;
+    remote.hint_ttl_seconds = 0;
+    return open_policy(&remote, "lru", dram_bytes);
+}
+
+typedef struct caller {
+    kvt_store *store;
+    uint32_t number;
+    atomic_uint wrong;
+} caller;
+
+static void *call(void *argument)
+{
+    caller *self = argument;
+    for (uint32_t i = 0; i < GETS; i++) {
+        const kvt_key key = support_key((i * 3 + self->number) % COUNT);
+        if (self->number == 0 && i % 4 == 0) (void)!kvt_prefetch(self->store, &key, KVT_TIER_DRAM);
+        if (support_get(self->store, (i * 7 + self->number) % COUNT, NULL) != KVT_OK)
+            atomic_fetch_add(&self->wrong, 1);
+    }
+    return NULL;
+}
+
+/* Gets of a queue beside the callers'. */
+static void ask_by_queue(kvt_store *store)
+{
+    static char data[COUNT][SUPPORT_ENTRY_BYTES];
+    const kvt_queue_options options = {.struct_size = sizeof options};
+    kvt_queue *queue = NULL;
+    kvt_view views[COUNT];
+    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
+    for (uint32_t round = 0; round < 10; round++) {
+        for (uint32_t i = 0; i < COUNT; i++) {
+            views[i] = kvt_view_packed(&support_layout, data[i]);
+            const kvt_request request = {.struct_size = sizeof request,
+                                         .kind = KVT_REQUEST_GET,
+                                         .key = support_key(i),
+                                         .view = &views[i],
+                                         .deadline_ns = KVT_NO_DEADLINE};
+            assert_int_equal(kvt_submit(queue, &request, 1, NULL), KVT_OK);
+        }
+        for (uint32_t ended = 0; ended < COUNT; ended++) {
+            kvt_completion done = {.struct_size = sizeof done};
+            assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
+            assert_int_equal(kvt_drain(queue, &done, 1), 1);
+            assert_int_equal(done.status, KVT_OK);
+        }
+    }
+    kvt_queue_close(queue);
+}
+
+static void callers_drive_the_client(void **state)
+{
+    (void)state;
+    start();
+    kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
+    kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
+    caller callers[CALLERS];
+    pthread_t threads[CALLERS];
+    put_all(a);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(support_get(b, i, NULL), KVT_OK);
+    assert_int_equal(stats_of(b).hits, COUNT);
+    for (uint32_t i = 0; i < CALLERS; i++) {
+        callers[i] = (caller){.store = b, .number = i};
+        assert_int_equal(pthread_create(&threads[i], NULL, call, &callers[i]), 0);
+    }
+    ask_by_queue(b);
+    for (uint32_t i = 0; i < CALLERS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(atomic_load(&callers[i].wrong), 0);
+    }
+    /* Nothing is under way, and nobody has the client. */
+    link_driver driver = LINK_THREAD;
+    for (uint32_t i = 0; i < 2000 && driver != LINK_FREE; i++) {
+        base_sleep(MOMENT_NS);
+        pthread_mutex_lock(&b->remote->lock);
+        driver = b->remote->driver;
+        pthread_mutex_unlock(&b->remote->lock);
+    }
+    assert_int_equal(driver, LINK_FREE);
+    assert_int_equal(stats_of(b).timeouts + stats_of(b).node_failures, 0);
+    kvt_close(a);
+    kvt_close(b);
+    bench_cluster_stop(&cluster);
+}
+
+/* Its connections are lost while nobody drives: the next get finds that, and asks on a new one. */
+static void a_server_restarts_between_gets(void **state)
+{
+    (void)state;
+    start();
+    kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
+    kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
+    put_all(a);
+    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    assert_true(bench_cluster_restart(&cluster, 0));
+    assert_int_equal(support_get(b, 1, NULL), KVT_MISS);
+    assert_int_equal(stats_of(b).misses, 1);
+    assert_int_equal(stats_of(b).timeouts + stats_of(b).node_failures, 0);
+    kvt_close(a);
+    a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
+    put_all(a);
+    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+    bench_cluster_stop(&cluster);
+}
+
+/* A get that drives leaves at its deadline, and what it has left is the thread's. */
+static void a_server_stops_under_a_get(void **state)
+{
+    (void)state;
+    start();
+    kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
+    kvt_store *b = open_store(KVT_PUBLISH_NONE, 0.05, 16 << 10);
+    put_all(a);
+    kvt_status status = KVT_MISS;
+    for (uint32_t i = 0; i < 100 && status != KVT_OK; i++) /* a busy machine may be late */
+        status = support_get(b, 1, NULL);
+    assert_int_equal(status, KVT_OK);
+    bench_cluster_signal(&cluster, 0, SIGSTOP);
+    for (uint32_t i = 0; i < 8; i++) {
+        kvt_get_info info = {.struct_size = sizeof info};
+        assert_int_equal(support_get(b, i, &info), KVT_MISS);
+        assert_true(i > 0 || info.timed_out);
+    }
+    assert_int_equal(stats_of(b).nodes_open, 1);
+    bench_cluster_signal(&cluster, 0, SIGCONT);
+    status = KVT_MISS;
+    for (uint32_t i = 0; i < 2000 && status != KVT_OK; i++) {
+        base_sleep(MOMENT_NS);
+        status = support_get(b, i % COUNT, NULL);
+    }
+    assert_int_equal(status, KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+    bench_cluster_stop(&cluster);
+}
+
+int main(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(callers_drive_the_client),
+        cmocka_unit_test(a_server_restarts_between_gets),
+        cmocka_unit_test(a_server_stops_under_a_get),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
