@@ -45,10 +45,11 @@ typedef struct store_place {
         catalog_later *later;   /* of PLACE_LEFT_LATER */
     };
     kvt_variant variant;
-    uint32_t readers;   /* gets and changes that read from it now */
-    uint16_t slow_gets; /* gets since its layout fell behind what a new one would give */
-    uint8_t tier;       /* kvt_tier */
-    uint8_t left;       /* place_left */
+    uint32_t readers;    /* gets and changes that read from it now */
+    uint16_t slow_gets;  /* gets since its layout fell behind what a new one would give */
+    uint8_t tier;        /* kvt_tier */
+    uint8_t left : 2;    /* place_left */
+    uint8_t visited : 1; /* it is read as visit.h says */
 } store_place;
 _Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 

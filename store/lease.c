@@ -22,11 +22,13 @@
 
 /* ---- holds ---- */
 
-/* Whether the bytes of one more entry stay within the leases' part of its tier. */
+/* Whether the bytes of one more entry stay within the leases' part of its tier, which above the SSD
+ * they share with visits. */
 static bool lease_fits(const kvt_store *store, const store_entry *entry)
 {
     kvt_tier tier = entry->place->tier;
     uint64_t bytes = store->leases.bytes[tier] + entry->place->record_bytes;
+    if (tier < KVT_TIER_SSD) bytes += store->visits.bytes[tier];
     /* The other half stays the policy's: a tier that is held in whole could take nothing new. */
     return bytes <= store_policy_capacity(store, tier) / 2;
 }

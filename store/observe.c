@@ -145,6 +145,7 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
     pthread_mutex_lock(&store->lock);
     observe_counters(&store->counters, stats);
     stats->backing_off = store->backoff.count;
+    stats->in_place_entries = store->visits.entries;
     kvt_policy_stats_get(store->policy, &stats->policy);
     stats->copies = store->copies.total;
     stats->copy_bytes = store->copies.bytes;
@@ -157,6 +158,7 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
         tiers_pool_facts facts;
         tiers_pool_facts_get(store->pools[tier], &facts);
         stats->lent_bytes[tier] = store->lent_bytes[tier];
+        stats->in_place_bytes[tier] = store->visits.bytes[tier];
         stats->tiers[tier] = (kvt_tier_stats){.capacity_bytes = facts.capacity_bytes,
                                               .used_bytes = facts.used_bytes,
                                               .entries = stats->policy.entries_by_tier[tier],

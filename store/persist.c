@@ -148,7 +148,8 @@ static bool persist_look_at(persist_run *run, const store_entry *entry, bool vic
     assert(store_is_locked(run->store));
     bool wanted = entry_is_above_alone(entry) && entry->born <= run->begin &&
                   !persist_was_tried(run, entry->handle);
-    bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD;
+    bool stored = entry->state == ENTRY_RESIDENT && entry->place->tier == KVT_TIER_SSD &&
+                  !entry->place->visited;
     if (victims ? !stored && entry->copy == NULL : !wanted) return true;
     kvt_policy_worth worth = {.struct_size = sizeof worth};
     if (kvt_policy_worth_get(run->store->policy, entry->handle, KVT_TIER_SSD, &worth) != KVT_OK)
@@ -230,7 +231,7 @@ static uint64_t persist_displace(persist_run *run, const persist_item *victim)
         copies_drop(store, entry);
         return bytes;
     }
-    if (entry->place->tier != KVT_TIER_SSD) return 0;
+    if (entry->place->tier != KVT_TIER_SSD || entry->place->visited) return 0;
     uint64_t bytes = entry->place->location->bytes;
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     store->counters.evictions++;

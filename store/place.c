@@ -45,7 +45,11 @@ void place_drain(kvt_store *store, store_place *place)
     catalog_later *later = place_delete_row_now(store, place);
     place->left = later != NULL ? PLACE_LEFT_LATER : PLACE_LEFT;
     if (later != NULL) place->later = later;
-    store->draining[place->tier]++;
+    /* A visit may last as long as its sequence: its room is lent, and no move waits for it. */
+    if (place->visited)
+        visit_lose_entry(store, place);
+    else
+        store->draining[place->tier]++;
 }
 
 void place_leave(kvt_store *store, store_place *place)

@@ -94,6 +94,7 @@ void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
     lease_forget(store, entry);
+    visit_lose_entry(store, place);
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_QUARANTINED);
     entry_transfer(&store->table, &store->quarantined, entry);
     store->counters.quarantined++;
@@ -256,6 +257,7 @@ static void quarantine_return_entry(kvt_store *store, uint64_t handle)
     lifetime_note(store, entry);
     entry_transfer(&store->quarantined, &store->table, entry);
     entry_set_state(entry, ENTRY_QUARANTINED, ENTRY_RESIDENT);
+    visit_find_entry(store, entry);
     store->counters.readmitted++;
     watch_note_stored(store, entry);
 }

@@ -92,7 +92,7 @@ static uint64_t relayout_next(kvt_store *store, kvt_tier tier)
         relayout->count--;
         memmove(&relayout->handles[0], &relayout->handles[1],
                 relayout->count * sizeof relayout->handles[0]);
-        if (!there) continue;
+        if (!there || entry->place->visited) continue;
         /* The entry may have changed since it was queued, so it is looked at again. */
         if (!relayout_gains(store, entry->place)) continue;
         relayout->tokens -= (double)entry->place->record_bytes;

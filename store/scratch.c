@@ -9,8 +9,9 @@
  *               by the catalog, or held by copies and quarantined entries, which make way
  *     close     lent falls, capacity rises
  *
- * Invariant: store->lent_bytes[tier] is the sum of what the open scratches were granted there, and
- * what a scratch has reserved is at most its grant. Both under the control lock.
+ * Invariant: store->lent_bytes[tier] is the sum of what the open scratches were granted there and
+ * of visits whose entries have left (visit.h), and what a scratch has reserved is at most its
+ * grant. Both under the control lock.
  */
 #include "store/scratch.h"
 #include "store/fork_guard.h"
@@ -81,7 +82,9 @@ static store_entry *scratch_find_least(kvt_store *store, kvt_tier tier, size_t *
         store_entry *entry = store->table.buckets[(*bucket)++ % count];
         for (; entry != NULL; entry = entry->next) {
             kvt_policy_worth worth = {.struct_size = sizeof worth};
-            if (entry->state != ENTRY_RESIDENT || entry->place->tier != tier) continue;
+            if (entry->state != ENTRY_RESIDENT || entry->place->tier != tier ||
+                entry->place->visited)
+                continue;
             if (kvt_policy_worth_get(store->policy, entry->handle, tier, &worth) != KVT_OK ||
                 worth.resident_children != 0 ||
                 lease_find_hold(&store->leases, entry->handle) != NULL)
@@ -196,6 +199,11 @@ kvt_status scratch_open(kvt_store *store, const scratch_wish *wishes, uint32_t c
     }
     *scratch_out = scratch;
     return KVT_OK;
+}
+
+kvt_store *scratch_store(const store_scratch *scratch)
+{
+    return scratch->store;
 }
 
 bool scratch_is_ours(const kvt_store *store)

@@ -18,6 +18,8 @@
  * the borrower competes with them at the policy's price, which has its unit: seconds saved per
  * second and byte. Entries make way for a wish that is worth more; else the wish is refused.
  *
+ * Somebody may also read entries where they lie (scratch_visit), which takes no room.
+ *
  * A member that goes takes its extents of the scratch with it; the borrower sees the status of its
  * reads. A member that is drained keeps them until they are released, so it is not removed before.
  *
@@ -54,6 +56,9 @@ KVT_NODISCARD kvt_status scratch_open(kvt_store *store, const scratch_wish *wish
 KVT_NODISCARD kvt_status scratch_grow(store_scratch *scratch, const scratch_wish *wish,
                                       uint64_t *missing_out);
 
+/* The store that lends. */
+kvt_store *scratch_store(const store_scratch *scratch);
+
 /* Whether the store is this process's own: in a child of fork nothing of a scratch may be touched,
  * because its threads are the parent's. */
 bool scratch_is_ours(const kvt_store *store);
@@ -78,5 +83,35 @@ KVT_NODISCARD kvt_status scratch_reserve(store_scratch *scratch, kvt_tier tier, 
                                          uint32_t unit_bytes, uint64_t members,
                                          tiers_location **location_out);
 void scratch_release(store_scratch *scratch, kvt_tier tier, tiers_location *location);
+
+/* An opaque entry that is read where it lies. */
+typedef struct scratch_visited {
+    struct store_visit *visit; /* the store's; NULL: nothing is visited */
+    kvt_tier tier;
+    const tiers_location *location; /* of the entry's record, in the tier's pool */
+    uint64_t offset;                /* of the entry's bytes in it, a multiple of the grain */
+    uint64_t bytes;                 /* of the entry */
+    const uint8_t *memory; /* the entry's bytes, in a tier of memory; NULL: they are read by
+                                       transfers */
+} scratch_visited;
+
+/*
+ * Begins to read an entry where it lies, in its place or in its copy on SSD, and counts a use of
+ * it. Until scratch_leave the bytes stay as and where they are, and no plan evicts, moves or codes
+ * an entry whose place is visited. It can be deleted, lost with its device, and moved off a device
+ * that is drained: then its bytes count as lent, and are free when the last visitor has left;
+ * nobody waits for that. Reads of a device that has gone give
+ * KVT_E_GONE. Checksums are the caller's: the record's are not looked at.
+ *
+ *   memory   false: an entry whose place is on SSD, and no other
+ * KVT_OK; KVT_MISS (not stored); KVT_E_MISMATCH (not opaque); KVT_E_UNSUPPORTED (its record is
+ * coded, or lies above the SSD and not in memory in one piece, or visits and leases would hold more
+ * than half of that tier, and there is no copy); KVT_E_MEMORY. Waits for a put or a move of the
+ * entry.
+ */
+KVT_NODISCARD kvt_status scratch_visit(kvt_store *store, const kvt_key *key, bool memory,
+                                       scratch_visited *visited_out);
+/* Ends it; transfers of it have ended or were abandoned. A zeroed one is allowed. */
+void scratch_leave(kvt_store *store, scratch_visited *visited);
 
 #endif

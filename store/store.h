@@ -16,6 +16,7 @@
 #include "store/lease.h"
 #include "store/staging.h"
 #include "store/transfer.h"
+#include "store/visit.h"
 #include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
@@ -233,7 +234,7 @@ struct kvt_store {
     bool plan_waits; /* for the background, which is to run the queue at once */
     bool maintaining;
     bool stopping;
-    uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are still being read */
+    uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are read and not visited */
     uint64_t drained;                  /* places given back after that, ever */
     store_relayout relayouts[KVT_TIER_COUNT];
     store_backoff backoff;
@@ -244,6 +245,7 @@ struct kvt_store {
     store_spaces spaces;
     store_handover handover;
     store_leases leases;
+    store_visits visits;
     store_bases bases;        /* own lock */
     struct kvt_queue *queues; /* that are open */
     /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
@@ -269,10 +271,9 @@ struct kvt_store {
     uint64_t scratch_bytes[KVT_TIER_COUNT];   /* of them that extents are held for; under lock */
     uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
     bool capacity_passed; /* a recovery took in more than the policy may fill the SSD tier with */
-    bool returns_owed
-        [KVT_TIER_COUNT];   /* quarantined entries wait for memory to come back; under lock */
-    store_catalog *catalog; /* NULL: nothing survives */
-    uint8_t pool_id[16];    /* in the devices' labels, with the epoch */
+    bool returns_owed[KVT_TIER_COUNT]; /* quarantined entries lack memory to return; under lock */
+    store_catalog *catalog;            /* NULL: nothing survives */
+    uint8_t pool_id[16];               /* in the devices' labels, with the epoch */
     uint64_t epoch;
     bool format;
     bool shared;    /* other threads may have the store: shared state needs the lock */
@@ -351,8 +352,7 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 /* Whether a place has units on a member in the mask. */
 bool place_touches(const store_place *place, uint64_t members);
 
-/* Hands a place without readers back: deletes its row, releases its extents, frees it. Lock held.
- */
+/* Hands a place without readers back: deletes row, extents and the place itself. Lock held. */
 void place_release(kvt_store *store, store_place *place);
 
 /* Gives a place back that is no longer an entry's: at once, or by its last reader. Lock held. */

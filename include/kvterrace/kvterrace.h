@@ -586,6 +586,9 @@ typedef struct kvt_store_stats {
                                              policy's to fill */
     uint64_t lacked_basis; /* gets of entries whose basis the store lacks (basis.h): KVT_E_MISMATCH,
                                 counted in misses, too */
+    uint64_t
+        in_place_entries; /* that sparse sequences read where they lie now, so that they stay */
+    uint64_t in_place_bytes[KVT_TIER_PLACES]; /* of these; of the tiers' used bytes */
 } kvt_store_stats;
 
 /*
