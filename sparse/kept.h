@@ -51,7 +51,8 @@ void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target);
 KVT_NODISCARD kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size,
                                                sparse_kept_shape *shape_out);
 
-/* Finds the parts of a unit of this shape. paging: that of the shape. KVT_OK; KVT_E_CORRUPT;
+/* Finds the parts of a unit of this shape. paging: that of the shape. size: of all of the unit; of
+ * its bytes only those before the pages are read, and have to be there. KVT_OK; KVT_E_CORRUPT;
  * KVT_E_VERSION; KVT_E_MISMATCH (another sequence's, or another unit's). */
 KVT_NODISCARD kvt_status sparse_kept_read(const sparse_kept_shape *shape,
                                           const sparse_paging *paging, uint32_t number,

@@ -41,28 +41,58 @@ uint32_t sparse_slot_bytes(const sparse_paging *paging, uint32_t variants, uint3
     return coded + raw;
 }
 
+/* A table without a location, and without checksums. */
+static kvt_status make_table(store_scratch *scratch, kvt_tier tier, const sparse_paging *paging,
+                             uint32_t variants, uint64_t id, sparse_table *table)
+{
+    *table = (sparse_table){.paging = paging,
+                            .scratch = scratch,
+                            .tier = tier,
+                            .id = id,
+                            .has_raw = (variants >> PAGES_RAW & 1u) != 0};
+    table->slot_bytes = sparse_slot_bytes(paging, variants, &table->coded_bytes);
+    if (paging->pages == 0) return KVT_OK;
+    table->sums = calloc(paging->pages, sizeof *table->sums);
+    table->copies = malloc(paging->pages * sizeof *table->copies);
+    if (table->sums == NULL || table->copies == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < paging->pages; i++)
+        table->copies[i] = (sparse_copy){.member = NO_MEMBER};
+    return KVT_OK;
+}
+
 kvt_status sparse_table_open(store_scratch *scratch, kvt_tier tier, const sparse_paging *paging,
                              uint32_t variants, uint64_t id, sparse_table *table_out)
 {
-    sparse_table table = {.paging = paging,
-                          .scratch = scratch,
-                          .tier = tier,
-                          .id = id,
-                          .has_raw = (variants >> PAGES_RAW & 1u) != 0};
-    kvt_status status = KVT_E_MEMORY;
-    table.slot_bytes = sparse_slot_bytes(paging, variants, &table.coded_bytes);
-    if (paging->pages == 0) {
-        *table_out = table;
-        return KVT_OK;
-    }
-    table.sums = calloc(paging->pages, sizeof *table.sums);
-    table.copies = malloc(paging->pages * sizeof *table.copies);
-    if (table.sums != NULL && table.copies != NULL) {
-        for (uint32_t i = 0; i < paging->pages; i++)
-            table.copies[i] = (sparse_copy){.member = NO_MEMBER};
+    sparse_table table;
+    kvt_status status = make_table(scratch, tier, paging, variants, id, &table);
+    if (status == KVT_OK && paging->pages > 0)
         status = scratch_reserve(scratch, tier, (uint64_t)paging->pages * table.slot_bytes,
-                                 table.slot_bytes, UINT64_MAX, &table.location);
+                                 table.slot_bytes, UINT64_MAX, &table.own);
+    table.location = table.own;
+    if (status == KVT_OK && paging->pages > 0)
+        status = tiers_unit_map_make(table.location, &table.map);
+    if (status != KVT_OK) {
+        sparse_table_close(&table);
+        return status;
     }
+    *table_out = table;
+    return KVT_OK;
+}
+
+kvt_status sparse_table_visit(store_scratch *scratch, scratch_visited *visited, uint64_t first_slot,
+                              const sparse_paging *paging, uint32_t variants, uint64_t id,
+                              sparse_table *table_out)
+{
+    sparse_table table;
+    assert(visited->visit != NULL && paging->pages > 0 && first_slot % SPARSE_GRAIN == 0);
+    kvt_status status = make_table(scratch, visited->tier, paging, variants, id, &table);
+    table.visited = *visited;
+    *visited = (scratch_visited){.visit = NULL};
+    table.location = table.visited.location;
+    table.first_slot = first_slot;
+    if (table.visited.memory != NULL)
+        table.slots = table.visited.memory + (first_slot - table.visited.offset);
+    assert(sparse_table_slot(&table, paging->pages) <= table.location->bytes);
     if (status == KVT_OK) status = tiers_unit_map_make(table.location, &table.map);
     if (status != KVT_OK) {
         sparse_table_close(&table);
@@ -76,7 +106,7 @@ static void drop_copies(sparse_table *table)
 {
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++) {
         tiers_unit_map_free(table->copy_maps[i]);
-        scratch_release(table->scratch, table->tier, table->copy_locations[i]);
+        scratch_release(table->scratch, KVT_TIER_SSD, table->copy_locations[i]);
         table->copy_maps[i] = NULL;
         table->copy_locations[i] = NULL;
     }
@@ -90,7 +120,8 @@ void sparse_table_close(sparse_table *table)
     if (table->scratch == NULL) return;
     if (table->copies != NULL) drop_copies(table);
     tiers_unit_map_free(table->map);
-    scratch_release(table->scratch, table->tier, table->location);
+    scratch_release(table->scratch, table->tier, table->own);
+    scratch_leave(scratch_store(table->scratch), &table->visited);
     free(table->copies);
     free(table->sums);
     *table = (sparse_table){.scratch = NULL};
@@ -163,8 +194,8 @@ uint32_t sparse_table_copies(const sparse_table *table, uint32_t page, const spa
                              tiers_copy copies[SPARSE_COPIES_MAX])
 {
     const sparse_copy *copy = &table->copies[page];
-    copies[0] = (tiers_copy){.map = table->map,
-                             .offset = (uint64_t)page * table->slot_bytes + part->offset};
+    copies[0] =
+        (tiers_copy){.map = table->map, .offset = sparse_table_slot(table, page) + part->offset};
     if (copy->member == NO_MEMBER) return 1;
     copies[1] = (tiers_copy){.map = table->copy_maps[copy->member],
                              .offset = (uint64_t)copy->slot * table->slot_bytes + part->offset};
@@ -184,7 +215,7 @@ static void deal_copies(const sparse_table *table, const uint32_t *pages, uint32
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX && tiers_pool_member(pool, i, &stats) == KVT_OK; i++)
         if (stats.state == KVT_DEVICE_SERVING) weight[i] = stats.weight_bytes_per_s;
     for (uint32_t i = 0; i < count; i++) {
-        const uint64_t offset = (uint64_t)pages[i] * table->slot_bytes;
+        const uint64_t offset = sparse_table_slot(table, pages[i]);
         const uint32_t own = tiers_unit_map_find(table->map, offset, SPARSE_GRAIN).member;
         uint32_t best = NO_MEMBER;
         for (uint32_t m = 0; m < TIERS_MEMBERS_MAX; m++) {
@@ -256,8 +287,8 @@ static kvt_status write_copy(const sparse_table *table, const sparse_code *code,
 {
     tiers_pool *pool = scratch_pool(table->scratch, table->tier);
     const sparse_copy copy = table->copies[page];
-    sparse_block_start(block, pool, KVT_IO_READ, table->location,
-                       (uint64_t)page * table->slot_bytes, table->slot_bytes);
+    sparse_block_start(block, pool, KVT_IO_READ, table->location, sparse_table_slot(table, page),
+                       table->slot_bytes);
     kvt_status status = sparse_block_wait(block);
     if (status != KVT_OK) return status;
     if (!sparse_table_sound(table, code, page, sparse_block_memory(block))) return KVT_E_CORRUPT;
@@ -286,6 +317,7 @@ kvt_status sparse_table_copy(sparse_table *table, const sparse_code *code, const
                              uint32_t count)
 {
     uint32_t wanted[TIERS_MEMBERS_MAX] = {0};
+    if (table->slots != NULL) return KVT_OK;
     if (table->copied > 0) drop_copies(table);
     deal_copies(table, pages, count, wanted);
     kvt_status first = reserve_copies(table, wanted);

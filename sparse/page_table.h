@@ -6,7 +6,8 @@
  *     slot of a page    [coded form, most significant planes first | raw rows], each part from a
  *                       multiple of 4 KiB on; a part that the sequence has no use for is not there
  *     unit              one object of a slot a page in the order of pages; the slot is the stripe
- *                       unit, so pages are dealt to unequal drives in proportion
+ *                       unit, so pages are dealt to unequal drives in proportion. Of a kept unit
+ *                       the slots are the end of its entry, read where that lies
  *     copies            the hottest pages have a second slot on another drive; an object a drive
  *
  * A part is read from its front: a prefix of the coded form is the page at fewer bits. Each step of
@@ -40,7 +41,11 @@ typedef struct sparse_table {
     uint32_t coded_bytes; /* room of the coded form in a slot; 0 = there is none */
     uint32_t slot_bytes;
     bool has_raw;
-    tiers_location *location;
+    const tiers_location *location; /* that has the slots, from an offset on */
+    uint64_t first_slot;
+    tiers_location *own;     /* the location, when it is the table's; or else */
+    scratch_visited visited; /* the kept entry that has it */
+    const uint8_t *slots;    /* that lie in memory; NULL: they are on drives */
     tiers_unit_map *map;
     uint32_t (*sums)[SPARSE_SECTIONS];
     sparse_copy *copies; /* of each page */
@@ -57,7 +62,19 @@ uint32_t sparse_slot_bytes(const sparse_paging *paging, uint32_t variants, uint3
 KVT_NODISCARD kvt_status sparse_table_open(store_scratch *scratch, kvt_tier tier,
                                            const sparse_paging *paging, uint32_t variants,
                                            uint64_t id, sparse_table *table_out);
+/* The same of slots that are there: of the entry that is visited, from the offset of its location
+ * on. The visit is the table's afterwards, also on failure. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status sparse_table_visit(store_scratch *scratch, scratch_visited *visited,
+                                            uint64_t first_slot, const sparse_paging *paging,
+                                            uint32_t variants, uint64_t id,
+                                            sparse_table *table_out);
 void sparse_table_close(sparse_table *table); /* zeroed ones are allowed */
+
+/* Where the slot of a page begins in the location. */
+static inline uint64_t sparse_table_slot(const sparse_table *table, uint32_t page)
+{
+    return table->first_slot + (uint64_t)page * table->slot_bytes;
+}
 
 /* Notes the checksums of a page whose slot is in memory. coded: it has a coded form. */
 void sparse_table_seal(sparse_table *table, uint32_t page, const uint8_t *slot, bool coded);
@@ -88,7 +105,8 @@ uint32_t sparse_table_copies(const sparse_table *table, uint32_t page, const spa
 
 /*
  * Gives the pages of a list (the hottest first) a second slot each, on other members than their
- * own, in proportion to the members' bandwidth; copies that were there are dropped. The bytes come
+ * own, in proportion to the members' bandwidth; copies that were there are dropped. Pages that lie
+ * in memory have none. The bytes come
  * from the pages themselves and are verified. Pages that cannot be read or written go without.
  * KVT_OK; KVT_E_SPACE (beyond what is lent: some go without); KVT_E_MEMORY.
  */

@@ -114,6 +114,8 @@ typedef struct sparse_item {
     uint32_t head, page;
     uint8_t variant; /* pages_variant */
     sparse_part part;
+    uint32_t range;        /* of the fetch; of a page that lies in memory: */
+    const uint8_t *memory; /* its part, and there is no range. NULL: on drives */
     tiers_copy copies[SPARSE_COPIES_MAX];
     const uint8_t *bytes; /* once verified; NULL: lost */
     const uint8_t *rows;  /* K, then V, once decoded; NULL before */
@@ -122,11 +124,12 @@ typedef struct sparse_item {
 /* Reads under way, and their pages. */
 typedef struct sparse_fetch {
     sparse_item *items;
-    tiers_gather_range *ranges; /* of the items */
-    uint32_t count, room;
-    tiers_gather *gather;
+    tiers_gather_range *ranges; /* of the items that lie on drives */
+    uint32_t count, range_count, room;
+    bool begun;
+    tiers_gather *gather; /* NULL: there are no ranges */
     sparse_buffer *buffer;
-    uint64_t bytes;
+    uint64_t bytes; /* of the ranges */
     /* Second reads of pages whose bytes failed verification. */
     struct sparse_fetch *again;
 } sparse_fetch;
@@ -333,10 +336,15 @@ KVT_NODISCARD kvt_status sparse_sequence_wait_blocks(kvt_sparse *s);
 /* Says what a status means where nobody has said more. */
 void sparse_sequence_say(kvt_status status, char *message, size_t message_size);
 
-/* Room and memory for a sequence of `options->layout.tokens`, without any layer. As
- * kvt_sparse_open_live. */
+/* Room and memory for a sequence of `options->layout.tokens`, without any layer; zone_has_room:
+ * also for the pages of the zone. As kvt_sparse_open_live. */
 KVT_NODISCARD kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *options,
-                                              kvt_sparse **sequence_out, char *message,
+                                              bool zone_has_room, kvt_sparse **sequence_out,
+                                              char *message, size_t message_size);
+
+/* More room on SSD, for pages of the zone. KVT_OK; KVT_E_SPACE: the message has the bytes that are
+ * missing. */
+KVT_NODISCARD kvt_status sparse_sequence_grow(kvt_sparse *s, uint64_t bytes, char *message,
                                               size_t message_size);
 
 /* Counts a layer as there; the last one makes the sequence ready. */

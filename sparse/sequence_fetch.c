@@ -62,16 +62,20 @@ kvt_status sparse_fetch_add(kvt_sparse *s, sparse_fetch *fetch, uint32_t layer, 
 {
     uint32_t own;
     const sparse_table *table = sparse_unit_table(sparse_unit_of(s, layer, head), page, &own);
-    assert(fetch->gather == NULL);
+    assert(!fetch->begun);
     kvt_status status = fetch_room(fetch);
     if (status != KVT_OK) return status;
-    sparse_item *item = &fetch->items[fetch->count];
+    sparse_item *item = &fetch->items[fetch->count++];
     *item = (sparse_item){.head = head, .page = page, .variant = variant};
     item->part = sparse_table_part(table, own, (pages_variant)variant);
-    fetch->ranges[fetch->count] = (tiers_gather_range){
+    if (table->slots != NULL) {
+        item->memory = table->slots + (uint64_t)own * table->slot_bytes + item->part.offset;
+        return KVT_OK;
+    }
+    item->range = fetch->range_count++;
+    fetch->ranges[item->range] = (tiers_gather_range){
         .bytes = item->part.bytes,
         .copy_count = sparse_table_copies(table, own, &item->part, item->copies)};
-    fetch->count++;
     fetch->bytes += item->part.bytes;
     return KVT_OK;
 }
@@ -90,17 +94,23 @@ static uint64_t fetch_hedge_ns(const kvt_sparse *s, tiers_pool *pool, uint64_t b
 /* Ranges name the copies in the items, which have stopped moving. */
 kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited)
 {
-    if (fetch->count == 0) return KVT_OK;
+    if (fetch->range_count == 0) {
+        fetch->begun = fetch->count > 0;
+        return KVT_OK;
+    }
     uint64_t spare = 0; /* for second reads of pages that have a second copy */
     for (uint32_t i = 0; i < fetch->count; i++) {
-        fetch->ranges[i].copies = fetch->items[i].copies;
-        if (fetch->ranges[i].copy_count > 1) spare += fetch->ranges[i].bytes;
+        const sparse_item *item = &fetch->items[i];
+        if (item->memory != NULL) continue;
+        tiers_gather_range *range = &fetch->ranges[item->range];
+        range->copies = item->copies;
+        if (range->copy_count > 1) spare += range->bytes;
     }
     sparse_buffer *buffer = buffer_for(fetch, fetch->bytes + spare);
     if (buffer == NULL) return KVT_E_MEMORY;
     tiers_pool *pool = scratch_pool(s->scratch, KVT_TIER_SSD);
     const tiers_gather_request request = {.ranges = fetch->ranges,
-                                          .count = fetch->count,
+                                          .count = fetch->range_count,
                                           .buffer = buffer->memory,
                                           .buffer_bytes = buffer->bytes,
                                           .waited = waited,
@@ -108,7 +118,8 @@ kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited)
     kvt_status status = tiers_gather_start(pool, &request, UINT64_MAX, &fetch->gather);
     if (status != KVT_OK) return status;
     atomic_fetch_add(&buffer->holds, 1);
-    s->stats.reads += fetch->count;
+    fetch->begun = true;
+    s->stats.reads += fetch->range_count;
     s->stats.read_bytes += fetch->bytes;
     return KVT_OK;
 }
@@ -117,16 +128,20 @@ kvt_status sparse_fetch_start(kvt_sparse *s, sparse_fetch *fetch, bool waited)
 static bool fetch_verify(kvt_sparse *s, uint32_t layer, const sparse_fetch *fetch, uint32_t i)
 {
     sparse_item *item = &fetch->items[i];
-    const tiers_gather_range *range = &fetch->ranges[i];
-    if (range->status != KVT_OK) return true;
+    const uint8_t *bytes = item->memory;
+    if (bytes == NULL) {
+        const tiers_gather_range *range = &fetch->ranges[item->range];
+        if (range->status != KVT_OK) return true;
+        bytes = range->data;
+    }
     uint32_t own;
     const sparse_table *table =
         sparse_unit_table(sparse_unit_of(s, layer, item->head), item->page, &own);
-    if (!sparse_table_verify(table, own, (pages_variant)item->variant, range->data)) {
+    if (!sparse_table_verify(table, own, (pages_variant)item->variant, bytes)) {
         s->stats.checksum_failures++;
         return false;
     }
-    item->bytes = range->data;
+    item->bytes = bytes;
     return true;
 }
 
@@ -140,10 +155,11 @@ static kvt_status fetch_again(kvt_sparse *s, sparse_fetch *fetch, const sparse_i
     kvt_status status = fetch_room(again);
     if (status != KVT_OK) return status;
     (void)s;
-    again->items[again->count] = *item;
-    again->items[again->count].copies[0] = item->copies[1 - copy];
-    again->ranges[again->count] = (tiers_gather_range){.bytes = item->part.bytes, .copy_count = 1};
-    again->count++;
+    sparse_item *second = &again->items[again->count++];
+    *second = *item;
+    second->copies[0] = item->copies[1 - copy];
+    second->range = again->range_count++;
+    again->ranges[second->range] = (tiers_gather_range){.bytes = item->part.bytes, .copy_count = 1};
     again->bytes += item->part.bytes;
     return KVT_OK;
 }
@@ -176,18 +192,21 @@ static void fetch_count_time(kvt_sparse *s, const sparse_fetch *fetch)
 kvt_status sparse_fetch_wait(kvt_sparse *s, uint32_t layer, sparse_fetch *fetch,
                              uint64_t deadline_ns)
 {
-    if (fetch->gather == NULL) return KVT_OK;
+    if (!fetch->begun) return KVT_OK;
     bool late = false;
-    (void)!tiers_gather_wait(fetch->gather, deadline_ns);
-    fetch_count_time(s, fetch);
-    for (uint32_t i = 0; i < fetch->count; i++) {
-        const tiers_gather_range *range = &fetch->ranges[i];
-        late = late || range->status == KVT_E_TIMEOUT;
-        if (fetch->items[i].bytes != NULL || fetch_verify(s, layer, fetch, i)) continue;
-        if (range->copy_count > 1)
-            (void)!fetch_again(s, fetch, &fetch->items[i], range->copy); /* else it is lost */
+    if (fetch->gather != NULL) {
+        (void)!tiers_gather_wait(fetch->gather, deadline_ns);
+        fetch_count_time(s, fetch);
     }
-    if (fetch->again == NULL || fetch->again->count == 0 || fetch->again->gather != NULL)
+    for (uint32_t i = 0; i < fetch->count; i++) {
+        const sparse_item *item = &fetch->items[i];
+        const tiers_gather_range *range = item->memory == NULL ? &fetch->ranges[item->range] : NULL;
+        late = late || (range != NULL && range->status == KVT_E_TIMEOUT);
+        if (item->bytes != NULL || fetch_verify(s, layer, fetch, i)) continue;
+        if (range != NULL && range->copy_count > 1)
+            (void)!fetch_again(s, fetch, item, range->copy); /* else it is lost */
+    }
+    if (fetch->again == NULL || fetch->again->count == 0 || fetch->again->begun)
         return late ? KVT_E_TIMEOUT : KVT_OK;
     if (sparse_fetch_start(s, fetch->again, true) == KVT_OK) {
         if (sparse_fetch_wait(s, layer, fetch->again, deadline_ns) != KVT_OK) late = true;
@@ -201,7 +220,8 @@ void sparse_fetch_end(kvt_sparse *s, sparse_fetch *fetch)
     if (fetch->again != NULL) sparse_fetch_end(s, fetch->again);
     if (fetch->gather != NULL) tiers_gather_release(fetch->gather, buffer_drop, fetch->buffer);
     fetch->gather = NULL;
-    fetch->count = 0;
+    fetch->begun = false;
+    fetch->count = fetch->range_count = 0;
     fetch->bytes = 0;
 }
 

@@ -320,7 +320,7 @@ kvt_status kvt_sparse_open(kvt_store *store, const kvt_sparse_options *options, 
     give_source source = {.memory = NULL};
     if (message != NULL && message_size > 0) message[0] = '\0';
     if (keys == NULL || count == 0 || sequence_out == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = sparse_sequence_make(store, options, &s, message, message_size);
+    kvt_status status = sparse_sequence_make(store, options, true, &s, message, message_size);
     if (status == KVT_OK) status = source_open(s, keys, count, &source);
     if (status == KVT_OK) status = kvt_queue_open(store, NULL, &queue);
     if (status == KVT_OK) status = give_entries(s, queue, keys, count, &source);

@@ -3,13 +3,15 @@
  * sequence_keep.c - a sequence becomes entries of the store, and comes back without clustering.
  *
  *     keep    for each unit: pages read and verified -> kept form -> entry; then the head entry
- *     open    head entry -> shape -> room -> for each unit: entry -> checks -> index, code, pages
+ *     open    head entry -> shape -> visits of the units' entries, room for those that cannot be
+ *             visited -> for each unit: front of its entry -> checks -> index, code; its pages are
+ *             read where they lie, or copied into the room
  *
  * Entries are the store's: they survive as entries do, may be evicted as entries are, and a kept
  * sequence of which one has gone is a miss. The head entry is put last, so a keep that was cut
  * short is a miss as well.
  *
- * Memory: two units in kept form.
+ * Memory: one unit in kept form to keep it, two to copy pages.
  *
  * Thread rule: the sequence's thread.
  */
@@ -75,8 +77,8 @@ static kvt_status read_pages(kvt_sparse *s, const sparse_unit *unit, uint8_t *ta
     for (uint32_t page = 0; page < unit->paging.pages && status == KVT_OK; page += step) {
         const uint32_t rest = unit->paging.pages - page, count = rest < step ? rest : step;
         const uint64_t bytes = (uint64_t)count * table->slot_bytes;
-        sparse_block_start(block, scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_READ,
-                           table->location, (uint64_t)page * table->slot_bytes, bytes);
+        sparse_block_start(block, scratch_pool(s->scratch, table->tier), KVT_IO_READ,
+                           table->location, sparse_table_slot(table, page), bytes);
         const kvt_status whole = sparse_block_wait(block);
         if (sparse_block_memory(block) == NULL) { /* its drive may write into it still */
             sparse_block_free(block);
@@ -144,7 +146,7 @@ static kvt_status gather_page(kvt_sparse *s, const sparse_unit *unit, uint32_t o
     const uint8_t *bytes = sparse_block_memory(block);
     if (bytes == NULL) return KVT_E_GONE;
     sparse_block_start(block, scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_READ, table->location,
-                       (uint64_t)own * table->slot_bytes + part.offset, part.bytes);
+                       sparse_table_slot(table, own) + part.offset, part.bytes);
     kvt_status status = sparse_block_wait(block);
     if (status == KVT_OK && !sparse_table_verify(table, own, variant, bytes)) status = KVT_E_IO;
     if (status == KVT_OK && variant == PAGES_RAW) memcpy(rows, bytes, 2 * side);
@@ -322,82 +324,215 @@ static kvt_status put_local(kvt_sparse *s, sparse_unit *unit, const uint8_t *byt
     return status;
 }
 
-/* A unit from its bytes. */
-static kvt_status restore_unit(kvt_sparse *s, const sparse_kept_shape *shape,
-                               const sparse_paging *paging, uint32_t number, sparse_block *block,
-                               uint64_t size)
+/* What an open has of a unit's entry before the unit takes it. */
+typedef struct kept_part {
+    kvt_key key;
+    scratch_visited visited; /* or else its bytes are copied */
+} kept_part;
+
+/* A sequence that is being opened. */
+typedef struct kept_open {
+    kvt_sparse *s;
+    sparse_kept_shape shape;
+    sparse_paging paging;
+    kept_part *parts; /* of each unit */
+    uint32_t units;
+    uint32_t copied;      /* of these, those that are not visited */
+    uint64_t pages_bytes; /* of each unit */
+} kept_open;
+
+/* Visits the entries of all units that are not visited yet. */
+static kvt_status visit_parts(kvt_store *store, kept_open *open, bool memory)
 {
-    const uint8_t *bytes = sparse_block_memory(block);
-    sparse_unit *unit = &s->units[number];
-    sparse_kept_unit kept;
-    kvt_status status = sparse_kept_read(shape, paging, number, bytes, size, &kept);
-    if (status != KVT_OK) return status;
-    if (kept.local_tokens > s->local_most) return KVT_E_MISMATCH; /* tokens_max is lower now */
-    const uint32_t first = s->options.layout.tokens - s->local_first;
-    const uint32_t layer = number / shape->kv_heads, head = number % shape->kv_heads;
-    if (kept.local_tokens < first) return KVT_E_CORRUPT;
-    if (head == 0) s->appended[layer] = kept.local_tokens - first;
-    if (kept.local_tokens - first != s->appended[layer]) return KVT_E_MISMATCH;
-    unit->paging = *paging;
-    status = sparse_kept_index(shape, &kept, &unit->index);
-    if (status == KVT_OK) status = sparse_code_open(&unit->paging, &unit->code);
-    if (status == KVT_OK)
-        status = sparse_table_open(s->scratch, KVT_TIER_SSD, &unit->paging, s->variants,
-                                   sparse_unit_id(s, number), &unit->table);
-    if (status == KVT_OK) status = sparse_append_open_unit(s, unit);
-    if (status == KVT_OK) status = sparse_window_open_unit(s, unit);
-    if (status != KVT_OK) return status;
-    assert(unit->code.bytes == kept.code_bytes && unit->table.slot_bytes == kept.slot_bytes);
-    if (kept.code_bytes > 0) memcpy(unit->code.memory, kept.code, kept.code_bytes);
-    if (kept.sums_bytes > 0) memcpy(unit->table.sums, kept.sums, kept.sums_bytes);
-    put_resident(s, kept.sinks, shape->sink_tokens, &unit->sinks);
-    status = put_local(s, unit, kept.local, kept.local_tokens);
-    if (status != KVT_OK || unit->paging.pages == 0) return status;
-    /* Bad pages fail when they are read. */
-    sparse_block_start_at(block, (uint64_t)(kept.pages - bytes),
-                          scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_WRITE,
-                          unit->table.location, 0, kept.pages_bytes);
+    open->copied = 0;
+    for (uint32_t i = 0; i < open->units; i++) {
+        kept_part *part = &open->parts[i];
+        if (part->visited.visit != NULL) continue;
+        kvt_status status = scratch_visit(store, &part->key, memory, &part->visited);
+        if (status == KVT_E_UNSUPPORTED)
+            open->copied++;
+        else if (status != KVT_OK)
+            return status;
+    }
     return KVT_OK;
 }
 
-/* An entry's bytes in a block that is not being written. */
-static kvt_status get_block(kvt_sparse *s, const kvt_key *key, uint32_t turn,
-                            sparse_block **block_out, uint64_t *size_out)
+/* Entries on SSD are visited before room is taken, so that they do not make way for it; those in
+ * memory afterwards, so that the window has its room. */
+static kvt_status begin_parts(kvt_store *store, const kvt_key *key, kept_open *open)
 {
-    sparse_block **block = &s->blocks[turn & 1];
-    kvt_description what = {.struct_size = sizeof what};
-    kvt_status status = kvt_describe(s->store, key, &what);
-    if (status != KVT_OK) return status;
-    if (what.layout.dtype != KVT_DTYPE_OPAQUE) return KVT_E_MISMATCH;
-    const uint64_t size = what.layout.opaque_bytes;
-    if (*block != NULL) status = sparse_block_wait(*block);
-    if (status != KVT_OK) return status;
-    if (*block == NULL || sparse_block_bytes(*block) < size) {
-        sparse_block_free(*block);
-        *block = sparse_block_make(size);
-    }
-    if (*block == NULL) return KVT_E_MEMORY;
-    *block_out = *block;
-    *size_out = size;
-    return kvt_get(s->store, key, sparse_block_memory(*block), size, NULL);
+    open->units = open->shape.layers * open->shape.kv_heads;
+    open->parts = calloc(open->units, sizeof *open->parts);
+    if (open->parts == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < open->units; i++)
+        open->parts[i].key = part_key(key, i);
+    return visit_parts(store, open, false);
 }
 
-/* While the pages of one unit are written, the next one's entry is read. */
-static kvt_status restore_units(kvt_sparse *s, const kvt_key *key, const sparse_kept_shape *shape,
-                                const sparse_paging *paging)
+/* Ends the visits that no table has taken. */
+static void leave_parts(kvt_store *store, kept_open *open)
 {
+    for (uint32_t i = 0; open->parts != NULL && i < open->units; i++)
+        scratch_leave(store, &open->parts[i].visited);
+    free(open->parts);
+}
+
+/* A block of so many bytes that is not being written. */
+static kvt_status take_block(kvt_sparse *s, uint32_t turn, uint64_t bytes, sparse_block **block_out)
+{
+    sparse_block **block = &s->blocks[turn & 1];
+    if (*block != NULL) {
+        kvt_status status = sparse_block_wait(*block);
+        if (status != KVT_OK) return status;
+    }
+    if (*block == NULL || sparse_block_bytes(*block) < bytes) {
+        sparse_block_free(*block);
+        *block = sparse_block_make(bytes);
+    }
+    *block_out = *block;
+    return *block != NULL ? KVT_OK : KVT_E_MEMORY;
+}
+
+/* The front of an entry that is visited: all before the pages. *bytes_out is valid until the
+ * block's next use. */
+static kvt_status read_front(const kept_open *open, uint32_t number, const uint8_t **bytes_out)
+{
+    const scratch_visited *visited = &open->parts[number].visited;
+    if (visited->bytes < open->pages_bytes + SPARSE_KEPT_HEAD_BYTES) return KVT_E_CORRUPT;
+    *bytes_out = visited->memory;
+    if (*bytes_out != NULL) return KVT_OK;
+    const uint64_t grains =
+        (visited->bytes - open->pages_bytes + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+    sparse_block *block;
+    kvt_status status = take_block(open->s, number, grains, &block);
+    if (status != KVT_OK) return status;
+    sparse_block_start(block, scratch_pool(open->s->scratch, visited->tier), KVT_IO_READ,
+                       visited->location, visited->offset, grains);
+    status = sparse_block_wait(block);
+    *bytes_out = sparse_block_memory(block);
+    return status;
+}
+
+/* An entry's bytes in a block. */
+static kvt_status get_block(const kept_open *open, uint32_t number, sparse_block **block_out,
+                            uint64_t *size_out)
+{
+    const kvt_key *key = &open->parts[number].key;
+    kvt_description what = {.struct_size = sizeof what};
+    kvt_status status = kvt_describe(open->s->store, key, &what);
+    if (status != KVT_OK) return status;
+    if (what.layout.dtype != KVT_DTYPE_OPAQUE) return KVT_E_MISMATCH;
+    *size_out = what.layout.opaque_bytes;
+    status = take_block(open->s, number, *size_out, block_out);
+    if (status != KVT_OK) return status;
+    return kvt_get(open->s->store, key, sparse_block_memory(*block_out), *size_out, NULL);
+}
+
+/* The table of a unit: over the slots of the entry that is visited, which the table has then, or
+ * over room of its own. */
+static kvt_status open_table(const kept_open *open, uint32_t number, sparse_unit *unit)
+{
+    kvt_sparse *s = open->s;
+    scratch_visited *visited = &open->parts[number].visited;
+    const uint64_t id = sparse_unit_id(s, number);
+    if (visited->visit == NULL || unit->paging.pages == 0)
+        return sparse_table_open(s->scratch, KVT_TIER_SSD, &unit->paging, s->variants, id,
+                                 &unit->table);
+    const uint64_t first_slot = visited->offset + visited->bytes - open->pages_bytes;
+    return sparse_table_visit(s->scratch, visited, first_slot, &unit->paging, s->variants, id,
+                              &unit->table);
+}
+
+/* A unit from the front of its entry. The unit's pages are bad or sound as they are read. */
+static kvt_status restore_unit(const kept_open *open, uint32_t number, const uint8_t *bytes,
+                               uint64_t size, sparse_kept_unit *kept)
+{
+    kvt_sparse *s = open->s;
+    const sparse_kept_shape *shape = &open->shape;
+    sparse_unit *unit = &s->units[number];
+    kvt_status status = sparse_kept_read(shape, &open->paging, number, bytes, size, kept);
+    if (status != KVT_OK) return status;
+    if (kept->local_tokens > s->local_most) return KVT_E_MISMATCH; /* tokens_max is lower now */
+    const uint32_t first = s->options.layout.tokens - s->local_first;
+    const uint32_t layer = number / shape->kv_heads, head = number % shape->kv_heads;
+    if (kept->local_tokens < first) return KVT_E_CORRUPT;
+    if (head == 0) s->appended[layer] = kept->local_tokens - first;
+    if (kept->local_tokens - first != s->appended[layer]) return KVT_E_MISMATCH;
+    unit->paging = open->paging;
+    status = sparse_kept_index(shape, kept, &unit->index);
+    if (status == KVT_OK) status = sparse_code_open(&unit->paging, &unit->code);
+    if (status == KVT_OK) status = open_table(open, number, unit);
+    if (status == KVT_OK) status = sparse_append_open_unit(s, unit);
+    if (status == KVT_OK) status = sparse_window_open_unit(s, unit);
+    if (status != KVT_OK) return status;
+    assert(unit->code.bytes == kept->code_bytes && unit->table.slot_bytes == kept->slot_bytes);
+    if (kept->code_bytes > 0) memcpy(unit->code.memory, kept->code, kept->code_bytes);
+    if (kept->sums_bytes > 0) memcpy(unit->table.sums, kept->sums, kept->sums_bytes);
+    put_resident(s, kept->sinks, shape->sink_tokens, &unit->sinks);
+    return put_local(s, unit, kept->local, kept->local_tokens);
+}
+
+/* A unit whose entry is visited. */
+static kvt_status restore_in_place(const kept_open *open, uint32_t number)
+{
+    const uint64_t size = open->parts[number].visited.bytes;
+    sparse_kept_unit kept;
+    const uint8_t *bytes;
+    kvt_status status = read_front(open, number, &bytes);
+    return status == KVT_OK ? restore_unit(open, number, bytes, size, &kept) : status;
+}
+
+/* A unit whose entry is read whole, and whose pages are written into room of the sequence, while
+ * the next one's entry is read. */
+static kvt_status restore_copied(const kept_open *open, uint32_t number)
+{
+    kvt_sparse *s = open->s;
+    sparse_block *block;
+    sparse_kept_unit kept;
+    uint64_t size;
+    kvt_status status = get_block(open, number, &block, &size);
+    if (status != KVT_OK) return status;
+    const uint8_t *bytes = sparse_block_memory(block);
+    status = restore_unit(open, number, bytes, size, &kept);
+    if (status != KVT_OK || kept.pages_bytes == 0) return status;
+    sparse_block_start_at(block, (uint64_t)(kept.pages - bytes),
+                          scratch_pool(s->scratch, KVT_TIER_SSD), KVT_IO_WRITE,
+                          s->units[number].table.location, 0, kept.pages_bytes);
+    return KVT_OK;
+}
+
+static kvt_status restore_units(const kept_open *open)
+{
+    kvt_sparse *s = open->s;
     kvt_status status = KVT_OK;
-    const uint32_t heads = shape->kv_heads;
-    for (uint32_t i = 0; i < shape->layers * heads && status == KVT_OK; i++) {
-        const kvt_key part = part_key(key, i);
-        sparse_block *block;
-        uint64_t size;
-        status = get_block(s, &part, i, &block, &size);
-        if (status == KVT_OK) status = restore_unit(s, shape, paging, i, block, size);
-        if (status == KVT_OK && (i + 1) % heads == 0) status = sparse_sequence_wait_blocks(s);
-        if (status == KVT_OK && (i + 1) % heads == 0) status = sparse_sequence_add_layer(s);
+    for (uint32_t i = 0; i < open->units && status == KVT_OK; i++) {
+        status = open->parts[i].visited.visit != NULL ? restore_in_place(open, i)
+                                                      : restore_copied(open, i);
+        if ((i + 1) % open->shape.kv_heads != 0) continue;
+        if (status == KVT_OK) status = sparse_sequence_wait_blocks(s);
+        if (status == KVT_OK) status = sparse_sequence_add_layer(s);
     }
     return status;
+}
+
+/* Makes a sequence of the shape, and fills it. */
+static kvt_status open_parts(kvt_store *store, const kvt_sparse_options *options, kept_open *open,
+                             char *message, size_t size)
+{
+    kvt_status status = sparse_sequence_make(store, options, false, &open->s, message, size);
+    if (status != KVT_OK) return status;
+    kvt_sparse *s = open->s;
+    s->id = open->shape.id;
+    status = sparse_paging_init(&open->paging, s->options.layout.head_dim, s->options.layout.dtype,
+                                s->zone_tokens, s->options.segment_tokens, s->options.page_tokens);
+    if (status == KVT_OK && !shape_fits(s, &open->shape, &open->paging)) status = KVT_E_MISMATCH;
+    if (status != KVT_OK) return status;
+    open->pages_bytes =
+        (uint64_t)open->paging.pages * sparse_slot_bytes(&open->paging, s->variants, NULL);
+    status = visit_parts(store, open, true);
+    if (status == KVT_OK && open->copied > 0 && open->pages_bytes > 0)
+        status = sparse_sequence_grow(s, open->copied * open->pages_bytes, message, size);
+    return status == KVT_OK ? restore_units(open) : status;
 }
 
 kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *options,
@@ -406,31 +541,26 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
 {
     uint8_t *head;
     uint64_t size;
-    sparse_kept_shape shape;
-    kvt_sparse *s = NULL;
-    sparse_paging paging;
+    kept_open open = {.s = NULL};
     if (message != NULL && message_size > 0) message[0] = '\0';
     if (store == NULL || key == NULL || sequence_out == NULL) return KVT_E_ARGUMENT;
     kvt_status status = get_bytes(store, key, &head, &size);
     if (status == KVT_OK) {
-        status = sparse_kept_read_head(head, size, &shape);
+        status = sparse_kept_read_head(head, size, &open.shape);
         free(head);
     }
-    if (status == KVT_OK) status = sparse_sequence_make(store, options, &s, message, message_size);
+    /* Of another number of units it is a mismatch, which is said once the options are known to be
+     * sound. */
+    if (status == KVT_OK && options != NULL && options->layout.layers == open.shape.layers &&
+        options->layout.kv_heads == open.shape.kv_heads)
+        status = begin_parts(store, key, &open);
+    if (status == KVT_OK) status = open_parts(store, options, &open, message, message_size);
+    leave_parts(store, &open);
     if (status != KVT_OK) {
         sparse_sequence_say(status, message, message_size);
+        kvt_sparse_close(open.s);
         return status;
     }
-    status = sparse_paging_init(&paging, s->options.layout.head_dim, s->options.layout.dtype,
-                                s->zone_tokens, s->options.segment_tokens, s->options.page_tokens);
-    if (status == KVT_OK && !shape_fits(s, &shape, &paging)) status = KVT_E_MISMATCH;
-    s->id = shape.id;
-    if (status == KVT_OK) status = restore_units(s, key, &shape, &paging);
-    if (status != KVT_OK) {
-        sparse_sequence_say(status, message, message_size);
-        kvt_sparse_close(s);
-        return status;
-    }
-    *sequence_out = s;
+    *sequence_out = open.s;
     return KVT_OK;
 }

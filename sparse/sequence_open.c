@@ -104,11 +104,12 @@ static void divide_tokens(kvt_sparse *s, uint32_t page_tokens)
 /* ---- room ---- */
 
 /* What the tiers are asked for; the copies of a unit lie on up to all members, one object each. */
-static uint32_t wish_room(const kvt_sparse *s, const sparse_paging *paging, scratch_wish wishes[3])
+static uint32_t wish_room(const kvt_sparse *s, const sparse_paging *paging, bool zone_has_room,
+                          scratch_wish wishes[3])
 {
     const uint64_t units = (uint64_t)s->options.layout.layers * s->options.layout.kv_heads;
     const uint64_t slot = sparse_slot_bytes(paging, s->variants, NULL);
-    const uint64_t pages = (uint64_t)paging->pages + s->tail_paging.pages;
+    const uint64_t pages = (zone_has_room ? (uint64_t)paging->pages : 0) + s->tail_paging.pages;
     const uint64_t copies = (uint64_t)ceil((double)s->options.replica_share * paging->pages);
     wishes[0] = (scratch_wish){
         .tier = KVT_TIER_SSD, .bytes = units * (pages + copies) * slot, .worth_per_byte = INFINITY};
@@ -123,7 +124,15 @@ static uint32_t wish_room(const kvt_sparse *s, const sparse_paging *paging, scra
     return count;
 }
 
-static kvt_status take_room(kvt_sparse *s, const sparse_paging *paging, char *message, size_t size)
+static void say_missing(const uint64_t *missing, char *message, size_t size)
+{
+    say(message, size, "the sequence lacks %llu bytes of SSD, %llu of DRAM and %llu of HBM",
+        (unsigned long long)missing[KVT_TIER_SSD], (unsigned long long)missing[KVT_TIER_DRAM],
+        (unsigned long long)missing[KVT_TIER_HBM]);
+}
+
+static kvt_status take_room(kvt_sparse *s, const sparse_paging *paging, bool zone_has_room,
+                            char *message, size_t size)
 {
     scratch_wish wishes[3];
     uint64_t missing[KVT_TIER_COUNT];
@@ -131,14 +140,20 @@ static kvt_status take_room(kvt_sparse *s, const sparse_paging *paging, char *me
         say(message, size, "window_bytes of HBM is less than one page of each layer and head");
         return KVT_E_ARGUMENT;
     }
-    const uint32_t count = wish_room(s, paging, wishes);
+    const uint32_t count = wish_room(s, paging, zone_has_room, wishes);
     kvt_status status = scratch_open(s->store, wishes, count, &s->scratch, missing);
-    if (status == KVT_E_SPACE)
-        say(message, size, "the sequence lacks %llu bytes of SSD, %llu of DRAM and %llu of HBM",
-            (unsigned long long)missing[KVT_TIER_SSD], (unsigned long long)missing[KVT_TIER_DRAM],
-            (unsigned long long)missing[KVT_TIER_HBM]);
+    if (status == KVT_E_SPACE) say_missing(missing, message, size);
     if (status == KVT_E_UNSUPPORTED)
         say(message, size, "the store has no SSD for pages, or no DRAM or HBM for the windows");
+    return status;
+}
+
+kvt_status sparse_sequence_grow(kvt_sparse *s, uint64_t bytes, char *message, size_t message_size)
+{
+    uint64_t missing[KVT_TIER_COUNT] = {0};
+    const scratch_wish wish = {.tier = KVT_TIER_SSD, .bytes = bytes, .worth_per_byte = INFINITY};
+    kvt_status status = scratch_grow(s->scratch, &wish, &missing[KVT_TIER_SSD]);
+    if (status == KVT_E_SPACE) say_missing(missing, message, message_size);
     return status;
 }
 
@@ -219,7 +234,8 @@ static uint64_t draw_id(const kvt_sparse *s)
 }
 
 kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *options,
-                                kvt_sparse **sequence_out, char *message, size_t message_size)
+                                bool zone_has_room, kvt_sparse **sequence_out, char *message,
+                                size_t message_size)
 {
     const char *fault = store == NULL || options == NULL || sequence_out == NULL
                             ? "no store, options or place for the sequence"
@@ -244,7 +260,7 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *opti
             "head_dim is not a multiple of 8 up to %u, or the dtype none of fp16, bf16 and fp32",
             SPARSE_HEAD_DIM_MAX);
     if (status == KVT_OK) status = make_rows(s);
-    if (status == KVT_OK) status = take_room(s, &paging, message, message_size);
+    if (status == KVT_OK) status = take_room(s, &paging, zone_has_room, message, message_size);
     if (status == KVT_OK) s->seconds_per_byte = seconds_per_byte(s);
     if (status == KVT_OK) status = sparse_append_open(s);
     if (status == KVT_OK) {
@@ -274,7 +290,7 @@ kvt_status kvt_sparse_open_live(kvt_store *store, const kvt_sparse_options *opti
                                 kvt_sparse **sequence_out, char *message, size_t message_size)
 {
     if (message != NULL && message_size > 0) message[0] = '\0';
-    return sparse_sequence_make(store, options, sequence_out, message, message_size);
+    return sparse_sequence_make(store, options, true, sequence_out, message, message_size);
 }
 
 kvt_status sparse_sequence_wait_blocks(kvt_sparse *s)
@@ -346,6 +362,7 @@ kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
         const uint64_t page_bytes = sparse_window_page_bytes(unit);
         stats->tier_window_bytes[KVT_TIER_HBM] += slots * page_bytes;
         stats->tier_window_bytes[KVT_TIER_DRAM] += unit->dram_pages * page_bytes;
+        if (unit->table.visited.visit != NULL) stats->in_place_pages += unit->paging.pages;
     }
     return KVT_OK;
 }

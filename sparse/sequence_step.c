@@ -430,7 +430,7 @@ static kvt_status bring_page(kvt_sparse *s, const sparse_unit *unit, const spars
         item->rows = *rows;
         *rows += 2 * side;
     }
-    kvt_tier tier = item != NULL ? KVT_TIER_SSD : KVT_TIER_DRAM;
+    kvt_tier tier = item != NULL && item->memory == NULL ? KVT_TIER_SSD : KVT_TIER_DRAM;
     const uint8_t *k = item != NULL ? item->rows
                        : unit->place[page] != SPARSE_NOT_HELD
                            ? sparse_window_rows(s, unit, page)

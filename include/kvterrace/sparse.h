@@ -182,19 +182,29 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
  * Keeps a sequence: its index, pages and resident rows, appended tokens too, become opaque entries
  * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive as
  * entries do (kvt_persist where the policy keeps them above SSD), and leave as entries do; a kept
- * sequence that has lost one is a miss, and is replaced by the next keep under its key. kvt_delete
- * of the key makes it a miss; its parts leave as entries that nobody uses do. Memory: one head of
- * one layer. KVT_OK; KVT_EXISTS (something is stored under the key); KVT_E_SPACE (the store takes
- * no more); KVT_E_IO, KVT_E_GONE (a page that neither its place nor its copy gives); KVT_E_MEMORY;
- * KVT_E_STATE. Blocking.
+ * sequence that has lost one is a miss, and is replaced by the next keep under its key.
+ * Memory: one head of one layer. KVT_OK; KVT_EXISTS (something
+ * is stored under the key); KVT_E_SPACE (the store takes no more); KVT_E_IO, KVT_E_GONE (a page
+ * that neither its place nor its copy gives); KVT_E_MEMORY; KVT_E_STATE. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt_key *key);
 
-/* Opens a kept sequence. The options name its shape: layout, variants, page, segment and sink
- * tokens, and a local_tokens that leaves the same pages; tokens_max holds what was kept. As
- * kvt_sparse_open_live; KVT_MISS (a part is not stored); KVT_E_CORRUPT, KVT_E_VERSION (bytes of
+/*
+ * Opens a kept sequence. The options name its shape: layout, variants, page, segment and sink
+ * tokens, and a local_tokens that leaves the same pages; tokens_max holds what was kept.
+ *
+ * The pages are read where the entries lie, so any number of sequences share them, and room is
+ * taken for copies, appended tokens and the window alone. Until the close of the last of them these
+ * entries are neither evicted nor moved (kvt_store_stats.in_place_bytes). One that is deleted goes
+ * on being read, and its room comes back with the close; a page on a device that goes is lost
+ * meanwhile. An entry that is stored coded, or above the SSD but not in memory in one piece, or
+ * that would bring what is so held in a tier of memory above its half, is copied to SSD into room
+ * of the sequence's own. kvt_sparse_stats.in_place_pages says how many pages are not copied.
+ *
+ * As kvt_sparse_open_live; KVT_MISS (a part is not stored); KVT_E_CORRUPT, KVT_E_VERSION (bytes of
  * another form); KVT_E_MISMATCH (another shape, or parts of two sequences). Pages are checked when
- * they are read. */
+ * they are read.
+ */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
                                                       const kvt_sparse_options *options,
                                                       const kvt_key *key, kvt_sparse **sequence_out,
@@ -274,6 +284,7 @@ typedef struct kvt_sparse_stats {
     uint64_t tier_window_bytes[KVT_TIER_PLACES]; /* that the windows hold now */
     uint64_t budget_divisions;                   /* of budgets, that were worth it */
     uint64_t moves, move_failures; /* of pages between DRAM and HBM, that began; that failed */
+    uint64_t in_place_pages;       /* of the pages, those read where the kept sequence lies */
 } kvt_sparse_stats;
 
 /*
