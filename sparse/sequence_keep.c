@@ -6,10 +6,11 @@
  *     open    head entry -> shape -> visits of the units' entries, room for those that cannot be
  *             visited -> for each unit: front of its entry -> checks -> index, code; its pages are
  *             read where they lie, or copied into the room
+ *     delete  the units' entries, then the head entry
  *
  * Entries are the store's: they survive as entries do, may be evicted as entries are, and a kept
- * sequence of which one has gone is a miss. The head entry is put last, so a keep that was cut
- * short is a miss as well.
+ * sequence of which one has gone is a miss. The head entry is put last and deleted last, so a keep
+ * that was cut short is a miss as well, and a delete that was is ended by another one.
  *
  * Memory: one unit in kept form to keep it, two to copy pages.
  *
@@ -563,4 +564,25 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
     }
     *sequence_out = open.s;
     return KVT_OK;
+}
+
+/* ---- delete ---- */
+
+kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key)
+{
+    uint8_t *head;
+    uint64_t size;
+    sparse_kept_shape shape;
+    if (store == NULL || key == NULL) return KVT_E_ARGUMENT;
+    kvt_status status = get_bytes(store, key, &head, &size);
+    if (status != KVT_OK) return status;
+    status = sparse_kept_read_head(head, size, &shape);
+    free(head);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < shape.layers * shape.kv_heads; i++) {
+        const kvt_key part = part_key(key, i);
+        status = kvt_delete(store, &part);
+        if (status != KVT_OK && status != KVT_MISS) return status;
+    }
+    return kvt_delete(store, key);
 }

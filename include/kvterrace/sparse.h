@@ -183,7 +183,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
  * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive as
  * entries do (kvt_persist where the policy keeps them above SSD), and leave as entries do; a kept
  * sequence that has lost one is a miss, and is replaced by the next keep under its key.
- * Memory: one head of one layer. KVT_OK; KVT_EXISTS (something
+ * kvt_sparse_delete deletes all of it. Memory: one head of one layer. KVT_OK; KVT_EXISTS (something
  * is stored under the key); KVT_E_SPACE (the store takes no more); KVT_E_IO, KVT_E_GONE (a page
  * that neither its place nor its copy gives); KVT_E_MEMORY; KVT_E_STATE. Blocking.
  */
@@ -209,6 +209,16 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
                                                       const kvt_sparse_options *options,
                                                       const kvt_key *key, kvt_sparse **sequence_out,
                                                       char *message, size_t message_size);
+
+/*
+ * Deletes a kept sequence: the entries of its parts, then the one under its key. A call that was
+ * cut short, by a crash too, leaves a miss, which another call deletes wholly. Sequences that are
+ * open on it go on. kvt_delete of the key alone makes a miss whose parts leave as entries that
+ * nobody uses do. KVT_OK; KVT_MISS (nothing is stored under the key); KVT_E_MISMATCH,
+ * KVT_E_CORRUPT, KVT_E_VERSION (something else is: it stays); KVT_BUSY (a lease holds the key,
+ * which alone is left); KVT_E_MEMORY; KVT_E_STATE. Blocking.
+ */
+KVT_API KVT_NODISCARD kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key);
 
 /* Ends all steps and gives the room back. Before the store is closed. NULL is allowed. */
 KVT_API void kvt_sparse_close(kvt_sparse *sequence);

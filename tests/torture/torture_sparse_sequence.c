@@ -2,13 +2,14 @@
 /*
  * torture_sparse_sequence.c - fails the nth allocation and the nth operation of a fixed run over a
  * sparse sequence, for n in turn: no row is wrong, nothing hangs, and after the close the store has
- * everything back.
+ * everything back. In another run a sequence is kept, opened twice and deleted meanwhile.
  *
  * Only allocations of the thread that calls fail; under a sanitizer only operations do.
  */
 #include "sequence_site.h"
 
 #include <errno.h>
+#include <kvterrace/names.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 #define TORTURE_ALLOCATIONS 0
@@ -158,9 +159,84 @@ static uint32_t torture_run(sequence_site *s)
     return failures;
 }
 
+/* Entries that pass through until what was kept before is on drives. */
+static void push_down(sequence_site *s)
+{
+    static char bytes[128 << 10];
+    const int64_t left = allocations_left;
+    allocations_left = -1;
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < 4 * MIB / sizeof bytes; i++) {
+            const kvt_entry entry = {
+                .struct_size = sizeof entry,
+                .key = support_key(100 + i),
+                .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = sizeof bytes},
+                .recompute_seconds = 1};
+            if (pass == 0) (void)!kvt_put(s->store, &entry, bytes, sizeof bytes);
+            if (pass == 1) (void)!kvt_delete(s->store, &entry.key);
+        }
+    }
+    allocations_left = left;
+}
+
+static uint32_t opened_in_place; /* ever */
+
+static void open_and_use(sequence_site *s, const kvt_key *key, uint32_t *failures)
+{
+    const kvt_sparse_options options = torture_options();
+    kvt_sparse *sequence = NULL;
+    kvt_status status = kvt_sparse_open_kept(s->store, &options, key, &sequence, NULL, 0);
+    assert_true(status == KVT_MISS || expected(status, failures));
+    if (status != KVT_OK) return;
+    kvt_sparse_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
+    opened_in_place += stats.in_place_pages > 0;
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(torture_step(s, sequence, i, failures));
+    status = kvt_sparse_delete(s->store, key);
+    assert_true(status == KVT_MISS || expected(status, failures));
+    assert_true(torture_step(s, sequence, 3, failures));
+    const int64_t left = allocations_left;
+    kvt_sparse_close(sequence);
+    allocations_left = left;
+}
+
+/* One key is in memory when it is opened, the other on drives. */
+static uint32_t torture_kept(sequence_site *s)
+{
+    const kvt_key keys[2] = {support_key(1), support_key(2)};
+    const kvt_sparse_options options = torture_options();
+    uint32_t failures = 0;
+    for (int drives = 0; drives < 2; drives++) {
+        kvt_sparse *sequence = NULL;
+        kvt_status status = kvt_sparse_open_live(s->store, &options, &sequence, NULL, 0);
+        assert_true(expected(status, &failures));
+        if (status != KVT_OK) continue;
+        for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
+            assert_true(
+                expected(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]), &failures));
+        assert_true(expected(kvt_sparse_keep(sequence, &keys[drives]), &failures));
+        int64_t left = allocations_left;
+        kvt_sparse_close(sequence);
+        allocations_left = left;
+        if (drives == 1) push_down(s);
+        open_and_use(s, &keys[drives], &failures);
+    }
+    return failures;
+}
+
+/* What a failure has left of the kept sequences, parts without a head among them. */
+static void clear_store(sequence_site *s)
+{
+    const kvt_clear_filter all = {.struct_size = sizeof all, .by_tenant = true};
+    assert_int_equal(kvt_clear(s->store, &all, NULL), KVT_OK);
+    assert_int_equal(support_stats(s->store).policy.entries, 0);
+}
+
 static void check_store(sequence_site *s)
 {
     const kvt_store_stats stats = support_stats(s->store);
+    assert_int_equal(stats.in_place_entries, 0);
     for (int tier = KVT_TIER_HBM; tier <= KVT_TIER_SSD; tier++) {
         assert_int_equal(stats.lent_bytes[tier], 0);
         assert_int_equal(stats.tiers[tier].used_bytes, 0);
@@ -176,19 +252,21 @@ static void torture_start(sequence_site *s)
     assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
 }
 
-static void test_the_nth_allocation_fails(void **state)
+typedef uint32_t torture_life(sequence_site *s);
+
+static void torture_allocations(torture_life *life, int64_t stride)
 {
-    (void)state;
     sequence_site s;
     if (!TORTURE_ALLOCATIONS) skip();
     torture_start(&s);
     uint32_t runs = 0, failed = 0;
-    for (int64_t n = 0;; n += n < 120 ? 1 : 7, runs++) {
+    for (int64_t n = 0;; n += n < 120 ? 1 : stride, runs++) {
         allocations_left = n;
-        const uint32_t failures = torture_run(&s);
+        const uint32_t failures = life(&s);
         const bool reached = allocations_left < 0;
         allocations_left = -1;
         failed += failures > 0;
+        clear_store(&s);
         check_store(&s);
         if (!reached) { /* the run has fewer allocations */
             assert_int_equal(failures, 0);
@@ -199,7 +277,21 @@ static void test_the_nth_allocation_fails(void **state)
     site_stop(&s);
 }
 
-static void torture_operations(uint32_t kinds, uint64_t stride)
+static void test_the_nth_allocation_fails(void **state)
+{
+    (void)state;
+    torture_allocations(torture_run, 7);
+}
+
+static void test_the_nth_allocation_of_a_kept_one_fails(void **state)
+{
+    (void)state;
+    opened_in_place = 0;
+    torture_allocations(torture_kept, 11);
+    assert_true(opened_in_place > 20);
+}
+
+static void torture_operations(torture_life *life, uint32_t kinds, uint64_t stride)
 {
     sequence_site s;
     torture_start(&s);
@@ -209,9 +301,10 @@ static void torture_operations(uint32_t kinds, uint64_t stride)
         tiers_fault_counts before, after;
         tiers_fault_counts_get(s.drives[1].device, &before);
         assert_int_equal(tiers_fault_add(s.drives[1].device, &rule), KVT_OK);
-        (void)torture_run(&s);
+        (void)life(&s);
         tiers_fault_counts_get(s.drives[1].device, &after);
         tiers_fault_clear(s.drives[1].device);
+        clear_store(&s);
         check_store(&s);
         if (after.hits == before.hits) break;
     }
@@ -221,13 +314,22 @@ static void torture_operations(uint32_t kinds, uint64_t stride)
 static void test_the_nth_read_fails(void **state)
 {
     (void)state;
-    torture_operations(TIERS_FAULT_READS, 3);
+    torture_operations(torture_run, TIERS_FAULT_READS, 3);
 }
 
 static void test_the_nth_write_fails(void **state)
 {
     (void)state;
-    torture_operations(TIERS_FAULT_WRITES, 2);
+    torture_operations(torture_run, TIERS_FAULT_WRITES, 2);
+}
+
+static void test_the_nth_operation_of_a_kept_one_fails(void **state)
+{
+    (void)state;
+    opened_in_place = 0;
+    torture_operations(torture_kept, TIERS_FAULT_READS, 1);
+    torture_operations(torture_kept, TIERS_FAULT_WRITES, 2);
+    assert_true(opened_in_place > 20);
 }
 
 int main(void)
@@ -236,6 +338,8 @@ int main(void)
         cmocka_unit_test(test_the_nth_allocation_fails),
         cmocka_unit_test(test_the_nth_read_fails),
         cmocka_unit_test(test_the_nth_write_fails),
+        cmocka_unit_test(test_the_nth_allocation_of_a_kept_one_fails),
+        cmocka_unit_test(test_the_nth_operation_of_a_kept_one_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
