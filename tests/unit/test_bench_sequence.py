@@ -31,7 +31,12 @@ def check_sequence(command):
     check(document["schema"] == "kvterrace-bench-sequence-2", "another schema", document)
     rows = {row["case"]: row for row in document["results"]}
     ours, full = rows["ours"], rows["full load"]
-    check(len(rows) == 17 and full["error"] == 0 < ours["error"], "other rows", document)
+    check(len(rows) == 18 and full["error"] == 0 < ours["error"], "other rows", document)
+    kept = document["kept"]
+    check(kept["in_place_pages"] == kept["pages"] > 0, "pages were copied", document)
+    check(0 < kept["reopen_seconds"] and kept["lent_bytes"] < kept["first_lent_bytes"] / 2,
+          "room of what is kept", document)
+    check(rows["ours, kept"]["error"] == ours["error"], "other pages once kept", document)
     check(all(row["lost_pages"] == 0 for row in rows.values()), "lost pages", document)
     for name in ("InfLLM", "PQCache", "SWARM", "16 bits, packed", "16 bits, not packed"):
         check(rows[name]["error"] <= ours["error"] * 1.001, f"more error of {name}", document)
