@@ -122,7 +122,10 @@ static inline void site_start(sequence_site *s, uint64_t drive_bytes, uint64_t d
         s->files[i] = support_fault_config(&s->drives[i], names[i]);
     }
     s->options.tiers[KVT_TIER_SSD] =
-        (kvt_tier_options){.devices = s->files, .device_count = SITE_DRIVES, .weights_fixed = true};
+        (kvt_tier_options){.devices = s->files,
+                           .device_count = SITE_DRIVES,
+                           .striping = KVT_STRIPE_EQUAL, /* whatever an open measures */
+                           .weights_fixed = true};
     assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
     site_fill(s);
 }

@@ -109,7 +109,11 @@ static void check_pages(const soak_thread *t, const kvt_sparse_pages *pages)
             }
         }
     }
-    SOAK(held <= WINDOW / SITE_LAYERS);
+    /* A kept sequence has pages of entries in DRAM as well. */
+    kvt_sparse_stats stats = {.struct_size = sizeof stats};
+    SOAK(kvt_sparse_stats_get(t->sequence, &stats) == KVT_OK);
+    SOAK(stats.tier_window_bytes[KVT_TIER_DRAM] <= WINDOW);
+    SOAK(stats.in_place_pages > 0 || held <= WINDOW / SITE_LAYERS);
 }
 
 /* "; window USED of CAPACITY" of each head. */
