@@ -264,7 +264,7 @@ kvt_status sparse_kept_index(const sparse_kept_shape *shape, const sparse_kept_u
 {
     *index_out =
         (sparse_index){.head_dim = shape->head_dim, .segment_tokens = shape->segment_tokens};
-    if (unit->clusters == 0) return KVT_OK;
+    /* Without a zone there are no clusters, and steps of zeros, which appended ones widen. */
     kvt_status status = sparse_index_make(shape->head_dim, shape->segment_tokens,
                                           shape->zone_tokens, unit->clusters, 0, index_out);
     if (status != KVT_OK) return status;

@@ -59,6 +59,9 @@ static const char *options_fault(const kvt_sparse_options *o)
     if (o->layout.order > KVT_ORDER_SIDE_LAYER || o->layout.tokens_may_drop != 0)
         return "the layout's order is unknown, or its tokens may drop";
     if (kvt_layout_sides(&o->layout) != 2) return "a sequence has K and V";
+    if (o->layout.sides > 2 || o->layout.opaque_bytes != 0 ||
+        (o->layout.reserved[0] | o->layout.reserved[1]) != 0)
+        return "the layout's sides are unknown, or fields that have to be zero are not";
     if (o->cluster_tokens > SPARSE_CLUSTER_MAX) return "cluster_tokens is above 256";
     if (o->iterations > SPARSE_ITERATIONS_MAX) return "iterations is above 100";
     if (o->segment_tokens % SPARSE_CODE_TOKENS != 0 || o->segment_tokens > SPARSE_SEGMENT_MAX)
@@ -173,8 +176,8 @@ static kvt_status make_rows(kvt_sparse *s)
     s->positions = malloc(positions * sizeof *s->positions);
     if (s->units == NULL || s->appended == NULL || s->rows == NULL || s->positions == NULL)
         return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < positions; i++)
-        s->positions[i] = i < s->options.sink_tokens ? i : i + s->zone_tokens;
+    for (uint64_t i = 0; i < positions; i++)
+        s->positions[i] = (uint32_t)(i < s->options.sink_tokens ? i : i + s->zone_tokens);
     for (uint64_t i = 0; i < units; i++) {
         uint8_t *rows = s->rows + i * 2 * side;
         const uint64_t sinks = (uint64_t)s->options.sink_tokens * s->row_bytes;
@@ -259,8 +262,9 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *opti
         say(message, message_size,
             "head_dim is not a multiple of 8 up to %u, or the dtype none of fp16, bf16 and fp32",
             SPARSE_HEAD_DIM_MAX);
-    if (status == KVT_OK) status = make_rows(s);
+    /* Room first: memory for more tokens than the drives have room for is never touched. */
     if (status == KVT_OK) status = take_room(s, &paging, zone_has_room, message, message_size);
+    if (status == KVT_OK) status = make_rows(s);
     if (status == KVT_OK) s->seconds_per_byte = seconds_per_byte(s);
     if (status == KVT_OK) status = sparse_append_open(s);
     if (status == KVT_OK) {

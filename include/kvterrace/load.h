@@ -109,7 +109,9 @@ KVT_API void kvt_load_release(kvt_load *load, uint32_t layers);
 
 /* An entry now: KVT_OK (all of it has come); KVT_QUEUED (not yet); why it failed: KVT_MISS,
  * KVT_E_MISMATCH (the store lacks the basis of its form; kvt_describe names that), KVT_E_ARGUMENT
- * (its views or their number, its layers), KVT_E_MEMORY. index is below the load's count. */
+ * (its views or their number, its layers), KVT_E_MEMORY, KVT_E_TIMEOUT (a host had not answered at
+ * the deadline). index is below the load's count. At the load's deadline nothing is announced: a
+ * caller that waits on a descriptor alone has a timer of its own. */
 KVT_API KVT_NODISCARD kvt_status kvt_load_status(kvt_load *load, size_t index);
 
 /* What a load gave. */

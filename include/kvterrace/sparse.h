@@ -251,7 +251,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_
  * Begins a step of a layer: scores, plans and starts the reads; waits for nothing. queries: fp32
  * [query_heads][head_dim]. KVT_OK: the step is the caller's until kvt_sparse_done; KVT_BUSY (4
  * steps are under way); KVT_E_STATE (the layer has one; a layer is missing); KVT_E_ARGUMENT (layer;
- * a query or its square is not finite); KVT_E_MEMORY: nothing has begun.
+ * a query or its square is not finite, or a score would pass 1e30); KVT_E_MEMORY: nothing has
+ * begun.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *sequence, uint32_t layer,
                                                    const float *queries,

@@ -468,6 +468,53 @@ static void test_a_kept_sequence_has_its_appended_tokens(void **state)
     site_stop(&s);
 }
 
+/* A prompt that is all sinks and local tokens has no clusters, live and kept; what is appended
+ * makes some. */
+static void test_a_short_prompt_grows_after_it_was_kept(void **state)
+{
+    (void)state;
+    const uint32_t prompts[] = {1, 60, 68, 90, 131};
+    const kvt_key key = support_key(78);
+    for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++) {
+        sequence_site s;
+        site_start(&s, 16 * MIB, 8 * MIB);
+        kvt_sparse_options options = append_options(true);
+        options.layout.tokens = prompts[i];
+        options.local_tokens = 64;
+        kvt_sparse *sequence;
+        assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_OK);
+        for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
+            assert_int_equal(kvt_sparse_give(sequence, layer, s.k[layer], s.v[layer]), KVT_OK);
+        assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+        kvt_sparse_close(sequence);
+        assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &sequence, NULL, 0), KVT_OK);
+        for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
+            (void)grow_exactly(&s, sequence, layer, prompts[i], 900);
+        assert_true(stats_of(sequence).appended_pages > 0);
+        kvt_sparse_close(sequence);
+        site_stop(&s);
+    }
+}
+
+/* Far more tokens than there is room for are refused before anything is made for them. */
+static void test_too_many_tokens_are_refused_at_once(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 16 * MIB, 8 * MIB);
+    kvt_sparse_options options = append_options(true);
+    kvt_sparse *sequence = NULL;
+    const uint32_t most[] = {1u << 24, 409600000, UINT32_MAX};
+    const uint64_t begin_ns = base_clock_ns();
+    for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
+        options.tokens_max = most[i];
+        assert_int_equal(kvt_sparse_open_live(s.store, &options, &sequence, NULL, 0), KVT_E_SPACE);
+        assert_null(sequence);
+    }
+    assert_true(base_clock_ns() - begin_ns < UINT64_C(5000000000));
+    site_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -482,6 +529,8 @@ int main(void)
         cmocka_unit_test(test_a_silent_drive_holds_no_token_back),
         cmocka_unit_test(test_room_for_appended_pages_is_taken_at_open),
         cmocka_unit_test(test_a_kept_sequence_has_its_appended_tokens),
+        cmocka_unit_test(test_a_short_prompt_grows_after_it_was_kept),
+        cmocka_unit_test(test_too_many_tokens_are_refused_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

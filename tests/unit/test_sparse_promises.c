@@ -17,7 +17,7 @@ static void test_options_are_refused_with_a_reason(void **state)
     (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
-    for (int i = 0; i < 11; i++) {
+    for (int i = 0; i < 14; i++) {
         kvt_sparse_options options = site_options();
         kvt_sparse *sequence = NULL;
         char message[256] = "";
@@ -32,6 +32,9 @@ static void test_options_are_refused_with_a_reason(void **state)
         if (i == 8) options.layout.tokens_may_drop = 1;
         if (i == 9) options.worth_per_byte = -1;
         if (i == 10) options.worth_per_byte = NAN;
+        if (i == 11) options.layout.sides = 3;
+        if (i == 12) options.layout.reserved[0] = 1;
+        if (i == 13) options.layout.opaque_bytes = 1;
         assert_int_equal(
             kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
             KVT_E_ARGUMENT);
