@@ -412,24 +412,40 @@ static uint32_t bring_resident(const kvt_sparse *s, uint32_t layer, const sparse
     return (uint32_t)(next - pages);
 }
 
-/* Rows and positions of one page of the zone; `rows` is for those that are to be decoded. */
-static kvt_status bring_page(kvt_sparse *s, const sparse_unit *unit, const sparse_head_work *head,
-                             uint32_t page, uint32_t *positions, uint8_t **rows,
-                             kvt_sparse_page *out)
+/* Finds the rows of pages that have come, decoded where they are coded; head->rows has room for
+ * them. A page whose code gives none is as it was before the step, or lost. */
+static void decode_pages(kvt_sparse *s, const sparse_unit *unit, sparse_head_work *head)
+{
+    const uint64_t bytes = (uint64_t)unit->paging.page_tokens * 2 * s->row_bytes;
+    uint8_t *rows = head->rows;
+    for (uint32_t page = 0; page < sparse_unit_pages(unit); page++) {
+        sparse_item *item = head->items[page];
+        if (item == NULL || head->variant[page] == PAGES_ABSENT) continue;
+        item->rows = item->bytes;
+        if (item->variant == PAGES_RAW) continue;
+        item->rows = rows;
+        if (sparse_unit_decode(s, unit, page, (pages_variant)item->variant, item->bytes, rows,
+                               rows + bytes / 2) == KVT_OK) {
+            rows += bytes;
+            continue;
+        }
+        item->rows = NULL;
+        head->items[page] = NULL;
+        head->variant[page] = head->held[page];
+        if (head->held[page] != PAGES_ABSENT) continue;
+        head->lost[head->lost_count++] = page;
+        s->stats.lost_pages++;
+    }
+}
+
+/* Rows and positions of one page of the zone. */
+static void bring_page(kvt_sparse *s, const sparse_unit *unit, const sparse_head_work *head,
+                       uint32_t page, uint32_t *positions, kvt_sparse_page *out)
 {
     const uint32_t tokens = unit->paging.page_tokens;
     const uint64_t side = (uint64_t)tokens * s->row_bytes;
-    sparse_item *item = head->items[page];
-    kvt_status status = KVT_OK;
+    const sparse_item *item = head->items[page];
     sparse_unit_positions(s, unit, page, positions);
-    if (item != NULL && item->variant == PAGES_RAW) {
-        item->rows = item->bytes;
-    } else if (item != NULL) {
-        status = sparse_unit_decode(s, unit, page, (pages_variant)item->variant, item->bytes, *rows,
-                                    *rows + side);
-        item->rows = *rows;
-        *rows += 2 * side;
-    }
     kvt_tier tier = item != NULL && item->memory == NULL ? KVT_TIER_SSD : KVT_TIER_DRAM;
     const uint8_t *k = item != NULL ? item->rows
                        : unit->place[page] != SPARSE_NOT_HELD
@@ -443,7 +459,6 @@ static kvt_status bring_page(kvt_sparse *s, const sparse_unit *unit, const spars
                              .tokens = tokens,
                              .variant = head->variant[page],
                              .tier = (uint8_t)tier};
-    return status;
 }
 
 static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
@@ -456,12 +471,12 @@ static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
     const uint32_t resident = 2 + sparse_append_in_memory(unit, NULL, NULL);
     kvt_status status = make_room(s, head, pages + resident, tokens, coded);
     if (status != KVT_OK) return status;
-    uint8_t *rows = head->rows;
+    decode_pages(s, unit, head);
     uint32_t at = bring_resident(s, step->layer, unit, head->pages);
-    for (uint32_t page = 0; page < sparse_unit_pages(unit) && status == KVT_OK; page++) {
+    for (uint32_t page = 0; page < sparse_unit_pages(unit); page++) {
         if (head->variant[page] == PAGES_ABSENT) continue;
         kvt_sparse_page *out = &head->pages[at++];
-        status = bring_page(s, unit, head, page, head->positions + token, &rows, out);
+        bring_page(s, unit, head, page, head->positions + token, out);
         token += out->tokens;
     }
     const bool estimate = s->options.estimate && sparse_unit_pages(unit) > 0;
@@ -474,7 +489,7 @@ static kvt_status bring_head(kvt_sparse *s, kvt_sparse_step *step, uint32_t h)
                                            .lost = head->lost,
                                            .estimate = estimate ? head->estimate : NULL,
                                            .estimate_lse = estimate ? head->estimate_lse : NULL};
-    return status;
+    return KVT_OK;
 }
 
 static void forget_items(kvt_sparse_step *step, const sparse_fetch *fetch)
