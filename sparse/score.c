@@ -25,9 +25,10 @@ bool sparse_query_fold(const sparse_index *index, const float *queries, uint32_t
         for (uint32_t d = 0; d < index->head_dim; d++) {
             const float scaled = query[d] * scale;
             deviation += scaled * scaled * index->key_scatter[d];
-            row[d] = query[d] * scale * index->key_step[d];
+            /* Steps are of the keys, and no fault of the query's. */
+            row[d] = fmaxf(fminf(query[d] * scale * index->key_step[d], SPARSE_ELEMENT_MAX),
+                           -SPARSE_ELEMENT_MAX);
             if (!(fabsf(query[d]) <= SPARSE_ELEMENT_MAX)) return false; /* NaN as well */
-            if (!(fabsf(row[d]) <= SPARSE_ELEMENT_MAX)) return false;
             most = fmaxf(most, fabsf(row[d]));
         }
         if (!(deviation >= 0.0f)) deviation = 0.0f;
