@@ -2,12 +2,13 @@
 /*
  * kept.c - writes and checks the kept form. Little-endian, as every form of this project:
  *
- *     0   "KVTSPRS1"        8  u32 version (3)     12  u32 unit; the head entry: UINT32_MAX
+ *     0   "KVTSPRS1"        8  u32 version (4)     12  u32 unit; the head entry: UINT32_MAX
  *    16   u64 id           24  u32 layers, kv_heads, head_dim, dtype
  *    40   u32 tokens, sinks, zone, segment, page tokens, variants, row bytes
  *    68   u32 clusters, local tokens, slot bytes
  *    80   u64 index, code, sums bytes
- *   104   16 bytes of zero
+ *   104   u64 keep
+ *   112   8 bytes of zero
  *   120   u64 XXH3-64 of everything behind it up to the pages, seeded with that of all before it
  *   128   index | code | sums | sinks K, V | local K, V | zeros up to 4 KiB | pages
  *
@@ -16,17 +17,20 @@
 #include "kept.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "page_table.h"
+#include "sparse_kernels.h"
 
 #define KEPT_MAGIC    "KVTSPRS1"
-#define KEPT_VERSION  3u
+#define KEPT_VERSION  4u
 #define KEPT_HEAD     UINT32_MAX
 #define KEPT_SUM_AT   120u
 #define KEPT_SHAPE_AT 16u
+#define KEPT_SIZES_AT 68u
+#define KEPT_KEEP_AT  104u
+#define KEPT_ZERO_AT  112u
 
 static void put32(uint8_t *at, uint32_t value)
 {
@@ -80,6 +84,7 @@ static void write_front(const sparse_kept_shape *shape, uint32_t number, uint8_t
     put64(target + KEPT_SHAPE_AT, shape->id);
     for (uint32_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         put32(target + KEPT_SHAPE_AT + 8 + 4 * i, numbers[i]);
+    put64(target + KEPT_KEEP_AT, shape->keep);
 }
 
 void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target)
@@ -97,7 +102,7 @@ void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *u
     uint64_t pages_at;
     (void)sparse_kept_bytes(unit, &pages_at);
     write_front(shape, unit->number, target);
-    put32(target + 68, unit->clusters);
+    put32(target + KEPT_SIZES_AT, unit->clusters);
     put32(target + 72, unit->local_tokens);
     put32(target + 76, unit->slot_bytes);
     put64(target + 80, unit->index_bytes);
@@ -122,6 +127,7 @@ static kvt_status read_front(const uint8_t *bytes, uint64_t size, uint32_t *numb
     const uint8_t *at = bytes + KEPT_SHAPE_AT + 8;
     *number_out = get32(bytes + 12);
     *shape_out = (sparse_kept_shape){.id = get64(bytes + KEPT_SHAPE_AT),
+                                     .keep = get64(bytes + KEPT_KEEP_AT),
                                      .layers = get32(at),
                                      .kv_heads = get32(at + 4),
                                      .head_dim = get32(at + 8),
@@ -136,6 +142,22 @@ static kvt_status read_front(const uint8_t *bytes, uint64_t size, uint32_t *numb
     return KVT_OK;
 }
 
+static bool is_zero(const uint8_t *bytes, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = begin; i < end; i++)
+        if (bytes[i] != 0) return false;
+    return true;
+}
+
+/* Whether a sequence can have the shape: a delete goes by it alone. */
+static bool shape_is_sound(const sparse_kept_shape *shape)
+{
+    return shape->layers != 0 && shape->layers <= UINT16_MAX && shape->kv_heads != 0 &&
+           shape->kv_heads <= UINT16_MAX &&
+           (uint64_t)shape->layers * shape->kv_heads <= SPARSE_UNITS_MAX && shape->tokens != 0 &&
+           (uint64_t)shape->sink_tokens + shape->zone_tokens <= shape->tokens;
+}
+
 kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size, sparse_kept_shape *shape_out)
 {
     uint32_t number;
@@ -143,7 +165,9 @@ kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size, sparse_kep
     kvt_status status = read_front(bytes, size, &number, &shape);
     if (status != KVT_OK) return status;
     if (number != KEPT_HEAD || size != SPARSE_KEPT_HEAD_BYTES ||
-        get64(bytes + KEPT_SUM_AT) != checksum(bytes, size))
+        get64(bytes + KEPT_SUM_AT) != checksum(bytes, size) ||
+        !is_zero(bytes, KEPT_SIZES_AT, KEPT_KEEP_AT) ||
+        !is_zero(bytes, KEPT_ZERO_AT, KEPT_SUM_AT) || !shape_is_sound(&shape))
         return KVT_E_CORRUPT;
     *shape_out = shape;
     return KVT_OK;
@@ -151,11 +175,12 @@ kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size, sparse_kep
 
 static bool same_shape(const sparse_kept_shape *a, const sparse_kept_shape *b)
 {
-    return a->id == b->id && a->layers == b->layers && a->kv_heads == b->kv_heads &&
-           a->head_dim == b->head_dim && a->dtype == b->dtype && a->tokens == b->tokens &&
-           a->sink_tokens == b->sink_tokens && a->zone_tokens == b->zone_tokens &&
-           a->segment_tokens == b->segment_tokens && a->page_tokens == b->page_tokens &&
-           a->variants == b->variants && a->row_bytes == b->row_bytes;
+    return a->id == b->id && a->keep == b->keep && a->layers == b->layers &&
+           a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->dtype == b->dtype &&
+           a->tokens == b->tokens && a->sink_tokens == b->sink_tokens &&
+           a->zone_tokens == b->zone_tokens && a->segment_tokens == b->segment_tokens &&
+           a->page_tokens == b->page_tokens && a->variants == b->variants &&
+           a->row_bytes == b->row_bytes;
 }
 
 /* The sizes that a unit has by its shape and its two free numbers; whatever the bytes say is
@@ -186,13 +211,13 @@ kvt_status sparse_kept_read(const sparse_kept_shape *shape, const sparse_paging 
     kvt_status status = read_front(bytes, size, &unit.number, &own);
     if (status != KVT_OK) return status;
     if (unit.number != number || !same_shape(shape, &own)) return KVT_E_MISMATCH;
-    unit.clusters = get32(bytes + 68);
+    unit.clusters = get32(bytes + KEPT_SIZES_AT);
     unit.local_tokens = get32(bytes + 72);
     status = expect_sizes(shape, paging, &unit);
     if (status != KVT_OK) return status;
     if (get32(bytes + 76) != unit.slot_bytes || get64(bytes + 80) != unit.index_bytes ||
         get64(bytes + 88) != unit.code_bytes || get64(bytes + 96) != unit.sums_bytes ||
-        sparse_kept_bytes(&unit, &pages_at) != size ||
+        !is_zero(bytes, KEPT_ZERO_AT, KEPT_SUM_AT) || sparse_kept_bytes(&unit, &pages_at) != size ||
         get64(bytes + KEPT_SUM_AT) != checksum(bytes, pages_at))
         return KVT_E_CORRUPT;
     unit.index = bytes + SPARSE_KEPT_HEAD_BYTES;
@@ -224,15 +249,15 @@ static bool lanes_are_sound(const sparse_index *index)
     return true;
 }
 
-static bool scatters_are_sound(const float *scatter, uint32_t count, float most)
+static bool are_within(const float *values, uint32_t count, float most)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (!(scatter[i] >= 0.0f && scatter[i] <= most)) return false;
+        if (!(values[i] >= 0.0f && values[i] <= most)) return false;
     return true;
 }
 
 /* Whether an index of foreign bytes can be used: places ascend over whole clusters, positions lie
- * in their segments, steps are finite, scatters within their bounds. */
+ * in their segments, steps and scatters are within their bounds. */
 static bool index_is_sound(const sparse_index *index)
 {
     const uint32_t padded = index->blocks * SPARSE_BLOCK;
@@ -242,12 +267,12 @@ static bool index_is_sound(const sparse_index *index)
         if (c < index->clusters ? end <= begin : end != begin) return false;
     }
     if (index->first[padded] != index->tokens || !lanes_are_sound(index)) return false;
-    for (uint32_t d = 0; d < index->head_dim; d++)
-        if (!isfinite(index->key_step[d]) || !isfinite(index->value_step[d])) return false;
-    if (!scatters_are_sound(index->key_scatter, index->head_dim, SPARSE_DEVIATION_MAX) ||
-        !scatters_are_sound(index->scatter, padded, SPARSE_SCATTER_MAX) ||
-        !scatters_are_sound(index->upper_scatter, index->upper_blocks * SPARSE_BLOCK,
-                            SPARSE_SCATTER_MAX))
+    if (!are_within(index->key_step, index->head_dim, SPARSE_ELEMENT_MAX) ||
+        !are_within(index->value_step, index->head_dim, SPARSE_ELEMENT_MAX))
+        return false;
+    if (!are_within(index->key_scatter, index->head_dim, SPARSE_DEVIATION_MAX) ||
+        !are_within(index->scatter, padded, SPARSE_SCATTER_MAX) ||
+        !are_within(index->upper_scatter, index->upper_blocks * SPARSE_BLOCK, SPARSE_SCATTER_MAX))
         return false;
     const uint32_t segments = sparse_segment_count(index->tokens, index->segment_tokens);
     for (uint32_t s = 0; s < segments; s++) {

@@ -16,10 +16,12 @@
 #include "paging.h"
 
 #define SPARSE_KEPT_HEAD_BYTES 128u
+#define SPARSE_UNITS_MAX       65536u /* layers * kv_heads of a sequence */
 
 /* The geometry of a sequence, the same in the head entry and in every unit. */
 typedef struct sparse_kept_shape {
-    uint64_t id; /* of the checksums of pages */
+    uint64_t id;   /* of the checksums of pages */
+    uint64_t keep; /* of the one call that kept it: no two have the same */
     uint32_t layers, kv_heads, head_dim, dtype;
     uint32_t tokens; /* of the layout, without appended ones */
     uint32_t sink_tokens, zone_tokens, segment_tokens, page_tokens;
@@ -47,7 +49,7 @@ void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *u
 /* The head entry: SPARSE_KEPT_HEAD_BYTES. */
 void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target);
 
-/* KVT_OK; KVT_E_CORRUPT; KVT_E_VERSION. */
+/* What it gives is a shape that a sequence can have. KVT_OK; KVT_E_CORRUPT; KVT_E_VERSION. */
 KVT_NODISCARD kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size,
                                                sparse_kept_shape *shape_out);
 

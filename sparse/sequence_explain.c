@@ -73,6 +73,7 @@ kvt_status kvt_sparse_explain(kvt_sparse *s, uint32_t layer, uint32_t h, char *t
     if (s == NULL || (to == NULL && size > 0) || length_out == NULL ||
         layer >= s->options.layout.layers || h >= s->options.layout.kv_heads)
         return KVT_E_ARGUMENT;
+    if (!scratch_is_ours(s->store)) return KVT_E_STATE;
     text_start(&out, to, size);
     *length_out = 0;
     const kvt_sparse_step *step = sparse_step_find(s, layer);

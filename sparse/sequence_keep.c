@@ -2,7 +2,8 @@
 /*
  * sequence_keep.c - a sequence becomes entries of the store, and comes back without clustering.
  *
- *     keep    for each unit: pages read and verified -> kept form -> entry; then the head entry
+ *     keep    for each unit: pages read and verified -> kept form -> entry; then the head entry,
+ *             under the caller's key, which names the number of this keep
  *     open    head entry -> shape -> visits of the units' entries, room for those that cannot be
  *             visited -> for each unit: front of its entry -> checks -> index, code; its pages are
  *             read where they lie, or copied into the room
@@ -12,13 +13,21 @@
  * sequence of which one has gone is a miss. The head entry is put last and deleted last, so a keep
  * that was cut short is a miss as well, and a delete that was is ended by another one.
  *
+ * Each keep draws a number, from which the keys of its parts come beside the caller's key: parts of
+ * two keeps never mix, whoever stores its head first has the key, and the other one deletes its
+ * parts. Parts whose head never came are found by nobody, and leave as entries without use do.
+ *
  * Memory: one unit in kept form to keep it, two to copy pages.
  *
- * Thread rule: the sequence's thread.
+ * Thread rule: the sequence's thread. Whoever puts or deletes a head holds heads_lock meanwhile,
+ * so that a head which was looked at is the one that is deleted.
  */
 #include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <xxhash.h>
 
 #include <kvterrace/names.h>
@@ -26,13 +35,20 @@
 #include "kept.h"
 #include "sequence.h"
 
-/* The key of a part of a kept sequence: the caller's, mixed with the part's number. */
-static kvt_key part_key(const kvt_key *key, uint32_t number)
+static pthread_mutex_t heads_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The key of a part of a kept sequence: the caller's, mixed with the keep's and the part's number.
+ */
+static kvt_key part_key(const kvt_key *key, uint64_t keep, uint32_t number)
 {
     kvt_key part;
+    uint8_t name[sizeof *key + sizeof keep];
+    memcpy(name, key, sizeof *key);
+    for (uint32_t i = 0; i < sizeof keep; i++)
+        name[sizeof *key + i] = (uint8_t)(keep >> 8 * i);
     for (uint64_t i = 0; i < 2; i++) {
         const XXH128_hash_t hash =
-            XXH3_128bits_withSeed(key, sizeof *key, (uint64_t)number * 2 + i + 1);
+            XXH3_128bits_withSeed(name, sizeof name, (uint64_t)number * 2 + i + 1);
         memcpy(part.bytes + 16 * i, &hash, sizeof hash);
     }
     return part;
@@ -63,8 +79,7 @@ static kvt_status put_bytes(kvt_sparse *s, const kvt_key *key, const void *bytes
                              .key = *key,
                              .layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = size},
                              .recompute_seconds = s->built_seconds > 0 ? s->built_seconds : 1};
-    kvt_status status = kvt_put(s->store, &entry, bytes, size);
-    if (status == KVT_EXISTS) return KVT_OK;
+    const kvt_status status = kvt_put(s->store, &entry, bytes, size);
     return status == KVT_REFUSED || status == KVT_BUSY ? KVT_E_SPACE : status;
 }
 
@@ -226,7 +241,7 @@ static kvt_status keep_unit(kvt_sparse *s, const sparse_kept_shape *shape, const
         sparse_kept_write(shape, &kept, bytes);
         status = unit->paging.pages > 0 ? read_pages(s, unit, bytes + pages_at) : KVT_OK;
     }
-    const kvt_key part = part_key(key, number);
+    const kvt_key part = part_key(key, shape->keep, number);
     if (status == KVT_OK) status = put_bytes(s, &part, bytes, size);
     free(bytes);
     free(resident);
@@ -253,56 +268,96 @@ static kvt_status get_bytes(kvt_store *store, const kvt_key *key, uint8_t **byte
     return KVT_OK;
 }
 
-/* Whether a key has a kept sequence of which a part has gone: nobody can open it. */
-static bool is_incomplete(kvt_store *store, const kvt_key *key)
+static kvt_status read_head(kvt_store *store, const kvt_key *key, sparse_kept_shape *shape_out)
 {
-    uint8_t *bytes = NULL;
+    uint8_t *head;
     uint64_t size;
-    sparse_kept_shape shape;
-    kvt_status status = get_bytes(store, key, &bytes, &size);
-    if (status != KVT_OK) return status == KVT_MISS;
-    status = sparse_kept_read_head(bytes, size, &shape);
-    free(bytes);
-    if (status != KVT_OK) return false; /* somebody else's */
-    for (uint32_t i = 0; i < shape.layers * shape.kv_heads; i++) {
-        const kvt_key part = part_key(key, i);
-        if (kvt_exists(store, &part) != KVT_OK) return true;
+    kvt_status status = get_bytes(store, key, &head, &size);
+    if (status != KVT_OK) return status;
+    status = sparse_kept_read_head(head, size, shape_out);
+    free(head);
+    return status;
+}
+
+/* KVT_OK, also where some of them are not there; as kvt_delete. */
+static kvt_status delete_parts(kvt_store *store, const kvt_key *key, const sparse_kept_shape *shape)
+{
+    for (uint32_t i = 0; i < shape->layers * shape->kv_heads; i++) {
+        const kvt_key part = part_key(key, shape->keep, i);
+        const kvt_status status = kvt_delete(store, &part);
+        if (status != KVT_OK && status != KVT_MISS) return status;
     }
-    return false;
+    return KVT_OK;
+}
+
+static bool has_parts(kvt_store *store, const kvt_key *key, const sparse_kept_shape *shape)
+{
+    for (uint32_t i = 0; i < shape->layers * shape->kv_heads; i++) {
+        const kvt_key part = part_key(key, shape->keep, i);
+        if (kvt_exists(store, &part) != KVT_OK) return false;
+    }
+    return true;
+}
+
+/* Deletes what nobody can open: a kept sequence of which a part has gone. Under the lock. KVT_OK:
+ * the key is free; KVT_EXISTS. */
+static kvt_status free_key(kvt_store *store, const kvt_key *key)
+{
+    sparse_kept_shape shape;
+    if (kvt_exists(store, key) != KVT_OK) return KVT_OK;
+    const kvt_status status = read_head(store, key, &shape);
+    if (status == KVT_MISS) return KVT_OK;
+    if (status != KVT_OK || has_parts(store, key, &shape)) return KVT_EXISTS;
+    (void)!delete_parts(store, key, &shape);
+    const kvt_status deleted = kvt_delete(store, key);
+    return deleted == KVT_OK || deleted == KVT_MISS ? KVT_OK : KVT_EXISTS;
+}
+
+static kvt_status put_head(kvt_sparse *s, const kvt_key *key, const sparse_kept_shape *shape)
+{
+    uint8_t head[SPARSE_KEPT_HEAD_BYTES];
+    sparse_kept_write_head(shape, head);
+    pthread_mutex_lock(&heads_lock);
+    kvt_status status = free_key(s->store, key);
+    if (status == KVT_OK) status = put_bytes(s, key, head, sizeof head);
+    pthread_mutex_unlock(&heads_lock);
+    return status;
 }
 
 kvt_status kvt_sparse_keep(kvt_sparse *s, const kvt_key *key)
 {
     if (s == NULL || key == NULL) return KVT_E_ARGUMENT;
     if (!s->ready || !scratch_is_ours(s->store)) return KVT_E_STATE;
-    if (kvt_exists(s->store, key) == KVT_OK && !is_incomplete(s->store, key)) return KVT_EXISTS;
-    const sparse_kept_shape shape = shape_of(s);
-    const uint32_t units = shape.layers * shape.kv_heads;
-    (void)!kvt_delete(s->store, key);
-    for (uint32_t i = 0; i < units; i++) {
-        /* A unit of an earlier keep that was cut short has another id. */
-        const kvt_key part = part_key(key, i);
-        (void)!kvt_delete(s->store, &part);
-        kvt_status status = keep_unit(s, &shape, key, i);
-        if (status != KVT_OK) return status;
-    }
-    uint8_t head[SPARSE_KEPT_HEAD_BYTES];
-    sparse_kept_write_head(&shape, head);
-    return put_bytes(s, key, head, sizeof head);
+    sparse_kept_shape shape = shape_of(s);
+    if (getrandom(&shape.keep, sizeof shape.keep, 0) != (ssize_t)sizeof shape.keep) return KVT_E_IO;
+    pthread_mutex_lock(&heads_lock);
+    kvt_status status = free_key(s->store, key);
+    pthread_mutex_unlock(&heads_lock);
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < shape.layers * shape.kv_heads && status == KVT_OK; i++)
+        status = keep_unit(s, &shape, key, i);
+    if (status == KVT_OK) status = put_head(s, key, &shape);
+    if (status != KVT_OK) (void)!delete_parts(s->store, key, &shape);
+    return status;
 }
 
 /* ---- open ---- */
 
-static bool shape_fits(const kvt_sparse *s, const sparse_kept_shape *shape,
-                       const sparse_paging *paging)
+/* What the options have otherwise than the kept sequence, for a person; NULL: nothing. */
+static const char *shape_difference(const kvt_sparse *s, const sparse_kept_shape *shape,
+                                    const sparse_paging *paging)
 {
     const kvt_sparse_options *o = &s->options;
-    return shape->layers == o->layout.layers && shape->kv_heads == o->layout.kv_heads &&
-           shape->head_dim == o->layout.head_dim && shape->dtype == o->layout.dtype &&
-           shape->tokens == o->layout.tokens && shape->sink_tokens == o->sink_tokens &&
-           shape->zone_tokens == s->zone_tokens && shape->segment_tokens == o->segment_tokens &&
-           shape->page_tokens == paging->page_tokens && shape->variants == s->variants &&
-           shape->row_bytes == s->row_bytes;
+    if (shape->layers != o->layout.layers) return "layers";
+    if (shape->kv_heads != o->layout.kv_heads) return "kv_heads";
+    if (shape->head_dim != o->layout.head_dim) return "head_dim";
+    if (shape->dtype != o->layout.dtype || shape->row_bytes != s->row_bytes) return "dtype";
+    if (shape->tokens != o->layout.tokens) return "the layout's tokens";
+    if (shape->sink_tokens != o->sink_tokens) return "sink_tokens";
+    if (shape->segment_tokens != o->segment_tokens) return "segment_tokens";
+    if (shape->page_tokens != paging->page_tokens) return "page_tokens";
+    if (shape->zone_tokens != s->zone_tokens) return "local_tokens";
+    return shape->variants != s->variants ? "variants" : NULL;
 }
 
 static void put_resident(const kvt_sparse *s, const uint8_t *bytes, uint32_t tokens,
@@ -340,7 +395,17 @@ typedef struct kept_open {
     uint32_t units;
     uint32_t copied;      /* of these, those that are not visited */
     uint64_t pages_bytes; /* of each unit */
+    char *message;        /* as of kvt_sparse_open_kept */
+    size_t message_size;
 } kept_open;
+
+static kvt_status differs(const kept_open *open, const char *field)
+{
+    if (open->message != NULL && open->message_size > 0)
+        snprintf(open->message, open->message_size,
+                 "the sequence was kept with another value of %s", field);
+    return KVT_E_MISMATCH;
+}
 
 /* Visits the entries of all units that are not visited yet. */
 static kvt_status visit_parts(kvt_store *store, kept_open *open, bool memory)
@@ -366,7 +431,7 @@ static kvt_status begin_parts(kvt_store *store, const kvt_key *key, kept_open *o
     open->parts = calloc(open->units, sizeof *open->parts);
     if (open->parts == NULL) return KVT_E_MEMORY;
     for (uint32_t i = 0; i < open->units; i++)
-        open->parts[i].key = part_key(key, i);
+        open->parts[i].key = part_key(key, open->shape.keep, i);
     return visit_parts(store, open, false);
 }
 
@@ -444,6 +509,14 @@ static kvt_status open_table(const kept_open *open, uint32_t number, sparse_unit
                               &unit->table);
 }
 
+/* Whether every page has a form that a step can read. */
+static bool code_is_complete(const sparse_unit *unit)
+{
+    for (uint32_t page = 0; page < unit->paging.pages && !unit->table.has_raw; page++)
+        if (!sparse_code_has(&unit->paging, &unit->code, page)) return false;
+    return true;
+}
+
 /* A unit from the front of its entry. The unit's pages are bad or sound as they are read. */
 static kvt_status restore_unit(const kept_open *open, uint32_t number, const uint8_t *bytes,
                                uint64_t size, sparse_kept_unit *kept)
@@ -453,7 +526,7 @@ static kvt_status restore_unit(const kept_open *open, uint32_t number, const uin
     sparse_unit *unit = &s->units[number];
     kvt_status status = sparse_kept_read(shape, &open->paging, number, bytes, size, kept);
     if (status != KVT_OK) return status;
-    if (kept->local_tokens > s->local_most) return KVT_E_MISMATCH; /* tokens_max is lower now */
+    if (kept->local_tokens > s->local_most) return differs(open, "tokens_max"); /* too low */
     const uint32_t first = s->options.layout.tokens - s->local_first;
     const uint32_t layer = number / shape->kv_heads, head = number % shape->kv_heads;
     if (kept->local_tokens < first) return KVT_E_CORRUPT;
@@ -468,6 +541,7 @@ static kvt_status restore_unit(const kept_open *open, uint32_t number, const uin
     if (status != KVT_OK) return status;
     assert(unit->code.bytes == kept->code_bytes && unit->table.slot_bytes == kept->slot_bytes);
     if (kept->code_bytes > 0) memcpy(unit->code.memory, kept->code, kept->code_bytes);
+    if (!code_is_complete(unit)) return KVT_E_CORRUPT;
     if (kept->sums_bytes > 0) memcpy(unit->table.sums, kept->sums, kept->sums_bytes);
     put_resident(s, kept->sinks, shape->sink_tokens, &unit->sinks);
     return put_local(s, unit, kept->local, kept->local_tokens);
@@ -517,22 +591,24 @@ static kvt_status restore_units(const kept_open *open)
 }
 
 /* Makes a sequence of the shape, and fills it. */
-static kvt_status open_parts(kvt_store *store, const kvt_sparse_options *options, kept_open *open,
-                             char *message, size_t size)
+static kvt_status open_parts(kvt_store *store, const kvt_sparse_options *options, kept_open *open)
 {
-    kvt_status status = sparse_sequence_make(store, options, false, &open->s, message, size);
+    kvt_status status =
+        sparse_sequence_make(store, options, false, &open->s, open->message, open->message_size);
     if (status != KVT_OK) return status;
     kvt_sparse *s = open->s;
     s->id = open->shape.id;
     status = sparse_paging_init(&open->paging, s->options.layout.head_dim, s->options.layout.dtype,
                                 s->zone_tokens, s->options.segment_tokens, s->options.page_tokens);
-    if (status == KVT_OK && !shape_fits(s, &open->shape, &open->paging)) status = KVT_E_MISMATCH;
     if (status != KVT_OK) return status;
+    const char *difference = shape_difference(s, &open->shape, &open->paging);
+    if (difference != NULL) return differs(open, difference);
     open->pages_bytes =
         (uint64_t)open->paging.pages * sparse_slot_bytes(&open->paging, s->variants, NULL);
     status = visit_parts(store, open, true);
     if (status == KVT_OK && open->copied > 0 && open->pages_bytes > 0)
-        status = sparse_sequence_grow(s, open->copied * open->pages_bytes, message, size);
+        status = sparse_sequence_grow(s, open->copied * open->pages_bytes, open->message,
+                                      open->message_size);
     return status == KVT_OK ? restore_units(open) : status;
 }
 
@@ -540,22 +616,16 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
                                 const kvt_key *key, kvt_sparse **sequence_out, char *message,
                                 size_t message_size)
 {
-    uint8_t *head;
-    uint64_t size;
-    kept_open open = {.s = NULL};
+    kept_open open = {.message = message, .message_size = message_size};
     if (message != NULL && message_size > 0) message[0] = '\0';
     if (store == NULL || key == NULL || sequence_out == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = get_bytes(store, key, &head, &size);
-    if (status == KVT_OK) {
-        status = sparse_kept_read_head(head, size, &open.shape);
-        free(head);
-    }
+    kvt_status status = read_head(store, key, &open.shape);
     /* Of another number of units it is a mismatch, which is said once the options are known to be
      * sound. */
     if (status == KVT_OK && options != NULL && options->layout.layers == open.shape.layers &&
         options->layout.kv_heads == open.shape.kv_heads)
         status = begin_parts(store, key, &open);
-    if (status == KVT_OK) status = open_parts(store, options, &open, message, message_size);
+    if (status == KVT_OK) status = open_parts(store, options, &open);
     leave_parts(store, &open);
     if (status != KVT_OK) {
         sparse_sequence_say(status, message, message_size);
@@ -570,19 +640,13 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
 
 kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key)
 {
-    uint8_t *head;
-    uint64_t size;
     sparse_kept_shape shape;
     if (store == NULL || key == NULL) return KVT_E_ARGUMENT;
-    kvt_status status = get_bytes(store, key, &head, &size);
-    if (status != KVT_OK) return status;
-    status = sparse_kept_read_head(head, size, &shape);
-    free(head);
-    if (status != KVT_OK) return status;
-    for (uint32_t i = 0; i < shape.layers * shape.kv_heads; i++) {
-        const kvt_key part = part_key(key, i);
-        status = kvt_delete(store, &part);
-        if (status != KVT_OK && status != KVT_MISS) return status;
-    }
-    return kvt_delete(store, key);
+    if (!scratch_is_ours(store)) return KVT_E_STATE;
+    pthread_mutex_lock(&heads_lock);
+    kvt_status status = read_head(store, key, &shape);
+    if (status == KVT_OK) status = delete_parts(store, key, &shape);
+    if (status == KVT_OK) status = kvt_delete(store, key);
+    pthread_mutex_unlock(&heads_lock);
+    return status;
 }

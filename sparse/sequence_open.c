@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kept.h"
 #include "sequence.h"
 
 enum { APPEND_TOKENS = 1024, OPTIONS_HEDGE_NS = 20000000 };
@@ -56,6 +57,8 @@ static const char *options_fault(const kvt_sparse_options *o)
     if (o->struct_size != sizeof *o) return "options were not initialised";
     if (o->layout.layers == 0 || o->layout.kv_heads == 0 || o->layout.tokens == 0)
         return "the layout has no layers, heads or tokens";
+    if ((uint64_t)o->layout.layers * o->layout.kv_heads > SPARSE_UNITS_MAX)
+        return "layers * kv_heads is above 65,536";
     if (o->layout.order > KVT_ORDER_SIDE_LAYER || o->layout.tokens_may_drop != 0)
         return "the layout's order is unknown, or its tokens may drop";
     if (kvt_layout_sides(&o->layout) != 2) return "a sequence has K and V";
@@ -65,7 +68,7 @@ static const char *options_fault(const kvt_sparse_options *o)
     if (o->cluster_tokens > SPARSE_CLUSTER_MAX) return "cluster_tokens is above 256";
     if (o->iterations > SPARSE_ITERATIONS_MAX) return "iterations is above 100";
     if (o->segment_tokens % SPARSE_CODE_TOKENS != 0 || o->segment_tokens > SPARSE_SEGMENT_MAX)
-        return "segment_tokens is not a multiple of 64 up to 32,768";
+        return "segment_tokens is not a multiple of 128 up to 32,768";
     if (o->page_tokens != 0 && (o->page_tokens < 8 || SPARSE_CODE_TOKENS % o->page_tokens != 0))
         return "page_tokens is none of 8, 16, 32, 64 and 128";
     if (o->query_heads == 0 || o->query_heads % o->layout.kv_heads != 0)
@@ -346,6 +349,7 @@ void kvt_sparse_close(kvt_sparse *s)
 kvt_status kvt_sparse_stats_get(const kvt_sparse *s, kvt_sparse_stats *stats)
 {
     if (s == NULL || stats == NULL || stats->struct_size != sizeof *stats) return KVT_E_ARGUMENT;
+    if (!scratch_is_ours(s->store)) return KVT_E_STATE;
     *stats = s->stats;
     stats->struct_size = sizeof *stats;
     for (uint64_t i = 0; i < (uint64_t)s->layers_given * s->options.layout.kv_heads; i++) {

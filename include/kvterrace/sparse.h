@@ -117,7 +117,7 @@ typedef struct kvt_sparse_options {
     uint32_t join_tokens;    /* 256; appended tokens beyond these join clusters, in pages */
     uint32_t page_tokens;    /* 8, 16 .. 128; 0 = so many that 4 bits of a page are 4 KiB */
     uint32_t cluster_tokens; /* up to 256; 0 = 16 */
-    uint32_t segment_tokens; /* a multiple of 64 up to 32,768; 0 = 2,048 */
+    uint32_t segment_tokens; /* a multiple of 128 up to 32,768; 0 = 2,048 */
     uint32_t iterations;     /* of k-means, up to 100; 0 = 3 */
     uint32_t variants;       /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
     uint64_t budget_bytes;   /* that a step of one layer may read, with divide_budgets
@@ -144,11 +144,11 @@ KVT_API void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layo
 /*
  * Opens a sequence whose K and V are given layer by layer. The room on the tiers is taken now.
  *   message   one line for a person on failure; may be NULL with size 0
- * KVT_OK: the caller closes it; KVT_E_ARGUMENT (an option, which the message names);
- * KVT_E_UNSUPPORTED (head_dim not a multiple of 8 or over 512; no fp16, bf16 or fp32; the store has
- * no SSD, or no DRAM or HBM for the windows); KVT_E_SPACE (the message has the bytes that are
- * missing; a window in HBM lies on one device, in one piece);
- * KVT_E_MEMORY; KVT_E_STATE (in a child of fork, as of every call below but _done and _close, which
+ * KVT_OK: the caller closes it; KVT_E_ARGUMENT (an option, which the message names; layers times
+ * kv_heads above 65,536); KVT_E_UNSUPPORTED (head_dim not a multiple of 8 or over 512; no fp16,
+ * bf16 or fp32; the store has no SSD, or no DRAM or HBM for the windows); KVT_E_SPACE (the message
+ * has the bytes that are missing; a window in HBM lies on one device, in one piece); KVT_E_MEMORY;
+ * KVT_E_STATE (in a child of fork, as of every call below but _done and _close, which
  * do nothing there). Blocks while entries make way for the pages.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_live(kvt_store *store,
@@ -182,10 +182,13 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_open(kvt_store *store,
  * Keeps a sequence: its index, pages and resident rows, appended tokens too, become opaque entries
  * of the store, from which kvt_sparse_open_kept opens it without clustering. They survive as
  * entries do (kvt_persist where the policy keeps them above SSD), and leave as entries do; a kept
- * sequence that has lost one is a miss, and is replaced by the next keep under its key.
+ * sequence that has lost one is a miss, and is replaced by the next keep under its key. Of several
+ * keeps under one key at once one is kept, the others are KVT_EXISTS and leave nothing. One that is
+ * cut short by a crash is a miss, and what it had stored leaves as entries that nobody uses do.
  * kvt_sparse_delete deletes all of it. Memory: one head of one layer. KVT_OK; KVT_EXISTS (something
- * is stored under the key); KVT_E_SPACE (the store takes no more); KVT_E_IO, KVT_E_GONE (a page
- * that neither its place nor its copy gives); KVT_E_MEMORY; KVT_E_STATE. Blocking.
+ * is stored under the key, or a lease holds what would be replaced); KVT_E_SPACE (the store takes
+ * no more); KVT_E_IO, KVT_E_GONE (a page that neither its place nor its copy gives); KVT_E_MEMORY;
+ * KVT_E_STATE. Blocking.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt_key *key);
 
@@ -202,8 +205,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt
  * of the sequence's own. kvt_sparse_stats.in_place_pages says how many pages are not copied.
  *
  * As kvt_sparse_open_live; KVT_MISS (a part is not stored); KVT_E_CORRUPT, KVT_E_VERSION (bytes of
- * another form); KVT_E_MISMATCH (another shape, or parts of two sequences). Pages are checked when
- * they are read.
+ * another form); KVT_E_MISMATCH (another shape, of which the message names what differs, or parts
+ * of two sequences). Pages are checked when they are read.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_open_kept(kvt_store *store,
                                                       const kvt_sparse_options *options,
@@ -302,13 +305,13 @@ typedef struct kvt_sparse_stats {
  * Says why a step under way, hinted or selected, brings what it brings for one KV head: a line for
  * the head, then one for each page that is resident or read. Always terminated and cut to size;
  * text may be NULL with size 0; *length_out is the length that all of it needs. KVT_OK; KVT_MISS
- * (the layer has no step); KVT_E_ARGUMENT.
+ * (the layer has no step); KVT_E_ARGUMENT; KVT_E_STATE.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_explain(kvt_sparse *sequence, uint32_t layer,
                                                     uint32_t head, char *text, size_t size,
                                                     size_t *length_out);
 
-/* KVT_OK; KVT_E_ARGUMENT (NULL, struct_size). */
+/* KVT_OK; KVT_E_ARGUMENT (NULL, struct_size); KVT_E_STATE. */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_stats_get(const kvt_sparse *sequence,
                                                       kvt_sparse_stats *stats);
 

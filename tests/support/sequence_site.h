@@ -12,6 +12,7 @@
 
 #include <kvterrace/sparse.h>
 #include <math.h>
+#include <xxhash.h>
 
 enum {
     SITE_DRIVES = 4,
@@ -171,6 +172,50 @@ static inline kvt_sparse *site_sequence(sequence_site *s, const kvt_sparse_optio
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
         assert_int_equal(kvt_sparse_give(sequence, layer, s->k[layer], s->v[layer]), KVT_OK);
     return sequence;
+}
+
+/* Keeps a sequence of the whole context under a key, and ends it. */
+static inline void site_keep(sequence_site *s, const kvt_sparse_options *options,
+                             const kvt_key *key)
+{
+    kvt_sparse *sequence = site_sequence(s, options);
+    assert_int_equal(kvt_sparse_keep(sequence, key), KVT_OK);
+    kvt_sparse_close(sequence);
+}
+
+static inline kvt_sparse *site_open_kept(sequence_site *s, const kvt_sparse_options *options,
+                                         const kvt_key *key)
+{
+    char message[256] = "";
+    kvt_sparse *sequence = NULL;
+    const kvt_status status =
+        kvt_sparse_open_kept(s->store, options, key, &sequence, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %d, %s", status, message);
+    return sequence;
+}
+
+/* The key of a part, as sequence_keep.c makes it of what the head says. */
+static inline kvt_key site_part_key(kvt_store *store, const kvt_key *key, uint32_t number)
+{
+    uint8_t head[128], name[40];
+    kvt_key part;
+    assert_int_equal(kvt_get(store, key, head, sizeof head, NULL), KVT_OK);
+    memcpy(name, key, sizeof *key);
+    memcpy(name + sizeof *key, head + 104, 8);
+    for (uint64_t i = 0; i < 2; i++) {
+        const XXH128_hash_t hash =
+            XXH3_128bits_withSeed(name, sizeof name, (uint64_t)number * 2 + i + 1);
+        memcpy(part.bytes + 16 * i, &hash, sizeof hash);
+    }
+    return part;
+}
+
+static inline void site_check_unheld(sequence_site *s)
+{
+    const kvt_store_stats stats = support_stats(s->store);
+    assert_int_equal(stats.in_place_entries, 0);
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        assert_int_equal(stats.in_place_bytes[tier] + stats.lent_bytes[tier], 0);
 }
 
 /* Attention over the first `tokens` tokens of a layer. */

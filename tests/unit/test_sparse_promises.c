@@ -8,7 +8,6 @@
 
 #include <sys/wait.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { MIB = 1 << 20 };
 
@@ -17,7 +16,7 @@ static void test_options_are_refused_with_a_reason(void **state)
     (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
-    for (int i = 0; i < 14; i++) {
+    for (int i = 0; i < 15; i++) {
         kvt_sparse_options options = site_options();
         kvt_sparse *sequence = NULL;
         char message[256] = "";
@@ -35,11 +34,13 @@ static void test_options_are_refused_with_a_reason(void **state)
         if (i == 11) options.layout.sides = 3;
         if (i == 12) options.layout.reserved[0] = 1;
         if (i == 13) options.layout.opaque_bytes = 1;
+        if (i == 14) options.segment_tokens = 64;
         assert_int_equal(
             kvt_sparse_open_live(s.store, &options, &sequence, message, sizeof message),
             KVT_E_ARGUMENT);
         assert_true(message[0] != '\0' && strchr(message, '\n') == NULL);
         assert_null(sequence);
+        if (options.segment_tokens == 64) assert_non_null(strstr(message, "a multiple of 128"));
     }
     /* What cannot be known from the options has a line as well. */
     kvt_sparse_options options = site_options();
@@ -67,6 +68,8 @@ static int use_in_child(sequence_site *s, kvt_sparse *sequence, kvt_sparse *empt
     kvt_sparse_step *begun;
     const kvt_sparse_pages *pages;
     const kvt_key key = support_key(3);
+    kvt_sparse_stats stats = {.struct_size = sizeof stats};
+    size_t length;
     alarm(20);
     if (kvt_sparse_open_live(s->store, &options, &other, NULL, 0) != KVT_E_STATE) return 1;
     if (kvt_sparse_open(s->store, &options, &key, 1, &other, NULL, 0) != KVT_E_STATE) return 2;
@@ -78,6 +81,10 @@ static int use_in_child(sequence_site *s, kvt_sparse *sequence, kvt_sparse *empt
     if (kvt_sparse_hint(sequence, 1, queries) != KVT_E_STATE) return 8;
     if (kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages) != KVT_E_STATE) return 9;
     if (kvt_sparse_keep(sequence, &key) != KVT_E_STATE) return 10;
+    if (kvt_sparse_delete(s->store, &key) != KVT_E_STATE) return 11;
+    if (kvt_sparse_explain(sequence, 0, 0, NULL, 0, &length) != KVT_E_STATE) return 12;
+    if (kvt_sparse_explain(sequence, 1, 0, NULL, 0, &length) != KVT_E_STATE) return 13;
+    if (kvt_sparse_stats_get(sequence, &stats) != KVT_E_STATE) return 14;
     kvt_sparse_done(sequence, step);
     kvt_sparse_close(sequence);
     kvt_sparse_close(empty);
@@ -129,18 +136,6 @@ static void test_nothing_is_a_programmers_error_alone(void **state)
     assert_int_equal(kvt_sparse_keep(NULL, NULL), KVT_E_ARGUMENT);
 }
 
-/* The key of a unit of a kept sequence, as sequence_keep.c makes it. */
-static kvt_key part_key(const kvt_key *key, uint32_t number)
-{
-    kvt_key part;
-    for (uint64_t i = 0; i < 2; i++) {
-        const XXH128_hash_t hash =
-            XXH3_128bits_withSeed(key, sizeof *key, (uint64_t)number * 2 + i + 1);
-        memcpy(part.bytes + 16 * i, &hash, sizeof hash);
-    }
-    return part;
-}
-
 static void test_a_keep_replaces_one_that_lost_a_part(void **state)
 {
     (void)state;
@@ -148,8 +143,9 @@ static void test_a_keep_replaces_one_that_lost_a_part(void **state)
     site_start(&s, 16 * MIB, 16 * MIB);
     kvt_sparse_options options = site_options();
     kvt_sparse *sequence = site_sequence(&s, &options), *again = NULL;
-    const kvt_key key = support_key(5), part = part_key(&key, 2), foreign = support_key(6);
+    const kvt_key key = support_key(5), foreign = support_key(6);
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_OK);
+    const kvt_key part = site_part_key(s.store, &key, 2);
     assert_int_equal(kvt_sparse_keep(sequence, &key), KVT_EXISTS);
     assert_int_equal(kvt_delete(s.store, &part), KVT_OK);
     assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &again, NULL, 0), KVT_MISS);
