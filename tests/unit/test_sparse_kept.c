@@ -605,6 +605,20 @@ static void test_another_shape_is_named(void **state)
             KVT_E_MISMATCH);
         if (strstr(message, names[i]) == NULL) fail_msg("%s: %s", names[i], message);
     }
+    /* Appended tokens need as large a tokens_max. */
+    kvt_sparse_options options = kept;
+    const kvt_key longer = support_key(2);
+    kvt_sparse *sequence = site_open_kept(&s, &options, &key), *none = NULL;
+    char message[256] = "";
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
+        assert_int_equal(kvt_sparse_append(sequence, layer, s.k[layer], s.v[layer], 5), KVT_OK);
+    assert_int_equal(kvt_sparse_keep(sequence, &longer), KVT_OK);
+    kvt_sparse_close(sequence);
+    options.tokens_max = SITE_TOKENS + 4;
+    assert_int_equal(
+        kvt_sparse_open_kept(s.store, &options, &longer, &none, message, sizeof message),
+        KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "tokens_max"));
     site_check_unheld(&s);
     site_stop(&s);
 }
