@@ -483,6 +483,9 @@ void sparse_divide_step(kvt_sparse *s, uint32_t layer);
 /* ---- sequence_budget.c ---- */
 
 void sparse_budget_open_unit(const kvt_sparse *s, sparse_unit *unit);
+/* Another budget from the next step on, of each layer, in equal parts of its heads; without a step
+ * under way. */
+void sparse_budget_set(kvt_sparse *s, uint64_t bytes);
 bool sparse_budget_is_on(const kvt_sparse *s);
 
 /* Measures a layer that is observed; after the last one, divides. The layer has no step under way.

@@ -45,6 +45,13 @@ void sparse_budget_open_unit(const kvt_sparse *s, sparse_unit *unit)
     unit->budget_bytes = uniform_bytes(s);
 }
 
+void sparse_budget_set(kvt_sparse *s, uint64_t bytes)
+{
+    s->options.budget_bytes = bytes;
+    for (uint64_t u = 0; u < (uint64_t)s->options.layout.layers * s->options.layout.kv_heads; u++)
+        sparse_budget_open_unit(s, &s->units[u]);
+}
+
 /* What reads all of a layer in its rows leaves nothing to divide. */
 bool sparse_budget_is_on(const kvt_sparse *s)
 {

@@ -109,18 +109,18 @@ static const sequence_case sequence_cases[] = {
     [COPIES] = {"16 bits, copies", PROPORTIONAL, RAW, RAW_SHARE, WINDOW_SHARE, 0.25f, false, false,
                 false, false, NULL},
     [OURS] = {"ours", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false, false,
-              NULL},
+              false, NULL},
     [KEPT] = {"ours, kept", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false,
               false, true, NULL},
     {"ours, hints", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, true, false, false,
      NULL},
     {"ours, equal shares", EQUAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false, false,
-     NULL},
+     false, NULL},
     {"ours, no copies", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0, true, false, false,
-     NULL},
+     false, NULL},
     {"ours, no window", PROPORTIONAL, CODED, CODED_SHARE, 0, 0.25f, true, false, true, false, NULL},
     {"ours, no estimate", PROPORTIONAL, CODED, CODED_SHARE, WINDOW_SHARE, 0.25f, false, false, true,
-     NULL},
+     false, NULL},
     {"ours, 16 bits", PROPORTIONAL, RAW, CODED_SHARE, WINDOW_SHARE, 0.25f, true, false, true, false,
      NULL},
     {"16 bits, packed", PROPORTIONAL, RAW, 0, WINDOW_SHARE, 0, true, false, true, false, &packed},
@@ -422,7 +422,7 @@ static kvt_status find_budget(sequence_site *site, const sequence_case *one, kvt
     double low = (double)site->bytes / 2048, high = (double)site->bytes;
     while (high / low > 1.2) {
         sequence_row row = {.budget_bytes = (uint64_t)sqrt(low * high)};
-        sequence->options.budget_bytes = row.budget_bytes;
+        sparse_budget_set(sequence, row.budget_bytes);
         const kvt_status status = run_steps(site, one, true, store, sequence, &row);
         if (status != KVT_OK) return status;
         *(row.error <= site->rows[OURS].error ? &high : &low) = (double)row.budget_bytes;
@@ -445,7 +445,7 @@ static kvt_status run_library(sequence_site *site, const sequence_case *one, seq
     status = open_sequence(site, one, row->budget_bytes, store, row, &sequence, message, size);
     if (status == KVT_OK && one->equal_error) {
         status = find_budget(site, one, store, sequence, &row->budget_bytes);
-        sequence->options.budget_bytes = row->budget_bytes;
+        sparse_budget_set(sequence, row->budget_bytes);
         if (status == KVT_OK)
             status = kvt_sparse_observe(sequence, 0, site->queries, site->observed);
     }

@@ -38,7 +38,8 @@ def check_sequence(command):
           "room of what is kept", document)
     check(rows["ours, kept"]["error"] == ours["error"], "other pages once kept", document)
     check(all(row["lost_pages"] == 0 for row in rows.values()), "lost pages", document)
-    for name in ("InfLLM", "PQCache", "SWARM", "16 bits, packed", "16 bits, not packed"):
+    for name in ("InfLLM", "PQCache", "SWARM", "16 bits, packed", "16 bits, not packed",
+                 "ours, no window", "ours, no estimate", "ours, 16 bits"):
         check(rows[name]["error"] <= ours["error"] * 1.001, f"more error of {name}", document)
         check(rows[name]["bytes_per_step"] > 0 < rows[name]["io_seconds"], name, document)
     # The same pages wherever they lie.
