@@ -66,7 +66,7 @@ uint64_t sparse_kept_bytes(const sparse_kept_unit *unit, uint64_t *pages_at_out)
 {
     uint64_t at = SPARSE_KEPT_HEAD_BYTES + unit->index_bytes + unit->code_bytes + unit->sums_bytes +
                   unit->sinks_bytes + unit->local_bytes;
-    at = (at + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+    at = sparse_whole_grains(at);
     if (pages_at_out != NULL) *pages_at_out = at;
     return at + unit->pages_bytes;
 }

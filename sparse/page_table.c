@@ -16,11 +16,6 @@
 
 enum { NO_MEMBER = TIERS_MEMBERS_MAX };
 
-static uint32_t whole_grains(uint64_t bytes)
-{
-    return (uint32_t)((bytes + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN);
-}
-
 static uint32_t page_tokens(const sparse_table *table, uint32_t page)
 {
     return sparse_page_first(table->paging, page + 1) - sparse_page_first(table->paging, page);
@@ -34,9 +29,9 @@ uint32_t sparse_slot_bytes(const sparse_paging *paging, uint32_t variants, uint3
     const uint32_t tokens = paging->page_tokens;
     uint32_t coded = 0, raw = 0;
     if ((variants & coded_mask) != 0)
-        coded = whole_grains(sparse_page_bytes(paging, tokens, PAGES_BITS_8));
+        coded = (uint32_t)sparse_whole_grains(sparse_page_bytes(paging, tokens, PAGES_BITS_8));
     if ((variants >> PAGES_RAW & 1u) != 0)
-        raw = whole_grains(sparse_page_bytes(paging, tokens, PAGES_RAW));
+        raw = (uint32_t)sparse_whole_grains(sparse_page_bytes(paging, tokens, PAGES_RAW));
     if (coded_out != NULL) *coded_out = coded;
     return coded + raw;
 }
@@ -173,7 +168,7 @@ sparse_part sparse_table_part(const sparse_table *table, uint32_t page, pages_va
     const uint64_t bytes = sparse_page_bytes(table->paging, page_tokens(table, page), variant);
     assert(variant != PAGES_ABSENT);
     return (sparse_part){.offset = variant == PAGES_RAW ? table->coded_bytes : 0,
-                         .bytes = whole_grains(bytes)};
+                         .bytes = (uint32_t)sparse_whole_grains(bytes)};
 }
 
 bool sparse_table_verify(const sparse_table *table, uint32_t page, pages_variant variant,

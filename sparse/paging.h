@@ -16,6 +16,12 @@
 #define SPARSE_GRAIN       4096u /* a drive's */
 #define SPARSE_CODE_TOKENS 128u  /* places that share the minimum and scale of a channel */
 
+/* So many bytes out to a whole grain. */
+static inline uint64_t sparse_whole_grains(uint64_t bytes)
+{
+    return (bytes + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+}
+
 typedef struct sparse_paging {
     uint32_t head_dim;
     uint8_t dtype;

@@ -253,8 +253,7 @@ static kvt_status source_open(kvt_sparse *s, const kvt_key *keys, size_t count, 
     const kvt_layout *layout = &s->options.layout;
     const uint64_t row = (uint64_t)layout->kv_heads * s->row_bytes;
     uint32_t token = 0;
-    source->layer_bytes =
-        (2 * layout->tokens * row + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+    source->layer_bytes = sparse_whole_grains(2 * layout->tokens * row);
     source->bytes = layout->layers * source->layer_bytes;
     source->views = calloc(count, sizeof *source->views);
     source->list = calloc(count, sizeof *source->list);

@@ -40,8 +40,7 @@ static uint64_t slot_offset(const kvt_sparse *s, const sparse_unit *unit, uint32
 /* Slots of whole grains, which is what a device's object is made of. */
 static uint64_t slot_bytes_of(const sparse_paging *paging)
 {
-    const uint64_t rows = sparse_page_bytes(paging, paging->page_tokens, PAGES_RAW);
-    return (rows + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+    return sparse_whole_grains(sparse_page_bytes(paging, paging->page_tokens, PAGES_RAW));
 }
 
 static uint32_t slots_of(const kvt_sparse *s)

@@ -467,8 +467,7 @@ static kvt_status read_front(const kept_open *open, uint32_t number, const uint8
     if (visited->bytes < open->pages_bytes + SPARSE_KEPT_HEAD_BYTES) return KVT_E_CORRUPT;
     *bytes_out = visited->memory;
     if (*bytes_out != NULL) return KVT_OK;
-    const uint64_t grains =
-        (visited->bytes - open->pages_bytes + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
+    const uint64_t grains = sparse_whole_grains(visited->bytes - open->pages_bytes);
     sparse_block *block;
     kvt_status status = take_block(open->s, number, grains, &block);
     if (status != KVT_OK) return status;

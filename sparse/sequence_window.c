@@ -19,11 +19,6 @@
 
 #include "sequence.h"
 
-static uint64_t whole_grains(uint64_t bytes)
-{
-    return (bytes + SPARSE_GRAIN - 1) / SPARSE_GRAIN * SPARSE_GRAIN;
-}
-
 /* ---- the arena ---- */
 
 /* In the tier's own memory where that lends it in one piece; else of the heap, and the tier's lent
@@ -108,7 +103,7 @@ void sparse_window_close_unit(sparse_unit *unit)
 static bool arena_take(kvt_sparse *s, uint64_t bytes, uint32_t *place_out)
 {
     tiers_range range;
-    bytes = whole_grains(bytes);
+    bytes = sparse_whole_grains(bytes);
     if (s->space == NULL || tiers_space_acquire(s->space, bytes, &range) != KVT_OK) return false;
     if (range.bytes < bytes) {
         tiers_space_release(s->space, range);
@@ -141,9 +136,9 @@ bool sparse_window_take(kvt_sparse *s, sparse_unit *unit, uint32_t page)
 void sparse_window_give(kvt_sparse *s, sparse_unit *unit, uint32_t page)
 {
     assert(unit->place[page] != SPARSE_NOT_HELD);
-    tiers_space_release(s->space,
-                        (tiers_range){.offset = (uint64_t)unit->place[page] * SPARSE_GRAIN,
-                                      .bytes = whole_grains(sparse_window_page_bytes(unit))});
+    tiers_space_release(
+        s->space, (tiers_range){.offset = (uint64_t)unit->place[page] * SPARSE_GRAIN,
+                                .bytes = sparse_whole_grains(sparse_window_page_bytes(unit))});
     unit->place[page] = SPARSE_NOT_HELD;
     unit->dram_pages--;
 }
