@@ -143,7 +143,7 @@ static void draft_segment(index_draft *draft, uint32_t segment)
     for (uint32_t t = 0; t < tokens; t++) {
         const size_t at = (size_t)(draft->clusters + draft->rank[work->owner[t]]) * o->head_dim;
         index_add_squares(draft->key_squares + at, work->rows + (size_t)t * o->head_dim,
-                          draft->key_means + at, o->head_dim);
+                          draft->key_means + at, 1.0f, o->head_dim);
     }
     draft->clusters += found;
 }
@@ -317,17 +317,14 @@ static void index_scatters(index_draft *draft, sparse_index *index)
 static float block_scatter(const sparse_index *index, const float *means, uint32_t block,
                            const float *mean)
 {
-    float squares[SPARSE_HEAD_DIM_MAX], one[SPARSE_HEAD_DIM_MAX], within = 0.0f;
+    float squares[SPARSE_HEAD_DIM_MAX], within = 0.0f;
     memset(squares, 0, index->head_dim * sizeof *squares);
     for (uint32_t i = block * SPARSE_BLOCK; i < (block + 1) * SPARSE_BLOCK; i++) {
         if (index->lane_tokens[i] == 0) continue;
         const float share =
             (float)(int32_t)index->lane_tokens[i] / (float)(int32_t)index->upper_tokens[block];
-        memset(one, 0, index->head_dim * sizeof *one);
-        index_add_squares(one, means + (size_t)index->cluster[i] * index->head_dim, mean,
+        index_add_squares(squares, means + (size_t)index->cluster[i] * index->head_dim, mean, share,
                           index->head_dim);
-        for (uint32_t d = 0; d < index->head_dim; d++)
-            squares[d] += share * one[d];
         within += share * index->scatter[i];
     }
     const float all = within + index_scatter(squares, index->key_scatter, index->head_dim);

@@ -49,12 +49,12 @@ static inline float index_scatter(const float *squares, const float *unit, uint3
     return scatter < SPARSE_SCATTER_MAX ? scatter : SPARSE_SCATTER_MAX;
 }
 
-/* Adds a key's squared distance from a mean, by channel. */
+/* Adds a share of a key's squared distance from a mean, by channel. */
 static inline void index_add_squares(float *restrict squares, const float *restrict key,
-                                     const float *restrict mean, uint32_t dim)
+                                     const float *restrict mean, float share, uint32_t dim)
 {
     for (uint32_t d = 0; d < dim; d++)
-        squares[d] += (key[d] - mean[d]) * (key[d] - mean[d]);
+        squares[d] += share * ((key[d] - mean[d]) * (key[d] - mean[d]));
 }
 
 #endif

@@ -263,7 +263,7 @@ static float scatter_of(const cluster_work *work, uint32_t tokens, uint16_t clus
     memset(squares, 0, dim * sizeof *squares);
     for (uint32_t t = 0; t < tokens; t++)
         if (work->owner[t] == cluster)
-            index_add_squares(squares, work->rows + (size_t)t * dim, mean, dim);
+            index_add_squares(squares, work->rows + (size_t)t * dim, mean, 1.0f, dim);
     for (uint32_t d = 0; d < dim; d++)
         squares[d] /= (float)(int32_t)work->counts[cluster];
     return index_scatter(squares, key_scatter, dim);
