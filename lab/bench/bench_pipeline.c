@@ -390,7 +390,7 @@ static void *compute_stage(void *argument)
 static kvt_status run_flow(flow *f, uint32_t micro_batch_size, pipeline_row *row)
 {
     pthread_t bring, compute;
-    drive_counts drives[2];
+    bench_reads_drives drives[2];
     queue_open(&f->select);
     queue_open(&f->bring);
     queue_open(&f->compute);
@@ -400,7 +400,7 @@ static kvt_status run_flow(flow *f, uint32_t micro_batch_size, pipeline_row *row
         queue_put(&f->select, b);
     }
     f->running = f->batch_count;
-    pipeline_count_drives(f->g->store, &drives[0]);
+    bench_reads_count(f->g->store, &drives[0]);
     const uint64_t begin_ns = base_clock_ns();
     if (base_thread_start(&bring, bring_stage, f) != 0) return KVT_E_MEMORY;
     if (base_thread_start(&compute, compute_stage, f) != 0) {
@@ -412,14 +412,14 @@ static kvt_status run_flow(flow *f, uint32_t micro_batch_size, pipeline_row *row
     const double wall = (double)(base_clock_ns() - begin_ns) * 1e-9;
     (void)pthread_join(bring, NULL);
     (void)pthread_join(compute, NULL);
-    pipeline_count_drives(f->g->store, &drives[1]);
+    bench_reads_count(f->g->store, &drives[1]);
     queue_close(&f->select);
     queue_close(&f->bring);
     queue_close(&f->compute);
     const uint32_t calls = f->site->sequences * PIPELINE_LAYERS * f->steps;
     row->select = f->select_seconds;
     row->bring = f->bring_seconds;
-    row->fetch = pipeline_busiest(&drives[0], &drives[1]);
+    row->fetch = bench_reads_busiest(&drives[0], &drives[1]);
     row->compute = (double)f->compute_ns * 1e-9 * calls;
     row->bytes = (double)f->read_bytes / calls;
     row->error = f->site->error;

@@ -20,7 +20,6 @@ enum {
     PIPELINE_SEQUENCES_MAX = 16,
     PIPELINE_OBSERVED = 32,
     PIPELINE_APART = 4, /* steps between two sequences' and layers' first ones */
-    PIPELINE_DRIVES = 64,
     PIPELINE_METHODS = 4
 };
 
@@ -78,18 +77,6 @@ static inline uint32_t pipeline_first_step(uint32_t sequence, uint32_t layer)
 {
     return (sequence * PIPELINE_LAYERS + layer) * PIPELINE_APART;
 }
-
-/* What each drive has read, and how fast it is. */
-typedef struct drive_counts {
-    uint32_t count;
-    uint64_t bytes[PIPELINE_DRIVES];
-    double bytes_per_s[PIPELINE_DRIVES];
-} drive_counts;
-
-void pipeline_count_drives(kvt_store *store, drive_counts *counts);
-
-/* Seconds of the drive that had most to do between two counts. */
-double pipeline_busiest(const drive_counts *before, const drive_counts *after);
 
 /* Fills in what follows from a run of all sequences over so many tokens. */
 void pipeline_finish_row(const pipeline_site *site, pipeline_row *row, uint32_t steps,

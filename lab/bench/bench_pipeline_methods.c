@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_pipeline_methods.c - published methods of sparse decode with the schedules that they were
- * published with, and what the drives of the pipeline bench have read.
+ * published with.
  *
  * Thread rule: one bench at a time.
  */
@@ -40,31 +40,6 @@ const pipeline_method pipeline_methods[PIPELINE_METHODS] = {
      KVT_STRIPE_ROUND_ROBIN,
      false},
 };
-/* ---- stores and drives ---- */
-
-void pipeline_count_drives(kvt_store *store, drive_counts *counts)
-{
-    counts->count = 0;
-    for (uint32_t i = 0; counts->count < PIPELINE_DRIVES; i++) {
-        kvt_device_stats stats = {.struct_size = sizeof stats};
-        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return;
-        if (stats.tier != KVT_TIER_SSD) continue;
-        counts->bytes[counts->count] = stats.bytes_read;
-        counts->bytes_per_s[counts->count++] = stats.weight_bytes_per_s;
-    }
-}
-
-/* Seconds of the drive that had most to do since. */
-double pipeline_busiest(const drive_counts *before, const drive_counts *after)
-{
-    double most = 0;
-    for (uint32_t i = 0; i < after->count; i++) {
-        const double seconds = (double)(after->bytes[i] - before->bytes[i]) / after->bytes_per_s[i];
-        if (seconds > most) most = seconds;
-    }
-    return most;
-}
-
 /* Fills in what follows from a run of all sequences. */
 void pipeline_finish_row(const pipeline_site *site, pipeline_row *row, uint32_t steps,
                          double wall_seconds)
@@ -149,12 +124,12 @@ static kvt_status play_method(method_run *run, kvt_store *store, pipeline_row *r
 {
     const pipeline_site *site = run->site;
     const uint32_t steps = run->method->whole ? (site->options->quick ? 1 : 2) : site->steps;
-    drive_counts drives[2];
+    bench_reads_drives drives[2];
     kvt_status status = KVT_OK;
     run->fetch_seconds = 0;
     run->bytes = run->reads_done = 0;
     if (run->method->schedule == PREFETCH) status = start_read(run, 0, 0, 0);
-    pipeline_count_drives(store, &drives[0]);
+    bench_reads_count(store, &drives[0]);
     const uint64_t begin_ns = base_clock_ns();
     for (uint32_t step = 0; step < steps && status == KVT_OK; step++)
         for (uint32_t layer = 0; layer < PIPELINE_LAYERS && status == KVT_OK; layer++)
@@ -162,9 +137,9 @@ static kvt_status play_method(method_run *run, kvt_store *store, pipeline_row *r
                                                        : layer_one_by_one(run, layer, step);
     const double wall = (double)(base_clock_ns() - begin_ns) * 1e-9;
     /* Before the read for the token that nobody runs: its bytes are not of this time. */
-    pipeline_count_drives(store, &drives[1]);
+    bench_reads_count(store, &drives[1]);
     if (run->method->schedule == PREFETCH) (void)!end_read(run, 0);
-    row->fetch = pipeline_busiest(&drives[0], &drives[1]);
+    row->fetch = bench_reads_busiest(&drives[0], &drives[1]);
     row->compute = run->compute_seconds * site->sequences * PIPELINE_LAYERS * steps;
     row->bytes = (double)run->bytes / (double)run->reads_done;
     pipeline_finish_row(site, row, steps, wall);

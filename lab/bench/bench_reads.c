@@ -49,6 +49,28 @@ kvt_status bench_reads_store(const bench_options *bench, kvt_striping striping, 
     return kvt_open(&options, store_out, message, message_size);
 }
 
+void bench_reads_count(kvt_store *store, bench_reads_drives *drives)
+{
+    drives->count = 0;
+    for (uint32_t i = 0; drives->count < BENCH_READS_DRIVES; i++) {
+        kvt_device_stats stats = {.struct_size = sizeof stats};
+        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return;
+        if (stats.tier != KVT_TIER_SSD) continue;
+        drives->bytes[drives->count] = stats.bytes_read;
+        drives->bytes_per_s[drives->count++] = stats.weight_bytes_per_s;
+    }
+}
+
+double bench_reads_busiest(const bench_reads_drives *before, const bench_reads_drives *after)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < after->count; i++) {
+        const double seconds = (double)(after->bytes[i] - before->bytes[i]) / after->bytes_per_s[i];
+        if (seconds > most) most = seconds;
+    }
+    return most;
+}
+
 kvt_status bench_slots_open(kvt_store *store, const decode_layer *layer, const decode_trial *trial,
                             bench_slots *slots)
 {

@@ -38,6 +38,20 @@ KVT_NODISCARD kvt_status bench_reads_store(const bench_options *options, kvt_str
                                            uint64_t dram_bytes, kvt_store **store_out,
                                            char *message, size_t message_size);
 
+#define BENCH_READS_DRIVES 64u /* of a store, that are counted */
+
+/* What each drive of a store has read, and how fast it is. */
+typedef struct bench_reads_drives {
+    uint32_t count;
+    uint64_t bytes[BENCH_READS_DRIVES];
+    double bytes_per_s[BENCH_READS_DRIVES];
+} bench_reads_drives;
+
+void bench_reads_count(kvt_store *store, bench_reads_drives *drives);
+
+/* Seconds of the drive that had most to do between two counts. */
+double bench_reads_busiest(const bench_reads_drives *before, const bench_reads_drives *after);
+
 /* Takes the slots' room. KVT_OK; KVT_E_SPACE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status bench_slots_open(kvt_store *store, const decode_layer *layer,
                                           const decode_trial *trial, bench_slots *slots_out);

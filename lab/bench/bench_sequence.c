@@ -49,7 +49,6 @@ enum {
     STEPS = 64,
     OBSERVED = 32, /* the prompt's last queries */
     OWN_DRIVE_MIB = 512,
-    BENCH_DRIVES_MAX = 64,
     SEED = 1
 };
 
@@ -301,36 +300,6 @@ static kvt_status reopen_sequence(const sequence_site *site, const sequence_case
     return kvt_sparse_observe(*sequence, 0, site->queries, site->observed);
 }
 
-/* What each drive has read, and how fast it is. */
-typedef struct drive_counts {
-    uint32_t count;
-    uint64_t bytes[BENCH_DRIVES_MAX];
-    double bytes_per_s[BENCH_DRIVES_MAX];
-} drive_counts;
-
-static void count_drives(kvt_store *store, drive_counts *counts)
-{
-    counts->count = 0;
-    for (uint32_t i = 0; counts->count < BENCH_DRIVES_MAX; i++) {
-        kvt_device_stats stats = {.struct_size = sizeof stats};
-        if (kvt_device_stats_at(store, i, &stats) != KVT_OK) return;
-        if (stats.tier != KVT_TIER_SSD) continue;
-        counts->bytes[counts->count] = stats.bytes_read;
-        counts->bytes_per_s[counts->count++] = stats.weight_bytes_per_s;
-    }
-}
-
-/* Seconds of the drive that has the longest of what was read since. */
-static double slowest_drive(const drive_counts *before, const drive_counts *after)
-{
-    double most = 0;
-    for (uint32_t i = 0; i < after->count; i++) {
-        const double seconds = (double)(after->bytes[i] - before->bytes[i]) / after->bytes_per_s[i];
-        if (seconds > most) most = seconds;
-    }
-    return most;
-}
-
 /* Runs one step; output is NULL when nobody wants it. */
 static kvt_status run_step(kvt_sparse *sequence, const sequence_case *one, const float *queries,
                            float *output, double *select_seconds, double *step_seconds)
@@ -364,9 +333,9 @@ static kvt_status run_steps(sequence_site *site, const sequence_case *one, bool 
     double difference = 0, norm = 0;
     kvt_sparse_stats before = {.struct_size = sizeof before}, after = before;
     kvt_status status = kvt_sparse_stats_get(sequence, &before);
-    drive_counts drives[2];
+    bench_reads_drives drives[2];
     uint32_t count = 0;
-    count_drives(store, &drives[0]);
+    bench_reads_count(store, &drives[0]);
     for (uint32_t i = 0; i < site->steps && status == KVT_OK; i++) {
         const int place = decode_layer_judged(&site->layer, i);
         const float *queries = step_queries(site, i);
@@ -375,8 +344,8 @@ static kvt_status run_steps(sequence_site *site, const sequence_case *one, bool 
         status =
             run_step(sequence, one, queries, target, &select_seconds[count], &step_seconds[count]);
         count++;
-        count_drives(store, &drives[count & 1]);
-        row->byte_seconds += slowest_drive(&drives[1 - (count & 1)], &drives[count & 1]);
+        bench_reads_count(store, &drives[count & 1]);
+        row->byte_seconds += bench_reads_busiest(&drives[1 - (count & 1)], &drives[count & 1]);
         for (uint32_t q = 0; place >= 0 && !exact && q < QUERY; q++) {
             const double wanted = (double)site->exact[(size_t)place * QUERY + q];
             difference += ((double)output[q] - wanted) * ((double)output[q] - wanted);
@@ -462,15 +431,15 @@ static kvt_status run_reads(sequence_site *site, kvt_store *store, bench_slots *
                             const decode_reads *reads, sequence_row *row)
 {
     kvt_status status = KVT_OK;
-    drive_counts drives[2];
+    bench_reads_drives drives[2];
     double bytes = 0, io = 0;
-    count_drives(store, &drives[0]);
+    bench_reads_count(store, &drives[0]);
     for (uint32_t i = 0; i < site->steps && status == KVT_OK; i++) {
         uint64_t read_bytes, io_ns = 0;
         status = bench_slots_start(slots, reads, i, &read_bytes);
         if (status == KVT_OK) status = bench_slots_wait(slots, &io_ns);
-        count_drives(store, &drives[(i + 1) & 1]);
-        row->byte_seconds += slowest_drive(&drives[i & 1], &drives[(i + 1) & 1]);
+        bench_reads_count(store, &drives[(i + 1) & 1]);
+        row->byte_seconds += bench_reads_busiest(&drives[i & 1], &drives[(i + 1) & 1]);
         bytes += (double)read_bytes;
         io += (double)io_ns * 1e-9;
     }
