@@ -7,6 +7,8 @@
 #ifndef TESTS_SUPPORT_FAKE_CUDA_H
 #define TESTS_SUPPORT_FAKE_CUDA_H
 
+#include <dlfcn.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct fake_cuda_state {
@@ -29,5 +31,13 @@ typedef struct fake_cuda_state {
     uint32_t registered;  /* copies of registered memory */
     uint32_t unbound;     /* calls on a thread without a context that need one */
 } fake_cuda_state;
+
+/* The state of the library, which stays loaded, so that its counters outlive a device. NULL: it is
+ * not on LD_LIBRARY_PATH. */
+static inline fake_cuda_state *fake_cuda_find(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return library != NULL ? dlsym(library, "fake_cuda") : NULL;
+}
 
 #endif

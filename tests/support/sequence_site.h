@@ -218,6 +218,17 @@ static inline void site_check_unheld(sequence_site *s)
         assert_int_equal(stats.in_place_bytes[tier] + stats.lent_bytes[tier], 0);
 }
 
+/* Warms all layers up with queries of 16 topics. */
+static inline void site_warm(sequence_site *s, kvt_sparse *sequence)
+{
+    float rows[16 * SITE_QUERY];
+    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
+        for (uint32_t i = 0; i < 16; i++)
+            site_query(s, layer, i, rows + i * SITE_QUERY);
+        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
+    }
+}
+
 /* Attention over the first `tokens` tokens of a layer. */
 static inline void site_exact(const sequence_site *s, uint32_t layer, uint32_t tokens,
                               const float *queries, double *output)

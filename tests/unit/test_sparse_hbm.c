@@ -10,8 +10,6 @@
 #include "sparse/sequence.h"
 #include "store/store.h"
 
-#include <dlfcn.h>
-
 enum {
     MIB = 1 << 20,
     PAGE = 64 * SITE_DIM * 4, /* rows of one: 64 tokens, K and V of 2 bytes */
@@ -29,8 +27,7 @@ static fake_cuda_state *fake;
 static int find_fake(void **state)
 {
     (void)state;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    fake = library != NULL ? dlsym(library, "fake_cuda") : NULL;
+    fake = fake_cuda_find();
     if (fake == NULL) print_message("the stand-in for libcuda.so.1 is not on LD_LIBRARY_PATH\n");
     return fake == NULL;
 }

@@ -104,16 +104,6 @@ static void expect_errors(sequence_site *s, const kvt_sparse_options *options, d
     kvt_sparse_close(sequence);
 }
 
-static void warm(sequence_site *s, kvt_sparse *sequence)
-{
-    float rows[16 * SITE_QUERY];
-    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
-        for (uint32_t i = 0; i < 16; i++)
-            site_query(s, layer, i, rows + i * SITE_QUERY);
-        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
-    }
-}
-
 /* ---- where entries lie ---- */
 
 static void test_pages_on_drives_are_read_in_place(void **state)
@@ -171,7 +161,7 @@ static void test_pages_in_memory_are_read_in_place(void **state)
     assert_true(support_stats(s.store).in_place_bytes[KVT_TIER_DRAM] > 4 * MIB);
     check_steps(&s, sequence, errors);
     assert_int_equal(stats_of(sequence).reads, 0); /* no drive was asked */
-    warm(&s, sequence);
+    site_warm(&s, sequence);
     assert_int_equal(stats_of(sequence).copied_pages, 0);
     float queries[SITE_QUERY];
     kvt_sparse_step *step;
@@ -332,7 +322,7 @@ static void test_copies_and_appended_pages_lie_beside(void **state)
     site_keep(&s, &options, &key);
     push_down(&s);
     kvt_sparse *sequence = site_open_kept(&s, &options, &key);
-    warm(&s, sequence);
+    site_warm(&s, sequence);
     assert_int_equal(stats_of(sequence).copied_pages, stats_of(sequence).pages);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
         for (uint32_t i = 0; i < 40; i++)
@@ -539,7 +529,7 @@ static void test_forged_code_loses_its_pages(void **state)
         const kvt_key part = site_part_key(s.store, &key, 1); /* the first layer's second head */
         forge_code(&s, &part, 64, UINT64_MAX, 0xff);
         kvt_sparse *sequence = site_open_kept(&s, &options, &key);
-        if (window) warm(&s, sequence);
+        if (window) site_warm(&s, sequence);
         uint32_t all = 0;
         for (uint32_t i = 0; i < STEPS; i++) {
             float queries[SITE_QUERY], output[SITE_QUERY];

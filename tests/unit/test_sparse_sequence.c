@@ -539,16 +539,6 @@ static void add_rule(sequence_site *s, int drive, tiers_fault_action action, uin
     assert_int_equal(tiers_fault_add(s->drives[drive].device, &rule), KVT_OK);
 }
 
-static void warm(sequence_site *s, kvt_sparse *sequence)
-{
-    float rows[16 * SITE_QUERY];
-    for (uint32_t layer = 0; layer < SITE_LAYERS; layer++) {
-        for (uint32_t i = 0; i < 16; i++)
-            site_query(s, layer, i, rows + i * SITE_QUERY);
-        assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
-    }
-}
-
 /* A drive that lies or fails costs pages at most; no row is ever wrong. */
 static void test_no_fault_gives_a_wrong_row(void **state)
 {
@@ -564,7 +554,7 @@ static void test_no_fault_gives_a_wrong_row(void **state)
             options.window_bytes[KVT_TIER_DRAM] = 0;
             options.replica_share = copies ? 1 : 0;
             kvt_sparse *sequence = site_sequence(&s, &options);
-            warm(&s, sequence);
+            site_warm(&s, sequence);
             add_rule(&s, 1, actions[action], 0);
             uint32_t lost = 0;
             for (uint32_t i = 0; i < 12; i++) {
@@ -604,7 +594,7 @@ static void test_a_silent_drive_ends_at_the_deadline(void **state)
         options.replica_share = copies ? 1 : 0;
         options.hedge_ns = 2000000;
         kvt_sparse *sequence = site_sequence(&s, &options);
-        warm(&s, sequence);
+        site_warm(&s, sequence);
         const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
         assert_int_equal(tiers_fault_add(s.drives[2].device, &hang), KVT_OK);
         uint32_t lost = 0;
@@ -638,7 +628,7 @@ static void test_a_drive_that_vanishes_leaves_the_others(void **state)
     kvt_sparse_options options = site_options();
     options.replica_share = 1;
     kvt_sparse *sequence = site_sequence(&s, &options);
-    warm(&s, sequence);
+    site_warm(&s, sequence);
     tiers_fault_set_gone(s.drives[0].device, true);
     for (uint32_t i = 0; i < 8; i++) {
         float queries[SITE_QUERY];

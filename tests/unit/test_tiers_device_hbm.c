@@ -5,20 +5,16 @@
  */
 #include "device_scratch.h"
 
-#include <dlfcn.h>
-
 #include "fake_cuda.h"
 
 enum { CAPACITY = 8 << 20, DEPTH = 4, PIECE = 64 << 10, GONE = 719, REFUSED = 2, PASSING = 3 };
 
 static fake_cuda_state *fake;
 
-/* The library stays loaded, so that its counters outlive a device. */
 static int find_fake(void **state)
 {
     (void)state;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    fake = library != NULL ? dlsym(library, "fake_cuda") : NULL;
+    fake = fake_cuda_find();
     if (fake == NULL) print_message("the stand-in for libcuda.so.1 is not on LD_LIBRARY_PATH\n");
     return fake == NULL;
 }
