@@ -16,7 +16,7 @@ typedef struct remote_resolution remote_resolution;
 /* Splits "host:port" or "[v6]:port". False: it is neither. */
 bool remote_split(const char *address, size_t bytes, char host[NI_MAXHOST], char port[8]);
 
-/* What is wrong with a list of addresses, with commas or blanks between; NULL: nothing. A text
+/* The fault of a list of addresses, with commas or blanks between; NULL: there is none. A text
  * without the list's words, which may hold a secret. NULL is an empty list. */
 const char *remote_addresses_fault(const char *addresses, bool cluster);
 

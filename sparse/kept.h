@@ -49,7 +49,7 @@ void sparse_kept_write(const sparse_kept_shape *shape, const sparse_kept_unit *u
 /* The head entry: SPARSE_KEPT_HEAD_BYTES. */
 void sparse_kept_write_head(const sparse_kept_shape *shape, uint8_t *target);
 
-/* What it gives is a shape that a sequence can have. KVT_OK; KVT_E_CORRUPT; KVT_E_VERSION. */
+/* A shape that is given is one that a sequence can have. KVT_OK; KVT_E_CORRUPT; KVT_E_VERSION. */
 KVT_NODISCARD kvt_status sparse_kept_read_head(const uint8_t *bytes, uint64_t size,
                                                sparse_kept_shape *shape_out);
 

@@ -421,7 +421,7 @@ KVT_NODISCARD kvt_status sparse_hbm_open_unit(kvt_sparse *s, sparse_unit *unit);
 void sparse_hbm_close_unit(sparse_unit *unit);
 void sparse_hbm_close(kvt_sparse *s); /* waits for moves, unless their device is out of service */
 
-/* What the tier is asked for: whole slots, of all units the same number; 0: the option's bytes are
+/* Bytes that the tier is asked for: whole slots, as many of each unit; 0: the option's bytes are
  * less than a slot of each unit. */
 uint64_t sparse_hbm_bytes(const kvt_sparse *s);
 

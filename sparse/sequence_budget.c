@@ -52,7 +52,7 @@ void sparse_budget_set(kvt_sparse *s, uint64_t bytes)
         sparse_budget_open_unit(s, &s->units[u]);
 }
 
-/* What reads all of a layer in its rows leaves nothing to divide. */
+/* A budget that reads all of a layer in its rows leaves nothing to divide. */
 bool sparse_budget_is_on(const kvt_sparse *s)
 {
     const uint64_t rows = (uint64_t)s->options.tokens_max * 2 * s->row_bytes;
@@ -61,7 +61,7 @@ bool sparse_budget_is_on(const kvt_sparse *s)
 
 /* ---- curves ---- */
 
-/* What each unit's output differs from the measure, in squares. */
+/* Squared differences of each unit's output from the measure. */
 static void take_differences(kvt_sparse *s, const float *output, const float *measure,
                              double *errors)
 {

@@ -13,8 +13,8 @@
  *
  * Invariants: a page with a slot has no place in the arena; a slot has one page, or a move that
  * ends by freeing it; a move of a layer with a step under way ends with that step at the earliest,
- * so that rows stay where the step has named them. What fails is not resident any more, and is at
- * rest.
+ * so that rows stay where the step has named them. A page whose move fails is not resident any
+ * more, and is at rest.
  *
  * Thread rule: the sequence's thread, but for sparse_hbm_read.
  */
@@ -398,7 +398,7 @@ void sparse_hbm_step(kvt_sparse *s, uint32_t layer, sparse_unit *unit, sparse_it
 
 /* ---- a device that has failed ---- */
 
-/* What is in HBM is at rest alone, and the window is that in DRAM. */
+/* Pages of the unit in HBM are at rest alone, and its window is that in DRAM. */
 static void forget_unit(kvt_sparse *s, sparse_unit *unit)
 {
     if (unit->slots == 0) return;

@@ -19,8 +19,8 @@
  *
  * Memory: one unit in kept form to keep it, two to copy pages.
  *
- * Thread rule: the sequence's thread. Whoever puts or deletes a head holds heads_lock meanwhile,
- * so that a head which was looked at is the one that is deleted.
+ * Thread rule: the sequence's thread. A head is put and deleted under heads_lock, so that a
+ * head which was looked at is the one that is deleted.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -343,7 +343,7 @@ kvt_status kvt_sparse_keep(kvt_sparse *s, const kvt_key *key)
 
 /* ---- open ---- */
 
-/* What the options have otherwise than the kept sequence, for a person; NULL: nothing. */
+/* The first field that the options have otherwise than the kept sequence; NULL: none. */
 static const char *shape_difference(const kvt_sparse *s, const sparse_kept_shape *shape,
                                     const sparse_paging *paging)
 {
@@ -380,7 +380,7 @@ static kvt_status put_local(kvt_sparse *s, sparse_unit *unit, const uint8_t *byt
     return status;
 }
 
-/* What an open has of a unit's entry before the unit takes it. */
+/* A unit's entry, as an open has it before the unit takes it. */
 typedef struct kept_part {
     kvt_key key;
     scratch_visited visited; /* or else its bytes are copied */

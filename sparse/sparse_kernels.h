@@ -89,7 +89,7 @@ static inline float sparse_lanes_sum(const float lane[SPARSE_LANES])
 #define SPARSE_EXP_5 0x1.5d87fep-10f
 #define SPARSE_EXP_6 0x1.43091p-13f
 
-/* What a cluster's log of the mean of exp(score) is above its centroid's score, when its scores
+/* How far a cluster's log of the mean of exp(score) is above its centroid's score, when its scores
  * deviate by the square root of x: x / 2 of normal ones that are many, less of a few. */
 #define SPARSE_LIFT_MAX 12.0f
 

@@ -101,7 +101,7 @@ void visit_find_entry(kvt_store *store, const store_entry *entry)
 
 /* ---- visits ---- */
 
-/* The entry of a key at rest; NULL: there is none. What moves it ends first, as for a delete. Lock
+/* The entry of a key at rest; NULL: there is none. A move of it ends first, as for a delete. Lock
  * held, and released while waiting. */
 static store_entry *visit_await(kvt_store *store, const kvt_key *key)
 {

@@ -277,8 +277,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_wait(kvt_sparse *sequence, kvt_spars
                                                  uint64_t deadline_ns,
                                                  const kvt_sparse_pages **pages_out);
 
-/* Ends a step, waited for or not: its pages are used no more, by no kernel either. What enters HBM
- * is on its way there afterwards; nothing waits for it. NULL is allowed. */
+/* Ends a step, waited for or not: its pages are used no more, by no kernel either. Pages that
+ * enter HBM are on their way there afterwards; nothing waits for them. NULL is allowed. */
 KVT_API void kvt_sparse_done(kvt_sparse *sequence, kvt_sparse_step *step);
 
 typedef struct kvt_sparse_stats {

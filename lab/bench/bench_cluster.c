@@ -276,7 +276,7 @@ static bool cluster_launch(bench_cluster *cluster, uint32_t node)
     cluster->nodes[node].pid = pid;
     const uint64_t end_ns = base_clock_ns() + CLUSTER_WAIT_NS;
     while (base_clock_ns() < end_ns) {
-        /* Whoever answers at the port is this server. One with a password answers, too. */
+        /* The one that answers at the port is this server; one with a password answers, too. */
         if (access(socket_path, F_OK) == 0 &&
             bench_cluster_say(cluster, node, "PING", answer, sizeof answer))
             return true;

@@ -40,7 +40,7 @@ KVT_NODISCARD kvt_status bench_reads_store(const bench_options *options, kvt_str
 
 #define BENCH_READS_DRIVES 64u /* of a store, that are counted */
 
-/* What each drive of a store has read, and how fast it is. */
+/* Bytes that each drive of a store has read, and its speed. */
 typedef struct bench_reads_drives {
     uint32_t count;
     uint64_t bytes[BENCH_READS_DRIVES];

@@ -200,7 +200,7 @@ static void keep_tokens(const kl_run *r, uint32_t unit, uint32_t count, uint32_t
 
 /* ---- errors over the context's last queries ---- */
 
-/* What stands in for a token's rows. */
+/* The stand-in for a token's rows. */
 typedef enum kl_stand { KL_ROWS_ALONE, KL_ROWS_AND_MEANS, KL_MEANS_ALONE } kl_stand;
 
 /* Attention over what is kept; of the rest with KL_ROWS_AND_MEANS its estimate. With KL_MEANS_ALONE
