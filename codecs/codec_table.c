@@ -8,8 +8,7 @@
 #include <assert.h>
 
 static const kvt_codec *const codec_table[] = {
-    &codecs_raw,     &codecs_lossless, &codecs_kivi,      &codecs_planes,
-    &codecs_entropy, &codecs_rotate,   &codecs_transform,
+    &codecs_raw, &codecs_lossless, &codecs_kivi, &codecs_planes, &codecs_entropy, &codecs_transform,
 };
 
 enum { CODEC_TABLE_COUNT = sizeof codec_table / sizeof codec_table[0] };

@@ -19,16 +19,14 @@ extern const kvt_codec codecs_lossless;
 extern const kvt_codec codecs_kivi;
 extern const kvt_codec codecs_planes;
 extern const kvt_codec codecs_entropy;
-extern const kvt_codec codecs_rotate;
 extern const kvt_codec codecs_transform;
 
 /*
- * How the stages are called. A codec with parts (kivi, planes, entropy, rotate) is a kvt_codec with
+ * How the stages are called. A codec with parts (kivi, planes, entropy) is a kvt_codec with
  * the *_matrix members of codec_table.h; the record places its parts, checksums them, and hands
  * them back. Kernels see rows that follow each other without gaps, and scratch aligned to 64.
  *
- *   entropy, rotate   one plane, one DATA part whose size follows from the data; their own headers
- *            say what is in it (entropy.h, rotate.h)
+ *   entropy  one plane, one DATA part whose size follows from the data (entropy.h)
  *   transform   the matrices of one span have one DATA part; the basis comes with the spec
  *            (transform.h)
  *   drop     no kvt_codec: before any codec it chooses the rows of a layer, the record gathers
@@ -42,7 +40,6 @@ extern const kvt_codec codecs_transform;
  *            group (5, 6, 7), 10 V per channel, 11 V groups inside a head, 12 V planes lie first
  *   entropy  bits 0-9 step of K, 10-19 of V in 1/64 of a standard deviation, 20 V per channel,
  *            21 values come back at the middle of their cell; mode 1
- *   rotate   bits 0-3 bits (3, 4, 8), 4 over the row instead of the head; mode 1
  *   transform  bits 0-9 step in 1/64 of the basis's unit, 10-29 the first 20 bits of its hash;
  *            mode 1
  */
@@ -52,7 +49,6 @@ enum {
     CODECS_PLANES_V_FIRST = 1 << 12,
     CODECS_ENTROPY_V_CHANNEL = 1 << 20,
     CODECS_ENTROPY_MIDDLE = 1 << 21,
-    CODECS_ROTATE_ROW = 1 << 4,
     CODECS_BASIS_SHIFT = 10, /* of a basis in transform's rate */
     CODECS_BASIS_BITS = 20
 };

@@ -9,7 +9,7 @@
 #include "drop.h"
 
 #include "drop_number.h"
-#include "rotate_number.h"
+#include "element.h"
 
 void drop_rope_frequencies(double base, uint32_t rotary_dim, double *frequencies)
 {
@@ -44,14 +44,14 @@ static bool drop_rope_fits(const drop_shape *shape, const drop_rope *rope)
 static void drop_turn_pair(uint8_t *row, uint64_t first, uint64_t second, uint8_t dtype, float c,
                            float s)
 {
-    const float x = rotate_element_load(row, first, dtype);
-    const float y = rotate_element_load(row, second, dtype);
+    const float x = codecs_element_load(row, first, dtype);
+    const float y = codecs_element_load(row, second, dtype);
     const float xc = x * c;
     const float ys = y * s;
     const float yc = y * c;
     const float xs = x * s;
-    rotate_element_store(row, first, dtype, xc - ys);
-    rotate_element_store(row, second, dtype, yc + xs);
+    codecs_element_store(row, first, dtype, xc - ys);
+    codecs_element_store(row, second, dtype, yc + xs);
 }
 
 static void drop_turn_row(const drop_shape *shape, const drop_rope *rope, uint64_t difference,

@@ -9,7 +9,7 @@
 #include "drop.h"
 
 #include "drop_number.h"
-#include "rotate_number.h"
+#include "element.h"
 
 enum { DROP_LANES = 8, DROP_PIECE = 128 };
 

@@ -173,18 +173,6 @@ static bool name_entropy_setting(name_reader *reader, kvt_variant *variant)
     return true;
 }
 
-static bool name_rotate_setting(name_reader *reader, kvt_variant *variant)
-{
-    uint32_t bits;
-    if (name_take_word(reader, "row")) {
-        variant->rate |= CODECS_ROTATE_ROW;
-        return true;
-    }
-    if (!name_take(reader, "b") || !name_take_number(reader, &bits)) return false;
-    name_put_field(variant, 0, 4, bits);
-    return true;
-}
-
 /* "1F3A9,s0.5": five digits of a basis, of either case, then the step. */
 static bool name_transform_setting(name_reader *reader, kvt_variant *variant)
 {
@@ -231,7 +219,6 @@ static const name_codec name_codecs[] = {
     {"kivi", {KVT_CODEC_KIVI, KVT_KIVI_FLOAT, 4 | 4 << 4 | 6 << 8}, name_kivi_setting},
     {"planes", {KVT_CODEC_PLANES, 1, 3 | 3 << 3 | 6 << 6}, name_planes_setting},
     {"entropy", {KVT_CODEC_ENTROPY, 1, 16 | 32 << 10}, name_entropy_setting},
-    {"rotate", {KVT_CODEC_ROTATE, 1, 4}, name_rotate_setting},
     {"transform", {KVT_CODEC_TRANSFORM, 0, TRANSFORM_STEP_ONE / 2}, name_transform_setting},
 };
 
@@ -381,10 +368,6 @@ static void name_write_codec(name_writer *writer, kvt_variant variant)
     case KVT_CODEC_KIVI: name_write_kivi(writer, variant); break;
     case KVT_CODEC_PLANES: name_write_planes(writer, variant); break;
     case KVT_CODEC_ENTROPY: name_write_entropy(writer, variant); break;
-    case KVT_CODEC_ROTATE:
-        name_write(writer, "rotate:b%u%s", (unsigned)codecs_rate_field(variant, 0, 4),
-                   variant.rate & CODECS_ROTATE_ROW ? ",row" : "");
-        break;
     case KVT_CODEC_TRANSFORM:
         name_write(writer, "transform:%05X,s",
                    (unsigned)codecs_rate_field(variant, CODECS_BASIS_SHIFT, CODECS_BASIS_BITS));

@@ -7,7 +7,7 @@
 Prints header and segment table, verifies every checksum and padding, decodes all segments and
 writes the entry's bytes to OUTPUT (after a drop, the rows of the kept tokens). Exit status: 0
 sound, 1 not sound, 2 usage, 77 not decoded here: the zstd command is needed and absent, or values
-are of lossless fast, entropy or rotate. Python's standard library only; XXH3-64 is written out
+are of lossless fast or entropy. Python's standard library only; XXH3-64 is written out
 here, zstd frames go through the zstd command.
 """
 
@@ -524,7 +524,7 @@ def decode_parts(header, plan, matrix):
         kept = dict(header, logical_tokens=plan.tokens)
         return decode_lossless(kept, stored[2, 0], plan.tokens * plan.row)
     if plan.codec not in (parts.KIVI, parts.PLANES):
-        raise NoTool("values of entropy and rotate are not decoded here")
+        raise NoTool("values of entropy are not decoded here")
     planes = [stored[parts.DATA, plane] for plane in range(plan.planes[layer, side])]
     coded = parts.decode_groups(plan, layer, side, dtype, stored[parts.METADATA, 0], planes)
     raw = stored.get((parts.RAW_TOKENS, 0), b"")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extension of records (minor 1 and later), for format_reader.py: levels, parts, raw tokens,
 kept tokens, and the values of the codecs with groups, kivi and planes. After docs/FORMAT.md alone;
-Python's standard library only. entropy and rotate are checked as far as the record goes, not
-decoded.
+Python's standard library only. entropy is checked as far as the record goes, not decoded.
 """
 
 import struct
@@ -11,7 +10,7 @@ EXTENSION = struct.Struct("<8I")
 EXTENSION_FIELDS = (
     "head_tokens tail_k tail_v chain_tokens index_count level_count table_count zero"
 ).split()
-KIVI, PLANES, ENTROPY, ROTATE = 3, 4, 5, 7
+KIVI, PLANES, ENTROPY = 3, 4, 5
 PLANE_BITS = (2, 1, 1, 2, 2)
 METADATA, DATA, INDEX, RAW_TOKENS = 3, 4, 6, 7
 NO_LAYER = 0xFFFFFFFF

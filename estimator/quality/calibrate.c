@@ -304,7 +304,6 @@ typedef struct calibrate_answers {
     const char *entropy_axis, *centroids;
     double v_ratio;                     /* V step over K step */
     bool bases[TRANSFORM_SPAN_LAYERS4]; /* spans whose basis was accepted */
-    const char *rotated;                /* a variant, or NULL */
     const char *drop;
 } calibrate_answers;
 
@@ -448,22 +447,6 @@ static void ask_bases(calibrate_state *s, calibrate_answers *a)
     }
 }
 
-/* Rotated variants lie between these planes in size. */
-static void ask_rotation(calibrate_state *s, calibrate_answers *a)
-{
-    static const char *const rotated[] = {NULL, NULL, "rotate:b4", "rotate:b4,row",
-                                          "rotate:b3,row"};
-    static const char *const labels[] = {"no", "no (planes at 4:3 bits)", "head, 4 bits",
-                                         "row, 4 bits", "row, 3 bits"};
-    char even[QUALITY_NAME_BYTES], fewer[QUALITY_NAME_BYTES];
-    const bool v_more = a->first[0] != '\0';
-    (void)snprintf(even, sizeof even, "planes:k4v4,g64%s", a->planes_axis);
-    (void)snprintf(fewer, sizeof fewer, "planes:%s,g64%s%s", v_more ? "k3v4" : "k4v3",
-                   a->planes_axis, a->first);
-    const char *const names[] = {even, fewer, rotated[2], rotated[3], rotated[4]};
-    a->rotated = rotated[ask(s, "rotation", names, labels, 5)];
-}
-
 static void ask_drop(calibrate_state *s, calibrate_answers *a)
 {
     static const char *const labels[] = {"stream", "knorm", "keydiff", "lagkv"};
@@ -490,9 +473,6 @@ static void ask_usual(calibrate_state *s)
                                         "entropy:k1v2,middle",
                                         "entropy:k1v2",
                                         "planes:k4v3,g64",
-                                        "rotate:b4",
-                                        "rotate:b4,row",
-                                        "rotate:b3,row",
                                         "drop:stream,50+entropy:k0.25v0.5",
                                         "drop:knorm,50+entropy:k0.25v0.5",
                                         "drop:keydiff,50+entropy:k0.25v0.5",
@@ -539,7 +519,6 @@ static void name_rungs(const calibrate_answers *a, const calibrate_bases *bases,
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
         add_name(names, "entropy:k%.6gv%.6g%s%s", steps[i], steps[i] * a->v_ratio, a->entropy_axis,
                  a->centroids);
-    if (a->rotated != NULL) add_name(names, "%s", a->rotated);
     for (int kept = 75; kept > 0; kept -= 25)
         add_name(names, "drop:%s,%d+entropy:k0.5v%.6g%s%s", a->drop, kept, 0.5 * a->v_ratio,
                  a->entropy_axis, a->centroids);
@@ -614,7 +593,6 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
     ask_entropy(&s, &answers);
     ask_tables(&s, &answers);
     ask_bases(&s, &answers);
-    ask_rotation(&s, &answers);
     ask_drop(&s, &answers);
     if (s.status != KVT_OK) return s.status;
     if (wanted != NULL) {

@@ -3,7 +3,7 @@
  * calibrate.h - the choices of a model's ladder, made of measurements.
  *
  * What a good variant is differs between models, and some answers invert (K or V first, tokens or
- * channels, rotated or not, which tokens to drop). So each is a question with candidates: all are
+ * channels, which tokens to drop). So each is a question with candidates: all are
  * measured on the same entries and compared pair by pair, over entries of all classes. From the
  * chosen ones follow the rungs, and of those only such count as no cheaper rung beats. Each class
  * has a ladder of these rungs with its own losses, and classes that were not measured have one

@@ -17,7 +17,8 @@
 extern "C" {
 #endif
 
-/* Codec ids are part of the record format: append only, never reused. */
+/* Codec ids are part of the record format: append only, never reused. 7 is taken: no codec of this
+ * version has it, and a record that names it is KVT_E_VERSION. */
 typedef enum kvt_codec_id {
     KVT_CODEC_RAW = 1,      /* copy */
     KVT_CODEC_LOSSLESS = 2, /* exponent plane split off and entropy-coded; exact */
@@ -25,7 +26,6 @@ typedef enum kvt_codec_id {
     KVT_CODEC_PLANES = 4,   /* nested quantizer in bit planes; its top 4 bits are KIVI-4 */
     KVT_CODEC_ENTROPY = 5,  /* uniform step and static-table entropy coding */
     KVT_CODEC_DROP = 6,     /* token drop: a stage before any codec, in the variant's mode */
-    KVT_CODEC_ROTATE = 7,   /* Hadamard transform and a per-token quantizer */
     KVT_CODEC_TRANSFORM = 8 /* linear transform with a basis learnt per model, entropy coding */
 } kvt_codec_id;
 
@@ -46,12 +46,11 @@ typedef enum kvt_basis_span {
  *                                     inside a head, or per channel; vfirst: V planes lie first
  *   entropy:k0.25v0.5[,vchan][,middle]   steps in standard deviations, 1/16 to 12; values come
  *                                     back at the middle of their cell, not at its centre of mass
- *   rotate:b4[,row]                   bits 3, 4, 8; over the head or over the row
  *   transform:1F3A9,s0.5              the first 5 digits of the basis's hash; step in the basis's
  *                                     unit, 1/64 to 15. Not after a drop
  *   drop:stream,50[+<one of these>]   method and kept percent, then the codec (default raw)
  * Settings that are left out take their defaults: kivi:k4v4,g64; planes:k4v4,g64;
- * entropy:k0.25v0.5; rotate:b4; transform's step 0.5.
+ * entropy:k0.25v0.5; transform's step 0.5.
  *
  * In an entry of one side (kvt_layout.sides) the matrix of a layer is coded as K: K's settings
  * apply, those of V count for nothing, and lagkv chooses tokens by this matrix alone.

@@ -52,10 +52,6 @@ static const struct {
     {"entropy:k0.75v0.75", false},
     {"entropy:k0.5v1,vchan", false},
     {"entropy:k1v1", false},
-    {"rotate:b8", false},
-    {"rotate:b4", true},
-    {"rotate:b4,row", false},
-    {"rotate:b3,row", true},
     {"drop:stream,50", false},
     {"drop:knorm,50", false},
     {"drop:keydiff,50", false},
@@ -197,8 +193,6 @@ static const struct {
     {"decode lossless dense", "lossless", KVT_LOSSLESS_DENSE, true, BENCH_SIDE_BOTH, 0.3},
     {"encode entropy", "entropy", 0, false, BENCH_SIDE_BOTH, 0.08},
     {"decode entropy", "entropy", 0, true, BENCH_SIDE_BOTH, 0.25},
-    {"encode rotate 4 bits", "rotate", 0, false, BENCH_SIDE_BOTH, 0.25},
-    {"decode rotate 4 bits", "rotate", 0, true, BENCH_SIDE_BOTH, 0.3},
 };
 
 enum { CHECK_SPEED_COUNT = sizeof check_speeds / sizeof check_speeds[0] };
@@ -210,9 +204,6 @@ static bool check_speed_fits(const bench_codec_results *results, const bench_cod
     uint16_t mode = check_speeds[index].mode;
     if (strcmp(variant->codec, check_speeds[index].codec) != 0) return false;
     if (mode != 0 && variant->variant.mode != mode) return false;
-    /* Four bits are what is asked of rotation; its rate starts with the bits. */
-    if (variant->variant.codec == KVT_CODEC_ROTATE && (variant->variant.rate & 15u) != 4)
-        return false;
     return speed->decode == check_speeds[index].decode && speed->threads == 1 &&
            speed->side == check_speeds[index].side;
 }

@@ -23,8 +23,8 @@ enum {
 
 /* What records of minor 1 are made with. */
 static const char *const fuzz_variants[] = {
-    "kivi:k2v4,g32,r32", "planes:k8v6,g64", "planes:k4v3,vchan",  "entropy:k0.5v1,vchan",
-    "rotate:b3",         "drop:stream,50",  "drop:knorm,25+kivi", "drop:keydiff,75+planes:k2v2"};
+    "kivi:k2v4,g32,r32", "planes:k8v6,g64",    "planes:k4v3,vchan",          "entropy:k0.5v1,vchan",
+    "drop:stream,50",    "drop:knorm,25+kivi", "drop:keydiff,75+planes:k2v2"};
 
 /* The notes of both slots and of the one that counts lie inside the record. */
 static void fuzz_try_notes(const uint8_t *record, size_t bytes)

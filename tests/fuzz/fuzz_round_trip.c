@@ -18,7 +18,6 @@ static const char *const fuzz_variants[][4] = {
     {"kivi", "kivi:k2v8,g32", "kivi:k8v2,g32,r64,half", "kivi:k4v4,half"},
     {"planes", "planes:k8v8,g32", "planes:k6v3,g128,vchan", "planes:k2v2,vhead,vfirst"},
     {"entropy", "entropy:k0.5v1,vchan", "entropy:k0.1v0.1,middle", "entropy:k3v3"},
-    {"rotate", "rotate:b3", "rotate:b8,row", "rotate:b4,row"},
     {"lossless", "lossless:fast", "lossless", "lossless:fast"},
     {"drop:stream,50", "drop:knorm,25+planes:k4v2", "drop:lagkv,75+entropy",
      "drop:keydiff,50+kivi"},

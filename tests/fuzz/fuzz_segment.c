@@ -17,7 +17,6 @@ static const char *const fuzz_variants[][FUZZ_VARIANTS] = {
     {"kivi", "kivi:k2v8,g32", "kivi:k8v2,g128,half", "kivi:k4v4,half"},
     {"planes", "planes:k8v8,g32", "planes:k6v3,g128,vchan", "planes:k2v2,vhead"},
     {"entropy", "entropy:k0.5v1,vchan", "entropy:k0.1v0.1,middle", "entropy:k3v3"},
-    {"rotate", "rotate:b3", "rotate:b8,row", "rotate:b4,row"},
 };
 
 /* All zeros. */

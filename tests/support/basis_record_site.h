@@ -155,7 +155,7 @@ static inline void basis_record_spoil(basis_record *r, uint32_t matrix)
 {
     const kvt_layout *layout = &r->spec.layout;
     const uint64_t bytes = kvt_layout_matrix_bytes(layout);
-    rotate_element_store(r->source.data + matrix * bytes,
+    codecs_element_store(r->source.data + matrix * bytes,
                          bytes / kvt_dtype_bytes(layout->dtype) / 2 + 11, layout->dtype, INFINITY);
     basis_record_again(r);
 }
@@ -191,8 +191,8 @@ static inline void basis_record_check_values(const basis_record *r)
         assert_memory_equal(source, decoded, sinks * row);
         assert_memory_not_equal(source, decoded, matrix);
         for (uint64_t i = 0; i < matrix / kvt_dtype_bytes(layout->dtype); i++) {
-            const float x = rotate_element_load(source, i, layout->dtype);
-            const float y = rotate_element_load(decoded, i, layout->dtype);
+            const float x = codecs_element_load(source, i, layout->dtype);
+            const float y = codecs_element_load(decoded, i, layout->dtype);
             if (!(fabsf(x - y) < 6.0f)) fail_msg("matrix %u: %g is %g", m, (double)x, (double)y);
         }
     }

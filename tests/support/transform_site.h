@@ -11,9 +11,9 @@
 #include <kvterrace/view.h>
 
 #include "basis_support.h"
+#include "codecs/element.h"
 #include "codecs/kernels/cpu.h"
 #include "codecs/keys_rerotate.h"
-#include "codecs/rotate_number.h"
 #include "codecs/transform.h"
 #include "codecs_support.h"
 
@@ -114,7 +114,7 @@ static inline transform_site site_make(transform_segment segment, uint64_t seed)
             float *line = elements + (uint64_t)m * row;
             if (key) site_turn(segment.basis, line, 0, segment.first_position + t);
             for (uint32_t e = 0; e < row; e++)
-                rotate_element_store(site.matrices[m], (uint64_t)t * row + e, segment.dtype,
+                codecs_element_store(site.matrices[m], (uint64_t)t * row + e, segment.dtype,
                                      line[e]);
         }
     }
@@ -170,7 +170,7 @@ static inline kvt_status site_decode(transform_site *site, uint32_t first, uint3
 /* One element of a matrix as it is, or as it was decoded. */
 static inline float site_element(const transform_site *site, uint32_t m, uint64_t at, bool decoded)
 {
-    return rotate_element_load(decoded ? site->decoded[m].data : site->matrices[m], at,
+    return codecs_element_load(decoded ? site->decoded[m].data : site->matrices[m], at,
                                site->segment.dtype);
 }
 

@@ -107,8 +107,6 @@ static const char *const variants[] = {
     "planes:k3v4,g32",
     "entropy:k0.25v0.5",
     "entropy:k0.75v0.1,vchan,middle",
-    "rotate:b3",
-    "rotate:b8,row",
     "drop:stream,50",
     "drop:keydiff,50+planes:k4v2",
     "drop:knorm,75+entropy:k0.5v0.5",

@@ -8,7 +8,7 @@
 
 #include "codecs/drop.h"
 #include "codecs/drop_number.h"
-#include "codecs/rotate_number.h"
+#include "codecs/element.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -104,8 +104,8 @@ static void scores_do_not_depend_on_the_dtype(void **state)
         float *v = malloc(count * sizeof *v);
         assert_true(k != NULL && v != NULL);
         for (size_t e = 0; e < count; e++) {
-            k[e] = rotate_element_load((const uint8_t *)c->k, e, c->dtype);
-            v[e] = rotate_element_load((const uint8_t *)c->v, e, c->dtype);
+            k[e] = codecs_element_load((const uint8_t *)c->k, e, c->dtype);
+            v[e] = codecs_element_load((const uint8_t *)c->v, e, c->dtype);
         }
         for (int method = 0; method < DROP_VECTOR_METHODS; method++) {
             const drop_settings settings = settings_of(c, method);
@@ -401,7 +401,7 @@ static void keys_turn_to_their_new_positions(void **state)
                 turn_key(old, frequencies, ROTARY, pairing, 70.0 + index[i / ROW]);
                 turn_key(wanted + i, frequencies, ROTARY, pairing, 66.0 + i / ROW);
                 for (uint32_t c = 0; c < DIM; c++) {
-                    rotate_element_store(keys, i + c, dtype, old[c]);
+                    codecs_element_store(keys, i + c, dtype, old[c]);
                 }
             }
             assert_status(drop_rerotate(&shape, &rope, index, 70, 66, keys), KVT_OK);
@@ -409,7 +409,7 @@ static void keys_turn_to_their_new_positions(void **state)
             const double unit = dtype == KVT_DTYPE_FP32 ? 0x1p-24 : 0x1p-11;
             const double bound = 4.0 * (dtype == KVT_DTYPE_BF16 ? 0x1p-8 : unit);
             for (uint32_t i = 0; i < KEPT * ROW; i++) {
-                const double got = (double)rotate_element_load(keys, i, dtype);
+                const double got = (double)codecs_element_load(keys, i, dtype);
                 assert_true(fabs(got - (double)wanted[i]) <= bound);
             }
         }

@@ -17,7 +17,7 @@ static const char *const variants[][2] = {
     {"planes:k8v8,g64", "lossless"},
     {"planes:k4v3,g64", "raw"},
     {"entropy:k0.5v1", "lossless"},
-    {"rotate:b4", "raw"},
+    {"planes:k4v4,g32", "raw"},
 };
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };

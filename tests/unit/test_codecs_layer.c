@@ -214,8 +214,7 @@ static void test_every_codec(void **state)
                                         "planes:k6v4,g64,vhead",
                                         "planes:k4v6,g64,vchan,vfirst",
                                         "entropy:k0.25v0.5",
-                                        "entropy:k1v1,vchan",
-                                        "rotate:b4"};
+                                        "entropy:k1v1,vchan"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         check_variant(names[i]);
     layout.sides = 1;

@@ -42,7 +42,6 @@ static void each_pair_has_its_way(void **state)
         {"entropy:k0.75v1.5", "entropy:k0.25v0.5", CODECS_WAY_NONE},
         {"entropy:k0.25v0.5", "planes:k2v2,g64", CODECS_WAY_NONE},
         {"kivi:k8v8,g64", "kivi:k4v4,g64", CODECS_WAY_NONE},
-        {"rotate:b8", "rotate:b4", CODECS_WAY_NONE},
         {"drop:stream,50+planes:k8v8,g64", "drop:stream,50+planes:k4v4,g64", CODECS_WAY_DROP},
         {"drop:stream,50+planes:k8v8,g64", "planes:k4v4,g64", CODECS_WAY_NONE},
         {"drop:stream,50+raw", "raw", CODECS_WAY_NONE},

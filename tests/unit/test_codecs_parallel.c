@@ -27,7 +27,6 @@ static const char *const variants[] = {
     "planes:k6v4,g32",
     "planes:k2v8,g64,vfirst",
     "entropy:k0.25v0.5",
-    "rotate:b4",
     "drop:knorm,50",
     "drop:knorm,50+kivi:k4v4,g32",
     "drop:stream,50+planes:k4v4,g32",

@@ -17,9 +17,9 @@ static const kvt_layout whole = {.layers = LAYERS,
                                  .tokens = TOKENS,
                                  .tokens_may_drop = 1};
 
-static const char *const lossy[] = {"planes:k4v4,g64", "planes:k2v2,g64",    "kivi:k4v4,g64",
-                                    "kivi:k2v2,g32",   "entropy:k0.5v1",     "entropy:k0.25v0.5",
-                                    "rotate:b4",       "entropy:k1v1,vchan", "planes:k8v8,g64"};
+static const char *const lossy[] = {"planes:k4v4,g64",    "planes:k2v2,g64", "kivi:k4v4,g64",
+                                    "kivi:k2v2,g32",      "entropy:k0.5v1",  "entropy:k0.25v0.5",
+                                    "entropy:k1v1,vchan", "planes:k8v8,g64"};
 
 /* Encodes the same elements as an entry at `first`, with extras or without. */
 static encoded make(const char *variant, uint32_t first, const kvt_codec_extras *extras)

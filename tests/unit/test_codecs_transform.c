@@ -291,7 +291,7 @@ static void whole_steps_come_back_exactly(void **state)
     transform_site site = site_make(segment_of(&made.basis, 3, 77, KVT_DTYPE_FP16, 1), 9);
     for (uint64_t i = 0; i < site.matrix_bytes / 2; i++) {
         const float value = roundf(site_element(&site, 0, i, false) * 64.0f) / 64.0f;
-        rotate_element_store(site.matrices[0], i, KVT_DTYPE_FP16,
+        codecs_element_store(site.matrices[0], i, KVT_DTYPE_FP16,
                              fabsf(value) < 16.0f ? value + 0.0f : 0.0f);
     }
     code_everywhere(&site);
@@ -324,7 +324,7 @@ static void an_orthonormal_basis_gives_the_input_back(void **state)
     transform_site site = site_make(segment_of(&made.basis, 5, TOKENS, KVT_DTYPE_BF16, 1), 9);
     elements = site.matrix_bytes / 2;
     for (uint64_t i = 0; i < elements; i++) /* seven bits: bf16 has them exactly */
-        rotate_element_store(site.matrices[0], i, KVT_DTYPE_BF16,
+        codecs_element_store(site.matrices[0], i, KVT_DTYPE_BF16,
                              (float)(int)(127.0 * basis_made_random(&seed)) / 64.0f + 0.0f);
     code_everywhere(&site);
     for (uint64_t i = 0; i < elements; i++) {

@@ -24,8 +24,6 @@ static const char *const variants[] = {
     "planes:k3v4,g32,vchan",
     "entropy:k0.25v0.5",
     "entropy:k0.5v0.5,vchan",
-    "rotate:b4",
-    "rotate:b3,row",
 };
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
@@ -278,7 +276,7 @@ static void raw_tokens_reach_their_rows(void **state)
     (void)state;
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
-    static const char *const coded[] = {"kivi:k4v4,g32", "planes:k6v4,g32", "rotate:b4",
+    static const char *const coded[] = {"kivi:k4v4,g32", "planes:k6v4,g32", "entropy:k0.25v0.5",
                                         "entropy:k0.25v0.5"};
     const kvt_codec_extras extras = {.struct_size = sizeof extras,
                                      .chain_tokens = TOKENS,

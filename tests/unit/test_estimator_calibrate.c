@@ -23,18 +23,16 @@ enum { ENTRIES = 24 };
 /* A model of losses: KL = 4^-bits x what its family and settings are worth, times noise of the
  * entry (shared by all variants) and of the pair. */
 typedef struct world {
-    double v_more;       /* factor on k4v6 over k6v4 */
-    double v_channel;    /* factor on planes with V per channel */
-    double v_head;       /* the same, V inside heads */
-    double token;        /* factor on entropy with V per token */
-    double rotated;      /* factor on rotate:b4 */
-    double noise;        /* of a pair, sigma of the logarithm */
-    bool heads_of_eight; /* no rotation */
-    bool attention;      /* no KL: dumps */
-    double shared_bits;  /* of tables of others */
-    double of_class;     /* what entries of the second class lose more */
-    double class_token;  /* factor on `token` there */
-    double basis[2];     /* factor of a basis' KL at even bits, in each class */
+    double v_more;      /* factor on k4v6 over k6v4 */
+    double v_channel;   /* factor on planes with V per channel */
+    double v_head;      /* the same, V inside heads */
+    double token;       /* factor on entropy with V per token */
+    double noise;       /* of a pair, sigma of the logarithm */
+    bool attention;     /* no KL: dumps */
+    double shared_bits; /* of tables of others */
+    double of_class;    /* what entries of the second class lose more */
+    double class_token; /* factor on `token` there */
+    double basis[2];    /* factor of a basis' KL at even bits, in each class */
     bool taught[2];
     bool asks_half;
     uint32_t measured, rows;
@@ -75,11 +73,7 @@ static quality_row world_row(const world *w, uint32_t entry, const quality_varia
     double worth = 1.0;
     uint64_t seed = 0;
     const bool second = w->of_class > 0.0 && entry % 2 == 1;
-    if (strncmp(name, "rotate", 6) == 0) {
-        if (w->heads_of_eight) return (quality_row){.present = false};
-        row.bits_per_element = name[8] - '0' + 0.25;
-        worth = w->rotated;
-    } else if (strncmp(name, "transform:", 10) == 0) {
+    if (strncmp(name, "transform:", 10) == 0) {
         /* 00001, 00002 and 00003: the wider, the better. */
         row.bits_per_element = 2.0 - log2(between(name, ",s"));
         worth = 0.4 * w->basis[entry % 2] / (name[14] - '0');
@@ -140,7 +134,6 @@ static world plain_world(void)
                    .v_channel = 2.0,
                    .v_head = 1.3,
                    .token = 2.0,
-                   .rotated = 10.0,
                    .noise = 0.2,
                    .shared_bits = 0.01};
 }
@@ -246,7 +239,6 @@ static void defaults_stay_where_they_are_right(void **state)
     assert_chosen(&ladder, "planes: K:V bits", "k6v4");
     assert_chosen(&ladder, "entropy: V axis", "channel");
     assert_chosen(&ladder, "entropy: tables", "own");
-    assert_chosen(&ladder, "rotation", "no");
     assert_chosen(&ladder, "drop: score", "keydiff");
     assert_order(&ladder);
     /* The entropy code has a fifth of the KL at the same bits: planes near it are beaten. */
@@ -264,15 +256,12 @@ static void answers_invert_with_the_model(void **state)
     w.v_more = 0.5;
     w.v_channel = 0.5;
     w.token = 0.4;
-    w.rotated = 0.05;
     w.shared_bits = -0.02;
     calibrate_ladder ladder = run(&w);
     assert_chosen(&ladder, "planes: V axis", "channel");
     assert_chosen(&ladder, "planes: K:V bits", "k4v6");
     assert_chosen(&ladder, "entropy: V axis", "token");
     assert_chosen(&ladder, "entropy: tables", "shared");
-    assert_string_equal(choice_of(&ladder, "rotation")->chosen, "head, 4 bits");
-    assert_true(rung_of(&ladder, "rotate:b4")->accepted);
     /* One family of planes: the same axis and order, so that each is made of those before it. */
     for (uint32_t i = 0; i < ladder.rung_count; i++) {
         const char *name = ladder.rungs[i].variant.name;
@@ -299,15 +288,10 @@ static void layouts_and_methods(void **state)
 {
     (void)state;
     world w = plain_world();
-    w.heads_of_eight = true;
     w.attention = true;
     calibrate_ladder ladder = run(&w);
-    assert_chosen(&ladder, "rotation", "no");
     assert_chosen(&ladder, "planes: K:V bits", "k6v4");
-    assert_null(strstr(choice_of(&ladder, "rotation")->evidence, "rotate"));
     assert_non_null(strstr(choice_of(&ladder, "planes: V axis")->evidence, "attention error"));
-    for (uint32_t i = 0; i < ladder.rung_count; i++)
-        assert_null(strstr(ladder.rungs[i].variant.name, "rotate"));
     assert_order(&ladder);
 }
 

@@ -367,7 +367,6 @@ static void codecs_are_measured(void **state)
                  {"planes:k4v6,g64,vfirst", 5.5},
                  {"planes:k4v4,g64", 4.5},
                  {"planes:k2v2,g64", 2.5},
-                 {"rotate:b4", 4.125},
                  {"entropy:k0.25v0.5", 3.6},
                  {"entropy:k0.5v0.5", 3.1},
                  {"drop:stream,50+entropy:k0.5v1,vchan", 1.3},

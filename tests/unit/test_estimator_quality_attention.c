@@ -218,10 +218,13 @@ static void assert_close(double is, double wanted, double tolerance, const char 
 static void variants_are_judged_as_in_double(void **state)
 {
     (void)state;
-    static const char *const names[] = {"kivi:k4v4,g32",          "planes:k2v2,g32",
-                                        "entropy:k0.5v1,vchan",   "rotate:b3",
-                                        "drop:stream,50",         "drop:keydiff,25+planes:k4v4,g32",
-                                        "drop:knorm,75+rotate:b4"};
+    static const char *const names[] = {"kivi:k4v4,g32",
+                                        "planes:k2v2,g32",
+                                        "entropy:k0.5v1,vchan",
+                                        "kivi:k4v4,g32,r32",
+                                        "drop:stream,50",
+                                        "drop:keydiff,25+planes:k4v4,g32",
+                                        "drop:knorm,75+kivi:k4v4,g32"};
     static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
     uint32_t dropped = 0, flipped = 0;
     for (size_t d = 0; d < sizeof dtypes; d++) {
@@ -296,7 +299,7 @@ static void what_does_not_fit_is_refused(void **state)
     memset(quality_attention_source(a), 0, bytes);
     memset(quality_attention_queries(a), 0, sizeof(float) * LAYERS * HEADS * ROWS * 15);
     quality_attention_exact(a);
-    assert_int_equal(quality_attention_run(a, variant_of("rotate:b4"), false, &row), KVT_OK);
+    assert_int_equal(quality_attention_run(a, variant_of("kivi:k4v4,g32"), false, &row), KVT_OK);
     assert_false(row.present);
     assert_int_equal(quality_attention_spent(a)->pairs, 0);
     quality_attention_close(a);

@@ -23,7 +23,7 @@
 enum { LAYERS = 2, HEADS = 2, KV_HEADS = 1, WIDTH = 32, TOKENS = 128, ROWS = 9, DUMPS = 4 };
 
 static const char *const variant_names[] = {"lossless",        "planes:k8v8,g64", "planes:k4v4,g64",
-                                            "planes:k3v3,g64", "planes:k2v2,g64", "rotate:b4"};
+                                            "planes:k3v3,g64", "planes:k2v2,g64", "kivi:k4v4,g64"};
 enum { VARIANTS = sizeof variant_names / sizeof variant_names[0] };
 
 static char folder[64], paths[DUMPS][96];

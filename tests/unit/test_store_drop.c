@@ -74,7 +74,6 @@ static const test_form forms[] = {
     {"drop:stream,50+planes:k8v8,g64", 4.6},
     {"drop:stream,25+entropy:k0.25v0.5,vchan", 1.5},
     {"drop:stream,50+kivi:k4v4,g64", 2.8},
-    {"drop:stream,50+rotate:b4", 2.8},
     {"drop:scores,50", 8.2},
     {"drop:scores,25+lossless", 4},
     {"drop:scores,50+planes:k4v4,g64", 2.8},

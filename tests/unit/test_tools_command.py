@@ -276,13 +276,13 @@ class CommandTest(CommandCase):
         self.assertEqual(document["model"], "reference_model")
         questions = {row["question"] for row in document["choices"]}
         self.assertTrue({"planes: K:V bits", "planes: V axis", "entropy: V axis", "entropy: steps",
-                         "rotation", "drop: score"} <= questions)
+                         "drop: score"} <= questions)
         bits = [row["bits_per_element"] for row in document["rungs"]]
         self.assertEqual(bits, sorted(bits, reverse=True))
         self.assertTrue(any(row["accepted"] for row in document["rungs"]))
         # A form that was not timed has the speed of its codec's nearest one.
         self.put("speeds.csv", "[codec]\nvariant,stored_share,encode_bytes_per_s,"
-                 "decode_bytes_per_s,source\nraw,1,5e9,1e10,test\nrotate:b4,0.28,4e9,6e9,test\n"
+                 "decode_bytes_per_s,source\nraw,1,5e9,1e10,test\nkivi:k4v4,0.28,4e9,6e9,test\n"
                  "planes:k4v4 g64,0.28,3e9,9e9,test\nentropy:k0.25v0.5 vchan,0.22,1e9,3e9,test\n")
         self.run_command("profile", "import", "speeds.csv", "--database", "c.db")
         self.run_json("replay", *WORKLOAD, "--set", "store.profile=c.db",

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rotate_number.h - one element of an array of fp16, bf16 or fp32 as a float, by base/half.h, so
+ * element.h - one element of an array of fp16, bf16 or fp32 as a float, by base/half.h, so
  * that every instruction set and compiler gives the same bits. Thread rule: pure functions.
  */
-#ifndef CODECS_ROTATE_NUMBER_H
-#define CODECS_ROTATE_NUMBER_H
+#ifndef CODECS_ELEMENT_H
+#define CODECS_ELEMENT_H
 
 #include "base/half.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* Element `index` of an array of dtype FP16, BF16 or FP32; no alignment is needed. */
-static inline float rotate_element_load(const uint8_t *source, uint64_t index, uint8_t dtype)
+static inline float codecs_element_load(const uint8_t *source, uint64_t index, uint8_t dtype)
 {
     uint16_t half;
     if (dtype == KVT_DTYPE_FP32) {
@@ -25,7 +25,7 @@ static inline float rotate_element_load(const uint8_t *source, uint64_t index, u
     return dtype == KVT_DTYPE_BF16 ? half_bf16_to_float(half) : half_to_float(half);
 }
 
-static inline void rotate_element_store(uint8_t *target, uint64_t index, uint8_t dtype, float value)
+static inline void codecs_element_store(uint8_t *target, uint64_t index, uint8_t dtype, float value)
 {
     if (dtype == KVT_DTYPE_FP32) {
         memcpy(target + index * sizeof value, &value, sizeof value);
