@@ -94,10 +94,7 @@ typedef struct sparse_unit {
     uint32_t coming_down; /* pages that will need a place in the arena */
     float *heat;          /* mean weight over the prompt's last queries; NULL until observed */
     sparse_curve curve;
-    uint64_t target_bytes;             /* that the window is to have in DRAM */
-    uint64_t budget_bytes;             /* of its pages in a step */
-    double budget_error[SPARSE_SIZES]; /* of one query, mean; by budget */
-    uint32_t budget_queries;           /* measured */
+    uint64_t target_bytes; /* that the window is to have in DRAM */
     sparse_resident sinks, local;
     sparse_tail tail;
 } sparse_unit;
@@ -275,6 +272,13 @@ void sparse_steps_close(kvt_sparse *s);
 /* The step of a layer that is under way, or NULL. */
 kvt_sparse_step *sparse_step_find(kvt_sparse *s, uint32_t layer);
 
+/* Bytes that the pages of one head may have in a step. */
+static inline uint64_t sparse_head_budget(const kvt_sparse *s)
+{
+    const uint64_t bytes = s->options.budget_bytes;
+    return bytes == KVT_SPARSE_ALL ? bytes : bytes / s->options.layout.kv_heads;
+}
+
 /* What a head chooses from. */
 pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit, const float *weight,
                                   const uint8_t *held, uint64_t budget_bytes);
@@ -284,12 +288,6 @@ bool sparse_step_is_open(kvt_sparse *s, uint32_t layer);
 KVT_NODISCARD kvt_status sparse_step_add_weights(kvt_sparse *s, uint32_t layer,
                                                  const float *queries, float share);
 KVT_NODISCARD kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer);
-
-/* For the measurement of budgets: a step with so many bytes for each head, which leaves the windows
- * as they are. output: [query_heads][head_dim]. The layer has no step, and one is free. As
- * kvt_sparse_wait and kvt_sparse_attend. */
-KVT_NODISCARD kvt_status sparse_step_try(kvt_sparse *s, uint32_t layer, const float *queries,
-                                         uint64_t head_bytes, float *output);
 
 /* ---- sequence_append.c ---- */
 
@@ -479,18 +477,5 @@ void sparse_divide_measure(kvt_sparse *s, sparse_unit *unit, const float *weight
  * layer's windows. The layer has no step under way. */
 void sparse_divide_observed(kvt_sparse *s, uint32_t layer);
 void sparse_divide_step(kvt_sparse *s, uint32_t layer);
-
-/* ---- sequence_budget.c ---- */
-
-void sparse_budget_open_unit(const kvt_sparse *s, sparse_unit *unit);
-/* Another budget from the next step on, of each layer, in equal parts of its heads; without a step
- * under way. */
-void sparse_budget_set(kvt_sparse *s, uint64_t bytes);
-bool sparse_budget_is_on(const kvt_sparse *s);
-
-/* Measures a layer that is observed; after the last one, divides. The layer has no step under way.
- * KVT_OK; KVT_E_MEMORY; as sparse_step_try. */
-KVT_NODISCARD kvt_status sparse_budget_observe(kvt_sparse *s, uint32_t layer, const float *queries,
-                                               uint32_t rows);
 
 #endif

@@ -70,7 +70,7 @@ void sparse_divide_measure(kvt_sparse *s, sparse_unit *unit, const float *weight
 {
     const uint32_t pages = sparse_unit_pages(unit), tokens = unit->paging.page_tokens;
     const uint64_t page_bytes = sparse_page_bytes(&unit->paging, tokens, PAGES_RAW);
-    const pages_problem problem = sparse_head_problem(s, unit, weight, NULL, unit->budget_bytes);
+    const pages_problem problem = sparse_head_problem(s, unit, weight, NULL, sparse_head_budget(s));
     pages_plan plan;
     if (pages == 0) return;
     pages_choose(&problem, s->meter_variant, &plan);

@@ -76,8 +76,6 @@ kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *querie
     kvt_status status = observe_heat(s, layer, queries, rows);
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++)
         status = copy_hottest(s, sparse_unit_of(s, layer, h));
-    if (status == KVT_OK && sparse_budget_is_on(s))
-        status = sparse_budget_observe(s, layer, queries, rows);
     if (status == KVT_OK) sparse_divide_observed(s, layer);
     const bool windows = s->arena != NULL || s->hbm.location != NULL;
     if (status == KVT_OK && windows) status = sparse_step_warm_up(s, layer);

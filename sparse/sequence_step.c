@@ -208,10 +208,9 @@ static void choose_head(kvt_sparse *s, const sparse_unit *unit, const float *wei
 
 /* ---- select and hint ---- */
 
-/* Plans all heads, adds what is missing to a fetch and begins it. budget_bytes: of each head; NULL:
- * its unit's. */
+/* Plans all heads, adds what is missing to a fetch and begins it. */
 static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *queries,
-                             const uint64_t *budget_bytes, sparse_fetch *fetch)
+                             sparse_fetch *fetch)
 {
     const uint32_t layer = step->layer;
     kvt_status status = KVT_OK;
@@ -223,8 +222,7 @@ static kvt_status plan_layer(kvt_sparse *s, kvt_sparse_step *step, const float *
         if (status != KVT_OK || pages == 0) continue;
         /* `variant` has what a hint brings; it is not read again. */
         memcpy(head->coming, head->variant, pages);
-        choose_head(s, unit, head->work.page, head->coming,
-                    budget_bytes != NULL ? *budget_bytes : unit->budget_bytes, head);
+        choose_head(s, unit, head->work.page, head->coming, sparse_head_budget(s), head);
         for (uint32_t page = 0; page < pages && status == KVT_OK; page++) {
             if (head->variant[page] <= head->coming[page]) continue;
             status = sparse_fetch_add(s, fetch, layer, h, page, head->variant[page]);
@@ -275,7 +273,7 @@ kvt_status kvt_sparse_hint(kvt_sparse *s, uint32_t layer, const float *queries)
     kvt_sparse_step *step = sparse_step_find(s, layer) == NULL ? free_step(s) : NULL;
     if (step == NULL) return KVT_BUSY;
     begin_step(s, step, layer);
-    status = plan_layer(s, step, queries, NULL, &step->hint);
+    status = plan_layer(s, step, queries, &step->hint);
     step->state = STEP_HINTED;
     if (status != KVT_OK) end_step(s, step);
     return status;
@@ -294,7 +292,7 @@ kvt_status kvt_sparse_select(kvt_sparse *s, uint32_t layer, const float *queries
         if (step == NULL) return KVT_BUSY;
         begin_step(s, step, layer);
     }
-    status = plan_layer(s, step, queries, NULL, &step->fetch);
+    status = plan_layer(s, step, queries, &step->fetch);
     step->state = STEP_SELECTED;
     if (status != KVT_OK) {
         end_step(s, step);
@@ -616,26 +614,6 @@ kvt_status sparse_step_warm_up(kvt_sparse *s, uint32_t layer)
         sparse_fetch_end(s, &step->fetch);
     }
     sparse_hbm_settle(s, layer);
-    return status;
-}
-
-/* A step whose budget is told, of each head, and that leaves the windows as they are: its output.
- */
-kvt_status sparse_step_try(kvt_sparse *s, uint32_t layer, const float *queries, uint64_t head_bytes,
-                           float *output)
-{
-    kvt_sparse_step *step = free_step(s);
-    const kvt_sparse_pages *pages;
-    begin_step(s, step, layer);
-    kvt_status status = plan_layer(s, step, queries, &head_bytes, &step->fetch);
-    if (status == KVT_OK) {
-        step->state = STEP_SELECTED;
-        status = kvt_sparse_wait(s, step, KVT_NO_DEADLINE, &pages);
-        if (status == KVT_OK) status = kvt_sparse_attend(pages, queries, output, NULL);
-        forget_items(step, &step->fetch);
-        forget_items(step, &step->instead);
-    }
-    end_step(s, step);
     return status;
 }
 

@@ -72,7 +72,6 @@ kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit)
                        .rule = (windows_rule)s->options.evict,
                        .decay = s->options.decay,
                        .capacity_bytes = unit->target_bytes + sparse_hbm_unit_bytes(unit)};
-    sparse_budget_open_unit(s, unit);
     if (most == 0) return KVT_OK;
     unit->window.held = calloc(most, 1);
     unit->window.standing = calloc(most, sizeof(float));

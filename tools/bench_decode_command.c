@@ -34,12 +34,6 @@ static const command_option bench_decode_rows[] = {
                  "Steps of each source, at most (default: 256 of a dump, 32 of the generator)"),
     COUNT_OPTION(bench_decode_arguments, options.page_tokens, "page-tokens", 8, 128,
                  "Tokens of a page: 8, 16, 32, 64 or 128 (default: 4096 over head_dim)"),
-    TEXT_OPTION(bench_decode_arguments, options.model, "model", 0, "DIR",
-                "Instead: KL of the model in DIR when layers and heads have budgets of their own"),
-    TEXT_OPTION(bench_decode_arguments, options.texts, "texts", 0, "FILE",
-                "Texts of --model, JSON lines; contexts of 1,800 tokens, then 128 steps"),
-    COUNT_OPTION(bench_decode_arguments, options.contexts, "contexts", 1, 1000,
-                 "Contexts from --texts, at most (default: 10)"),
     COUNT_OPTION(bench_decode_arguments, seed, "seed", 1, 1000000, "Seed (default: 1)"),
     {0},
 };
@@ -52,11 +46,7 @@ static int bench_decode_start(void *context)
     const uint32_t page = options->page_tokens;
     if (page != 0 && (page & (page - 1)) != 0)
         return command_misuse("--page-tokens: %u is no power of two", page);
-    if ((options->model == NULL) != (options->texts == NULL))
-        return command_misuse("--model and --texts go together");
-    if (options->contexts == 0) options->contexts = 10;
-    if (arguments->dumps.count == 0 && !options->cost && !options->synthetic &&
-        options->model == NULL)
+    if (arguments->dumps.count == 0 && !options->cost && !options->synthetic)
         options->synthetic = options->cost = true;
     if (options->layers == 0) options->layers = 2;
     if (arguments->quick && options->tokens == 0) options->tokens = 4096;

@@ -120,16 +120,13 @@ typedef struct kvt_sparse_options {
     uint32_t segment_tokens; /* a multiple of 128 up to 32,768; 0 = 2,048 */
     uint32_t iterations;     /* of k-means, up to 100; 0 = 3 */
     uint32_t variants;       /* a mask of 1 << kvt_sparse_variant; 4 and 8 bits and raw */
-    uint64_t budget_bytes;   /* that a step of one layer may read, with divide_budgets
-                                on average; KVT_SPARSE_ALL */
+    uint64_t budget_bytes;   /* that a step of one layer may read; KVT_SPARSE_ALL */
     uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads, in HBM and in DRAM:
                                                a page is in one of them. In HBM every layer and
                                                head has as much, whole pages */
     kvt_sparse_evict evict;
     bool divide_windows; /* sizes of windows by what they save, not equal ones; with the decayed
                             mean alone: on */
-    bool divide_budgets; /* of layers and heads by the error that they take away, together what
-                            equal ones are; kvt_sparse_observe reads for it: off */
     float decay;         /* of the decayed mean, [0, 1): 0.5 */
     float replica_share; /* of the pages that get a second copy on another drive: 0.25 */
     bool estimate;       /* what no page brings, from centroids and mean values: on */
@@ -229,9 +226,7 @@ KVT_API void kvt_sparse_close(kvt_sparse *sequence);
 /*
  * Warms a layer up with the prompt's last queries, fp32 [rows][query_heads][head_dim]: the pages
  * that they weigh most fill the window in HBM, the next ones that in DRAM, and the hottest get
- * their second copies. With divide_budgets the last layer's call gives every layer and head its
- * budget, and each call reads what about nine steps of the layer read, for 8 of the rows. Blocking.
- * KVT_OK,
+ * their second copies. Blocking. KVT_OK,
  * also when some pages could not be read; KVT_E_STATE (a layer is missing, or has a step);
  * KVT_E_ARGUMENT (not finite); KVT_E_MEMORY.
  */
@@ -296,7 +291,6 @@ typedef struct kvt_sparse_stats {
     uint64_t append_failures;                 /* writes of such pages that failed */
     uint64_t tier_hit_bytes[KVT_TIER_PLACES]; /* that steps had in the windows, by tier */
     uint64_t tier_window_bytes[KVT_TIER_PLACES]; /* that the windows hold now */
-    uint64_t budget_divisions;                   /* of budgets, that were worth it */
     uint64_t moves, move_failures; /* of pages between DRAM and HBM, that began; that failed */
     uint64_t in_place_pages;       /* of the pages, those read where the kept sequence lies */
 } kvt_sparse_stats;

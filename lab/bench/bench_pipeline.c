@@ -195,12 +195,12 @@ static kvt_status find_budget(pipeline_site *site, kvt_sparse *sequence, uint64_
     kvt_status status = KVT_OK;
     while (high / low > 1.2 && status == KVT_OK) {
         const double middle = sqrt(low * high);
-        sparse_budget_set(sequence, (uint64_t)middle);
+        sequence->options.budget_bytes = (uint64_t)middle;
         status = run_apart(site, sequence, error_out, look_up_out, fetch_out);
         *(*error_out <= site->target_error ? &high : &low) = middle;
     }
     *budget_out = (uint64_t)high;
-    sparse_budget_set(sequence, *budget_out);
+    sequence->options.budget_bytes = *budget_out;
     if (status == KVT_OK) status = run_apart(site, sequence, error_out, look_up_out, fetch_out);
     return status;
 }

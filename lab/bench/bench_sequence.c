@@ -391,7 +391,7 @@ static kvt_status find_budget(sequence_site *site, const sequence_case *one, kvt
     double low = (double)site->bytes / 2048, high = (double)site->bytes;
     while (high / low > 1.2) {
         sequence_row row = {.budget_bytes = (uint64_t)sqrt(low * high)};
-        sparse_budget_set(sequence, row.budget_bytes);
+        sequence->options.budget_bytes = row.budget_bytes;
         const kvt_status status = run_steps(site, one, true, store, sequence, &row);
         if (status != KVT_OK) return status;
         *(row.error <= site->rows[OURS].error ? &high : &low) = (double)row.budget_bytes;
@@ -414,7 +414,7 @@ static kvt_status run_library(sequence_site *site, const sequence_case *one, seq
     status = open_sequence(site, one, row->budget_bytes, store, row, &sequence, message, size);
     if (status == KVT_OK && one->equal_error) {
         status = find_budget(site, one, store, sequence, &row->budget_bytes);
-        sparse_budget_set(sequence, row->budget_bytes);
+        sequence->options.budget_bytes = row->budget_bytes;
         if (status == KVT_OK)
             status = kvt_sparse_observe(sequence, 0, site->queries, site->observed);
     }

@@ -10,7 +10,6 @@
  *     decode_run.c        one configuration over a unit's steps; decode_configs.c which there are
  *     decode_windows.c    windows of several sizes and rules over the same steps, Belady's bound
  *     decode_cost.c       seconds of building, scoring and choosing
- *     decode_kl.c         what a model makes of budgets that differ by layer and head
  *     decode_report.c     the tables and the JSON, schema "kvterrace-bench-decode-1"
  *
  * Errors and recalls of a configuration are sums over all units of a source, so that units are
@@ -40,16 +39,14 @@ typedef struct decode_options {
     bool json;
     const char *const *dumps;
     uint32_t dump_count;
-    bool synthetic;            /* the generator besides */
-    bool cost;                 /* seconds besides */
-    uint32_t layers;           /* of the generator */
-    uint32_t tokens;           /* of the generator, and of the costs */
-    uint32_t rows;             /* steps; 0: as many as there are */
-    uint32_t page_tokens;      /* 0: by head_dim */
-    bool raw_alone;            /* units have no coded variants */
-    const char *model, *texts; /* or NULL: a folder, and a file of texts, for the KL */
-    uint32_t contexts;         /* of these, at most */
-    uint32_t context;          /* tokens of one of them; 0: 1,800 */
+    bool synthetic;       /* the generator besides */
+    bool cost;            /* seconds besides */
+    uint32_t layers;      /* of the generator */
+    uint32_t tokens;      /* of the generator, and of the costs */
+    uint32_t rows;        /* steps; 0: as many as there are */
+    uint32_t page_tokens; /* 0: by head_dim */
+    bool raw_alone;       /* units have no coded variants */
+    uint32_t context;     /* tokens of one of them; 0: 1,800 */
     uint64_t seed;
     bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
     void *progress_context;
@@ -281,37 +278,7 @@ typedef struct decode_cost {
 
 kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost_out);
 
-/* Budgets of layers and heads: equal ones, or by knapsack over the output's squared error on the
- * context's last queries: against full attention, against three budgets, which needs no more to be
- * read, or as the index alone predicts it. */
-typedef enum decode_kl_norm {
-    DECODE_KL_UNIFORM,
-    DECODE_KL_SQUARED,
-    DECODE_KL_NEAREST,
-    DECODE_KL_PREDICTED,
-    DECODE_KL_NORMS
-} decode_kl_norm;
-#define DECODE_KL_BUDGETS 3u
-#define DECODE_KL_LAYERS  128u /* of a model, at most */
-
-typedef struct decode_kl_figures {
-    double kl, top1; /* sums over contexts */
-    uint32_t lower;  /* contexts whose KL is below that of uniform budgets */
-    uint64_t tokens; /* that budgets give, of all units and contexts */
-} decode_kl_figures;
-
-typedef struct decode_kl {
-    uint32_t contexts;
-    double budgets[DECODE_KL_BUDGETS];
-    decode_kl_figures figures[2][DECODE_KL_BUDGETS][DECODE_KL_NORMS]; /* without, with estimate */
-} decode_kl;
-
-/* KVT_OK; KVT_E_CANCELLED; KVT_E_UNSUPPORTED (a shape that the index does not take); KVT_E_MEMORY;
- * what model_open and evaluate_texts_read give. */
-KVT_NODISCARD kvt_status decode_kl_measure(const decode_options *options, decode_kl *result_out,
-                                           char *message, size_t message_size);
-
 void decode_report(const decode_options *options, const decode_results *results, uint32_t count,
-                   const decode_cost *cost, const decode_kl *kl);
+                   const decode_cost *cost);
 
 #endif

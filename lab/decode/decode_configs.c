@@ -204,10 +204,7 @@ kvt_status decode_run(const decode_options *options, char *message, size_t messa
         decode_source_close(&results[i].source);
     }
     if (status == KVT_OK && options->cost) status = decode_cost_measure(options, &cost);
-    decode_kl kl = {.contexts = 0};
-    if (status == KVT_OK && options->model != NULL)
-        status = decode_kl_measure(options, &kl, message, message_size);
-    if (status == KVT_OK) decode_report(options, results, count, &cost, &kl);
+    if (status == KVT_OK) decode_report(options, results, count, &cost);
     for (uint32_t i = 0; results != NULL && i < count; i++) {
         decode_windows_close(results[i].windows);
         free(results[i].rows);

@@ -98,55 +98,8 @@ static json_t *cost_json(const decode_cost *c)
                      "recall_lower", c->recall_lower);
 }
 
-static const char *const norm_names[DECODE_KL_NORMS] = {"uniform", "squared", "nearest",
-                                                        "predicted"};
-
-/* One row of budgets that differ by layer and head, with means over the contexts. */
-typedef struct kl_row {
-    const char *by;
-    bool estimate;
-    double budget, kl, ratio, top1, tokens;
-    uint32_t lower;
-} kl_row;
-
-static kl_row kl_row_at(const decode_kl *kl, uint32_t i)
-{
-    const uint32_t norm = i % DECODE_KL_NORMS, b = i / DECODE_KL_NORMS % DECODE_KL_BUDGETS;
-    const uint32_t estimate = i / DECODE_KL_NORMS / DECODE_KL_BUDGETS;
-    const decode_kl_figures *f = &kl->figures[estimate][b][norm];
-    const decode_kl_figures *uniform = &kl->figures[estimate][b][DECODE_KL_UNIFORM];
-    return (kl_row){.by = norm_names[norm],
-                    .estimate = estimate != 0,
-                    .budget = kl->budgets[b],
-                    .kl = f->kl / kl->contexts,
-                    .ratio = uniform->kl > 0.0 ? f->kl / uniform->kl : NAN,
-                    .top1 = f->top1 / kl->contexts,
-                    .tokens = (double)f->tokens / (double)uniform->tokens,
-                    .lower = f->lower};
-}
-
-static uint32_t kl_row_count(const decode_kl *kl)
-{
-    return kl->contexts > 0 ? 2 * DECODE_KL_BUDGETS * DECODE_KL_NORMS : 0;
-}
-
-static json_t *kl_json(const decode_kl *kl)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < kl_row_count(kl); i++) {
-        const kl_row row = kl_row_at(kl, i);
-        (void)json_array_append_new(
-            list,
-            json_pack("{s:s, s:b, s:f, s:f, s:o, s:f, s:f, s:I, s:I}", "by", row.by, "estimate",
-                      (int)row.estimate, "budget", row.budget, "kl", row.kl, "ratio",
-                      number_or_null(row.ratio), "top1", row.top1, "tokens", row.tokens, "lower",
-                      (json_int_t)row.lower, "contexts", (json_int_t)kl->contexts));
-    }
-    return list;
-}
-
 static void report_json(const decode_options *options, const decode_results *results,
-                        uint32_t count, const decode_cost *cost, const decode_kl *kl)
+                        uint32_t count, const decode_cost *cost)
 {
     json_t *rows = json_array(), *windows = json_array(), *sources = json_array();
     for (uint32_t i = 0; i < count; i++) {
@@ -166,9 +119,9 @@ static void report_json(const decode_options *options, const decode_results *res
                                "build_tokens_per_s", r->build_tokens_per_s));
     }
     json_t *document =
-        json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:o}", "schema", "kvterrace-bench-decode-1",
-                  "seed", (json_int_t)options->seed, "sources", sources, "rows", rows, "windows",
-                  windows, "cost", cost_json(cost), "kl", kl_json(kl));
+        json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "schema", "kvterrace-bench-decode-1", "seed",
+                  (json_int_t)options->seed, "sources", sources, "rows", rows, "windows", windows,
+                  "cost", cost_json(cost));
     (void)json_dumpf(document, options->out, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     fputc('\n', options->out);
     json_decref(document);
@@ -219,33 +172,17 @@ static void report_windows(FILE *out, const decode_results *r)
         }
 }
 
-static void report_kl(FILE *out, const decode_kl *kl)
-{
-    if (kl->contexts == 0) return;
-    fprintf(out,
-            "\nKL of the model against full attention, %u contexts\n%-7s %-4s %-10s %9s %7s "
-            "%7s %7s %6s\n",
-            kl->contexts, "budget", "est", "budgets", "KL", "ratio", "top-1", "tokens", "lower");
-    for (uint32_t i = 0; i < kl_row_count(kl); i++) {
-        const kl_row row = kl_row_at(kl, i);
-        fprintf(out, "%6.2f%% %-4s %-10s %9.5f %7.3f %7.4f %7.3f %6u\n", 100.0 * row.budget,
-                row.estimate ? "yes" : "no", row.by, row.kl, row.ratio, row.top1, row.tokens,
-                row.lower);
-    }
-}
-
 void decode_report(const decode_options *options, const decode_results *results, uint32_t count,
-                   const decode_cost *cost, const decode_kl *kl)
+                   const decode_cost *cost)
 {
     if (options->json) {
-        report_json(options, results, count, cost, kl);
+        report_json(options, results, count, cost);
         return;
     }
     for (uint32_t i = 0; i < count; i++) {
         report_source(options->out, &results[i]);
         report_windows(options->out, &results[i]);
     }
-    report_kl(options->out, kl);
     if (cost->tokens == 0) return;
     fprintf(
         options->out,

@@ -64,7 +64,6 @@ static kvt_sparse_options torture_options(void)
     options.budget_bytes = 48 << 10;
     options.window_bytes[KVT_TIER_DRAM] = 96 << 10;
     options.window_bytes[KVT_TIER_HBM] = 64 << 10;
-    options.divide_budgets = true;
     options.hedge_ns = 0;
     options.local_tokens = options.join_tokens = 16;
     options.page_tokens = 32;

@@ -282,46 +282,6 @@ static void layers_are_read_by_methods(void **state)
     decode_layer_close(&layer);
 }
 
-/* Budgets of the reference model's layers and heads: whoever divides them gives out no more, and
- * what is read more of changes the model less. */
-static void a_model_judges_budgets(void **state)
-{
-    (void)state;
-    char message[256] = "", model_path[512], text_path[512];
-    const char *source = getenv("KVT_SOURCE_DIR");
-    decode_kl kl;
-    assert_non_null(source);
-    (void)snprintf(model_path, sizeof model_path, "%s/reference_model/model", source);
-    (void)snprintf(text_path, sizeof text_path, "%s/reference_model/texts/recall-512.jsonl",
-                   source);
-    decode_options options = {
-        .model = model_path, .texts = text_path, .contexts = 2, .context = 400, .rows = 10};
-    kvt_status status = decode_kl_measure(&options, &kl, message, sizeof message);
-    if (status != KVT_OK) fail_msg("%d, %s", status, message);
-    assert_int_equal(kl.contexts, 2);
-    for (int e = 0; e < 2; e++) {
-        double sum[DECODE_KL_BUDGETS] = {0.0};
-        for (uint32_t b = 0; b < DECODE_KL_BUDGETS; b++) {
-            const decode_kl_figures *uniform = &kl.figures[e][b][DECODE_KL_UNIFORM];
-            assert_int_equal(uniform->lower, 0);
-            for (int n = 0; n < DECODE_KL_NORMS; n++) {
-                const decode_kl_figures *f = &kl.figures[e][b][n];
-                assert_true(f->kl > 0.0 && f->top1 <= 2.0 && f->lower <= 2);
-                assert_true(f->tokens <= uniform->tokens && f->tokens > uniform->tokens / 2);
-                sum[b] += f->kl;
-            }
-        }
-        assert_true(sum[2] < sum[0]);
-    }
-    options.context = 1 << 20;
-    assert_int_equal(decode_kl_measure(&options, &kl, message, sizeof message), KVT_E_ARGUMENT);
-    assert_non_null(strstr(message, "no context"));
-    options.texts = "/nowhere";
-    assert_int_equal(decode_kl_measure(&options, &kl, message, sizeof message), KVT_E_GONE);
-    options.model = "/nowhere";
-    assert_int_equal(decode_kl_measure(&options, &kl, message, sizeof message), KVT_E_GONE);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,7 +290,6 @@ int main(void)
         cmocka_unit_test(coactive_tokens_share_clusters),
         cmocka_unit_test(layers_are_read_by_methods),
         cmocka_unit_test(foreign_dumps_are_refused),
-        cmocka_unit_test(a_model_judges_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -396,8 +396,7 @@ static void test_pages_in_hbm_get_better(void **state)
             coarse += round == 0 && unit->window.held[page] != PAGES_RAW;
             fine += round == 1 && unit->window.held[page] == PAGES_RAW;
         }
-        for (uint32_t u = 0; u < UNITS; u++)
-            sequence->units[u].budget_bytes = KVT_SPARSE_ALL;
+        sequence->options.budget_bytes = KVT_SPARSE_ALL;
     }
     assert_true(coarse > 0);
     assert_int_equal(fine, SLOTS);
