@@ -9,10 +9,14 @@ docs/: C, Python, shell, HTML, script and style. A room is a folder that holds C
 --build, a Release build of the same tree, the exported symbols and the arrows between the files of
 store/ are counted as well: an arrow goes from a file to the one that defines a symbol which it
 takes. Only the standard library, git and nm are used.
+
+tests/budget.csv says how much each part of the tree may have: lines of C of some folders, or words
+of their pages (those of docs/decisions count there alone). tests/lint.py calls over_budget().
 """
 
 import argparse
 import collections
+import csv
 import glob
 import json
 import os
@@ -22,7 +26,8 @@ import sys
 
 PRODUCT_SUFFIXES = (".c", ".h", ".py", ".sh", ".html", ".js", ".css")
 NOT_PRODUCT = ("tests", "docs", "cmake", "examples", ".ci", "profiles")
-LIBRARY = ("base", "codecs", "policy", "tiers", "estimator", "store", "include")
+LIBRARY = ("include", "base", "codecs", "basis", "policy", "tiers", "estimator", "remote", "store",
+           "sparse")
 # Rooms of estimator/ that only the command links.
 NOT_LIBRARY = re.compile(r"^estimator/(model|quality)/")
 ASSERTING = ("policy", "store", "tiers/pool", "tiers")
@@ -105,6 +110,47 @@ def count_public(root, files):
                 code, _ = split_comments(file.read())
             found |= set(re.findall(r"\bKVT_API\b[^(;]*?\b(kvt_\w+)\s*\(", code))
     return sorted(found)
+
+
+def read_budget(root):
+    """Rows of tests/budget.csv."""
+    with open(os.path.join(root, "tests", "budget.csv"), encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def lies_in(name, folders):
+    """Whether a file lies in one of the folders; docs/ does not stand for docs/decisions/."""
+    found = [folder for folder in folders if name.startswith(folder + "/")]
+    return bool(found) and (found != ["docs"] or not name.startswith("docs/decisions/"))
+
+
+def count_budget(root, files):
+    """Each row of the budget with what the tree has of it, as a number."""
+    sizes = {}
+    for name in files:
+        if not name.endswith((".c", ".h", ".md")):
+            continue
+        with open(os.path.join(root, name), encoding="utf-8") as file:
+            text = file.read()
+        sizes[name] = len(text.split()) if name.endswith(".md") else text.count("\n")
+    rows = []
+    for row in read_budget(root):
+        folders = row["folders"].split()
+        suffixes = (".md",) if row["unit"] == "words" else (".c", ".h")
+        rows.append({"part": row["part"], "folders": folders, "unit": row["unit"],
+                     "most": int(row["most"]),
+                     "has": sum(size for name, size in sizes.items()
+                                if name.endswith(suffixes) and lies_in(name, folders))})
+    return rows
+
+
+def over_budget(root, files):
+    """Sentences for the rows of the budget that the tree has more of, and for folders without."""
+    rows = count_budget(root, files)
+    return [f"{row['part']}: {row['has']} {row['unit']}, {row['most']} are allowed"
+            for row in rows if row["has"] > row["most"]] + \
+           [f"{row['part']}: {folder}/ is not in the tree" for row in rows
+            for folder in row["folders"] if not os.path.isdir(os.path.join(root, folder))]
 
 
 def symbols_of(path):
@@ -208,7 +254,8 @@ def count_tree(root, build):
               "public_functions": len(count_public(root, files)),
               "files_over_500_lines": sorted(long_files),
               "functions_over_5_parameters": wide,
-              "rooms": {name: dict(room) for name, room in sorted(rooms.items())}}
+              "rooms": {name: dict(room) for name, room in sorted(rooms.items())},
+              "budget": count_budget(root, files)}
     if build:
         result["store"] = count_store(build)
         result["exported"] = count_exported(build)
@@ -228,6 +275,8 @@ def print_table(result):
           f"more than {FUNCTION_PARAMETERS} parameters")
     print(f"{result['public_functions']} public functions, {result['files_tracked']} tracked files,"
           f" {len(result['files_over_500_lines'])} product files over {FILE_LINES} lines")
+    for row in result["budget"]:
+        print(f"{row['part']:24}{row['has']:8} of {row['most']:7} {row['unit']}")
     if "store" in result:
         store = result["store"]
         sizes = ", ".join(str(len(group)) for group in store["circles"]) or "none"

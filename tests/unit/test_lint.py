@@ -51,6 +51,18 @@ class LintTest(unittest.TestCase):
     def test_clean(self):
         self.assertEqual(self.check(), [])
 
+    def test_a_part_has_a_budget(self):
+        rows = "part,folders,unit,most\nlower,include codecs,C lines,9\ndocs,docs,words,1\n"
+        self.put("tests/budget.csv", rows)
+        self.assertEqual(self.check(), [])
+        self.put("docs/decisions/0001-x.md", "many words that count in their own row alone\n")
+        self.put("docs/README.txt", "no page\n")
+        self.assertEqual(self.check(), [])
+        self.put("codecs/h.h", "int h(void);\n")
+        self.assert_found("tests/budget.csv", 1, "lower: 10 C lines, 9 are allowed")
+        self.put("tests/budget.csv", rows.replace("9", "10").replace("docs,docs", "docs,pages"))
+        self.assert_found("tests/budget.csv", 1, "pages/ is not in the tree")
+
     def test_one_header_of_a_room(self):
         self.put("store/scratch.h", "int lent(void);\n")
         self.put("sparse/h.c", '#include "store/scratch.h"\n')
