@@ -78,7 +78,7 @@ static int64_t catalog_sum_identity(const store_catalog *catalog, uint64_t epoch
 }
 
 /* The "opening" row: the epoch that an open has announced, with a checksum of its own over both the
- * pool's id and it. Versions that know nothing of the row leave it as it is. */
+ * pool's id and it. */
 typedef struct catalog_announced {
     uint64_t epoch;
     uint64_t checksum;
@@ -161,37 +161,7 @@ static kvt_status catalog_make(store_catalog *catalog)
     KILL_POINT("first open: catalog made, not committed");
     status = catalog_end(catalog, status);
     KILL_POINT("first open: catalog committed");
-    catalog->version = CATALOG_VERSION;
     return status;
-}
-
-/* Gives a catalog of version 1 a secret and a checksum of its identity. Inside a transaction. */
-static kvt_status catalog_migrate_identity(store_catalog *catalog)
-{
-    kvt_status status = catalog_draw(catalog->secret, sizeof catalog->secret);
-    if (status == KVT_OK) status = catalog_set_identity(catalog, catalog->epoch);
-    /* The devices may carry labels of a life that was cut short; version 1 left no mark of it. */
-    if (status == KVT_OK) status = catalog_set_opening(catalog, catalog->opening);
-    return status;
-}
-
-/* Migrates a catalog of an earlier version in one transaction: the identity of version 1, which has
- * neither a secret nor checksums, and the table of entries, whose rows live for ever and are tenant
- * 0's. */
-static kvt_status catalog_migrate(store_catalog *catalog)
-{
-    bool first = catalog->version < CATALOG_VERSION_SUMS;
-    kvt_status status = catalog_exec(catalog, "BEGIN IMMEDIATE");
-    if (status != KVT_OK) return status;
-    status = catalog_rebuild_entries(catalog, &catalog->rows_dropped);
-    if (status == KVT_OK && first) status = catalog_migrate_identity(catalog);
-    if (status == KVT_OK) status = catalog_mark_version(catalog);
-    KILL_POINT("open: catalog migrated, not committed");
-    status = catalog_end(catalog, status);
-    if (status != KVT_OK) return status;
-    catalog->version = CATALOG_VERSION;
-    if (first) (void)chmod(catalog->path, 0600); /* version 1 left it to the umask */
-    return KVT_OK;
 }
 
 /* A blob of meta; KVT_E_CORRUPT when it is missing or of another size. */
@@ -216,22 +186,15 @@ static kvt_status catalog_get_blob(store_catalog *catalog, const char *name, voi
     return status;
 }
 
-/* Loads the epoch that the last open announced. A catalog without the row, or with a row below the
- * epoch, was served by a version that announced nothing; any life may have been cut short then, so
- * `opening` is the next epoch. */
+/* Loads the epoch that the last open announced: that of the identity, or the next one. */
 static kvt_status catalog_load_opening(store_catalog *catalog)
 {
     catalog_announced row;
-    int64_t rows = 0;
-    kvt_status status =
-        catalog_integer(catalog, "SELECT count(*) FROM meta WHERE name='opening'", &rows);
-    catalog->opening = catalog->epoch + 1;
-    if (status != KVT_OK || rows == 0) return status;
-    status = catalog_get_blob(catalog, "opening", &row, (int)sizeof row);
+    kvt_status status = catalog_get_blob(catalog, "opening", &row, (int)sizeof row);
     if (status != KVT_OK) return status;
     if (row.checksum != catalog_announcement(catalog, row.epoch).checksum) return KVT_E_CORRUPT;
-    if (row.epoch > catalog->epoch + 1) return KVT_E_CORRUPT;
-    if (row.epoch >= catalog->epoch) catalog->opening = row.epoch;
+    if (row.epoch < catalog->epoch || row.epoch > catalog->epoch + 1) return KVT_E_CORRUPT;
+    catalog->opening = row.epoch;
     return KVT_OK;
 }
 
@@ -248,8 +211,7 @@ static kvt_status catalog_load_identity(store_catalog *catalog)
             status = KVT_E_CORRUPT;
     }
     catalog->epoch = (uint64_t)epoch;
-    catalog->opening = catalog->epoch + 1; /* version 1 announced nothing */
-    if (status != KVT_OK || catalog->version < CATALOG_VERSION_SUMS) return status;
+    if (status != KVT_OK) return status;
     status = catalog_get_blob(catalog, "secret", catalog->secret, (int)sizeof catalog->secret);
     if (status == KVT_OK) {
         status =
@@ -282,9 +244,7 @@ static kvt_status catalog_examine(store_catalog *catalog, bool read_only, bool *
         return read_only ? KVT_E_MISMATCH : KVT_OK;
     }
     if (application != CATALOG_APPLICATION) status = KVT_E_MISMATCH;
-    if (status == KVT_OK && (version < CATALOG_VERSION_FIRST || version > CATALOG_VERSION))
-        status = KVT_E_VERSION;
-    catalog->version = (int)version;
+    if (status == KVT_OK && version != CATALOG_VERSION) status = KVT_E_VERSION;
     if (status == KVT_OK) status = catalog_quick_check(catalog);
     return status;
 }
@@ -325,8 +285,6 @@ static kvt_status catalog_prepare(store_catalog *catalog, bool read_only)
     }
     KILL_POINT("open: catalog in WAL mode");
     if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);
-    if (status == KVT_OK && !read_only && catalog->version < CATALOG_VERSION)
-        status = catalog_migrate(catalog);
     return status;
 }
 
@@ -383,11 +341,6 @@ kvt_status catalog_announce(store_catalog *catalog, uint64_t epoch)
     catalog->opening = epoch;
     catalog_carry_over(catalog);
     return KVT_OK;
-}
-
-uint64_t catalog_rows_dropped(const store_catalog *catalog)
-{
-    return catalog->rows_dropped;
 }
 
 void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16])

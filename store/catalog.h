@@ -95,9 +95,6 @@ uint64_t catalog_opening(const store_catalog *catalog);
  * Returns SQLite's failure as a status. */
 KVT_NODISCARD kvt_status catalog_announce(store_catalog *catalog, uint64_t epoch);
 
-/* Rows of an older version that were unsound when they were migrated by this open, and are gone. */
-uint64_t catalog_rows_dropped(const store_catalog *catalog);
-
 /* The secret of the store's handles, drawn when the catalog was made. */
 void catalog_secret(const store_catalog *catalog, uint8_t secret_out[16]);
 

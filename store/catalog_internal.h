@@ -18,11 +18,8 @@
 
 #define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
 /* Versions up to the present one are read, and migrated when a catalog is opened for writing. */
-#define CATALOG_VERSION_FIRST 1
-#define CATALOG_VERSION_SUMS  2 /* with a secret, and checksums of identity and rows */
-#define CATALOG_VERSION_TERMS 3 /* with lifetimes, tenants, classes and request lengths */
-#define CATALOG_VERSION       4 /* with the layouts of groups */
-#define CATALOG_EPOCH_MAX     (INT32_MAX - 1)
+#define CATALOG_VERSION   4
+#define CATALOG_EPOCH_MAX (INT32_MAX - 1)
 
 #define CATALOG_ROW_VALUES                                                                         \
     "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?"  \
@@ -75,9 +72,7 @@ struct store_catalog {
     ino_t inode;
     int lock_file;     /* -1: none */
     tiers_claim claim; /* a writer's, of lock_file; a reader shares that lock */
-    int version;
-    bool unsound;          /* a row was seen that fails its checksum or is out of range */
-    uint64_t rows_dropped; /* of those, left out when an older version was migrated */
+    bool unsound;      /* a row was seen that fails its checksum or is out of range */
     uint8_t pool[16];
     uint8_t secret[16];
     uint64_t epoch;
@@ -120,10 +115,6 @@ KVT_NODISCARD kvt_status catalog_exec(store_catalog *catalog, const char *sql);
 
 /* Makes a table for entries. */
 KVT_NODISCARD kvt_status catalog_make_entries(store_catalog *catalog, const char *table);
-
-/* Makes the table of entries anew from its sound rows, in the present version. Inside a
- * transaction. */
-KVT_NODISCARD kvt_status catalog_rebuild_entries(store_catalog *catalog, uint64_t *dropped_out);
 
 /* Binds a row to "INSERT INTO entry " CATALOG_ROW_VALUES, its checksum included. */
 void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row);

@@ -49,9 +49,8 @@ static size_t catalog_group_bytes(const catalog_row *row)
     return row->group_count * sizeof row->layout;
 }
 
-/* XXH3 over the columns as numbers of one width, seeded with that of the location. A version that
- * lacks the last columns sums the others. */
-static uint64_t catalog_sum_row(const catalog_row *row, int version)
+/* XXH3 over the columns as numbers of one width, seeded with that of the location. */
+static uint64_t catalog_sum_row(const catalog_row *row)
 {
     uint64_t words[31] = {0}, *next = words + 8, seconds;
     const kvt_layout *layout = &row->layout;
@@ -75,16 +74,12 @@ static uint64_t catalog_sum_row(const catalog_row *row, int version)
     *next++ = row->variant.mode;
     *next++ = row->variant.rate;
     *next++ = row->record_bytes;
-    if (version >= CATALOG_VERSION_TERMS) {
-        *next++ = row->expires_ns;
-        *next++ = row->tenant;
-        *next++ = row->class_id;
-        *next++ = row->request_tokens;
-    }
-    if (version >= CATALOG_VERSION) {
-        *next++ = row->group_count;
-        *next++ = row->group_count != 0 ? XXH3_64bits(row->groups, catalog_group_bytes(row)) : 0;
-    }
+    *next++ = row->expires_ns;
+    *next++ = row->tenant;
+    *next++ = row->class_id;
+    *next++ = row->request_tokens;
+    *next++ = row->group_count;
+    *next++ = row->group_count != 0 ? XXH3_64bits(row->groups, catalog_group_bytes(row)) : 0;
     assert(next <= words + sizeof words / sizeof words[0]);
     return XXH3_64bits_withSeed(words, (size_t)(next - words) * sizeof words[0],
                                 XXH3_64bits(row->location, row->location_bytes));
@@ -124,7 +119,7 @@ void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row)
         sqlite3_bind_blob64(statement, 24, row->groups, catalog_group_bytes(row), SQLITE_STATIC);
     else
         sqlite3_bind_null(statement, 24);
-    sqlite3_bind_int64(statement, 25, (int64_t)catalog_sum_row(row, CATALOG_VERSION));
+    sqlite3_bind_int64(statement, 25, (int64_t)catalog_sum_row(row));
 }
 
 /* ---- reading ---- */
@@ -155,8 +150,7 @@ static bool catalog_read_groups(sqlite3_stmt *statement, int column, catalog_row
 }
 
 /* Fills a row from the statement; an unsound one gets location NULL but keeps its key. */
-static void catalog_read_row(const store_catalog *catalog, sqlite3_stmt *statement,
-                             catalog_row *row)
+static void catalog_read_row(sqlite3_stmt *statement, catalog_row *row)
 {
     bool sound = true;
     memset(row, 0, sizeof *row);
@@ -212,19 +206,7 @@ static void catalog_read_row(const store_catalog *catalog, sqlite3_stmt *stateme
         row->location_bytes = (size_t)sqlite3_column_bytes(statement, 17);
     }
     uint64_t sum = (uint64_t)sqlite3_column_int64(statement, 24);
-    bool summed = catalog->version >= CATALOG_VERSION_SUMS;
-    if (sound && summed && catalog_sum_row(row, catalog->version) != sum) row->location = NULL;
-}
-
-/* The columns that a version may lack: never, and tenant, class and length of nobody; no groups. */
-static const char *catalog_late_columns(const store_catalog *catalog)
-{
-    if (catalog->version >= CATALOG_VERSION)
-        return "expires_ns, tenant, class_id, request_tokens, layouts, checksum";
-    if (catalog->version >= CATALOG_VERSION_TERMS)
-        return "expires_ns, tenant, class_id, request_tokens, NULL, checksum";
-    return catalog->version >= CATALOG_VERSION_SUMS ? "0, 0, 0, 0, NULL, checksum"
-                                                    : "0, 0, 0, 0, NULL, 0";
+    if (sound && catalog_sum_row(row) != sum) row->location = NULL;
 }
 
 /* All rows; visit returns false to end. */
@@ -237,14 +219,15 @@ static kvt_status catalog_walk(store_catalog *catalog, const char *order,
         sql, sizeof sql,
         "SELECT key, generation, parent, layers, kv_heads, head_dim, dtype, axis_order, tokens,"
         " tokens_may_drop, opaque_bytes, first_position, recompute_seconds, codec, mode, rate,"
-        " record_bytes, location, serial, %s FROM entry %s",
-        catalog_late_columns(catalog), order);
+        " record_bytes, location, serial, expires_ns, tenant, class_id, request_tokens, layouts, "
+        "checksum FROM entry %s",
+        order);
     int code = sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL);
     while (code == SQLITE_OK || code == SQLITE_ROW) {
         code = sqlite3_step(statement);
         if (code != SQLITE_ROW) break;
         catalog_row row;
-        catalog_read_row(catalog, statement, &row);
+        catalog_read_row(statement, &row);
         catalog->unsound = catalog->unsound || row.location == NULL;
         if (!visit(context, &row)) break;
     }
@@ -277,16 +260,12 @@ kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out)
 typedef struct catalog_copying {
     sqlite3_stmt *insertion;
     kvt_status status;
-    uint64_t dropped;
 } catalog_copying;
 
 static bool catalog_copy_row(void *context, const catalog_row *row)
 {
     catalog_copying *copying = context;
-    if (row->location == NULL) {
-        copying->dropped++;
-        return true;
-    }
+    if (row->location == NULL) return true;
     catalog_bind_row(copying->insertion, row);
     copying->status = catalog_status(sqlite3_step(copying->insertion));
     sqlite3_reset(copying->insertion);
@@ -295,7 +274,7 @@ static bool catalog_copy_row(void *context, const catalog_row *row)
 
 /* Not by deleting what is unsound: a key that was damaged stands where no search finds it, and
  * leads searches for others astray. */
-kvt_status catalog_rebuild_entries(store_catalog *catalog, uint64_t *dropped_out)
+static kvt_status catalog_rebuild_entries(store_catalog *catalog)
 {
     catalog_copying copying = {.status = KVT_OK};
     kvt_status status = catalog_make_entries(catalog, "entry_anew");
@@ -311,7 +290,6 @@ kvt_status catalog_rebuild_entries(store_catalog *catalog, uint64_t *dropped_out
         status = catalog_exec(catalog, "DROP TABLE entry; ALTER TABLE entry_anew RENAME TO entry");
     }
     if (status == KVT_OK) catalog->unsound = false;
-    *dropped_out = copying.dropped;
     return status;
 }
 
@@ -330,8 +308,7 @@ kvt_status catalog_drop_rows(store_catalog *catalog, const catalog_name *names, 
         sqlite3_reset(statement);
     }
     sqlite3_finalize(statement);
-    uint64_t named; /* by now, or never: the caller counts what it names */
-    if (status == KVT_OK && catalog->unsound) status = catalog_rebuild_entries(catalog, &named);
+    if (status == KVT_OK && catalog->unsound) status = catalog_rebuild_entries(catalog);
     if (status == KVT_OK) return catalog_exec(catalog, "COMMIT");
     (void)!catalog_exec(catalog, "ROLLBACK");
     return status;

@@ -215,7 +215,6 @@ kvt_status open_drop_stale(open_state *state)
     if (store->catalog == NULL) return KVT_OK;
     kvt_status status = recover_drop_stale(store->catalog, open_stale_members(state),
                                            &store->counters.recovery_drops, &kept);
-    store->counters.recovery_drops += catalog_rows_dropped(store->catalog);
     if (status != KVT_OK) {
         open_say_catalog(state, status);
         return status;

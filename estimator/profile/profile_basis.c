@@ -17,53 +17,6 @@ enum { BASIS_MEMORY_ALIGN = 64, BASIS_HASH_TEXT = 2 * TRANSFORM_HASH_BYTES + 1 }
 
 /* ---- the schema before bases ---- */
 
-/* What a connection that may not write sees instead of the table: an empty one of its own. */
-static const char basis_none[] =
-    "CREATE TEMP TABLE basis (hash TEXT, start INTEGER, run_id INTEGER, model_id INTEGER, lesson "
-    "TEXT, span INTEGER, metric INTEGER, tokens INTEGER, object BLOB)";
-
-static const char *basis_table(void)
-{
-    size_t i = 0;
-    while (strcmp(profile_table_at(i)->name, PROFILE_BASIS_TABLE) != 0)
-        i++;
-    return profile_table_at(i)->sql;
-}
-
-/* Adds the table and the version, unless another process was faster. */
-static int basis_migrate_file(sqlite3 *database)
-{
-    char text[64];
-    bool found;
-    int result = sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-    if (result != SQLITE_OK) return result;
-    result = profile_text(database, "PRAGMA user_version", NULL, text, sizeof text, &found);
-    if (result == SQLITE_OK && strtoul(text, NULL, 10) < PROFILE_SCHEMA_VERSION) {
-        result = sqlite3_exec(database, basis_table(), NULL, NULL, NULL);
-        (void)snprintf(text, sizeof text, "PRAGMA user_version = %d", PROFILE_SCHEMA_VERSION);
-        if (result == SQLITE_OK) result = sqlite3_exec(database, text, NULL, NULL, NULL);
-    }
-    if (result == SQLITE_OK) result = sqlite3_exec(database, "COMMIT", NULL, NULL, NULL);
-    if (result != SQLITE_OK) (void)sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL);
-    return result;
-}
-
-kvt_status profile_migrate(kvt_profile *profile)
-{
-    sqlite3 *database = profile->database;
-    if (profile->version == PROFILE_SCHEMA_VERSION) return KVT_OK;
-    if (profile->writable) {
-        const int result = basis_migrate_file(database);
-        if (result == SQLITE_OK) profile->version = PROFILE_SCHEMA_VERSION;
-        return profile_status(result);
-    }
-    int result = sqlite3_exec(database, "PRAGMA query_only = OFF", NULL, NULL, NULL);
-    if (result == SQLITE_OK) result = sqlite3_exec(database, basis_none, NULL, NULL, NULL);
-    if (result == SQLITE_OK)
-        result = sqlite3_exec(database, "PRAGMA query_only = ON", NULL, NULL, NULL);
-    return profile_status(result);
-}
-
 /* ---- in ---- */
 
 static void basis_hash_text(const uint8_t hash[TRANSFORM_HASH_BYTES], char text[BASIS_HASH_TEXT])

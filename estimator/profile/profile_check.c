@@ -78,10 +78,10 @@ static int profile_check_table(sqlite3 *database, const profile_table *table, co
 
 kvt_status profile_compare_version(const char *path, uint32_t version, char *message, size_t size)
 {
-    if (version >= PROFILE_SCHEMA_OLDEST && version <= PROFILE_SCHEMA_VERSION) return KVT_OK;
+    if (version == PROFILE_SCHEMA_VERSION) return KVT_OK;
     profile_say(message, size,
-                "%s: schema version %u, this build reads %d to %d; measure into another file", path,
-                version, PROFILE_SCHEMA_OLDEST, PROFILE_SCHEMA_VERSION);
+                "%s: schema version %u, this build reads %d; measure into another file", path,
+                version, PROFILE_SCHEMA_VERSION);
     return KVT_E_VERSION;
 }
 
@@ -96,14 +96,7 @@ kvt_status profile_check_version(kvt_profile *profile, const char *path, char *m
         profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
         return profile_status(result);
     }
-    profile->version = (uint32_t)strtoul(text, NULL, 10);
-    return profile_compare_version(path, profile->version, message, size);
-}
-
-/* Whether a file of this version has the table. */
-static bool profile_has_table(uint32_t version, const profile_table *table)
-{
-    return version > PROFILE_SCHEMA_OLDEST || strcmp(table->name, PROFILE_BASIS_TABLE) != 0;
+    return profile_compare_version(path, (uint32_t)strtoul(text, NULL, 10), message, size);
 }
 
 /* SQLite's report has lines; the message is one. */
@@ -126,7 +119,6 @@ kvt_status profile_check_content(const kvt_profile *profile, const char *path, c
     if (result == SQLITE_OK && (!found || strcmp(text, "ok") != 0)) fault = profile_one_line(text);
     size_t tables = 0;
     for (size_t i = 0; result == SQLITE_OK && fault == NULL && profile_table_at(i) != NULL; i++) {
-        if (!profile_has_table(profile->version, profile_table_at(i))) continue;
         where = profile_table_at(i)->name;
         result = profile_check_table(database, profile_table_at(i), &fault);
         tables++;

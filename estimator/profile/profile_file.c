@@ -315,11 +315,6 @@ static kvt_status profile_open_file(kvt_profile *profile, const char *path, uint
     if (status == KVT_OK && profile->writable) {
         status = profile_prepare_writing(profile, path, message, size);
     }
-    if (status == KVT_OK) {
-        status = profile_migrate(profile);
-        if (status != KVT_OK)
-            profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
-    }
     return status;
 }
 
@@ -330,7 +325,6 @@ static kvt_status profile_open_memory(kvt_profile *profile, char *message, size_
                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     if (result == SQLITE_OK) result = profile_create_tables(profile->database);
     if (result == SQLITE_OK) result = profile_configure(profile->database);
-    profile->version = PROFILE_SCHEMA_VERSION;
     if (result != SQLITE_OK) profile_say(message, size, ":memory:: %s", sqlite3_errstr(result));
     return profile_status(result);
 }

@@ -28,15 +28,12 @@ typedef struct estimator_host {
 struct kvt_profile {
     sqlite3 *database;
     bool writable;
-    uint32_t version; /* of the file's schema when it was opened */
     estimator_host host;
 };
 
 /* The schema's texts; the database's own texts must equal these. */
 #define PROFILE_APPLICATION_ID 0x4b565450 /* "KVTP" */
 #define PROFILE_SCHEMA_VERSION 3
-#define PROFILE_SCHEMA_OLDEST  2 /* has all tables but PROFILE_BASIS_TABLE */
-#define PROFILE_BASIS_TABLE    "basis"
 
 /* Questions of a calibration whose answers are figures: what 90 % of entries in a variant lose at
  * most, the variant's name behind it; the factor in all bounds for a class that was not measured.
@@ -71,7 +68,7 @@ int profile_text(sqlite3 *database, const char *sql, const char *bound, char *te
 /* KVT_OK when this build reads the schema `version`, else KVT_E_VERSION with a message. */
 KVT_NODISCARD kvt_status profile_compare_version(const char *path, uint32_t version, char *message,
                                                  size_t size);
-/* The same for the version that SQLite reads, which is noted; or SQLite's error. */
+/* The same for the version that SQLite reads; or SQLite's error. */
 KVT_NODISCARD kvt_status profile_check_version(kvt_profile *profile, const char *path,
                                                char *message, size_t size);
 /* Sound pages, these tables, every row within its bounds, nothing else in the schema. */
@@ -81,10 +78,6 @@ KVT_NODISCARD kvt_status profile_check_host(const kvt_profile *profile, const ch
                                             char *message, size_t size);
 
 /* ---- profile_basis.c ---- */
-
-/* Brings a sound profile of an older schema to this one: its file when it may be written, else for
- * this connection alone. KVT_OK; what SQLite gives. */
-KVT_NODISCARD kvt_status profile_migrate(kvt_profile *profile);
 
 /* Whether a path names a .kvtbasis file, and such a file as profile_basis_import takes it;
  * KVT_E_PARSE (the file is no sound basis), KVT_E_GONE and KVT_E_IO besides, with a message. */

@@ -419,7 +419,7 @@ const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
      "  CHECK (" PREFILL_BOUNDS ")\n"
      ") STRICT, WITHOUT ROWID",
      PREFILL_BOUNDS},
-    {PROFILE_BASIS_TABLE,
+    {"basis",
      "CREATE TABLE basis (\n"
      "  hash TEXT PRIMARY KEY,\n"
      "  start INTEGER NOT NULL UNIQUE,\n"

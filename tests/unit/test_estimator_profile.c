@@ -261,7 +261,7 @@ static void other_versions_are_refused(void **state)
     make_profile();
     change("PRAGMA user_version = 4; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
-    change("PRAGMA user_version = 1; PRAGMA wal_checkpoint(TRUNCATE)");
+    change("PRAGMA user_version = 2; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
     change("PRAGMA user_version = 0; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator_profile_basis.c - bases in a profile: they come in whole or not at all, from
- * memory and from a file; a damaged one is a status; a profile of the schema before them is read as
- * it is and migrated when it is written; gc keeps the bases that rows need; show and diff know
- * them.
+ * memory and from a file; a damaged one is a status; gc keeps the bases that rows
+ * need; show and diff know them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -173,45 +172,6 @@ static void a_damaged_object_is_a_status(void **state)
     basis_made_free(&made);
 }
 
-static void the_schema_before_is_migrated(void **state)
-{
-    (void)state;
-    profile_basis out;
-    scratch_remove_profile();
-    kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
-    scratch_measure(profile, "disk", 1000000000, 1u << 23);
-    kvt_profile_close(profile);
-    scratch_change("DROP TABLE basis; PRAGMA user_version = 2; PRAGMA wal_checkpoint(TRUNCATE)");
-    size_t before_count, after_count;
-    char *before = scratch_bytes(&before_count);
-    profile = scratch_open(KVT_PROFILE_READ);
-    assert_int_equal(list_bases(profile), 0);
-    assert_int_equal(profile_basis_get(profile, 1, &out), KVT_MISS);
-    kvt_device_curve curve;
-    assert_int_equal(kvt_profile_device(profile, "disk", &curve), KVT_OK);
-    kvt_profile_close(profile);
-    char *after = scratch_bytes(&after_count);
-    assert_int_equal(before_count, after_count);
-    assert_memory_equal(before, after, before_count);
-    free(before);
-    free(after);
-    /* A table of that name is not of the schema before. */
-    scratch_change("CREATE TABLE basis (x); PRAGMA wal_checkpoint(TRUNCATE)");
-    scratch_refused(KVT_PROFILE_READ, KVT_E_CORRUPT);
-    scratch_refused(KVT_PROFILE_WRITE, KVT_E_CORRUPT);
-    scratch_change("DROP TABLE basis; PRAGMA wal_checkpoint(TRUNCATE)");
-    basis_made made = make_basis(9);
-    profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
-    kvt_profile_close(profile);
-    assert_int_equal(scratch_number("PRAGMA user_version"), 3);
-    assert_int_equal(scratch_number("SELECT count(*) FROM device"), 1);
-    profile = scratch_open(KVT_PROFILE_READ);
-    assert_int_equal(list_bases(profile), 1);
-    kvt_profile_close(profile);
-    basis_made_free(&made);
-}
-
 /* ---- gc and diff ---- */
 
 #define RUN(id)                                                                                    \
@@ -293,7 +253,6 @@ int main(void)
         cmocka_unit_test(a_name_is_of_one_basis),
         cmocka_unit_test(a_file_comes_in_by_import),
         cmocka_unit_test(a_damaged_object_is_a_status),
-        cmocka_unit_test(the_schema_before_is_migrated),
         cmocka_unit_test(gc_keeps_the_bases_of_rows),
         cmocka_unit_test(diff_names_a_basis_of_one_profile),
     };

@@ -78,7 +78,7 @@ static void test_round_trip(void **state)
     tiers_location_free(NULL);
 }
 
-/* The first object's turn is 0 and its form version 1, as before there were turns. */
+/* The first object's turn is 0. */
 static void test_turns_are_kept(void **state)
 {
     fixture *f = *state;
@@ -90,12 +90,12 @@ static void test_turns_are_kept(void **state)
         assert_int_equal(tiers_pool_reserve(pool, 200000, &location), KVT_OK);
         if (i == 0) assert_int_equal(location->turn, 0);
         size_t bytes = tiers_location_pack(location, flat, sizeof flat);
-        assert_int_equal(flat[0], location->turn == 0 ? 1 : 2);
+        assert_int_equal(flat[0], 2);
         assert_int_equal(tiers_location_unpack(flat, bytes, &copy), KVT_OK);
         assert_int_equal(copy->turn, location->turn);
         tiers_location_free(copy);
         if (location->turn != 0) {
-            const uint8_t wrong[] = {0, TIERS_TURN_MAX, 200};
+            const uint8_t wrong[] = {TIERS_TURN_MAX, 200};
             for (size_t k = 0; k < sizeof wrong; k++) {
                 flat[24] = wrong[k];
                 seal(flat, bytes);

@@ -5,14 +5,12 @@
  *
  * The packed bytes, little-endian:
  *
- *     0  u32 version (1)    4  u32 unit_bytes      8  u64 bytes
+ *     0  u32 version (2)    4  u32 unit_bytes      8  u64 bytes
  *    16  u32 share_count   20  u32 extent_count
- *    24  share_count  x { u32 member, u32 units }
+ *    24  u32 turn         28  u32 zero
+ *    32  share_count  x { u32 member, u32 units }
  *     .  extent_count x { u32 member, u32 zero, u64 offset, u64 bytes }
  *     .  u64 XXH3-64 of all before it
- *
- * Version 2 has { u32 turn, u32 zero } behind the counts. It is written for a turn that is not 0
- * alone, so that whatever version 1 could say still reads as version 1.
  *
  * The checksum catches damage; the checks behind it make a wrong location harmless all the same.
  *
@@ -33,10 +31,8 @@
 
 #include "stripe.h"
 
-#define LOCATION_VERSION      1u
-#define LOCATION_VERSION_TURN 2u
-#define LOCATION_HEAD_BYTES   24u
-#define LOCATION_TURN_BYTES   8u
+#define LOCATION_VERSION      2u
+#define LOCATION_HEAD_BYTES   32u
 #define LOCATION_SHARE_BYTES  8u
 #define LOCATION_EXTENT_BYTES 24u
 #define LOCATION_SUM_BYTES    8u
@@ -187,27 +183,25 @@ static uint64_t location_get(const uint8_t **at, size_t bytes)
 }
 
 /* The size of a packed location. With 32-bit counts the sum cannot overflow 64 bits. */
-static size_t location_flat_bytes(uint32_t shares, uint32_t extents, bool turned)
+static size_t location_flat_bytes(uint32_t shares, uint32_t extents)
 {
-    return LOCATION_HEAD_BYTES + (turned ? LOCATION_TURN_BYTES : 0) +
-           (size_t)shares * LOCATION_SHARE_BYTES + (size_t)extents * LOCATION_EXTENT_BYTES +
-           LOCATION_SUM_BYTES;
+    return LOCATION_HEAD_BYTES + (size_t)shares * LOCATION_SHARE_BYTES +
+           (size_t)extents * LOCATION_EXTENT_BYTES + LOCATION_SUM_BYTES;
 }
 
 /* A call with capacity 0 asks for the size. */
 size_t tiers_location_pack(const tiers_location *location, void *target, size_t capacity)
 {
     assert(location->share_count >= 1 && location->extent_count >= 1);
-    const bool turned = location->turn != 0;
-    size_t needed = location_flat_bytes(location->share_count, location->extent_count, turned);
+    size_t needed = location_flat_bytes(location->share_count, location->extent_count);
     if (needed > capacity) return needed;
     uint8_t *at = target;
-    at = location_put(at, turned ? LOCATION_VERSION_TURN : LOCATION_VERSION, 4);
+    at = location_put(at, LOCATION_VERSION, 4);
     at = location_put(at, location->unit_bytes, 4);
     at = location_put(at, location->bytes, 8);
     at = location_put(at, location->share_count, 4);
     at = location_put(at, location->extent_count, 4);
-    if (turned) at = location_put(at, location->turn, LOCATION_TURN_BYTES);
+    at = location_put(at, location->turn, 8);
     for (uint32_t i = 0; i < location->share_count; i++) {
         at = location_put(at, location->shares[i].member, 4);
         at = location_put(at, location->shares[i].units, 4);
@@ -243,22 +237,20 @@ static void location_read_arrays(tiers_location *location, const uint8_t *at)
  * cannot make the pool ask for gigabytes. */
 kvt_status tiers_location_unpack(const void *source, size_t bytes, tiers_location **location_out)
 {
-    if (bytes < location_flat_bytes(1, 1, false)) return KVT_E_CORRUPT;
+    if (bytes < location_flat_bytes(1, 1)) return KVT_E_CORRUPT;
     const uint8_t *at = source;
     const uint8_t *sum = at + bytes - LOCATION_SUM_BYTES;
     if (location_get(&sum, 8) != XXH3_64bits(source, bytes - LOCATION_SUM_BYTES))
         return KVT_E_CORRUPT;
-    const uint64_t version = location_get(&at, 4);
-    const bool turned = version == LOCATION_VERSION_TURN;
-    if (version != LOCATION_VERSION && !turned) return KVT_E_CORRUPT;
+    if (location_get(&at, 4) != LOCATION_VERSION) return KVT_E_CORRUPT;
     uint32_t unit_bytes = (uint32_t)location_get(&at, 4);
     uint64_t object_bytes = location_get(&at, 8);
     uint32_t shares = (uint32_t)location_get(&at, 4);
     uint32_t extents = (uint32_t)location_get(&at, 4);
     if (shares == 0 || shares > TIERS_MEMBERS_MAX || extents == 0) return KVT_E_CORRUPT;
-    if (location_flat_bytes(shares, extents, turned) != bytes) return KVT_E_CORRUPT;
-    const uint64_t turn = turned ? location_get(&at, LOCATION_TURN_BYTES) : 0;
-    if (turn >= TIERS_TURN_MAX || (turned && turn == 0)) return KVT_E_CORRUPT;
+    if (location_flat_bytes(shares, extents) != bytes) return KVT_E_CORRUPT;
+    const uint64_t turn = location_get(&at, 8);
+    if (turn >= TIERS_TURN_MAX) return KVT_E_CORRUPT;
 
     tiers_location *location = tiers_location_make(object_bytes, unit_bytes, NULL, shares);
     if (location == NULL) return KVT_E_MEMORY;
