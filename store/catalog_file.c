@@ -14,7 +14,6 @@
  */
 #include "base/kill_point.h"
 #include "store/catalog_internal.h"
-#include "store/catalog_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -141,6 +140,17 @@ static kvt_status catalog_check_beside(store_catalog *catalog)
     return KVT_OK;
 }
 
+/* Bytes of the log beside the catalog, 0 when it is absent. */
+static uint64_t catalog_log_bytes(const char *catalog_path)
+{
+    struct stat facts;
+    char *path;
+    if (asprintf(&path, "%s-wal", catalog_path) < 0) return 0;
+    const bool there = lstat(path, &facts) == 0;
+    free(path);
+    return there ? (uint64_t)facts.st_size : 0;
+}
+
 /* Checks the catalog's files before SQLite opens them, because SQLite would carry the log over or
  * throw it away. Lock and log are found by the catalog's name, so a second name is refused. */
 static kvt_status catalog_check_files(store_catalog *catalog)
@@ -159,17 +169,11 @@ static kvt_status catalog_check_files(store_catalog *catalog)
     }
     kvt_status beside = catalog_check_beside(catalog);
     if (beside != KVT_OK) return beside;
-    kvt_status status = catalog_log_check(catalog->path, &catalog->log_bytes);
-    if (status == KVT_E_CORRUPT) {
-        catalog->reason =
-            "its log (-wal) is damaged; both were left as they are; kvterrace recover "
-            "makes a new catalog from the devices";
-    } else if (status == KVT_OK && !there && catalog->log_bytes > 0) {
-        catalog->reason = "it is gone, but its log (-wal) is there; kvterrace recover makes a new "
-                          "catalog from the devices";
-        status = KVT_E_CORRUPT;
-    }
-    return status;
+    catalog->log_bytes = catalog_log_bytes(catalog->path);
+    if (there || catalog->log_bytes == 0) return KVT_OK;
+    catalog->reason = "it is gone, but its log (-wal) is there; kvterrace recover makes a new "
+                      "catalog from the devices";
+    return KVT_E_CORRUPT;
 }
 
 /* Opens the connection, without SQLite's own mutexes: one thread uses it at a time. */
