@@ -41,6 +41,7 @@ set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})
 set(KVT_WRAPPED_test_store_get_plan kvt_record_bound kvt_record_scratch_parallel
   kvt_record_decode_parallel)
 set(KVT_WRAPPED_test_store_lifetime base_clock_ns base_calendar_ns)
+set(KVT_WRAPPED_test_store_open_threads base_thread_start lifetime_open)
 set(KVT_WRAPPED_torture_store_basis malloc calloc realloc aligned_alloc)
 # What makes a store's decisions the same on every machine (tests/support/steady_costs.h).
 set(KVT_WRAPPED_STEADY costs_probe_device costs_measure_variant learn_open)

@@ -31,8 +31,9 @@ typedef struct store_staged {
     kvt_move moves[];
 } store_staged;
 
-/* Before and after the threads. Failing to start is KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status handover_start(kvt_store *store, const kvt_store_options *options);
+/* Makes what the executors need, and starts them. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status handover_open(kvt_store *store, const kvt_store_options *options);
+KVT_NODISCARD kvt_status handover_start(kvt_store *store);
 
 /* Waits for the puts that are handed over, not beyond an instant of CLOCK_MONOTONIC in nanoseconds;
  * calls the rest off; ends the threads. deadline_ns 0: waits only for puts that executors have

@@ -93,13 +93,13 @@ static uint64_t handover_limit(const kvt_store *store, uint64_t asked_bytes)
     return kvt_put_staging_limit(asked_bytes, capacity_bytes);
 }
 
-kvt_status handover_start(kvt_store *store, const kvt_store_options *options)
+kvt_status handover_open(kvt_store *store, const kvt_store_options *options)
 {
-    assert(!store->handover.started && store->handover.thread_count == 0);
+    assert(!store->handover.made && store->handover.thread_count == 0);
     store_handover *handover = &store->handover;
     handover->backlog_seconds = options->put_backlog_seconds;
     pthread_cond_init(&handover->arrived, NULL);
-    handover->started = true;
+    handover->made = true;
     if (options->put_staging_bytes == 0) return KVT_OK;
     uint64_t limit_bytes = handover_limit(store, options->put_staging_bytes);
     kvt_status status = staging_open(limit_bytes, &handover->staging);
@@ -107,7 +107,14 @@ kvt_status handover_start(kvt_store *store, const kvt_store_options *options)
     staging_make_arena(handover->staging, false);
     handover->moves =
         malloc((size_t)STORE_HANDOVER_THREADS * STORE_PLAN_MOVES * sizeof *handover->moves);
-    if (handover->moves == NULL) return KVT_E_MEMORY;
+    return handover->moves != NULL ? KVT_OK : KVT_E_MEMORY;
+}
+
+kvt_status handover_start(kvt_store *store)
+{
+    store_handover *handover = &store->handover;
+    assert(handover->made && handover->thread_count == 0);
+    if (handover->staging == NULL) return KVT_OK;
     while (handover->thread_count < STORE_HANDOVER_THREADS) {
         pthread_t *thread = &handover->threads[handover->thread_count];
         if (base_thread_start(thread, handover_execute, store) != 0) break;
@@ -119,7 +126,7 @@ kvt_status handover_start(kvt_store *store, const kvt_store_options *options)
 void handover_stop(kvt_store *store, uint64_t deadline_ns)
 {
     store_handover *handover = &store->handover;
-    if (!handover->started) return;
+    if (!handover->made) return;
     if (deadline_ns != 0) (void)handover_drain(store, deadline_ns, NULL);
     handover_cancel_waiting(store);
     while (handover->thread_count > 0)
@@ -130,7 +137,7 @@ void handover_stop(kvt_store *store, uint64_t deadline_ns)
 void handover_close(kvt_store *store)
 {
     store_handover *handover = &store->handover;
-    if (!handover->started) return;
+    if (!handover->made) return;
     free(handover->moves);
     staging_close(handover->staging);
     pthread_cond_destroy(&handover->arrived);

@@ -5,8 +5,10 @@
  * Order, and what each step needs:
  *     profile -> catalog -> devices -> preflight -> labels checked -> costs of the profile
  *     -> devices measured -> stale rows dropped -> epoch announced -> labels written
- *     (superblock.h protocol) -> staging -> pools -> policy -> recovery -> catalog writer
- *     -> background
+ *     (superblock.h protocol) -> staging -> pools -> policy -> recovery -> the engine's client
+ *     -> the watch file -> the store's threads
+ * Every member of the store is made before the first of the store's threads starts (open_start):
+ * a thread reads any member without asking whether the open has come that far.
  * Nothing is written before preflight, labels and profile have passed, and a measurement writes
  * only to a device that nobody can want back. A failure closes what was opened.
  *
@@ -452,13 +454,12 @@ static void open_release(void *context, tiers_location *location)
     tiers_pool_release(store->pools[KVT_TIER_SSD], location);
 }
 
-/* Recovers the catalog's entries, then starts the catalog's writer. */
+/* Recovers the catalog's entries. */
 static kvt_status open_recover(open_state *state)
 {
     kvt_store *store = state->store;
     if (store->catalog == NULL) return KVT_OK;
-    kvt_status status = recover_entries(store);
-    if (status == KVT_OK) status = catalog_start(store->catalog, open_sync, open_release, store);
+    const kvt_status status = recover_entries(store);
     if (status != KVT_OK) open_say_catalog(state, status);
     return status;
 }
@@ -538,10 +539,31 @@ static void open_staging(open_state *state)
 static kvt_status open_watch_file(open_state *state)
 {
     const char *path = state->options->watch_path;
-    const kvt_status status = watch_file_start(state->store, path, state->options->watch_seconds);
+    const kvt_status status = watch_file_open(state->store, path, state->options->watch_seconds);
     if (status != KVT_OK)
         snprintf(state->message, state->message_size, "watch_path %s: %s", path,
                  kvt_status_text(status));
+    return status;
+}
+
+/* Starts the threads that know the store, as its last step: nothing is made or filled behind this
+ * but what the threads themselves share under locks. The executors come before the others, which
+ * may put. A thread that cannot be started fails the open, and the close ends the others. */
+static kvt_status open_start(open_state *state)
+{
+    kvt_store *store = state->store;
+    assert(store->policy != NULL && store->watch != NULL && store->handover.made);
+    assert((store->remote != NULL) == (state->options->remote != NULL));
+    store->shared = true; /* who holds the lock matters from here on */
+    kvt_status status = KVT_OK;
+    if (store->catalog != NULL) {
+        status = catalog_start(store->catalog, open_sync, open_release, store);
+        if (status != KVT_OK) open_say_catalog(state, status);
+    }
+    if (status == KVT_OK) status = handover_start(store);
+    if (status == KVT_OK) status = maintain_start(store);
+    if (status == KVT_OK) status = remote_tier_start(store);
+    if (status == KVT_OK) status = watch_file_start(store);
     return status;
 }
 
@@ -603,12 +625,11 @@ static kvt_status open_steps(open_state *state)
     if (status == KVT_OK) trust_open(store);
     if (status == KVT_OK) status = open_recover(state);
     KILL_POINT("open: entries recovered");
-    store->shared = status == KVT_OK; /* from here on threads of the store run */
-    if (status == KVT_OK) status = handover_start(store, options);
-    if (status == KVT_OK) status = maintain_start(store);
+    if (status == KVT_OK) status = handover_open(store, options);
     if (status == KVT_OK && options->remote != NULL)
         status = remote_tier_open(store, options->remote, state->message, state->message_size);
     if (status == KVT_OK) status = open_watch_file(state);
+    if (status == KVT_OK) status = open_start(state);
     return status;
 }
 

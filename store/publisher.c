@@ -608,13 +608,16 @@ static void *publisher_main(void *argument)
 
 /* ---- life ---- */
 
-kvt_status publisher_start(store_remote *remote, uint32_t queue_room)
+kvt_status publisher_open(store_remote *remote, uint32_t queue_room)
 {
     remote->queue = calloc(queue_room, sizeof *remote->queue);
     remote->queue_room = queue_room;
     if (remote->queue == NULL || owed_open(remote, queue_room) != KVT_OK) return KVT_E_MEMORY;
-    kvt_status status = staging_open(PUBLISHER_STAGING, &remote->staging);
-    if (status != KVT_OK) return status;
+    return staging_open(PUBLISHER_STAGING, &remote->staging);
+}
+
+kvt_status publisher_start(store_remote *remote)
+{
     if (base_thread_start(&remote->publisher, publisher_main, remote) != 0) return KVT_E_MEMORY;
     remote->has_publisher = true;
     return KVT_OK;

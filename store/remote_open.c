@@ -188,12 +188,19 @@ kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, c
     if (status == KVT_OK)
         status = remote_hints_open(&remote->hints, (uint64_t)(options->hint_ttl_seconds * 1e9));
     if (status == KVT_OK) status = remote_open_client(remote, options, reason, sizeof reason);
-    if (status == KVT_OK) status = link_start(remote);
-    if (status == KVT_OK) status = publisher_start(remote, options->queue);
+    if (status == KVT_OK) status = publisher_open(remote, options->queue);
     if (status != KVT_OK)
         snprintf(message, message_size, "the remote tier: %s",
                  reason[0] != '\0' ? reason : kvt_status_text(status));
     return status;
+}
+
+kvt_status remote_tier_start(kvt_store *store)
+{
+    store_remote *remote = store->remote;
+    if (remote == NULL) return KVT_OK;
+    const kvt_status status = link_start(remote);
+    return status == KVT_OK ? publisher_start(remote) : status;
 }
 
 void remote_tier_close(kvt_store *store)

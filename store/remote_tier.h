@@ -177,6 +177,9 @@ const char *remote_options_fault(const kvt_remote_options *options);
 KVT_NODISCARD kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *options,
                                           char *message, size_t message_size);
 
+/* Starts the threads of what was opened. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status remote_tier_start(kvt_store *store);
+
 /* Ends the threads; what waits to be published is dropped. No call on the store runs. */
 void remote_tier_close(kvt_store *store);
 
@@ -351,7 +354,8 @@ uint32_t owed_list(store_remote *remote, publish_item *items, uint32_t most);
 
 /* ---- publisher.c ---- */
 
-KVT_NODISCARD kvt_status publisher_start(store_remote *remote, uint32_t queue_room);
+KVT_NODISCARD kvt_status publisher_open(store_remote *remote, uint32_t queue_room);
+KVT_NODISCARD kvt_status publisher_start(store_remote *remote);
 void publisher_stop(store_remote *remote);
 
 /* An entry has a record now, or has had a hit: it may be published. Lock held. */

@@ -118,7 +118,7 @@ typedef struct store_handover {
     double copy_seconds_per_byte;                  /* what the copies of puts lately took */
     kvt_status failure;                            /* the first error since the last flush, */
     uint64_t failed_ns;                            /* and its instant, CLOCK_MONOTONIC */
-    bool started;
+    bool made;                                     /* what needs closing is there */
     bool stopping;
     pthread_cond_t arrived; /* a put; the stop */
     /* Fixed after open. */

@@ -194,7 +194,7 @@ static void *watch_serve(void *argument)
     return NULL;
 }
 
-kvt_status watch_file_start(kvt_store *store, const char *path, double seconds)
+kvt_status watch_file_open(kvt_store *store, const char *path, double seconds)
 {
     watch_writer *writer = &store->watch->writer;
     assert(writer->path == NULL);
@@ -207,24 +207,32 @@ kvt_status watch_file_start(kvt_store *store, const char *path, double seconds)
     writer->stopping = false;
     pthread_mutex_init(&writer->lock, NULL);
     base_condition_init(&writer->changed);
-    if (base_thread_start(&writer->thread, watch_serve, store) == 0) return KVT_OK;
-    pthread_cond_destroy(&writer->changed);
-    pthread_mutex_destroy(&writer->lock);
-    free(writer->path);
-    writer->path = NULL;
-    return KVT_E_MEMORY;
+    return KVT_OK;
+}
+
+kvt_status watch_file_start(kvt_store *store)
+{
+    watch_writer *writer = &store->watch->writer;
+    assert(!writer->has_thread);
+    if (writer->path == NULL) return KVT_OK;
+    if (base_thread_start(&writer->thread, watch_serve, store) != 0) return KVT_E_MEMORY;
+    writer->has_thread = true;
+    return KVT_OK;
 }
 
 void watch_file_stop(kvt_store *store)
 {
     if (store->watch == NULL || store->watch->writer.path == NULL) return;
     watch_writer *writer = &store->watch->writer;
-    pthread_mutex_lock(&writer->lock);
-    writer->stopping = true;
-    pthread_cond_broadcast(&writer->changed);
-    pthread_mutex_unlock(&writer->lock);
-    pthread_join(writer->thread, NULL);
-    (void)!kvt_watch_write(store, writer->path);
+    if (writer->has_thread) {
+        pthread_mutex_lock(&writer->lock);
+        writer->stopping = true;
+        pthread_cond_broadcast(&writer->changed);
+        pthread_mutex_unlock(&writer->lock);
+        pthread_join(writer->thread, NULL);
+        writer->has_thread = false;
+        (void)!kvt_watch_write(store, writer->path);
+    }
     pthread_cond_destroy(&writer->changed);
     pthread_mutex_destroy(&writer->lock);
     free(writer->path);

@@ -80,12 +80,13 @@ typedef struct watch_part {
 
 /* The thread that writes store.watch_path. */
 typedef struct watch_writer {
-    char *path; /* NULL: there is no thread */
+    char *path; /* NULL: there is no file */
     double seconds;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool stopping; /* under lock */
     pthread_t thread;
+    bool has_thread;
 } watch_writer;
 
 /* All that a store keeps to be watched by. file_lock is held over the file's input and output, and
@@ -157,11 +158,13 @@ void watch_remote_write(kvt_store *store, struct watch_text *out);
 
 /* ---- watch_file.c ---- */
 
-/* Writes the file, if a path is given, and starts the thread that goes on doing so. The statuses of
- * kvt_watch_write. */
-KVT_NODISCARD kvt_status watch_file_start(kvt_store *store, const char *path, double seconds);
+/* Writes the file, if a path is given. The statuses of kvt_watch_write. */
+KVT_NODISCARD kvt_status watch_file_open(kvt_store *store, const char *path, double seconds);
 
-/* Writes the file for the last time, and ends the thread. */
+/* Starts the thread that goes on writing the file. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status watch_file_start(kvt_store *store);
+
+/* Ends the thread, and writes the file for the last time. */
 void watch_file_stop(kvt_store *store);
 
 #endif
