@@ -22,7 +22,7 @@ REFERENCE = "entropy:k0.333v0.75"
 LIMITS = (0.05, 0.02, 0.04, 0.03, 0.015, 0.0125, 0.01, 0.0075, 0.005)
 LADDER, BASES = 10, 4  # variants of a ladder, and those of them that bases have room for
 # A server whose prefill is slow, and one with a GPU, each with tiers that are short beside the
-# contexts; prefill of the first is SmolLM2's on one core (docs/BENCHMARKS.md, bench model).
+# contexts; prefill of the first is SmolLM2's on one core.
 PREFILL = ("[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2,source\n"
            "smollm2:core,1.544e-3,2.655e-7,docs/BENCHMARKS.md\n")
 COMMON = ["--workload", "poisson", "--policy", "utility", "-s", "replay.bounds=no", "-s",

@@ -111,7 +111,6 @@ typedef struct bench_policy_arguments {
     command_common common;
     bench_policy_options options;
     command_progress bar;
-    bool drift;
 } bench_policy_arguments;
 
 static const command_option bench_policy_rows[] = {
@@ -122,9 +121,6 @@ static const command_option bench_policy_rows[] = {
                  "alone)"),
     COUNT_OPTION(bench_policy_arguments, options.seeds, "seeds", 1, 7,
                  "Instances of each kind, 1 to 7 (default: 3; one of a million)"),
-    FLAG_OPTION(bench_policy_arguments, drift, "drift", 0,
-                "Popularity drifts instead: nested planes and AdaptCache's greedy beside a store "
-                "with an unlimited exact copy (default: 1100 entries, 5 seeds)"),
     {0},
 };
 
@@ -139,8 +135,7 @@ static int bench_policy_start(void *context)
     options->progress_context = &arguments->bar;
     command_catch_interrupts();
     progress_start(&arguments->bar, &arguments->common);
-    kvt_status status = arguments->drift ? bench_policy_drift_run(options, message, sizeof message)
-                                         : bench_policy_run(options, message, sizeof message);
+    const kvt_status status = bench_policy_run(options, message, sizeof message);
     progress_end(&arguments->bar);
     return bench_end(status, message);
 }
@@ -493,61 +488,6 @@ static const command_spec bench_codecs_spec = {
     .lists = LISTS_VARIANTS,
 };
 
-typedef struct bench_model_arguments {
-    command_common common;
-    bench_model_options options;
-    command_progress bar;
-    command_list tokens;
-} bench_model_arguments;
-
-static const command_option bench_model_rows[] = {
-    QUICK_OPTION(bench_model_arguments, options.quick, "1,024 tokens, once"),
-    TEXT_OPTION(bench_model_arguments, options.model, "model", 0, "FILE", "The model"),
-    LIST_OPTION(bench_model_arguments, tokens, "tokens", "N", BENCH_MODEL_LENGTHS, OPTION_DATA,
-                "Length of the context; may be repeated (default 1024, 3072, 7168)"),
-    THREADS_OPTION(bench_model_arguments, options.threads, 64,
-                   "Threads of the BLAS library (default 1)"),
-    COUNT_OPTION(bench_model_arguments, options.iterations, "iterations", 1, 1000,
-                 "Repetitions (default 3)"),
-    {0},
-};
-
-static int bench_model_start(void *context)
-{
-    bench_model_arguments *arguments = context;
-    bench_model_options *options = &arguments->options;
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    if (options->model == NULL) return command_misuse("--model: which model?");
-    for (uint32_t i = 0; i < arguments->tokens.count; i++) {
-        char *end;
-        unsigned long tokens = strtoul(arguments->tokens.items[i], &end, 10);
-        if (*end != '\0' || tokens < 1 || tokens > 1u << 20)
-            return command_misuse("--tokens: %s is no number from 1 to 1048576",
-                                  arguments->tokens.items[i]);
-        options->tokens[options->token_counts++] = (uint32_t)tokens;
-    }
-    command_choose_blas();
-    options->out = stdout;
-    options->json = arguments->common.json;
-    options->progress = progress_show;
-    options->progress_context = &arguments->bar;
-    progress_start(&arguments->bar, &arguments->common);
-    kvt_status status = bench_model_run(options, message, sizeof message);
-    progress_end(&arguments->bar);
-    return status == KVT_OK ? EXIT_FINE : command_fail_content(status, message);
-}
-
-static const command_spec bench_model_spec = {
-    .name = "model",
-    .summary = "the reference decoder beside sgemm",
-    .about = "Times the reference decoder's prefill beside OpenBLAS's sgemm for the same matrix "
-             "products, and a token for each of 25 sequences, in a call each and in one call.",
-    .example = "  kvterrace bench model --quick --model reference_model/model",
-    .options = bench_model_rows,
-    .argument_bytes = sizeof(bench_model_arguments),
-    .run = bench_model_start,
-};
-
 typedef struct bench_transform_arguments {
     command_common common;
     bench_options options;
@@ -661,17 +601,10 @@ static const command_spec bench_bases_spec = {
 };
 
 static const command_spec *const bench_commands[] = {
-    &bench_ablation_spec,  &bench_adaptcache_spec,
-    &bench_bases_spec,     &bench_codecs_spec,
-    &bench_decode_spec,    &bench_devices_spec,
-    &bench_drift_spec,     &bench_extent_spec,
-    &bench_grid_spec,      &bench_layers_spec,
-    &bench_live_spec,      &bench_loads_spec,
-    &bench_model_spec,     &bench_pipeline_spec,
-    &bench_policy_spec,    &bench_remote_spec,
-    &bench_restart_spec,   &bench_sequence_spec,
-    &bench_store_spec,     &bench_stripe_spec,
-    &bench_transform_spec, NULL,
+    &bench_adaptcache_spec, &bench_bases_spec,  &bench_codecs_spec,    &bench_decode_spec,
+    &bench_devices_spec,    &bench_grid_spec,   &bench_live_spec,      &bench_pipeline_spec,
+    &bench_policy_spec,     &bench_remote_spec, &bench_restart_spec,   &bench_sequence_spec,
+    &bench_store_spec,      &bench_stripe_spec, &bench_transform_spec, NULL,
 };
 
 const command_spec bench_spec = {

@@ -61,12 +61,6 @@ static const command_option bench_store_options[] = {
     {0},
 };
 
-static const command_option bench_extent_options[] = {
-    BENCH_QUICK("200,000 operations"),
-    BENCH_COUNT(100000000, "Operations (default 10,000,000)"),
-    {0},
-};
-
 static const command_option bench_live_options[] = {
     BENCH_QUICK("Two settings and half the requests"),
     {0},
@@ -118,7 +112,6 @@ static int bench_run_list(bench_arguments *arguments)
     static const char *const sections[] = {"device.*", NULL};
     kvt_device_config configs[DEVICE_LIST_MAX];
     bool overwrite[DEVICE_LIST_MAX];
-    bool fast_path[DEVICE_LIST_MAX];
     bench_options options = arguments->options;
     char message[COMMAND_MESSAGE_BYTES] = "";
     device_list list = {0};
@@ -133,14 +126,10 @@ static int bench_run_list(bench_arguments *arguments)
             const device_item *item = &list.items[i];
             if (arguments->devices == BENCH_SSD && item->tier != KVT_TIER_SSD) continue;
             configs[options.device_count] = item->config;
-            overwrite[options.device_count] = item->overwrite;
-            /* A file in the tier of memory is a RAM-backed drive: what it takes is our own time. */
-            fast_path[options.device_count++] =
-                item->tier == KVT_TIER_DRAM && strcmp(item->config.backend, "file") == 0;
+            overwrite[options.device_count++] = item->overwrite;
         }
         options.devices = options.device_count ? configs : NULL;
         options.overwrite = options.device_count ? overwrite : NULL;
-        options.fast_path = options.device_count ? fast_path : NULL;
         code = bench_start(arguments, &options);
     }
     device_list_free(&list);
@@ -181,22 +170,6 @@ const command_spec bench_stripe_spec = {
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_stripe_run, .devices = BENCH_SSD},
-    .run = bench_run,
-    .check = bench_take_drives,
-    .settings = SETTINGS_OWN,
-};
-
-const command_spec bench_loads_spec = {
-    .name = "loads",
-    .summary = "predicted load seconds beside achieved ones",
-    .about = "A store on every configured device of the tier ssd, which are overwritten, predicts "
-             "how long each load will take: one reader, four, and four beside a writer. How far "
-             "the predictions are off, and the same loads off themselves when done twice.",
-    .details = BENCH_DRIVES_OR "else four throttled memory devices.",
-    .example = "  kvterrace bench loads --quick",
-    .options = bench_list_options,
-    .argument_bytes = sizeof(bench_arguments),
-    .standard = &(const bench_arguments){.bench = bench_loads_run, .devices = BENCH_SSD},
     .run = bench_run,
     .check = bench_take_drives,
     .settings = SETTINGS_OWN,
@@ -251,80 +224,21 @@ static const command_option bench_remote_options[] = {
     BENCH_QUICK("One repetition of little work: shows that it runs, not how fast"),
     FLAG_OPTION(bench_arguments, options.faults, "faults", 0,
                 "Nodes are killed, stopped, filled and emptied under load"),
-    COUNT_OPTION(bench_arguments, options.hosts, "hosts", 2, 2,
-                 "So many hosts share an engine: what one has put the other gets"),
-    TEXT_OPTION(bench_arguments, options.rival_library, "libvalkey", 0, "FILE",
-                "libvalkey as a shared library, to compare with"),
     {0},
 };
 
 const command_spec bench_remote_spec = {
     .name = "remote",
     .summary = "copies of entries on Valkey or Redis",
-    .about =
-        "Three servers of its own on this machine: gets and puts of objects by hiredis and "
-        "libvalkey, where they are installed, by kvterrace's client, and gets of a store, "
-        "checked and decoded; what asking for 512 keys takes, and what the engine's memory "
-        "takes. With --faults: a store under load while nodes fail. With --hosts 2: two hosts in "
-        "network namespaces, for root.",
+    .about = "Three servers of its own on this machine: gets and puts of objects by kvterrace's "
+             "client, and gets of a store, checked and decoded; what asking for 512 keys takes, "
+             "and what the engine's memory "
+             "takes. With --faults: a store under load while nodes fail.",
     .example = "  kvterrace bench remote --quick",
     .options = bench_remote_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_remote_run},
     .run = bench_run,
-};
-
-const command_spec bench_drift_spec = {
-    .name = "drift",
-    .summary = "a drive slows, one vanishes and returns",
-    .about = "A store serves from emulated drives. The last one halves its speed: how long until "
-             "new objects are read at 0.9 of the new sum, what old ones get, what moving the hot "
-             "ones costs. The second one's server is killed and comes back: reads that were wrong "
-             "or late, and what returns.",
-    .details =
-        "Takes the drives of tests/support/drives, where they are up, without --config and --set.",
-    .example = "  tests/support/drives up 100 100 200 400 && kvterrace bench drift",
-    .options = bench_folder_options,
-    .argument_bytes = sizeof(bench_arguments),
-    .standard = &(const bench_arguments){.bench = bench_drift_run, .devices = BENCH_SSD},
-    .run = bench_run,
-    .check = bench_take_drives,
-    .settings = SETTINGS_OWN,
-};
-
-const command_spec bench_ablation_spec = {
-    .name = "ablation",
-    .summary = "loading: pooled or not, direct or not",
-    .about = "Loads KV of 1K to 128K tokens in six ways, from two throttled memory members and "
-             "every configured device of the tier ssd, which are overwritten: one after the other "
-             "or as one pool, through the page cache or not, layer by layer or not.",
-    .details = BENCH_DRIVES_OR "else four throttled memory devices, which have no page cache.",
-    .example = "  kvterrace bench ablation --quick",
-    .options = bench_list_options,
-    .argument_bytes = sizeof(bench_arguments),
-    .standard = &(const bench_arguments){.bench = bench_ablation_run, .devices = BENCH_SSD},
-    .run = bench_run,
-    .check = bench_take_drives,
-    .settings = SETTINGS_OWN,
-};
-
-const command_spec bench_layers_spec = {
-    .name = "layers",
-    .summary = "loads that computing hides, layer by layer",
-    .about = "A prefix of 32 entries with 32 layers is loaded from every configured device of the "
-             "tier ssd, which are overwritten, while each layer is computed in as long as it "
-             "loads: layer by layer (layers, and coarse with stripe units of the default size), "
-             "whole entries before the computing (whole), and one device after the other "
-             "(serial). Two loads at once follow, of the same half of the entries (pair) and of "
-             "two halves (apart). Says how long the computing waited.",
-    .details = BENCH_DRIVES_OR "else four throttled memory devices. Exits 1 when bytes are wrong.",
-    .example = "  kvterrace bench layers --quick",
-    .options = bench_list_options,
-    .argument_bytes = sizeof(bench_arguments),
-    .standard = &(const bench_arguments){.bench = bench_layers_run, .devices = BENCH_SSD},
-    .run = bench_run,
-    .check = bench_take_drives,
-    .settings = SETTINGS_OWN,
 };
 
 const command_spec bench_restart_spec = {
@@ -356,17 +270,6 @@ const command_spec bench_store_spec = {
     .options = bench_store_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_store_run, .devices = BENCH_OWN},
-    .run = bench_run,
-};
-
-const command_spec bench_extent_spec = {
-    .name = "extent",
-    .summary = "the extent allocator: nanoseconds and mistakes",
-    .about = "Random operations on the extent allocator, each timed and checked against a bitmap.",
-    .example = "  kvterrace bench extent --iterations 1m",
-    .options = bench_extent_options,
-    .argument_bytes = sizeof(bench_arguments),
-    .standard = &(const bench_arguments){.bench = bench_extent_run, .devices = BENCH_OWN},
     .run = bench_run,
 };
 

@@ -380,8 +380,7 @@ extern const command_spec profile_attention_spec, profile_basis_spec, profile_ca
     profile_import_spec, profile_mixed_spec, profile_quality_spec, profile_show_spec;
 
 /* Of bench. */
-extern const command_spec bench_ablation_spec, bench_decode_spec, bench_devices_spec,
-    bench_drift_spec, bench_extent_spec, bench_layers_spec, bench_live_spec, bench_loads_spec,
+extern const command_spec bench_decode_spec, bench_devices_spec, bench_live_spec,
     bench_pipeline_spec, bench_remote_spec, bench_restart_spec, bench_sequence_spec,
     bench_store_spec, bench_stripe_spec;
 

@@ -69,8 +69,6 @@ void verdict_bench_live(const json_t *document, json_t *verdict);
 void verdict_bench_codecs(const json_t *document, json_t *verdict);
 void verdict_bench_devices(const json_t *document, json_t *verdict);
 void verdict_bench_stripe(const json_t *document, json_t *verdict);
-void verdict_bench_drift(const json_t *document, json_t *verdict);
-void verdict_bench_ablation(const json_t *document, json_t *verdict);
 void verdict_bench_restart(const json_t *document, json_t *verdict);
 void verdict_bench_policy(const json_t *document, json_t *verdict);
 void verdict_profile(const json_t *document, json_t *verdict);

@@ -27,8 +27,6 @@ static const struct {
     {"bench-codecs", "Codecs", verdict_bench_codecs},
     {"bench-devices", "Devices", verdict_bench_devices},
     {"bench-stripe", "Striping", verdict_bench_stripe},
-    {"bench-drift", "Drives that slow down or vanish", verdict_bench_drift},
-    {"bench-ablation", "Ablation of the read path", verdict_bench_ablation},
     {"bench-restart", "Restarts", verdict_bench_restart},
     {"bench-policy", "Decision engine", verdict_bench_policy},
     {"bench-loads", "Predicted loads", NULL},

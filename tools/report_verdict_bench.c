@@ -11,16 +11,10 @@
 #include <string.h>
 
 #define BENCH_NAMED_MAX      5u
-#define BENCH_STRIPE_ASKED   0.9  /* of the members' sum */
-#define BENCH_TIMES_EVEN     0.98 /* below, one way is faster than another */
 #define BENCH_CONTEXT_TOKENS 131072.0
+#define BENCH_STRIPE_ASKED   0.9  /* of the members' sum */
 #define BENCH_ENTRIES        30.0 /* fewer say little of a loss */
 #define BENCH_LOSS_ASKED     0.01 /* mean loss, upper end of its interval */
-
-static double bench_at(const json_t *document, const char *part, const char *key)
-{
-    return view_number(json_object_get(document, part), key, NAN);
-}
 
 /* The larger and the smaller of a column of rows; false without a number in it. */
 static bool bench_range(const json_t *rows, const char *key, double *least_out, double *most_out)
@@ -192,50 +186,6 @@ void verdict_bench_stripe(const json_t *document, json_t *verdict)
     }
     if (view_number(document, "repetitions", 0.0) < 3)
         verdict_next(verdict, "Run again without --quick: one repetition has no spread.");
-}
-
-void verdict_bench_drift(const json_t *document, json_t *verdict)
-{
-    double wrong = bench_at(document, "slows", "wrong") + bench_at(document, "vanishes", "wrong");
-    char text[VERDICT_NUMBER_BYTES];
-    if (!isfinite(wrong)) return;
-    verdict_say(verdict, wrong > 0.0 ? "missed" : "met", "%.0f objects came back wrong.", wrong);
-    verdict_say(verdict, "note",
-                "After a drive has halved its speed, new objects reach 0.9 of the drives' sum in "
-                "%s, and hot objects %.3f of it; old ones stay at %.3f.",
-                verdict_seconds(text, bench_at(document, "slows", "seconds_to_090")),
-                bench_at(document, "slows", "hot_ratio"), bench_at(document, "slows", "old_ratio"));
-    double late = bench_at(document, "vanishes", "late");
-    verdict_say(verdict, late > 0.0 ? "missed" : "met",
-                "While a drive is gone, %.0f reads of %.0f end after their deadline of %.3g s; "
-                "%.0f objects of other drives cannot be read.",
-                late, bench_at(document, "vanishes", "reads"),
-                bench_at(document, "vanishes", "deadline_s"),
-                bench_at(document, "vanishes", "unreadable_elsewhere"));
-}
-
-void verdict_bench_ablation(const json_t *document, json_t *verdict)
-{
-    const json_t *row;
-    size_t i;
-    json_array_foreach(json_object_get(document, "results"), i, row)
-    {
-        double times = view_number(row, "times_full", NAN);
-        if (strcmp(view_text(row, "row"), "full") == 0) {
-            double share = view_number(row, "of_ideal", NAN);
-            verdict_say(verdict, share >= BENCH_STRIPE_ASKED ? "met" : "missed",
-                        "%.0f tokens: the whole read path loads at %.3f of what the devices allow.",
-                        view_number(row, "tokens", 0.0), share);
-        } else if (isfinite(times) && times < BENCH_TIMES_EVEN) {
-            verdict_say(verdict, "missed",
-                        "%.0f tokens: \"%s\" blocks computing for less time than the whole path, "
-                        "%.2f of it.",
-                        view_number(row, "tokens", 0.0), view_text(row, "row"), times);
-        }
-    }
-    if (json_is_false(json_object_get(document, "page_cache")))
-        verdict_next(verdict, "Run it on drives that are files: without a page cache the buffered "
-                              "rows do not show what it costs.");
 }
 
 void verdict_bench_restart(const json_t *document, json_t *verdict)

@@ -23,13 +23,9 @@ typedef struct bench_options {
     const kvt_device_config *devices;
     const bool *overwrite; /* one per device: a file device's content may be lost. NULL = none may,
                               so file devices are only read */
-    const bool *fast_path; /* one per device, or NULL: measure the worker's path beside fio; a file
-                              device that may be overwritten */
     uint32_t device_count;
     const char *scratch_folder; /* NULL = /var/tmp */
-    const char *rival_library;  /* remote bench: a file of libvalkey; NULL = without */
     bool faults;                /* remote bench: nodes fail, instead of rows */
-    uint32_t hosts;             /* remote bench: 2: hosts in namespaces of their own instead */
     uint32_t sequences;         /* pipeline bench: 0 = 4 */
     uint32_t compute_us;        /* pipeline bench: of a layer and sequence; 0 = as the best method's
                                    fetch */
@@ -56,8 +52,8 @@ static inline void bench_tell(const bench_options *options, double done, double 
 int bench_devices_run(const bench_options *options);
 
 /*
- * Clients of a cluster of its own: hiredis and libvalkey where they are, ours, and gets of a store;
- * with faults, a store under load while a node fails. Returns an exit code as above; 77: no server
+ * Our client of a cluster of its own, and gets of a store through it; with faults, a store under
+ * load while a node fails. Returns an exit code as above; 77: no server
  * of Valkey or Redis is installed. Blocking.
  */
 int bench_remote_run(const bench_options *options);
@@ -68,20 +64,6 @@ int bench_remote_run(const bench_options *options);
  * above; also 1 when a device may not be overwritten. Blocking.
  */
 int bench_stripe_run(const bench_options *options);
-
-/*
- * A store on emulated drives, of which one halves its speed and one is killed and returns: times,
- * ratios, bytes moved, reads wrong or late. Needs the drives of tests/support/drives, overwritten.
- * Returns an exit code as above. Blocking.
- */
-int bench_drift_run(const bench_options *options);
-
-/*
- * Loads objects from a store on the devices, alone, four at once and beside writes: how far the
- * predicted seconds are off, and the same loads off themselves when repeated. The devices (as for
- * stripe) are overwritten. Returns an exit code as above. Blocking.
- */
-int bench_loads_run(const bench_options *options);
 
 /*
  * Decode steps of one layer of a sparse sequence on the devices (as for stripe; none: throttled
@@ -114,33 +96,12 @@ int bench_restart_run(const bench_options *options);
 int bench_store_run(const bench_options *options);
 
 /*
- * Loads a prefix over drives layer by layer while it computes, whole before it computes, and one
- * drive after the other: seconds that the computing waits. The devices (as for stripe) are
- * overwritten. Returns an exit code as above; also 1 when bytes are wrong. Blocking; 0.5 GiB.
- */
-int bench_layers_run(const bench_options *options);
-
-/*
- * Loads KV of several context lengths in six ways, from tiers one after the other through the page
- * cache to all devices at once, layer by layer: two throttled memory members and the devices (as
- * for stripe). Returns an exit code as above. Blocking.
- */
-int bench_ablation_run(const bench_options *options);
-
-/*
  * A store on throttled memory beside the simulator: mean times to the first token of six policies
  * in eight settings, ranks, wrong bytes. quick: two settings, half the requests. Takes no devices.
  * Returns an exit code as above; also 1 when a mean differs by more than 10 %, when policies that
  * the simulator tells apart rank otherwise, or when bytes are wrong. Blocking.
  */
 int bench_live_run(const bench_options *options);
-
-/*
- * The extent allocator under options->iterations random operations (default 10^7), every one
- * checked against a bitmap, with the time of each call. Returns an exit code: 0; 1 (a mismatch, or
- * memory is short). Takes no devices. Blocking.
- */
-int bench_extent_run(const bench_options *options);
 
 typedef struct bench_policy_options {
     FILE *out; /* results; notes go to stderr */
@@ -160,13 +121,6 @@ typedef struct bench_policy_options {
  */
 KVT_NODISCARD kvt_status bench_policy_run(const bench_policy_options *options, char *message,
                                           size_t message_size);
-
-/*
- * Popularity that drifts: nested planes and an irreversible greedy beside a store with an unlimited
- * exact copy. options->entries 0 = 1100, seeds 0 = 5. Returns as above. Blocking.
- */
-KVT_NODISCARD kvt_status bench_policy_drift_run(const bench_policy_options *options, char *message,
-                                                size_t message_size);
 
 typedef struct bench_codecs_options {
     FILE *out; /* results; notes go to stderr */
@@ -197,29 +151,6 @@ typedef struct bench_codecs_options {
  */
 KVT_NODISCARD kvt_status bench_codecs_run(const bench_codecs_options *options, char *message,
                                           size_t message_size);
-
-enum { BENCH_MODEL_LENGTHS = 8 };
-
-typedef struct bench_model_options {
-    FILE *out; /* results */
-    bool json;
-    bool quick;                                                     /* 1,024 tokens, once */
-    const char *model;                                              /* as model_open takes it */
-    uint32_t tokens[BENCH_MODEL_LENGTHS];                           /* of a context, 1 to 2^20 */
-    uint32_t token_counts;                                          /* 0 = 1,024, 3,072 and 7,168 */
-    uint32_t threads;                                               /* of the BLAS library; 0 = 1 */
-    uint32_t iterations;                                            /* 0 = 3 */
-    void (*progress)(void *context, double done, const char *what); /* as in bench_options */
-    void *progress_context;
-} bench_model_options;
-
-/*
- * Times the reference decoder's prefill beside OpenBLAS's sgemm for the same matrix products, and a
- * token for each of 25 sequences in a call each and in one call. KVT_OK; what model_open says;
- * KVT_E_MEMORY; KVT_E_IO. Sets the process' BLAS threads. Blocking.
- */
-KVT_NODISCARD kvt_status bench_model_run(const bench_model_options *options, char *message,
-                                         size_t message_size);
 
 /*
  * Times the matrix products of the transform codec beside OpenBLAS's sgemm on the blocks that

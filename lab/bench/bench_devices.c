@@ -151,25 +151,6 @@ static int bench_given_devices(const bench_options *options, bench_device_result
     return code;
 }
 
-static int bench_fast_paths(const bench_options *options, bench_device_results *results)
-{
-    int code = 0;
-    for (uint32_t i = 0; options->fast_path != NULL && i < options->device_count; i++) {
-        char message[256] = "";
-        const kvt_device_config *config = &options->devices[i];
-        if (!options->fast_path[i] || options->overwrite == NULL || !options->overwrite[i])
-            continue;
-        kvt_status status =
-            bench_fast_path(config, results->iterations, options->quick,
-                            &results->fast_rows[results->fast_count], message, sizeof message);
-        if (status == KVT_OK)
-            results->fast_count += BENCH_FAST_ROWS;
-        else
-            code = bench_complain(config->name, status, message);
-    }
-    return code;
-}
-
 /* A memory device and a file, made for the occasion. */
 static int bench_own_devices(const bench_options *options, bench_device_results *results)
 {
@@ -284,37 +265,6 @@ static json_t *report_row(const bench_device_row *row)
     return NULL;
 }
 
-/* Best over best; null without fio. */
-static json_t *report_fast_ratio(const bench_fast_row *row, const bench_rate *fio)
-{
-    if (row->note != NULL) return json_null();
-    return json_real(report_ratio(row->ours.max, fio->max));
-}
-
-static json_t *report_fast_row(const bench_fast_row *row)
-{
-    json_t *object =
-        json_pack("{s:s, s:s, s:s, s:I, s:I, s:b, s:b}", "device", row->device, "engine",
-                  row->engine, "direction", row->kind == KVT_IO_READ ? "read" : "write",
-                  "request_bytes", (json_int_t)row->request_bytes, "depth", (json_int_t)row->depth,
-                  "direct", row->direct, "registered_buffers", row->registered);
-    if (object == NULL) return NULL;
-    int failed = bench_put_rate(object, "bytes_per_s", &row->ours);
-    failed |= bench_put_rate(object, "cpu_seconds_per_gb", &row->ours_cpu);
-    failed |= bench_put_rate(object, "fio_bytes_per_s", &row->fio);
-    failed |= bench_put_rate(object, "fio_cpu_seconds_per_gb", &row->fio_cpu);
-    failed |= json_object_set_new(object, "fio_batch", json_integer((json_int_t)row->fio_batch));
-    failed |= bench_put_rate(object, "paired_ratio", &row->paired);
-    failed |= bench_put_rate(object, "fio_default_bytes_per_s", &row->fio_default);
-    failed |= json_object_set_new(object, "ratio", report_fast_ratio(row, &row->fio));
-    failed |=
-        json_object_set_new(object, "ratio_default", report_fast_ratio(row, &row->fio_default));
-    if (row->note != NULL) failed |= json_object_set_new(object, "note", json_string(row->note));
-    if (failed == 0) return object;
-    json_decref(object);
-    return NULL;
-}
-
 static int report_json(FILE *out, const bench_device_results *results)
 {
     json_t *root = bench_report_head("kvterrace-bench-devices-1", results->iterations);
@@ -324,12 +274,6 @@ static int report_json(FILE *out, const bench_device_results *results)
         failed = json_array_append_new(rows, report_row(&results->rows[i]));
     if (!failed) failed = bench_put_rate(root, "memcpy_bytes_per_s", &results->memcpy_rate);
     if (!failed) failed = json_object_set(root, "results", rows);
-    json_t *fast_rows = json_array();
-    failed = failed || fast_rows == NULL;
-    for (uint32_t i = 0; i < results->fast_count && !failed; i++)
-        failed = json_array_append_new(fast_rows, report_fast_row(&results->fast_rows[i]));
-    if (!failed) failed = json_object_set(root, "fast_path", fast_rows);
-    json_decref(fast_rows);
     json_decref(rows);
     if (!failed) return bench_report_print(out, root);
     json_decref(root);
@@ -337,29 +281,6 @@ static int report_json(FILE *out, const bench_device_results *results)
 }
 
 /* ---- text ---- */
-
-static void report_fast_text(FILE *out, const bench_device_results *results)
-{
-    fprintf(out, "\n%-10s  %-5s  %4s  %-18s  %22s  %22s  %5s  %6s  %7s  %s\n", "fast path", "",
-            "KiB", "engine", "MB/s (min-max)", "fio MB/s (min-max)", "batch", "best", "default",
-            "processor s per GB, fio's");
-    for (uint32_t i = 0; i < results->fast_count; i++) {
-        const bench_fast_row *row = &results->fast_rows[i];
-        fprintf(out, "%-10s  %-5s  %4u  %-18s", row->device,
-                row->kind == KVT_IO_READ ? "read" : "write", row->request_bytes / 1024,
-                row->engine);
-        bench_print_cell(out, &row->ours);
-        bench_print_cell(out, &row->fio);
-        if (row->note != NULL)
-            fprintf(out, "  %5s  %6s  %7s  %.4f; %s\n", "", "-", "-", row->ours_cpu.median,
-                    row->note);
-        else
-            fprintf(out, "  %5u  %6.3f  %7.3f  %.4f, %.4f\n", row->fio_batch,
-                    report_ratio(row->ours.max, row->fio.max),
-                    report_ratio(row->ours.max, row->fio_default.max), row->ours_cpu.median,
-                    row->fio_cpu.median);
-    }
-}
 
 static int report_text(FILE *out, const bench_device_results *results)
 {
@@ -386,7 +307,6 @@ static int report_text(FILE *out, const bench_device_results *results)
             "\n\nMedian of %u. The stripe's ratio is the slower direction over the sum of its "
             "members' caps.\n",
             results->iterations);
-    if (results->fast_count > 0) report_fast_text(out, results);
     return ferror(out) != 0;
 }
 
@@ -407,17 +327,12 @@ int bench_devices_run(const bench_options *options)
     bench_device_results results = {
         .iterations = bench_repetitions(options->iterations, ITERATIONS_DEFAULT, options->quick)};
     results.rows = calloc(device_rows + 2, sizeof *results.rows);
-    results.fast_rows = calloc((size_t)device_rows * BENCH_FAST_ROWS, sizeof *results.fast_rows);
-    if (results.rows == NULL || results.fast_rows == NULL) {
-        free(results.rows);
-        free(results.fast_rows);
-        return bench_complain("all", KVT_E_MEMORY, "");
-    }
+    if (results.rows == NULL) return bench_complain("all", KVT_E_MEMORY, "");
     int code = bench_memcpy(results.iterations, &results.memcpy_rate);
     if (code != 0) bench_complain("memcpy", KVT_E_MEMORY, "");
     int devices = options->device_count > 0 ? bench_given_devices(options, &results)
                                             : bench_own_devices(options, &results);
-    if (devices != 0 || bench_fast_paths(options, &results) != 0) code = 1;
+    if (devices != 0) code = 1;
     const kvt_striping layouts[] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL};
     for (int i = 0; i < 2; i++) {
         bench_tell(options, device_rows + i / 2.0, device_rows + 1, "stripes");
@@ -429,6 +344,5 @@ int bench_devices_run(const bench_options *options)
     bench_tell(options, 1, 1, NULL);
     if (bench_devices_report(options, &results) != 0) code = 1;
     free(results.rows);
-    free(results.fast_rows);
     return code;
 }

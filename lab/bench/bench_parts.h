@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_parts.h - what the benches of devices and stores share: repetitions of a measurement,
- * transfers through a pool as one, reports, the folder for files, control of emulated drives.
+ * transfers through a pool as one, reports, the folder for files.
  *
  * Thread rule: one bench at a time.
  */
@@ -81,20 +81,5 @@ void bench_scratch_remove(void);
 /* From now on the folder's name is known to the processes on both sides of a fork. Call it before
  * the fork. Not 0: no memory. */
 int bench_scratch_share(void);
-
-/* ---- drive control ---- */
-
-/*
- * Speaks to the emulated drives of tests/support/drives: their speed, and whether they are there.
- * A drive is named by the path of its device, FOLDER/N/drive.
- */
-
-/* Bytes per second of the drive, or 0 when the path is not an emulated drive's. */
-double bench_drive_rate(const char *path);
-
-/* All return false, with a line on stderr, when the drive cannot be reached or does not follow. */
-bool bench_drive_set_rate(const char *path, double bytes_per_s);
-bool bench_drive_vanish(const char *path);
-bool bench_drive_return(const char *path);
 
 #endif

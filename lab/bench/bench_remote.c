@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_remote.c - clients of one cluster of Valkey or Redis on this machine: libraries that are
- * installed, ours, and gets of a store through it; and what a batch of questions and the engine's
+ * bench_remote.c - a cluster of Valkey or Redis on this machine: our client, and gets of a store
+ * through it; and what a batch of questions and the engine's
  * memory take.
  *
  * The samples of a row are taken in turn with those of the others; its figure is their median.
@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "bench_parts.h"
-#include "bench_remote_rivals.h"
 #include "remote/client.h"
 
 #include <kvterrace/queue.h>
@@ -34,8 +33,8 @@
 static const uint64_t remote_sizes[REMOTE_SIZES_COUNT] = {256u << 10, 2u << 20};
 static const uint32_t remote_depths[REMOTE_DEPTHS] = {1, 8, 32};
 
-enum { CLIENT_HIREDIS, CLIENT_LIBVALKEY, CLIENT_RESP, CLIENT_STORE, CLIENTS };
-static const char *const client_names[CLIENTS] = {"hiredis", "libvalkey", "resp", "kvt_get"};
+enum { CLIENT_RESP, CLIENT_STORE, CLIENTS };
+static const char *const client_names[CLIENTS] = {"resp", "kvt_get"};
 
 /* One measurement, and the median of several. */
 typedef struct remote_sample {
@@ -84,52 +83,6 @@ static double remote_cpu(void)
 }
 
 /* ---- clients ---- */
-
-static bool remote_run_rival(remote_run *run, const rival_library *library)
-{
-    const bench_cluster *cluster = &run->site->cluster;
-    void *contexts[BENCH_CLUSTER_NODES] = {NULL};
-    bool good = true;
-    for (uint32_t i = 0; i < cluster->count; i++) {
-        contexts[i] = library->connect(cluster->address, cluster->nodes[i].port);
-        good = good && contexts[i] != NULL;
-    }
-    for (uint32_t from = 0; good && from < run->requests; from += run->depth) {
-        char keys[REMOTE_DEPTH_MOST][64];
-        uint32_t nodes[REMOTE_DEPTH_MOST];
-        const uint64_t began_ns = base_clock_ns();
-        for (uint32_t i = 0; i < run->depth && good; i++) {
-            const uint32_t number = (from + i) % run->objects;
-            char *value = run->memory + i * run->bytes;
-            const char *words[3] = {run->put ? "SET" : "GET", keys[i], value};
-            const size_t bytes[3] = {3, remote_key(run->bytes, number, keys[i]), run->bytes};
-            nodes[i] = remote_node_of(run->site->client, keys[i], bytes[1]);
-            if (run->put) memcpy(value, &number, sizeof number);
-            good = library->append(contexts[nodes[i]], run->put ? 3 : 2, words, bytes) == 0;
-        }
-        for (uint32_t i = 0; i < run->depth && good; i++) {
-            void *reply = NULL;
-            size_t bytes = 0;
-            good = library->get_reply(contexts[nodes[i]], &reply) == 0 && reply != NULL;
-            if (!good) break;
-            const char *text = rival_text(library, reply, &bytes);
-            if (run->put) {
-                run->wrong += !rival_is_status(reply);
-            } else if (text != NULL && bytes == run->bytes) {
-                /* The caller wants the bytes in its own memory, as a store's staging is. */
-                memcpy(run->memory + i * run->bytes, text, bytes);
-                remote_check(run, text, (from + i) % run->objects);
-            } else {
-                run->wrong++;
-            }
-            library->free_reply(reply);
-            run->latencies[from + i] = (double)(base_clock_ns() - began_ns) * 1e-9;
-        }
-    }
-    for (uint32_t i = 0; i < cluster->count; i++)
-        if (contexts[i] != NULL) library->free_context(contexts[i]);
-    return good;
-}
 
 static bool remote_run_resp(remote_run *run)
 {
@@ -262,13 +215,7 @@ static bool remote_measure(const bench_remote_site *site, const remote_row *row,
     bool good = run.latencies != NULL && run.memory != NULL;
     const double cpu = remote_cpu(), server = bench_cluster_cpu_seconds(&site->cluster);
     const uint64_t began_ns = base_clock_ns();
-    if (good && row->client == CLIENT_RESP)
-        good = remote_run_resp(&run);
-    else if (good && row->client == CLIENT_STORE)
-        good = remote_run_store(&run);
-    else if (good)
-        good = remote_run_rival(&run,
-                                row->client == CLIENT_HIREDIS ? &site->hiredis : &site->libvalkey);
+    if (good) good = row->client == CLIENT_RESP ? remote_run_resp(&run) : remote_run_store(&run);
     const double seconds = (double)(base_clock_ns() - began_ns) * 1e-9;
     const double gigabytes = (double)run.requests * (double)row->bytes * 1e-9;
     if (good) {
@@ -299,15 +246,13 @@ static double remote_median(const remote_row *row, size_t offset)
 }
 #define MEDIAN(row, member) remote_median(row, offsetof(remote_sample, member))
 
-static uint32_t remote_make_rows(const bench_remote_site *site, remote_row *rows)
+static uint32_t remote_make_rows(remote_row *rows)
 {
     uint32_t count = 0;
     for (int size = 0; size < REMOTE_SIZES_COUNT; size++)
         for (int depth = 0; depth < REMOTE_DEPTHS; depth++)
             for (int put = 0; put < 2; put++)
                 for (int client = 0; client < CLIENTS; client++) {
-                    if (client == CLIENT_HIREDIS && site->hiredis.handle == NULL) continue;
-                    if (client == CLIENT_LIBVALKEY && site->libvalkey.handle == NULL) continue;
                     if (client == CLIENT_STORE && put) continue;
                     rows[count++] = (remote_row){.client = client,
                                                  .put = put,
@@ -317,39 +262,17 @@ static uint32_t remote_make_rows(const bench_remote_site *site, remote_row *rows
     return count;
 }
 
-/* The rate and the processor seconds of the better plain client; zeros without one. */
-static void remote_best(const remote_row *rows, uint32_t count, const remote_row *like,
-                        double *rate_out, double *cpu_out)
-{
-    *rate_out = *cpu_out = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const remote_row *row = &rows[i];
-        if (row->client > CLIENT_LIBVALKEY || row->put != like->put || row->bytes != like->bytes ||
-            row->depth != like->depth)
-            continue;
-        if (MEDIAN(row, bytes_per_s) <= *rate_out) continue;
-        *rate_out = MEDIAN(row, bytes_per_s);
-        *cpu_out = MEDIAN(row, client_cpu);
-    }
-}
-
 static json_t *remote_report_rows(const remote_row *rows, uint32_t count)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < count; i++) {
         const remote_row *row = &rows[i];
-        double rate, cpu;
-        remote_best(rows, count, row, &rate, &cpu);
         json_t *one = json_pack(
             "{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f}", "client", client_names[row->client],
             "op", row->put ? "put" : "get", "object_bytes", (json_int_t)row->bytes, "depth",
             (int)row->depth, "bytes_per_s", MEDIAN(row, bytes_per_s), "p50_s", MEDIAN(row, p50_s),
             "p99_s", MEDIAN(row, p99_s), "client_cpu_s_per_gb", MEDIAN(row, client_cpu),
             "server_cpu_s_per_gb", MEDIAN(row, server_cpu));
-        if (rate > 0) {
-            json_object_set_new(one, "ratio", json_real(MEDIAN(row, bytes_per_s) / rate));
-            json_object_set_new(one, "cpu_ratio", json_real(MEDIAN(row, client_cpu) / cpu));
-        }
         json_array_append_new(list, one);
     }
     return list;
@@ -357,17 +280,14 @@ static json_t *remote_report_rows(const remote_row *rows, uint32_t count)
 
 static void remote_print_rows(FILE *out, const remote_row *rows, uint32_t count)
 {
-    fprintf(out, "%-10s %-4s %9s %6s %9s %9s %9s %10s %10s %7s\n", "client", "op", "bytes", "depth",
-            "MB/s", "p50 ms", "p99 ms", "cpu s/GB", "server", "ratio");
+    fprintf(out, "%-10s %-4s %9s %6s %9s %9s %9s %10s %10s\n", "client", "op", "bytes", "depth",
+            "MB/s", "p50 ms", "p99 ms", "cpu s/GB", "server");
     for (uint32_t i = 0; i < count; i++) {
         const remote_row *row = &rows[i];
-        double rate, cpu;
-        remote_best(rows, count, row, &rate, &cpu);
-        fprintf(out, "%-10s %-4s %9llu %6u %9.0f %9.2f %9.2f %10.2f %10.2f %7.2f\n",
+        fprintf(out, "%-10s %-4s %9llu %6u %9.0f %9.2f %9.2f %10.2f %10.2f\n",
                 client_names[row->client], row->put ? "put" : "get", (unsigned long long)row->bytes,
                 row->depth, MEDIAN(row, bytes_per_s) * 1e-6, MEDIAN(row, p50_s) * 1e3,
-                MEDIAN(row, p99_s) * 1e3, MEDIAN(row, client_cpu), MEDIAN(row, server_cpu),
-                rate > 0 ? MEDIAN(row, bytes_per_s) / rate : 0);
+                MEDIAN(row, p99_s) * 1e3, MEDIAN(row, client_cpu), MEDIAN(row, server_cpu));
     }
 }
 
@@ -389,13 +309,12 @@ int bench_remote_run(const bench_options *options)
     static remote_row rows[CLIENTS * 2 * REMOTE_SIZES_COUNT * REMOTE_DEPTHS];
     static bench_remote_site site;
     signal(SIGPIPE, SIG_IGN);
-    if (options->hosts != 0) return bench_remote_hosts(options);
     if (options->faults) return bench_remote_faults(options);
     int result = bench_remote_open(options, &site);
     if (result != 0) return result;
     const uint64_t total = options->quick ? UINT64_C(16) << 20 : UINT64_C(192) << 20;
     const uint32_t repeats = options->quick ? 1 : REMOTE_REPEATS;
-    const uint32_t count = remote_make_rows(&site, rows);
+    const uint32_t count = remote_make_rows(rows);
     bool good = remote_fill(&site);
     for (uint32_t repeat = 0; repeat < repeats && good; repeat++)
         for (uint32_t i = 0; i < count && good; i++) {

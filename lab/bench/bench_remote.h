@@ -11,7 +11,6 @@
 #include "bench.h"
 #include "bench_cluster.h"
 #include "bench_hosts.h"
-#include "bench_remote_rivals.h"
 #include "remote/client.h"
 
 #include <kvterrace/kvterrace.h>
@@ -22,7 +21,6 @@ typedef struct bench_remote_site {
     bench_cluster cluster;
     remote_client *client;
     kvt_store *writer, *reader; /* the reader keeps nothing of what it gets */
-    rival_library hiredis, libvalkey;
     bool quick;
 } bench_remote_site;
 
@@ -59,9 +57,6 @@ bool bench_remote_ask(const bench_remote_site *site, bench_remote_probe *out);
 
 /* The memory that an engine of its own takes for entries of a size. */
 bool bench_remote_weigh(uint64_t bytes, bench_remote_memory *out);
-
-/* The bench with two hosts. */
-int bench_remote_hosts(const bench_options *options);
 
 /* The bench with faults. */
 int bench_remote_faults(const bench_options *options);

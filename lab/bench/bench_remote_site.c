@@ -85,8 +85,6 @@ int bench_remote_open(const bench_options *options, bench_remote_site *out)
         fprintf(stderr, "kvterrace bench remote: neither valkey-server nor redis-server is here\n");
     if (started != 0 && out->has_spaces) bench_hosts_close(&out->spaces);
     if (started != 0) return started;
-    (void)rival_open_hiredis(&out->hiredis);
-    (void)rival_open_libvalkey(options->rival_library, &out->libvalkey);
     const remote_config config = {
         .backend = "valkey", .addresses = out->cluster.addresses, .cluster = true};
     kvt_status status = remote_open(&config, &out->client, message, sizeof message);
@@ -113,8 +111,6 @@ void bench_remote_close(bench_remote_site *site)
     kvt_close(site->writer);
     kvt_close(site->reader);
     remote_close(site->client);
-    rival_close(&site->hiredis);
-    rival_close(&site->libvalkey);
     bench_cluster_stop(&site->cluster);
     if (site->has_spaces) bench_hosts_close(&site->spaces);
     site->writer = site->reader = NULL;

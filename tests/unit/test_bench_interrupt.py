@@ -69,7 +69,6 @@ class InterruptTest(CommandCase):
 
     def test_benches_without_files(self):
         os.mkdir(self.path("work"))
-        self.interrupt("extent", "--iterations", "100000000", files=False)
         self.interrupt("stripe", "--iterations", "999999", files=False)
         self.interrupt("live", files=False)
         self.interrupt("policy", "--size", "100k", "--seeds", "7", files=False)

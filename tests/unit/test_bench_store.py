@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The store bench: every row is there, every get gave its entry's bytes, no call failed; the layers
-bench loads every entry in each of its ways.
+"""The store bench: every row is there, every get gave its entry's bytes, no call failed.
 
     test_bench_store.py COMMAND
 
@@ -18,32 +17,6 @@ SIZES = (32 << 10, 256 << 10, 4 << 20, 32 << 20)
 def check(condition, what, document):
     if not condition:
         sys.exit(f"test_bench_store: {what}\n{json.dumps(document, indent=1)}")
-
-
-def check_layers(command):
-    drives = [part for name, rate in (("a", "400MB/s"), ("b", "800MB/s"))
-              for key, value in (("tier", "ssd"), ("backend", "memory"), ("capacity", "64MiB"),
-                                 ("read_bandwidth", rate))
-              for part in ("--set", f"device.{name}.{key}={value}")]
-    result = subprocess.run([command, "bench", "layers", "--quick", "--json", *drives],
-                            capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        sys.exit(f"test_bench_store: layers: exit {result.returncode}: {result.stderr}")
-    document = json.loads(result.stdout)
-    check(document["schema"] == "kvterrace-bench-layers-1", "another schema", document)
-    check(document["wrong"] == 0, "wrong or missing entries", document)
-    # A third of a layer of 32 KiB, in whole grains.
-    check(document["unit_bytes"] == 8192, "another unit", document)
-    rows = {row["case"]: row for row in document["rows"]}
-    check(list(rows) == ["layers", "whole", "coarse", "serial", "pair", "apart"], "other rows",
-          document)
-    for case, row in rows.items():
-        check(row["blocked_s"] > 0, "a load that took no time", document)
-        computed = 18 if case in ("pair", "apart") else 32  # 36 layers of half the time
-        check(row["elapsed_s"] >= computed * document["compute_layer_s"], "layers not computed",
-              document)
-    # Two loads of one half read no more than two of both halves, which share nothing.
-    check(rows["pair"]["bytes_read"] <= rows["apart"]["bytes_read"], "more was read", document)
 
 
 def main(command):
@@ -78,7 +51,6 @@ def main(command):
               document)
         check((row["case"], row["threads"]) != ("get", 1) or "parts" in row,
               "a get without its parts", document)
-    check_layers(command)
     return 0
 
 

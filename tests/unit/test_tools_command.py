@@ -683,57 +683,6 @@ class CommandTest(CommandCase):
         self.fails("2 to 64", "bench", "stripe", "--quick", *memory, code=1)
         self.fails("unrecognized", "bench", "stripe", "--directory", ".")
 
-    def test_bench_extent(self):
-        document = self.run_json("bench", "extent", "--iterations", "50000")
-        self.assertEqual(document["schema"], "kvterrace-bench-extent-1")
-        self.assertEqual(document["operations"], 50000)
-        self.assertEqual(document["mismatches"], 0)
-        self.assertGreater(document["fragments"], 0)
-        self.assertGreaterEqual(document["p99_ns"], document["p50_ns"])
-        self.fails("no effect here", "bench", "extent", "--set", "device.x.backend=null")
-
-    def test_bench_model(self):
-        model = os.path.join(os.path.dirname(__file__), "..", "..", "reference_model", "model")
-        document = self.run_json("bench", "model", "--model", model, "--tokens", "300",
-                                 "--tokens", "5", "--iterations", "2")
-        self.assertEqual(document["schema"], "kvterrace-bench-model-1")
-        self.assertEqual([row["tokens"] for row in document["rows"]], [300, 5])
-        self.assertGreater(document["rows"][0]["ratio"], 0)
-        self.fails("which model", "bench", "model")
-        self.fails("--tokens: 0", "bench", "model", "--model", model, "--tokens", "0")
-        self.fails("no-such", "bench", "model", "--model", "no-such")
-
-    def test_bench_ablation(self):
-        def drive(name, rate):
-            keys = {"tier": "ssd", "backend": "memory", "capacity": "80MiB",
-                    "read_bandwidth": rate, "write_bandwidth": rate}
-            return [part for key, value in keys.items()
-                    for part in ("--set", f"device.{name}.{key}={value}")]
-
-        drives = drive("a", "400MB/s") + drive("b", "800MB/s")
-        document = self.run_json("bench", "ablation", "--quick", *drives)
-        self.assertEqual(document["schema"], "kvterrace-bench-ablation-1")
-        self.assertFalse(document["page_cache"])
-        # Nine digits of each rate are printed: the sum of several may be off by more than a byte.
-        self.assertAlmostEqual(2 * document["memory_bytes_per_s"] /
-                               sum(document["drive_bytes_per_s"]), 21.3 / 63, places=6)
-        rows = document["results"]
-        self.assertEqual([row["row"] for row in rows[:6]],
-                         ["serialized", "+layerwise", "+async", "pooled, buffered",
-                          "direct, unpooled", "full"])
-        self.assertEqual([row["tokens"] for row in rows], 6 * [1024] + 6 * [16384])
-        for row in rows:
-            self.assertGreater(row["memory_bytes"], 0)
-            self.assertLess(row["memory_bytes"], row["bytes"])
-            self.assertGreater(row["loading_seconds"], 0)
-            self.assertGreaterEqual(row["blocked_seconds"], 0)
-            # Devices that keep to their caps cannot beat their sum, however slow they were when
-            # they were measured, which the ideal is made of.
-            for part, caps in ((row["bytes"] - row["memory_bytes"], 1.2e9),
-                               (row["memory_bytes"], 2 * document["memory_bytes_per_s"])):
-                self.assertLess(part / row["loading_seconds"], 1.001 * caps)
-        self.fails("2 to 62", "bench", "ablation", "--quick", *drive("a", "400MB/s"), code=1)
-
     def test_bench_codecs(self):
         arguments = ["bench", "codecs", "--quick", "--variants",
                      "raw kivi:k4v4,g64;planes:k2v2,g64"]

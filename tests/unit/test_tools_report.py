@@ -293,13 +293,6 @@ class VerdictTest(ReportCase):
                                            {"layout": "proportional", "members": 2,
                                             "ratio": 0.95}]},
              [("note", "2.00 GB/s"), ("met", "over 2 members reaches 0.950")]),
-            ("bench-drift", {"slows": {"wrong": 0}, "vanishes": {"wrong": 2, "late": 0,
-                                                                 "reads": 5}},
-             [("missed", "2 objects came back wrong"), ("met", "0 reads of 5")]),
-            ("bench-ablation", {"results": [
-                {"row": "pooled", "tokens": 1024, "times_full": 0.5},
-                {"row": "full", "tokens": 1024, "of_ideal": 0.95, "times_full": 1}]},
-             [("missed", "\"pooled\" blocks computing for less time"), ("met", "0.950")]),
             ("bench-restart", {"restarts": [{"wrong_bytes": 0, "checked": 9, "entries": 9,
                                              "bytes_back_ratio": 0.5, "reopen_s": 1}]},
              [("met", "0 entries came back with wrong bytes, of 9"), ("note", "50.0 %")]),
@@ -362,10 +355,10 @@ class VerdictTest(ReportCase):
         """Parts of another type are left out, wherever they stand."""
         for wrong in (None, 7, "x", [], {}, [[]], [None], {"a": [None]}, True):
             for kind in ("replay", "compare", "profile", "bench-codecs", "bench-devices",
-                         "bench-stripe", "bench-drift", "bench-ablation", "bench-restart",
+                         "bench-stripe", "bench-restart",
                          "bench-policy", "bench-grid", "bench-live", "profile-quality"):
                 keys = ("results", "configuration", "workload", "baselines", "mixes", "checks",
-                        "losses", "sources", "fast_path", "slows", "vanishes", "restarts", "rows",
+                        "losses", "sources", "restarts", "rows",
                         "devices", "break_even", "quality_sets", "sets", "cells", "totals")
                 self.put(f"{kind}.json", json.dumps(
                     {"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}))
@@ -597,9 +590,6 @@ class FigureTest(ReportCase):
                  "write_ratio": 0.8}]},
             {"schema": "kvterrace-bench-devices-1", "results": [
                 {"device": "d", "read_bytes_per_s": 1e9, "write_bytes_per_s": 1e8}]},
-            {"schema": "kvterrace-bench-ablation-1", "results": [
-                {"row": "full", "tokens": 1024, "blocked_seconds": 1,
-                 "ideal_blocked_seconds": 0.5}]},
             {"schema": "kvterrace-profile-2", "devices": [
                 {"device": "d", "tier": "ssd", "read": {"bytes_per_s": 1e9},
                  "points": [point, dict(point, request_bytes=1 << 20)]}],
@@ -620,12 +610,12 @@ class FigureTest(ReportCase):
 
     def test_what_is_not_what_it_should_be(self):
         keys = ("results", "configuration", "workload", "baselines", "losses", "checks", "sources",
-                "fast_path", "drives", "rows", "devices", "break_even", "load", "codecs", "runs",
+                "drives", "rows", "devices", "break_even", "load", "codecs", "runs",
                 "quality_sets", "calibrations", "learned", "prefill", "sets", "cells", "totals")
         documents = [{"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}
                      for wrong in (None, 7, "x", [], {}, [[]], [None], [{}], [{"a": None}], True)
                      for kind in ("replay", "compare", "profile", "bench-codecs", "bench-devices",
-                                  "bench-stripe", "bench-ablation", "bench-grid", "bench-live",
+                                  "bench-stripe", "bench-grid", "bench-live",
                                   "profile-quality", "other")]
         self.draw(*documents)
         rows = [run(NASTY, 1, 1.0), run("utility", 1, 0.5)]

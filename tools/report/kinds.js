@@ -124,7 +124,7 @@ function drawGeneric(parent, document, verdict, prefix = "") {
 const kinds = {
   "replay": drawReplay, "compare": drawCompare, "loop": drawLoop, "bench-grid": drawGrid,
   "bench-live": drawLive, "bench-codecs": drawCodecs, "bench-devices": drawDevices,
-  "bench-stripe": drawStripe, "bench-ablation": drawAblation,
+  "bench-stripe": drawStripe,
   "profile": drawProfile, "profile-quality": drawQuality,
 };
 

@@ -98,22 +98,6 @@ function drawStripe(parent, document) {
   genericTable(parent, "Drives", drives);
 }
 
-function drawAblation(parent, document) {
-  const rows = rowsOf(document.results);
-  headFacts(parent, document, [["devices together", format.rate(document.device_sum_bytes_per_s)],
-    ["memory", format.rate(document.memory_bytes_per_s)], ["repetitions", document.repetitions]]);
-  const grid = figures(parent);
-  for (const tokens of unique(rows.map((row) => row.tokens))) {
-    const some = rows.filter((row) => row.tokens === tokens);
-    bars(grid, {title: `${format.whole(tokens)} tokens: computing is blocked`,
-      xTitle: "seconds, median", write: format.seconds,
-      bound: {value: some[0].ideal_blocked_seconds, name: "ideal"},
-      rows: some.map((row) => ({name: row.row, colour: row.row === "full" ? policyColours.utility :
-        policyColours.none, parts: [{name: "blocked", value: row.blocked_seconds}]}))});
-  }
-  genericTable(parent, "Rows", rows);
-}
-
 // ---- profile ----
 
 function profileDevices(parent, document) {
