@@ -22,12 +22,24 @@ bool remote_breaker_probes(remote_breaker *breaker, uint64_t now_ns)
     return true;
 }
 
-void remote_breaker_good(remote_breaker *breaker)
+void remote_breaker_reached(remote_breaker *breaker)
+{
+    if (breaker->state == REMOTE_PROBING) breaker->state = REMOTE_CLOSED;
+}
+
+bool remote_breaker_suspects(const remote_breaker *breaker, remote_cause cause)
+{
+    return breaker->running[cause] >= REMOTE_BREAKER_FAILURES;
+}
+
+void remote_breaker_good(remote_breaker *breaker, remote_cause cause)
 {
     /* A late answer of a connection from before says nothing of now. */
     if (breaker->state == REMOTE_OPEN) return;
     breaker->state = REMOTE_CLOSED;
-    breaker->running = 0;
+    breaker->running[cause] = 0;
+    for (int other = 0; other < REMOTE_CAUSES; other++)
+        if (remote_breaker_suspects(breaker, (remote_cause)other)) return;
     breaker->pause_ns = REMOTE_PAUSE_LEAST_NS;
 }
 
@@ -39,11 +51,11 @@ static uint64_t breaker_pause(remote_breaker *breaker)
     return breaker->pause_ns / 1024 * share;
 }
 
-bool remote_breaker_bad(remote_breaker *breaker, uint64_t now_ns)
+bool remote_breaker_bad(remote_breaker *breaker, remote_cause cause, uint64_t now_ns)
 {
     if (breaker->state == REMOTE_OPEN) return false;
-    breaker->running++;
-    if (breaker->state == REMOTE_CLOSED && breaker->running < REMOTE_BREAKER_FAILURES) return false;
+    if (breaker->running[cause] < REMOTE_BREAKER_FAILURES) breaker->running[cause]++;
+    if (breaker->state == REMOTE_CLOSED && !remote_breaker_suspects(breaker, cause)) return false;
     breaker->state = REMOTE_OPEN;
     breaker->opened++;
     breaker->until_ns = now_ns + breaker_pause(breaker);

@@ -73,6 +73,7 @@ typedef struct remote_request {
 
     remote_state state;          /* the client's from here on */
     bool redirected;             /* MOVED or ASK was followed: once is enough */
+    bool on_trial;               /* the one of its kind that a node that failed it is asked */
     struct remote_request *next; /* in one of the client's lists */
     uint64_t sent_bytes;         /* of the value of a PUT */
 } remote_request;

@@ -106,7 +106,8 @@ static kvt_status connection_take_login(valkey_connection *connection, valkey_as
     if (ask == VALKEY_ASK_HELLO && connection->role == VALKEY_FEED)
         return valkey_ask_for(connection, VALKEY_ASK_TRACKING) ? KVT_OK : KVT_E_GONE;
     connection->state = VALKEY_UP;
-    valkey_node_answered(connection->node, connection->role);
+    connection->up_ns = base_clock_ns();
+    remote_breaker_reached(&connection->node->breaker);
     return KVT_OK;
 }
 
@@ -124,6 +125,16 @@ static void connection_take_push(valkey_connection *connection, const resp_token
     if (token->depth != 2 || token->text == NULL) return;
     client->stats.invalidations++;
     config->invalidated(config->invalidated_context, token->text, token->text_bytes);
+}
+
+/* The node has done a piece of work. A connection that has lasted shows that connecting works. */
+static void connection_answered(valkey_connection *connection, remote_cause kind)
+{
+    remote_breaker *breaker = &connection->node->breaker;
+    connection->answered_ns = base_clock_ns();
+    remote_breaker_good(breaker, kind);
+    if (connection->answered_ns - connection->up_ns >= VALKEY_LIFE_NS)
+        remote_breaker_good(breaker, REMOTE_CAUSE_CONNECTION);
 }
 
 static kvt_status connection_token(void *context, const resp_token *token)
@@ -158,12 +169,17 @@ static kvt_status connection_token(void *context, const resp_token *token)
         client->stats.late_replies++;
         return KVT_OK;
     }
-    valkey_node_answered(connection->node, connection->role);
-    connection->answered_ns = base_clock_ns();
+    const remote_cause kind = slot.request->kind; /* the request is its owner's after its answer */
+    kvt_status status = KVT_OK;
     if (token->type != '-' && token->type != '!')
-        return connection_take_answer(connection, slot.request, token);
-    connection_take_error(connection, slot.request, token);
-    return KVT_OK;
+        status = connection_take_answer(connection, slot.request, token);
+    else
+        connection_take_error(connection, slot.request, token);
+    if (status == KVT_OK)
+        connection_answered(connection, kind);
+    else
+        connection->blame = 1u << kind;
+    return status;
 }
 
 static bool connection_place(void *context, uint64_t bytes, resp_target *target_out)
@@ -220,6 +236,7 @@ void valkey_disconnect(valkey_connection *connection, kvt_status status)
         client->config.invalidated != NULL)
         client->config.invalidated(client->config.invalidated_context, NULL, 0);
     connection->state = VALKEY_DOWN;
+    connection->blame = 0;
     connection->put = NULL;
     connection->out_begin = connection->out_end = 0;
     connection->in_push = false;
@@ -234,13 +251,32 @@ void valkey_disconnect(valkey_connection *connection, kvt_status status)
         valkey_done(client, request, status);
 }
 
+/* What the loss of a connection is a failure of, as bits: of the work that comes next on it, and of
+ * connecting when it was never up or has not lasted. A server may close one that nobody uses. */
+static uint32_t connection_causes(const valkey_connection *connection, kvt_status status)
+{
+    uint32_t causes = connection->blame;
+    if (connection->state != VALKEY_UP) return 1u << REMOTE_CAUSE_CONNECTION;
+    for (uint32_t i = 0; i < connection->slot_count && causes == 0; i++) {
+        const valkey_slot *slot = &connection->slots[(connection->slot_first + i) % VALKEY_SLOTS];
+        if (slot->request != NULL) causes = 1u << slot->request->kind;
+    }
+    if (causes == 0 && connection->waiting.first != NULL)
+        causes = 1u << connection->waiting.first->kind;
+    if (base_clock_ns() - connection->up_ns < VALKEY_LIFE_NS ||
+        (causes == 0 && status == KVT_E_CORRUPT))
+        causes |= 1u << REMOTE_CAUSE_CONNECTION;
+    return causes;
+}
+
 /* The connection fails: so does its node, unless it was the feed's, which is tried again later. */
 static void connection_fail(valkey_connection *connection, kvt_status status, const char *why)
 {
+    const uint32_t causes = connection_causes(connection, status);
     if (status == KVT_E_CORRUPT) connection->node->client->stats.malformed++;
     valkey_disconnect(connection, status);
-    if (connection->role != VALKEY_FEED)
-        valkey_node_failed(connection->node, connection->role, why);
+    if (connection->role != VALKEY_FEED && causes != 0)
+        valkey_node_failed(connection->node, causes, why);
 }
 
 /* The socket is connected, TLS included: logs in. */
@@ -581,7 +617,7 @@ void valkey_connection_step(valkey_connection *connection, uint32_t events)
 
 /* A request's deadline has passed. */
 static void connection_give_up(valkey_connection *connection, remote_request *request,
-                               uint64_t now_ns)
+                               remote_cause cause, uint64_t now_ns)
 {
     valkey_node *node = connection->node;
     node->stats.timeouts++;
@@ -590,13 +626,14 @@ static void connection_give_up(valkey_connection *connection, remote_request *re
     const bool fails = connection->answered_ns < request->submitted_ns &&
                        now_ns - request->submitted_ns >= VALKEY_SILENCE_NS;
     valkey_done(node->client, request, KVT_E_TIMEOUT);
-    if (fails) valkey_node_failed(node, connection->role, "does not answer");
+    if (fails) valkey_node_failed(node, 1u << cause, "does not answer");
 }
 
 void valkey_connection_expire(valkey_connection *connection, uint64_t now_ns, uint64_t *next_ns)
 {
     valkey_list kept = {NULL, NULL}, late = {NULL, NULL};
     remote_request *request;
+    const bool up = connection->state == VALKEY_UP;
     bool cut = false;
     while ((request = valkey_take(&connection->waiting)) != NULL) {
         if (request->deadline_ns > now_ns && request->deadline_ns < *next_ns)
@@ -619,7 +656,8 @@ void valkey_connection_expire(valkey_connection *connection, uint64_t now_ns, ui
     }
     if (cut) valkey_disconnect(connection, KVT_E_GONE);
     while ((request = valkey_take(&late)) != NULL)
-        connection_give_up(connection, request, now_ns);
+        connection_give_up(connection, request, up ? request->kind : REMOTE_CAUSE_CONNECTION,
+                           now_ns);
     if (connection->state == VALKEY_DOWN || connection->state == VALKEY_UP) return;
     const uint64_t end_ns = connection->began_ns + connection->node->client->config.connect_ns;
     if (now_ns >= end_ns)

@@ -92,9 +92,9 @@ static void mooncake_end(mooncake_client *client, remote_request *request, kvt_s
     client->node.failures += failed;
     mooncake_append(&client->done_first, &client->done_last, request);
     if (!failed)
-        remote_breaker_good(&client->breaker);
+        remote_breaker_good(&client->breaker, request->kind);
     else if (client->breaker.state != REMOTE_OPEN)
-        (void)remote_breaker_bad(&client->breaker, request->finished_ns);
+        (void)remote_breaker_bad(&client->breaker, request->kind, request->finished_ns);
 }
 
 static void mooncake_tell(mooncake_client *client)
@@ -307,7 +307,7 @@ static void mooncake_submit(remote_client *base, remote_request *request)
         request->state = REMOTE_DONE;
         request->finished_ns = now_ns;
         mooncake_append(&client->done_first, &client->done_last, request);
-        if (probes) (void)remote_breaker_bad(&client->breaker, now_ns);
+        if (probes) (void)remote_breaker_bad(&client->breaker, REMOTE_CAUSE_CONNECTION, now_ns);
     }
     pthread_mutex_unlock(&client->lock);
 }

@@ -42,9 +42,29 @@ remote_request *valkey_take(valkey_list *list)
     return request;
 }
 
+/* Whether a node may be asked. One that has failed a kind of work three times running, and can be
+ * reached again, is asked for one such piece at a time until it has done one. */
+static bool valkey_may_ask(valkey_node *node, remote_request *request)
+{
+    if (node->breaker.state != REMOTE_CLOSED) return false;
+    if (!remote_breaker_suspects(&node->breaker, request->kind)) return true;
+    if ((node->on_trial >> request->kind & 1) != 0) return false;
+    node->on_trial |= 1u << request->kind;
+    request->on_trial = true;
+    return true;
+}
+
+/* A request leaves its node. */
+static void valkey_end_trial(valkey_client *client, remote_request *request)
+{
+    if (request->on_trial) client->nodes[request->node]->on_trial &= ~(1u << request->kind);
+    request->on_trial = false;
+}
+
 void valkey_done(valkey_client *client, remote_request *request, kvt_status status)
 {
     assert(request->state == REMOTE_QUEUED || request->state == REMOTE_SENT);
+    valkey_end_trial(client, request);
     request->status = status;
     request->state = REMOTE_DONE;
     request->finished_ns = base_clock_ns();
@@ -73,25 +93,23 @@ uint32_t valkey_find_node(valkey_client *client, const char *host, const char *p
     return client->node_count++;
 }
 
-void valkey_node_answered(valkey_node *node, valkey_role role)
-{
-    /* An answer to a probe says nothing of gets that are not answered. */
-    node->failing &= ~(1u << role);
-    if (node->failing == 0) remote_breaker_good(&node->breaker);
-}
-
-void valkey_node_failed(valkey_node *node, valkey_role failed, const char *why)
+void valkey_node_failed(valkey_node *node, uint32_t causes, const char *why)
 {
     valkey_client *client = node->client;
-    node->failing |= 1u << failed;
+    const uint64_t now_ns = base_clock_ns();
+    bool opens = false;
+    assert(causes != 0);
     node->stats.failures++;
     if (why != NULL)
         snprintf(client->stats.message, sizeof client->stats.message, "%s %s", node->stats.address,
                  why);
-    if (!remote_breaker_bad(&node->breaker, base_clock_ns())) return;
+    for (remote_cause cause = 0; cause < REMOTE_CAUSES; cause++)
+        if ((causes >> cause & 1) != 0 && remote_breaker_bad(&node->breaker, cause, now_ns))
+            opens = true;
+    if (!opens) return;
     if (node->breaker.until_ns < client->next_ns) client->next_ns = node->breaker.until_ns;
     /* Another node of the cluster may serve the slots by now. */
-    client->map_wanted = true;
+    client->map_wanted = client->config.cluster;
     for (int role = 0; role < VALKEY_ROLES; role++)
         valkey_disconnect(&node->connections[role], KVT_E_GONE);
 }
@@ -101,10 +119,11 @@ void valkey_route(valkey_client *client, remote_request *request, uint32_t node_
     valkey_node *node = client->nodes[node_index];
     const bool bulk = request->kind == REMOTE_GET || request->kind == REMOTE_PUT;
     valkey_connection *connection = &node->connections[bulk ? VALKEY_BULK : VALKEY_PROBE];
+    valkey_end_trial(client, request);
     request->node = node_index;
     request->state = REMOTE_QUEUED;
     request->sent_bytes = 0;
-    if (node->breaker.state != REMOTE_CLOSED) {
+    if (!valkey_may_ask(node, request)) {
         valkey_done(client, request, KVT_E_GONE);
         return;
     }
@@ -141,7 +160,6 @@ static void valkey_ask_map(valkey_client *client, uint64_t now_ns)
 static void valkey_flush_node(valkey_client *client, valkey_node *node, uint64_t now_ns)
 {
     if (remote_breaker_probes(&node->breaker, now_ns)) {
-        node->failing = 0;
         valkey_connect(&node->connections[VALKEY_BULK], now_ns);
     } else if (node->breaker.state == REMOTE_OPEN && node->breaker.until_ns < client->next_ns)
         client->next_ns = node->breaker.until_ns;

@@ -30,7 +30,8 @@
 #define VALKEY_LOGIN_MAX   1024u
 #define VALKEY_TAIL_MAX    48u
 #define VALKEY_HASH_SLOTS  16384u
-#define VALKEY_SILENCE_NS  UINT64_C(10000000) /* a shorter wait says nothing against a node */
+#define VALKEY_SILENCE_NS  UINT64_C(10000000)   /* a shorter wait says nothing against a node */
+#define VALKEY_LIFE_NS     UINT64_C(1000000000) /* of a connection: a shorter one is a failure */
 
 typedef enum valkey_role { VALKEY_BULK = 0, VALKEY_PROBE = 1, VALKEY_FEED = 2 } valkey_role;
 enum { VALKEY_ROLES = 3 };
@@ -77,7 +78,9 @@ typedef struct valkey_connection {
     remote_resolution *resolution;
     struct addrinfo *found, *address; /* all of the host's, and the one that is tried */
     uint64_t began_ns;                /* of the connecting */
+    uint64_t up_ns;                   /* when it was logged in */
     uint64_t answered_ns;             /* when a request was answered in time last */
+    uint32_t blame;                   /* causes, as bits, of a failure that is under way */
 
     valkey_list waiting;
     valkey_slot slots[VALKEY_SLOTS];
@@ -101,7 +104,7 @@ struct valkey_node {
     char host[NI_MAXHOST];
     char port[8];
     remote_breaker breaker;
-    uint32_t failing; /* bits of the roles whose connection has failed since it was answered last */
+    uint32_t on_trial; /* bits of the kinds of which a request is on trial */
     remote_node_stats stats;
     valkey_connection connections[VALKEY_ROLES];
 };
@@ -143,10 +146,9 @@ void valkey_done(valkey_client *client, remote_request *request, kvt_status stat
 /* Sends a request to a node, or again to another one. */
 void valkey_route(valkey_client *client, remote_request *request, uint32_t node, bool asking);
 
-/* The node has failed: its breaker may open, and then all that waits for it fails. why: a static
- * text without a secret. */
-void valkey_node_failed(valkey_node *node, valkey_role failed, const char *why);
-void valkey_node_answered(valkey_node *node, valkey_role role);
+/* The node has failed: its breaker may open, and then all that waits for it fails. causes: bits of
+ * remote_cause; why: a static text without a secret. */
+void valkey_node_failed(valkey_node *node, uint32_t causes, const char *why);
 
 /* The node of a host and port, which is added when it is new. UINT32_MAX: there are too many, or it
  * is none. */

@@ -180,32 +180,64 @@ static void a_breaker_opens_and_comes_back(void **state)
     remote_breaker breaker;
     remote_breaker_init(&breaker, 5);
     uint64_t now_ns = 1000;
-    assert_false(remote_breaker_bad(&breaker, now_ns));
-    assert_false(remote_breaker_bad(&breaker, now_ns));
-    remote_breaker_good(&breaker); /* not three running */
-    assert_false(remote_breaker_bad(&breaker, now_ns));
-    assert_false(remote_breaker_bad(&breaker, now_ns));
-    assert_true(remote_breaker_bad(&breaker, now_ns));
+    assert_false(remote_breaker_bad(&breaker, REMOTE_GET, now_ns));
+    assert_false(remote_breaker_bad(&breaker, REMOTE_GET, now_ns));
+    remote_breaker_good(&breaker, REMOTE_GET); /* not three running */
+    assert_false(remote_breaker_bad(&breaker, REMOTE_GET, now_ns));
+    assert_false(remote_breaker_bad(&breaker, REMOTE_GET, now_ns));
+    assert_true(remote_breaker_bad(&breaker, REMOTE_GET, now_ns));
     assert_int_equal(breaker.state, REMOTE_OPEN);
     uint64_t expected_ns = REMOTE_PAUSE_LEAST_NS;
     for (int i = 0; i < 12; i++) {
         const uint64_t pause_ns = breaker.until_ns - now_ns;
         assert_true(pause_ns >= expected_ns / 4 * 3 - 1024 && pause_ns <= expected_ns / 4 * 5);
         assert_false(remote_breaker_probes(&breaker, breaker.until_ns - 1));
-        remote_breaker_good(&breaker); /* a late answer changes nothing */
+        remote_breaker_good(&breaker, REMOTE_GET); /* a late answer changes nothing */
         assert_int_equal(breaker.state, REMOTE_OPEN);
         now_ns = breaker.until_ns;
         assert_true(remote_breaker_probes(&breaker, now_ns));
         assert_false(remote_breaker_probes(&breaker, now_ns)); /* one probe */
-        assert_true(remote_breaker_bad(&breaker, now_ns));
+        assert_true(remote_breaker_bad(&breaker, REMOTE_GET, now_ns));
         expected_ns =
             expected_ns * 2 < REMOTE_PAUSE_MOST_NS ? expected_ns * 2 : REMOTE_PAUSE_MOST_NS;
     }
     assert_true(remote_breaker_probes(&breaker, breaker.until_ns));
-    remote_breaker_good(&breaker);
+    remote_breaker_good(&breaker, REMOTE_GET);
     assert_int_equal(breaker.state, REMOTE_CLOSED);
     assert_int_equal(breaker.pause_ns, REMOTE_PAUSE_LEAST_NS);
     assert_int_equal(breaker.opened, 13);
+}
+
+/* A node that can be reached and does other work well is asked again, and the first failure of what
+ * had failed opens for longer. */
+static void a_breaker_remembers_what_has_failed(void **state)
+{
+    (void)state;
+    remote_breaker breaker;
+    remote_breaker_init(&breaker, 5);
+    uint64_t now_ns = 1000;
+    for (uint32_t i = 0; i < REMOTE_BREAKER_FAILURES; i++) {
+        assert_false(remote_breaker_suspects(&breaker, REMOTE_DELETE));
+        assert_int_equal(remote_breaker_bad(&breaker, REMOTE_DELETE, now_ns),
+                         i + 1 == REMOTE_BREAKER_FAILURES);
+        remote_breaker_good(&breaker, REMOTE_EXISTS);
+    }
+    for (int i = 1; i < 6; i++) {
+        now_ns = breaker.until_ns;
+        assert_true(remote_breaker_probes(&breaker, now_ns));
+        remote_breaker_reached(&breaker);
+        remote_breaker_good(&breaker, REMOTE_EXISTS);
+        assert_int_equal(breaker.state, REMOTE_CLOSED);
+        assert_int_equal(breaker.pause_ns, REMOTE_PAUSE_LEAST_NS << i);
+        assert_true(remote_breaker_suspects(&breaker, REMOTE_DELETE));
+        assert_false(remote_breaker_suspects(&breaker, REMOTE_EXISTS));
+        assert_true(remote_breaker_bad(&breaker, REMOTE_DELETE, now_ns));
+    }
+    assert_true(remote_breaker_probes(&breaker, breaker.until_ns));
+    remote_breaker_reached(&breaker);
+    remote_breaker_good(&breaker, REMOTE_DELETE);
+    assert_false(remote_breaker_suspects(&breaker, REMOTE_DELETE));
+    assert_int_equal(breaker.pause_ns, REMOTE_PAUSE_LEAST_NS);
 }
 
 int main(void)
@@ -215,6 +247,7 @@ int main(void)
         cmocka_unit_test(large_values_go_to_their_place),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(a_breaker_opens_and_comes_back),
+        cmocka_unit_test(a_breaker_remembers_what_has_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
