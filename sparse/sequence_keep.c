@@ -19,8 +19,8 @@
  *
  * Memory: one unit in kept form to keep it, two to copy pages.
  *
- * Thread rule: the sequence's thread. A head is put and deleted under heads_lock, so that a
- * head which was looked at is the one that is deleted.
+ * Thread rule: the sequence's thread. A head is put and deleted under the store's lock of
+ * kept sequences, so that a head which was looked at is the one that is deleted.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -34,8 +34,6 @@
 
 #include "kept.h"
 #include "sequence.h"
-
-static pthread_mutex_t heads_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The key of a part of a kept sequence: the caller's, mixed with the keep's and the part's number.
  */
@@ -317,10 +315,10 @@ static kvt_status put_head(kvt_sparse *s, const kvt_key *key, const sparse_kept_
 {
     uint8_t head[SPARSE_KEPT_HEAD_BYTES];
     sparse_kept_write_head(shape, head);
-    pthread_mutex_lock(&heads_lock);
+    pthread_mutex_lock(scratch_kept_lock(s->store));
     kvt_status status = free_key(s->store, key);
     if (status == KVT_OK) status = put_bytes(s, key, head, sizeof head);
-    pthread_mutex_unlock(&heads_lock);
+    pthread_mutex_unlock(scratch_kept_lock(s->store));
     return status;
 }
 
@@ -330,9 +328,9 @@ kvt_status kvt_sparse_keep(kvt_sparse *s, const kvt_key *key)
     if (!s->ready || !scratch_is_ours(s->store)) return KVT_E_STATE;
     sparse_kept_shape shape = shape_of(s);
     if (getrandom(&shape.keep, sizeof shape.keep, 0) != (ssize_t)sizeof shape.keep) return KVT_E_IO;
-    pthread_mutex_lock(&heads_lock);
+    pthread_mutex_lock(scratch_kept_lock(s->store));
     kvt_status status = free_key(s->store, key);
-    pthread_mutex_unlock(&heads_lock);
+    pthread_mutex_unlock(scratch_kept_lock(s->store));
     if (status != KVT_OK) return status;
     for (uint32_t i = 0; i < shape.layers * shape.kv_heads && status == KVT_OK; i++)
         status = keep_unit(s, &shape, key, i);
@@ -642,10 +640,10 @@ kvt_status kvt_sparse_delete(kvt_store *store, const kvt_key *key)
     sparse_kept_shape shape;
     if (store == NULL || key == NULL) return KVT_E_ARGUMENT;
     if (!scratch_is_ours(store)) return KVT_E_STATE;
-    pthread_mutex_lock(&heads_lock);
+    pthread_mutex_lock(scratch_kept_lock(store));
     kvt_status status = read_head(store, key, &shape);
     if (status == KVT_OK) status = delete_parts(store, key, &shape);
     if (status == KVT_OK) status = kvt_delete(store, key);
-    pthread_mutex_unlock(&heads_lock);
+    pthread_mutex_unlock(scratch_kept_lock(store));
     return status;
 }

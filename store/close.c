@@ -82,6 +82,7 @@ void kvt_close(kvt_store *store)
     pthread_mutex_destroy(&store->wear_lock);
     pthread_mutex_destroy(&store->members_lock);
     pthread_mutex_destroy(&store->shares_lock);
+    pthread_mutex_destroy(&store->kept_lock);
     pthread_mutex_destroy(&store->observer_lock);
     pthread_mutex_destroy(&store->lock);
     free(store);

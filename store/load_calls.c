@@ -390,6 +390,7 @@ static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view
     pthread_mutex_init(&load->announce_lock, NULL);
     base_condition_init(&load->changed);
     load->queue = queue;
+    load->forks = queue->forks;
     load->store = queue->store;
     load->began_ns = store_now_ns(queue->store);
     load->options = *options;
@@ -484,7 +485,7 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
 
 uint32_t kvt_load_layers(const kvt_load *load)
 {
-    return atomic_load(&load->complete);
+    return fork_guard_is_current(load->forks) ? atomic_load(&load->complete) : 0;
 }
 
 /* Whether a wait is over, and how. Lock held. */
@@ -500,6 +501,7 @@ static kvt_status load_wait_status(const kvt_load *load, uint32_t layers, bool w
 kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 {
     if (load == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     const uint64_t given_ns = deadline_ns;
     uint64_t check_ns = base_clock_ns() + LOAD_CHECK_NS;
     bool waiting = true;
@@ -528,7 +530,7 @@ kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
 
 void kvt_load_release(kvt_load *load, uint32_t layers)
 {
-    if (load == NULL) return;
+    if (load == NULL || !fork_guard_is_current(load->forks)) return;
     pthread_mutex_lock(&load->lock);
     if (!load->asks && layers > load->layers) layers = load->layers;
     if (layers > load->released) load->released = layers;
@@ -539,6 +541,7 @@ void kvt_load_release(kvt_load *load, uint32_t layers)
 kvt_status kvt_load_status(kvt_load *load, size_t index)
 {
     if (load == NULL || index >= load->count) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     pthread_mutex_lock(&load->lock);
     kvt_status status = load->entries[index].status;
     pthread_mutex_unlock(&load->lock);
@@ -571,6 +574,7 @@ kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *r
 {
     bool sized = result_out == NULL || struct_size_is_sound(result_out, LOAD_RESULT_LEAST);
     if (load == NULL) return sized ? KVT_OK : KVT_E_ARGUMENT;
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
     pthread_mutex_lock(&load->lock);
     bool orphan = load->orphan;
     pthread_mutex_unlock(&load->lock);

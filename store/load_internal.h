@@ -161,6 +161,7 @@ typedef struct load_poke {
 struct kvt_load {
     kvt_store *store;
     kvt_queue *queue;
+    uint32_t forks;            /* fork_guard_count of the process that began it */
     kvt_load *next, *previous; /* the queue's open loads; under the queue's lock */
     bool listed;               /* among them; same */
     kvt_load_options options;

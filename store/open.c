@@ -642,6 +642,7 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     base_brief_lock_init(&store->lock);
     pthread_mutex_init(&store->observer_lock, NULL);
     pthread_mutex_init(&store->members_lock, NULL);
+    pthread_mutex_init(&store->kept_lock, NULL);
     pthread_mutex_init(&store->shares_lock, NULL);
     pthread_mutex_init(&store->wear_lock, NULL);
     pthread_mutex_init(&store->bases.lock, NULL);

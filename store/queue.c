@@ -227,9 +227,7 @@ void queue_stop_all(kvt_store *store)
 
 void kvt_queue_close(kvt_queue *queue)
 {
-    if (queue == NULL ||
-        queue->forks != atomic_load_explicit(&fork_guard_count, memory_order_relaxed))
-        return;
+    if (!queue_is_ours(queue)) return;
     kvt_store *store = queue_unregister(queue);
     queue_stop(queue);
     if (store != NULL) {
@@ -242,7 +240,7 @@ void kvt_queue_close(kvt_queue *queue)
 
 int kvt_queue_fd(const kvt_queue *queue)
 {
-    return queue->event_fd;
+    return queue_is_ours(queue) ? queue->event_fd : -1;
 }
 
 /* ---- submit ---- */

@@ -15,8 +15,7 @@
 
 bool queue_is_ours(const kvt_queue *queue)
 {
-    return queue != NULL &&
-           queue->forks == atomic_load_explicit(&fork_guard_count, memory_order_relaxed);
+    return queue != NULL && fork_guard_is_current(queue->forks);
 }
 
 queue_list *queue_list_of(kvt_queue *queue, const queue_item *item)

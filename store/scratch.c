@@ -211,6 +211,11 @@ bool scratch_is_ours(const kvt_store *store)
     return fork_guard_is_ours(store);
 }
 
+pthread_mutex_t *scratch_kept_lock(kvt_store *store)
+{
+    return &store->kept_lock;
+}
+
 void scratch_close(store_scratch *scratch)
 {
     if (scratch == NULL) return;

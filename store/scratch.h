@@ -33,6 +33,8 @@
 
 #include "tiers/pool/pool.h"
 
+#include <pthread.h>
+
 typedef struct store_scratch store_scratch;
 
 /* Room in one tier. */
@@ -62,6 +64,10 @@ kvt_store *scratch_store(const store_scratch *scratch);
 /* Whether the store is this process's own: in a child of fork nothing of a scratch may be touched,
  * because its threads are the parent's. */
 bool scratch_is_ours(const kvt_store *store);
+
+/* The lock under which heads of kept sequences are put and deleted; before all others. One of the
+ * process would stay locked in a child of fork, whose own stores need it. */
+pthread_mutex_t *scratch_kept_lock(kvt_store *store);
 
 /* Gives everything back; all locations have been released. NULL is allowed. */
 void scratch_close(store_scratch *scratch);

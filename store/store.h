@@ -283,7 +283,7 @@ struct kvt_store {
     const kvt_codec_workers *workers; /* these, or NULL */
     pthread_mutex_t wear_lock;        /* a leaf but for what the pool and the catalog do inside */
     uint64_t wear_noted[TIERS_MEMBERS_MAX];  /* bytes written when last queued; under wear_lock */
-    pthread_mutex_t shares_lock;             /* load_share.c; after `lock` */
+    pthread_mutex_t kept_lock, shares_lock;  /* scratch.h, before `lock`; load_share.c, after it */
     struct load_share *shares[STORE_SHARES]; /* places that layered loads read; under shares_lock */
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */

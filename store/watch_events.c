@@ -87,8 +87,7 @@ static void events_unlist(store_watch *watch, const kvt_events *reader)
 
 void kvt_events_close(kvt_events *reader)
 {
-    if (reader == NULL) return;
-    if (atomic_load_explicit(&fork_guard_count, memory_order_relaxed) != reader->forks) return;
+    if (reader == NULL || !fork_guard_is_current(reader->forks)) return;
     if (reader->store != NULL) events_unlist(reader->store->watch, reader);
     close(reader->fd);
     pthread_mutex_destroy(&reader->lock);
@@ -108,7 +107,7 @@ void watch_end_readers(kvt_store *store)
 
 int kvt_events_fd(const kvt_events *reader)
 {
-    return reader->fd;
+    return fork_guard_is_current(reader->forks) ? reader->fd : -1;
 }
 
 /* ---- rings ---- */
@@ -150,8 +149,7 @@ kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capaci
     if (events == NULL && capacity != 0) return KVT_E_ARGUMENT;
     *count_out = 0;
     if (lost_out != NULL) *lost_out = 0;
-    if (atomic_load_explicit(&fork_guard_count, memory_order_relaxed) != reader->forks)
-        return KVT_E_STATE;
+    if (!fork_guard_is_current(reader->forks)) return KVT_E_STATE;
     pthread_mutex_lock(&reader->lock);
     *count_out = events_take(reader, events, capacity);
     if (lost_out != NULL) *lost_out = reader->lost;

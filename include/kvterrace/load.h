@@ -29,7 +29,8 @@
  * may say KVT_BUSY.
  *
  * Thread rule: every function on a kvt_load from any thread, begin and end excepted; none while its
- * queue or the store is being closed. After that kvt_load_end frees the load.
+ * queue or the store is being closed. After that kvt_load_end frees the load. In a child of fork
+ * all of them return KVT_E_STATE or 0 at once, kvt_load_end too, and the parent's load goes on.
  */
 #ifndef KVTERRACE_LOAD_H
 #define KVTERRACE_LOAD_H
@@ -130,7 +131,8 @@ typedef struct kvt_load_result {
  *   statuses    count of them, or NULL: KVT_OK (the entry is complete); KVT_E_TIMEOUT (it is not,
  *               and has not failed); why it failed
  *   result_out  may be NULL; struct_size is set by the caller
- * KVT_OK; KVT_E_ARGUMENT (struct_size; the load has ended all the same). NULL as load is allowed.
+ * KVT_OK; KVT_E_ARGUMENT (struct_size; the load has ended all the same); KVT_E_STATE (in a child of
+ * fork: nothing has ended, and nothing is written). NULL as load is allowed.
  */
 KVT_API kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out);
 

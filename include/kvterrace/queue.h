@@ -54,13 +54,14 @@ KVT_API KVT_NODISCARD kvt_status kvt_queue_open(kvt_store *store, const kvt_queu
 
 /* Cancels what has not begun, abandons reads in flight, waits for what is being decoded or put, and
  * frees the queue. Completions that were not drained are dropped. Afterwards no memory that a
- * request named is touched. No other call may run or follow. NULL is allowed. */
+ * request named is touched. No other call may run or follow. NULL is allowed. In a child of fork:
+ * does nothing. */
 KVT_API void kvt_queue_close(kvt_queue *queue);
 
 /* A descriptor for poll: readable while completions wait, or with whole_batches from the completion
  * of a whole batch on until all completions are drained. The queue's own, an eventfd; valid until
- * close. It is not to be read from, unless the reader drains all completions afterwards: the next
- * drain that empties the queue makes it ready for the next completion. */
+ * close; -1 in a child of fork. It is not to be read from, unless the reader drains all completions
+ * afterwards: the next drain that empties the queue makes it ready for the next completion. */
 KVT_API int kvt_queue_fd(const kvt_queue *queue);
 
 typedef enum kvt_request_kind {

@@ -113,7 +113,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_events_drain(kvt_events *reader, kvt_event 
                                                   uint64_t *lost_out);
 
 /* A descriptor that polls readable while events wait, for poll and epoll: the reader's, which
- * neither reads nor closes it. reader is not NULL. */
+ * neither reads nor closes it. reader is not NULL. -1 in a child of fork. */
 KVT_API int kvt_events_fd(const kvt_events *reader);
 
 /* Ends a reader with what waits for it. NULL is allowed. In a child of fork: does nothing. */

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sparse_fork.c - every public function that takes a store or a handle that came from one, in
+ * a child of fork while the locks of all of them are held: each returns at once, ends nothing, and
+ * the parent goes on. The headers say which functions these are; one that the table lacks fails.
+ */
+#include "sequence_site.h"
+
+#include "store/load_internal.h"
+#include "store/store.h"
+#include "store/watching.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <kvterrace/basis.h>
+#include <kvterrace/load.h>
+#include <kvterrace/lookup.h>
+#include <kvterrace/names.h>
+#include <kvterrace/remote.h>
+#include <kvterrace/watch.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { MIB = 1 << 20, TEXT_BYTES = 1 << 20 };
+
+/* Everything that a call may want. */
+typedef struct site {
+    sequence_site sequences;
+    kvt_store *store;
+    kvt_queue *queue, *opened_queue;
+    kvt_load *load, *opened_load;
+    kvt_events *events, *opened_events;
+    kvt_sparse *sequence, *opened_sequence;
+    kvt_sparse_step *step, *opened_step;
+    kvt_sparse_options sparse_options;
+    const kvt_sparse_pages *pages;
+    float queries[SITE_QUERY];
+    uint64_t lease;
+    kvt_key key;
+    kvt_entry entry;
+    kvt_view view;
+    const kvt_view *views;
+    char data[SUPPORT_ENTRY_BYTES], text[256];
+    bool held;
+    size_t count;
+    uint32_t moves;
+    double seconds;
+    uint64_t number;
+    kvt_status status;
+    kvt_request request;
+    kvt_completion completion;
+    kvt_operation operation;
+    kvt_event event;
+    kvt_clear_filter filter;
+    kvt_expectation expectation;
+    kvt_tenant tenant;
+    kvt_worth worth;
+    kvt_description description;
+    kvt_explanation explanation;
+    kvt_store_stats stats;
+    kvt_device_stats device_stats;
+    kvt_class_stats class_stats;
+    kvt_space_stats space_stats;
+    kvt_hint_stats hint_stats;
+    kvt_lease_stats lease_stats;
+    kvt_queue_stats queue_stats;
+    kvt_remote_stats remote_stats;
+    kvt_remote_node node;
+    kvt_sparse_stats sparse_stats;
+    kvt_basis_info basis;
+    kvt_health_item health;
+    kvt_persist_info persist;
+} site;
+
+/* What a function without a status gives in its place: `gone` when it says that there is nothing.
+ */
+static kvt_status state_if(bool gone)
+{
+    return gone ? KVT_E_STATE : KVT_OK;
+}
+
+#define NEVER       KVT_NO_DEADLINE
+#define QUIET(call) ((call), KVT_E_STATE)
+
+/* Each function once, with arguments that it takes where the store is its own. */
+#define CALLS(X)                                                                                   \
+    X(kvt_basis_add, kvt_basis_add(s->store, s->data, sizeof s->data))                             \
+    X(kvt_basis_remove, kvt_basis_remove(s->store, s->key.bytes))                                  \
+    X(kvt_basis_at, kvt_basis_at(s->store, 0, &s->basis))                                          \
+    X(kvt_close, QUIET(kvt_close(s->store)))                                                       \
+    X(kvt_put, kvt_put(s->store, &s->entry, s->data, sizeof s->data))                              \
+    X(kvt_get, kvt_get(s->store, &s->key, s->data, sizeof s->data, NULL))                          \
+    X(kvt_get_until, kvt_get_until(s->store, &s->key, s->data, sizeof s->data, NEVER, NULL))       \
+    X(kvt_put_view, kvt_put_view(s->store, &s->entry, &s->view))                                   \
+    X(kvt_put_views, kvt_put_views(s->store, &s->entry, &s->views, 1))                             \
+    X(kvt_get_view, kvt_get_view(s->store, &s->key, &s->view, NEVER, NULL))                        \
+    X(kvt_get_views, kvt_get_views(s->store, &s->key, &s->views, 1, NEVER, NULL))                  \
+    X(kvt_exists, kvt_exists(s->store, &s->key))                                                   \
+    X(kvt_delete, kvt_delete(s->store, &s->key))                                                   \
+    X(kvt_predict_loads, kvt_predict_loads(s->store, &s->key, 1, &s->seconds))                     \
+    X(kvt_match_prefix, kvt_match_prefix(s->store, &s->key, 1, &s->count))                         \
+    X(kvt_flush, kvt_flush(s->store))                                                              \
+    X(kvt_persist, kvt_persist(s->store, NEVER, &s->persist))                                      \
+    X(kvt_maintain, kvt_maintain(s->store, &s->moves))                                             \
+    X(kvt_observe_quality,                                                                         \
+      kvt_observe_quality(s->store, &s->key, (kvt_variant){.codec = KVT_CODEC_RAW}, 0, 1))         \
+    X(kvt_class_stats_at, kvt_class_stats_at(s->store, 0, &s->class_stats))                        \
+    X(kvt_tenant_set, kvt_tenant_set(s->store, 1, &s->tenant))                                     \
+    X(kvt_explain, kvt_explain(s->store, &s->key, &s->explanation))                                \
+    X(kvt_stats, kvt_stats(s->store, &s->stats))                                                   \
+    X(kvt_device_stats_at, kvt_device_stats_at(s->store, 0, &s->device_stats))                     \
+    X(kvt_health, kvt_health(s->store, &s->health, 1, &s->count, &s->status))                      \
+    X(kvt_store_device_change, kvt_store_device_change(s->store, "drive0", KVT_DEVICE_DRAIN))      \
+    X(kvt_store_device_add,                                                                        \
+      kvt_store_device_add(s->store, KVT_TIER_SSD, s->sequences.files, s->text, sizeof s->text))   \
+    X(kvt_load_begin, kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->opened_load))      \
+    X(kvt_load_layers, state_if(kvt_load_layers(s->load) == 0))                                    \
+    X(kvt_load_wait, kvt_load_wait(s->load, 1, NEVER))                                             \
+    X(kvt_load_release, QUIET(kvt_load_release(s->load, 1)))                                       \
+    X(kvt_load_status, kvt_load_status(s->load, 0))                                                \
+    X(kvt_load_end, kvt_load_end(s->load, &s->status, NULL))                                       \
+    X(kvt_match_worth, kvt_match_worth(s->store, &s->key, 1, &s->worth))                           \
+    X(kvt_get_prefix, kvt_get_prefix(s->store, &s->key, &s->views, 1, NEVER, &s->count))           \
+    X(kvt_prefetch, kvt_prefetch(s->store, &s->key, KVT_TIER_DRAM))                                \
+    X(kvt_hint, kvt_hint(s->store, &s->key, 1, &s->expectation, &s->count))                        \
+    X(kvt_hint_stats_get, kvt_hint_stats_get(s->store, &s->hint_stats))                            \
+    X(kvt_lease, kvt_lease(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease))            \
+    X(kvt_lease_extend, kvt_lease_extend(s->store, s->lease, NEVER - 1))                           \
+    X(kvt_lease_end, kvt_lease_end(s->store, s->lease))                                            \
+    X(kvt_lease_stats_get, kvt_lease_stats_get(s->store, &s->lease_stats))                         \
+    X(kvt_describe, kvt_describe(s->store, &s->key, &s->description))                              \
+    X(kvt_touch, kvt_touch(s->store, &s->key, 1, &s->count))                                       \
+    X(kvt_clear, kvt_clear(s->store, &s->filter, &s->number))                                      \
+    X(kvt_space_set, kvt_space_set(s->store, 1, 1))                                                \
+    X(kvt_space_stats_get, kvt_space_stats_get(s->store, 1, &s->space_stats))                      \
+    X(kvt_queue_open, kvt_queue_open(s->store, NULL, &s->opened_queue))                            \
+    X(kvt_queue_close, QUIET(kvt_queue_close(s->queue)))                                           \
+    X(kvt_queue_fd, state_if(kvt_queue_fd(s->queue) == -1))                                        \
+    X(kvt_submit, kvt_submit(s->queue, &s->request, 1, &s->number))                                \
+    X(kvt_drain, state_if(kvt_drain(s->queue, &s->completion, 1) == 0))                            \
+    X(kvt_queue_wait, kvt_queue_wait(s->queue, NEVER))                                             \
+    X(kvt_cancel, kvt_cancel(s->queue, 1))                                                         \
+    X(kvt_queue_stats_get, kvt_queue_stats_get(s->queue, &s->queue_stats))                         \
+    X(kvt_match_prefix_until, kvt_match_prefix_until(s->store, &s->key, 1, NEVER, &s->count))      \
+    X(kvt_remote_flush, kvt_remote_flush(s->store, NEVER))                                         \
+    X(kvt_remote_stats_get, kvt_remote_stats_get(s->store, &s->remote_stats))                      \
+    X(kvt_remote_node_get, kvt_remote_node_get(s->store, 0, &s->node))                             \
+    X(kvt_sparse_open_live, kvt_sparse_open_live(s->store, &s->sparse_options,                     \
+                                                 &s->opened_sequence, s->text, sizeof s->text))    \
+    X(kvt_sparse_give, kvt_sparse_give(s->sequence, 0, s->sequences.k[0], s->sequences.v[0]))      \
+    X(kvt_sparse_open, kvt_sparse_open(s->store, &s->sparse_options, &s->key, 1,                   \
+                                       &s->opened_sequence, s->text, sizeof s->text))              \
+    X(kvt_sparse_keep, kvt_sparse_keep(s->sequence, &s->key))                                      \
+    X(kvt_sparse_open_kept, kvt_sparse_open_kept(s->store, &s->sparse_options, &s->key,            \
+                                                 &s->opened_sequence, s->text, sizeof s->text))    \
+    X(kvt_sparse_delete, kvt_sparse_delete(s->store, &s->key))                                     \
+    X(kvt_sparse_close, QUIET(kvt_sparse_close(s->sequence)))                                      \
+    X(kvt_sparse_observe, kvt_sparse_observe(s->sequence, 0, s->queries, 1))                       \
+    X(kvt_sparse_append,                                                                           \
+      kvt_sparse_append(s->sequence, 1, s->sequences.k[1], s->sequences.v[1], 1))                  \
+    X(kvt_sparse_select, kvt_sparse_select(s->sequence, 1, s->queries, &s->opened_step))           \
+    X(kvt_sparse_hint, kvt_sparse_hint(s->sequence, 1, s->queries))                                \
+    X(kvt_sparse_wait, kvt_sparse_wait(s->sequence, s->step, NEVER, &s->pages))                    \
+    X(kvt_sparse_done, QUIET(kvt_sparse_done(s->sequence, s->step)))                               \
+    X(kvt_sparse_explain,                                                                          \
+      kvt_sparse_explain(s->sequence, 0, 0, s->text, sizeof s->text, &s->count))                   \
+    X(kvt_sparse_stats_get, kvt_sparse_stats_get(s->sequence, &s->sparse_stats))                   \
+    X(kvt_metrics_write, state_if(kvt_metrics_write(s->store, s->text, sizeof s->text) == 0))      \
+    X(kvt_events_open, kvt_events_open(s->store, 16, &s->opened_events))                           \
+    X(kvt_events_drain, kvt_events_drain(s->events, &s->event, 1, &s->count, NULL))                \
+    X(kvt_events_fd, state_if(kvt_events_fd(s->events) == -1))                                     \
+    X(kvt_events_close, QUIET(kvt_events_close(s->events)))                                        \
+    X(kvt_operations_read, kvt_operations_read(s->store, &s->operation, 1, &s->count))             \
+    X(kvt_watch_write, kvt_watch_write(s->store, "/nowhere/at/all"))
+
+#define DEFINE(name, call)                                                                         \
+    static kvt_status call_##name(site *s)                                                         \
+    {                                                                                              \
+        return (call);                                                                             \
+    }
+CALLS(DEFINE)
+
+typedef struct table_row {
+    const char *name;
+    kvt_status (*call)(site *s);
+} table_row;
+
+#define ROW(name, call) {#name, call_##name},
+static const table_row table[] = {CALLS(ROW)};
+enum { TABLE_ROWS = sizeof table / sizeof table[0] };
+
+/* ---- the headers ---- */
+
+/* Handles of a store; and types that are memory alone, whose copy in a child is the child's. */
+static const char *const handles[] = {"kvt_store",  "kvt_queue",  "kvt_load",
+                                      "kvt_events", "kvt_sparse", "kvt_sparse_step"};
+static const char *const memory_types[] = {"kvt_policy", "kvt_config", "kvt_coding_basis"};
+
+static bool is_among(const char *name, size_t length, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strlen(names[i]) == length && memcmp(names[i], name, length) == 0) return true;
+    return false;
+}
+
+/* The text of a header, without comments. The caller frees it. */
+static char *read_header(const char *folder, const char *name)
+{
+    char path[4096];
+    assert_true(snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path);
+    char *text = calloc(1, TEXT_BYTES);
+    FILE *file = fopen(path, "r");
+    assert_true(text != NULL && file != NULL);
+    const size_t bytes = fread(text, 1, TEXT_BYTES - 1, file);
+    assert_true(bytes > 0 && bytes < TEXT_BYTES - 1);
+    fclose(file);
+    char *begin, *end = text;
+    while ((begin = strstr(end, "/*")) != NULL) {
+        end = strstr(begin, "*/");
+        assert_non_null(end);
+        memset(begin, ' ', (size_t)(end + 2 - begin));
+    }
+    return text;
+}
+
+/* `typedef struct x x;` says that nobody sees into it: it is a handle, or in memory_types. */
+static void check_types(const char *text)
+{
+    for (const char *at = text; (at = strstr(at, "typedef struct ")) != NULL; at++) {
+        char tag[64], name[64], after;
+        if (sscanf(at, "typedef struct %63[a-z_0-9] %63[a-z_0-9]%c", tag, name, &after) != 3 ||
+            after != ';' || strcmp(tag, name) != 0)
+            continue;
+        const size_t length = strlen(name);
+        if (!is_among(name, length, handles, sizeof handles / sizeof *handles) &&
+            !is_among(name, length, memory_types, sizeof memory_types / sizeof *memory_types))
+            fail_msg("%s is neither a handle nor memory alone: say which, here", name);
+    }
+}
+
+/* Whether a declaration has a parameter `HANDLE *`. */
+static bool takes_handle(const char *parameters, const char *end)
+{
+    for (const char *at = parameters; at < end; at++) {
+        if (strncmp(at, "kvt_", 4) != 0 || at[-1] == '_' || isalnum((unsigned char)at[-1]))
+            continue;
+        const size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz_0123456789");
+        if (strncmp(at + length, " *", 2) == 0 && at[length + 2] != '*' &&
+            is_among(at, length, handles, sizeof handles / sizeof *handles))
+            return true;
+        at += length;
+    }
+    return false;
+}
+
+/* Counts the functions of a header that take a handle, and checks that each is in the table. */
+static uint32_t check_functions(const char *text)
+{
+    uint32_t count = 0;
+    for (const char *at = text; (at = strstr(at, "KVT_API ")) != NULL; at++) {
+        const char *end = strchr(at, ';'), *open = strchr(at, '(');
+        assert_true(end != NULL && open != NULL);
+        if (open > end || !takes_handle(open + 1, end)) continue;
+        const char *name = open;
+        while (name[-1] == '_' || isalnum((unsigned char)name[-1]))
+            name--;
+        const char *names[TABLE_ROWS];
+        for (uint32_t i = 0; i < TABLE_ROWS; i++)
+            names[i] = table[i].name;
+        if (!is_among(name, (size_t)(open - name), names, TABLE_ROWS))
+            fail_msg("%.*s takes a handle, and is not called in a child of fork here",
+                     (int)(open - name), name);
+        count++;
+    }
+    return count;
+}
+
+static void test_the_table_has_every_function(void **state)
+{
+    (void)state;
+    char folder[4000];
+    const char *source = getenv("KVT_SOURCE_DIR");
+    if (source == NULL) skip();
+    assert_true(snprintf(folder, sizeof folder, "%s/include/kvterrace", source) < 4000);
+    DIR *entries = opendir(folder);
+    assert_non_null(entries);
+    uint32_t count = 0;
+    for (const struct dirent *entry; (entry = readdir(entries)) != NULL;) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot == NULL || strcmp(dot, ".h") != 0) continue;
+        char *text = read_header(folder, entry->d_name);
+        check_types(text);
+        count += check_functions(text);
+        free(text);
+    }
+    closedir(entries);
+    assert_int_equal(count, TABLE_ROWS);
+}
+
+/* ---- the calls ---- */
+
+static site *make_site(void)
+{
+    site *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    site_start(&s->sequences, 8 * MIB, 8 * MIB);
+    s->store = s->sequences.store;
+    s->key = support_key(1);
+    assert_int_equal(support_put(s->store, 1), KVT_OK);
+    s->entry = (kvt_entry){.struct_size = sizeof s->entry,
+                           .key = support_key(2),
+                           .layout = support_layout,
+                           .recompute_seconds = 1};
+    s->view = kvt_view_packed(&support_layout, s->data);
+    s->views = &s->view;
+    s->request =
+        (kvt_request){.struct_size = sizeof s->request, .kind = KVT_REQUEST_EXISTS, .key = s->key};
+    s->completion.struct_size = sizeof s->completion;
+    s->filter.struct_size = sizeof s->filter;
+    s->expectation = (kvt_expectation){.struct_size = sizeof s->expectation, .kind = 1};
+    s->tenant = (kvt_tenant){.struct_size = sizeof s->tenant, .alpha_seconds = 1, .loss_limit = 1};
+    s->worth.struct_size = sizeof s->worth;
+    s->description.struct_size = sizeof s->description;
+    s->explanation.struct_size = sizeof s->explanation;
+    s->stats.struct_size = sizeof s->stats;
+    s->device_stats.struct_size = sizeof s->device_stats;
+    s->class_stats.struct_size = sizeof s->class_stats;
+    s->space_stats.struct_size = sizeof s->space_stats;
+    s->hint_stats.struct_size = sizeof s->hint_stats;
+    s->lease_stats.struct_size = sizeof s->lease_stats;
+    s->queue_stats.struct_size = sizeof s->queue_stats;
+    s->remote_stats.struct_size = sizeof s->remote_stats;
+    s->node.struct_size = sizeof s->node;
+    s->sparse_stats.struct_size = sizeof s->sparse_stats;
+    s->basis.struct_size = sizeof s->basis;
+    s->health.struct_size = sizeof s->health;
+    s->persist.struct_size = sizeof s->persist;
+    s->sparse_options = site_options();
+    s->sequence = site_sequence(&s->sequences, &s->sparse_options);
+    site_query(&s->sequences, 0, 1, s->queries);
+    assert_int_equal(kvt_sparse_select(s->sequence, 0, s->queries, &s->step), KVT_OK);
+    assert_int_equal(kvt_queue_open(s->store, NULL, &s->queue), KVT_OK);
+    assert_int_equal(kvt_events_open(s->store, 16, &s->events), KVT_OK);
+    assert_int_equal(kvt_lease(s->store, NULL, &s->key, 1, NEVER - 1, &s->held, &s->lease), KVT_OK);
+    /* The first layer has come, and the second one: in the child no call says so. */
+    assert_int_equal(kvt_load_begin(s->queue, &s->key, &s->views, 1, NULL, &s->load), KVT_OK);
+    assert_int_equal(kvt_load_wait(s->load, support_layout.layers, NEVER), KVT_OK);
+    return s;
+}
+
+/* What a fork may find held by a thread that the child does not have. */
+static void hold_locks(site *s, int (*change)(pthread_mutex_t *lock))
+{
+    pthread_mutex_t *locks[] = {&s->store->members_lock,
+                                &s->store->observer_lock,
+                                &s->store->kept_lock,
+                                &s->store->bases.lock,
+                                &s->load->announce_lock,
+                                &s->load->lock,
+                                &s->queue->lock,
+                                &s->store->lock,
+                                &s->store->shares_lock,
+                                &s->store->wear_lock,
+                                &s->store->watch->readers_lock,
+                                &s->store->watch->file_lock};
+    for (size_t i = 0; i < sizeof locks / sizeof *locks; i++)
+        assert_int_equal(change(locks[i]), 0);
+}
+
+typedef struct outcome {
+    uint32_t called; /* so many rows have been begun */
+    kvt_status statuses[TABLE_ROWS];
+} outcome;
+
+static void test_every_call_in_a_child_returns(void **state)
+{
+    (void)state;
+    site *s = make_site();
+    outcome *seen =
+        mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(seen != MAP_FAILED);
+    hold_locks(s, pthread_mutex_lock);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(60); /* a call that waits would wait for ever */
+        for (uint32_t i = 0; i < TABLE_ROWS; i++) {
+            seen->called = i + 1;
+            seen->statuses[i] = table[i].call(s);
+        }
+        _exit(0);
+    }
+    hold_locks(s, pthread_mutex_unlock);
+    assert_true(child > 0);
+    int ended;
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    if (!WIFEXITED(ended) || WEXITSTATUS(ended) != 0)
+        fail_msg("%s did not return", table[seen->called - 1].name);
+    for (uint32_t i = 0; i < TABLE_ROWS; i++)
+        if (seen->statuses[i] != KVT_E_STATE)
+            fail_msg("%s: %s", table[i].name, kvt_status_name(seen->statuses[i]));
+    munmap(seen, sizeof *seen);
+    /* Nothing of it has reached the parent. */
+    assert_int_equal(kvt_sparse_wait(s->sequence, s->step, NEVER, &s->pages), KVT_OK);
+    kvt_sparse_done(s->sequence, s->step);
+    kvt_sparse_close(s->sequence);
+    assert_int_equal(kvt_lease_end(s->store, s->lease), KVT_OK);
+    assert_int_equal(kvt_load_end(s->load, &s->status, NULL), KVT_OK);
+    assert_int_equal(s->status, KVT_OK);
+    assert_int_equal(kvt_submit(s->queue, &s->request, 1, NULL), KVT_OK);
+    assert_int_equal(kvt_queue_wait(s->queue, NEVER), KVT_OK);
+    kvt_queue_close(s->queue);
+    assert_int_equal(kvt_events_drain(s->events, &s->event, 1, &s->count, NULL), KVT_OK);
+    kvt_events_close(s->events);
+    assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
+    site_stop(&s->sequences);
+    free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_table_has_every_function),
+        cmocka_unit_test(test_every_call_in_a_child_returns),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
