@@ -32,6 +32,13 @@ bool remote_breaker_suspects(const remote_breaker *breaker, remote_cause cause)
     return breaker->running[cause] >= REMOTE_BREAKER_FAILURES;
 }
 
+bool remote_breaker_suspects_work(const remote_breaker *breaker)
+{
+    for (remote_cause kind = 0; kind < REMOTE_KINDS; kind++)
+        if (remote_breaker_suspects(breaker, kind)) return true;
+    return false;
+}
+
 void remote_breaker_good(remote_breaker *breaker, remote_cause cause)
 {
     /* A late answer of a connection from before says nothing of now. */
@@ -41,6 +48,7 @@ void remote_breaker_good(remote_breaker *breaker, remote_cause cause)
     for (int other = 0; other < REMOTE_CAUSES; other++)
         if (remote_breaker_suspects(breaker, (remote_cause)other)) return;
     breaker->pause_ns = REMOTE_PAUSE_LEAST_NS;
+    breaker->failing_ns = 0;
 }
 
 /* A pause of 75 to 125 %: many hosts do not come back at one moment. */
@@ -58,6 +66,7 @@ bool remote_breaker_bad(remote_breaker *breaker, remote_cause cause, uint64_t no
     if (breaker->state == REMOTE_CLOSED && !remote_breaker_suspects(breaker, cause)) return false;
     breaker->state = REMOTE_OPEN;
     breaker->opened++;
+    if (breaker->failing_ns == 0) breaker->failing_ns = now_ns;
     breaker->until_ns = now_ns + breaker_pause(breaker);
     breaker->pause_ns *= 2;
     if (breaker->pause_ns > breaker->most_ns) breaker->pause_ns = breaker->most_ns;

@@ -30,7 +30,8 @@ typedef struct remote_breaker {
     uint64_t most_ns;                /* it doubles up to this */
     uint64_t until_ns;               /* OPEN: the pause's end */
     uint64_t opened;                 /* times, ever */
-    uint64_t draw;                   /* of the jitter */
+    uint64_t failing_ns; /* OPEN for the first time since no cause was suspect; 0: none is */
+    uint64_t draw;       /* of the jitter */
 } remote_breaker;
 
 void remote_breaker_init(remote_breaker *breaker, uint64_t seed);
@@ -44,6 +45,9 @@ void remote_breaker_reached(remote_breaker *breaker);
 /* Whether a cause has failed so often that one more failure opens: one piece of such work at a time
  * is enough. */
 bool remote_breaker_suspects(const remote_breaker *breaker, remote_cause cause);
+
+/* Whether a kind of work is suspect. */
+bool remote_breaker_suspects_work(const remote_breaker *breaker);
 
 /* The node has done it. */
 void remote_breaker_good(remote_breaker *breaker, remote_cause cause);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "remote/backends.h"
+#include "remote/secret.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -36,6 +37,15 @@ kvt_status remote_open(const remote_config *config, remote_client **client_out, 
         return KVT_E_UNSUPPORTED;
     }
     message[0] = '\0';
+    if (config->password_file != NULL) {
+        remote_secret secret;
+        const char *fault = remote_secret_read(config->password_file, &secret);
+        explicit_bzero(&secret, sizeof secret); /* a back end that logs in reads it itself */
+        if (fault != NULL) {
+            snprintf(message, message_size, "password_file %s %s", config->password_file, fault);
+            return KVT_E_ARGUMENT;
+        }
+    }
     kvt_status status = ops->open(config, client_out, message, message_size);
     assert((status == KVT_OK) == (*client_out != NULL));
     if (status != KVT_OK && message[0] == '\0')

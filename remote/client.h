@@ -93,6 +93,9 @@ typedef struct remote_node_stats {
     uint64_t requests; /* sent */
     uint64_t timeouts, failures;
     uint64_t bytes_in, bytes_out; /* on the wire, as the client's sockets count them */
+    bool suspect;        /* asked for one piece at a time of some work that it has failed */
+    uint64_t failing_ns; /* base_clock_ns: since when the breaker opens; 0: it does not */
+    char message[160];   /* why it failed last, without a secret */
 } remote_node_stats;
 
 typedef struct remote_stats {
@@ -113,8 +116,10 @@ typedef struct remote_config {
                               memory: the name of the store */
     bool cluster;
     const char *user, *password; /* NULL: none. password without user: the default user's */
+    const char *password_file;   /* in place of password; secret.h. Read again before each login */
     bool tls;
-    const char *ca, *cert, *cert_key; /* files; NULL: the system's, none */
+    const char *ca, *cert, *cert_key; /* files, read again when they change; NULL: the system's,
+                                         none */
     uint64_t connect_ns;              /* for a connection with its login; 0: 1 s */
     const char *feed_prefix;          /* of keys whose changes are told; NULL: no feed */
     remote_invalidated *invalidated;  /* with a feed; on the client's thread */

@@ -97,8 +97,13 @@ static kvt_status connection_take_login(valkey_connection *connection, valkey_as
         if (old && connection->role != VALKEY_FEED && client->config.password != NULL)
             return valkey_ask_for(connection, VALKEY_ASK_AUTH) ? KVT_OK : KVT_E_GONE;
         if (!old || connection->role == VALKEY_FEED) {
-            snprintf(client->stats.message, sizeof client->stats.message,
-                     "%s refuses the login with %s", connection->node->stats.address, code);
+            char what[200];
+            (void)snprintf(what, sizeof what, "refuses the login with %s%s%s%s%s", code,
+                           client->secret_fault != NULL ? "; password_file " : "",
+                           client->secret_fault != NULL ? client->config.password_file : "",
+                           client->secret_fault != NULL ? " " : "",
+                           client->secret_fault != NULL ? client->secret_fault : "");
+            valkey_say(connection->node, what, "");
             return KVT_E_GONE;
         }
     }
@@ -282,6 +287,7 @@ static void connection_fail(valkey_connection *connection, kvt_status status, co
 /* The socket is connected, TLS included: logs in. */
 static void connection_login(valkey_connection *connection)
 {
+    valkey_renew_secret(connection->node->client);
     resp_init(&connection->reader, &connection_hooks, connection);
     connection->state = VALKEY_LOGIN;
     if (!valkey_ask_for(connection, VALKEY_ASK_HELLO))

@@ -431,6 +431,9 @@ static bool mooncake_node_stats(const remote_client *base, uint32_t node, remote
     *out = client->node;
     out->breaker = client->breaker.state;
     out->opened = client->breaker.opened;
+    out->suspect = remote_breaker_suspects_work(&client->breaker);
+    out->failing_ns = client->breaker.failing_ns;
+    memcpy(out->message, client->stats.message, sizeof out->message);
     pthread_mutex_unlock(&client->lock);
     return true;
 }
@@ -508,7 +511,8 @@ static bool mooncake_take_address(mooncake_client *client, const char *address)
 /* What a configuration asks for that Mooncake does not have; NULL: nothing. */
 static const char *mooncake_fault(const remote_config *config)
 {
-    if (config->user != NULL || config->password != NULL || config->tls)
+    if (config->user != NULL || config->password != NULL || config->password_file != NULL ||
+        config->tls)
         return "a store of Mooncake knows neither users nor TLS: use a private network";
     if (config->cluster)
         return "a store of Mooncake is reached by its master; cluster is not for it";

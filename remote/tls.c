@@ -16,6 +16,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 /* Every call, with the library that has it: libcrypto's names are found through libssl. */
 #define TLS_CALLS(CALL)                                                                            \
@@ -63,9 +65,38 @@ static void tls_load(void)
 
 #define TLS(name) tls_library.call_##name
 
+#define TLS_FILES 3
+
+/* What tells a file from the one that was read. All zeros: there is none. */
+typedef struct tls_mark {
+    dev_t device;
+    ino_t inode;
+    off_t bytes;
+    struct timespec written, changed;
+} tls_mark;
+
 struct remote_tls {
+    const remote_config *config; /* the client's, with the files' names */
     SSL_CTX *context;
+    tls_mark marks[TLS_FILES]; /* of the files when the context was made */
+    bool refused;              /* a handshake has failed since */
 };
+
+/* Notes how the files are now. */
+static void tls_look(const remote_config *config, tls_mark marks[TLS_FILES])
+{
+    const char *const files[TLS_FILES] = {config->ca, config->cert, config->cert_key};
+    memset(marks, 0, TLS_FILES * sizeof *marks);
+    for (int i = 0; i < TLS_FILES; i++) {
+        struct stat facts;
+        if (files[i] == NULL || stat(files[i], &facts) != 0) continue;
+        marks[i].device = facts.st_dev;
+        marks[i].inode = facts.st_ino;
+        marks[i].bytes = facts.st_size;
+        marks[i].written = facts.st_mtim;
+        marks[i].changed = facts.st_ctim;
+    }
+}
 
 /* Loads the files that a configuration names. Returns the one at fault, or NULL. */
 static const char *tls_load_files(SSL_CTX *context, const remote_config *config)
@@ -83,6 +114,42 @@ static const char *tls_load_files(SSL_CTX *context, const remote_config *config)
     return NULL;
 }
 
+/* Makes a context of the files as they are. NULL without memory, or with the file at fault in
+ * *fault_out. */
+static SSL_CTX *tls_make_context(const remote_config *config, const char **fault_out)
+{
+    *fault_out = NULL;
+    SSL_CTX *context = TLS(SSL_CTX_new)(TLS(TLS_client_method)());
+    if (context == NULL) return NULL;
+    TLS(SSL_CTX_ctrl)(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
+    TLS(SSL_CTX_ctrl)
+    (context, SSL_CTRL_MODE, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
+     NULL);
+    TLS(SSL_CTX_set_verify)(context, SSL_VERIFY_PEER, NULL);
+    *fault_out = tls_load_files(context, config);
+    TLS(ERR_clear_error)();
+    if (*fault_out == NULL) return context;
+    TLS(SSL_CTX_free)(context);
+    return NULL;
+}
+
+/* Reads the files again when one of them has changed, or a handshake has failed. Files that cannot
+ * be used leave the last ones in use: a renewal is often seen half done. Connections keep the
+ * context that they began with. */
+static void tls_renew(remote_tls *tls)
+{
+    tls_mark marks[TLS_FILES];
+    const char *fault;
+    tls_look(tls->config, marks);
+    if (!tls->refused && memcmp(marks, tls->marks, sizeof marks) == 0) return;
+    SSL_CTX *context = tls_make_context(tls->config, &fault);
+    if (context == NULL) return;
+    TLS(SSL_CTX_free)(tls->context);
+    tls->context = context;
+    memcpy(tls->marks, marks, sizeof marks);
+    tls->refused = false;
+}
+
 kvt_status remote_tls_open(const remote_config *config, remote_tls **tls_out, char *message,
                            size_t message_size)
 {
@@ -95,21 +162,14 @@ kvt_status remote_tls_open(const remote_config *config, remote_tls **tls_out, ch
     }
     remote_tls *tls = calloc(1, sizeof *tls);
     if (tls == NULL) return KVT_E_MEMORY;
-    tls->context = TLS(SSL_CTX_new)(TLS(TLS_client_method)());
+    const char *fault;
+    tls->config = config;
+    tls_look(config, tls->marks);
+    tls->context = tls_make_context(config, &fault);
     if (tls->context == NULL) {
         free(tls);
-        return KVT_E_MEMORY;
-    }
-    TLS(SSL_CTX_ctrl)(tls->context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
-    TLS(SSL_CTX_ctrl)
-    (tls->context, SSL_CTRL_MODE,
-     SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, NULL);
-    TLS(SSL_CTX_set_verify)(tls->context, SSL_VERIFY_PEER, NULL);
-    const char *fault = tls_load_files(tls->context, config);
-    TLS(ERR_clear_error)();
-    if (fault != NULL) {
+        if (fault == NULL) return KVT_E_MEMORY;
         snprintf(message, message_size, "tls: %s cannot be used", fault);
-        remote_tls_close(tls);
         return KVT_E_CORRUPT;
     }
     *tls_out = tls;
@@ -136,6 +196,7 @@ static bool tls_expect(SSL *session, const char *host)
 
 remote_tls_session *remote_tls_begin(remote_tls *tls, int socket, const char *host)
 {
+    tls_renew(tls);
     SSL *session = TLS(SSL_new)(tls->context);
     if (session == NULL) return NULL;
     if (TLS(SSL_set_fd)(session, socket) == 1 && tls_expect(session, host)) return session;
@@ -161,10 +222,10 @@ static bool tls_again(SSL *session, int result, bool *writes)
 kvt_status remote_tls_shake(remote_tls *tls, remote_tls_session *session, bool *writes,
                             const char **why_out)
 {
-    (void)tls;
     const int result = TLS(SSL_connect)(session);
     if (result == 1) return KVT_OK;
     if (tls_again(session, result, writes)) return KVT_QUEUED;
+    tls->refused = true;
     const long verified = TLS(SSL_get_verify_result)(session);
     *why_out = verified != X509_V_OK ? TLS(X509_verify_cert_error_string)(verified)
                                      : "the TLS handshake failed";

@@ -17,7 +17,8 @@ typedef struct remote_tls remote_tls;
 typedef struct ssl_st remote_tls_session;
 
 /* KVT_OK; KVT_E_UNSUPPORTED (no OpenSSL here); KVT_E_CORRUPT (a file); KVT_E_MEMORY. The message
- * names the file. */
+ * names the file. The configuration and its texts last until the close: files that change are read
+ * again before a handshake. */
 KVT_NODISCARD kvt_status remote_tls_open(const remote_config *config, remote_tls **tls_out,
                                          char *message, size_t message_size);
 void remote_tls_close(remote_tls *tls);

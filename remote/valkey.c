@@ -93,6 +93,19 @@ uint32_t valkey_find_node(valkey_client *client, const char *host, const char *p
     return client->node_count++;
 }
 
+void valkey_say(valkey_node *node, const char *what, const char *more)
+{
+    char *message = node->stats.message;
+    (void)snprintf(message, sizeof node->stats.message, "%s %s%s", node->stats.address, what, more);
+    memcpy(node->client->stats.message, message, sizeof node->client->stats.message);
+}
+
+void valkey_renew_secret(valkey_client *client)
+{
+    if (client->config.password_file != NULL)
+        client->secret_fault = remote_secret_read(client->config.password_file, &client->secret);
+}
+
 void valkey_node_failed(valkey_node *node, uint32_t causes, const char *why)
 {
     valkey_client *client = node->client;
@@ -100,9 +113,7 @@ void valkey_node_failed(valkey_node *node, uint32_t causes, const char *why)
     bool opens = false;
     assert(causes != 0);
     node->stats.failures++;
-    if (why != NULL)
-        snprintf(client->stats.message, sizeof client->stats.message, "%s %s", node->stats.address,
-                 why);
+    if (why != NULL) valkey_say(node, why, "");
     for (remote_cause cause = 0; cause < REMOTE_CAUSES; cause++)
         if ((causes >> cause & 1) != 0 && remote_breaker_bad(&node->breaker, cause, now_ns))
             opens = true;
@@ -305,6 +316,8 @@ static bool valkey_node_stats(const remote_client *base, uint32_t node, remote_n
     *out = client->nodes[node]->stats;
     out->breaker = client->nodes[node]->breaker.state;
     out->opened = client->nodes[node]->breaker.opened;
+    out->suspect = remote_breaker_suspects_work(&client->nodes[node]->breaker);
+    out->failing_ns = client->nodes[node]->breaker.failing_ns;
     return true;
 }
 
@@ -326,26 +339,31 @@ static void valkey_close(remote_client *base)
     if (client->wake_fd >= 0) close(client->wake_fd);
     if (client->texts != NULL) explicit_bzero(client->texts, strlen(client->texts));
     free(client->texts);
+    explicit_bzero(&client->secret, sizeof client->secret);
     free(client);
 }
 
-/* Keeps the texts that are used after the open: the login and the feed's prefix. */
+/* Keeps the texts that are used after the open: the login, the feed's prefix, files. */
 static kvt_status valkey_keep(valkey_client *client, const remote_config *config)
 {
-    const char *const from[] = {config->password, config->user, config->feed_prefix};
-    const char **const to[] = {&client->config.password, &client->config.user,
-                               &client->config.feed_prefix};
+    const char *const from[] = {config->password,     config->user, config->feed_prefix,
+                                config->ca,           config->cert, config->cert_key,
+                                config->password_file};
+    const char **const to[] = {&client->config.password,     &client->config.user,
+                               &client->config.feed_prefix,  &client->config.ca,
+                               &client->config.cert,         &client->config.cert_key,
+                               &client->config.password_file};
+    const int count = sizeof from / sizeof from[0];
     size_t bytes = 1, used = 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < count; i++)
         bytes += from[i] != NULL ? strlen(from[i]) + 1 : 0;
     client->texts = calloc(1, bytes);
     if (client->texts == NULL) return KVT_E_MEMORY;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < count; i++) {
         if (from[i] == NULL) continue;
         *to[i] = memcpy(client->texts + used, from[i], strlen(from[i]) + 1);
         used += strlen(from[i]) + 1;
     }
-    client->config.ca = client->config.cert = client->config.cert_key = NULL;
     client->config.addresses = NULL;
     return KVT_OK;
 }
@@ -384,8 +402,10 @@ static kvt_status valkey_prepare(valkey_client *client, const remote_config *con
     if (client->config.seed == 0) client->config.seed = base_clock_ns() ^ (uint64_t)getpid() << 32;
     kvt_status status = valkey_keep(client, config);
     if (status != KVT_OK) return status;
+    valkey_renew_secret(client);
+    if (config->password_file != NULL) client->config.password = client->secret.text;
     if (!valkey_add_nodes(client, config->addresses, message, message_size)) return KVT_E_ARGUMENT;
-    if (config->tls) status = remote_tls_open(config, &client->tls, message, message_size);
+    if (config->tls) status = remote_tls_open(&client->config, &client->tls, message, message_size);
     if (status != KVT_OK) return status;
     client->poll_fd = epoll_create1(EPOLL_CLOEXEC);
     client->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

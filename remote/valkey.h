@@ -19,6 +19,7 @@
 #include "remote/breaker.h"
 #include "remote/resolve.h"
 #include "remote/resp.h"
+#include "remote/secret.h"
 #include "remote/tls.h"
 
 #include <stdatomic.h>
@@ -120,6 +121,8 @@ struct valkey_client {
     remote_client base;
     remote_config config; /* with texts of its own */
     char *texts;
+    remote_secret secret;     /* the password when it is a file's, */
+    const char *secret_fault; /* and why the file was not taken last; NULL: it was */
     remote_tls *tls;
     int poll_fd, wake_fd;
     bool woken;
@@ -145,6 +148,12 @@ void valkey_done(valkey_client *client, remote_request *request, kvt_status stat
 
 /* Sends a request to a node, or again to another one. */
 void valkey_route(valkey_client *client, remote_request *request, uint32_t node, bool asking);
+
+/* Says why a node fails, in the client's words. what: follows the node's address. */
+void valkey_say(valkey_node *node, const char *what, const char *more);
+
+/* Reads the password again. A file that may not be taken leaves the last password in use. */
+void valkey_renew_secret(valkey_client *client);
 
 /* The node has failed: its breaker may open, and then all that waits for it fails. causes: bits of
  * remote_cause; why: a static text without a secret. */

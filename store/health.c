@@ -2,15 +2,16 @@
 /*
  * health.c - kvt_health: which file, thread or device is out of order, and since when.
  *
- * Nothing is watched here: devices, the catalog's writer, the background and the queue of puts keep
- * their own failures, and this file puts them into words.
+ * Nothing is watched here: devices, the catalog's writer, the background, the queue of puts and the
+ * nodes of other hosts keep their own failures, and this file puts them into words.
  *
- * Thread rule: any thread; takes the store's, a pool's and the catalog's lock one after the other.
+ * Thread rule: any thread; takes the store's, a pool's, the catalog's and the link's lock one after
+ * the other.
  */
 #include "base/clock.h"
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
-#include "store/store.h"
+#include "store/remote_tier.h"
 
 #include <sqlite3.h>
 #include <stdio.h>
@@ -163,6 +164,26 @@ static void health_add_bases(health_list *list, kvt_store *store)
     health_add(list, KVT_HEALTH_BASIS, name, KVT_E_MISMATCH, 0, text);
 }
 
+/* Adds the nodes of other hosts that are not asked, or fail a kind of work. */
+static void health_add_hosts(health_list *list, kvt_store *store)
+{
+    char text[sizeof((kvt_health_item *)NULL)->text];
+    store_remote *remote = store->remote;
+    for (uint32_t i = 0; remote != NULL; i++) {
+        pthread_mutex_lock(&remote->lock);
+        const bool known = i < remote->seen.node_count;
+        const remote_node_stats node = known ? remote->nodes[i] : (remote_node_stats){.opened = 0};
+        pthread_mutex_unlock(&remote->lock);
+        if (!known) return;
+        if (node.breaker == REMOTE_CLOSED && !node.suspect) continue;
+        snprintf(text, sizeof text, "%s: %.150s.",
+                 node.breaker == REMOTE_CLOSED ? "Node fails some requests"
+                                               : "Node is not asked now",
+                 node.message);
+        health_add(list, KVT_HEALTH_HOSTS, node.address, KVT_E_GONE, node.failing_ns, text);
+    }
+}
+
 kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity, size_t *count_out,
                       kvt_status *overall_out)
 {
@@ -187,6 +208,7 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
     health_add_members(&list, store, false);
     health_add_puts(&list, store);
     health_add_bases(&list, store);
+    health_add_hosts(&list, store);
     *count_out = list.count;
     if (overall_out != NULL) *overall_out = list.overall;
     return KVT_OK;

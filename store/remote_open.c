@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote_open.c - the engine's options, its opening and closing, and what it has counted. Secrets
- * are read here, handed to the client, and shown nowhere.
+ * remote_open.c - the engine's options, its opening and closing, and what it has counted. No secret
+ * is here: the client reads its files itself.
  *
  * Thread rule: open and close are not concurrent with anything; statistics are any thread's.
  */
@@ -9,24 +9,20 @@
 #include "base/struct_size.h"
 #include "base/wait.h"
 #include "remote/resolve.h"
+#include "remote/secret.h"
 #include "store/fork_guard.h"
 #include "store/remote_tier.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define REMOTE_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_remote_options, write_bytes_per_s)
 #define REMOTE_STATS_LEAST   STRUCT_SIZE_THROUGH(kvt_remote_stats, message)
 #define REMOTE_NODE_LEAST    STRUCT_SIZE_THROUGH(kvt_remote_node, load_error)
-#define REMOTE_PASSWORD_MAX  256u
 
 void kvt_remote_options_init(kvt_remote_options *options)
 {
@@ -56,28 +52,6 @@ static void remote_invalidate(void *context, const char *name, size_t bytes)
         remote_hints_clear(&remote->hints);
     else if (object_name_key(name, bytes, &key))
         remote_hints_forget(&remote->hints, entry_handle(&remote->store->secret, &key));
-}
-
-/* Reads the first line of a file that only its owner may read. NULL: read. */
-static const char *remote_read_password(const char *path, char password[REMOTE_PASSWORD_MAX + 2])
-{
-    struct stat facts;
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (file < 0) return "cannot be read";
-    const char *fault = NULL;
-    ssize_t bytes = 0;
-    if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode))
-        fault = "is no regular file";
-    else if ((facts.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        fault = "may be read by others than its owner: chmod 600 it";
-    else if ((bytes = read(file, password, REMOTE_PASSWORD_MAX + 1)) <= 0)
-        fault = "is empty";
-    close(file);
-    if (fault != NULL) return fault;
-    password[bytes] = '\0';
-    password[strcspn(password, "\r\n")] = '\0';
-    if (password[0] == '\0') return "is empty";
-    return strlen(password) > REMOTE_PASSWORD_MAX ? "has a line of more than 256 bytes" : NULL;
 }
 
 /* The first option that is out of its range, in words; NULL: none. */
@@ -131,24 +105,15 @@ static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote
     remote_costs_open(remote);
 }
 
-/* Opens the client with its secret. */
+/* Opens the client. The secret stays in its file, which the client reads. */
 static kvt_status remote_open_client(store_remote *remote, const kvt_remote_options *options,
                                      char *message, size_t message_size)
 {
-    char password[REMOTE_PASSWORD_MAX + 2] = "";
-    if (options->password_file != NULL) {
-        const char *fault = remote_read_password(options->password_file, password);
-        if (fault != NULL) {
-            snprintf(message, message_size, "password_file %s %s", options->password_file, fault);
-            explicit_bzero(password, sizeof password);
-            return KVT_E_ARGUMENT;
-        }
-    }
     const remote_config config = {.backend = options->backend,
                                   .addresses = options->address,
                                   .cluster = options->cluster,
                                   .user = options->user,
-                                  .password = options->password_file != NULL ? password : NULL,
+                                  .password_file = options->password_file,
                                   .tls = options->tls,
                                   .ca = options->ca,
                                   .cert = options->cert,
@@ -156,9 +121,7 @@ static kvt_status remote_open_client(store_remote *remote, const kvt_remote_opti
                                   .feed_prefix = options->feed ? "kvt1:" : NULL,
                                   .invalidated = remote_invalidate,
                                   .invalidated_context = remote};
-    const kvt_status status = remote_open(&config, &remote->client, message, message_size);
-    explicit_bzero(password, sizeof password);
-    return status;
+    return remote_open(&config, &remote->client, message, message_size);
 }
 
 kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, char *message,
@@ -290,6 +253,7 @@ kvt_status kvt_remote_node_get(kvt_store *store, uint32_t index, kvt_remote_node
         whole.bytes_in = from->bytes_in;
         whole.bytes_out = from->bytes_out;
         memcpy(whole.address, from->address, sizeof whole.address);
+        memcpy(whole.message, from->message, sizeof whole.message);
         whole.loads = remote->load_errors[index].observations;
         whole.load_seconds = remote_costs_sample(remote, index);
         whole.load_error = remote_costs_error(remote, index);

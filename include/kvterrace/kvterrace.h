@@ -638,30 +638,34 @@ typedef enum kvt_health_kind {
     KVT_HEALTH_THREAD = 2, /* one of the store's own has ended */
     KVT_HEALTH_DEVICE = 3, /* out of service, or its last write failed */
     KVT_HEALTH_PUT = 4,    /* an entry was accepted and could not be stored */
-    KVT_HEALTH_BASIS = 5   /* stored entries need bases that the store lacks (basis.h) */
+    KVT_HEALTH_BASIS = 5,  /* stored entries need bases that the store lacks (basis.h) */
+    KVT_HEALTH_HOSTS =
+        6 /* a node that other hosts share is out of service, or fails a kind of work */
 } kvt_health_kind;
 
 typedef struct kvt_health_item {
     uint32_t struct_size;
     kvt_health_kind kind;
     kvt_status status; /* an error */
-    char name[64];     /* of the device or thread; of the file's path, the end */
+    char name[64];     /* of the device, thread or node; of the file's path, the end */
     double seconds;    /* for so long; 0 = not known */
     char text[192];    /* one sentence for a person */
 } kvt_health_item;
 
 /*
- * What is out of order now; the gravest first: files, then threads, devices, puts, bases.
+ * What is out of order now; the gravest first: files, then threads, devices, puts, bases, nodes of
+ * other hosts.
  *   items        may be NULL with capacity 0; else items[0].struct_size is set by the caller, the
  *                distance from one item to the next, and is written to each
  *   count_out    how many there are, which may be more than capacity; 0 = all is in order
  *   overall_out  KVT_OK, or the status of the first; may be NULL
  * A device is reported until it serves again (kvt_store_device_add), a failed write until the next
  * one succeeds, the catalog until a batch is committed, puts until kvt_flush returns their error,
- * bases until they are added or nothing needs them. A thread that has ended does not come back: its
- * device is out of service, the catalog's writer leaves what is put to this life, and without the
- * background kvt_maintain is the caller's. KVT_OK; KVT_E_ARGUMENT; KVT_E_STATE (in a child of
- * fork). Any thread; takes short locks, waits for no I/O.
+ * bases until they are added or nothing needs them, a node until it does what it has failed. A
+ * thread that has ended does not come back: its device is out of service, the catalog's writer
+ * leaves what is put to this life, and without the background kvt_maintain is the caller's. KVT_OK;
+ * KVT_E_ARGUMENT; KVT_E_STATE (in a child of fork). Any thread; takes short locks, waits for no
+ * I/O.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_health(kvt_store *store, kvt_health_item *items,
                                             size_t capacity, size_t *count_out,

@@ -47,9 +47,10 @@ typedef struct kvt_remote_options {
     uint32_t publish; /* kvt_publish; UTILITY */
     const char *user; /* NULL = the engine's default user */
     const char
-        *password_file; /* its first line; NULL = none. Refused when others than its owner may
-                                  read it */
-    const char *ca;     /* of TLS: certificates that are trusted; NULL = the system's */
+        *password_file; /* its first line, read again before each login; NULL = none. Refused when
+                                  others than its owner may read it */
+    const char *ca;     /* of TLS: certificates that are trusted; NULL = the system's. Read again
+                           when it changes, as cert and cert_key */
     const char *cert;   /* the client's own; NULL = none */
     const char *cert_key;
     const char *namespace_text; /* required: all that changes bytes beside the keys, such as model,
@@ -135,6 +136,7 @@ typedef struct kvt_remote_node {
     uint64_t loads;      /* of records from it, that were timed */
     double load_seconds; /* that one of 1 MiB is expected to take now */
     double load_error;   /* median of |predicted - achieved| / achieved */
+    char message[160];   /* why it failed last, without a secret; empty: it has not */
 } kvt_remote_node;
 
 /* KVT_OK; KVT_END (no such node); KVT_E_ARGUMENT; KVT_E_UNSUPPORTED; KVT_E_STATE. */

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define HELLO_ANSWER "%1\r\n+server\r\n+played\r\n"
@@ -24,8 +25,10 @@ typedef struct server {
     int listening;
     uint16_t port;
     pthread_t thread;
-    _Atomic(const char *) login; /* the answer to the first command */
-    const char *answer;          /* to each one after it */
+    _Atomic(const char *) login;  /* the answer to the first command */
+    _Atomic(const char *) secret; /* NULL: none is asked for; else a login has it */
+    atomic_bool cuts;             /* closes each connection that has logged in */
+    const char *answer;           /* to each one after it */
     size_t answer_bytes;
     bool ignores_gets;
     const char *breaks;   /* NULL: all get the answer; else this command, and others are served */
@@ -65,7 +68,9 @@ static bool server_answer(server *at, server_talk *talk)
         memcpy(at->heard + used, bytes, (size_t)got);
         atomic_store(&at->heard_bytes, used + (size_t)got);
     }
-    const char *login = atomic_load(&at->login);
+    const char *login = atomic_load(&at->login), *secret = atomic_load(&at->secret);
+    if (secret != NULL && memmem(bytes, (size_t)got, secret, strlen(secret)) == NULL)
+        login = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     const char *answer = talk->logged_in ? at->answer : login;
     const size_t answer_bytes = talk->logged_in ? at->answer_bytes : strlen(login);
     const bool ignored =
@@ -105,7 +110,9 @@ static void *server_main(void *argument)
                 (struct pollfd){.fd = talks[i].socket > 0 ? talks[i].socket : -1, .events = POLLIN};
         (void)poll(waits, TALKS + 1, 10);
         for (int i = 0; i < TALKS; i++) {
-            if (waits[i + 1].revents == 0 || server_answer(at, &talks[i])) continue;
+            const bool cut = talks[i].logged_in && atomic_load(&at->cuts);
+            if (!cut && (waits[i + 1].revents == 0 || server_answer(at, &talks[i]))) continue;
+            if (talks[i].socket <= 0) continue;
             close(talks[i].socket);
             talks[i] = (server_talk){0, false, 0};
         }
@@ -334,6 +341,86 @@ static void a_refused_login_shows_no_secret(void **state)
     server_stop(&at);
 }
 
+/* Replaces a file as an operator does: a new one is renamed over it. */
+static void write_secret(const char *path, const char *text, mode_t mode)
+{
+    char beside[200];
+    snprintf(beside, sizeof beside, "%s.new", path);
+    FILE *file = fopen(beside, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+    assert_int_equal(chmod(beside, mode), 0);
+    assert_int_equal(rename(beside, path), 0);
+}
+
+/* Asks until the node answers; the breaker's pauses pass meanwhile. */
+static kvt_status ask_until(remote_client *client, kvt_status wanted)
+{
+    kvt_status status = KVT_E_GONE;
+    remote_request *done[1];
+    for (int i = 0; i < 4000 && status != wanted; i++) {
+        if (i > 0) (void)remote_reap(client, done, 1, 1, 10000000);
+        status = remote_ask(client, REMOTE_EXISTS, "key");
+    }
+    return status;
+}
+
+/* Asks until the client says so of a failure. */
+static bool says_in_time(remote_client *client, const char *what)
+{
+    remote_stats stats = {.message = ""};
+    remote_request *done[1];
+    for (int i = 0; i < 4000 && strstr(stats.message, what) == NULL; i++) {
+        (void)remote_reap(client, done, 1, 1, 10000000);
+        (void)remote_ask(client, REMOTE_EXISTS, "key");
+        remote_stats_get(client, &stats);
+    }
+    return strstr(stats.message, what) != NULL;
+}
+
+/* The password changes here and there while the client runs: it is read again. A file that others
+ * may read, or that is gone, is not taken, and the last password stays. */
+static void a_renewed_password_is_read_again(void **state)
+{
+    (void)state;
+    char path[] = "kvt-secret-XXXXXX";
+    const int made = mkstemp(path);
+    assert_true(made >= 0);
+    close(made);
+    write_secret(path, "hunter1hunter1\n", 0600);
+    server at = {
+        .login = HELLO_ANSWER, .secret = "hunter1hunter1", .answer = ":1\r\n", .answer_bytes = 4};
+    server_start(&at);
+    remote_client *client =
+        open_client(&at, (remote_config){.user = "kvtuser", .password_file = path, .seed = 1});
+    assert_int_equal(remote_ask(client, REMOTE_EXISTS, "key"), KVT_OK);
+    for (int turn = 0; turn < 3; turn++) {
+        static const char *const secrets[] = {"hunter2hunter2", "hunter3hunter3", "hunter1hunter1"};
+        remote_stats stats;
+        atomic_store(&at.secret, secrets[turn]);
+        atomic_store(&at.cuts, true);
+        assert_int_equal(ask_until(client, KVT_E_GONE), KVT_E_GONE);
+        base_sleep(20000000); /* until the server has cut */
+        atomic_store(&at.cuts, false);
+        assert_true(says_in_time(client, "refuses the login with WRONGPASS"));
+        if (turn == 1) { /* others may read it: it is not taken, and the refusal says why */
+            write_secret(path, secrets[turn], 0644);
+            assert_true(says_in_time(client, "chmod 600"));
+            remote_stats_get(client, &stats);
+            assert_null(strstr(stats.message, "hunter"));
+        }
+        write_secret(path, secrets[turn], 0600);
+        assert_int_equal(ask_until(client, KVT_OK), KVT_OK);
+    }
+    unlink(path); /* what was read last serves */
+    atomic_store(&at.cuts, true);
+    base_sleep(20000000);
+    atomic_store(&at.cuts, false);
+    assert_int_equal(ask_until(client, KVT_OK), KVT_OK);
+    remote_close(client);
+    server_stop(&at);
+}
+
 static void an_old_server_is_spoken_to_in_resp2(void **state)
 {
     (void)state;
@@ -478,7 +565,7 @@ static void late_answers_open_the_breaker(void **state)
     server_stop(&at);
 }
 
-/* A node that lets log in and does all but one kind of work, which it breaks in one of these ways: it
+/* A node that lets log in and does all but one kind of work, which it breaks in one of these ways,
  * is soon left alone, however much of the other kinds goes well in between. */
 static void a_node_that_breaks_one_kind_is_left_alone(void **state)
 {
@@ -559,6 +646,7 @@ int main(void)
         cmocka_unit_test(late_answers_open_the_breaker),
         cmocka_unit_test(silence_opens_the_breaker),
         cmocka_unit_test(a_refused_login_shows_no_secret),
+        cmocka_unit_test(a_renewed_password_is_read_again),
         cmocka_unit_test(an_old_server_is_spoken_to_in_resp2),
         cmocka_unit_test(redirections_end),
         cmocka_unit_test(a_name_without_address_is_no_node),

@@ -302,13 +302,86 @@ static void tls_is_verified(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* Copies a file over another, as a renewal does. */
+static void renew(const char *from, const char *to)
+{
+    char command[1400];
+    snprintf(command, sizeof command, "cp '%.300s' '%.300s.new' && mv '%.300s.new' '%.300s'", from,
+             to, to, to);
+    assert_int_equal(system(command), 0);
+}
+
+/* The server's certificate is one that the client does not trust, then the client's own is one that
+ * the server does not: after its files are renewed the same client is served. */
+static void renewed_certificates_are_read_again(void **state)
+{
+    (void)state;
+    char folder[] = "kvt-tls-XXXXXX", here[128], whole[4][256], ca[300], own[300];
+    assert_non_null(mkdtemp(folder));
+    assert_non_null(getcwd(here, sizeof here));
+    if (!make_certificates(folder)) {
+        print_message("no openssl command makes certificates here: left out\n");
+        skip();
+    }
+    static const char *const names[] = {"cert", "cert2", "cert3", "key"};
+    for (int i = 0; i < 4; i++)
+        snprintf(whole[i], sizeof whole[i], "%s/%s/%s", here, folder, names[i]);
+    snprintf(ca, sizeof ca, "%s/%s/ca", here, folder);
+    snprintf(own, sizeof own, "%s/%s/own", here, folder);
+    const char *const arguments[] = {"--tls-cert-file",
+                                     whole[0],
+                                     "--tls-key-file",
+                                     whole[3],
+                                     "--tls-ca-cert-file",
+                                     whole[0],
+                                     "--tls-auth-clients",
+                                     "optional",
+                                     NULL};
+    start(
+        &(bench_cluster_options){.nodes = 1, .single = true, .tls = true, .arguments = arguments});
+    for (int own_is_old = 0; own_is_old < 2; own_is_old++) {
+        char address[32], message[200] = "";
+        renew(whole[own_is_old ? 0 : 1], ca);
+        renew(whole[own_is_old ? 2 : 0], own);
+        snprintf(address, sizeof address, "127.0.0.1:%u", cluster.nodes[0].tls_port);
+        const remote_config config = {.backend = "valkey",
+                                      .addresses = address,
+                                      .tls = true,
+                                      .ca = ca,
+                                      .cert = own,
+                                      .cert_key = whole[3]};
+        remote_client *client = NULL;
+        assert_int_equal(remote_open(&config, &client, message, sizeof message), KVT_OK);
+        assert_int_equal(remote_put(client, "kvt1:a", "value", 5), KVT_E_GONE);
+        renew(whole[0], own_is_old ? own : ca);
+        kvt_status status = KVT_E_GONE;
+        remote_request *done[1];
+        for (int i = 0; i < 1000 && status != KVT_OK; i++) {
+            (void)remote_reap(client, done, 1, 1, 10000000);
+            status = remote_put(client, "kvt1:a", "value", 5);
+        }
+        remote_stats stats;
+        remote_stats_get(client, &stats);
+        if (status != KVT_OK) print_message("%s\n", stats.message);
+        assert_int_equal(status, KVT_OK);
+        remote_close(client);
+    }
+    bench_cluster_stop(&cluster);
+    char command[200];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logins_and_rights),         cmocka_unit_test(nodes_fail_and_return),
-        cmocka_unit_test(redirections_are_followed), cmocka_unit_test(the_feed_names_keys),
+        cmocka_unit_test(logins_and_rights),
+        cmocka_unit_test(nodes_fail_and_return),
+        cmocka_unit_test(redirections_are_followed),
+        cmocka_unit_test(the_feed_names_keys),
         cmocka_unit_test(tls_is_verified),
+        cmocka_unit_test(renewed_certificates_are_read_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

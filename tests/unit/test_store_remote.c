@@ -594,6 +594,38 @@ static void a_password_that_others_read_is_refused(void **state)
     unlink(path);
 }
 
+/* A node that cannot be reached is in the health, with a reason and since when. */
+static void health_names_the_node(void **state)
+{
+    (void)state;
+    kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
+    remote.backend = "valkey";
+    remote.address = "127.0.0.1:1";
+    kvt_store *store = open_with(&remote), *plain = open_with(NULL);
+    kvt_health_item items[2] = {{.struct_size = sizeof items[0]}};
+    kvt_status overall = KVT_OK;
+    size_t count = 0;
+    for (uint32_t i = 0; i < 2000 && count == 0; i++) {
+        assert_int_equal(support_get(store, i, NULL), KVT_MISS);
+        base_sleep(1000000);
+        assert_int_equal(kvt_health(store, items, 2, &count, &overall), KVT_OK);
+    }
+    assert_int_equal(count, 1);
+    assert_int_equal(overall, KVT_E_GONE);
+    assert_int_equal(items[0].kind, KVT_HEALTH_HOSTS);
+    assert_int_equal(items[0].status, KVT_E_GONE);
+    assert_string_equal(items[0].name, "127.0.0.1:1");
+    assert_non_null(strstr(items[0].text, "cannot be connected to"));
+    assert_true(items[0].seconds > 0);
+    kvt_remote_node node = {.struct_size = sizeof node};
+    assert_int_equal(kvt_remote_node_get(store, 0, &node), KVT_OK);
+    assert_non_null(strstr(node.message, "127.0.0.1:1 cannot be connected to"));
+    assert_int_equal(kvt_health(plain, NULL, 0, &count, &overall), KVT_OK);
+    assert_int_equal(count, 0);
+    kvt_close(plain);
+    kvt_close(store);
+}
+
 /* ---- how records are cut ---- */
 
 static void cuts_are_whole_and_waste_little(void **state)
@@ -686,6 +718,7 @@ int main(void)
         cmocka_unit_test_setup(an_absent_engine_delays_no_open, clear),
         cmocka_unit_test_setup(configurations_are_refused, clear),
         cmocka_unit_test_setup(a_password_that_others_read_is_refused, clear),
+        cmocka_unit_test_setup(health_names_the_node, clear),
         cmocka_unit_test_setup(cuts_are_whole_and_waste_little, clear),
         cmocka_unit_test_setup(heads_say_what_they_were_given, clear),
     };
