@@ -22,6 +22,8 @@ struct safetensors {
     size_t count;
 };
 
+enum { SAFETENSORS_MEMBERS = 3 /* of a tensor: dtype, shape, data_offsets */ };
+
 /* Where messages go, and the file's name for them. */
 typedef struct safetensors_source {
     const char *name;
@@ -89,10 +91,14 @@ static kvt_status safetensors_parse_tensor(const safetensors_source *source, con
     uint64_t begin, end;
     *tensor = (safetensors_tensor){.name = name};
     if (type == NULL) return safetensors_fail(source, KVT_E_PARSE, name, "no dtype");
+    if (json_object_size(value) > SAFETENSORS_MEMBERS)
+        return safetensors_fail(source, KVT_E_PARSE, name,
+                                "more than dtype, shape and data_offsets");
     for (size_t i = 0; i < sizeof safetensors_types / sizeof safetensors_types[0]; i++) {
         if (strcmp(type, safetensors_types[i].name) != 0) continue;
         tensor->dtype = safetensors_types[i].dtype;
         tensor->element_bytes = safetensors_types[i].bytes;
+        tensor->type = safetensors_types[i].name;
     }
     if (tensor->element_bytes == 0) {
         return safetensors_fail(source, KVT_E_CORRUPT, name, "an unknown dtype");
@@ -295,21 +301,25 @@ void safetensors_read_fp32(const safetensors_tensor *tensor, uint64_t first, uin
 
 enum { SAFETENSORS_ALIGN = 64 };
 
-static const char *safetensors_type_name(uint8_t dtype)
+/* NULL: none of ours, or 8-bit floats that are not said to be of either kind. */
+static const char *safetensors_type_name(const safetensors_tensor *tensor)
 {
-    switch (dtype) {
-    case KVT_DTYPE_FP16: return "F16";
-    case KVT_DTYPE_BF16: return "BF16";
-    case KVT_DTYPE_FP32: return "F32";
-    default: return NULL;
+    const char *name = NULL;
+    for (size_t i = 0; i < sizeof safetensors_types / sizeof safetensors_types[0]; i++) {
+        if (tensor->dtype == KVT_DTYPE_OPAQUE || safetensors_types[i].dtype != tensor->dtype)
+            continue;
+        if (tensor->type == NULL ? tensor->dtype != KVT_DTYPE_FP8
+                                 : strcmp(tensor->type, safetensors_types[i].name) == 0)
+            name = safetensors_types[i].name;
     }
+    return name;
 }
 
 /* Bytes of a tensor to be written; false when the shape overflows or the dtype is none of ours. */
 static bool safetensors_written_bytes(const safetensors_tensor *tensor, uint64_t *bytes_out)
 {
     uint64_t bytes = kvt_dtype_bytes(tensor->dtype);
-    if (safetensors_type_name(tensor->dtype) == NULL || tensor->rank > SAFETENSORS_RANK_MAX) {
+    if (safetensors_type_name(tensor) == NULL || tensor->rank > SAFETENSORS_RANK_MAX) {
         return false;
     }
     for (unsigned i = 0; i < tensor->rank; i++)
@@ -335,7 +345,7 @@ static kvt_status safetensors_describe(json_t *header, const safetensors_tensor 
             return KVT_E_MEMORY;
         }
     }
-    json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", safetensors_type_name(tensor->dtype),
+    json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", safetensors_type_name(tensor),
                               "shape", shape, "data_offsets", (json_int_t)*offset, (json_int_t)end);
     /* A name that is not UTF-8 is refused by jansson. */
     if (entry == NULL) return KVT_E_MEMORY;

@@ -18,6 +18,9 @@
 typedef struct safetensors_tensor {
     const char *name;
     uint8_t dtype; /* kvt_dtype; OPAQUE for element types that are no KV's */
+    /* The format's name of the element type: F8_E4M3 and F8_E5M2 are one kvt_dtype. Static when
+     * read; when written NULL stands for the name of the dtype, which FP8 has none of. */
+    const char *type;
     uint8_t element_bytes;
     uint8_t rank;
     uint64_t shape[SAFETENSORS_RANK_MAX];
@@ -57,11 +60,11 @@ typedef struct safetensors_note {
     const char *name, *text;
 } safetensors_note;
 
-/* Writes a file of F16, BF16 and F32 tensors (name, dtype, rank, shape and data are read; shape
- * factors of zero are allowed), in the order given, with notes [note_count] as its metadata. A
- * regular file appears under `path` when it is complete; anything else at `path` is written
- * directly. KVT_OK; KVT_E_ARGUMENT (a dtype, rank, or a name that is empty, not UTF-8, reserved or
- * used twice; a note that is not UTF-8); KVT_E_IO; KVT_E_MEMORY. */
+/* Writes a file of F16, BF16, F32 and 8-bit float tensors (name, dtype, type, rank, shape and data
+ * are read; shape factors of zero are allowed), in the order given, with notes [note_count] as its
+ * metadata. A regular file appears under `path` when it is complete; anything else at `path` is
+ * written directly. KVT_OK; KVT_E_ARGUMENT (a dtype, rank, or a name that is empty, not UTF-8,
+ * reserved or used twice; a note that is not UTF-8); KVT_E_IO; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status safetensors_write(const char *path, const safetensors_tensor *tensors,
                                            size_t count, const safetensors_note *notes,
                                            size_t note_count, char *message, size_t message_size);

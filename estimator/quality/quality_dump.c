@@ -28,6 +28,7 @@ enum {
 typedef struct dump_check {
     quality_dump *dump;
     const char *path;
+    bool bytes; /* 8-bit floats are taken as well */
     char *message;
     size_t message_size;
 } dump_check;
@@ -83,19 +84,29 @@ static uint32_t dump_count_layers(quality_dump *dump, bool *queries_out)
     return layers;
 }
 
+/* Whether elements are numbers that are read, or bytes that are carried. */
+static kvt_status dump_check_type(const dump_check *check, const safetensors_tensor *tensor,
+                                  bool bytes)
+{
+    if (tensor->dtype != KVT_DTYPE_OPAQUE && (tensor->dtype != KVT_DTYPE_FP8 || bytes))
+        return KVT_OK;
+    return dump_refuse(check, "%s: the element type %s is not F16, BF16 or F32", tensor->name,
+                       tensor->type);
+}
+
 static kvt_status dump_check_first(const dump_check *check, uint32_t layers)
 {
     char name[DUMP_NAME_BYTES];
     const safetensors_tensor *tensor = dump_tensor(check->dump, "k", 0, name);
     if (tensor == NULL) return dump_refuse(check, "k.0 is missing");
-    if (tensor->dtype == KVT_DTYPE_OPAQUE)
-        return dump_refuse(check, "k.0: the element type is not F16, BF16 or F32");
+    if (dump_check_type(check, tensor, check->bytes) != KVT_OK) return KVT_E_PARSE;
     if (tensor->rank != 3) return dump_refuse(check, "k.0 has %u axes, not 3", tensor->rank);
     const uint64_t *shape = tensor->shape;
     if (shape[0] == 0 || shape[1] == 0 || shape[2] == 0)
         return dump_refuse(check, "k.0 has no elements");
     if (shape[0] > UINT32_MAX || shape[1] > UINT16_MAX || shape[2] > UINT16_MAX)
         return dump_refuse(check, "k.0 is too large");
+    check->dump->type = tensor->type;
     check->dump->layout = (kvt_layout){.layers = (uint16_t)layers,
                                        .kv_heads = (uint16_t)shape[1],
                                        .head_dim = (uint16_t)shape[2],
@@ -114,9 +125,8 @@ static kvt_status dump_check_matrix(const dump_check *check, const char *side, u
     const kvt_layout *layout = &check->dump->layout;
     const safetensors_tensor *tensor = dump_tensor(check->dump, side, layer, name);
     if (tensor == NULL) return dump_refuse(check, "%s is missing", name);
-    if (tensor->dtype == KVT_DTYPE_OPAQUE)
-        return dump_refuse(check, "%s: the element type is not F16, BF16 or F32", name);
-    if (tensor->dtype != layout->dtype)
+    if (dump_check_type(check, tensor, check->bytes) != KVT_OK) return KVT_E_PARSE;
+    if (strcmp(tensor->type, check->dump->type) != 0)
         return dump_refuse(check, "%s has another element type than k.0", name);
     if (tensor->rank != 3 || tensor->shape[0] != layout->tokens ||
         tensor->shape[1] != layout->kv_heads || tensor->shape[2] != layout->head_dim) {
@@ -132,8 +142,7 @@ static kvt_status dump_check_queries(const dump_check *check)
     for (uint32_t layer = 0; layer < dump->layout.layers; layer++) {
         const safetensors_tensor *tensor = dump_tensor(dump, "q", layer, name);
         if (tensor == NULL) return dump_refuse(check, "%s is missing", name);
-        if (tensor->dtype == KVT_DTYPE_OPAQUE)
-            return dump_refuse(check, "%s: the element type is not F16, BF16 or F32", name);
+        if (dump_check_type(check, tensor, false) != KVT_OK) return KVT_E_PARSE;
         const uint64_t *shape = tensor->shape;
         if (tensor->rank != 3 || shape[0] == 0 || shape[0] > DUMP_QUERY_ROWS_MAX ||
             shape[2] != dump->layout.head_dim || shape[1] == 0 || shape[1] > UINT16_MAX ||
@@ -167,16 +176,31 @@ static kvt_status dump_check_all(const dump_check *check)
     return status;
 }
 
-kvt_status quality_dump_open(const char *path, quality_dump *dump_out, char *message,
-                             size_t message_size)
+static kvt_status dump_open(const char *path, bool bytes, quality_dump *dump_out, char *message,
+                            size_t message_size)
 {
-    const dump_check check = {
-        .dump = dump_out, .path = path, .message = message, .message_size = message_size};
+    const dump_check check = {.dump = dump_out,
+                              .path = path,
+                              .bytes = bytes,
+                              .message = message,
+                              .message_size = message_size};
     *dump_out = (quality_dump){.file = NULL};
     kvt_status status = safetensors_open(path, &dump_out->file, message, message_size);
     if (status == KVT_OK) status = dump_check_all(&check);
     if (status != KVT_OK) quality_dump_close(dump_out);
     return status;
+}
+
+kvt_status quality_dump_open(const char *path, quality_dump *dump_out, char *message,
+                             size_t message_size)
+{
+    return dump_open(path, false, dump_out, message, message_size);
+}
+
+kvt_status quality_dump_open_bytes(const char *path, quality_dump *dump_out, char *message,
+                                   size_t message_size)
+{
+    return dump_open(path, true, dump_out, message, message_size);
 }
 
 void quality_dump_close(quality_dump *dump)

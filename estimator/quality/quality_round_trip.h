@@ -171,6 +171,7 @@ typedef struct quality_dump {
     kvt_layout layout;                /* layer by layer, K before V */
     uint32_t query_heads, query_rows; /* 0: there are no queries */
     uint32_t ignored;                 /* tensors of other names */
+    const char *type;                 /* of K and V, as safetensors names it */
 } quality_dump;
 
 /* Opens `path` and checks that every tensor fits. KVT_OK; KVT_E_PARSE (the dump is not of this
@@ -178,6 +179,10 @@ typedef struct quality_dump {
  * file); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status quality_dump_open(const char *path, quality_dump *dump_out, char *message,
                                            size_t message_size);
+
+/* The same, of 8-bit floats as well, which are bytes to whoever asks for no numbers. */
+KVT_NODISCARD kvt_status quality_dump_open_bytes(const char *path, quality_dump *dump_out,
+                                                 char *message, size_t message_size);
 void quality_dump_close(quality_dump *dump); /* zeroed is allowed */
 
 /* The entry as the layout says, kvt_layout_bytes of it. */

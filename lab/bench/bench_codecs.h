@@ -168,8 +168,9 @@ KVT_NODISCARD kvt_status bench_file_encode(const char *path, kvt_variant variant
 /*
  * Decodes the record in `path` and writes k.<layer> and v.<layer> to `target`; after a drop also
  * positions.<layer>, F32 of shape [tokens]: which of the sequence's positions each row is. KVT_OK;
- * KVT_E_CORRUPT, KVT_E_VERSION; KVT_E_UNSUPPORTED (an opaque record, or FP8); KVT_E_MISMATCH (the
- * record's basis is not among them: *info_out names it); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
+ * KVT_E_CORRUPT, KVT_E_VERSION; KVT_E_UNSUPPORTED (an opaque record, or one of 8-bit floats that
+ * bench_file_encode did not make); KVT_E_MISMATCH (the record's basis is not among them: *info_out
+ * names it); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
  */
 KVT_NODISCARD kvt_status bench_file_decode(const char *path, kvt_record_bases bases,
                                            const char *target, kvt_record_info *info_out,

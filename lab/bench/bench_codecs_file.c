@@ -7,6 +7,7 @@
 #include "bench_codecs.h"
 
 #include "codecs/codecs.h"
+#include "codecs/record_note.h"
 #include "codecs/transform_basis.h"
 #include "estimator/model/safetensors.h"
 #include "estimator/model/whole_file.h"
@@ -16,6 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The note of a record of 8-bit floats: the name of their type, which a layout has not. */
+enum { FILE_NOTE_BYTES = 8 };
+static const char file_notes[][FILE_NOTE_BYTES] = {"F8_E4M3", "F8_E5M2"};
 
 enum { FILE_NAME_BYTES = 32, FILE_TENSORS = 3 /* per layer: K, V, positions or queries */ };
 
@@ -81,9 +86,18 @@ static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant
     result->info = round_trip->info;
     result->nmse[0] = round_trip->nmse[0];
     result->nmse[1] = round_trip->nmse[1];
-    result->queried = dump->query_rows > 0;
+    /* Attention over 8-bit floats is not computed. */
+    result->queried = dump->query_rows > 0 && dump->layout.dtype != KVT_DTYPE_FP8;
     result->query_rows = dump->query_rows;
     return result->queried ? file_probe(dump, round_trip, &result->attention_error) : KVT_OK;
+}
+
+static kvt_status file_note_type(const quality_dump *dump, void *record)
+{
+    for (size_t i = 0; i < sizeof file_notes / sizeof file_notes[0]; i++)
+        if (strcmp(dump->type, file_notes[i]) == 0)
+            return record_note_set(record, file_notes[i], FILE_NOTE_BYTES);
+    return KVT_OK;
 }
 
 /* Says why a dump is not encoded in a variant; KVT_E_MISMATCH: the basis is of another shape. */
@@ -120,12 +134,13 @@ kvt_status bench_file_encode(const char *path, kvt_variant variant, kvt_record_b
     quality_round_trip round_trip = {.source = NULL};
     *result_out = (bench_file_result){.queried = false};
     message[0] = '\0';
-    kvt_status status = quality_dump_open(path, &dump, message, message_size);
+    kvt_status status = quality_dump_open_bytes(path, &dump, message, message_size);
     if (status != KVT_OK) return status;
     result_out->ignored = dump.ignored;
     status = file_encode_dump(&dump, variant, bases, &round_trip, result_out);
     if (status == KVT_E_UNSUPPORTED)
         status = file_say_unsupported(path, &dump.layout, variant, bases, message, message_size);
+    if (status == KVT_OK) status = file_note_type(&dump, round_trip.record);
     if (status == KVT_OK && target != NULL)
         status = file_write(target, round_trip.record, round_trip.info.record_bytes, message,
                             message_size);
@@ -141,6 +156,7 @@ typedef struct file_record {
     uint64_t bytes_capacity, decoded_capacity, scratch_capacity;
     uint64_t byte_count;
     kvt_record_info info;
+    const char *type; /* of 8-bit floats; NULL: the dtype says it */
     uint32_t *kept;   /* [stored_tokens] */
     float *positions; /* [layers][stored_tokens] */
     char (*names)[FILE_NAME_BYTES];
@@ -171,6 +187,18 @@ static kvt_status file_read(const char *path, file_record *record, char *message
     return status;
 }
 
+/* Which 8-bit floats a record holds; false: nobody noted it. */
+static bool file_find_type(file_record *record)
+{
+    const void *note = NULL;
+    uint64_t bytes = 0;
+    if (record_note_get(record->bytes, &note, &bytes) != KVT_OK || bytes != FILE_NOTE_BYTES)
+        return false;
+    for (size_t i = 0; i < sizeof file_notes / sizeof file_notes[0]; i++)
+        if (memcmp(note, file_notes[i], FILE_NOTE_BYTES) == 0) record->type = file_notes[i];
+    return record->type != NULL;
+}
+
 /* Decodes the whole record; its layout then has stored_tokens tokens. */
 static kvt_status file_decode_record(file_record *record, kvt_record_bases bases)
 {
@@ -178,8 +206,8 @@ static kvt_status file_decode_record(file_record *record, kvt_record_bases bases
     kvt_status status = kvt_record_parse(record->bytes, record->byte_count, &record->info);
     if (status != KVT_OK) return status;
     const kvt_record_spec *spec = &record->info.spec;
-    if (spec->layout.dtype == KVT_DTYPE_OPAQUE || spec->layout.dtype == KVT_DTYPE_FP8)
-        return KVT_E_UNSUPPORTED;
+    if (spec->layout.dtype == KVT_DTYPE_OPAQUE) return KVT_E_UNSUPPORTED;
+    if (spec->layout.dtype == KVT_DTYPE_FP8 && !file_find_type(record)) return KVT_E_UNSUPPORTED;
     kvt_record_spec expected = *spec;
     expected.bases = bases;
     status = kvt_record_bound(&expected, &bound, &scratch);
@@ -237,6 +265,7 @@ static kvt_status file_list(file_record *record)
         for (uint32_t side = 0; side < kvt_layout_sides(&stored); side++) {
             safetensors_tensor *tensor = file_add(record, side == KVT_SIDE_K ? "k" : "v", layer);
             tensor->dtype = stored.dtype;
+            tensor->type = record->type;
             tensor->rank = 3;
             tensor->shape[0] = stored.tokens;
             tensor->shape[1] = stored.kv_heads;
@@ -259,7 +288,10 @@ kvt_status bench_file_decode(const char *path, kvt_record_bases bases, const cha
         status = file_decode_record(&record, bases);
         if (status == KVT_OK) status = file_list(&record);
         if (status == KVT_E_UNSUPPORTED) {
-            snprintf(message, message_size, "%s: the record holds no K and V matrices", path);
+            snprintf(message, message_size, "%s: the record %s", path,
+                     record.info.spec.layout.dtype == KVT_DTYPE_FP8
+                         ? "does not say which 8-bit floats it holds"
+                         : "holds no K and V matrices");
         } else if (status != KVT_OK) {
             snprintf(message, message_size, "%s: %s", path, kvt_status_text(status));
         }
@@ -307,7 +339,7 @@ kvt_status bench_kv_read(const char *path, uint64_t most_bytes, kvt_profile_kv *
     quality_dump dump = {.file = NULL};
     uint64_t bytes = 0;
     unsigned char *memory = NULL;
-    kvt_status status = quality_dump_open(path, &dump, message, message_size);
+    kvt_status status = quality_dump_open_bytes(path, &dump, message, message_size);
     if (status == KVT_OK) status = kvt_layout_bytes(&dump.layout, &bytes);
     if (status == KVT_OK) memory = kv_allocate(bytes);
     if (status == KVT_OK && memory == NULL) status = KVT_E_MEMORY;

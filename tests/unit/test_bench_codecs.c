@@ -229,6 +229,73 @@ static void dumps_come_back(void **state)
     assert_true(result.attention_error > 0.0 && result.attention_error < 0.5);
 }
 
+/* Every element type and every codec: what is encoded exactly comes back byte for byte and under
+ * its type's name, and what a codec does not take leaves no record. */
+static void every_type_comes_back(void **state)
+{
+    static const struct {
+        const char *name;
+        uint8_t dtype;
+    } types[] = {{"F16", KVT_DTYPE_FP16},
+                 {"BF16", KVT_DTYPE_BF16},
+                 {"F32", KVT_DTYPE_FP32},
+                 {"F8_E4M3", KVT_DTYPE_FP8},
+                 {"F8_E5M2", KVT_DTYPE_FP8}};
+    static const char *const variants[] = {
+        "raw", "lossless", "kivi:k4v4,g32", "planes:k4v4,g32", "entropy:k0.5v1", "drop:stream,50"};
+    dump *d = *state;
+    char message[256];
+    bench_file_result result;
+    kvt_record_info info;
+    safetensors *file;
+    uint32_t exact = 0;
+    uint8_t *wide = calloc(TOKENS * HEADS, HEAD_DIM * sizeof(float));
+    assert_non_null(wide);
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        const bool bytes = types[t].dtype == KVT_DTYPE_FP8;
+        for (size_t i = 0; i < (size_t)TOKENS * HEADS * HEAD_DIM * kvt_dtype_bytes(types[t].dtype);
+             i++)
+            wide[i] = bytes ? (uint8_t)(i * 37) : (uint8_t)(i % 4 == 1 ? 0x3c : i % 0x3c);
+        for (size_t i = 0; i < d->count; i++) {
+            const bool query = d->tensors[i].name[0] == 'q';
+            d->tensors[i].dtype = query ? KVT_DTYPE_FP16 : types[t].dtype;
+            d->tensors[i].type = query ? "F16" : types[t].name;
+            if (!query) d->tensors[i].data = wide;
+        }
+        dump_write(d);
+        for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
+            message[0] = '\0';
+            kvt_status status =
+                bench_file_encode(d->path, variant_of(variants[v]), (kvt_record_bases){0},
+                                  d->record, &result, message, sizeof message);
+            if (v < 2 && status != KVT_OK) fail_msg("%s: %s", variants[v], message);
+            if (status != KVT_OK) {
+                assert_status(status, KVT_E_UNSUPPORTED);
+                assert_int_not_equal(access(d->record, F_OK), 0);
+                continue;
+            }
+            assert_true(v < 2 || !bytes || v == 5);
+            status = bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
+                                       sizeof message);
+            if (status != KVT_OK) fail_msg("%s of %s: %s", variants[v], types[t].name, message);
+            assert_status(safetensors_open(d->back, &file, message, sizeof message), KVT_OK);
+            for (size_t i = 0; i < d->count; i++) {
+                const safetensors_tensor *tensor = safetensors_find(file, d->tensors[i].name);
+                if (d->tensors[i].name[0] == 'q') continue;
+                assert_non_null(tensor);
+                assert_string_equal(tensor->type, types[t].name);
+                if (v < 2) assert_memory_equal(tensor->data, d->tensors[i].data, tensor->bytes);
+                exact += v < 2;
+            }
+            safetensors_close(file);
+            unlink(d->record);
+            unlink(d->back);
+        }
+    }
+    assert_int_equal(exact, 5 * 2 * 2 * LAYERS);
+    free(wide);
+}
+
 static void refuses(dump *d, const char *part)
 {
     char message[256] = "";
@@ -239,6 +306,31 @@ static void refuses(dump *d, const char *part)
                   KVT_E_PARSE);
     if (strstr(message, part) == NULL) fail_msg("'%s' does not say '%s'", message, part);
     assert_int_not_equal(access(d->record, F_OK), 0);
+}
+
+/* A dump with one kind of 8-bit floats in K and the other in V, and queries of either. */
+static void kinds_of_small_floats_do_not_mix(void **state)
+{
+    dump *d = *state;
+    for (size_t i = 0; i < d->count; i++) {
+        const char side = d->tensors[i].name[0];
+        d->tensors[i].dtype = side == 'q' ? KVT_DTYPE_FP16 : KVT_DTYPE_FP8;
+        d->tensors[i].type = side == 'q' ? NULL : side == 'k' ? "F8_E4M3" : "F8_E5M2";
+    }
+    refuses(d, "v.0 has another element type than k.0");
+    for (size_t i = 0; i < d->count; i++) {
+        d->tensors[i].dtype = KVT_DTYPE_FP8;
+        d->tensors[i].type = "F8_E4M3";
+    }
+    refuses(d, "q.0: the element type F8_E4M3");
+    char message[256] = "";
+    quality_dump opened;
+    for (size_t i = 0; i < d->count; i++)
+        if (d->tensors[i].name[0] == 'q') d->tensors[i].name = "other";
+    d->count = 2;
+    dump_write(d);
+    assert_status(quality_dump_open(d->path, &opened, message, sizeof message), KVT_E_PARSE);
+    assert_non_null(strstr(message, "k.0: the element type F8_E4M3"));
 }
 
 static void dumps_that_do_not_fit(void **state)
@@ -379,6 +471,8 @@ int main(void)
         cmocka_unit_test(energy_of_zero),
         cmocka_unit_test(dropped_tokens_are_known),
         cmocka_unit_test_setup_teardown(dumps_come_back, dump_make, dump_remove),
+        cmocka_unit_test_setup_teardown(every_type_comes_back, dump_make, dump_remove),
+        cmocka_unit_test_setup_teardown(kinds_of_small_floats_do_not_mix, dump_make, dump_remove),
         cmocka_unit_test_setup_teardown(dumps_that_do_not_fit, dump_make, dump_remove),
         cmocka_unit_test_setup_teardown(damaged_records, dump_make, dump_remove),
         cmocka_unit_test(bench_refuses),

@@ -176,6 +176,9 @@ static void lying_headers_are_refused(void **state)
         {HEADER(TENSOR("a", "F32", "[3]", "[0, 8]")), 8, KVT_E_CORRUPT, "differ"},
         {HEADER(TENSOR("a", "F31", "[2]", "[0, 8]")), 8, KVT_E_CORRUPT, "unknown dtype"},
         {HEADER("\"a\": {\"shape\": [2], \"data_offsets\": [0, 8]}"), 8, KVT_E_PARSE, "no dtype"},
+        {HEADER("\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8], "
+                "\"scale\": 2}"),
+         8, KVT_E_PARSE, "more than dtype"},
         {HEADER("\"a\": {\"dtype\": 4, \"shape\": [2], \"data_offsets\": [0, 8]}"), 8, KVT_E_PARSE,
          "no dtype"},
         {HEADER(TENSOR("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0, 8]")), 8, KVT_E_CORRUPT,
