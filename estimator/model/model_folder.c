@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model_folder.c - a folder with config.json and model.safetensors, with the names that HF Llama
- * models use. What would change the forward pass and is not done here is refused by name: biases,
- * other activations, sliding windows, rope scaling other than none. Thread rule: see model.h.
+ * models use. What would change the forward pass and is not done here is refused by name: settings
+ * (model_config.c), and tensors that no place of the model is for. Thread rule: see model.h.
  */
 #include "estimator/model/model_internal.h"
 #include "estimator/model/safetensors.h"
 
-#include <jansson.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
-#define MODEL_CONFIG_BYTES_MAX (UINT64_C(1) << 20)
+#include <unistd.h>
 
 /* What the loading of a folder works on. */
 typedef struct model_folder {
     char path[4096]; /* of the file that is being read, for messages */
     char *message;
     size_t message_size;
+    bool *used; /* by place of the tensor among the file's */
 } model_folder;
 
 static kvt_status folder_fail(model_folder *folder, kvt_status status, const char *name,
@@ -35,115 +36,13 @@ static kvt_status folder_enter(model_folder *folder, const char *path, const cha
                          "the path is too long");
 }
 
-/* A positive integer; `fallback` where the key is absent or null, 0 meaning that it must be there.
- */
-static kvt_status folder_u32(model_folder *folder, const json_t *root, const char *key,
-                             uint32_t fallback, uint32_t *out)
-{
-    const json_t *value = json_object_get(root, key);
-    *out = fallback;
-    if ((value == NULL || json_is_null(value)) && fallback != 0) return KVT_OK;
-    if (!json_is_integer(value) || json_integer_value(value) <= 0 ||
-        json_integer_value(value) > INT32_MAX) {
-        return folder_fail(folder, KVT_E_PARSE, key, "no positive whole number");
-    }
-    *out = (uint32_t)json_integer_value(value);
-    return KVT_OK;
-}
-
-static kvt_status folder_number(model_folder *folder, const json_t *root, const char *key,
-                                double fallback, double *out)
-{
-    const json_t *value = json_object_get(root, key);
-    *out = fallback;
-    if (value == NULL || json_is_null(value)) return KVT_OK;
-    if (!json_is_number(value)) return folder_fail(folder, KVT_E_PARSE, key, "no number");
-    *out = json_number_value(value);
-    return KVT_OK;
-}
-
-/* Settings under which this forward pass would be another model's. */
-static kvt_status folder_check_kind(model_folder *folder, const json_t *root)
-{
-    static const char *const off[] = {"attention_bias", "mlp_bias", "rope_scaling",
-                                      "sliding_window", "quantization_config"};
-    const char *kind = json_string_value(json_object_get(root, "model_type"));
-    const json_t *act = json_object_get(root, "hidden_act");
-    if (kind == NULL || (strcmp(kind, "llama") != 0 && strcmp(kind, "mistral") != 0)) {
-        return folder_fail(folder, KVT_E_UNSUPPORTED, "model_type", "neither llama nor mistral");
-    }
-    if (act != NULL && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0)) {
-        return folder_fail(folder, KVT_E_UNSUPPORTED, "hidden_act", "not silu");
-    }
-    for (size_t i = 0; i < sizeof off / sizeof off[0]; i++) {
-        const json_t *value = json_object_get(root, off[i]);
-        if (value == NULL || json_is_null(value) || json_is_false(value)) continue;
-        return folder_fail(folder, KVT_E_UNSUPPORTED, off[i], "is not supported");
-    }
-    return KVT_OK;
-}
-
-static kvt_status folder_read_config(model_folder *folder, const json_t *root, model_config *c)
-{
-    double eps;
-    struct {
-        const char *key;
-        uint32_t fallback;
-        uint32_t *out;
-    } sizes[] = {
-        {"hidden_size", 0, &c->dim},          {"intermediate_size", 0, &c->ffn_dim},
-        {"num_hidden_layers", 0, &c->layers}, {"num_attention_heads", 0, &c->heads},
-        {"vocab_size", 0, &c->vocab},         {"max_position_embeddings", 2048, &c->context}};
-    *c = (model_config){.rope_halves = true,
-                        .tied = json_is_true(json_object_get(root, "tie_word_embeddings"))};
-    kvt_status status = folder_check_kind(folder, root);
-    for (size_t i = 0; status == KVT_OK && i < sizeof sizes / sizeof sizes[0]; i++)
-        status = folder_u32(folder, root, sizes[i].key, sizes[i].fallback, sizes[i].out);
-    if (status == KVT_OK)
-        status = folder_u32(folder, root, "num_key_value_heads", c->heads, &c->kv_heads);
-    if (status == KVT_OK) {
-        uint32_t even = c->dim / c->heads;
-        status = folder_u32(folder, root, "head_dim", even, &c->head_dim);
-    }
-    if (status == KVT_OK) status = folder_number(folder, root, "rms_norm_eps", 1e-6, &eps);
-    if (status == KVT_OK)
-        status = folder_number(folder, root, "rope_theta", 10000.0, &c->rope_theta);
-    if (status != KVT_OK) return status;
-    c->norm_eps = (float)eps;
-    const char *fault = model_config_fault(c);
-    return fault == NULL ? KVT_OK : folder_fail(folder, KVT_E_CORRUPT, "config", fault);
-}
-
-static kvt_status folder_load_config(model_folder *folder, model_config *config)
-{
-    model_map map;
-    json_error_t error;
-    kvt_status status = model_map_open(folder->path, &map, folder->message, folder->message_size);
-    if (status != KVT_OK) return status;
-    json_t *root = NULL;
-    if (map.size > MODEL_CONFIG_BYTES_MAX) {
-        status = folder_fail(folder, KVT_E_PARSE, "config", "larger than 1 MiB");
-        goto out;
-    }
-    root = json_loadb((const char *)map.bytes, map.size, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL) {
-        status = model_map_say(KVT_E_PARSE, folder->message, folder->message_size, folder->path,
-                               "line %d: %s", error.line, error.text);
-        goto out;
-    }
-    status = folder_read_config(folder, root, config);
-out:
-    json_decref(root);
-    model_map_close(&map);
-    return status;
-}
-
 /* Reads a matrix, or with rows == 1 a vector, after checking that it has exactly this shape. */
 static kvt_status folder_read(model_folder *folder, const safetensors *file, const char *name,
                               model_shape shape, float *target)
 {
     const safetensors_tensor *tensor = safetensors_find(file, name);
     if (tensor == NULL) return folder_fail(folder, KVT_E_CORRUPT, name, "is missing");
+    folder->used[tensor - safetensors_at(file, 0)] = true;
     bool fits = shape.rows == 1 ? tensor->rank == 1 && tensor->shape[0] == shape.columns
                                 : tensor->rank == 2 && tensor->shape[0] == shape.rows &&
                                       tensor->shape[1] == shape.columns;
@@ -192,6 +91,59 @@ static kvt_status folder_read_weights(model_folder *folder, const safetensors *f
     return status;
 }
 
+/* ---- tensors that the forward pass does not read ---- */
+
+/* Whether an output matrix beside a tied embedding is the embedding. */
+static bool folder_is_embedding(const safetensors_tensor *tensor, const model *m)
+{
+    enum { PART = 4096 };
+    float part[PART];
+    const uint64_t elements = (uint64_t)m->config.vocab * m->config.dim;
+    if (tensor->elements != elements || kvt_dtype_bytes(tensor->dtype) < 2) return false;
+    for (uint64_t at = 0; at < elements; at += PART) {
+        const uint64_t count = elements - at < PART ? elements - at : PART;
+        safetensors_read_fp32(tensor, at, count, part);
+        if (memcmp(part, m->embedding + at, count * sizeof *part) != 0) return false;
+    }
+    return true;
+}
+
+/* Whether the frequencies that old files carry are those of the base; bf16 keeps 8 bits of one. */
+static bool folder_is_frequencies(const safetensors_tensor *tensor, const model_config *c)
+{
+    if (tensor->elements != c->head_dim / 2 || kvt_dtype_bytes(tensor->dtype) < 2) return false;
+    for (uint32_t i = 0; i < c->head_dim / 2; i++) {
+        float is;
+        const double wanted = pow(c->rope_theta, -2.0 * i / c->head_dim);
+        safetensors_read_fp32(tensor, i, 1, &is);
+        if (!(fabs((double)is - wanted) <= wanted / 128 + 1e-6)) return false;
+    }
+    return true;
+}
+
+static kvt_status folder_check_unused(model_folder *folder, const safetensors *file, const model *m)
+{
+    static const char frequencies[] = "rotary_emb.inv_freq";
+    for (size_t i = 0; i < safetensors_count(file); i++) {
+        const safetensors_tensor *tensor = safetensors_at(file, i);
+        const size_t length = strlen(tensor->name), ends = sizeof frequencies - 1;
+        if (folder->used[i]) continue;
+        if (m->config.tied && strcmp(tensor->name, "lm_head.weight") == 0) {
+            if (folder_is_embedding(tensor, m)) continue;
+            return folder_fail(folder, KVT_E_UNSUPPORTED, tensor->name,
+                               "is not the embedding, and tie_word_embeddings says so");
+        }
+        if (length >= ends && strcmp(tensor->name + length - ends, frequencies) == 0) {
+            if (folder_is_frequencies(tensor, &m->config)) continue;
+            return folder_fail(folder, KVT_E_UNSUPPORTED, tensor->name,
+                               "are not the frequencies of the rope base of config.json");
+        }
+        return model_map_say(KVT_E_UNSUPPORTED, folder->message, folder->message_size, folder->path,
+                             "%.100s: is no tensor that the decoder knows", tensor->name);
+    }
+    return KVT_OK;
+}
+
 /* Before memory is asked for: a small file must not claim a large model. */
 static kvt_status folder_check_size(model_folder *folder, const safetensors *file,
                                     const model_config *config)
@@ -204,6 +156,30 @@ static kvt_status folder_check_size(model_folder *folder, const safetensors *fil
     return folder_fail(folder, KVT_E_CORRUPT, "weights", "fewer than config.json asks for");
 }
 
+/* Goes on to the folder's weights, or says why there are none to read. */
+static kvt_status folder_enter_weights(model_folder *folder, const char *path)
+{
+    static const struct {
+        const char *file, *reason;
+        bool instead; /* of model.safetensors, not beside it */
+    } others[] = {
+        {"adapter_config.json", "an adapter beside a model is not supported: merge it", false},
+        {"model.safetensors.index.json",
+         "weights in several files are not supported: save the model as one", true},
+        {"pytorch_model.bin", "weights that are not safetensors are not read", true},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        kvt_status status = folder_enter(folder, path, "model.safetensors");
+        if (status == KVT_OK && others[i].instead && access(folder->path, F_OK) == 0) continue;
+        if (status == KVT_OK) status = folder_enter(folder, path, others[i].file);
+        if (status != KVT_OK) return status;
+        if (access(folder->path, F_OK) == 0)
+            return model_map_say(KVT_E_UNSUPPORTED, folder->message, folder->message_size,
+                                 folder->path, "%s", others[i].reason);
+    }
+    return folder_enter(folder, path, "model.safetensors");
+}
+
 kvt_status model_open_folder(const char *path, model **model_out, char *message,
                              size_t message_size)
 {
@@ -212,18 +188,22 @@ kvt_status model_open_folder(const char *path, model **model_out, char *message,
     safetensors *file = NULL;
     *model_out = NULL;
     kvt_status status = folder_enter(&folder, path, "config.json");
-    if (status == KVT_OK) status = folder_load_config(&folder, &config);
-    if (status == KVT_OK) status = folder_enter(&folder, path, "model.safetensors");
+    if (status == KVT_OK) status = model_config_read(folder.path, &config, message, message_size);
+    if (status == KVT_OK) status = folder_enter_weights(&folder, path);
     if (status == KVT_OK) status = safetensors_open(folder.path, &file, message, message_size);
     if (status != KVT_OK) return status;
-    status = folder_check_size(&folder, file, &config);
+    folder.used = calloc(safetensors_count(file) + 1, sizeof *folder.used);
+    if (folder.used == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK) status = folder_check_size(&folder, file, &config);
     if (status == KVT_OK) status = model_make(&config, model_out);
     if (status == KVT_OK) status = folder_read_weights(&folder, file, *model_out);
+    if (status == KVT_OK) status = folder_check_unused(&folder, file, *model_out);
     if (status == KVT_OK) status = model_check_weights(*model_out, path, message, message_size);
     if (status != KVT_OK) {
         model_close(*model_out);
         *model_out = NULL;
     }
+    free(folder.used);
     safetensors_close(file);
     return status;
 }

@@ -72,6 +72,12 @@ KVT_NODISCARD kvt_status model_open_ternary(const char *path, const model_map *m
 KVT_NODISCARD kvt_status model_open_folder(const char *path, model **model_out, char *message,
                                            size_t message_size);
 
+/* Reads the config.json of a folder. KVT_OK; KVT_E_UNSUPPORTED (a setting that the decoder does not
+ * know or do: the message names key and value); KVT_E_PARSE; KVT_E_CORRUPT (sizes that do not fit);
+ * what model_map_open gives. */
+KVT_NODISCARD kvt_status model_config_read(const char *path, model_config *config_out,
+                                           char *message, size_t message_size);
+
 #define TOKENIZER_VOCAB_MAX (1u << 20)
 
 typedef struct tokenizer_piece {
@@ -87,6 +93,10 @@ KVT_NODISCARD kvt_status tokenizer_json_read(const char *path, const model_map *
                                              tokenizer_piece **pieces_out, uint32_t *count_out,
                                              uint8_t **bytes_out, char *message,
                                              size_t message_size);
+
+/* Says that a vocabulary has another number of pieces than the model; gives KVT_E_CORRUPT. */
+kvt_status tokenizer_say_count(const char *path, uint32_t is, uint32_t wanted, char *message,
+                               size_t message_size);
 
 /* Rows whose logits are computed together where requests want few each. */
 enum { MODEL_LOGIT_ROWS = 32 };

@@ -5,7 +5,9 @@
  * llama2.c (version 0):
  *   7 int32: dim, ffn_dim, layers, heads, kv_heads, vocab (negative: own output matrix), context
  *   fp32: embedding, norm_attention of all layers, wq of all layers, wk, wv, wo, norm_ffn, w1, w2,
- *   w3, norm_final, 2 * context * head_dim / 2 unused rotation factors, [output]
+ *   w3, norm_final, context * head_dim / 2 cosines of the rotation and as many sines, [output]
+ *
+ *   The rotation is not read from there: the factors are those of base 10000, or all zero.
  *
  * ternary:
  *   256 bytes: uint32 magic, int32 version 1, the 7 int32, one byte 1 (shared output), zeros
@@ -15,9 +17,12 @@
  */
 #include "estimator/model/model_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MODEL_TERNARY_HEADER = 256, MODEL_TERNARY_FLAG = 36 };
+
+enum { MODEL_ROTATION_ROWS = 256 /* positions that are compared: further ones only round more */ };
 
 /* Reads on from a place in the file; the whole size has been checked before. */
 typedef struct model_cursor {
@@ -44,6 +49,26 @@ static kvt_status model_size_fault(const char *path, uint64_t is, uint64_t wante
     return model_map_say(KVT_E_CORRUPT, message, message_size, path,
                          "%llu bytes, but its header asks for %llu", (unsigned long long)is,
                          (unsigned long long)wanted);
+}
+
+/* Whether the rotation factors of a file are those that the forward pass computes, or not filled
+ * in. */
+static bool model_rotation_fits(const uint8_t *factors, const model_config *c)
+{
+    const uint64_t pairs = c->head_dim / 2, count = (uint64_t)c->context * pairs;
+    const uint32_t rows = c->context < MODEL_ROTATION_ROWS ? c->context : MODEL_ROTATION_ROWS;
+    bool fits = true, zero = true;
+    for (uint64_t at = 0; zero && at < 2 * count * sizeof(float); at++)
+        zero = factors[at] == 0;
+    for (uint64_t i = 0; fits && !zero && i < rows * pairs; i++) {
+        float cosine, sine;
+        const double angle =
+            (double)(i / pairs) * pow(c->rope_theta, -2.0 * (double)(i % pairs) / c->head_dim);
+        memcpy(&cosine, factors + i * sizeof cosine, sizeof cosine);
+        memcpy(&sine, factors + (count + i) * sizeof sine, sizeof sine);
+        fits = fabs((double)cosine - cos(angle)) < 1e-3 && fabs((double)sine - sin(angle)) < 1e-3;
+    }
+    return fits;
 }
 
 kvt_status model_open_llama2c(const char *path, const model_map *map, model **model_out,
@@ -82,6 +107,10 @@ kvt_status model_open_llama2c(const char *path, const model_map *map, model **mo
     for (int matrix = MODEL_W1; matrix <= MODEL_W3; matrix++)
         model_read_layers(&cursor, m, matrix);
     model_read(&cursor, m->norm_final, config.dim);
+    if (!model_rotation_fits(cursor.at, &config))
+        return model_map_say(KVT_E_UNSUPPORTED, message, message_size, path,
+                             "its rotation is not that of base 10000, which a file of llama2.c has "
+                             "no setting for");
     cursor.at += unused * sizeof(float);
     if (!config.tied) model_read(&cursor, m->output, (uint64_t)config.vocab * config.dim);
     return KVT_OK;
@@ -152,6 +181,8 @@ kvt_status model_open_ternary(const char *path, const model_map *map, model **mo
     if (fault == NULL && (header.vocab < 0 || map->bytes[MODEL_TERNARY_FLAG] != 1)) {
         fault = "the output is not shared with the embedding";
     }
+    for (size_t i = MODEL_TERNARY_FLAG + 1; fault == NULL && i < MODEL_TERNARY_HEADER; i++)
+        if (map->bytes[i] != 0) fault = "its header has a field that is not known";
     if (fault != NULL) {
         return model_map_say(KVT_E_CORRUPT, message, message_size, path, "%s", fault);
     }

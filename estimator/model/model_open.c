@@ -7,6 +7,7 @@
 #include "estimator/model/model_internal.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,18 @@ kvt_status model_check_weights(const model *m, const char *path, char *message, 
     return KVT_OK;
 }
 
+/* What a path names that is no model but is taken for one; NULL: nothing of that kind. */
+static const char *model_other_kind(const char *path, const model_map *map)
+{
+    static const char weights[] = ".safetensors";
+    const size_t length = strlen(path), ends = sizeof weights - 1;
+    if (length > ends && strcmp(path + length - ends, weights) == 0)
+        return "weights alone; the model is the folder with them and config.json";
+    if (map->size >= 4 && memcmp(map->bytes, "GGUF", 4) == 0)
+        return "GGUF is not read; reference_model/convert_gguf.py makes a folder of it";
+    return NULL;
+}
+
 kvt_status model_open(const char *path, model **model_out, char *message, size_t message_size)
 {
     struct stat facts;
@@ -155,7 +168,17 @@ kvt_status model_open(const char *path, model **model_out, char *message, size_t
         return model_open_folder(path, model_out, message, message_size);
     }
     kvt_status status = model_map_open(path, &map, message, message_size);
+    if (status == KVT_E_GONE)
+        return model_map_say(status, message, message_size, path,
+                             "%s; a model is a folder of this machine with config.json and "
+                             "model.safetensors, or a file of llama2.c",
+                             strerror(errno));
     if (status != KVT_OK) return status;
+    const char *other = model_other_kind(path, &map);
+    if (other != NULL) {
+        model_map_close(&map);
+        return model_map_say(KVT_E_CORRUPT, message, message_size, path, "no model: %s", other);
+    }
     if (map.size >= sizeof magic) memcpy(&magic, map.bytes, sizeof magic);
     status = magic == MODEL_TERNARY_MAGIC
                  ? model_open_ternary(path, &map, model_out, message, message_size)

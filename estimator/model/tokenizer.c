@@ -83,7 +83,8 @@ static const char *tokenizer_walk(const model_map *map, tokenizer_piece *pieces,
     *count = 0;
     if (map->size < sizeof longest) return "shorter than its header";
     memcpy(&longest, map->bytes, sizeof longest);
-    if (longest < 1 || longest > TOKENIZER_PIECE_BYTES_MAX) return "the longest piece is too long";
+    if (longest < 1 || longest > TOKENIZER_PIECE_BYTES_MAX)
+        return "no vocabulary of llama2.c (the longest piece is outside 1..256 bytes)";
     while (at < map->size) {
         float score;
         int32_t length;
@@ -102,6 +103,14 @@ static const char *tokenizer_walk(const model_map *map, tokenizer_piece *pieces,
         at += (uint64_t)length;
     }
     return *count < TOKENIZER_PIECE_FIRST ? "fewer pieces than bytes" : NULL;
+}
+
+kvt_status tokenizer_say_count(const char *path, uint32_t is, uint32_t wanted, char *message,
+                               size_t message_size)
+{
+    return model_map_say(KVT_E_CORRUPT, message, message_size, path,
+                         "%u pieces, and the model has %u: is it of another model?", (unsigned)is,
+                         (unsigned)wanted);
 }
 
 static bool tokenizer_is_json(const char *path)
@@ -126,7 +135,10 @@ kvt_status tokenizer_open(const char *path, uint32_t vocab, tokenizer **tokenize
         return KVT_OK;
     }
     const char *wrong = tokenizer_walk(&tokens->map, NULL, &tokens->vocab);
-    if (wrong == NULL && vocab != 0 && vocab != tokens->vocab) wrong = "another number of pieces";
+    if (wrong == NULL && vocab != 0 && vocab != tokens->vocab) {
+        status = tokenizer_say_count(path, tokens->vocab, vocab, message, message_size);
+        goto out;
+    }
     if (wrong != NULL) {
         status = model_map_say(KVT_E_CORRUPT, message, message_size, path, "%s", wrong);
         goto out;

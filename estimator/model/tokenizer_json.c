@@ -121,13 +121,19 @@ kvt_status tokenizer_json_read(const char *path, const model_map *map, uint32_t 
     json_t *pieces = json_object_get(bpe, "vocab");
     kvt_status status = KVT_OK;
     json_pieces_characters(&work);
-    if (!json_is_object(pieces) || kind == NULL || strcmp(kind, "ByteLevel") != 0) {
+    const json_t *type = json_object_get(bpe, "type");
+    if (!json_is_object(pieces) || kind == NULL || strcmp(kind, "ByteLevel") != 0 ||
+        (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))) {
         status = json_pieces_fail(&work, KVT_E_UNSUPPORTED, "no byte-level vocabulary");
         goto out;
     }
     work.count = json_pieces_count(pieces, added);
-    if (work.count == 0 || (vocab != 0 && vocab != work.count)) {
-        status = json_pieces_fail(&work, KVT_E_CORRUPT, "another number of pieces");
+    if (work.count == 0) {
+        status = json_pieces_fail(&work, KVT_E_CORRUPT, "no pieces, or more than a million");
+        goto out;
+    }
+    if (vocab != 0 && vocab != work.count) {
+        status = tokenizer_say_count(path, work.count, vocab, message, message_size);
         goto out;
     }
     /* No piece has more bytes than its text in the file. */

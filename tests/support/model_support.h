@@ -251,8 +251,13 @@ static inline void naive_write(const naive_model *m, const char *path)
     for (int i = 4; i < NAIVE_MATRICES; i++)
         naive_put_matrices(file, m, i);
     naive_put(file, m->norm_final, m->c.dim * sizeof(float));
-    for (uint32_t i = 0; i < m->c.context * m->c.head_dim; i++)
-        naive_put(file, &(float){7.0f}, sizeof(float));
+    for (uint32_t i = 0; i < m->c.context * m->c.head_dim; i++) {
+        const uint32_t half = m->c.head_dim / 2, at = i % (m->c.context * half);
+        const double angle =
+            at / half * pow(m->c.rope_theta, -2.0 * (double)(at % half) / m->c.head_dim);
+        const float factor = (float)(i < m->c.context * half ? cos(angle) : sin(angle));
+        naive_put(file, &factor, sizeof factor);
+    }
     if (!m->c.tied) naive_put(file, m->output, table);
     assert_int_equal(fclose(file), 0);
 }

@@ -725,6 +725,10 @@ static void ternary_refuses_other_versions(void **state)
     write_model(bytes, size);
     refused(in_folder("model.bin"), KVT_E_CORRUPT, "shared");
     bytes[36] = 1;
+    bytes[200] = 1;
+    write_model(bytes, size);
+    refused(in_folder("model.bin"), KVT_E_CORRUPT, "a field that is not known");
+    bytes[200] = 0;
     bytes[size - 1] = 0x80;
     write_model(bytes, size);
     refused(in_folder("model.bin"), KVT_E_CORRUPT, "code");

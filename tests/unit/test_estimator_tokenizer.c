@@ -231,7 +231,7 @@ static void hostile_vocabularies_are_refused(void **state)
     write_vocabulary(-1, PIECES);
     refused(0, "longest");
     write_vocabulary(8, PIECES);
-    refused(PIECES + 1, "another number");
+    refused(PIECES + 1, "pieces, and the model has");
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
     size_t size = fread(bytes, 1, sizeof bytes, file), sound = 0;

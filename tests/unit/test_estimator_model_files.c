@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_estimator_model_files.c - whatever a model's files hold is understood, known to change
+ * nothing, or an error that names it: keys of config.json, tensors, files beside the weights, and
+ * the rotation in a file of llama2.c.
+ */
+#include "model_support.h"
+
+#include "estimator/model/model_internal.h"
+#include "estimator/model/safetensors.h"
+
+#include <unistd.h>
+
+static char folder[64];
+
+static const char *in_folder(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "model-files-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    static const char *const names[] = {"config.json", "model.safetensors", "model.bin"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        (void)unlink(in_folder(names[i]));
+    return rmdir(folder);
+}
+
+static void write_text(const char *name, const char *text)
+{
+    FILE *file = fopen(in_folder(name), "wb");
+    assert_non_null(file);
+    naive_put(file, text, strlen(text));
+    assert_int_equal(fclose(file), 0);
+}
+
+static void refused(const char *path, kvt_status wanted, const char *words)
+{
+    model *loaded = NULL;
+    char message[256] = "";
+    const kvt_status status = model_open(path, &loaded, message, sizeof message);
+    assert_null(loaded);
+    if (status != wanted || strstr(message, words) == NULL)
+        fail_msg("%s, not %s of '%s': %s", kvt_status_name(status), kvt_status_name(wanted), words,
+                 message);
+}
+
+/* ---- config.json ---- */
+
+#define THETA "\"rope_theta\": 500000.0"
+
+static const char config_text[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 24, \"intermediate_size\": 20,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
+    " \"head_dim\": 8, \"vocab_size\": 70, \"max_position_embeddings\": 64,"
+    " \"rms_norm_eps\": 0.001, " THETA ", \"hidden_act\": \"silu\","
+    " \"tie_word_embeddings\": false}";
+
+/* The file with one place changed. */
+static kvt_status read_edited(const char *from, const char *to, model_config *config,
+                              char message[256])
+{
+    char changed[2048];
+    const char *place = strstr(config_text, from);
+    assert_non_null(place);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(place - config_text), config_text, to,
+             place + strlen(from));
+    write_text("config.json", changed);
+    message[0] = '\0';
+    return model_config_read(in_folder("config.json"), config, message, 256);
+}
+
+#define VERSION_5 "\"transformers_version\": \"5.19.0\""
+/* A key more; another base; something else changed. */
+#define MORE(text, words)                                                                          \
+    {                                                                                              \
+        "\"head_dim\": 8", "\"head_dim\": 8, " text, KVT_E_UNSUPPORTED, words                      \
+    }
+#define ROPE(text, status, words)                                                                  \
+    {                                                                                              \
+        THETA, text, status, words                                                                 \
+    }
+
+static const struct {
+    const char *from, *to;
+    kvt_status status;
+    const char *words;
+} refusals[] = {
+    {"\"hidden_size\"", "\"hidden\"", KVT_E_UNSUPPORTED, "hidden: 24 is no setting"},
+    {": false}", ": 1}", KVT_E_UNSUPPORTED, "tie_word_embeddings: 1 is not supported, but one of"},
+    {": false}", ": null}", KVT_E_UNSUPPORTED, "tie_word_embeddings: null"},
+    {": false}", ": false, \"vocab_size\": 70}", KVT_E_PARSE, "duplicate"},
+    {": false}", ": false} x", KVT_E_PARSE, "line 1"},
+    {"0.001", "null", KVT_E_PARSE, "rms_norm_eps: no number"},
+    {"0.001", "NaN", KVT_E_PARSE, "line 1"},
+    {"0.001", "1e999", KVT_E_PARSE, "line 1"},
+    {"0.001", "true", KVT_E_PARSE, "rms_norm_eps: no number"},
+    {"layers\": 2", "layers\": 2.0", KVT_E_PARSE, "num_hidden_layers: no positive whole"},
+    {"layers\": 2", "layers\": true", KVT_E_PARSE, "num_hidden_layers: no positive whole"},
+    {"\"vocab_size\": 70, ", "", KVT_E_PARSE, "vocab_size: is missing"},
+    {"\"model_type\": \"llama\", ", "", KVT_E_UNSUPPORTED, "model_type: is missing"},
+    {"\"llama\"", "\"qwen2\"", KVT_E_UNSUPPORTED, "model_type: \"qwen2\" is not supported"},
+    {"\"llama\"", "null", KVT_E_UNSUPPORTED, "model_type: null"},
+    {"\"llama\"", "\"mistral\"", KVT_E_UNSUPPORTED, "sliding_window: is missing"},
+    {"\"num_key_value_heads\": 1", "\"model_types\": 1", KVT_E_UNSUPPORTED, "model_types"},
+    ROPE("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}, " THETA,
+         KVT_E_UNSUPPORTED, "rope_scaling.rope_type: \"llama3\" is not supported"),
+    ROPE("\"rope_scaling\": {\"factor\": 8.0, \"type\": \"linear\"}, " THETA, KVT_E_UNSUPPORTED,
+         "rope_scaling.type: \"linear\" is not supported"),
+    ROPE("\"rope_scaling\": {\"type\": \"default\", \"factor\": 8.0}, " THETA, KVT_E_UNSUPPORTED,
+         "rope_scaling.factor: 8.0 is no setting"),
+    ROPE("\"rope_scaling\": {}, " THETA, KVT_E_UNSUPPORTED, "rope_scaling: has no rope_type"),
+    ROPE("\"rope_parameters\": {\"rope_type\": \"yarn\", " THETA "}", KVT_E_UNSUPPORTED,
+         "rope_parameters.rope_type: \"yarn\" is not supported, but one of: default"),
+    ROPE("\"rope_parameters\": {\"full_attention\": {" THETA "}}", KVT_E_UNSUPPORTED,
+         "rope_parameters.full_attention: rotary positions of a kind of layers"),
+    ROPE("\"rope_parameters\": {" THETA ", \"partial_rotary_factor\": 0.5}", KVT_E_UNSUPPORTED,
+         "rope_parameters.partial_rotary_factor: 0.5"),
+    ROPE("\"rope_parameters\": [1], " THETA, KVT_E_PARSE, "rope_parameters: no object"),
+    ROPE("\"rope_parameters\": {\"rope_theta\": \"x\"}", KVT_E_PARSE, "rope_theta: no number"),
+    ROPE("\"rope_parameters\": {\"rope_theta\": 0}", KVT_E_CORRUPT, "the rope base"),
+    ROPE("\"rope_parameters\": {\"rope_theta\": 10000.0}, " THETA, KVT_E_CORRUPT,
+         "rope_theta: two that differ"),
+    ROPE("\"rope_theta\": 0.5", KVT_E_CORRUPT, "the rope base is outside"),
+    ROPE("\"rope_theta\": null, \"transformers_version\": \"4.40.0\"", KVT_E_PARSE, "no number"),
+    ROPE("\"use_cache\": true", KVT_E_UNSUPPORTED, "rope_theta: is neither there nor in"),
+    ROPE(VERSION_5, KVT_E_UNSUPPORTED, "rope_theta: is neither there nor in"),
+    ROPE(VERSION_5 ", \"rope_parameters\": {\"rope_type\": \"default\"}", KVT_E_UNSUPPORTED,
+         "rope_theta: is neither there nor in"),
+    MORE("\"logit_scale\": 0.1", "logit_scale: 0.1"),
+    MORE("\"logit_scale\": true", "logit_scale: true"),
+    MORE("\"attention_bias\": true", "attention_bias: true"),
+    MORE("\"attention_bias\": 0", "attention_bias: 0"),
+    MORE("\"mlp_bias\": true", "mlp_bias: true"),
+    MORE("\"pretraining_tp\": 2", "pretraining_tp: 2"),
+    MORE("\"sliding_window\": 64", "sliding_window: 64"),
+    MORE("\"sliding_window\": \"null\"", "sliding_window: \"null\""),
+    MORE("\"layer_types\": [\"full_attention\", \"sliding_attention\"]", "layer_types"),
+    MORE("\"layer_types\": []", "layer_types"),
+    MORE("\"quantization_config\": {\"bits\": 4}", "quantization_config: {\"bits\":4}"),
+    MORE("\"auto_map\": {\"AutoModel\": \"m.M\"}", "auto_map"),
+    MORE("\"architectures\": [\"LlamaForSequenceClassification\"]", "architectures"),
+    MORE("\"torch_dtype\": \"float8_e4m3fn\"", "torch_dtype"),
+    MORE("\"pruned_heads\": {\"1\": [0]}", "pruned_heads"),
+    MORE("\"\": 1", ": 1 is no setting"),
+    MORE("\"a_setting_of_tomorrow\": {\"b\": [1, 2]}",
+         "a_setting_of_tomorrow: {\"b\":[1,2]} is no setting that the decoder knows"),
+};
+
+static void settings_are_known_or_named(void **state)
+{
+    model_config config;
+    char message[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        const kvt_status status = read_edited(refusals[i].from, refusals[i].to, &config, message);
+        if (status != refusals[i].status || strstr(message, refusals[i].words) == NULL)
+            fail_msg("%s: %s '%s'", refusals[i].to, kvt_status_name(status), message);
+    }
+}
+
+/* Spellings of the same model, keys that change nothing, and what an absent key means. */
+static void settings_that_change_nothing(void **state)
+{
+    static const struct {
+        const char *from, *to;
+        double theta;
+    } edits[] = {
+        {THETA, "\"rope_parameters\": {\"rope_type\": \"default\", " THETA "}", 500000.0},
+        {THETA, VERSION_5 ", \"rope_parameters\": {" THETA "}", 500000.0},
+        {THETA, "\"rope_parameters\": {\"type\": \"default\"}, " THETA, 500000.0},
+        {THETA, "\"rope_scaling\": {\"rope_type\": \"default\"}, " THETA, 500000.0},
+        {THETA, THETA ", \"rope_parameters\": null, \"rope_scaling\": null", 500000.0},
+        {THETA, THETA ", \"rope_parameters\": {" THETA "}", 500000.0},
+        {THETA, "\"transformers_version\": \"4.28.1\"", 10000.0},
+        {THETA, "\"transformers_version\": \"4.57.3\"", 10000.0},
+        {"\"llama\"", "\"mistral\", \"sliding_window\": null", 500000.0},
+        {"\"silu\"", "\"swish\"", 500000.0},
+        {", \"hidden_act\": \"silu\"", "", 500000.0},
+        {"\"head_dim\": 8",
+         "\"head_dim\": 8, \"mlp_bias\": false, \"pretraining_tp\": 1, \"logit_scale\": 1.0, "
+         "\"layer_types\": [\"full_attention\", \"full_attention\"], \"sliding_window\": null, "
+         "\"partial_rotary_factor\": 1, \"architectures\": [\"LlamaForCausalLM\"], "
+         "\"torch_dtype\": \"bfloat16\", \"is_llama_config\": true, \"rope_interleaved\": false, "
+         "\"initializer_range\": 0.02, \"eos_token_id\": [1, 2], \"pruned_heads\": {}",
+         500000.0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        model_config config;
+        char message[256];
+        if (read_edited(edits[i].from, edits[i].to, &config, message) != KVT_OK)
+            fail_msg("%s: '%s'", edits[i].to, message);
+        assert_true(config.rope_theta == edits[i].theta && config.norm_eps == 0.001f);
+        assert_true(config.dim == 24 && config.head_dim == 8 && !config.tied);
+    }
+}
+
+/* ---- tensors and other files ---- */
+
+static const char *reference_file(const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/reference_model/model/%s", getenv("KVT_SOURCE_DIR"), name);
+    return path;
+}
+
+static void write_reference_config(void)
+{
+    model_map map;
+    char text[4096];
+    assert_int_equal(model_map_open(reference_file("config.json"), &map, NULL, 0), KVT_OK);
+    snprintf(text, sizeof text, "%.*s", (int)map.size, (const char *)map.bytes);
+    model_map_close(&map);
+    write_text("config.json", text);
+}
+
+enum { TENSORS = 64, HALF = 16 /* pairs of a head of the reference model */ };
+
+static void put_tensors(const safetensors_tensor *tensors, size_t count)
+{
+    char message[256] = "";
+    if (safetensors_write(in_folder("model.safetensors"), tensors, count, NULL, 0, message,
+                          sizeof message) != KVT_OK)
+        fail_msg("%s", message);
+}
+
+/* What a tensor without a place in the model says must be what the model is. */
+static void tensors_without_a_place(void **state)
+{
+    static const char *const names[] = {"model.layers.0.self_attn.q_proj.bias",
+                                        "model.layers.4.input_layernorm.weight",
+                                        "model.layers.0.self_attn.q_norm.weight"};
+    safetensors_tensor tensors[TENSORS];
+    safetensors *file = NULL;
+    float frequencies[HALF];
+    char message[256] = "";
+    size_t count;
+    (void)state;
+    assert_int_equal(
+        safetensors_open(reference_file("model.safetensors"), &file, message, sizeof message),
+        KVT_OK);
+    write_reference_config();
+    for (count = 0; count < safetensors_count(file); count++)
+        tensors[count] = *safetensors_at(file, count);
+    assert_true(count < TENSORS - 2);
+    safetensors_tensor *head = &tensors[count++], *turned = &tensors[count++];
+    *head = *safetensors_find(file, "model.embed_tokens.weight");
+    head->name = "lm_head.weight";
+    *turned = (safetensors_tensor){.name = "model.layers.0.self_attn.rotary_emb.inv_freq",
+                                   .dtype = KVT_DTYPE_FP32,
+                                   .rank = 1,
+                                   .shape = {HALF},
+                                   .data = frequencies};
+    for (uint32_t i = 0; i < HALF; i++)
+        frequencies[i] = (float)pow(500000.0, -(double)i / HALF);
+    put_tensors(tensors, count);
+    model_close(naive_open(folder));
+    head->data = (const uint8_t *)head->data + 2;
+    put_tensors(tensors, count);
+    refused(folder, KVT_E_UNSUPPORTED, "lm_head.weight: is not the embedding");
+    head->data = (const uint8_t *)head->data - 2;
+    for (uint32_t i = 0; i < HALF; i++)
+        frequencies[i] = (float)pow(10000.0, -(double)i / HALF);
+    put_tensors(tensors, count);
+    refused(folder, KVT_E_UNSUPPORTED, "inv_freq: are not the frequencies");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        turned->name = names[i];
+        put_tensors(tensors, count);
+        refused(folder, KVT_E_UNSUPPORTED, names[i]);
+    }
+    safetensors_close(file);
+}
+
+/* What somebody takes for a model, and what lies beside one and would change it. */
+static void other_kinds_are_named(void **state)
+{
+    (void)state;
+    write_reference_config();
+    write_text("model.safetensors", "not looked at");
+    write_text("adapter_config.json", "{}");
+    refused(folder, KVT_E_UNSUPPORTED, "adapter_config.json: an adapter");
+    (void)unlink(in_folder("adapter_config.json"));
+    refused(in_folder("model.safetensors"), KVT_E_CORRUPT, "the model is the folder");
+    refused("meta-llama/Llama-3.1-8B", KVT_E_GONE, "a model is a folder of this machine");
+    write_text("model.bin", "GGUF and so on, and more than a header of seven numbers");
+    refused(in_folder("model.bin"), KVT_E_CORRUPT, "convert_gguf.py");
+    (void)unlink(in_folder("model.safetensors"));
+    write_text("model.safetensors.index.json", "{}");
+    refused(folder, KVT_E_UNSUPPORTED, "index.json: weights in several files");
+    (void)unlink(in_folder("model.safetensors.index.json"));
+    write_text("pytorch_model.bin", "{}");
+    refused(folder, KVT_E_UNSUPPORTED, "weights that are not safetensors");
+    (void)unlink(in_folder("pytorch_model.bin"));
+    refused(folder, KVT_E_GONE, "model.safetensors");
+}
+
+/* ---- llama2.c ---- */
+
+/* The factors of the rotation, which are not read, are those that are computed, or zero. */
+static void rotation_is_that_of_the_base(void **state)
+{
+    model_config config = naive_config();
+    (void)state;
+    config.tied = true;
+    naive_model m = naive_make(config, 15);
+    const size_t pairs = m.c.head_dim / 2, half = m.c.context * pairs;
+    float *factors = calloc(2 * half, sizeof *factors);
+    assert_non_null(factors);
+    naive_write(&m, in_folder("model.bin"));
+    model_close(naive_open(in_folder("model.bin")));
+    for (int filled = 0; filled < 2; filled++) {
+        for (size_t i = 0; filled && i < half; i++) {
+            const double angle =
+                (double)(i / pairs) * pow(500000.0, -2.0 * (double)(i % pairs) / m.c.head_dim);
+            factors[i] = (float)cos(angle);
+            factors[half + i] = (float)sin(angle);
+        }
+        FILE *file = fopen(in_folder("model.bin"), "r+b");
+        assert_non_null(file);
+        assert_int_equal(fseek(file, -(long)(2 * half * sizeof *factors), SEEK_END), 0);
+        naive_put(file, factors, 2 * half * sizeof *factors);
+        assert_int_equal(fclose(file), 0);
+        if (!filled) model_close(naive_open(in_folder("model.bin")));
+    }
+    refused(in_folder("model.bin"), KVT_E_UNSUPPORTED, "not that of base 10000");
+    free(factors);
+    naive_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_are_known_or_named),
+        cmocka_unit_test(settings_that_change_nothing),
+        cmocka_unit_test(tensors_without_a_place),
+        cmocka_unit_test(other_kinds_are_named),
+        cmocka_unit_test(rotation_is_that_of_the_base),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
