@@ -6,14 +6,16 @@ model.safetensors, tokenizer.json and tokenizer_config.json. See docs/REFERENCE_
     reference_model/convert_gguf.py --gguf FILE.gguf --out DIR
 
 Weights are dequantised and written as fp32: a 4-bit weight is a product and a sum of two fp16
-numbers, so that fp16 or bf16 would round it again. Everything that the decoder would compute
-differently is refused: other architectures, scaled rotary positions, biases, unknown tensors,
-other tokenizers. Needs the packages gguf, numpy and tokenizers.
+numbers, so that fp16 or bf16 would round it again. A field or tensor that is neither read here nor
+known to be neutral is refused by name: other architectures, scaled rotary positions, biases,
+other tokenizers, and whatever a later version of the format adds. Needs the packages gguf, numpy
+and tokenizers.
 """
 
 import argparse
 import hashlib
 import json
+import math
 import os
 import shutil
 import struct
@@ -36,6 +38,51 @@ MATRICES = [("attn_q", "self_attn.q_proj", "query", "dim"),
             ("ffn_up", "mlp.up_proj", "ffn", "dim"),
             ("ffn_down", "mlp.down_proj", "dim", "ffn")]
 NORMS = [("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")]
+
+# Fields that are read below, by full name; "{}" stands for "llama".
+READ = ["general.architecture", "{}.attention.head_count", "{}.attention.head_count_kv",
+        "{}.attention.key_length", "{}.attention.value_length", "{}.embedding_length",
+        "{}.attention.layer_norm_rms_epsilon", "{}.block_count", "{}.context_length",
+        "{}.feed_forward_length", "{}.rope.dimension_count", "{}.rope.freq_base", "{}.vocab_size",
+        "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens",
+        "tokenizer.ggml.merges", "tokenizer.ggml.token_type", "tokenizer.chat_template"]
+
+# Fields that change nothing with these values alone, and why they are there.
+NEUTRAL_VALUES = {
+    "general.type": ("kind", ["model"]),
+    "split.count": ("file", [0, 1]),
+    "split.no": ("file", [0]),
+    "{}.attention.causal": ("mask", [True]),
+    "{}.attention.sliding_window": ("window", [0]),
+    "{}.attention.clamp_kqv": ("clamp", [0.0]),
+    "{}.attention.max_alibi_bias": ("positions", [0.0]),
+    "{}.attention.scale": ("scale", [0.0]),
+    "{}.attn_logit_softcapping": ("clamp", [0.0]),
+    "{}.final_logit_softcapping": ("clamp", [0.0]),
+    "{}.logit_scale": ("scale", [0.0, 1.0]),
+    "{}.embedding_scale": ("scale", [0.0, 1.0]),
+    "{}.residual_scale": ("scale", [0.0, 1.0]),
+    "{}.expert_count": ("experts", [0]),
+    "{}.expert_used_count": ("experts", [0]),
+    "{}.rope.scale_linear": ("positions", [0.0, 1.0]),
+    "{}.rope.scaling.type": ("positions", ["none"]),
+    "{}.rope.scaling.factor": ("positions", [0.0, 1.0]),
+    "{}.rope.scaling.attn_factor": ("positions", [1.0]),
+    "{}.rope.scaling.finetuned": ("positions", [False]),
+    "{}.tensor_data_layout": ("layout", ["Meta AI original pth"]),
+    "{}.use_parallel_residual": ("layout", [False]),
+    "tokenizer.ggml.add_bos_token": ("tokens", [False]),
+    "tokenizer.ggml.add_eos_token": ("tokens", [False]),
+    "tokenizer.ggml.add_sep_token": ("tokens", [False]),
+    "tokenizer.ggml.add_space_prefix": ("tokens", [False]),
+    "tokenizer.ggml.remove_extra_whitespaces": ("tokens", [False]),
+}
+
+# Fields that change nothing, by how their names begin and end, and why they are there.
+NEUTRAL = [("GGUF.", "", "file"), ("split.tensors.count", "", "file"), ("quantize.", "", "origin"),
+           ("general.", "", "information"), ("tokenizer.ggml.", "_token_id", "tokens"),
+           ("tokenizer.ggml.", "_token_ids", "tokens"), ("tokenizer.ggml.scores", "", "unused"),
+           ("tokenizer.chat_template", "", "chat"), ("tokenizer.huggingface.json", "", "copy")]
 
 # How a pre-tokenizer named in a GGUF file cuts text before byte-pair encoding.
 SINGLE_DIGITS = {"smollm": True, "gpt-2": False}
@@ -64,6 +111,8 @@ class Source:
         value = fallback if field is None else field.contents()
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise Refused("%s is missing or no %s" % (name, kind.__name__))
+        if kind is float and not 0.0 < value < math.inf:
+            raise Refused("%s is %s" % (name, value))
         return value
 
     def size(self, name, fallback=None):
@@ -73,11 +122,32 @@ class Source:
         return value
 
 
+def check_fields(source):
+    """Raises Refused for a field that is neither read here nor known to change nothing."""
+    for name, field in source.reader.fields.items():
+        known = name.replace("llama.", "{}.", 1) if name.startswith("llama.") else name
+        if known in READ:
+            continue
+        if known in NEUTRAL_VALUES:
+            value, (_, allowed) = field.contents(), NEUTRAL_VALUES[known]
+            # True is 1 to Python, and no number to the format.
+            if any(value == one and isinstance(value, bool) == isinstance(one, bool)
+                   for one in allowed):
+                continue
+            raise Refused("%s is %.60r, which the decoder does not do; supported: %s"
+                          % (name, value, " or ".join(map(str, allowed))))
+        if not any(known.startswith(begins) and known.endswith(ends)
+                   for begins, ends, _ in NEUTRAL):
+            raise Refused("the field %s is %.60r, and no field that the decoder knows"
+                          % (name, field.contents()))
+
+
 def read_config(source):
     """config.json's members. Raises Refused for whatever the decoder would compute differently."""
     kind = source.field("general.architecture", str)
     if kind != "llama":
         raise Refused("the architecture is %s; only llama can be converted" % kind)
+    check_fields(source)
     heads = source.size("llama.attention.head_count")
     dim = source.size("llama.embedding_length")
     head_dim = source.size("llama.attention.key_length", dim // heads)
@@ -85,12 +155,9 @@ def read_config(source):
     for name in ("llama.rope.dimension_count", "llama.attention.value_length"):
         if source.size(name, head_dim) != head_dim:
             raise Refused("%s differs from the width of a head, %d" % (name, head_dim))
-    scaling = source.field("llama.rope.scaling.type", str, "none")
-    if scaling != "none":
-        raise Refused("rotary positions are scaled (%s), which the decoder does not do" % scaling)
-    if source.field("llama.expert_count", int, 0) != 0:
-        raise Refused("a mixture of experts, which the decoder does not do")
     tokens = source.field("tokenizer.ggml.tokens", list)
+    if source.size("llama.vocab_size", len(tokens)) != len(tokens):
+        raise Refused("llama.vocab_size is not the number of tokens, %d" % len(tokens))
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
               "hidden_size": dim,
               "intermediate_size": source.size("llama.feed_forward_length"),

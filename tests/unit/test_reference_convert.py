@@ -11,6 +11,7 @@ Skipped without the packages gguf, numpy and tokenizers.
 """
 
 import json
+import math
 import os
 import struct
 import subprocess
@@ -219,8 +220,10 @@ class ConvertTest(unittest.TestCase):
         endless[3, 4] = numpy.inf
         for words, arguments in (
                 ("the architecture is qwen2", {"architecture": "qwen2"}),
-                ("scaled", {"fields": [("llama.rope.scaling.type", "add_string", "yarn")]}),
-                ("experts", {"fields": [("llama.expert_count", "add_uint32", 8)]}),
+                ("scaling.type is 'yarn'",
+                 {"fields": [("llama.rope.scaling.type", "add_string", "yarn")]}),
+                ("expert_count is 8", {"fields": [("llama.expert_count", "add_uint32", 8)]}),
+                ("vocab_size", {"fields": [("llama.vocab_size", "add_uint32", 8)]}),
                 ("key_length", {"fields": [("llama.attention.value_length", "add_uint32", 8)]}),
                 ("attn_q.bias", {"replaced": {"blk.0.attn_q.bias": matrix[0]}}),
                 ("blk.1.ffn_up.weight is missing", {"left_out": ["blk.1.ffn_up.weight"]}),
@@ -233,6 +236,49 @@ class ConvertTest(unittest.TestCase):
                 ("pre-tokenizer qwen2", {"tokenizer": ("gpt2", "qwen2")})):
             write_gguf(self.path, **arguments)
             self.refused(words if words != "key_length" else "value_length")
+
+    def test_every_field_is_known_or_named(self):
+        refused = (("rope.scale_linear", "add_float32", 4.0),
+                   ("rope.scaling.factor", "add_float32", 4.0),
+                   ("rope.scaling.original_context_length", "add_uint32", 8192),
+                   ("attention.sliding_window", "add_uint32", 64),
+                   ("attention.clamp_kqv", "add_float32", 1.0),
+                   ("attention.scale", "add_float32", 0.5),
+                   ("attention.causal", "add_bool", False),
+                   ("attention.causal", "add_uint32", 1),
+                   ("logit_scale", "add_float32", 0.1), ("logit_scale", "add_float32", math.nan),
+                   ("embedding_scale", "add_float32", 12.0),
+                   ("residual_scale", "add_float32", 0.2),
+                   ("final_logit_softcapping", "add_float32", 30.0),
+                   ("rope.freq_base_swa", "add_float32", 1e6),
+                   ("a.field.of.tomorrow", "add_uint32", 1))
+        others = (("general.type", "add_string", "adapter"), ("split.count", "add_uint16", 2),
+                  ("tokenizer.ggml.add_bos_token", "add_bool", True),
+                  ("tokenizer.ggml.precompiled_charsmap", "add_string", "x"),
+                  ("adapter.type", "add_string", "lora"))
+        for field in [("llama." + name, add, value) for name, add, value in refused] + [*others]:
+            write_gguf(self.path, fields=[field])
+            self.refused(field[0])
+
+    def test_fields_that_change_nothing(self):
+        write_gguf(self.path, fields=[
+            ("llama.rope.scale_linear", "add_float32", 1.0),
+            ("llama.rope.scaling.type", "add_string", "none"),
+            ("llama.attention.sliding_window", "add_uint32", 0),
+            ("llama.attention.causal", "add_bool", True),
+            ("llama.logit_scale", "add_float32", 1.0),
+            ("llama.vocab_size", "add_uint32", len(TOKENS)),
+            ("general.type", "add_string", "model"),
+            ("general.size_label", "add_string", "135M"),
+            ("general.file_type", "add_uint32", 3),
+            ("general.quantization_version", "add_uint32", 2),
+            ("quantize.imatrix.file", "add_string", "some.dat"),
+            ("tokenizer.ggml.unknown_token_id", "add_uint32", 0),
+            ("tokenizer.ggml.add_bos_token", "add_bool", False),
+            ("tokenizer.ggml.add_space_prefix", "add_bool", False),
+            ("tokenizer.chat_template", "add_string", "{{ messages }}")])
+        convert_gguf.convert(self.path, self.out)
+        self.decoder_runs()
 
     def test_an_interrupted_conversion_leaves_nothing(self):
         write_gguf(self.path)
