@@ -316,6 +316,10 @@ void command_add_input(command_common *common, const char *path);
 KVT_NODISCARD kvt_status command_check_target(const command_common *common, const char *what,
                                               const char *path, char *message, size_t message_size);
 
+/* The `=` of CLASS=PATH; NULL: the whole is a path. One whose own name has a `=` is found as such
+ * when it is there, and what stands behind the `=` is not. */
+const char *command_class_mark(const char *text);
+
 /* A path as the user gave it, when something is there; else the file of that name that was
  * installed beside this program (../share/kvterrace from its folder, then the configured prefix);
  * else the path as it was given, for a message that names it. A path to one of our texts may lack

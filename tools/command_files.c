@@ -125,9 +125,16 @@ const char *command_data_path(command_common *common, const char *path)
     return path;
 }
 
-const char *command_data_text(command_common *common, const char *text)
+const char *command_class_mark(const char *text)
 {
     const char *mark = strchr(text, '=');
+    if (mark != NULL && access(text, F_OK) == 0 && access(mark + 1, F_OK) != 0) return NULL;
+    return mark;
+}
+
+const char *command_data_text(command_common *common, const char *text)
+{
+    const char *mark = command_class_mark(text);
     if (mark == NULL) return command_data_path(common, text);
     const char *path = command_data_path(common, mark + 1);
     char *whole = NULL;

@@ -134,21 +134,40 @@ kvt_status command_parse_variants(const char *list, bool quick, quality_variant 
 
 /* ---- classes of texts ---- */
 
+/* What is wrong with [CLASS=]PATH, whose class is so long; NULL: nothing. A class is part of
+ * profile:NAME:CLASS, of lists with commas, and of CLASS/recall. */
+static const char *class_fault(const char *name, size_t length, const char *path)
+{
+    if (length == 0) return "no class before the '='";
+    if (*path == '\0') return "no file behind the '='";
+    if (length >= sizeof((measure_classes *)NULL)->names[0])
+        return "the name of a class has at most 63 bytes";
+    for (size_t i = 0; i < length; i++)
+        if (strchr("/:,", name[i]) != NULL || (unsigned char)name[i] < ' ')
+            return "the name of a class has no '/', ':' or ','";
+    return NULL;
+}
+
 kvt_status command_class_of(measure_classes *work, const char *standard, const char *text,
                             uint32_t *class_out, const char **path_out, char *message,
                             size_t message_size)
 {
-    const char *mark = strchr(text, '=');
+    const char *mark = command_class_mark(text);
     const char *name = mark != NULL ? text : standard;
     size_t length = mark != NULL ? (size_t)(mark - text) : strlen(name);
     uint32_t i = 0;
     *path_out = mark != NULL ? mark + 1 : text;
+    const char *fault = class_fault(name, length, *path_out);
+    if (fault != NULL) {
+        (void)snprintf(message, message_size, "%.200s: %s", mark != NULL ? text : name, fault);
+        return KVT_E_ARGUMENT;
+    }
     while (i < work->count &&
            (strlen(work->names[i]) != length || memcmp(work->names[i], name, length) != 0)) {
         i++;
     }
-    if (i == QUALITY_CLASSES_MAX || length == 0 || length >= sizeof work->names[0]) {
-        (void)snprintf(message, message_size, "%.200s: at most %d classes, of 1 to 63 bytes", text,
+    if (i == QUALITY_CLASSES_MAX) {
+        (void)snprintf(message, message_size, "%.200s: at most %d classes", text,
                        (int)QUALITY_CLASSES_MAX);
         return KVT_E_ARGUMENT;
     }

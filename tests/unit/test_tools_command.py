@@ -243,7 +243,6 @@ class CommandTest(CommandCase):
                    "--variants", "raw kivi:k5v5")
         self.fails("'0' is not from 1", "profile", "quality", *model, *text, "--contexts", "0")
         self.fails("none.jsonl", "profile", "quality", *model, "--text", "none.jsonl")
-        self.fails("classes", "profile", "quality", *model, "--text", "=" + text[1])
         self.fails("none.bin", "profile", "quality", *model, *text, "--tokenizer", "none.bin")
         self.put("bad.jsonl", '{"text": "abc", "context": 7}\n')
         self.fails("bad.jsonl:1: ", "profile", "quality", *model, "--text", "bad.jsonl")
