@@ -174,6 +174,30 @@ static json_t *calibrate_pack_ladders(const calibrate_report *report)
     return ladders;
 }
 
+/* By class how the model understands the texts; null of dumps. */
+static json_t *calibrate_pack_likelihoods(const calibrate_report *report,
+                                          const calibrate_options *options)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < options->class_count; i++) {
+        const quality_likelihood *likelihood = &report->likelihoods[i];
+        (void)json_array_append_new(
+            rows, json_pack("{s:o, s:o, s:o, s:b}", "class", view_string(options->classes[i].name),
+                            "nll_nats", view_real(likelihood->nats), "unigram_nats",
+                            view_real(likelihood->unigram_nats), "understood",
+                            (int)quality_understands(likelihood)));
+    }
+    return rows;
+}
+
+/* What a calibration says that made no ladder, since the model does not understand the texts. */
+static json_t *calibrate_refusal(const calibrate_report *report, const calibrate_options *options)
+{
+    return json_pack("{s:s, s:o, s:s, s:o, s:[], s:[]}", "schema", "kvterrace-profile-calibrate-2",
+                     "model", view_string(report->model.name), "digest", report->model.digest,
+                     "likelihood", calibrate_pack_likelihoods(report, options), "rungs", "ladders");
+}
+
 /* The last ladder, of classes that were not measured or of the only one, stands at the top. */
 static json_t *calibrate_document(const calibrate_report *report, const calibrate_options *options)
 {
@@ -187,16 +211,17 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
                                                        "evidence", choice->evidence));
     }
     return json_pack(
-        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "schema",
-        "kvterrace-profile-calibrate-2", "model", view_string(report->model.name), "digest",
-        report->model.digest, "class", view_string(report->names[top]), "metric",
+        "{s:s, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "schema", "kvterrace-profile-calibrate-2", "model", view_string(report->model.name),
+        "digest", report->model.digest, "class", view_string(report->names[top]), "metric",
         options->model != NULL ? quality_metric_name(options->metric) : "attention", "use",
         quality_use_name(options->use), "entries", (json_int_t)report->entries, "variants",
         (json_int_t)report->measured, "resumed_rows", (json_int_t)report->resumed, "seconds",
         report->seconds, "choices", choices, "rungs", calibrate_pack_rungs(ladder), "ladders",
         calibrate_pack_ladders(report), "left_out",
         measure_pack_trials(report->classes, report->ladder_count > 1 ? CALIBRATE_LIMITS : 0),
-        "documents_left_out", measure_pack_trials(report->documents, CALIBRATE_LIMITS));
+        "documents_left_out", measure_pack_trials(report->documents, CALIBRATE_LIMITS),
+        "likelihood", calibrate_pack_likelihoods(report, options));
 }
 
 /* ---- the calibration ---- */
@@ -273,6 +298,8 @@ static int calibrate_measure_all(measure_arguments *arguments, calibrate_work *w
     kvt_status status =
         calibrate_profile_run(profile, &work->options, &work->report, message, sizeof message);
     progress_end(&arguments->bar);
+    if (status == KVT_E_MISMATCH && arguments->common.json)
+        (void)command_print_document(calibrate_refusal(&work->report, &work->options));
     if (status != KVT_OK) return measure_fail(status, message);
     if (arguments->common.json)
         return command_print_document(calibrate_document(&work->report, &work->options));

@@ -75,6 +75,8 @@ static void print_set(FILE *out, const quality_set_report *set,
     fprintf(out, "; exact KV: %.4f nats per token", spread->nll_nats);
     if (isfinite(spread->answers))
         fprintf(out, ", %.1f %% of questions answered", 100.0 * spread->answers);
+    if (isfinite(set->likelihood.unigram_nats))
+        fprintf(out, "; a unigram model of the texts: %.4f", set->likelihood.unigram_nats);
     fprintf(out, "\n%-36s %6s %8s %8s %8s %8s %5s %9s %8s %6s %7s %6s %6s %6s %6s %5s %5s\n",
             "variant", "bits", "loss", "low", "high", "p90", "cv", "KL e-3", "+95%", "top1%",
             "dNLL", "rougeL", "F1", "answer", "att%", "rho", "rep");
@@ -175,12 +177,15 @@ static int put_spread(json_t *object, const quality_set_report *set)
 {
     const quality_spread *spread = &set->spread;
     const view_member members[] = {{"nll_nats", spread->nll_nats},
+                                   {"unigram_nats", set->likelihood.unigram_nats},
                                    {"answers", spread->answers},
                                    {"spearman_variants", spread->spearman_variants},
                                    {"spearman_entries", spread->spearman_entries},
                                    {"sensitivity_sd", spread->sensitivity_sd},
                                    {"repeatability", spread->repeatability}};
     return json_object_set_new(object, "entries", json_integer(set->entries)) != 0 ||
+           json_object_set_new(object, "understood",
+                               json_boolean(quality_understands(&set->likelihood))) != 0 ||
            !view_put_numbers(object, members, sizeof members / sizeof members[0]) ||
            json_object_set_new(object, "sensitivity_variants", json_integer(spread->variants)) != 0;
 }
@@ -303,15 +308,13 @@ static int quality_measure_all(measure_arguments *arguments, quality_profile_opt
     options->progress_context = &arguments->bar;
     kvt_status status = quality_profile_run(profile, options, &report, message, sizeof message);
     progress_end(&arguments->bar);
-    if (status != KVT_OK) {
-        if (status == KVT_E_CANCELLED && report.set_count > 0 && !arguments->common.json)
-            profile_quality_print(stdout, &report, options);
-        code = measure_fail(status, message);
-    } else if (!arguments->common.json) {
+    /* Of a model that does not understand its texts the figures are what says so. */
+    const bool whole = status == KVT_OK || status == KVT_E_MISMATCH;
+    if (!arguments->common.json && (whole || status == KVT_E_CANCELLED) && report.set_count > 0)
         profile_quality_print(stdout, &report, options);
-    } else {
+    else if (whole && report.set_count > 0)
         code = profile_quality_print_json(&report, options);
-    }
+    if (status != KVT_OK) code = measure_fail(status, message);
     quality_report_free(&report);
     return code;
 }

@@ -213,6 +213,7 @@ typedef struct calibrate_options {
     const bool *teaches;     /* [class_count]: whose documents teach; NULL: the first class's */
     uint32_t teach_contexts; /* that teach, at most; one in four makes tables instead */
     uint64_t teach_tokens;   /* of them, about */
+    bool unjudged;           /* as of quality_profile_options */
     bool finish; /* nothing is measured: the rows that are there count as all. Without `wanted`
                        the rungs are the lossy variants that were measured on as many entries as
                        most */
@@ -239,11 +240,13 @@ typedef struct calibrate_report {
     char names[CALIBRATE_LADDERS_MAX][64];
     calibrate_ladder ladders[CALIBRATE_LADDERS_MAX];
     uint32_t ladder_count;
+    quality_likelihood likelihoods[QUALITY_CLASSES_MAX]; /* by class, of a model; NAN: not known */
     /* How bounds hold on what they were not made of: classes left out, and halves of documents. */
     promise_trial classes[CALIBRATE_LIMITS], documents[CALIBRATE_LIMITS];
 } calibrate_report;
 
-/* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;
+/* KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_MISMATCH (the model does not understand the
+ * texts of a class: there is no ladder); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;
  * what calibrate_run and the readers of models, texts and dumps give. */
 KVT_NODISCARD kvt_status calibrate_profile_run(kvt_profile *profile,
                                                const calibrate_options *options,

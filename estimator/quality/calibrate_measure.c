@@ -89,6 +89,7 @@ static void calibrate_take_row(void *context, uint32_t number, kvt_variant varia
     if (entry == c->entry_count) return;
     if (quality_same_variant(variant, QUALITY_EXACT_KEY)) {
         c->exact[entry].answers = row->answers;
+        c->exact[entry].nll = row->nll_delta;
     } else if (calibrate_is_enough(c, entry, row)) {
         calibrate_keep(c, entry, variant, false, row);
     }
@@ -320,6 +321,32 @@ static kvt_status calibrate_with_dumps(calibration *c)
     return status;
 }
 
+/* Whether the model understands the texts, by all exact runs that are known: after the first
+ * question, so that nobody waits for the ladder of a model that does not. */
+static kvt_status calibrate_judge_model(calibration *c)
+{
+    const calibrate_options *o = c->options;
+    const quality_entry **entries = calloc(c->entry_count, sizeof *entries);
+    double *nats = calloc(c->entry_count, sizeof *nats);
+    kvt_status status = entries == NULL || nats == NULL ? KVT_E_MEMORY : KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
+        quality_likelihood *likelihood = &c->report->likelihoods[i];
+        uint32_t count = 0;
+        for (uint32_t e = 0; e < c->entry_count; e++) {
+            if (c->classes[e] != i || !(c->exact[e].nll > 0.0)) continue;
+            entries[count] = &c->entries[e];
+            nats[count++] = c->exact[e].nll;
+        }
+        status = quality_likelihood_of(entries, nats, count, c->measured.facts.vocab, likelihood);
+        if (status == KVT_OK && !o->unjudged)
+            status = quality_likelihood_check(likelihood, o->classes[i].name, c->message,
+                                              c->message_size);
+    }
+    free((void *)entries);
+    free(nats);
+    return status;
+}
+
 kvt_status calibrate_source_measure(void *context, const quality_variant *variants, uint32_t count,
                                     bool question, quality_row *rows_out)
 {
@@ -329,10 +356,13 @@ kvt_status calibrate_source_measure(void *context, const quality_variant *varian
     c->question = question;
     c->rows = rows_out;
     c->report->measured += count;
-    if (calibrate_fill_kept(c) == 0 || c->options->finish)
-        return calibrate_progress(c) ? KVT_OK : KVT_E_CANCELLED;
-    kvt_status status =
-        c->options->model != NULL ? calibrate_with_model(c) : calibrate_with_dumps(c);
+    const bool of_model = c->options->model != NULL;
+    kvt_status status = KVT_OK;
+    if (calibrate_fill_kept(c) > 0 && !c->options->finish)
+        status = of_model ? calibrate_with_model(c) : calibrate_with_dumps(c);
+    else if (!calibrate_progress(c))
+        status = KVT_E_CANCELLED;
+    if (status == KVT_OK && of_model) status = calibrate_judge_model(c);
     if (c->kept_count > 1) qsort(c->kept, c->kept_count, sizeof *c->kept, kept_order);
     return status == KVT_OK && c->failed ? KVT_E_MEMORY : status;
 }

@@ -429,6 +429,8 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
                      .message_size = message_size,
                      .started = base_clock_seconds()};
     memset(report_out, 0, sizeof *report_out);
+    for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
+        report_out->likelihoods[i] = (quality_likelihood){(double)NAN, (double)NAN};
     message[0] = '\0';
     kvt_status status = calibrate_check(options, message, message_size);
     if (status == KVT_OK) status = calibrate_open(&c);

@@ -124,6 +124,31 @@ typedef struct quality_request {
 KVT_NODISCARD kvt_status quality_measure(const quality_request *request, char *message,
                                          size_t message_size);
 
+/* ---- does the model understand the texts ---- */
+
+/* From this share of the unigram model's nats on, a model counts as one that does not. */
+#define QUALITY_UNDERSTOOD_SHARE 0.9
+
+/* Means over entries of nats per token of the continuation, its first token left out. */
+typedef struct quality_likelihood {
+    double nats;         /* of the model, from exact KV; NAN: not known */
+    double unigram_nats; /* of the add-one unigram model of all tokens of these entries; or NAN */
+} quality_likelihood;
+
+/* Of `count` entries and their exact runs' nats; NAN of none. KVT_OK; KVT_E_ARGUMENT (a token
+ * outside the vocabulary); KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status quality_likelihood_of(const quality_entry *const *entries,
+                                               const double *nats, uint32_t count, uint32_t vocab,
+                                               quality_likelihood *out);
+
+/* What is not known is not held against a model. */
+bool quality_understands(const quality_likelihood *likelihood);
+
+/* KVT_OK, or KVT_E_MISMATCH with a message, which names the class unless it is NULL. */
+KVT_NODISCARD kvt_status quality_likelihood_check(const quality_likelihood *likelihood,
+                                                  const char *class_name, char *message,
+                                                  size_t message_size);
+
 /* ---- answers ---- */
 
 /* ROUGE-L (F-measure of the longest common subsequence) and F1 of the bags, of two sequences; 1
@@ -329,6 +354,8 @@ typedef struct quality_profile_options {
     double seconds; /* after which, and after one row at least, the measurement stops as if it were
                        cancelled; 0: never */
     bool finish;    /* nothing is measured: the entries that are whole count as all there are */
+    bool unjudged;  /* a model that does not understand the texts is measured too: for models of
+                       random numbers */
     const char *command_line;
     kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
     void *progress_context;
@@ -339,8 +366,9 @@ typedef struct quality_set_report {
     uint32_t entries, documents;                  /* that are whole: a row of every variant */
     uint32_t context_tokens, continuation_tokens; /* of the first entry */
     quality_spread spread;
-    quality_curve *curves; /* [variant_count] */
-    double *sensitivity;   /* [entries], the entry effect */
+    quality_likelihood likelihood; /* of the entries; NAN of passages */
+    quality_curve *curves;         /* [variant_count] */
+    double *sensitivity;           /* [entries], the entry effect */
 } quality_set_report;
 
 /* Classes in their order, each with its passages as class "NAME/recall" where it has some; then, of
@@ -360,7 +388,9 @@ typedef struct quality_report {
 } quality_report;
 
 /* Entries of the classes are measured in turn, so that a measurement that stops has about as many
- * of each. KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_CANCELLED (the report then has what
+ * of each. KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_MISMATCH (the model does not
+ * understand the texts of a class: the report is whole, the database has rows and no curves);
+ * KVT_E_CANCELLED (the report then has what
  * is there, unless no entry is whole; the database has rows and no curves); KVT_E_READ_ONLY;
  * KVT_E_DATABASE; what model_open, tokenizer_open, quality_entries_read, quality_measure give. */
 KVT_NODISCARD kvt_status quality_profile_run(kvt_profile *profile,
@@ -517,13 +547,15 @@ typedef struct quality_dumps_make_options {
     const char *folder; /* made when absent; files are 0000.safetensors and so on */
     uint32_t contexts, context_tokens, continuation_tokens;
     uint32_t queries; /* of each layer and head, spread over the continuation */
+    bool unjudged;    /* as of quality_profile_options */
     kvt_profile_progress *progress;
     void *progress_context;
 } quality_dumps_make_options;
 
 /* Runs the model over contexts cut from the texts and writes one dump each: KV in fp16, queries of
  * the tokens that follow. KVT_OK; KVT_E_CANCELLED; KVT_E_ARGUMENT; KVT_E_UNSUPPORTED (KV beyond
- * fp16); what quality_model_open, quality_entries_read and quality_dump_write give. */
+ * fp16); KVT_E_MISMATCH (the model does not understand the texts; the dumps are there); what
+ * quality_model_open, quality_entries_read and quality_dump_write give. */
 KVT_NODISCARD kvt_status quality_dumps_make(const quality_dumps_make_options *options,
                                             uint32_t *count_out, char *message,
                                             size_t message_size);

@@ -415,8 +415,8 @@ static kvt_status make_write(const evaluate_entry *entry, uint32_t queries, cons
 }
 
 static kvt_status make_one(const quality_dumps_make_options *o, model_session *session,
-                           const quality_entry *cut, uint32_t index, char *message,
-                           size_t message_size)
+                           const quality_entry *cut, uint32_t index, double *nats_out,
+                           char *message, size_t message_size)
 {
     evaluate_entry *entry = NULL;
     char path[1024];
@@ -427,9 +427,27 @@ static kvt_status make_one(const quality_dumps_make_options *o, model_session *s
     if (status == KVT_OK) {
         uint32_t queries =
             o->queries < cut->continuation_tokens ? o->queries : cut->continuation_tokens;
+        *nats_out = entry->nll;
         status = make_write(entry, queries, path, message, message_size);
     }
     evaluate_entry_close(entry);
+    return status;
+}
+
+/* Whether the model understands the texts: a ladder is made of dumps, which say nothing of it. */
+static kvt_status make_judge(const quality_model *measured, const quality_entries *entries,
+                             const double *nats, char *message, size_t message_size)
+{
+    quality_likelihood likelihood;
+    const quality_entry **judged = calloc(entries->count, sizeof *judged);
+    if (judged == NULL) return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < entries->count; i++)
+        judged[i] = &entries->entries[i];
+    kvt_status status =
+        quality_likelihood_of(judged, nats, entries->count, measured->facts.vocab, &likelihood);
+    if (status == KVT_OK)
+        status = quality_likelihood_check(&likelihood, NULL, message, message_size);
+    free((void *)judged);
     return status;
 }
 
@@ -438,19 +456,25 @@ static kvt_status make_all(const quality_dumps_make_options *o, const quality_mo
                            size_t message_size)
 {
     model_session *session = NULL;
+    double *nats = NULL;
     if (mkdir(o->folder, 0777) != 0 && errno != EEXIST) {
         (void)snprintf(message, message_size, "%s: %s", o->folder, strerror(errno));
         return KVT_E_IO;
     }
     kvt_status status = model_session_open(measured->weights, &session);
+    if (status == KVT_OK) nats = calloc(entries->count, sizeof *nats);
+    if (status == KVT_OK && nats == NULL) status = KVT_E_MEMORY;
     for (uint32_t i = 0; status == KVT_OK && i < entries->count; i++) {
-        status = make_one(o, session, &entries->entries[i], i, message, message_size);
+        status = make_one(o, session, &entries->entries[i], i, &nats[i], message, message_size);
         if (status != KVT_OK) break;
         ++*count_out;
         if (o->progress != NULL &&
             !o->progress(o->progress_context, (double)*count_out / entries->count, "dumps"))
             status = KVT_E_CANCELLED;
     }
+    if (status == KVT_OK && !o->unjudged)
+        status = make_judge(measured, entries, nats, message, message_size);
+    free(nats);
     model_session_close(session);
     return status;
 }

@@ -307,6 +307,9 @@ static kvt_status run_measure(profile_quality_run *run)
 
 /* Entries that are whole, as what is summarised is made of. */
 typedef struct run_whole {
+    const quality_entry **judged; /* [judged_count], those whose exact run is known */
+    double *nats;                 /* likewise */
+    uint32_t judged_count;
     quality_row *rows;   /* [count][variant_count] */
     uint64_t *documents; /* [count] */
     uint32_t *classes;   /* [count] */
@@ -316,6 +319,8 @@ typedef struct run_whole {
 
 static void run_whole_free(run_whole *whole)
 {
+    free((void *)whole->judged);
+    free(whole->nats);
     free(whole->rows);
     free(whole->documents);
     free(whole->classes);
@@ -336,10 +341,13 @@ static kvt_status run_gather(const profile_quality_run *run, uint32_t first, uin
 {
     const quality_profile_options *o = run->options;
     uint32_t most = 0;
-    *whole = (run_whole){.rows = calloc((size_t)count * o->variant_count, sizeof *whole->rows),
+    *whole = (run_whole){.judged = calloc(count, sizeof *whole->judged),
+                         .nats = calloc(count, sizeof *whole->nats),
+                         .rows = calloc((size_t)count * o->variant_count, sizeof *whole->rows),
                          .documents = calloc(count, sizeof *whole->documents),
                          .classes = calloc(count, sizeof *whole->classes)};
-    if (whole->rows == NULL || whole->documents == NULL || whole->classes == NULL)
+    if (whole->judged == NULL || whole->nats == NULL || whole->rows == NULL ||
+        whole->documents == NULL || whole->classes == NULL)
         return KVT_E_MEMORY;
     for (uint32_t i = 0; i < run->entry_count; i++) {
         const uint32_t present = run_count_rows(run, i);
@@ -356,6 +364,10 @@ static kvt_status run_gather(const profile_quality_run *run, uint32_t first, uin
                 recall ? quality_row_passage(o->metric, row) : *row;
         }
         whole->nll += recall ? exact->recall_nll : exact->nll;
+        if (!recall && exact->nll > 0.0) {
+            whole->judged[whole->judged_count] = entry;
+            whole->nats[whole->judged_count++] = exact->nll;
+        }
         if (!recall && exact->questions > 0) {
             whole->right += exact->answers * exact->questions;
             whole->questions += exact->questions;
@@ -396,6 +408,9 @@ static kvt_status run_summarise_set(profile_quality_run *run, const char *class_
     if (status == KVT_OK)
         status = quality_sensitivity(whole.rows, whole.count, o->variant_count, report->sensitivity,
                                      &report->spread);
+    if (status == KVT_OK)
+        status = quality_likelihood_of(whole.judged, whole.nats, whole.judged_count,
+                                       run->measured.facts.vocab, &report->likelihood);
     run_whole_free(&whole);
     free(numbers);
     return status;
@@ -502,6 +517,26 @@ static bool run_has_whole(const profile_quality_run *run)
     return true;
 }
 
+/* Whether the model understands the texts of every class. KVT_OK; KVT_E_MISMATCH; KVT_E_MEMORY. */
+static kvt_status run_judge(const profile_quality_run *run)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK && i < run->options->class_count; i++) {
+        const run_class *at = &run->classes[i];
+        quality_likelihood likelihood;
+        run_whole whole;
+        status = run_gather(run, at->first, at->entries.count, false, &whole);
+        if (status == KVT_OK)
+            status = quality_likelihood_of(whole.judged, whole.nats, whole.judged_count,
+                                           run->measured.facts.vocab, &likelihood);
+        if (status == KVT_OK)
+            status = quality_likelihood_check(&likelihood, run->options->classes[i].name,
+                                              run->message, run->message_size);
+        run_whole_free(&whole);
+    }
+    return status;
+}
+
 /* After the measuring: curves of all, or of what a stopped measurement has. */
 static kvt_status run_conclude(profile_quality_run *run, kvt_status status)
 {
@@ -511,6 +546,8 @@ static kvt_status run_conclude(profile_quality_run *run, kvt_status status)
         (void)snprintf(run->message, run->message_size, "no entry of some class is whole yet");
         return KVT_E_ARGUMENT;
     }
+    const kvt_status judged = run->options->unjudged ? KVT_OK : run_judge(run);
+    if (status == KVT_OK && judged != KVT_OK) status = judged;
     kvt_status reported = run_report(run, status == KVT_OK);
     return status == KVT_OK ? reported : status;
 }

@@ -50,6 +50,7 @@ static calibrate_options model_options(uint32_t *calls)
     static const quality_class stories[] = {{"stories", texts, 1}};
     return (calibrate_options){.name = "small",
                                .model = files.model,
+                               .unjudged = true,
                                .tokenizer = files.tokenizer,
                                .classes = stories,
                                .class_count = 1,
@@ -151,6 +152,7 @@ static void dumps_calibrate_too(void **state)
     uint32_t made = 0;
     (void)snprintf(folder, sizeof folder, "%s/dumps", files.folder);
     const quality_dumps_make_options make = {.model = files.model,
+                                             .unjudged = true,
                                              .tokenizer = files.tokenizer,
                                              .texts = texts,
                                              .text_count = 1,

@@ -522,6 +522,35 @@ static void drafts_do_not_change_answers(void **state)
     tokenizer_close(tokens);
 }
 
+/* ---- likelihood ---- */
+
+/* Token 1 three times of four and token 0 once, of a vocabulary of 4: add-one gives 4/8 and 2/8. */
+static void likelihood_is_that_of_the_unigram_model(void **state)
+{
+    static const uint32_t ids[] = {1, 1, 0, 1};
+    const quality_entry entry = {.tokens = ids, .context_tokens = 1, .continuation_tokens = 3};
+    const quality_entry *entries[] = {&entry, &entry};
+    const double nats[] = {0.5, 0.7};
+    quality_likelihood found;
+    (void)state;
+    assert_int_equal(quality_likelihood_of(entries, nats, 1, 4, &found), KVT_OK);
+    assert_true(fabs(found.unigram_nats - (log(8.0 / 2) + log(8.0 / 4)) / 2) < 1e-12);
+    assert_true(found.nats == 0.5 && quality_understands(&found));
+    assert_int_equal(quality_likelihood_check(&found, "a", message, sizeof message), KVT_OK);
+    assert_int_equal(quality_likelihood_of(entries, nats, 2, 4, &found), KVT_OK);
+    assert_true(fabs(found.unigram_nats - (log(12.0 / 3) + log(12.0 / 7)) / 2) < 1e-12);
+    assert_true(fabs(found.nats - 0.6) < 1e-12);
+    found.nats = 0.9 * found.unigram_nats;
+    assert_false(quality_understands(&found));
+    assert_int_equal(quality_likelihood_check(&found, "a", message, sizeof message),
+                     KVT_E_MISMATCH);
+    assert_non_null(strstr(message, "class a: the model does not understand"));
+    assert_int_equal(quality_likelihood_of(entries, nats, 1, 1, &found), KVT_E_ARGUMENT);
+    /* Nothing known is nothing held against a model. */
+    assert_int_equal(quality_likelihood_of(entries, nats, 0, 4, &found), KVT_OK);
+    assert_true(isnan(found.nats) && isnan(found.unigram_nats) && quality_understands(&found));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -538,6 +567,7 @@ int main(void)
         cmocka_unit_test(questions_are_answered_or_not),
         cmocka_unit_test(what_is_not_wanted_is_left_out),
         cmocka_unit_test(drafts_do_not_change_answers),
+        cmocka_unit_test(likelihood_is_that_of_the_unigram_model),
     };
     return cmocka_run_group_tests(tests, scratch_make_files, scratch_remove_files);
 }

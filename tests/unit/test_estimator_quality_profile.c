@@ -33,6 +33,7 @@ static kvt_status run(quality_metric metric, uint32_t calls, quality_report *rep
     for (int i = 0; i < VARIANTS; i++)
         assert_int_equal(quality_variant_parse(names[i], &variants[i]), KVT_OK);
     const quality_profile_options options = {.model = files.model,
+                                             .unjudged = true,
                                              .tokenizer = files.tokenizer,
                                              .classes = classes,
                                              .class_count = 2,
@@ -201,6 +202,7 @@ static void wrong_requests_are_refused(void **state)
     const quality_class classes[] = {{"pooled", paths, 1}, {"stories", paths, 1}};
     kvt_profile *profile = NULL;
     quality_profile_options options = {.model = files.model,
+                                       .unjudged = true,
                                        .tokenizer = files.tokenizer,
                                        .classes = classes + 1,
                                        .class_count = 1,

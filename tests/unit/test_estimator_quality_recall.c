@@ -50,6 +50,7 @@ static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_repo
     const quality_class classes[] = {{"tasks", with, 1}, {"chat", without, 1}};
     kvt_profile *profile = NULL;
     const quality_profile_options options = {.model = files.model,
+                                             .unjudged = true,
                                              .tokenizer = files.tokenizer,
                                              .classes = classes,
                                              .class_count = 2,
@@ -205,6 +206,7 @@ static kvt_status calibrate(uint32_t contexts, quality_metric metric, bool finis
     const calibrate_wanted wanted = {.variants = &variants[1], .count = 1};
     kvt_profile *profile = NULL;
     const calibrate_options options = {.model = files.model,
+                                       .unjudged = true,
                                        .tokenizer = files.tokenizer,
                                        .classes = classes,
                                        .class_count = 2,

@@ -20,7 +20,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import COMMAND, CommandCase  # noqa: E402
+from command_case import COMMAND, WORKLOAD, CommandCase  # noqa: E402
 QUICK = ["--quick", "--seconds", "1ms", "--database", "p.db"]
 DEVICES = [word for name in ("one", "two") for word in (
     "--set", f"device.{name}.tier=dram", "--set", f"device.{name}.backend=memory",
@@ -376,6 +376,65 @@ class ProfileTest(CommandCase):
                     self.assertEqual(document["devices"] + document["codecs"], [])
                     text = self.run_command("show", "--database", "p.db").stdout
                     self.assertIn("nothing measured yet", text)
+
+
+class UnderstandTest(CommandCase):
+    def broken_model(self, name, base=None, turn=0):
+        """A copy of the reference model with another rope base, or the table of tokens turned."""
+        folder = self.path(name)
+        shutil.copytree(os.path.join(REFERENCE, "model"), folder)
+        with open(os.path.join(folder, "config.json"), "r+", encoding="utf-8") as file:
+            config = json.load(file)
+            config["rope_theta"] = base or config["rope_theta"]
+            file.seek(0)
+            json.dump(config, file)
+            file.truncate()
+        with open(os.path.join(folder, "model.safetensors"), "r+b") as file:
+            data = file.read()
+            start = 8 + struct.unpack("<Q", data[:8])[0]
+            facts = json.loads(data[8:start])["model.embed_tokens.weight"]
+            first, end = (start + offset for offset in facts["data_offsets"])
+            place = first + turn * (end - first) // facts["shape"][0]
+            file.seek(first)
+            file.write(data[place:end] + data[first:place])
+        return ["--model", name]
+
+    def test_models_that_do_not_understand(self):
+        """Wrong rotation, and weights in another order: figures, and neither curve nor ladder."""
+        text = ["--text", "short=" + os.path.join(REFERENCE, "texts", "recall-512.jsonl")]
+        few = [*text, "--contexts", "3", "--context-tokens", "256", "--database", "b.db"]
+        sound = ["--model", os.path.join(REFERENCE, "model"), *few[:-1], "a.db"]
+        rows = self.run_json("profile", "quality", *sound, "--quick", "--contexts", "3")["sets"]
+        rows += self.run_json("profile", "calibrate", *sound)["likelihood"]
+        for row in rows:
+            self.assertTrue(row["understood"])
+            self.assertLess(row["nll_nats"], row["unigram_nats"] / 2)
+        for model in (self.broken_model("based", base=100.0), self.broken_model("turned", turn=9)):
+            quality = ["profile", "quality", "--json", *model, *few, "--answer-tokens", "0",
+                       "--variants", "planes:k8v8,g64"]
+            for words in (quality, [*quality, "--finish"]):
+                result = self.run_command(*words, code=2)
+                self.assertIn("class short: the model does not understand these texts",
+                              result.stderr)
+                row = json.loads(result.stdout)["sets"][0]
+                self.assertFalse(row["understood"])
+                self.assertGreaterEqual(row["nll_nats"], 0.9 * row["unigram_nats"])
+            calibrate = ["profile", "calibrate", "--json", *model, *few]
+            for words in (calibrate, [*calibrate, "--finish"]):
+                result = self.run_command(*words, code=2)
+                self.assertIn("does not understand these texts", result.stderr)
+                document = json.loads(result.stdout)
+                self.assertEqual(document["ladders"], [])
+                self.assertFalse(document["likelihood"][0]["understood"])
+                self.assertGreater(document["likelihood"][0]["nll_nats"], 4)
+            self.fails("does not understand", "profile", "dumps", "-o", "made", *model, "--text",
+                       text[1].partition("=")[2], *few[2:-2])
+            exported = self.run_json("profile", "export", "--database", "b.db", "--table",
+                                     "quality")
+            self.assertEqual(exported["tables"].get("quality", []), [])
+            self.fails("no calibration or quality", "replay", *WORKLOAD, "--set",
+                       "store.profile=b.db", "--set",
+                       "replay.ladder=profile:" + model[1] + ":short")
 
 
 if __name__ == "__main__":
