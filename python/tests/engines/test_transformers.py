@@ -122,9 +122,9 @@ class Prefix(EngineCase):
         self.prefixes(store).save(cache, tokens)
         config = transformers.AutoConfig.from_pretrained(MODEL)
         config.rope_parameters = dict(config.rope_parameters or {}, rope_theta=10000.0)
-        scaled = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float16)
+        scaled = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float16).eval()
         half = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16)
-        for other in (self.prefixes(store, half), self.prefixes(store, scaled, name=MODEL),
+        for other in (self.prefixes(store, half), self.prefixes(store, scaled),
                       self.prefixes(store, chunk=32), self.prefixes(store, revision="v2"),
                       self.prefixes(store, salt="tenant")):
             self.assertEqual(other.restore(tokens)[1], 0)
