@@ -43,6 +43,8 @@ set(KVT_WRAPPED_test_store_get_plan kvt_record_bound kvt_record_scratch_parallel
 set(KVT_WRAPPED_test_store_lifetime base_clock_ns base_calendar_ns)
 set(KVT_WRAPPED_test_store_open_threads base_thread_start lifetime_open)
 set(KVT_WRAPPED_torture_store_basis malloc calloc realloc aligned_alloc)
+set(KVT_WRAPPED_torture_store_pairs malloc calloc realloc aligned_alloc kvt_policy_commit
+  kvt_policy_abort)
 # What makes a store's decisions the same on every machine (tests/support/steady_costs.h).
 set(KVT_WRAPPED_STEADY costs_probe_device costs_measure_variant learn_open)
 foreach(subject drop drop_moves groups_ladder ladder)
@@ -50,6 +52,7 @@ foreach(subject drop drop_moves groups_ladder ladder)
 endforeach()
 list(APPEND KVT_WRAPPED_test_store_ladder staging_acquire)
 set(KVT_WRAPPED_test_replay_live_forms ${KVT_WRAPPED_STEADY}) # requests come by the real clock
+set(KVT_WRAPPED_test_store_copies kvt_policy_adopt)
 set(KVT_WRAPPED_test_store_memory tiers_worker_queue)
 set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
   costs_measure_variant learn_size_shares)

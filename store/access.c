@@ -119,9 +119,7 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     get->place->readers++;
     get->tier = entry->place->tier;
     get->variant = entry->place->variant;
-    get->expected.key = entry->key;
-    get->expected.generation = entry->place->generation;
-    get->expected.bases = bases_of(store, get->variant);
+    get->expected = place_expects(store, &entry->key, entry->place);
     get->serial = entry->place->serial;
     if (get->in_memory)
         learn_begin_in_memory(store, get->tier, get->place->location, &get->transfer);
@@ -346,14 +344,13 @@ static void access_end(kvt_store *store, access_get *get, access_freed *freed)
     if (last && get->load != NULL) pthread_cond_broadcast(&store->changed);
 }
 
-/* Settles an entry whose load failed: the entry falls back to its copy on SSD, or is dropped. It
- * stays as it is when it moved on or left meanwhile, when its device came back, or when another get
- * still reads the place and will find the failure itself; nor is it settled for a queue's get while
- * it is in motion. True when the entry is readable now, at
- * another place or at this one. Lock held. The caller's staging is released before the call,
- * because the move that this waits for may be waiting for staging. */
-static bool access_drop_failed(kvt_store *store, const kvt_key *key, const access_get *get,
-                               kvt_status failure)
+/* Settles an entry whose load failed, as quarantine_note_failure says. It stays as it is when it
+ * moved on or left meanwhile, when its device came back, or when another get still reads the place
+ * and will find the failure itself; nor is it settled for a queue's get while it is in motion. True
+ * when the get may try again, at another place or at this one. Lock held. The caller's staging is
+ * released before the call, because the move that this waits for may be waiting for staging. */
+static bool access_settle_failed(kvt_store *store, const kvt_key *key, const access_get *get,
+                                 kvt_status failure)
 {
     assert(failure != KVT_OK && get->place != NULL);
     assert(store_is_locked(store));
@@ -365,7 +362,7 @@ static bool access_drop_failed(kvt_store *store, const kvt_key *key, const acces
         if (quarantine_is_back(store, entry->place, failure)) return true;
         if (entry->state == ENTRY_RESIDENT) {
             if (entry->place->readers != 0 && entry->copy == NULL) return false;
-            quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
+            if (!quarantine_note_failure(store, entry, failure)) return false;
             continue;
         }
         if (plan_cancel(store, entry->handle)) continue;
@@ -395,7 +392,7 @@ static kvt_status access_lose(kvt_store *store, const kvt_key *key, const access
 {
     KILL_POINT("get: load failed");
     pthread_mutex_lock(&store->lock);
-    bool elsewhere = access_drop_failed(store, key, get, status);
+    bool elsewhere = access_settle_failed(store, key, get, status);
     quarantine_refresh_tier(store, get->tier);
     bool ends = !(elsewhere && again);
     if (ends) access_count_end(store, get, status, true);
@@ -411,6 +408,7 @@ static bool access_close(kvt_store *store, access_get *get, kvt_status status, a
     assert(get->place != NULL);
     bool whole = status == KVT_E_MEMORY || status == KVT_E_CANCELLED || status == KVT_E_TIMEOUT;
     bool lost = status != KVT_OK && !whole && !get->lacks_basis;
+    if (status == KVT_OK) get->place->unread = false;
     access_end(store, get, freed);
     if (lost) store_count_load_failure(store, status);
     if (lost) get->failure = status;
@@ -498,9 +496,9 @@ static kvt_status access_decode(const kvt_store *store, access_get *get,
                                 const access_target *target)
 {
     kvt_status status = access_decode_record(store, get, target);
-    if (status == KVT_E_MISMATCH)
-        get->lacks_basis =
-            bases_differ(&get->expected, get->variant, get->record, get->record_bytes);
+    if (status != KVT_OK)
+        status = place_judge(&get->expected, get->record, get->record_bytes, status);
+    get->lacks_basis = status == KVT_E_MISMATCH;
     return status;
 }
 

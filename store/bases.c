@@ -57,22 +57,6 @@ bool bases_has(const kvt_store *store, kvt_variant variant)
     return !entry_basis_of(variant, &start) || bases_find(store, start) != STORE_BASES_MAX;
 }
 
-bool bases_differ(const kvt_record_spec *expected, kvt_variant variant, const void *record,
-                  uint64_t bytes)
-{
-    uint32_t start;
-    kvt_record_info info;
-    if (!entry_basis_of(variant, &start)) return false;
-    if (kvt_record_parse(record, bytes, &info) != KVT_OK) return false;
-    if (memcmp(&info.spec.key, &expected->key, sizeof expected->key) != 0) return false;
-    if (info.spec.generation != expected->generation) return false;
-    /* The records of groups name theirs each by itself. */
-    if (info.group_count != 0) return true;
-    return info.basis_span != 0 &&
-           (expected->bases.count == 0 ||
-            memcmp(info.basis, expected->bases.list[0]->hash, sizeof info.basis) != 0);
-}
-
 /* Whether the store may code in a form of the basis. The store's lock is held. */
 static bool bases_is_offered(const kvt_store *store, uint32_t start)
 {

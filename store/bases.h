@@ -62,13 +62,6 @@ kvt_record_bases bases_at_open(const kvt_store *store);
 /* Whether the store can code a variant: it needs no basis, or the store has it. Any thread. */
 bool bases_has(const kvt_store *store, kvt_variant variant);
 
-/*
- * Whether a record, which decoding has refused with KVT_E_MISMATCH, is the one expected and needs
- * another basis than the one given: the store's has the same first bits. No lock held.
- */
-bool bases_differ(const kvt_record_spec *expected, kvt_variant variant, const void *record,
-                  uint64_t bytes);
-
 /* Takes the files beside the catalog, and the names that it remembers; a note says which file is
  * damaged. Before the catalog's writer starts. KVT_OK; KVT_E_MEMORY; what reading the catalog
  * says. */

@@ -161,17 +161,18 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
     store_place *failed = entry->place;
     assert(entry->state == ENTRY_RESIDENT);
     if (entry->copy == NULL) return false;
-    const store_place *copy = entry->copy;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
     lease_forget(store, entry);
-    kvt_status status = store_adopt(store, entry, KVT_TIER_SSD, copy->variant, copy->record_bytes);
-    if (status != KVT_OK) return false;
+    const kvt_status status = store_adopt_place(store, entry, entry->copy);
     entry->place = copies_detach(store, entry);
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry->load = NULL; /* later gets must not join a read of the failed place */
     store->counters.copy_fallbacks++;
-    watch_note_moved(store, entry, failed->tier, failed->variant);
+    if (status == KVT_OK)
+        watch_note_moved(store, entry, failed->tier, failed->variant);
+    else
+        quarantine_set_aside(store, entry, KVT_REMOVED_LOST);
     pthread_cond_broadcast(&store->changed);
     place_drain(store, failed);
     return true;

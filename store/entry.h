@@ -50,6 +50,7 @@ typedef struct store_place {
     uint8_t tier;        /* kvt_tier */
     uint8_t left : 2;    /* place_left */
     uint8_t visited : 1; /* it is read as visit.h says */
+    uint8_t unread : 1;  /* the last read or decode of it failed, and not for damaged bytes */
 } store_place;
 _Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 

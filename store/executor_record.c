@@ -85,6 +85,7 @@ kvt_status stage_read(store_op *op)
     uint64_t bytes = staging_round(source->record_bytes);
     executor_fill_spec(op);
     op->spec.generation = source->generation;
+    op->expected = place_expects(store, &op->key, source);
     op->scratch_bytes = source->scratch_bytes;
     kvt_status status = KVT_OK;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
@@ -106,13 +107,7 @@ kvt_status stage_read(store_op *op)
     status = transfer_move(store->staging, store->pools[source->tier], KVT_IO_READ,
                            source->location, op->record, source->record_bytes, watch, &op->staging);
     if (status != KVT_OK) return status;
-    kvt_record_info info;
-    status = kvt_record_verify(op->record, op->record_bytes, &info);
-    if (status == KVT_OK && (memcmp(&info.spec.key, &op->entry->key, sizeof info.spec.key) != 0 ||
-                             info.spec.generation != source->generation)) {
-        status = KVT_E_MISMATCH;
-    }
-    return status;
+    return place_check(&op->expected, op->record, op->record_bytes);
 }
 
 /*
@@ -129,7 +124,7 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
     kvt_record_drop drop;
     kvt_status status;
     if (op->groups.count != 0 && (way == CODECS_WAY_DROP || way == CODECS_WAY_DERIVE)) {
-        status = record_groups_derive(op->record, op->record_bytes, &op->spec.bases, to, target,
+        status = record_groups_derive(op->record, op->record_bytes, &op->expected.bases, to, target,
                                       target_bytes, scratch, scratch_bytes, &op->record_bytes);
         if (status == KVT_OK) op->record = target;
         return status == KVT_E_UNSUPPORTED ? KVT_E_SPACE : status;
@@ -140,8 +135,9 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
         if (status == KVT_OK) op->record_bytes = drop.record_bytes;
         return status;
     case CODECS_WAY_DERIVE:
-        status = kvt_record_derive_with(op->record, op->record_bytes, &op->spec.bases, to, target,
-                                        target_bytes, scratch, scratch_bytes, &op->record_bytes);
+        status =
+            kvt_record_derive_with(op->record, op->record_bytes, &op->expected.bases, to, target,
+                                   target_bytes, scratch, scratch_bytes, &op->record_bytes);
         if (status == KVT_OK) op->record = target;
         /* A derived record that would not be smaller is no place to go to; coding the elements
          * anew would lose a second time. */
@@ -196,7 +192,8 @@ static kvt_status executor_refuse_form(store_op *op)
     return KVT_E_SPACE;
 }
 
-/* change: when the variant differs, makes the new record inside the staging buffer. */
+/* change: when the variant differs, makes the new record inside the staging buffer. The source's
+ * record is sound, so no failure from here on says that its bytes are damaged. */
 kvt_status stage_recode(store_op *op)
 {
     assert(op->record != NULL && op->record_bytes == op->source->record_bytes);
@@ -210,18 +207,17 @@ kvt_status stage_recode(store_op *op)
     char *scratch = target + staging_round(target_bytes);
     uint64_t scratch_bytes = (uint64_t)((char *)op->staging.memory + op->staging.bytes - scratch);
     kvt_status status = executor_derive(op, target, target_bytes, scratch, scratch_bytes);
-    if (status == KVT_E_MISMATCH &&
-        bases_differ(&op->spec, source->variant, op->record, op->record_bytes))
-        return executor_refuse_form(op);
+    if (status == KVT_E_MISMATCH) return executor_refuse_form(op);
     op->larger = status == KVT_E_SPACE;
     if (status != KVT_E_UNSUPPORTED) return status;
-    kvt_record_spec expected = op->spec;
     if (kvt_variant_drops_tokens(source->variant))
         status = token_drop_restore(op, decoded, scratch, scratch_bytes);
     else
-        status = kvt_record_decode_parallel(op->record, op->record_bytes, &expected,
+        status = kvt_record_decode_parallel(op->record, op->record_bytes, &op->expected,
                                             op->store->workers, decoded,
                                             op->entry->kind->source_bytes, scratch, scratch_bytes);
+    /* The store has another basis than the record's, whose hash begins alike. */
+    if (status == KVT_E_MISMATCH) return executor_refuse_form(op);
     if (status != KVT_OK) return status;
     executor_set_generation(op);
     if (kvt_variant_drops_tokens(op->spec.variant))

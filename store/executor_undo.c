@@ -23,18 +23,15 @@ void executor_settle_debt(store_op *op)
     pthread_cond_broadcast(&op->store->changed);
 }
 
-/* Whether a change failed because its source could not be read, or because the bytes read were not
- * the entry's record. A lack of memory proves nothing about the source, and a device that is back
- * in service gets another chance. */
-static bool executor_lost_source(const store_op *op, kvt_status status)
+/* Whether a change failed in reading its source, or in what place_check says of what was read. A
+ * lack of memory proves nothing about the source, and a device that is back in service gets another
+ * chance. Once the source has been read, no failure is the source's. */
+static bool executor_failed_read(const store_op *op, kvt_status status)
 {
     assert(status != KVT_OK);
-    bool read = (op->stages_done & (1u << STAGE_READ)) != 0;
-    bool recoded = (op->stages_done & (1u << STAGE_RECODE)) != 0;
-    bool rotten = status == KVT_E_CORRUPT || status == KVT_E_MISMATCH || status == KVT_E_VERSION;
-    if (op->move->kind != KVT_MOVE_CHANGE || status == KVT_E_MEMORY) return false;
-    if (quarantine_is_back(op->store, op->entry->place, status)) return false;
-    return (op->source_asked && !read) || (!recoded && rotten);
+    const bool read = (op->stages_done & (1u << STAGE_READ)) != 0;
+    if (!op->source_asked || read || status == KVT_E_MEMORY) return false;
+    return !quarantine_is_back(op->store, op->entry->place, status);
 }
 
 /*
@@ -91,16 +88,18 @@ static void executor_count_failure(store_counters *counters, const store_op *op,
     }
 }
 
-/* Settles the entry of a change that failed: a lost source loses the entry, a larger record
- * corrects the entry's options, a victim of the put behind it may be given up, and otherwise the
- * entry backs off. The entry is RESIDENT again. Lock held. */
+/* Settles the entry of a change that failed: a source that could not be read is looked at as in a
+ * get, a larger record corrects the entry's options, a victim of the put behind it may be given up,
+ * and otherwise the entry backs off. The entry is RESIDENT again. Lock held. */
 static void executor_settle_loss(store_op *op, kvt_tier source, kvt_status status)
 {
     assert(op->move->kind == KVT_MOVE_CHANGE && store_is_locked(op->store));
     kvt_store *store = op->store;
-    if (executor_lost_source(op, status)) {
+    if ((op->stages_done & (1u << STAGE_READ)) != 0) op->entry->place->unread = false;
+    if (executor_failed_read(op, status)) {
         store_count_load_failure(store, status);
-        quarantine_lose_entry(store, op->entry, KVT_REMOVED_LOST);
+        if (!quarantine_note_failure(store, op->entry, status))
+            backoff_note_failure(store, op->entry, false);
     } else if (op->larger) {
         /* With that known, no plan asks for the same again. */
         executor_note_larger(op);

@@ -92,9 +92,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->variant = place->variant;
     entry->record_bytes = place->record_bytes;
     entry->scratch_bytes = place->scratch_bytes;
-    entry->expected.key = found->key;
-    entry->expected.generation = place->generation;
-    entry->expected.bases = bases_of(store, entry->variant);
+    entry->expected = place_expects(store, &found->key, place);
     if (!entry->lent) load_share_enter(entry, found->load);
     access_count_use(store, found, clock_ns);
     return KVT_QUEUED;

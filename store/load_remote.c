@@ -57,7 +57,8 @@ bool load_may_ask(kvt_load *load)
 
 /* ---- answers ---- */
 
-/* Takes over what a record says of its entry. KVT_QUEUED; KVT_E_CORRUPT. */
+/* Takes over what a record says of its entry. KVT_QUEUED; KVT_E_CORRUPT; KVT_E_VERSION;
+ * KVT_E_UNSUPPORTED. */
 static kvt_status load_take_record(kvt_load *load, load_entry *entry)
 {
     const remote_fetch *fetch = entry->ask->get.remote;
@@ -65,9 +66,9 @@ static kvt_status load_take_record(kvt_load *load, load_entry *entry)
     uint64_t bytes = 0;
     kvt_status status = kvt_record_parse(fetch->buffer.memory, fetch->head.record_bytes, &record);
     if (status == KVT_OK && !remote_get_is_sound(fetch, &record)) status = KVT_E_CORRUPT;
-    if (status == KVT_OK)
-        status = executor_bound(load->store, &record.spec, &bytes, &entry->scratch_bytes);
-    if (status != KVT_OK) return KVT_E_CORRUPT;
+    if (status != KVT_OK) return status;
+    if (executor_bound(load->store, &record.spec, &bytes, &entry->scratch_bytes) != KVT_OK)
+        return KVT_E_UNSUPPORTED;
     entry->sections[0].layout = record.spec.layout;
     entry->sections[0].first_layer = 0;
     entry->sections[0].packed_at = 0;
@@ -335,8 +336,10 @@ void load_end_remote(kvt_load *load, load_entry *entry)
         load_drop_remote(load, entry);
         return;
     }
-    /* Its layers were decoded out of memory, so nothing but its bytes can have failed. */
-    if (status == KVT_MISS) status = KVT_E_CORRUPT;
+    if (status == KVT_MISS) {
+        status = place_check(&entry->expected, entry->record, entry->record_bytes);
+        if (status != KVT_E_CORRUPT) status = KVT_E_UNSUPPORTED;
+    }
     if (status == KVT_E_CORRUPT && !get.remote_joined) remote_get_condemn(store, fetch);
     if (status == KVT_OK && kvt_record_parse(entry->record, entry->record_bytes, &record) == KVT_OK)
         saved_seconds = remote_get_recompute(store, fetch, &record) -

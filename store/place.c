@@ -1,19 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place.c - places that are no longer an entry's: extents are given back by the last reader, after
- * the deletion of the catalog row was committed. Nobody waits for readers: a reader may be a get
- * that has landed in a queue whose thread is the one that would wait, or a layered load, which
- * lasts as long as its owner likes.
+ * place.c - what the record at a place must be, and places that are no longer an entry's: extents
+ * are given back by the last reader, after the deletion of the catalog row was committed. Nobody
+ * waits for readers: a reader may be a get that has landed in a queue whose thread is the one that
+ * would wait, or a layered load, which lasts as long as its owner likes.
  *
  * The file decides for no entry whether its place goes; quarantine.c, copies.c and executor.c do.
  *
- * Thread rule: the store's lock, as each function says in store.h.
+ * Thread rule: the store's lock, as each function says in place.h.
  */
 #include "store/kill_note.h"
 #include "store/store.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- the record ---- */
+
+kvt_record_spec place_expects(const kvt_store *store, const kvt_key *key, const store_place *place)
+{
+    return (kvt_record_spec){
+        .key = *key, .generation = place->generation, .bases = bases_of(store, place->variant)};
+}
+
+kvt_status place_check(const kvt_record_spec *expected, const void *record, uint64_t bytes)
+{
+    kvt_record_info info;
+    kvt_status status = kvt_record_verify(record, bytes, &info);
+    if (status != KVT_OK) return status;
+    const bool same = memcmp(&info.spec.key, &expected->key, sizeof expected->key) == 0 &&
+                      info.spec.generation == expected->generation;
+    return same ? KVT_OK : KVT_E_CORRUPT;
+}
+
+kvt_status place_judge(const kvt_record_spec *expected, const void *record, uint64_t bytes,
+                       kvt_status failure)
+{
+    if (failure != KVT_E_CORRUPT && failure != KVT_E_MISMATCH) return failure;
+    const kvt_status status = place_check(expected, record, bytes);
+    if (status != KVT_OK) return status;
+    return failure == KVT_E_MISMATCH ? failure : KVT_E_UNSUPPORTED;
+}
+
+/* ---- places that are left ---- */
 
 /*
  * Queues the deletion of a place's row at once, although gets still read the place: a flush

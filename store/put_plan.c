@@ -62,6 +62,14 @@ static bool put_follows_context(const kvt_store *store, const kvt_entry *source)
     return parent != NULL && lifetime_shows(store, parent) && token_drop_is_uncounted(parent);
 }
 
+/* Whether an entry at rest makes way for a put of its key: it has ended, lacks its basis, or could
+ * not be read the last time it was tried. Lock held. */
+static bool put_displaces(const kvt_store *store, const store_entry *entry)
+{
+    if (entry->state != ENTRY_RESIDENT) return false;
+    return !lookup_finds(store, entry) || (entry->place->unread && !entry->leased);
+}
+
 /* Makes an ARRIVING entry for a key that is not stored, with the copy of its scores. Lock held. */
 static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entry_out)
 {
@@ -69,10 +77,10 @@ static kvt_status put_enter(kvt_store *store, put_work *work, store_entry **entr
     assert(store_is_locked(store));
     quarantine_forget_key(store, &source->key);
     store_entry *entry = entry_find_key(&store->table, &source->key);
-    while (entry != NULL && entry->state == ENTRY_RESIDENT && !lookup_finds(store, entry)) {
+    while (entry != NULL && put_displaces(store, entry)) {
         const bool over = lifetime_is_over(store, entry);
         store->counters.expired += over;
-        /* What cannot be read for want of its basis makes way for the same, recomputed. */
+        /* What cannot be read makes way for the same, recomputed. */
         quarantine_drop_entry(store, entry, over ? KVT_REMOVED_EXPIRED : KVT_REMOVED_LOST);
         entry = entry_find_key(&store->table, &source->key); /* the lock may have been released */
     }

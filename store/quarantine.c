@@ -7,7 +7,7 @@
  * as soon as its key is put or deleted or its room on other devices is needed. An entry on a device
  * that is not durable is dropped.
  *
- * Thread rule: the store's lock, as each function says in store.h.
+ * Thread rule: the store's lock, as each function says in quarantine.h.
  */
 #include "store/kill_note.h"
 #include "store/store.h"
@@ -77,6 +77,19 @@ bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status s
            !place_touches(place, quarantine_gone_members(store, place->tier));
 }
 
+void quarantine_set_aside(kvt_store *store, store_entry *entry, kvt_event_reason reason)
+{
+    assert(entry->state == ENTRY_RESIDENT && entry->copy == NULL);
+    assert(store_is_locked(store));
+    watch_note_removed(store, entry, reason);
+    store->returns_owed[entry->place->tier] = true;
+    visit_lose_entry(store, entry->place);
+    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_QUARANTINED);
+    entry_transfer(&store->table, &store->quarantined, entry);
+    store->counters.quarantined++;
+    pthread_cond_broadcast(&store->changed);
+}
+
 void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason)
 {
     assert(entry->state == ENTRY_RESIDENT && entry->place != NULL);
@@ -86,20 +99,27 @@ void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
         quarantine_drop_entry(store, entry, reason);
         return;
     }
-    watch_note_removed(store, entry, reason);
-    store_place *place = entry->place;
     entry->load = NULL;
-    place->slow_gets = 0;
-    store_place *copy = copies_detach(store, entry);
+    entry->place->slow_gets = 0;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
     lease_forget(store, entry);
-    visit_lose_entry(store, place);
-    entry_set_state(entry, ENTRY_RESIDENT, ENTRY_QUARANTINED);
-    entry_transfer(&store->table, &store->quarantined, entry);
-    store->counters.quarantined++;
-    pthread_cond_broadcast(&store->changed);
-    if (copy != NULL) place_drain(store, copy);
+    quarantine_set_aside(store, entry, reason);
+}
+
+bool quarantine_note_failure(kvt_store *store, store_entry *entry, kvt_status failure)
+{
+    assert(failure != KVT_OK && entry->state == ENTRY_RESIDENT);
+    assert(store_is_locked(store));
+    store_place *place = entry->place;
+    if (failure == KVT_E_CORRUPT ||
+        place_touches(place, quarantine_gone_members(store, place->tier))) {
+        quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
+        return true;
+    }
+    if (copies_fall_back(store, entry)) return true;
+    place->unread = true;
+    return false;
 }
 
 void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count)
@@ -244,7 +264,7 @@ static void quarantine_return_entry(kvt_store *store, uint64_t handle)
     store_place *place = entry->place;
     kvt_status status = KVT_EXISTS;
     if (entry_find_handle(&store->table, handle) == NULL && !lifetime_is_over(store, entry)) {
-        status = store_adopt(store, entry, place->tier, place->variant, place->record_bytes);
+        status = store_adopt_place(store, entry, place);
     }
     if (status == KVT_E_MEMORY) {
         store->returns_owed[place->tier] = true;

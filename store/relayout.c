@@ -14,10 +14,11 @@
 #include <assert.h>
 #include <string.h>
 
-#define RELAYOUT_GAIN       1.1   /* how much faster a new layout must be */
-#define RELAYOUT_SLOW_GETS  2u    /* gets of an object that fell behind until it counts as hot */
-#define RELAYOUT_SCAN       4096u /* buckets looked at under one hold of the lock */
-#define RELAYOUT_DRAIN_STEP 16u
+#define RELAYOUT_GAIN        1.1   /* how much faster a new layout must be */
+#define RELAYOUT_SLOW_GETS   2u    /* gets of an object that fell behind until it counts as hot */
+#define RELAYOUT_SCAN        4096u /* buckets looked at under one hold of the lock */
+#define RELAYOUT_DRAIN_STEP  16u
+#define RELAYOUT_DRAIN_TRIES 8u
 
 /* Queues a RESIDENT entry to be laid out anew. Lock held. */
 static void relayout_queue(kvt_store *store, const store_entry *entry)
@@ -143,6 +144,18 @@ static uint32_t relayout_find(kvt_store *store, kvt_tier tier, uint64_t members,
     return count;
 }
 
+/* A drain has to end: an entry that could not be read in so many tries, a minute of them, goes. No
+ * lock held. */
+static void relayout_give_up(kvt_store *store, kvt_tier tier, uint64_t handle)
+{
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = entry_find_handle(&store->table, handle);
+    if (entry != NULL && entry->state == ENTRY_RESIDENT && entry->place->tier == tier &&
+        entry->place->unread && entry->failed_moves >= RELAYOUT_DRAIN_TRIES)
+        quarantine_drop_entry(store, entry, KVT_REMOVED_LOST);
+    pthread_mutex_unlock(&store->lock);
+}
+
 /* Moves one entry off its members. When the tier has no room, copies make way and the catalog's
  * deletions are waited for. An entry that still finds no room is dropped when `insist` says that
  * the policy makes none of its own accord, as policies that make room only for a put. */
@@ -161,6 +174,7 @@ static kvt_status relayout_move_off(kvt_store *store, kvt_tier tier, uint64_t ha
         catalog_pending_release(store->catalog) && catalog_settle(store->catalog) == KVT_OK) {
         status = executor_relayout(store, handle, tier);
     }
+    if (status == KVT_E_IO) relayout_give_up(store, tier, handle);
     if (status != KVT_E_SPACE || !insist) return status;
     pthread_mutex_lock(&store->lock);
     store_entry *entry = entry_find_handle(&store->table, handle);

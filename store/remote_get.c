@@ -66,7 +66,7 @@ static kvt_status remote_get_decode(kvt_store *store, remote_fetch *fetch,
     }
     if (target->bytes != record->source_bytes) return KVT_E_MISMATCH;
     kvt_status status = executor_bound(store, &record->spec, &bytes, &scratch_bytes);
-    if (status != KVT_OK) return KVT_E_CORRUPT;
+    if (status != KVT_OK) return KVT_E_UNSUPPORTED;
     void *scratch = NULL;
     if (scratch_bytes != 0 && posix_memalign(&scratch, 64, scratch_bytes) != 0) return KVT_E_MEMORY;
     const kvt_record_spec expected = {.key = fetch->key, .generation = fetch->head.generation};
@@ -79,7 +79,8 @@ static kvt_status remote_get_decode(kvt_store *store, remote_fetch *fetch,
                                             store->workers, target->data, target->bytes, scratch,
                                             scratch_bytes);
     free(scratch);
-    return status;
+    if (status == KVT_OK) return status;
+    return place_judge(&expected, fetch->buffer.memory, record->record_bytes, status);
 }
 
 /* Whether some tier could keep a record at all. */
@@ -191,15 +192,10 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
         if (status == KVT_OK && !remote_get_is_sound(fetch, &record)) status = KVT_E_CORRUPT;
         if (status == KVT_OK)
             status = remote_get_decode(store, fetch, &record, &target, &view_status);
-        if (status == KVT_E_MISMATCH && view_status == KVT_OK && target.view == NULL &&
-            target.bytes == record.source_bytes)
-            status = KVT_E_CORRUPT; /* the decoder's word: another key or generation */
     }
     const uint64_t decoded_ns = base_clock_ns();
-    if (status == KVT_E_CORRUPT || status == KVT_E_VERSION) {
-        get->failure = status;
-        if (!get->remote_joined) remote_get_condemn(store, fetch);
-    }
+    if (status == KVT_E_CORRUPT || status == KVT_E_VERSION) get->failure = status;
+    if (status == KVT_E_CORRUPT && !get->remote_joined) remote_get_condemn(store, fetch);
     if (status == KVT_OK) {
         get->layout = record.spec.layout;
         get->tokens = record.spec.layout.tokens;

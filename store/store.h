@@ -14,6 +14,8 @@
 #include "store/entry.h"
 #include "store/learn.h"
 #include "store/lease.h"
+#include "store/place.h"
+#include "store/quarantine.h"
 #include "store/staging.h"
 #include "store/transfer.h"
 #include "store/visit.h"
@@ -347,20 +349,6 @@ uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
  * several members can leave unusable, and less what is lent (scratch.h). Lock held, but at open. */
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 
-/* ---- place.c ---- */
-
-/* Whether a place has units on a member in the mask. */
-bool place_touches(const store_place *place, uint64_t members);
-
-/* Hands a place without readers back: deletes row, extents and the place itself. Lock held. */
-void place_release(kvt_store *store, store_place *place);
-
-/* Gives a place back that is no longer an entry's: at once, or by its last reader. Lock held. */
-void place_drain(kvt_store *store, store_place *place);
-
-/* A reader of a place ends; the place may be gone afterwards. Lock held. */
-void place_leave(kvt_store *store, store_place *place);
-
 /* ---- store_offer.c ---- */
 
 /* Builds the offer of an entry to the policy: options holds KVT_OPTIONS_MAX, offer_out names them.
@@ -378,6 +366,12 @@ KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_m
  * variant that this store does not keep); KVT_E_SPACE; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
                                      kvt_variant variant, uint64_t record_bytes);
+
+/* The same of the record at a place, which is there whether the policy has room for it or not:
+ * without room in the SSD tier the policy's capacity is passed until the background has made some,
+ * as after a recovery. Lock held. Statuses as there. */
+KVT_NODISCARD kvt_status store_adopt_place(kvt_store *store, const store_entry *entry,
+                                           const store_place *place);
 
 /* Gives a stored entry's options the figures of now, and the sizes of now. Lock held. */
 void store_recost(kvt_store *store, store_entry *entry);
@@ -489,53 +483,6 @@ void backoff_note_tick(kvt_store *store, kvt_status status);
  * catalog's writer calls it before a batch, the closer beside it. */
 void members_note_wear(kvt_store *store, uint64_t bytes);
 
-/* ---- quarantine.c ---- */
-
-/* The members of a tier that are out of service, and those that drain. */
-uint64_t quarantine_gone_members(kvt_store *store, kvt_tier tier);
-uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier);
-
-/* Looks whether a tier lost a member; then takes the member's entries out of the table and lowers
- * the policy's capacity. Lock held. */
-void quarantine_refresh_tier(kvt_store *store, kvt_tier tier);
-
-/* Whether a read of the place failed because its device was gone, and the device serves again: it
- * came in with the content that the store knows of, so the place holds what it held. Lock held. */
-bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status status);
-
-/* Takes a RESIDENT entry that cannot be read out of the table: quarantined when a device of it is
- * gone and may come back, else dropped. Lock held. */
-void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason);
-
-/* Takes a RESIDENT entry out of store and policy. Lock held. */
-void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reason reason);
-
-/* Drops the quarantined entry of a key, if any. Lock held. */
-void quarantine_forget_key(kvt_store *store, const kvt_key *key);
-
-/* Drops quarantined entries of a tier that hold room on members that serve, up to so many bytes.
- * False when there was none. No lock held. */
-bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
-
-/* Takes out the entries of moves that have ended on a member that is gone: no change of the member
- * finds an entry while it moves. After the moves were committed or aborted; afterwards the entries
- * are the caller's no more. Lock held. */
-void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count);
-
-/* Takes out the entries that lie on members in the mask, which are out of service: they could only
- * fail, one get at a time, and hold the policy's room meanwhile. They are quarantined, fall back to
- * their copies or are dropped. Entries in motion are left to their moves, which may end there
- * later. Lock held. */
-void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
-
-/* Drops the entries quarantined on members in the mask. Lock held. */
-void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
-
-/* Takes quarantined entries back whose devices all serve again. An entry that finds no memory stays
- * quarantined, and quarantine_round, in the background, tries again. No lock held. */
-void quarantine_bring_back(kvt_store *store, kvt_tier tier);
-void quarantine_round(kvt_store *store, kvt_tier tier);
-
 /* ---- trust.c ---- */
 
 /* Before the first put. */
@@ -610,9 +557,8 @@ void copies_drop(kvt_store *store, store_entry *entry);
 bool copies_hold(kvt_store *store, store_entry *entry, const kvt_move *move);
 void copies_let_go(kvt_store *store, store_entry *entry);
 
-/* Makes the copy the place of a RESIDENT entry whose place cannot be read. False when there is none
- * or the policy does not take it; the policy has forgotten the entry then, if it had a copy. Lock
- * held. */
+/* Makes the copy the place of a RESIDENT entry whose place cannot be read, and sets the entry aside
+ * when the policy has no memory for it. False: there is no copy. Lock held. */
 bool copies_fall_back(kvt_store *store, store_entry *entry);
 
 /* Makes the copy the place of a LEAVING entry that the policy evicted from above, and has

@@ -87,8 +87,7 @@ void store_count_load_failure(kvt_store *store, kvt_status failure)
 {
     assert(store_is_locked(store));
     store->counters.load_failures++;
-    if (failure == KVT_E_CORRUPT || failure == KVT_E_VERSION || failure == KVT_E_MISMATCH)
-        store->counters.checksum_failures++;
+    if (failure == KVT_E_CORRUPT) store->counters.checksum_failures++;
 }
 
 bool store_is_locked(const kvt_store *store)

@@ -101,6 +101,21 @@ kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier
     return kvt_policy_adopt(store->policy, store_now_ns(store), &offer, option);
 }
 
+kvt_status store_adopt_place(kvt_store *store, const store_entry *entry, const store_place *place)
+{
+    const kvt_tier tier = (kvt_tier)place->tier;
+    kvt_policy_stats stats;
+    kvt_status status = store_adopt(store, entry, tier, place->variant, place->record_bytes);
+    if (status != KVT_E_SPACE || tier != KVT_TIER_SSD) return status;
+    kvt_policy_stats_get(store->policy, &stats);
+    status =
+        kvt_policy_set_capacity(store->policy, tier, stats.used_bytes[tier] + place->record_bytes);
+    if (status == KVT_OK)
+        status = store_adopt(store, entry, tier, place->variant, place->record_bytes);
+    recover_settle_capacity(store);
+    return status;
+}
+
 void store_resize(kvt_store *store, const store_entry *entry)
 {
     assert(store_is_locked(store));

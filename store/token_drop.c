@@ -233,8 +233,9 @@ kvt_status token_drop_restore(store_op *op, void *packed, void *scratch, uint64_
     if (kept == NULL) return KVT_E_MEMORY;
     status = kvt_record_kept_tokens(op->record, op->record_bytes, 0, kept, count);
     if (status == KVT_OK)
-        status = kvt_record_decode_view(op->record, op->record_bytes, &op->spec, op->store->workers,
-                                        layout, &view, 0, layout->layers, scratch, scratch_bytes);
+        status =
+            kvt_record_decode_view(op->record, op->record_bytes, &op->expected, op->store->workers,
+                                   layout, &view, 0, layout->layers, scratch, scratch_bytes);
     if (status == KVT_OK) status = token_drop_spread(op, packed, kept, count);
     free(kept);
     return status;

@@ -57,7 +57,7 @@ typedef enum kvt_event_reason {
     KVT_REMOVED_EVICTED = 1, /* its room was needed, or it was not worth its room */
     KVT_REMOVED_DELETED = 2, /* by the caller */
     KVT_REMOVED_EXPIRED = 3, /* its lifetime ended */
-    KVT_REMOVED_LOST = 4,    /* its device is gone, or its bytes cannot be read */
+    KVT_REMOVED_LOST = 4,    /* its device is gone, or its bytes are damaged */
     KVT_REMOVED_UNSTORED = 5 /* a put was accepted and could not be stored after all */
 } kvt_event_reason;
 

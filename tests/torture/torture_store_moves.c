@@ -8,6 +8,7 @@
 
 #include "small_filesystem.h"
 #include "store/store.h"
+#include "tiers/devices/superblock.h"
 
 enum { DISKS = 2, ENTRIES = 40, ROUNDS = 60 };
 
@@ -103,6 +104,19 @@ static void fail_writes(kvt_device *device, kvt_status status)
                                    .kinds = TIERS_FAULT_WRITES,
                                    .status = status,
                                    .os_error = status == KVT_E_SPACE ? ENOSPC : EIO};
+    assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
+}
+
+/* Every sector but those of the label is bad; with these, too, the device would be out of service.
+ */
+static void fail_reads(kvt_device *device)
+{
+    const tiers_fault_rule rule = {.action = TIERS_FAULT_FAIL,
+                                   .kinds = TIERS_FAULT_READS,
+                                   .offset = TIERS_SUPERBLOCK_BYTES,
+                                   .bytes = UINT32_MAX,
+                                   .status = KVT_E_IO,
+                                   .os_error = EIO};
     assert_int_equal(tiers_fault_add(device, &rule), KVT_OK);
 }
 
@@ -353,9 +367,75 @@ static void test_a_drain_that_cannot_be_written(void **state)
     }
 }
 
+/* ---- reads ---- */
+
+/* Neither a get nor a move that cannot read an entry costs it, and a put of its key stores it anew
+ * until a read has succeeded. */
+static void test_a_source_that_cannot_be_read(void **state)
+{
+    (void)state;
+    site s;
+    store_lossless(&s);
+    put_all(&s, ENTRIES);
+    want_raw(&s);
+    work(&s, 1); /* its gets plan changes */
+    fail_reads(s.disks[0].device);
+    work(&s, ROUNDS);
+    assert_int_equal(count_hits(&s), 0);
+    assert_int_equal(count_stored(&s), ENTRIES);
+    kvt_store_stats stats = support_stats(s.store);
+    assert_true(stats.load_failures > 0 && s.store->counters.checksum_failures == 0);
+    tiers_fault_clear(s.disks[0].device);
+    assert_int_equal(support_put(s.store, 0), KVT_OK);
+    assert_int_equal(count_hits(&s), ENTRIES);
+    assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
+    assert_int_equal(support_stats(s.store).evictions, 0);
+    site_reopen(&s);
+    check_nothing_lost(&s, ENTRIES, 0);
+    site_end(&s);
+}
+
+/* Sets an entry's failed moves to as many as a minute of them makes. */
+static void spend_tries(kvt_store *store, uint32_t number)
+{
+    const kvt_key key = support_key(number);
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = entry_find_key(&store->table, &key);
+    if (entry != NULL) backoff_note_success(store, entry);
+    if (entry != NULL) entry->failed_moves = 8;
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* A drain ends, at the cost of what cannot be read for good; before that, nothing goes. */
+static void test_a_drain_of_what_cannot_be_read(void **state)
+{
+    (void)state;
+    site s;
+    site_make(&s, 2, 0);
+    site_open(&s);
+    put_all(&s, ENTRIES);
+    fail_reads(s.disks[0].device);
+    assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+    assert_int_equal(count_stored(&s), ENTRIES);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        spend_tries(s.store, i);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+    assert_true(count_stored(&s) < ENTRIES);
+    assert_int_equal(count_hits(&s), count_stored(&s));
+    assert_int_equal(kvt_flush(s.store), KVT_OK);
+    assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
+    assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_REMOVE), KVT_OK);
+    site_end(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_source_that_cannot_be_read),
+        cmocka_unit_test(test_a_drain_of_what_cannot_be_read),
         cmocka_unit_test(test_a_change_of_form_that_cannot_be_written),
         cmocka_unit_test(test_a_demotion_that_cannot_be_written),
         cmocka_unit_test(test_room_that_is_not_there),

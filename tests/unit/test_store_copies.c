@@ -5,6 +5,20 @@
  */
 #include "copies_site.h"
 
+#include "store/store.h"
+
+#include <errno.h>
+
+static kvt_status adopting; /* what the policy says of a stored entry; KVT_OK: its own word */
+
+extern __typeof__(kvt_policy_adopt) __real_kvt_policy_adopt, __wrap_kvt_policy_adopt;
+
+kvt_status __wrap_kvt_policy_adopt(kvt_policy *policy, uint64_t now_ns,
+                                   const kvt_policy_entry *entry, uint8_t option)
+{
+    return adopting != KVT_OK ? adopting : __real_kvt_policy_adopt(policy, now_ns, entry, option);
+}
+
 /* Every entry is on SSD once: an entry that is read comes up and keeps its record below. */
 static void promote(site *s, uint32_t number)
 {
@@ -77,6 +91,38 @@ static void test_rotten_memory_is_served_from_the_copy(void **state)
     promote(&s, 0);
     assert_int_equal(support_stats(s.store).copies, 1);
     site_end(&s);
+}
+
+/* What the policy lacks for the copy costs no entry: room is made later, and without memory the
+ * entry comes back with the next round. */
+static void test_a_copy_is_taken_whatever_the_policy_lacks(void **state)
+{
+    (void)state;
+    static const kvt_status faults[] = {KVT_E_IO, KVT_OK}; /* of the read; OK: its bytes rot */
+    for (int i = 0; i < 4; i++) {
+        const bool rots = faults[i % 2] == KVT_OK, lacks_memory = i >= 2;
+        site s;
+        site_make(&s, 2 << 20);
+        put_some(&s, 0, ENTRIES);
+        promote(&s, 0);
+        tiers_fault_rule rule = {.action = rots ? TIERS_FAULT_FLIP : TIERS_FAULT_FAIL,
+                                 .kinds = TIERS_FAULT_READS,
+                                 .status = faults[i % 2],
+                                 .os_error = EIO,
+                                 .flip_bit = 8 * 20000};
+        assert_int_equal(tiers_fault_add(s.dram.device, &rule), KVT_OK);
+        const uint64_t used = support_stats(s.store).policy.used_bytes[KVT_TIER_SSD];
+        if (!lacks_memory)
+            assert_int_equal(kvt_policy_set_capacity(s.store->policy, KVT_TIER_SSD, used), KVT_OK);
+        adopting = lacks_memory ? KVT_E_MEMORY : KVT_OK;
+        assert_int_equal(support_get(s.store, 0, NULL), lacks_memory ? KVT_MISS : KVT_OK);
+        adopting = KVT_OK;
+        tiers_fault_clear(s.dram.device);
+        assert_int_equal(support_stats(s.store).copy_fallbacks, 1);
+        maintain(&s);
+        assert_int_equal(support_get(s.store, 0, NULL), KVT_OK);
+        site_end(&s);
+    }
 }
 
 /* Stored entries and copies fill the disks several times over; nothing is refused for copies. */
@@ -194,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_promotion_keeps_a_copy),
         cmocka_unit_test(test_demotion_onto_a_copy_writes_nothing),
         cmocka_unit_test(test_rotten_memory_is_served_from_the_copy),
+        cmocka_unit_test(test_a_copy_is_taken_whatever_the_policy_lacks),
         cmocka_unit_test(test_copies_make_way),
         cmocka_unit_test(test_delete_takes_the_copy),
         cmocka_unit_test(test_devices_go),
