@@ -121,6 +121,9 @@ KVT_NODISCARD kvt_status catalog_each_entry_unsorted(store_catalog *catalog,
                                                      void *context);
 KVT_NODISCARD kvt_status catalog_count_entries(store_catalog *catalog, uint64_t *count_out);
 
+/* The highest serial of all rows; 0: there are none. */
+KVT_NODISCARD kvt_status catalog_newest_serial(store_catalog *catalog, uint64_t *serial_out);
+
 /* Before catalog_start: removes rows at once, durably. Serial 0 stands for any. Every row that was
  * seen to be unsound goes with them, whether it is named or not. */
 typedef struct catalog_name {

@@ -207,6 +207,7 @@ static kvt_status members_write_label(members_joining *joining)
                               .epoch = joining->store->epoch,
                               .capacity_bytes = joining->device->facts.capacity_bytes};
     memcpy(label.pool, joining->store->pool_id, sizeof label.pool);
+    if (joining->ours) label.undone = joining->store->undone;
     if (!joining->labelled) return KVT_OK;
     return bringup_write_label(&joining->device, joining->config->timeout_ns, &label);
 }

@@ -607,6 +607,7 @@ static kvt_status open_steps(open_state *state)
     KILL_POINT("open: costs known");
     if (status == KVT_OK) status = open_drop_stale(state);
     KILL_POINT("open: stale rows dropped");
+    if (status == KVT_OK) status = open_note_undone(state);
     if (status == KVT_OK) status = open_announce(state);
     KILL_POINT("open: epoch announced");
     if (status == KVT_OK) status = open_write_labels(state);

@@ -55,6 +55,9 @@ KVT_NODISCARD kvt_status open_check_new(open_state *state);
 /* Takes rows on stale members out of the catalog before a label can call the members current. */
 KVT_NODISCARD kvt_status open_drop_stale(open_state *state);
 
+/* Works out what of the lives before counts no more; the labels say so. */
+KVT_NODISCARD kvt_status open_note_undone(open_state *state);
+
 /* Says in the catalog that labels of the new epoch are to come, before one does. */
 KVT_NODISCARD kvt_status open_announce(open_state *state);
 

@@ -92,6 +92,8 @@ static kvt_status open_check_label(open_state *state, open_device *device)
     bool ours = found == TIERS_LABEL_SOUND && state->store->catalog != NULL &&
                 memcmp(label.pool, state->pool_id, sizeof label.pool) == 0 &&
                 label.tier == (uint32_t)device->tier && label.member == device->member;
+    if (ours && label.epoch >= state->epoch && label.undone.count > state->store->undone.count)
+        state->store->undone = label.undone; /* first labels of devices have none */
     if (ours) return open_check_epoch(state, device, name, label.epoch);
     /* Some file systems begin behind the place of the label, so it looks blank. */
     if (found == TIERS_LABEL_BLANK && (device->device->facts.flags & KVT_DEVICE_FOREIGN) != 0)
@@ -234,6 +236,34 @@ kvt_status open_drop_stale(open_state *state)
     return KVT_OK;
 }
 
+/*
+ * Serials above all that the catalog lists, and below this life's, are nobody's from now on: a
+ * crash has undone their puts, or their entries have gone. Their records lie on the devices still,
+ * and kvt_store_recover would take one for the newest of its key. Below the highest listed serial
+ * there is no such record: before it got its serial, the deletion of what its key had was queued,
+ * and with the row of the highest that deletion was committed, too.
+ */
+kvt_status open_note_undone(open_state *state)
+{
+    tiers_undone *undone = &state->store->undone;
+    const uint64_t begin = (state->epoch + 1) << 32; /* of this life's serials */
+    uint64_t newest = 0;
+    if (state->store->catalog == NULL || state->epoch == 0) return KVT_OK;
+    kvt_status status = catalog_newest_serial(state->store->catalog, &newest);
+    if (status != KVT_OK) {
+        open_say_catalog(state, status);
+        return status;
+    }
+    if (newest >= begin) return KVT_OK; /* a damaged row, which says nothing */
+    while (undone->count > 0 && undone->ranges[undone->count - 1].after >= newest)
+        undone->count--; /* the new range has it */
+    if (undone->count == TIERS_UNDONE_MAX)
+        memmove(&undone->ranges[0], &undone->ranges[1], --undone->count * sizeof undone->ranges[0]);
+    undone->ranges[undone->count].after = newest;
+    undone->ranges[undone->count++].before = begin;
+    return KVT_OK;
+}
+
 /* The catalog knows of an epoch before a device carries it; else it would pass for an older one. */
 kvt_status open_announce(open_state *state)
 {
@@ -252,6 +282,7 @@ kvt_status open_write_labels(open_state *state)
         open_device *device = &state->devices[i];
         if (!device->labelled) continue;
         tiers_superblock label = open_label_of(state, device, state->epoch + 1);
+        if (!device->blank) label.undone = state->store->undone;
         char name[32];
         snprintf(name, sizeof name, "%s", device->device->name);
         kvt_status status = bringup_write_label(&device->device, device->config.timeout_ns, &label);

@@ -110,7 +110,10 @@ static void rebuild_evaluate_labels(rebuild_state *state, const tiers_superblock
         if (report->epoch - device->epoch > 1) device->state = KVT_RECOVER_STALE;
         if (device->state != KVT_RECOVER_USED) continue;
         state->used |= UINT64_C(1) << i;
-        if (device->epoch != report->epoch) state->behind |= UINT64_C(1) << i;
+        if (device->epoch != report->epoch)
+            state->behind |= UINT64_C(1) << i;
+        else if (labels[i].undone.count > state->undone.count)
+            state->undone = labels[i].undone; /* first labels of devices have none */
     }
 }
 

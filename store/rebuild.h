@@ -42,9 +42,10 @@ typedef struct rebuild_state {
     tiers_member_options members[TIERS_MEMBERS_MAX];
     uint64_t labelled_bytes[TIERS_MEMBERS_MAX]; /* what the store used of a member, by its label */
     uint32_t member_count;
-    uint64_t used;    /* members that count, as a mask */
-    uint64_t behind;  /* of these, one epoch behind the newest */
-    tiers_pool *pool; /* owns the devices */
+    uint64_t used;       /* members that count, as a mask */
+    uint64_t behind;     /* of these, one epoch behind the newest */
+    tiers_undone undone; /* by the labels of the newest epoch */
+    tiers_pool *pool;    /* owns the devices */
     rebuild_list list;
     store_catalog *held; /* the catalog's lock; NULL in a dry run, as the draft */
     store_catalog *draft;

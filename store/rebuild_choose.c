@@ -228,6 +228,14 @@ static bool choose_is_absent(const rebuild_state *state, const tiers_location *l
     return false;
 }
 
+/* Whether an open has found that nothing lists a record. */
+static bool choose_is_undone(const tiers_undone *undone, uint64_t serial)
+{
+    for (uint32_t i = 0; i < undone->count; i++)
+        if (serial > undone->ranges[i].after && serial < undone->ranges[i].before) return true;
+    return false;
+}
+
 /* The report's count for a record that is refused unread; NULL: the record is read. */
 static uint64_t *choose_refuses(const choose_walk *walk, const rebuild_found *found,
                                 const placement_note *note)
@@ -238,6 +246,7 @@ static uint64_t *choose_refuses(const choose_walk *walk, const rebuild_found *fo
         memcmp(note->pool, report->pool, sizeof note->pool) != 0 ||
         !rebuild_names_place(note->location, found->member, found->offset))
         return &report->damaged;
+    if (choose_is_undone(&state->undone, note->serial)) return &report->older;
     if (choose_is_absent(state, note->location)) return &report->absent;
     if (note->location->bytes > state->store->staging_bytes) return &report->too_large;
     return NULL;

@@ -19,6 +19,7 @@
 #include "store/staging.h"
 #include "store/transfer.h"
 #include "store/visit.h"
+#include "tiers/devices/superblock.h"
 #include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
@@ -277,6 +278,7 @@ struct kvt_store {
     store_catalog *catalog;            /* NULL: nothing survives */
     uint8_t pool_id[16];               /* in the devices' labels, with the epoch */
     uint64_t epoch;
+    tiers_undone undone; /* what the labels say; fixed after the open */
     bool format;
     bool shared;    /* other threads may have the store: shared state needs the lock */
     bool opened;    /* wholly */

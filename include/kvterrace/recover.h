@@ -8,8 +8,8 @@
  *
  * What comes back is what was put under its key. Bytes are not erased by a delete, so an entry that
  * was deleted may come back, and so may an older state of one that was put again and whose newer
- * bytes are damaged. What lies on a missing device does not come back, nor what was in HBM and DRAM
- * alone.
+ * bytes are damaged. What a crash undid before the store was opened last does not come back, nor
+ * what lies on a missing device, nor what was in HBM and DRAM alone.
  *
  * Thread rule: one call at a time for a store, while it is closed; the callback is called by the
  * caller's thread.
@@ -65,7 +65,8 @@ typedef struct kvt_recover_report {
     uint64_t without_note; /* of a version before notes, or the note did not fit */
     uint64_t other_store;
     uint64_t elsewhere;  /* the note names another place: a copy of a record's bytes */
-    uint64_t older;      /* a newer record of the same key was recovered */
+    uint64_t older;      /* a newer record of the same key was recovered, or the store was opened
+                            since and did not have this one any more */
     uint64_t overlapped; /* a newer record has its place, or it lies outside the devices */
     uint64_t absent;     /* a part of it is on a device that does not count */
     uint64_t damaged;    /* the record does not verify */

@@ -7,6 +7,7 @@
 #include "rebuild_site.h"
 
 #include <signal.h>
+#include <sqlite3.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -33,6 +34,74 @@ static void test_catalog_deleted(void **state)
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(entry_get(store, i), 1);
     kvt_close(store);
+}
+
+/* Puts other bytes under some keys in a life that is killed before a row of them is committed. */
+static void undo_puts(rebuild_site *site, uint32_t from, uint32_t to)
+{
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        sqlite3 *other = NULL;
+        kvt_store *store = site_open(site);
+        if (sqlite3_open(site->catalog, &other) != SQLITE_OK ||
+            sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
+            _exit(1);
+        for (uint32_t i = from; i < to; i++) {
+            const kvt_key key = support_key(i);
+            (void)!kvt_delete(store, &key);
+            if (entry_put(store, i, 2) != KVT_OK) _exit(2);
+        }
+        (void)raise(SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+}
+
+/* What a crash has undone does not come back once the store has been opened, whatever was put
+ * since, over several crashes; what is put in the last life counts. */
+static void test_puts_that_a_crash_has_undone(void **state)
+{
+    rebuild_site *site = *state;
+    static uint8_t last[REBUILD_ENTRIES];
+    memcpy(last, rebuild_last, sizeof last);
+    memset(rebuild_last, 2, sizeof rebuild_last);
+    uint8_t there[40];
+    for (uint32_t round = 0; round < 3; round++) {
+        undo_puts(site, 10 * round, 10 * round + 20);
+        kvt_store *store = site_open(site);
+        for (uint32_t i = 0; i < 40; i++) {
+            there[i] = entry_get(store, i);
+            assert_int_equal(there[i], rebuild_version[i]);
+        }
+        /* Serials of this life are above those of what was undone. */
+        const kvt_key key = support_key(60 + round);
+        (void)!kvt_delete(store, &key);
+        assert_int_equal(entry_put(store, 60 + round, 1), KVT_OK);
+        assert_int_equal(kvt_flush(store), KVT_OK);
+        kvt_close(store);
+    }
+    remove_catalog(site);
+    recover_whole(site);
+    kvt_store *store = site_open(site);
+    uint32_t compared = 0;
+    for (uint32_t i = 0; i < 40; i++) {
+        if (there[i] == 0) continue;
+        assert_int_equal(entry_get(store, i), there[i]);
+        compared++;
+    }
+    assert_true(compared > 20);
+    kvt_close(store);
+    /* A life that no open has followed: its puts are the newest. */
+    undo_puts(site, 0, 20);
+    remove_catalog(site);
+    recover_whole(site);
+    store = site_open(site);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(entry_get(store, i), 2);
+    kvt_close(store);
+    memcpy(rebuild_last, last, sizeof last);
 }
 
 /* Flips bits of the catalog, or cuts it off: as long as it opens it is not lost, and else the old
@@ -287,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_catalog_deleted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_puts_that_a_crash_has_undone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_catalog_damaged, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_dry_run_and_refusals, setup, teardown),

@@ -98,7 +98,7 @@ static void test_layout(void **state)
 {
     (void)state;
     static const unsigned char head[40] = {
-        'K', 'V', 'T', 'L', 'A', 'B', 'E', 'L', 1,  0,  0,  0,   0, 0x10, 0, 0, 1, 8, 15, 22,
+        'K', 'V', 'T', 'L', 'A', 'B', 'E', 'L', 2,  0,  0,  0,   0, 0x10, 0, 0, 1, 8, 15, 22,
         29,  36,  43,  50,  57,  64,  71,  78,  85, 92, 99, 106, 3, 0,    0, 0, 3, 0, 0,  0};
     static const unsigned char tail[24] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
                                            0,    0,    1,    0,    0,    0,    0,    0,
@@ -207,19 +207,21 @@ static void test_foreign(void **state)
     expect_label(4);
 }
 
-static void test_later_version(void **state)
+static void test_another_version(void **state)
 {
     (void)state;
     tiers_superblock label = label_of(3);
     write_label(1);
     write_label(2);
     slot_move(KVT_IO_READ, 1);
-    slot[8] = 2;
-    slot_seal();
-    slot_move(KVT_IO_WRITE, 1);
-    expect_state(KVT_E_VERSION, TIERS_LABEL_SOUND);
-    assert_int_equal(tiers_superblock_write(device, &label), KVT_E_VERSION);
-    slot_damage(1, 3000); /* no longer sound: not a later version, just damage */
+    for (unsigned char version = 1; version <= 3; version += 2) {
+        slot[8] = version;
+        slot_seal();
+        slot_move(KVT_IO_WRITE, 1);
+        expect_state(KVT_E_VERSION, TIERS_LABEL_SOUND);
+        assert_int_equal(tiers_superblock_write(device, &label), KVT_E_VERSION);
+    }
+    slot_damage(1, 3000); /* no longer sound: not another version, just damage */
     expect_label(1);
 }
 
@@ -227,12 +229,12 @@ static void test_later_version(void **state)
 static void test_impossible_values(void **state)
 {
     (void)state;
-    static const size_t places[] = {8, 12, 32, 40, 64, 4087};
+    static const size_t places[] = {12, 32, 40, 64, 72, 4087}; /* 9 empty ranges; none, but bytes */
     write_label(1);
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         write_label(1); /* slot 1 */
         slot_move(KVT_IO_READ, 1);
-        slot[places[i]] = places[i] == 8 || places[i] == 40 ? 0 : 9;
+        slot[places[i]] = places[i] == 40 ? 0 : 9;
         slot_seal();
         slot_move(KVT_IO_WRITE, 1);
         expect_label(1);
@@ -240,6 +242,29 @@ static void test_impossible_values(void **state)
         expect_state(KVT_OK, TIERS_LABEL_FOREIGN);
         slot_damage(0, 0); /* the same bit again: whole */
     }
+}
+
+/* As many ranges as there may be come back, and no more are taken. */
+static void test_undone_ranges(void **state)
+{
+    (void)state;
+    tiers_superblock want = label_of(2), got;
+    tiers_label_state found;
+    for (uint32_t i = 0; i < TIERS_UNDONE_MAX; i++) {
+        want.undone.ranges[i].after = UINT64_C(0x8877665500000000) + 10 * i;
+        want.undone.ranges[i].before = want.undone.ranges[i].after + 1 + i;
+    }
+    want.undone.count = TIERS_UNDONE_MAX;
+    write_label(1);
+    assert_int_equal(tiers_superblock_write(device, &want), KVT_OK);
+    assert_int_equal(tiers_superblock_read(device, &got, &found), KVT_OK);
+    assert_int_equal(found, TIERS_LABEL_SOUND);
+    assert_memory_equal(&got, &want, sizeof got);
+    slot_move(KVT_IO_READ, 1);
+    slot[64]++;
+    slot_seal();
+    slot_move(KVT_IO_WRITE, 1);
+    expect_label(1);
 }
 
 static void test_bad_sector(void **state)
@@ -327,7 +352,8 @@ int main(void)
         LABEL_TEST(test_torn_write),
         LABEL_TEST(test_both_damaged),
         LABEL_TEST(test_foreign),
-        LABEL_TEST(test_later_version),
+        LABEL_TEST(test_another_version),
+        LABEL_TEST(test_undone_ranges),
         LABEL_TEST(test_impossible_values),
         LABEL_TEST(test_bad_sector),
         LABEL_TEST(test_device_errors),

@@ -7,8 +7,9 @@
  *
  *      0  magic "KVTLABEL"        16  pool id, 16 bytes     48  capacity in bytes
  *      8  format version u32      32  tier u32              56  sequence u64
- *     12  slot bytes u32 = 4096   36  member u32            64  zeros
- *                                 40  epoch u64           4088  XXH3-64 of bytes 0..4087
+ *     12  slot bytes u32 = 4096   36  member u32            64  undone ranges u64
+ *                                 40  epoch u64             72  each: after u64, before u64
+ *                                                         4088  XXH3-64 of bytes 0..4087
  *
  * The sequence rises by one at every write and alone decides which slot is newer: a device that is
  * labelled for another pool starts there with a lower epoch than its old label may carry.
@@ -29,7 +30,7 @@
 enum {
     SLOT_BYTES = 4096,
     SLOT_SECTOR_BYTES = 512,
-    SLOT_VERSION = 1,
+    SLOT_VERSION = 2,
     SLOT_AT_VERSION = 8,
     SLOT_AT_BYTES = 12,
     SLOT_AT_POOL = 16,
@@ -38,10 +39,12 @@ enum {
     SLOT_AT_EPOCH = 40,
     SLOT_AT_CAPACITY = 48,
     SLOT_AT_SEQUENCE = 56,
-    SLOT_AT_ZEROS = 64,
+    SLOT_AT_UNDONE_COUNT = 64,
+    SLOT_AT_UNDONE = 72,
     SLOT_AT_CHECKSUM = 4088
 };
 
+_Static_assert(SLOT_AT_UNDONE + 16 * TIERS_UNDONE_MAX <= SLOT_AT_CHECKSUM, "the ranges fit");
 _Static_assert(2 * SLOT_BYTES == TIERS_SUPERBLOCK_BYTES, "two slots fill the head of a member");
 
 static const unsigned char slot_magic[8] = {'K', 'V', 'T', 'L', 'A', 'B', 'E', 'L'};
@@ -50,7 +53,7 @@ static const unsigned char slot_magic[8] = {'K', 'V', 'T', 'L', 'A', 'B', 'E', '
 typedef enum slot_state {
     SLOT_BLANK,
     SLOT_SOUND,
-    SLOT_LATER,     /* sound, of a later format version */
+    SLOT_OTHER,     /* sound, of another format version */
     SLOT_DAMAGED,   /* other bytes */
     SLOT_UNREADABLE /* the device fails there */
 } slot_state;
@@ -101,10 +104,30 @@ static void slot_encode(unsigned char *slot, const tiers_superblock *label, uint
     slot_put(slot + SLOT_AT_EPOCH, label->epoch, 8);
     slot_put(slot + SLOT_AT_CAPACITY, label->capacity_bytes, 8);
     slot_put(slot + SLOT_AT_SEQUENCE, sequence, 8);
+    slot_put(slot + SLOT_AT_UNDONE_COUNT, label->undone.count, 8);
+    for (uint32_t i = 0; i < label->undone.count; i++) {
+        slot_put(slot + SLOT_AT_UNDONE + 16u * i, label->undone.ranges[i].after, 8);
+        slot_put(slot + SLOT_AT_UNDONE + 16u * i + 8u, label->undone.ranges[i].before, 8);
+    }
     slot_put(slot + SLOT_AT_CHECKSUM, XXH3_64bits(slot, SLOT_AT_CHECKSUM), 8);
 }
 
-/* Judges a slot by its bytes. Magic and checksum decide first, so that a sound slot of a later
+/* Reads the ranges. False: more than there are, or an empty one. */
+static bool slot_decode_undone(const unsigned char *slot, tiers_undone *undone)
+{
+    const uint64_t count = slot_get(slot + SLOT_AT_UNDONE_COUNT, 8);
+    if (count > TIERS_UNDONE_MAX) return false;
+    undone->count = (uint32_t)count;
+    for (uint32_t i = 0; i < undone->count; i++) {
+        undone->ranges[i].after = slot_get(slot + SLOT_AT_UNDONE + 16u * i, 8);
+        undone->ranges[i].before = slot_get(slot + SLOT_AT_UNDONE + 16u * i + 8u, 8);
+        if (undone->ranges[i].after >= undone->ranges[i].before) return false;
+    }
+    const size_t end = SLOT_AT_UNDONE + 16u * undone->count;
+    return slot_is_zero(slot + end, SLOT_AT_CHECKSUM - end);
+}
+
+/* Judges a slot by its bytes. Magic and checksum decide first, so that a sound slot of another
  * version is never taken for damage. The fields come from a device and are not trusted: each is
  * checked, and none is used as a size or an index. */
 static slot_reading slot_decode(const unsigned char *slot)
@@ -116,8 +139,8 @@ static slot_reading slot_decode(const unsigned char *slot)
     }
     if (memcmp(slot, slot_magic, sizeof slot_magic) != 0) return reading;
     if (slot_get(slot + SLOT_AT_CHECKSUM, 8) != XXH3_64bits(slot, SLOT_AT_CHECKSUM)) return reading;
-    if (slot_get(slot + SLOT_AT_VERSION, 4) > SLOT_VERSION) {
-        reading.state = SLOT_LATER;
+    if (slot_get(slot + SLOT_AT_VERSION, 4) != SLOT_VERSION) {
+        reading.state = SLOT_OTHER;
         return reading;
     }
     tiers_superblock *label = &reading.label;
@@ -129,10 +152,8 @@ static slot_reading slot_decode(const unsigned char *slot)
     reading.sequence = slot_get(slot + SLOT_AT_SEQUENCE, 8);
     /* The last sequence number has no successor: a slot with it could never be replaced. */
     bool sane = slot_get(slot + SLOT_AT_SEQUENCE, 8) != UINT64_MAX &&
-                slot_get(slot + SLOT_AT_VERSION, 4) == SLOT_VERSION &&
                 slot_get(slot + SLOT_AT_BYTES, 4) == SLOT_BYTES && label->epoch != 0 &&
-                label->tier < KVT_TIER_COUNT &&
-                slot_is_zero(slot + SLOT_AT_ZEROS, SLOT_AT_CHECKSUM - SLOT_AT_ZEROS);
+                label->tier < KVT_TIER_COUNT && slot_decode_undone(slot, &label->undone);
     if (sane) reading.state = SLOT_SOUND;
     return reading;
 }
@@ -172,7 +193,7 @@ static bool slots_have(const slot_reading readings[2], slot_state state)
     return readings[0].state == state || readings[1].state == state;
 }
 
-/* The order of the tests is the order of caution: a later format first, then sound slots, then
+/* The order of the tests is the order of caution: another format first, then sound slots, then
  * damage that hides what was there, and last a blank device. */
 kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
                                  tiers_label_state *state_out)
@@ -186,7 +207,7 @@ kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
     free(slot);
     if (status != KVT_OK) return status;
 
-    if (slots_have(readings, SLOT_LATER)) {
+    if (slots_have(readings, SLOT_OTHER)) {
         *state_out = TIERS_LABEL_SOUND;
         return KVT_E_VERSION;
     }
@@ -234,16 +255,17 @@ static kvt_status slots_acquire_room(kvt_device *device, const slot_reading read
 }
 
 /* The slot that is overwritten is never the newest sound one, so a torn write leaves the label of
- * before. A later format is never overwritten. */
+ * before. Another format is never overwritten. */
 kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *label)
 {
     assert(label->epoch >= 1 && label->tier < KVT_TIER_COUNT);
+    assert(label->undone.count <= TIERS_UNDONE_MAX);
     slot_reading readings[2];
     unsigned char *slot = aligned_alloc(SLOT_BYTES, SLOT_BYTES);
     if (slot == NULL) return KVT_E_MEMORY;
     kvt_status status = slots_read(device, slot, readings);
     if (status != KVT_OK) goto out;
-    if (slots_have(readings, SLOT_LATER)) {
+    if (slots_have(readings, SLOT_OTHER)) {
         status = KVT_E_VERSION;
         goto out;
     }

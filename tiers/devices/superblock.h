@@ -22,12 +22,24 @@
 
 #define TIERS_SUPERBLOCK_BYTES 8192u /* both slots; members reserve this much at their head */
 
+#define TIERS_UNDONE_MAX 128u
+
+/* Serials that the store gave away and listed nowhere when it was opened next: what was written
+ * under them never counts again. Ascending; of more ranges than fit the oldest are forgotten. */
+typedef struct tiers_undone {
+    uint32_t count;
+    struct {
+        uint64_t after, before; /* neither is in the range */
+    } ranges[TIERS_UNDONE_MAX];
+} tiers_undone;
+
 typedef struct tiers_superblock {
     uint8_t pool[16]; /* random id of the store */
     uint32_t tier;    /* kvt_tier */
     uint32_t member;  /* index in the tier */
     uint64_t epoch;   /* at least 1 */
     uint64_t capacity_bytes;
+    tiers_undone undone;
 } tiers_superblock;
 
 typedef enum tiers_label_state {
@@ -36,7 +48,7 @@ typedef enum tiers_label_state {
     TIERS_LABEL_FOREIGN = 2 /* other bytes: somebody else's data, or both slots damaged */
 } tiers_label_state;
 
-/* KVT_OK; KVT_E_VERSION (sound, but of a later format); KVT_E_IO, KVT_E_GONE; KVT_E_MEMORY. With
+/* KVT_OK; KVT_E_VERSION (sound, but of another format); KVT_E_IO, KVT_E_GONE; KVT_E_MEMORY. With
  * BLANK and FOREIGN *out is all zeros. */
 KVT_NODISCARD kvt_status tiers_superblock_read(kvt_device *device, tiers_superblock *out,
                                                tiers_label_state *state_out);
