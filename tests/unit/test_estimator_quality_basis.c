@@ -86,6 +86,22 @@ static void check_files(const quality_basis_report *report)
     }
 }
 
+/* Each span is as near as the reference with less than 0.6 of its bits. The order in which a kernel
+ * of OpenBLAS adds moves the rows, and the coarsest step may still be nearer than the reference:
+ * then no bits are named, and the span needs at most those of its coarsest row. */
+static void check_bits(const quality_basis_judged *judged, uint32_t rows, uint32_t span)
+{
+    const quality_basis_row *coarsest = NULL;
+    for (uint32_t i = 0; i < rows; i++) {
+        if (judged->rows[i].span == span + 1) coarsest = &judged->rows[i];
+    }
+    assert_non_null(coarsest);
+    const bool between = !isnan(judged->bits[span]);
+    const double bits = between ? judged->bits[span] : coarsest->bits;
+    assert_true(between || coarsest->kl < judged->reference_kl);
+    assert_true(bits > 0.0 && bits < 0.6 * QUALITY_BASIS_BITS);
+}
+
 static void bases_of_the_reference_model_save_bits(void **state)
 {
     (void)state;
@@ -114,11 +130,10 @@ static void bases_of_the_reference_model_save_bits(void **state)
         assert_true(row->kl > 0.8 * row[-1].kl);
     }
     assert_true(judged->reference_kl > judged->rows[0].kl);
-    /* Of the reference's bits each span needs less than 0.6. */
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
         assert_true(report->bytes[s] > 4096);
         assert_int_equal(strlen(report->hashes[s]), 2 * TRANSFORM_HASH_BYTES);
-        assert_true(judged->bits[s] > 0.0 && judged->bits[s] < 0.6 * QUALITY_BASIS_BITS);
+        check_bits(judged, report->row_count, s);
     }
 }
 
