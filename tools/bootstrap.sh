@@ -9,10 +9,11 @@ logs=$(cd "$here/.." && pwd)/build
 
 # redis-tools: its redis-check-rdb is a server when it is called redis-server, for tests and a
 # bench; the package redis-server would start one for good.
+# zstd: tests call the program.
 # zlib1g-dev: a static link of libsqlite3 takes libz, whose package libsqlite3-dev does not name.
 packages="gcc g++ libc6-dev make cmake pkg-config python3 libzstd-dev liburing-dev libsqlite3-dev
 zlib1g-dev libxxhash-dev libjansson-dev libinih-dev libopenblas-dev libssl-dev libcmocka-dev
-python3-dev python3-cffi redis-tools"
+python3-dev python3-cffi redis-tools zstd"
 case "${1:-}" in
 lint) packages="$packages clang-format" ;;
 fuzz) packages="$packages clang libclang-rt-dev" ;;
@@ -27,7 +28,7 @@ esac
 is_installed() {
     case "$1" in
     pkg-config) command -v pkg-config >/dev/null ;;
-    gcc | g++ | make | cmake | python3 | clang | clang-format) command -v "$1" >/dev/null ;;
+    gcc | g++ | make | cmake | python3 | clang | clang-format | zstd) command -v "$1" >/dev/null ;;
     libclang-rt-dev)
         ls "$(clang -print-resource-dir 2>/dev/null)"/lib/linux/libclang_rt.fuzzer-*.a \
             >/dev/null 2>&1

@@ -19,7 +19,7 @@ play() {
     printf '#!/bin/sh\n%s\n' "$2" >"$work/bin/$1"
     chmod +x "$work/bin/$1"
 }
-for tool in true gcc g++ make python3 redis-check-rdb; do play "$tool" "exit 0"; done
+for tool in true gcc g++ make python3 redis-check-rdb zstd; do play "$tool" "exit 0"; done
 play cmake 'echo "cmake version 3.25.1"'
 play pkg-config "[ \"\$2\" != inih ] || [ -e $work/installed ]"
 
