@@ -9,6 +9,9 @@
 
 BUILD := build
 PREFIX ?= /usr/local
+# A path of the user's as one word of a shell command, blanks and all.
+blank := $(subst ,, )
+shell_word = $(subst $(blank),\$(blank),$(1))
 # Ninja where it is installed and the folder is new; an existing folder keeps its generator.
 export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
@@ -136,8 +139,8 @@ TEXTS ?=
 JSON ?=
 
 bench-codecs: build
-	@python3 tools/bench_codecs.py $(BUILD) $(if $(MODEL),--model $(MODEL)) \
-		$(if $(TEXTS),--texts $(TEXTS)) $(if $(JSON),--json) $(if $(QUICK),--quick)
+	@python3 tools/bench_codecs.py $(BUILD) $(if $(MODEL),--model $(call shell_word,$(MODEL))) \
+		$(if $(TEXTS),--texts $(call shell_word,$(TEXTS))) $(if $(JSON),--json) $(if $(QUICK),--quick)
 
 test-nvme: configure
 	@$(STEP)/build-nvme.log "Building the nvme tests" $(CMAKE) --build --preset release \
@@ -163,7 +166,8 @@ test-wheel: wheel
 	@tools/check_wheel.sh $(BUILD)
 
 install: docs
-	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) --prefix $(PREFIX)
+	@$(STEP)/install.log "Installing into $(PREFIX)" $(CMAKE) --install $(BUILD) \
+		--prefix $(call shell_word,$(PREFIX))
 
 clean:
 	@rm -rf $(BUILD)

@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# check_package.sh BUILD_DIR CC CXX [SANITIZE]: installs a finished build to a temporary prefix
-# inside it, builds programs against that by pkg-config and by find_package, runs them, and checks
-# which symbols the two libraries give out.
+# check_package.sh BUILD_DIR CC CXX [SANITIZE]: installs a finished build with `make install` to a
+# temporary prefix inside it, whose name has blanks, builds programs against that by pkg-config and
+# by find_package, runs them, and checks which symbols the two libraries give out.
 set -eu
 build=$(cd "$1" && pwd)
 cc=$2 cxx=$3 sanitize=${4:-}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "$build/install-test.XXXXXX")
 trap 'rm -rf "$work"' EXIT INT TERM
-prefix=$work/first
+prefix="$work/the first"
 
 flags="-O1 -Wall -Wextra -Werror"
 [ -z "$sanitize" ] || flags="$flags -fsanitize=$sanitize"
@@ -17,10 +17,13 @@ flags="-O1 -Wall -Wextra -Werror"
 say() { echo "== $*"; }
 
 say "install"
-cmake --install "$build" --prefix "$prefix" >"$work/install.log"
+source=$(cd "$here/../.." && pwd)
+# Of this build as it stands: what is in it is what is checked.
+env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -C "$source" -o docs install V=1 PREFIX="$prefix" \
+    BUILD="$(realpath --relative-to="$source" "$build")" >"$work/install.log"
 # An installed tree may be moved.
-mv "$prefix" "$work/moved"
-prefix=$work/moved
+mv "$prefix" "$work/moved on"
+prefix="$work/moved on"
 pc=$(find "$prefix" -name kvterrace.pc)
 lib=$(dirname "$(dirname "$pc")")
 export PKG_CONFIG_PATH="${pc%/*}${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}"
@@ -33,42 +36,42 @@ say "headers"
 doc=$prefix/share/doc/kvterrace
 examples=$doc/examples
 
+# compile LANGUAGE EXAMPLE PROGRAM LIBRARY...: compiles one and runs it.
+compile() {
+    case $1 in
+    c) compiler=$cc standard=c11 ;;
+    c++) compiler=$cxx standard=c++17 ;;
+    esac
+    example=$examples/$2 program=$work/$3
+    shift 3
+    # shellcheck disable=SC2086 # a list of words on purpose
+    "$compiler" "-std=$standard" $flags "$example" -o "$program" "$@"
+    "$program"
+}
+
+# What pkg-config says is escaped for a shell to read.
 say "pkg-config, shared"
 version=$(pkg-config --modversion kvterrace)
-shared=$(pkg-config --cflags --libs kvterrace)
-# shellcheck disable=SC2086 # lists of words on purpose, here and below
-$cc -std=c11 $flags "$examples/example.c" -o "$work/example" $shared
-"$work/example" | tee "$work/out"
+eval "set -- $(pkg-config --cflags --libs kvterrace)"
+compile c example.c example "$@" | tee "$work/out"
 grep -q "^kvterrace $version: " "$work/out"
-# shellcheck disable=SC2086
-$cxx -std=c++17 $flags "$examples/example_cpp.cpp" -o "$work/example_cpp" $shared
-"$work/example_cpp"
-# shellcheck disable=SC2086
-$cc -std=c11 $flags "$examples/embed_policy.c" -o "$work/embed_policy" $shared
-"$work/embed_policy"
-# shellcheck disable=SC2086
-$cc -std=c11 $flags "$examples/records.c" -o "$work/records" $shared -lm
-"$work/records"
-# shellcheck disable=SC2086
-$cc -std=c11 $flags "$examples/sparse.c" -o "$work/sparse" $shared -lm
-"$work/sparse"
-# shellcheck disable=SC2086
-$cc -std=c11 $flags "$examples/engine.c" -o "$work/engine" $shared
-"$work/engine" | tee "$work/out"
+compile c++ example_cpp.cpp example_cpp "$@"
+compile c embed_policy.c embed_policy "$@"
+compile c records.c records "$@" -lm
+compile c sparse.c sparse "$@" -lm
+compile c engine.c engine "$@" | tee "$work/out"
 grep -q "^8 of 8 layers as computed" "$work/out"
 grep -q '^kvterrace_hits_total{tier="ssd"' "$work/out"
 
 say "pkg-config, static"
-static=$(pkg-config --static --libs kvterrace | sed 's/-lkvterrace/-l:libkvterrace.a/')
-# shellcheck disable=SC2086
-$cc -std=c11 $flags $(pkg-config --cflags kvterrace) "$examples/example.c" -o "$work/example" \
-    $static
-env -u LD_LIBRARY_PATH "$work/example"
+libraries=$LD_LIBRARY_PATH
+unset LD_LIBRARY_PATH
+eval "set -- $(pkg-config --static --cflags --libs kvterrace |
+    sed 's/-lkvterrace/-l:libkvterrace.a/')"
+compile c example.c example "$@"
 # The decision engine alone needs nothing that the rest of the library needs.
-# shellcheck disable=SC2086
-$cc -std=c11 $flags $(pkg-config --cflags kvterrace) "$examples/embed_policy.c" \
-    -o "$work/embed_policy" "$lib/libkvterrace.a" -lm
-env -u LD_LIBRARY_PATH "$work/embed_policy"
+compile c embed_policy.c embed_policy "-I$prefix/include" "$lib/libkvterrace.a" -lm
+export LD_LIBRARY_PATH="$libraries"
 
 say "find_package"
 sanitize_flags=${sanitize:+-fsanitize=$sanitize}
