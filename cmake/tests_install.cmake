@@ -19,6 +19,8 @@ kvt_script_test(unit/test_make_api "unit;install" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_make_api.py)
 kvt_script_test(install/bootstrap install ${CMAKE_SOURCE_DIR}/tests/install/check_bootstrap.sh
   ${CMAKE_SOURCE_DIR}/tools/bootstrap.sh)
+kvt_script_test(install/ci install ${CMAKE_SOURCE_DIR}/tests/install/check_ci.sh
+  ${CMAKE_SOURCE_DIR}/.ci/run)
 kvt_script_test(install/package install ${CMAKE_SOURCE_DIR}/tests/install/check_package.sh
   ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${KVT_CXX} "${KVT_SANITIZE}")
 foreach(part bases basis command files live loop manners profile profile_manage report watch wrong)
