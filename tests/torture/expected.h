@@ -62,6 +62,7 @@ typedef struct expected_series {
     kvt_striping striping;
     kvt_hole_mode holes;
     kvt_variant variant;
+    bool lossy; /* a ladder of many forms; the fixed policies' changes with each life */
     double tick_seconds;
     bool sparse;
     uint32_t synchronous_members; /* mask; the others use io_uring where the kernel has it */
@@ -127,6 +128,7 @@ typedef struct expected_totals {
     atomic_uint lives, series, kills_random, kills_point, closes, opens_refused, pokes;
     atomic_uint faults, checks, gets, puts, flushes, persists, device_changes, basis_changes;
     atomic_uint persisted_keys; /* that a persist alone made required */
+    atomic_uint transform_hits; /* blocking gets of entries in a form with a basis */
     atomic_uint wrong_bytes, lost_flushed, lost_by_fault, failed_reopens, came_back, crashes, hangs,
         odd;
     atomic_uint reached[EXPECTED_POINTS_MAX];
@@ -153,6 +155,16 @@ uint64_t expected_bytes_of(uint32_t number);
 void expected_fill(uint32_t number, uint32_t version, void *data);
 /* The version that a content says it has. */
 uint32_t expected_version_of(const void *data);
+/* Whether a content is the right one: byte for byte, or as near as the forms of a lossy series keep
+ * it in each matrix. */
+bool expected_same(uint32_t number, const void *data, const void *right);
+
+/* The contents are those of a lossy series: stored in forms with two bases, and others. Set before
+ * the first content is made. */
+extern bool expected_lossy;
+/* Of a matrix, in squares: two codings on top of each other stay below, another content does not.
+ */
+#define EXPECTED_DISTANCE 0.1
 
 /* ---- the model (expected_model.c); any thread of the worker ---- */
 
@@ -176,7 +188,13 @@ void expected_note_close(void);
 /* The parent, when the worker has looked at every key. */
 void expected_judge(expected_model *model, expected_totals *totals, bool after_faults);
 
-/* ---- a basis (expected_basis.c) ---- */
+/* ---- bases (expected_basis.c) ---- */
+
+/* Makes the profile with the ladder of a lossy series, and the files of its bases. */
+void expected_make_ladder(const expected_series *series);
+/* Gives a life of a lossy series its ladder, and the fixed policies a form. */
+void expected_use_ladder(const expected_series *series, uint64_t choice,
+                         kvt_store_options *options);
 
 void expected_look_at_basis(expected_model *model, kvt_store *store);
 /* Adds the basis or removes it; one thread of the worker. */

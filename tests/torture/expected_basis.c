@@ -2,13 +2,15 @@
 /*
  * expected_basis.c - a basis that comes and goes, and what a later open must find of it
  * (expected.h). No entry is stored in its form, so nothing but the calls here decides whether it is
- * there.
+ * there. And the ladder of a lossy series, with the two bases that its forms need.
  *
  * Thread rule: one thread of the worker calls; the parent judges while the worker is dead or waits.
  */
 #include "expected.h"
 
 #include "basis_support.h"
+#include "ladder_support.h"
+#include "store/bases.h"
 
 #include <kvterrace/basis.h>
 
@@ -20,6 +22,89 @@ static const transform_shape basis_shape = {.layers = 1,
                                             .sides = 2,
                                             .span = TRANSFORM_SPAN_HEAD};
 
+/* ---- the ladder of a lossy series ---- */
+
+/* The forms, %A and %B for the names of the bases, with bits and losses that are made up. */
+static const struct {
+    const char *name;
+    double bits, loss;
+} ladder_forms[] = {{"planes:k8v8,g64", 9, 0.001},      {"planes:k6v6,g64", 7, 0.002},
+                    {"entropy:k0.25v0.5", 4, 0.004},    {"transform:%A,s0.25", 3.8, 0.005},
+                    {"transform:%B,s0.25", 3.6, 0.006}, {"transform:%A,s0.75", 2.4, 0.010},
+                    {"transform:%B,s0.75", 2.2, 0.012}};
+enum { LADDER_FORMS = sizeof ladder_forms / sizeof ladder_forms[0], LADDER_BASES = 2 };
+
+/* Two bases for the entries' layout; the same in every process. */
+static const basis_made *ladder_basis(int index)
+{
+    static basis_made made[LADDER_BASES];
+    static const transform_span spans[LADDER_BASES] = {TRANSFORM_SPAN_HEAD, TRANSFORM_SPAN_LAYER};
+    if (made[index].object != NULL) return &made[index];
+    const kvt_layout layout = expected_layout_of(0);
+    const transform_shape shape = {.layers = layout.layers,
+                                   .kv_heads = layout.kv_heads,
+                                   .head_dim = layout.head_dim,
+                                   .rotary_dim = layout.head_dim,
+                                   .sides = 2,
+                                   .span = spans[index]};
+    made[index] = basis_made_of(shape, 30 + (uint64_t)index);
+    if (basis_made_write(&made[index]) != KVT_OK) abort();
+    return &made[index];
+}
+
+static void ladder_name(size_t form, char *name, size_t size)
+{
+    const char *given = ladder_forms[form].name, *at = strchr(given, '%');
+    if (at == NULL)
+        (void)snprintf(name, size, "%s", given);
+    else
+        (void)snprintf(name, size, "%.*s%05X%s", (int)(at - given), given,
+                       (unsigned)transform_hash_start(ladder_basis(at[1] == 'B')->basis.hash),
+                       at + 2);
+}
+
+static void ladder_path(const expected_series *series, const char *file, char *path, size_t size)
+{
+    (void)snprintf(path, size, "%s/%s", series->folder, file);
+}
+
+void expected_make_ladder(const expected_series *series)
+{
+    char path[240], names[LADDER_FORMS][48];
+    test_rung rungs[LADDER_FORMS];
+    for (size_t i = 0; i < LADDER_FORMS; i++) {
+        ladder_name(i, names[i], sizeof names[i]);
+        rungs[i] = (test_rung){names[i], ladder_forms[i].bits, ladder_forms[i].loss,
+                               1.5 * ladder_forms[i].loss, true};
+    }
+    ladder_path(series, "profile.db", path, sizeof path);
+    ladder_make_profile(path, rungs, LADDER_FORMS);
+    ladder_path(series, "catalog.db", path, sizeof path);
+    for (int i = 0; i < LADDER_BASES; i++) {
+        const basis_made *made = ladder_basis(i);
+        if (bases_file_write(path, transform_hash_start(made->basis.hash), made->object,
+                             made->bytes) != KVT_OK)
+            abort();
+    }
+}
+
+void expected_use_ladder(const expected_series *series, uint64_t choice, kvt_store_options *options)
+{
+    static char profile[240];
+    char name[48];
+    ladder_path(series, "profile.db", profile, sizeof profile);
+    options->profile_path = profile;
+    options->learn = false;
+    options->ladder = true;
+    options->loss_limit = 1;
+    options->ladder_layout = expected_layout_of(0);
+    if (choice % (LADDER_FORMS + 1) == LADDER_FORMS) return;
+    ladder_name(choice % (LADDER_FORMS + 1), name, sizeof name);
+    if (kvt_variant_parse(name, &options->variant) != KVT_OK) abort();
+}
+
+/* ---- a basis that comes and goes ---- */
+
 static const basis_made *basis_of_worker(void)
 {
     static basis_made made;
@@ -29,14 +114,17 @@ static const basis_made *basis_of_worker(void)
     return &made;
 }
 
+/* Those of a ladder are always there. */
 static expected_basis basis_find(kvt_store *store)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
-    if (kvt_basis_at(store, 0, &info) != KVT_OK) return EXPECTED_BASIS_ABSENT;
-    if (info.state != KVT_BASIS_PRESENT) return EXPECTED_BASIS_DAMAGED;
-    return memcmp(info.hash, basis_of_worker()->basis.hash, sizeof info.hash) == 0
-               ? EXPECTED_BASIS_PRESENT
-               : EXPECTED_BASIS_DAMAGED;
+    expected_basis found = EXPECTED_BASIS_ABSENT;
+    for (size_t i = 0; kvt_basis_at(store, i, &info) == KVT_OK; i++) {
+        if (info.state != KVT_BASIS_PRESENT) return EXPECTED_BASIS_DAMAGED;
+        if (memcmp(info.hash, basis_of_worker()->basis.hash, sizeof info.hash) == 0)
+            found = EXPECTED_BASIS_PRESENT;
+    }
+    return found;
 }
 
 void expected_look_at_basis(expected_model *model, kvt_store *store)

@@ -117,6 +117,7 @@ static void life_fill_options(life_site *site)
     options->catalog_path = site->catalog;
     options->policy = series->policy;
     options->variant = series->variant;
+    if (series->lossy) expected_use_ladder(series, site->life->seed, options);
     options->holes = series->holes;
     options->staging_bytes = 8 << 20;
     options->tick_seconds = series->tick_seconds;
@@ -356,6 +357,7 @@ _Noreturn void expected_run_life(const expected_series *series, const expected_l
     char answer = 0;
     site = (life_site){.series = series, .life = life, .model = model, .totals = totals};
     expected_attach(model, totals);
+    expected_lossy = series->lossy;
     expected_begin_life(model);
     life_fill_options(&site);
     life_open(&site);

@@ -3,7 +3,8 @@
  * torture_store_expected.c - kills a store at random instants and at named kill points, and says
  * from a model in another process what may come back (expected.h).
  *
- *     torture_store_expected [--cycles N] [--seed S] [--jobs J] [--series K] [--folder DIR]
+ *     torture_store_expected [--cycles N] [--seed S] [--jobs J] [--series K] [--lossy 0|1]
+ *                            [--folder DIR]
  *
  * One cycle is one life of a store that ends by a kill or a close. A series is a fresh folder with
  * up to SERIES_LIVES lives; its policy, devices and sizes follow from the seed. --series runs one
@@ -31,6 +32,7 @@ typedef struct run_options {
     uint32_t jobs;
     uint64_t seed;
     long series; /* -1 = all */
+    bool lossy;  /* every series, not a third of them */
     const char *folder;
     const char *program;
 } run_options;
@@ -100,6 +102,7 @@ static void run_fill_series(lane *self)
     series->holes = (kvt_hole_mode)(expected_random(&random) % 2);
     series->variant.codec = expected_random(&random) % 2 ? KVT_CODEC_RAW : KVT_CODEC_LOSSLESS;
     if (series->variant.codec == KVT_CODEC_LOSSLESS) series->variant.mode = KVT_LOSSLESS_DENSE;
+    series->lossy = self->options->lossy || self->number % 3 == 1;
     series->tick_seconds = 0.001 * (double)(1 + expected_random(&random) % 20);
     series->sparse = expected_random(&random) % 2;
     series->synchronous_members = (uint32_t)expected_random(&random) % 32;
@@ -316,6 +319,7 @@ static void run_series(lane *self, uint32_t lives)
         perror(self->series.folder);
         exit(2);
     }
+    if (self->series.lossy) expected_make_ladder(&self->series);
     for (uint32_t i = 0; i < lives && !self->broken; i++)
         run_life(self, i);
     atomic_fetch_add(&self->totals->series, 1);
@@ -382,17 +386,18 @@ static int run_print(const run_options *options, expected_totals *totals)
     printf("seed=%llu cycles=%u series=%u kill_points=%u/%u kills_at_points=%u kills_at_random=%u "
            "closes=%u second_opens=%u catalog_looks=%u device_changes=%u basis_changes=%u "
            "faults_injected=%u "
-           "puts=%u gets=%u flushes=%u persists=%u persisted_keys=%u checks=%u wrong_bytes=%u "
+           "puts=%u gets=%u transform_hits=%u flushes=%u persists=%u persisted_keys=%u checks=%u "
+           "wrong_bytes=%u "
            "lost_flushed=%u lost_by_fault=%u "
            "failed_reopens=%u came_back=%u crashes=%u hangs=%u odd=%u open_seconds_p50=%.3f "
            "open_seconds_max=%.3f\n",
            (unsigned long long)options->seed, totals->lives, totals->series, covered,
            expected_point_count(), kills, totals->kills_random, totals->closes,
            totals->opens_refused, totals->pokes, totals->device_changes, totals->basis_changes,
-           totals->faults, totals->puts, totals->gets, totals->flushes, totals->persists,
-           totals->persisted_keys, totals->checks, totals->wrong_bytes, totals->lost_flushed,
-           totals->lost_by_fault, totals->failed_reopens, totals->came_back, totals->crashes,
-           totals->hangs, totals->odd, p50, most);
+           totals->faults, totals->puts, totals->gets, totals->transform_hits, totals->flushes,
+           totals->persists, totals->persisted_keys, totals->checks, totals->wrong_bytes,
+           totals->lost_flushed, totals->lost_by_fault, totals->failed_reopens, totals->came_back,
+           totals->crashes, totals->hangs, totals->odd, p50, most);
     return run_faults(totals) == 0 ? 0 : 1;
 }
 
@@ -415,6 +420,8 @@ static bool run_parse(run_options *options, int count, char **words)
             options->jobs = (uint32_t)value;
         } else if (strcmp(words[i], "--series") == 0) {
             options->series = (long)value;
+        } else if (strcmp(words[i], "--lossy") == 0 && value <= 1) {
+            options->lossy = value == 1;
         } else {
             return false;
         }
@@ -427,7 +434,7 @@ int main(int count, char **words)
     run_options options = {.cycles = 200, .jobs = 2, .seed = 1, .series = -1, .program = words[0]};
     if (!run_parse(&options, count, words)) {
         fprintf(stderr,
-                "usage: %s [--cycles N] [--seed S] [--jobs J] [--series K] "
+                "usage: %s [--cycles N] [--seed S] [--jobs J] [--series K] [--lossy 0|1] "
                 "[--folder DIR]\n",
                 words[0]);
         return 2;
