@@ -11,6 +11,7 @@
 #define TESTS_STEADY_COSTS_H
 
 #include "store/store.h"
+#include "store/uses.h"
 
 #include <stdatomic.h>
 
@@ -53,7 +54,7 @@ kvt_status __wrap_costs_measure_variant(const cost_profile *profile, kvt_variant
 
 uint64_t __wrap_store_now_ns(const kvt_store *store)
 {
-    static _Atomic uint64_t now_ns;
+    static _Atomic uint64_t now_ns = STORE_PAST_NS; /* as a store's own clock begins */
     (void)store;
     return atomic_fetch_add(&now_ns, STEADY_STEP_NS) + STEADY_STEP_NS;
 }
