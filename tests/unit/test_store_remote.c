@@ -6,6 +6,7 @@
 #include "store_remote_support.h"
 
 #include "base/clock.h"
+#include "codecs/record_format.h"
 #include "remote/remote_fault.h"
 #include "remote/remote_memory.h"
 #include "store/object.h"
@@ -19,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <xxhash.h>
 
 static void one_puts_and_another_gets(void **state)
 {
@@ -290,6 +292,32 @@ static void chunks_of_two_writers_do_not_mix(void **state)
     assert_int_equal(support_get(c, 3, NULL), KVT_OK);
     kvt_close(b);
     kvt_close(c);
+}
+
+/* What a later library has published stays for those who can read it. */
+static void a_record_of_a_later_version_stays(void **state)
+{
+    (void)state;
+    static char value[16384], after[16384];
+    char name[OBJECT_NAME_BYTES];
+    size_t bytes = 0, after_bytes = 0;
+    kvt_store *a = open_chunked(KVT_PUBLISH_ALL), *b = open_chunked(KVT_PUBLISH_NONE);
+    put_all(a);
+    name_of(2, 0, name);
+    assert_true(remote_memory_peek(ENGINE, name, value, sizeof value, &bytes));
+    record_header *header = (record_header *)(void *)(value + OBJECT_HEAD_BYTES);
+    header->major++;
+    const uint64_t checksum = XXH3_64bits(header, RECORD_CHECKSUM_AT);
+    memcpy((char *)header + RECORD_CHECKSUM_AT, &checksum, sizeof checksum);
+    assert_int_equal(remote_memory_poke(ENGINE, name, value, bytes), KVT_OK);
+    assert_int_equal(support_get(b, 2, NULL), KVT_MISS);
+    assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
+    assert_true(remote_memory_peek(ENGINE, name, after, sizeof after, &after_bytes));
+    assert_int_equal(after_bytes, bytes);
+    assert_memory_equal(after, value, bytes);
+    assert_int_equal(stats_of(b).bad_records, 1);
+    kvt_close(a);
+    kvt_close(b);
 }
 
 static void another_size_is_a_miss_and_stays(void **state)
@@ -707,6 +735,7 @@ int main(void)
         cmocka_unit_test_setup(records_of_many_chunks, clear),
         cmocka_unit_test_setup(wrong_chunks_are_misses, clear),
         cmocka_unit_test_setup(chunks_of_two_writers_do_not_mix, clear),
+        cmocka_unit_test_setup(a_record_of_a_later_version_stays, clear),
         cmocka_unit_test_setup(another_size_is_a_miss_and_stays, clear),
         cmocka_unit_test_setup(no_fault_gives_wrong_bytes, clear),
         cmocka_unit_test_setup(silence_ends_at_the_deadline, clear),
