@@ -225,7 +225,7 @@ class Queue:
             return await request.future
         except asyncio.CancelledError:
             if not request.sent and number in self._pending:
-                self._outbox.remove(request)
+                self._outbox = [one for one in self._outbox if one is not request]
                 del self._pending[number]
                 request.end()
                 self._wake()
@@ -306,6 +306,7 @@ class Queue:
         if self._owner.state == 1:
             self._leave_loop()
         self._owner.close()
+        self._outbox.clear()
         numbers = list(self._pending)
         try:
             self._loop.call_soon_threadsafe(self._fail_all, numbers)
