@@ -487,7 +487,7 @@ class BlockCache:
                                                             load_seconds=load_seconds)])
         self._recompute = recompute_seconds
         self._keys = {}  # the key of each handle that is stored
-        self._strays = {}  # keys that the policy could not take: the first ones to go
+        self._strays = {}  # pins of keys that the policy could not take: the first ones to go
 
     @staticmethod
     def _handle(key):
@@ -531,7 +531,7 @@ class BlockCache:
         for move in moves:
             self.policy.abort(move)
         if outcome is Outcome.EXISTS or not self.policy.adopt(now, handle, 1, **entry):
-            self._strays[key] = None  # two keys of one handle
+            self._strays[key] = 0  # two keys of one handle
             return
         self._keys[handle] = key
 
@@ -539,8 +539,9 @@ class BlockCache:
         """Chooses `count` blocks to go and forgets them: their keys, or None when so many cannot
         go, and then none has gone."""
         protected = set(protected)
-        gone = [key for key in self._strays if key not in protected][:count]
-        held = [self._handle(key) for key in protected if key in self]
+        gone = [key for key, pins in self._strays.items()
+                if pins == 0 and key not in protected][:count]
+        held = [self._handle(key) for key in protected if self._keys.get(self._handle(key)) == key]
         held = [handle for handle in held if self.policy.pin(handle)]
         moves, now = [], self._clock()
         try:
@@ -565,10 +566,16 @@ class BlockCache:
 
     def pin(self, key):
         """Keeps a block from going until it is unpinned as often. False: not stored."""
+        if key in self._strays:
+            self._strays[key] += 1
+            return True
         return key in self and self.policy.pin(self._handle(key))
 
     def unpin(self, key):
         """Takes one pin back. False: there is none."""
+        if key in self._strays:
+            self._strays[key] -= self._strays[key] > 0
+            return True
         return key in self and self.policy.unpin(self._handle(key))
 
     def remove(self, key):
