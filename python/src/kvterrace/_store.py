@@ -2,6 +2,7 @@
 """The store: put, get, lookups, leases, what it does and why."""
 
 import atexit
+import contextlib
 import enum
 import os
 import typing
@@ -76,20 +77,17 @@ def _assignments(settings, keywords):
         yield text
 
 
-def _open(config, settings, keywords):
-    """The kvt_store that the settings describe."""
-    variant = keywords.get("variant")
-    if variant is not None and variant not in ("raw", "lossless"):
-        keywords = dict(keywords, variant=None)  # no setting names one of the ladder
-    else:
-        variant = None
+@contextlib.contextmanager
+def _options(config, settings, keywords):
+    """The kvt_store_options that the settings describe, their kvt_config, room for a message, and
+    what raises with it."""
     message, made = ffi.new("char[512]"), ffi.new("kvt_config **")
 
     def check(status):
         if status != lib.KVT_OK:
             raise failure(status, ffi.string(message).decode(errors="replace"))
 
-    owner, store = ffi.new("void **"), ffi.new("kvt_store **")
+    owner = ffi.new("void **")
     try:
         check(lib.kvt_config_new(made))
         if config is not None:
@@ -98,18 +96,39 @@ def _open(config, settings, keywords):
             check(lib.kvt_config_set(made[0], os.fsencode(assignment), message, 512))
         options = new("kvt_store_options")
         check(lib.kvt_store_options_read(made[0], options, owner, message, 512))
+        yield options, made[0], message, check
+    finally:
+        lib.kvt_store_options_free(owner[0])
+        lib.kvt_config_free(made[0])
+
+
+def _open(config, settings, keywords):
+    """The kvt_store that the settings describe."""
+    variant = keywords.get("variant")
+    if variant is not None and variant not in ("raw", "lossless"):
+        keywords = dict(keywords, variant=None)  # no setting names one of the ladder
+    else:
+        variant = None
+    store = ffi.new("kvt_store **")
+    with _options(config, settings, keywords) as (options, made, message, check):
         if variant is not None:
             check(lib.kvt_variant_parse(variant.encode(), ffi.addressof(options, "variant")))
         check(lib.kvt_open(options, store, message, 512))
-        unused = lib.kvt_config_unused_at(made[0], 0)
+        unused = lib.kvt_config_unused_at(made, 0)
         if unused != ffi.NULL:
             lib.kvt_close(store[0])
             raise failure(lib.KVT_E_CONFIG,
                           f"the setting {ffi.string(unused).decode()} has no effect")
-    finally:
-        lib.kvt_store_options_free(owner[0])
-        lib.kvt_config_free(made[0])
     return store[0]
+
+
+def readers_to_come(config, settings):
+    """The setting by which entries have readers beside this process: those after a restart, or
+    other hosts. None: the store ends with its process, and nobody else reads it."""
+    with _options(config, settings, {}) as (options, _, _, _):
+        if options.catalog_path != ffi.NULL:
+            return "store.catalog"
+        return "tier.remote.namespace" if options.remote != ffi.NULL else None
 
 
 class Store(Tuning):
