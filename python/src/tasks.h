@@ -437,7 +437,7 @@ static size_t kvtpy_events_gone(kvtpy_handle *events, uint8_t *keys_out, size_t 
     while (gone < capacity) {
         if (kvt_events_drain(object, &event, 1, &got, &lost) != KVT_OK || got == 0) break;
         *lost_out += lost;
-        if (event.kind != KVT_EVENT_REMOVED || event.reason == KVT_REMOVED_DELETED) continue;
+        if (event.kind != KVT_EVENT_REMOVED) continue;
         memcpy(keys_out + 32 * gone++, event.key.bytes, 32);
     }
     kvtpy_leave_alone(events);

@@ -89,7 +89,13 @@ class OffloadingConnectorStats:
 
 class ReqContext:
     def __init__(self, req_id, positions=None):
-        self.req_id, self.positions = req_id, positions or {}
+        self.req_id, self.positions, self._state = req_id, positions or {}, {}
+
+    def set_state(self, value):
+        self._state[type(value)] = value
+
+    def get_state(self, kind):
+        return self._state.get(kind)
 
     def get_offload_key_position(self, key):
         return self.positions.get(key)
@@ -118,6 +124,8 @@ def install(version="0.32.0"):
            RequestOffloadingContext=RequestOffloadingContext, TransferResult=TransferResult,
            get_offload_block_hash=lambda key: key[:-4],
            get_offload_group_idx=lambda key: int.from_bytes(key[-4:], "big"))
+    module("vllm.v1.core", kv_cache_utils=types.SimpleNamespace(
+        DEFAULT_NONE_HASH_SEED="vllm-none-hash", get_none_hash_seed=lambda: "vllm-none-hash"))
     module("vllm.v1.kv_offload.cpu.shared_offload_region", SharedOffloadRegion=object)
     module("vllm.v1.kv_offload.tiering.base", JobResult=JobResult,
            SecondaryTierManager=SecondaryTierManager)

@@ -23,6 +23,13 @@ class ReqContext:
 
     def __init__(self, positions):
         self.req_id, self._offload_key_positions = str(next(self.numbers)), positions
+        self._state = {}
+
+    def set_state(self, value):
+        self._state[type(value)] = value
+
+    def get_state(self, kind):
+        return self._state.get(kind)
 
 
 class CachePolicy:

@@ -30,7 +30,8 @@ def keys(*numbers):
 
 class Storage(PackageCase):
     def backend(self, pool=None, direct=1, settings=None, other=None, **fields):
-        given = {"settings": {"tier.dram.capacity": "32MiB", **(settings or {})}, **(other or {})}
+        given = {"settings": {"tier.dram.capacity": "32MiB", **(settings or {})},
+                 "revision": "1", **(other or {})}
         made = sglang.KvterraceStorage(
             Config({"interface_v1": direct, "kvterrace": given}, **fields), {})
         self.addCleanup(made.close)

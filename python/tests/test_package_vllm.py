@@ -36,6 +36,7 @@ class Case(PackageCase):
 
     def tier(self, spec=None, **keywords):
         keywords.setdefault("settings", {"tier.dram.capacity": "32MiB", "store.policy": "lru"})
+        keywords.setdefault("revision", "1")
         made = adapter.KvterraceTier(spec or fake_vllm.spec(block_bytes=BLOCK), self.view, "kvt",
                                      **keywords)
         self.addCleanup(made.shutdown)
@@ -152,7 +153,7 @@ class Jobs(Case):
         # A chunk that a host was known to have and nobody has is a miss for its request.
         later = fake_vllm.ReqContext("later")
         second.lookup(keys[5], later)
-        second._hosts._known[later.req_id, 0][second._key(keys[5])] = True
+        second._request(later).asked[0].known[second._key(keys[5])] = True
         self.assertEqual(second.lookup(keys[5], later), HIT)
         loaded, = self.load_rows(second, keys[5:], [12], later)
         self.assertFalse(loaded.success)
@@ -377,7 +378,7 @@ from package_case import pattern
 region = mmap.mmap(-1, {rows} * {row})
 tier = adapter.KvterraceTier(fake_vllm.spec(block_bytes={block}),
                              memoryview(region).cast("B", ({rows}, {row})), "kvt",
-                             store_seconds=1.0, settings={settings!r})
+                             store_seconds=1.0, revision="1", settings={settings!r})
 def job(prompt, rows, loads):
     keys = [(8 * prompt + index).to_bytes(36, "big") for index in range(8)]
     context = fake_vllm.ReqContext(str(prompt), {{

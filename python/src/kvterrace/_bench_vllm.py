@@ -118,7 +118,7 @@ def _tiers(folder, capacity):
         place = os.path.join(folder, name)
         os.makedirs(place, exist_ok=True)
         return {"type": "KvterraceTier", "module_path": "kvterrace.vllm",
-                "recompute_seconds_per_token": 1e-3,
+                "recompute_seconds_per_token": 1e-3, "revision": "bench",
                 "settings": {"store.catalog": os.path.join(place, "catalog.db"),
                              "store.policy": policy, "store.lossless": "no",
                              "device.bench.tier": "ssd", "device.bench.backend": "file",

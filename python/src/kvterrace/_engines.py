@@ -5,7 +5,7 @@ import importlib.metadata
 
 from ._errors import failure
 from ._kvt import lib
-from ._store import Store
+from ._store import Store, readers_to_come
 
 
 def need_version(engine, found, tested):
@@ -25,6 +25,19 @@ def installed(package):
         return "unknown"
 
 
+def need_identity(adapter, readers, *names, given=None):
+    """Refuses to begin where entries have readers beside this process, by `readers`, and nothing
+    says which KV they are of: an engine tells its adapter the model's name, and KV depends on more.
+    names: the parameters that say so; given: what one of them says, None for nothing."""
+    if readers is None or given is not None:
+        return
+    raise failure(lib.KVT_E_CONFIG,
+                  f"{adapter}: entries outlive this process or are shared ({readers}), and the "
+                  f"engine tells neither weights nor rotary overrides: set {' or '.join(names)} to "
+                  "a text that changes with them and with all else that decides KV, or to an empty "
+                  'one if nothing of that ever changes (docs/ENGINES.md, "What decides KV")')
+
+
 class Parameters:
     """The parameters that an engine's configuration hands to an adapter: taken by name, and what is
     left over is refused."""
@@ -33,6 +46,7 @@ class Parameters:
         if not isinstance(given, dict):
             raise failure(lib.KVT_E_CONFIG, f"{adapter}: the parameters are an object")
         self._given, self._adapter, self._known = dict(given), adapter, []
+        self.readers = None  # of the store, once it is open: as readers_to_come
 
     def take(self, name, kinds, otherwise=None, least=None):
         self._known.append(name)
@@ -63,14 +77,16 @@ class Parameters:
                           f"{', '.join(sorted(map(str, self._given)))}; it has "
                           f"{', '.join(self._known)}")
 
-    def open_store(self):
+    def open_store(self, revision):
         """The last call: the store of `config`, a file, and of `settings`, by their names. Without
         a file the policy is lru unless a setting says otherwise: engines do not tell what an entry
-        costs to compute."""
+        costs to compute. revision: of the model, None where nobody gave one."""
         config, settings = self.take("config", str), dict(self.take("settings", dict, {}))
         self.end()
         variant = settings.pop("store.variant", None)
         if config is None:
             settings.setdefault("store.policy", "lru")
+        self.readers = readers_to_come(config, settings)
+        need_identity(self._adapter, self.readers, "revision", given=revision)
         return Store(config, settings=settings, **({} if variant is None else
                                                    {"variant": variant}))

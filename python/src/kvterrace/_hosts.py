@@ -6,46 +6,56 @@ import threading
 from ._errors import Error
 
 
+class Asked:
+    """What is known of the keys of one prefix, which are asked for in their order: what is behind
+    one that nobody has is not there. Its owner keeps it; what is answered later goes with it."""
+
+    __slots__ = ("known", "fresh", "over")
+
+    def __init__(self):
+        self.known, self.fresh = {}, []  # {key: True, False, or None while it is asked for}
+        self.over = False
+
+
 class Hosts:
-    """Asks for keys on a thread of its own. Keys of one prefix have a group in common, which is any
-    hashable, and are asked for in their order: what is behind one that nobody has is not there.
+    """Asks for keys on a thread of its own.
 
     seconds: how long to wait for an answer; None: as remote.deadline says."""
 
     def __init__(self, store, seconds=None):
         self._store, self._seconds = store, seconds
         self._change, self._closed, self._thread = threading.Condition(), False, None
-        self._known = {}  # {group: {key: True, False, or None while it is asked for}}
-        self._fresh, self._sent = {}, []  # (group, its keys)
+        self._fresh, self._sent = [], []  # Askeds with keys to send; (Asked, keys)
 
-    def ask(self, group, key):
+    def ask(self, asked, key):
         """True: somebody is known to have it; False: nobody; None: ask again after send()."""
         with self._change:
-            known = self._known.setdefault(group, {})
-            if key not in known:
-                known[key] = None
-                self._fresh.setdefault(group, []).append(key)
-            return known[key]
+            if key not in asked.known:
+                asked.known[key] = None
+                if not asked.fresh:
+                    self._fresh.append(asked)
+                asked.fresh.append(key)
+            return asked.known[key]
 
     def send(self):
         """Puts the questions that ask() has gathered."""
         with self._change:
             if not self._fresh or self._closed:
                 return
-            self._sent += self._fresh.items()
-            self._fresh = {}
+            for asked in self._fresh:
+                self._sent.append((asked, asked.fresh))
+                asked.fresh = []
+            self._fresh = []
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kvterrace-hosts",
                                                 daemon=True)
                 self._thread.start()
             self._change.notify()
 
-    def forget(self, wanted):
-        """Drops the answers of the groups for which wanted(group) is true."""
+    def forget(self, asked):
+        """Nobody waits for the answers any more."""
         with self._change:
-            for group in [one for one in self._known if wanted(one)]:
-                self._known.pop(group)
-                self._fresh.pop(group, None)
+            asked.over = True
 
     def _run(self):
         while True:
@@ -54,14 +64,12 @@ class Hosts:
                     self._change.wait()
                 if self._closed:
                     return
-                group, keys = self._sent.pop(0)
-                wanted = group in self._known
+                asked, keys = self._sent.pop(0)
+                wanted = not asked.over
             found = self._match(keys) if wanted else 0
             with self._change:
-                known = self._known.get(group, {})
                 for index, key in enumerate(keys):
-                    if key in known:
-                        known[key] = index < found
+                    asked.known[key] = index < found
 
     def _match(self, keys):
         try:

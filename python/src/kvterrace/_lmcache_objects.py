@@ -2,6 +2,7 @@
 """Keys and layouts of LMCache's objects, as its adapters and the serde have them."""
 
 import logging
+import os
 import struct
 
 from ._errors import Error
@@ -10,6 +11,7 @@ from ._types import Layout, Space
 
 _log = logging.getLogger("kvterrace.lmcache")
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
+_HASH_BYTES = 32  # of blake3 and sha256; what LMCache seeds by chance has fewer
 _RANK = struct.Struct(">QI")  # kv_rank, object group: what comes before the chunk's hash in a name
 
 
@@ -17,8 +19,19 @@ class Keys:
     """Keys of kvterrace for those of LMCache. The model and the salt are of the space, so that
     tenants are apart; rank, object group and hash are the name."""
 
-    def __init__(self, revision, kind):
-        self._revision, self._kind, self._spaces = revision, kind, {}
+    def __init__(self, revision, kind, readers=None):
+        """readers: what makes entries read after this process, or None, as readers_to_come."""
+        self._revision, self._kind, self._spaces = revision or "", kind, {}
+        self._unchecked = readers is not None and os.environ.get("PYTHONHASHSEED") is None
+
+    def _check(self, hash_bytes):
+        """Says of the first key whether later processes will find it."""
+        self._unchecked = False
+        if hash_bytes < _HASH_BYTES:
+            _log.warning("kvterrace: hashes of chunks have %d bytes: what makes such short ones is "
+                         "seeded at random, and what this process stores is found by no later one "
+                         "and by no other host. Set PYTHONHASHSEED, to the same value for all, or "
+                         "--hash-algorithm blake3", hash_bytes)
 
     def space(self, model, salt):
         found = self._spaces.get((model, salt))
@@ -33,6 +46,8 @@ class Keys:
         """The keys of ObjectKeys, one after the other."""
         if not keys:
             return b""
+        if self._unchecked:
+            self._check(len(keys[0].chunk_hash))
         model, salt, pack = keys[0].model_name, keys[0].cache_salt, _RANK.pack
         names = [pack(key.kv_rank, key.object_group_id) + key.chunk_hash for key in keys
                  if key.cache_salt == salt and key.model_name == model]
@@ -47,6 +62,8 @@ class Keys:
         for index, text in enumerate(texts):
             parts = text.split("@")
             place = (parts[0], parts[4] if len(parts) > 4 else "")
+            if self._unchecked and len(parts) > 3:
+                self._check(len(parts[3]) // 2)
             spaces.setdefault(place, []).append(index)
         if len(spaces) == 1:
             return names_to_keys(self.space(*next(iter(spaces))), [text.encode() for text in texts])

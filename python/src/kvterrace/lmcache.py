@@ -2,10 +2,11 @@
 """LMCache's second level on a kvterrace store, by configuration alone (docs/ENGINES.md).
 
     {"type": "plugin", "module_path": "kvterrace.lmcache", "class_name": "KvterraceL2Adapter",
-     "adapter_params": {"config": "/etc/kvterrace.ini", "head_dim": 128}}
+     "adapter_params": {"config": "/etc/kvterrace.ini", "revision": "sha256:9f2c", "head_dim": 128}}
 
     {"type": "native_plugin", "module_path": "kvterrace.lmcache",
-     "class_name": "KvterraceConnector", "adapter_params": {"config": "/etc/kvterrace.ini"}}
+     "class_name": "KvterraceConnector",
+     "adapter_params": {"config": "/etc/kvterrace.ini", "revision": "sha256:9f2c"}}
 
 `plugin` gets objects with shape and dtype, so that entries have layouts and may be stored in any
 form of the store's ladder. `native_plugin` gets bytes: forms that give every byte back.
@@ -18,13 +19,13 @@ import struct
 import threading
 
 from . import _native, lmcache_serde  # the serde is registered, and the version checked
+from ._books import Said, Told
 from ._calls import instant
 from ._engines import Parameters
 from ._errors import Error
 from ._kvt import ffi, lib
 from ._lmcache_objects import Keys, Layouts
 from ._memory import memory_of
-from ._store import EventReader
 from ._tasks import (DECLINED, DELETE, EXISTED, EXISTS, GET, MISMATCH, OK, PUT, Places, Tasks,
                      make_like)
 from ._types import Layout
@@ -35,8 +36,6 @@ from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
 TESTED = lmcache_serde.TESTED
 _log = logging.getLogger(__name__)
-_EVENTS = 1 << 16
-_GONE = 1024
 
 
 def _split(joined):
@@ -109,7 +108,9 @@ class _Locks:
         self._held, self._until = {}, []
 
     def __len__(self):
-        return len(self._held)
+        with self._lock:
+            self._forget(instant(0.000001))
+            return len(self._held)
 
     def take(self, joined, count):
         """Which of the keys are stored; those are leased, as far as the store holds more."""
@@ -118,12 +119,12 @@ class _Locks:
         whole = lib.kvtpy_lease_each(self._store._handle, joined, count, until, found, leases)
         with self._lock:
             self._forget(instant(0.000001))
-            taken = {}
+            taken = []
             for index in range(count if whole else 0):
                 if leases[index]:
                     key = joined[32 * index:32 * index + 32]
                     self._held.setdefault(key, []).append(leases[index])
-                    taken[key] = leases[index]
+                    taken.append((key, leases[index]))
             if taken:
                 self._until.append((until, taken))
         return whole, found
@@ -131,7 +132,7 @@ class _Locks:
     def _forget(self, now):
         """Drops what has ended at its instant. Lock held."""
         while self._until and self._until[0][0] < now:
-            for key, lease in self._until.pop(0)[1].items():
+            for key, lease in self._until.pop(0)[1]:
                 self._drop(key, lease)
 
     def _drop(self, key, lease):
@@ -169,7 +170,8 @@ class KvterraceL2Adapter(L2AdapterInterface):
       threads          of the queue that loads; 2
       recompute_seconds  of an object; 0: as the store's prefill model predicts
       tenant, class_id, lifetime  of entries, as of Store.put
-      revision         of the model: part of the keys
+      revision         of the model, and whatever else decides KV: part of the keys; needed where
+                       the store has a catalog or other hosts
       max_capacity_gb  the capacity that LMCache's own eviction sees; 0: it has none, and the store
                        evicts by its policy
     """
@@ -177,7 +179,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
     def __init__(self, config, l1_memory_desc=None):
         given = Parameters(config, "kvterrace.lmcache")
         capacity = given.take("max_capacity_gb", (int, float), 0, 0)
-        self._keys = Keys(given.take("revision", str, ""), b"lmcache")
+        revision = given.take("revision", str)
         self._layouts = Layouts(given.take("head_dim", int, 0, 1))
         lock_seconds = given.take("lock_seconds", (int, float), 60.0, 0.001)
         self._store_seconds = given.take("store_seconds", (int, float), 30.0, 0)
@@ -188,18 +190,19 @@ class KvterraceL2Adapter(L2AdapterInterface):
             tenant=given.take("tenant", int, 0, 0), class_id=given.take("class_id", int, 0, 0),
             lifetime_seconds=given.take("lifetime", (int, float), 0.0, 0))
         super().__init__(max_capacity_bytes=int(capacity * (1 << 30)))
-        self._store = given.open_store()
+        self._store = given.open_store(revision)
+        self._keys = Keys(revision, b"lmcache", given.readers)
         try:
             self._stores = _Stream(Tasks(self._store, threads=1))
             self._loads = _Stream(Tasks(self._store, threads=threads))
-            self._events = EventReader(self._store, _EVENTS)
+            self._told = Told(self._store)  # what is told: (LMCache's key, bytes)
         except BaseException:
             self._store.close()
             raise
         self._lookup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._locks = _Locks(self._store, lock_seconds)
-        self._found, self._stored, self._numbers = {}, {}, itertools.count(1)
-        self._lock, self._closed, self._said = threading.Lock(), False, set()
+        self._found, self._numbers = {}, itertools.count(1)
+        self._lock, self._closed, self._said = threading.Lock(), False, Said(_log)
 
     # ---- descriptors ----
 
@@ -235,7 +238,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
                 kind, record.joined, len(places), _places_of(places, objects), like=self._like,
                 deadline=seconds, note=record))
         except (Error, ValueError, struct.error, AttributeError) as error:
-            self._say("kvterrace: a task of %d objects cannot be begun: %s", len(keys), error)
+            self._said.once("kvterrace: a task of %d objects cannot be begun: %s", len(keys), error)
             stream.fail(record)
         return record.number
 
@@ -254,35 +257,33 @@ class KvterraceL2Adapter(L2AdapterInterface):
         return layouts, size, int(ffi.cast("uintptr_t", memory.address)), of_bytes, memory
 
     def pop_completed_store_tasks(self):
-        results = {}
-        stored, sizes = [], []
+        results, fresh = {}, {}
         for record in self._stores.take():
-            written, failed = self._note_stored(record, stored, sizes)
+            written, failed = self._note_stored(record, fresh)
             results[record.number] = L2StoreResult(not failed, written)
-        if stored:
-            self._notify_keys_stored(stored, sizes)
+        if fresh:
+            self._notify_keys_stored([key for key, _ in fresh.values()],
+                                     [size for _, size in fresh.values()])
+            self._told.told(list(fresh))
         self._note_gone()
         return results
 
-    def _note_stored(self, record, stored, sizes):
+    def _note_stored(self, record, fresh):
         """Counts what a task has stored: (bytes written, whether anything failed). An object that
         the store declines is no failure: it is not there, and no lookup finds it."""
         written, failed = 0, False
         keys32 = _split(record.joined)
-        with self._lock:
-            for index, key in enumerate(record.keys):
-                status = OK if record.statuses is None else record.statuses[index]
-                if status in (OK, EXISTED):
-                    size = record.sizes[index]
-                    written += size if status == OK else 0
-                    if keys32[index] not in self._stored:
-                        self._stored[keys32[index]] = (key, size)
-                        stored.append(key)
-                        sizes.append(size)
-                elif status not in DECLINED:
-                    failed = True
-                    self._say("kvterrace: objects are not stored: %s",
-                              ffi.string(lib.kvt_status_name(status)).decode())
+        for index, key in enumerate(record.keys):
+            status = OK if record.statuses is None else record.statuses[index]
+            if status in (OK, EXISTED):
+                size = record.sizes[index]
+                written += size if status == OK else 0
+                if self._told.note(keys32[index], (key, size)):
+                    fresh[keys32[index]] = key, size
+            elif status not in DECLINED:
+                failed = True
+                self._said.once("kvterrace: objects are not stored: %s",
+                                ffi.string(lib.kvt_status_name(status)).decode())
         return written, failed
 
     def query_load_result(self, task_id):
@@ -307,7 +308,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
         dtype: misses, and gone, so that the next store takes their place."""
         strangers = record.indices(MISMATCH)
         if strangers:
-            self._say("kvterrace: entries of another layout are dropped")
+            self._said.once("kvterrace: entries of another layout are dropped")
             self.delete([record.keys[index] for index in strangers])
 
     # ---- lookups and locks ----
@@ -324,7 +325,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
                     if found[index]:
                         bitmap.set(index)
         except (Error, ValueError, struct.error, AttributeError) as error:
-            self._say("kvterrace: a lookup fails: %s", error)
+            self._said.once("kvterrace: a lookup fails: %s", error)
         with self._lock:
             self._found[number] = bitmap
             if not self._closed:
@@ -341,42 +342,17 @@ class KvterraceL2Adapter(L2AdapterInterface):
     # ---- what goes ----
 
     def delete(self, keys):
-        gone, sizes = [], []
-        for key, key32 in zip(keys, _split(self._keys.join(keys))):
-            status = lib.guarded_kvt_delete(self._store._handle, key32)
-            if status not in (OK, lib.KVT_MISS):
-                continue  # a lock holds it: it stays, and LMCache may ask again
-            with self._lock:
-                known = self._stored.pop(key32, None)
-            if known is not None:
-                gone.append(key)
-                sizes.append(known[1])
-        if gone:
-            self._notify_keys_deleted(gone, sizes)
+        ours = _split(self._keys.join(keys))
+        for key32 in ours:
+            # One that a lock holds stays, and LMCache may ask again.
+            lib.guarded_kvt_delete(self._store._handle, key32)
+        self._note_gone(ours)
 
-    def _note_gone(self):
-        """Tells LMCache what the store has evicted or lost by itself."""
-        gone, sizes, lost = [], [], ffi.new("uint64_t *")
-        buffer, count = ffi.new("uint8_t[]", 32 * _GONE), _GONE
-        while count == _GONE and not self._closed:
-            count = lib.kvtpy_events_gone(self._events._owner.raw, buffer, _GONE, lost)
-            self._check_gone(_split(bytes(ffi.buffer(buffer, 32 * count))), gone, sizes)
-            if lost[0]:
-                with self._lock:
-                    every = list(self._stored)
-                self._check_gone(every, gone, sizes)
+    def _note_gone(self, keys32=()):
+        """Tells LMCache what has gone: deleted, or evicted or lost by the store itself."""
+        gone = self._told.gone(keys32)
         if gone:
-            self._notify_keys_deleted(gone, sizes)
-
-    def _check_gone(self, keys32, gone, sizes):
-        for key32 in keys32:
-            with self._lock:
-                if key32 not in self._stored or \
-                        lib.guarded_kvt_exists(self._store._handle, key32) == OK:
-                    continue
-                key, size = self._stored.pop(key32)
-            gone.append(key)
-            sizes.append(size)
+            self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
 
     def get_usage(self):
         self._note_gone()
@@ -389,14 +365,8 @@ class KvterraceL2Adapter(L2AdapterInterface):
             return {"is_healthy": False, "type": type(self).__name__}
         health = [item["text"] for item in self._store.health()]
         return {"is_healthy": True, "type": type(self).__name__,
-                "stored_object_count": len(self._stored), "locked_key_count": len(self._locks),
+                "stored_object_count": len(self._told), "locked_key_count": len(self._locks),
                 "health": health}
-
-    def _say(self, text, *values):
-        """A warning, once for each text."""
-        if text not in self._said:
-            self._said.add(text)
-            _log.warning(text, *values)
 
     def close(self):
         """Ends what is under way and closes the store, which writes entries of DRAM back to SSD
@@ -407,7 +377,7 @@ class KvterraceL2Adapter(L2AdapterInterface):
             self._closed = True
         self._stores.tasks.close()
         self._loads.tasks.close()
-        self._events.close()
+        self._told.close()
         self._store.close()
         os.close(self._lookup_fd)
 
@@ -433,7 +403,7 @@ class KvterraceConnector:
 
     def __init__(self, **parameters):
         given = Parameters(parameters, "kvterrace.lmcache")
-        self._keys = Keys(given.take("revision", str, ""), b"lmcache bytes")
+        revision = given.take("revision", str)
         self._seconds = {PUT: given.take("store_seconds", (int, float), 30.0, 0),
                          GET: given.take("load_seconds", (int, float), None, 0)}
         threads = given.take("threads", int, 0, 1)
@@ -441,14 +411,15 @@ class KvterraceConnector:
             recompute_seconds=given.take("recompute_seconds", (int, float), 0.0, 0),
             tenant=given.take("tenant", int, 0, 0), class_id=given.take("class_id", int, 0, 0),
             lifetime_seconds=given.take("lifetime", (int, float), 0.0, 0))
-        self._store = given.open_store()
+        self._store = given.open_store(revision)
+        self._keys = Keys(revision, b"lmcache bytes", given.readers)
         try:
             self._tasks = Tasks(self._store, threads=threads, clears=True)
         except BaseException:
             self._store.close()
             raise
         self._numbers, self._layouts = itertools.count(1), {}
-        self._lock, self._failed = threading.Lock(), []
+        self._lock, self._failed, self._said = threading.Lock(), [], Said(_log)
 
     def event_fd(self):
         return self._tasks.fileno()
@@ -469,9 +440,10 @@ class KvterraceConnector:
         number = next(self._numbers)
         try:
             places = None if buffers is None else self._places(kind, keys, buffers)
+            joined = self._keys.join_texts(keys)
             self._tasks.submit(self._tasks.make(
-                kind, self._keys.join_texts(keys), len(keys), places, like=self._like,
-                deadline=self._seconds.get(kind), note=(number, kind)))
+                kind, joined, len(keys), places, like=self._like,
+                deadline=self._seconds.get(kind), note=(number, kind, joined)))
         except (Error, ValueError, AttributeError) as error:
             with self._lock:
                 self._failed.append((number, False, str(error), [False] * len(keys)))
@@ -507,15 +479,27 @@ class KvterraceConnector:
         with self._lock:
             ended, self._failed = self._failed, []
         for task in self._tasks.drain():
-            (number, kind), (whole, statuses) = task.note, task.statuses()
+            (number, kind, joined), (whole, statuses) = task.note, task.statuses()
             each = [status == OK or (kind == PUT and status == EXISTED)
                     for status in ffi.unpack(statuses, task.count)]
             wrong = next((status for status, sound in zip(statuses, each) if not sound), None)
+            if kind == GET and whole != task.count:
+                self._forget_strangers(joined, ffi.unpack(statuses, task.count))
             went = kind != PUT or all(each)
             text = "" if went else ffi.string(lib.kvt_status_name(wrong)).decode()
             ended.append((number, went, text, each))
             task.free()
         return ended
+
+    def _forget_strangers(self, joined, statuses):
+        """Entries of another size than their buffers, as of a run with another dtype: misses, and
+        gone, so that the next store takes their place."""
+        for key, status in zip(_split(joined), statuses):
+            if status == MISMATCH:
+                self._said.once("kvterrace: entries of another size than their buffers are "
+                                "dropped. Records of a serde are shorter than their buffers: "
+                                "behind one use the `plugin`, which takes them")
+                lib.guarded_kvt_delete(self._store._handle, key)
 
     def close(self):
         """Ends what is under way and closes the store. A second close does nothing."""

@@ -2,14 +2,15 @@
 """kvterrace's codecs as a serde of LMCache, before any of its second levels (docs/ENGINES.md):
 
     {"type": "fs", "base_path": "/cache",
-     "serde": {"type": "kvterrace", "variant": "planes:k8v8,g64", "head_dim": 128}}
+     "serde": {"type": "kvterrace", "variant": "planes:k8v8,g64", "head_dim": 128,
+               "revision": "sha256:9f2c"}}
 
 LMCache's configuration names a serde and no module, so the process imports this one, or
 kvterrace.lmcache, before LMCache makes its levels.
 """
 
 from . import codec
-from ._engines import Parameters, installed, need_version
+from ._engines import Parameters, installed, need_identity, need_version
 from ._errors import wrong
 from ._kvt import ffi, lib
 from ._lmcache_objects import Keys, Layouts
@@ -103,10 +104,14 @@ class KvterraceDeserializer(Deserializer):
 
 def make_processor(parameters):
     """What LMCache calls with the members of "serde": variant (lossless), head_dim, which lossy
-    variants need, revision of the model, and max_workers (1)."""
+    variants need, revision, and max_workers (1). revision names the model's and whatever else
+    decides KV, and has no default: a serde is not told whether the level behind it outlives the
+    process."""
     given = Parameters(parameters, "kvterrace.lmcache_serde")
+    revision = given.take("revision", str)
+    need_identity("kvterrace.lmcache_serde", "the level behind it", "revision", given=revision)
     coder = _Coder(given.take("variant", str, "lossless"), given.take("head_dim", int, 0, 1),
-                   given.take("revision", str, ""))
+                   revision)
     workers = given.take("max_workers", int, 1, 1)
     given.end()
     codec._variant(coder.variant)  # a name that there is

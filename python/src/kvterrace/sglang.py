@@ -3,13 +3,15 @@
 
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
       '{"backend_name": "kvterrace", "module_path": "kvterrace.sglang", "interface_v1": 1,
-        "class_name": "KvterraceStorage", "kvterrace": {"config": "/etc/kvterrace-{rank}.ini"}}'
+        "class_name": "KvterraceStorage",
+        "kvterrace": {"config": "/etc/kvterrace-{rank}.ini", "revision": "sha256:9f2c"}}'
 """
 
 import json
 import logging
 import threading
 
+from ._books import Said
 from ._calls import instant
 from ._convert import new
 from ._engines import Parameters, installed, need_version
@@ -132,7 +134,8 @@ class KvterraceStorage(HiCacheStorage):
     ranks of the process, as "tp0-pp0", because a store belongs to one process:
       config           settings file of the store (docs/CONFIGURATION.md)
       settings         settings by name, as {"tier.dram.capacity": "8GiB"}; they count more
-      revision         of the model: part of the keys
+      revision         of the model, and whatever else decides KV: part of the keys; needed where
+                       the store has a catalog or other hosts
       store_seconds    how long a page waits for room before it is declined; 30
       load_seconds     how long a load waits for devices; no bound
       threads          of the queue that loads; 2
@@ -144,7 +147,7 @@ class KvterraceStorage(HiCacheStorage):
         given = Parameters(extra.get("kvterrace", {}), "kvterrace.sglang")
         self._config, self._ranks = storage_config, _ranks(storage_config)
         given.replace("{rank}", self._ranks)
-        self._revision = given.take("revision", str, "")
+        self._revision = given.take("revision", str)
         self._seconds = {PUT: given.take("store_seconds", (int, float), 30.0, 0),
                          GET: given.take("load_seconds", (int, float), None, 0)}
         threads = given.take("threads", int, 0, 1)
@@ -154,7 +157,7 @@ class KvterraceStorage(HiCacheStorage):
             "class_id": given.take("class_id", int, 0, 0),
             "lifetime_seconds": given.take("lifetime", (int, float), 0.0, 0)}
         make_like(**self._numbers)
-        self._store = given.open_store()
+        self._store = given.open_store(self._revision)
         try:
             self._queues = {PUT: Tasks(self._store, threads=1),
                             GET: Tasks(self._store, threads=threads)}
@@ -163,11 +166,12 @@ class KvterraceStorage(HiCacheStorage):
             raise
         self._locks = {PUT: threading.Lock(), GET: threading.Lock()}
         self._direct = bool(extra.get("interface_v1", 0))
-        self._pools, self._spaces, self._said = {}, {}, set()
+        self._pools, self._spaces, self._every = {}, {}, {}
+        self._said = Said(_log)
         self._flat = self._make_space({"pool": "flat pages"}, None)
         if storage_config.is_mla_model and storage_config.tp_size > 1:
-            self._say("kvterrace: SGLang lets one rank write MLA's pages, and a store belongs to "
-                      "one process: other ranks find nothing")
+            self._said.once("kvterrace: SGLang lets one rank write MLA's pages, and a store "
+                            "belongs to one process: other ranks find nothing")
 
     # ---- pools and keys ----
 
@@ -195,11 +199,13 @@ class KvterraceStorage(HiCacheStorage):
             numbers = {"layers": layout.layers, "kv_heads": layout.kv_heads, "dtype": layout.dtype,
                        "head_dim": layout.head_dim, "sides": layout.sides,
                        "block_tokens": layout.tokens}
-        return Space(model=config.model_name or "", revision=self._revision,
+        made = Space(model=config.model_name or "", revision=self._revision or "",
                      tensor_rank=0 if shared else config.tp_rank,
                      tensor_ranks=1 if shared else config.tp_size, pipeline_rank=config.pp_rank,
                      pipeline_ranks=config.pp_size,
                      extra=b"sglang " + json.dumps(facts, sort_keys=True).encode(), **numbers)
+        self._every[made.id] = made
+        return made
 
     def _keys(self, name, keys):
         return names_to_keys(self._spaces[name], [key.encode() for key in keys])
@@ -249,7 +255,8 @@ class KvterraceStorage(HiCacheStorage):
                 return self._copy(kind, pool, _split(self._keys(name, keys)), starts)
             return self._run(kind, name, keys, places, extra_info, pool.step)
         except (Error, ValueError, KeyError) as error:
-            self._say("kvterrace: pages of %s are neither read nor written: %s", name, error)
+            self._said.once("kvterrace: pages of %s are neither read nor written: %s", name, error,
+                            of=name)
             return [False] * count
 
     def _run(self, kind, name, keys, places, extra_info, step):
@@ -272,14 +279,15 @@ class KvterraceStorage(HiCacheStorage):
         if status == OK or (kind == PUT and status == EXISTED):
             return True
         if status not in (lib.KVT_MISS, *DECLINED):
-            self._say("kvterrace: a page %s: %s", "is not written" if kind == PUT else "is a miss",
-                      ffi.string(lib.kvt_status_name(status)).decode())
+            self._said.once("kvterrace: a page %s: %s",
+                            "is not written" if kind == PUT else "is a miss",
+                            ffi.string(lib.kvt_status_name(status)).decode(), of=(kind, status))
         return False
 
     def _copy(self, kind, pool, keys, starts):
         """Pages of a pool that gives no addresses: by its own copies."""
-        self._say("kvterrace: pages of the pool %s are copied, because it gives no addresses",
-                  pool.name)
+        self._said.once("kvterrace: pages of the pool %s are copied, because it gives no addresses",
+                        pool.name, of=pool.name)
         went = []
         for key, start in zip(keys, starts):
             if kind == PUT:
@@ -355,7 +363,7 @@ class KvterraceStorage(HiCacheStorage):
                                                    deadline=self._seconds[kind]))
             return self._went(kind, statuses[0])
         except (Error, ValueError, AttributeError) as error:
-            self._say("kvterrace: a page is neither read nor written: %s", error)
+            self._said.once("kvterrace: a page is neither read nor written: %s", error)
             return False
 
     def get(self, key, target_location=None, target_sizes=None):
@@ -383,8 +391,9 @@ class KvterraceStorage(HiCacheStorage):
     # ---- state and end ----
 
     def clear(self):
-        """Removes the pages of this process's spaces; those that leases hold stay."""
-        for space in [self._flat, *self._spaces.values()]:
+        """Removes the pages of this process's spaces, of pools that others took the place of, too;
+        those that leases hold stay."""
+        for space in self._every.values():
             try:
                 self._store.clear(space=space)
             except Error as error:
@@ -392,12 +401,6 @@ class KvterraceStorage(HiCacheStorage):
 
     def get_stats(self):
         return None
-
-    def _say(self, text, *values):
-        """A warning, once for each text and pool."""
-        if (text, values[:1]) not in self._said:
-            self._said.add((text, values[:1]))
-            _log.warning(text, *values)
 
     def close(self):
         """Ends what is under way and closes the store. A second close does nothing."""

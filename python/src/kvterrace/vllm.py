@@ -7,26 +7,28 @@ Both are loaded by configuration (docs/ENGINES.md):
       "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec",
         "cpu_bytes_to_use": 8589934592, "block_size": 256,
         "secondary_tiers": [{"type": "KvterraceTier", "module_path": "kvterrace.vllm",
-                             "config": "/etc/kvterrace.ini"}]}}'
+                             "config": "/etc/kvterrace.ini", "revision": "sha256:9f2c"}]}}'
 
 On the CPU platform: "spec_name": "HostTieringSpec", "spec_module_path": "kvterrace.vllm".
 """
 
 import json
 import logging
+import os
 import time
 import typing
 
 import vllm
 
 from . import __version__ as _version
+from ._books import Said, Told
 from ._convert import new
-from ._engines import need_version
+from ._engines import need_identity, need_version
 from ._errors import Error, failure
-from ._hosts import Hosts
+from ._hosts import Asked, Hosts
 from ._kvt import ffi, lib
 from ._memory import memory_of
-from ._store import Store
+from ._store import Store, readers_to_come
 from ._tasks import EXISTED, GET, OK, PUT, Places, Tasks, make_like
 from ._types import Layout, Space
 
@@ -136,13 +138,28 @@ class _Rows:
                       elsewhere=True)
 
 
+class _Request:
+    """What a tier knows of one request. It hangs on vLLM's own context of the request and on the
+    jobs of it that have not ended: with the last of these it goes, in whatever order they end."""
+
+    __slots__ = ("failed", "ends", "asked")
+
+    def __init__(self):
+        self.failed, self.ends = set(), {}  # keys that a load missed; (group, end): the key
+        self.asked = {}  # of each group, what other hosts are known to have
+
+
+class _Requests(dict):
+    """The state of ReqContext in which each tier has its _Request."""
+
+
 class _Job(typing.NamedTuple):
     """A job of vLLM: its keys, and the same as kvterrace has them."""
 
     name: int
     keys: list
     ours: list
-    request: str
+    request: _Request
 
 
 class KvterraceTier(SecondaryTierManager):
@@ -154,7 +171,8 @@ class KvterraceTier(SecondaryTierManager):
     kv_heads, head_dim, axes   what a row consists of, for lossy forms; without them rows are kept
                         as bytes, by the raw and lossless codecs. HostTieringSpec needs no axes
     variant             a fixed form, such as "planes:k8v8,g64", for policies that choose none
-    revision, salt      of the model's weights, and whatever else keeps bytes apart
+    revision, salt      of the model's weights, and whatever else decides KV; one of them is needed
+                        where the store has a catalog or other hosts
     recompute_seconds_per_token   what a token's prefill takes, for policies that weigh it. Without
                         it 0.0001 for rows that are kept as bytes; for rows with a shape, what the
                         store's prefill model predicts
@@ -169,7 +187,7 @@ class KvterraceTier(SecondaryTierManager):
 
     def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None, *,
                  config=None, settings=None, variant=None, kv_heads=0, head_dim=0, axes=None,
-                 revision="", salt="", recompute_seconds_per_token=None, store_seconds=30.0,
+                 revision=None, salt=None, recompute_seconds_per_token=None, store_seconds=30.0,
                  load_seconds=None, host_seconds=None, threads=0, enable_kv_events=False,
                  locality=None, **unknown):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
@@ -177,21 +195,24 @@ class KvterraceTier(SecondaryTierManager):
             raise _wrong(f"unknown keys: {', '.join(sorted(unknown))}")
         if config is None and settings is None:
             raise _wrong("config or settings says where the store is")
+        self._readers = readers_to_come(config, settings)
+        need_identity("the tier KvterraceTier of vLLM", self._readers, "revision", "salt",
+                      given=revision if salt is None else salt)
         self.locality = Locality(locality) if locality is not None else None
         self._store_seconds, self._load_seconds = store_seconds, load_seconds
         self._rows = _Rows(offloading_spec, primary_kv_view, kv_heads, head_dim, axes)
-        self._space = _space(offloading_spec.config, self._rows, revision, salt)
+        self._space = _space(offloading_spec.config, self._rows, revision or "",
+                             salt or "")
         if recompute_seconds_per_token is None:
             recompute_seconds_per_token = 0.0 if self._rows.shaped else _SECONDS_PER_TOKEN
         self._like = make_like(recompute_seconds=self._rows.tokens * recompute_seconds_per_token)
-        self._jobs, self._failed, self._ends = 0, {}, {}
-        self._ended, self._counts = [], dict.fromkeys(_COUNTERS, 0)
-        self._told, self._stats_at, self._closed = set(), 0.0, False
+        self._jobs, self._ended, self._counts = 0, [], dict.fromkeys(_COUNTERS, 0)
+        self._said, self._stats_at, self._closed = Said(_log), 0.0, False
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         if enable_kv_events and not wanted:
             _log.warning("kvterrace: enable_kv_events without vLLM's own KV events does nothing")
         self._events = [] if wanted else None
-        self._announced, self._reader = {}, None
+        self._told = None
         try:
             self._store = Store(config, settings=settings, variant=variant)
         except BaseException:
@@ -200,7 +221,7 @@ class KvterraceTier(SecondaryTierManager):
         try:
             self._tasks = Tasks(self._store, threads=threads, depth=_DEPTH)
             if wanted:
-                self._reader = self._store.events(1 << 16)
+                self._told = Told(self._store)
             shared = self._store.remote_stats() is not None
             self._hosts = Hosts(self._store, host_seconds) if shared else None
         except BaseException:
@@ -214,18 +235,28 @@ class KvterraceTier(SecondaryTierManager):
     def _key(self, key):
         return self._space.key(get_offload_block_hash(key), get_offload_group_idx(key))
 
+    def _request(self, context):
+        tiers = context.get_state(_Requests)
+        if tiers is None:
+            tiers = _Requests()
+            context.set_state(tiers)
+        if self not in tiers:
+            tiers[self] = _Request()
+        return tiers[self]
+
     # ---- what the scheduler asks ----
 
     def lookup(self, key, req_context):
-        failed = self._failed.get(req_context.req_id)
-        if failed is not None and key in failed:
+        request = self._request(req_context)
+        if key in request.failed:
             return LookupResult.MISS
         mine = self._key(key)
         if self._store.exists(mine):
             return LookupResult.HIT
         if self._hosts is None:
             return LookupResult.MISS
-        there = self._hosts.ask((req_context.req_id, get_offload_group_idx(key)), mine)
+        asked = request.asked.setdefault(get_offload_group_idx(key), Asked())
+        there = self._hosts.ask(asked, mine)
         if there is None:
             return LookupResult.RETRY  # vLLM goes on with the prefix, and asks again next step
         return LookupResult.HIT if there else LookupResult.MISS
@@ -238,13 +269,25 @@ class KvterraceTier(SecondaryTierManager):
         self._store.touch([self._key(key) for key in keys])
 
     def on_new_request(self, req_context):
+        if self._readers is not None:
+            self._check_hashes()
         return RequestOffloadingContext()
 
+    def _check_hashes(self):
+        """vLLM chooses the seed of its block hashes after it has made its tiers and before its
+        first request."""
+        from vllm.v1.core import kv_cache_utils as hashes
+        if os.environ.get("PYTHONHASHSEED") is None and \
+                hashes.get_none_hash_seed() != hashes.DEFAULT_NONE_HASH_SEED:
+            self._said.once("kvterrace: the block hashes of this process are its own, because "
+                            "xxhash is seeded at random: what it stores is found by no later one "
+                            "and by no other host. Set PYTHONHASHSEED, to the same value for all, "
+                            "or --prefix-caching-hash-algo sha256")
+
     def on_request_finished(self, req_context):
-        self._failed.pop(req_context.req_id, None)
-        self._ends.pop(req_context.req_id, None)
-        if self._hosts is not None:
-            self._hosts.forget(lambda group: group[0] == req_context.req_id)
+        request = (req_context.get_state(_Requests) or {}).pop(self, None)
+        for asked in () if request is None else request.asked.values():
+            self._hosts.forget(asked)
 
     # ---- jobs ----
 
@@ -258,22 +301,22 @@ class KvterraceTier(SecondaryTierManager):
         pairs = sorted(zip(job_metadata.keys, job_metadata.chunk_ids, strict=True), key=end)
         keys, ours = [key for key, _ in pairs], [self._key(key) for key, _ in pairs]
         places = self._rows.places([chunk for _, chunk in pairs])
-        places.follow(*self._chain(keys, ours, context))
-        self._submit(PUT, _Job(job_metadata.job_id, keys, ours, context.req_id), places,
+        request = self._request(context)
+        places.follow(*self._chain(keys, ours, request.ends, context))
+        self._submit(PUT, _Job(job_metadata.job_id, keys, ours, request), places,
                      self._store_seconds)
 
-    def _note(self, keys, ours, context):
-        """Where the chunks of a request end, for those that follow; the ends."""
-        ends = self._ends.setdefault(context.req_id, {})
+    def _note(self, keys, ours, ends, context):
+        """Where the chunks of a request end, for those that follow."""
         places = [context.get_offload_key_position(key) for key in keys]
         for key, mine, place in zip(keys, ours, places):
             if place is not None:
                 ends[get_offload_group_idx(key), place] = mine
-        return ends, places
+        return places
 
-    def _chain(self, keys, ours, context):
+    def _chain(self, keys, ours, ends, context):
         """Parents and first positions of chunks, by where they end in their request."""
-        ends, places = self._note(keys, ours, context)
+        places = self._note(keys, ours, ends, context)
         firsts = [max((place or self._rows.tokens) - self._rows.tokens, 0) for place in places]
         parents = [ends.get((get_offload_group_idx(key), first)) if first else None
                    for key, first in zip(keys, firsts)]
@@ -282,8 +325,9 @@ class KvterraceTier(SecondaryTierManager):
     def submit_load(self, job_metadata):
         keys, context = list(job_metadata.keys), job_metadata.req_context
         ours = [self._key(key) for key in keys]
-        self._note(keys, ours, context)
-        self._submit(GET, _Job(job_metadata.job_id, keys, ours, context.req_id),
+        request = self._request(context)
+        self._note(keys, ours, request.ends, context)
+        self._submit(GET, _Job(job_metadata.job_id, keys, ours, request),
                      self._rows.places(job_metadata.chunk_ids), self._load_seconds)
 
     def _submit(self, kind, job, places, seconds):
@@ -321,18 +365,19 @@ class KvterraceTier(SecondaryTierManager):
             return JobResult(job.name, True, transfer_time=seconds, transfer_bytes=moved)
         found = set(good)
         self._counts["load_misses"] += len(job.keys) - len(good)
-        self._failed.setdefault(job.request, set()).update(key for key in job.keys
-                                                           if key not in found)
+        job.request.failed.update(key for key in job.keys if key not in found)
         for status in set(statuses) - {OK, lib.KVT_MISS}:
             self._say(status, "a load")
         return JobResult(job.name, False, successful_keys=tuple(good) or None,
                          transfer_time=seconds, transfer_bytes=moved)
 
     def _end_store(self, job, statuses, _, seconds):
-        stored, failed = [], 0
+        stored, fresh, failed = 0, [], 0
         for key, mine, status in zip(job.keys, job.ours, statuses):
             if status in (OK, EXISTED):
-                stored.append((key, mine))
+                stored += 1
+                if self._told is not None and self._told.note(mine, key):
+                    fresh.append((mine, key))
             elif status == lib.KVT_REFUSED:
                 self._counts["stores_refused"] += 1
                 self._explain(mine)
@@ -340,20 +385,17 @@ class KvterraceTier(SecondaryTierManager):
                 failed += 1
                 self._say(status, "a store")
         self._counts["stores_failed"] += failed
-        if self._events is not None and stored:
-            self._announced.update((mine, key) for key, mine in stored)
-            self._tell([key for key, _ in stored], False)
+        if fresh:
+            self._tell([key for _, key in fresh], False)
+            self._told.told([mine for mine, _ in fresh])
         return JobResult(job.name, failed == 0, transfer_time=seconds,
-                         transfer_bytes=len(stored) * self._rows.bytes)
+                         transfer_bytes=stored * self._rows.bytes)
 
     def _say(self, status, what):
-        if status not in self._told:
-            self._told.add(status)
-            _log.warning("kvterrace: %s ended with %s", what, failure(status))
+        self._said.once("kvterrace: %s ended with %s", what, failure(status), of=status)
 
     def _explain(self, key):
-        if lib.KVT_REFUSED not in self._told:
-            self._told.add(lib.KVT_REFUSED)
+        if self._said.first("declined"):
             said = self._store.explain(key) or {}
             _log.warning("kvterrace: the policy declines chunks: %s", said.get("reason") or
                          "not worth their room; recompute_seconds_per_token says what they are "
@@ -375,17 +417,7 @@ class KvterraceTier(SecondaryTierManager):
     def take_events(self):
         if self._events is None:
             return ()
-        gone = []
-        while self._reader is not None:
-            drained = self._reader.drain(256)
-            gone += [self._announced.pop(event["key"]) for event in drained
-                     if event["kind"] == "removed" and event["key"] in self._announced]
-            if len(drained) < 256:
-                break
-        if self._reader is not None and self._reader.lost:
-            self._reader.lost = 0  # which ones went is not known any more: ask for all
-            lost = [key for key in self._announced if not self._store.exists(key)]
-            gone += [self._announced.pop(key) for key in lost]
+        gone = self._told.gone()
         if gone:
             self._tell(gone, True)
         events, self._events = self._events, []
@@ -425,12 +457,12 @@ class KvterraceTier(SecondaryTierManager):
         self._closed = True
         if self._hosts is not None:
             self._hosts.close()
-        self._tasks.wait()
+        self.drain_jobs()
         self._tasks.close()
         self._rows.template = None
         self._rows.memory.release()
-        if self._reader is not None:
-            self._reader.close()
+        if self._told is not None:
+            self._told.close()
         self._store.close()
 
 

@@ -24,6 +24,10 @@ from vllm.v1.kv_offload.cpu.policies.base import (  # noqa: E402
 __all__ = ["KvterracePolicy"]
 
 
+class _Counted(set):
+    """The state of ReqContext with the chunks whose use by that request is counted."""
+
+
 class KvterracePolicy(CachePolicy):
     """Chunks go by what keeping them is worth: how soon uses are expected of them, and whether
     chunks behind them in a prefix stand on them. Transfers pin their chunks.
@@ -36,7 +40,6 @@ class KvterracePolicy(CachePolicy):
         self.chunks = {}
         self._blocks = BlockCache(cache_capacity, clock=clock)
         self._parents = {}  # of chunks that are about to be inserted
-        self._counted = {}  # of each request under way: chunks whose use by it is counted
 
     def get(self, key):
         return self.chunks.get(key)
@@ -49,7 +52,10 @@ class KvterracePolicy(CachePolicy):
         known = getattr(req_context, "_offload_key_positions", None) or {}
         ordered = sorted(known, key=known.__getitem__) if all(key in known for key in keys) else \
             keys
-        last, new, counted = {}, set(keys), self._counted.setdefault(req_context.req_id, set())
+        last, new, counted = {}, set(keys), req_context.get_state(_Counted)
+        if counted is None:
+            counted = _Counted()
+            req_context.set_state(counted)
         found, before = [], 0  # chunks that are there; of these, those before the last new one
         for key in ordered:
             group, chunk = get_offload_group_idx(key), self.chunks.get(key)
@@ -78,7 +84,7 @@ class KvterracePolicy(CachePolicy):
         """Counts one use of each chunk that the request has read; the first use of one that it has
         stored was counted then."""
         self._parents.clear()  # of chunks that were not stored after all
-        counted = self._counted.pop(req_context.req_id, ())
+        counted = req_context.get_state(_Counted) or ()
         self._blocks.touch([key for key in order_request_keys(key_groups, req_context)
                             if key in reused_keys and key not in counted])
 
@@ -91,7 +97,6 @@ class KvterracePolicy(CachePolicy):
     def clear(self):
         self.chunks.clear()
         self._parents.clear()
-        self._counted.clear()
         self._blocks.clear()
 
     def mark_evictable(self, key):

@@ -136,7 +136,7 @@ class VllmCase(EngineCase):
 
     def run_engine(self, folder, code=0, **more):
         tier = {"type": "KvterraceTier", "module_path": "kvterrace.vllm",
-                "settings": disk_store(folder), **more.pop("tier", {})}
+                "settings": disk_store(folder), "revision": "1", **more.pop("tier", {})}
         request = {"model": MODEL, "prompts": list(self.prompts), "tokens": 8,
                    "chunk": self.chunk, "secondary_tiers": [tier], **more}
         answer = self.live("vllm_run.py", request, code=code)

@@ -22,7 +22,7 @@ KEYS = 8
 def specification(kind, settings, **parameters):
     name = {"plugin": "KvterraceL2Adapter", "native_plugin": "KvterraceConnector"}[kind]
     return json.dumps({"type": kind, "module_path": "kvterrace.lmcache", "class_name": name,
-                       "adapter_params": {"settings": settings, **parameters}})
+                       "adapter_params": {"settings": settings, "revision": "1", **parameters}})
 
 
 class BasicCheck(unittest.TestCase):
@@ -198,8 +198,8 @@ class Serde(unittest.TestCase):
         source = torch.randn(shape, dtype=torch.float32).to(dtype)
         key = ObjectKey(chunk_hash=bytes(16), model_name="model", kv_rank=0)
         for variant, exact in (("lossless", True), ("planes:k8v8,g64", False)):
-            serde = create_serde_processor(SerdeConfig("kvterrace", {"variant": variant,
-                                                                     "head_dim": 64}))
+            serde = create_serde_processor(SerdeConfig("kvterrace", {
+                "variant": variant, "head_dim": 64, "revision": "1"}))
             self.addCleanup(serde.close)
             size = serde.estimate_serialized_size(desc)
             packed = made([size], torch.uint8, torch.zeros(size, dtype=torch.uint8))

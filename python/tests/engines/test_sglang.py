@@ -63,7 +63,7 @@ def storage_config(settings, direct=1, is_mla=False, tp_rank=0, tp_size=1, model
         model_name=model,
         extra_config={"backend_name": "kvterrace", "module_path": "kvterrace.sglang",
                       "class_name": "KvterraceStorage", "interface_v1": direct,
-                      "kvterrace": {"settings": settings}})
+                      "kvterrace": {"settings": settings, "revision": "1"}})
 
 
 class Storage(unittest.TestCase):

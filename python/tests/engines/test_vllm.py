@@ -13,6 +13,28 @@ PROMPTS = recall_prompts(512, 3)
 FULL = [len(prompt) // CHUNK for prompt, _ in PROMPTS]  # chunks that are full
 
 
+class Facts(unittest.TestCase):
+    def test_the_adapter_looks_at_all_that_a_tier_is_told(self):
+        """A field that a new version adds may decide KV: it belongs into the key, or the page."""
+        import dataclasses
+        from vllm.v1.kv_offload import config
+        for made, names in (
+                (config.OffloadingConfig, {
+                    "groups", "worker_kv_bytes_per_block", "model", "cache", "parallel",
+                    "replicated_layout", "canonical_layout", "kv_cache_layout",
+                    # which decide no byte of a chunk:
+                    "enable_kv_cache_events", "extra_config", "engine_id"}),
+                (config.OffloadingGroupConfig, {"tokens_per_block", "layer_names", "group_id"}),
+                (config.OffloadingModelConfig, {"name", "dtype"}),
+                (config.OffloadingCacheConfig, {"tokens_per_hash", "blocks_per_chunk"}),
+                (config.OffloadingParallelConfig, {
+                    "world_size", "tp_size", "pp_size", "pcp_size", "dcp_size",
+                    # replicas compute the same; a tier has the rows of all workers:
+                    "rank", "data_parallel_index", "data_parallel_size",
+                    "data_parallel_rank_local", "is_parallelism_agnostic"})):
+            self.assertEqual({field.name for field in dataclasses.fields(made)}, names)
+
+
 class Restarts(VllmCase):
     prompts, chunk = [prompt for prompt, _ in PROMPTS], CHUNK
 

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Books that adapters keep of a store: right in whatever order the events come that they are kept
+of (python/tests/test_package_books.py lists and permutes them)."""
+
+import threading
+
+from ._kvt import ffi, lib
+from ._store import EventReader
+
+_WAITING = 1 << 16
+_GONE = 1024
+
+
+class Told:
+    """What an engine has been told is stored, until it is told that it has gone.
+
+    Ends of puts, removals and questions come in any order and from any thread: a removal may be
+    read before the end of the put that it undoes. Therefore nothing is concluded from an event but
+    which key to look for: what was told since the last question, and what was removed, has gone
+    when the store misses it."""
+
+    def __init__(self, store):
+        self._store, self._reader = store, EventReader(store, _WAITING)
+        self._new, self._known, self._fresh, self._lock = {}, {}, [], threading.Lock()
+
+    def __len__(self):
+        return len(self._known)
+
+    def note(self, key, what):
+        """A key is stored, and the engine is to be told: `what` is its name for it. False: it is
+        told already."""
+        with self._lock:
+            if key in self._known or key in self._new:
+                return False
+            self._new[key] = what
+            return True
+
+    def told(self, keys):
+        """The engine has been told of these, so that it may be told that they have gone."""
+        with self._lock:
+            self._known.update((key, self._new.pop(key)) for key in keys)
+            self._fresh += keys
+
+    def gone(self, keys=()):
+        """What the engine is to be told has gone: of all that it was told, each once. keys: to be
+        looked for beside those that the store names."""
+        buffer, lost, count = ffi.new("uint8_t[]", 32 * _GONE), ffi.new("uint64_t *"), _GONE
+        with self._lock:
+            looked, self._fresh = [*keys, *self._fresh], []
+        while count == _GONE:
+            count = lib.kvtpy_events_gone(self._reader._owner.raw, buffer, _GONE, lost)
+            removed = bytes(ffi.buffer(buffer, 32 * count))
+            looked += [removed[at:at + 32] for at in range(0, len(removed), 32)]
+            if lost[0]:  # which ones went is not known any more
+                with self._lock:
+                    looked = list(self._known)
+        gone = []
+        for key in looked:
+            with self._lock:  # a put of the same key is noted behind it, or was before
+                if key in self._known and \
+                        lib.guarded_kvt_exists(self._store._handle, key) == lib.KVT_MISS:
+                    gone.append(self._known.pop(key))
+        return gone
+
+    def close(self):
+        self._reader.close()
+
+
+class Said:
+    """Warnings, each once: of a text, and of what it is about where that is given, which is one of
+    few."""
+
+    def __init__(self, log):
+        self._log, self._said = log, set()
+
+    def first(self, text, of=None):
+        """Whether this is the first time."""
+        known = (text, of) in self._said
+        self._said.add((text, of))
+        return not known
+
+    def once(self, text, *values, of=None):
+        if self.first(text, of):
+            self._log.warning(text, *values)
