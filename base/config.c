@@ -49,6 +49,7 @@ struct kvt_config {
     config_device *devices;
     size_t device_count, device_capacity;
     uint32_t readings;
+    char *policies; /* that are tried in place of store.policy, or NULL */
 };
 
 /* One file on its way through inih. The first fault is kept. */
@@ -293,6 +294,7 @@ void kvt_config_free(kvt_config *config)
         free(config->values[i].text);
     free(config->values);
     free(config->devices);
+    free(config->policies);
     free(config);
 }
 
@@ -529,6 +531,46 @@ bool kvt_config_name_at(const kvt_config *config, const char *family, size_t ind
         return true;
     }
     return false;
+}
+
+void kvt_config_forget_uses(kvt_config *config)
+{
+    for (size_t i = 0; i < config->value_count; i++)
+        config->values[i].used = false;
+}
+
+void kvt_config_use(kvt_config *config, const char *setting)
+{
+    for (size_t i = 0; i < config->value_count; i++)
+        if (strcmp(config->values[i].setting->name, setting) == 0) config->values[i].used = true;
+}
+
+bool kvt_config_has_file(const kvt_config *config)
+{
+    return config->readings > 0;
+}
+
+const char *kvt_config_key_at(const kvt_config *config, size_t index)
+{
+    return index < config->value_count ? config->values[index].key : NULL;
+}
+
+const char *kvt_config_peek(const kvt_config *config, const char *key)
+{
+    const config_value *value = config_find_value(config, key);
+    const kvt_setting *setting = base_setting_find(key, strlen(key));
+    assert(setting != NULL && "the key is in the table of settings");
+    if (config->policies != NULL && strcmp(key, "store.policy") == 0) return config->policies;
+    return value != NULL ? value->text : setting->standard;
+}
+
+kvt_status kvt_config_try_policies(kvt_config *config, const char *policies)
+{
+    char *copy = policies != NULL ? strdup(policies) : NULL;
+    if (policies != NULL && copy == NULL) return KVT_E_MEMORY;
+    free(config->policies);
+    config->policies = copy;
+    return KVT_OK;
 }
 
 /* Its caller reports them: a setting that nothing reads is a mistake of the user. */

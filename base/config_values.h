@@ -27,6 +27,8 @@ typedef struct kvt_setting {
     kvt_setting_kind kind;
     const char *standard; /* the default as text, or NULL when there is none */
     const char *choices;  /* "a|b|c" for TEXT with fixed choices, or NULL */
+    const char *effect;   /* what must be so for it to do anything, as settings_effect.c reads it;
+                             "" = always */
     const char *text;     /* one line of explanation with the unit */
 } kvt_setting;
 const kvt_setting *kvt_setting_at(size_t index);
@@ -41,6 +43,34 @@ bool kvt_config_switch(kvt_config *config, const char *key);
 
 /* True when the key was set by file or override. */
 bool kvt_config_has(const kvt_config *config, const char *key);
+
+/* A key's value, given or standard, as text; NULL when there is neither. Marks nothing as used. */
+const char *kvt_config_peek(const kvt_config *config, const char *key);
+
+/* Has all values count as unread again: what somebody else read of them says nothing. */
+void kvt_config_forget_uses(kvt_config *config);
+
+/* Marks what was given of a setting of the table as used, in every section that has it. */
+void kvt_config_use(kvt_config *config, const char *setting);
+
+/* Whether a file was read. */
+bool kvt_config_has_file(const kvt_config *config);
+
+/* The keys that were given, in that order; NULL past the end. */
+const char *kvt_config_key_at(const kvt_config *config, size_t index);
+
+/* Whether a key's setting has an effect beside the others; if not, why: "store.policy is utility,
+ * not lru". The key must be in the table (assert). */
+bool kvt_config_has_effect(const kvt_config *config, const char *key, char *reason, size_t size);
+
+/* KVT_OK when each setting that was given has an effect, whatever reads them; KVT_E_CONFIG names
+ * the first that has none. */
+KVT_NODISCARD kvt_status kvt_config_check_effects(const kvt_config *config, char *message,
+                                                  size_t size);
+
+/* Has the configuration stand for several policies in turn, "lru,utility": a setting that one of
+ * them obeys has an effect. NULL: store.policy alone. The text is copied. KVT_OK; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status kvt_config_try_policies(kvt_config *config, const char *policies);
 
 /* The names of a family's sections, as [remote.NAME], in the order in which they were first given.
  * False past the end. */

@@ -12,248 +12,300 @@
 #include <kvterrace/config.h>
 
 /* clang-format off */
-#define ROW(kind, name, standard, choices, text)                                                   \
-    {name, KVT_SETTING_##kind, standard, choices, text}
+#define ROW(kind, name, standard, choices, effect, text)                                           \
+    {name, KVT_SETTING_##kind, standard, choices, effect, text}
 /* clang-format on */
-#define TEXT(name, standard, text)         ROW(TEXT, name, standard, NULL, text)
-#define CHOICE(name, standard, list, text) ROW(TEXT, name, standard, list, text)
-#define BYTES(name, standard, text)        ROW(BYTES, name, standard, NULL, text)
-#define RATE(name, standard, text)         ROW(RATE, name, standard, NULL, text)
-#define SECONDS(name, standard, text)      ROW(SECONDS, name, standard, NULL, text)
-#define NUMBER(name, standard, text)       ROW(NUMBER, name, standard, NULL, text)
-#define COUNT(name, standard, text)        ROW(COUNT, name, standard, NULL, text)
-#define SWITCH(name, standard, text)       ROW(SWITCH, name, standard, NULL, text)
+#define TEXT(name, standard, effect, text)         ROW(TEXT, name, standard, NULL, effect, text)
+#define CHOICE(name, standard, list, effect, text) ROW(TEXT, name, standard, list, effect, text)
+#define BYTES(name, standard, effect, text)        ROW(BYTES, name, standard, NULL, effect, text)
+#define RATE(name, standard, effect, text)         ROW(RATE, name, standard, NULL, effect, text)
+#define SECONDS(name, standard, effect, text)      ROW(SECONDS, name, standard, NULL, effect, text)
+#define NUMBER(name, standard, effect, text)       ROW(NUMBER, name, standard, NULL, effect, text)
+#define COUNT(name, standard, effect, text)        ROW(COUNT, name, standard, NULL, effect, text)
+#define SWITCH(name, standard, effect, text)       ROW(SWITCH, name, standard, NULL, effect, text)
+
+/* Conditions that several rows have. */
+#define ALWAYS ""
+#define FIXED_POLICIES                                                                             \
+    "store.policy=lru|lru-leaf|fifo|lru-twice|lfu|gdsf|sieve|s3fifo|w-tinylfu|pensieve"
+#define WEIGHING_POLICIES "store.policy=utility|adaptcache"
+#define LADDER            "store.ladder=calibrated"
+#define DURABLE           "store.catalog and device.?.tier=ssd"
+#define VALKEY            "remote.*.backend=valkey"
+#define PRESENT(tier)     "tier." tier ".capacity or device.?.tier=" tier
 
 #define STRIPING_CHOICES "proportional|equal|round_robin"
 
 /* The settings of one tier; the last four are the simulator's model of the whole tier. */
 #define TIER(tier)                                                                                 \
-    BYTES("tier." tier ".capacity", NULL,                                                          \
+    BYTES("tier." tier ".capacity", NULL, ALWAYS,                                                  \
           "bytes of records in this tier; absent: what its devices hold, or no such tier"),        \
-        BYTES("tier." tier ".unit", "256KiB", "stripe unit, a multiple of 4 KiB"),                 \
+        BYTES("tier." tier ".unit", "256KiB", PRESENT(tier), "stripe unit, a multiple of 4 KiB"),  \
         CHOICE("tier." tier ".striping", "proportional", STRIPING_CHOICES,                         \
-               "how an object is dealt over the tier's devices"),                                  \
+               "2 device.?.tier=" tier, "how an object is dealt over the tier's devices"),         \
         SWITCH("tier." tier ".reweigh", "yes",                                                     \
+               "2 device.?.tier=" tier " and tier." tier ".striping=proportional",                 \
                "shares follow the bandwidth that devices achieve; no: as at open"),                \
-        RATE("tier." tier ".rebalance_rate", "32MB/s",                                             \
+        RATE("tier." tier ".rebalance_rate", "32MB/s", "2 device.?.tier=" tier,                    \
              "bytes per second that lay hot objects out anew when devices drifted; 0: none"),      \
-        RATE("tier." tier ".read_bandwidth", NULL, "simulation: read bandwidth of the tier"),      \
-        RATE("tier." tier ".write_bandwidth", NULL, "simulation: write bandwidth of the tier"),    \
-        SECONDS("tier." tier ".latency", NULL, "simulation: fixed seconds of one request"),        \
-        TEXT("tier." tier ".devices", NULL,                                                        \
+        RATE("tier." tier ".read_bandwidth", NULL, PRESENT(tier),                                  \
+             "simulation: read bandwidth of the tier"),                                            \
+        RATE("tier." tier ".write_bandwidth", NULL, PRESENT(tier),                                 \
+             "simulation: write bandwidth of the tier"),                                           \
+        SECONDS("tier." tier ".latency", NULL, PRESENT(tier),                                      \
+                "simulation: fixed seconds of one request"),                                       \
+        TEXT("tier." tier ".devices", NULL, "store.profile and " PRESENT(tier),                    \
              "simulation: the profile's devices that make up the tier, by name with commas; "      \
              "absent: all that were measured of this tier")
 
 static const kvt_setting settings_table[] = {
-    TEXT("store.catalog", NULL, "SQLite file that lets SSD entries survive a restart"),
-    TEXT("store.profile", NULL, "SQLite file with this machine's measurements"),
-    SWITCH("store.profile_foreign", "no",
+    TEXT("store.catalog", NULL, ALWAYS, "SQLite file that lets SSD entries survive a restart"),
+    TEXT("store.profile", NULL, ALWAYS, "SQLite file with this machine's measurements"),
+    SWITCH("store.profile_foreign", "no", "store.profile",
            "accept figures of another host, device or library version, and imported ones"),
-    SWITCH("store.format", "no", "accept devices that carry other bytes, which are lost"),
+    SWITCH("store.format", "no", "device.?.backend=file|nvme",
+           "accept devices that carry other bytes, which are lost"),
     CHOICE("store.policy", "utility",
            "none|lru|lru-leaf|utility|fifo|lru-twice|lfu|gdsf|sieve|s3fifo|w-tinylfu|pensieve|"
            "adaptcache",
-           "policy that decides placement"),
-    CHOICE("store.variant", "raw", "raw|lossless", "variant that the lru policies store"),
-    SWITCH("store.lossless", "yes", "offer the lossless codec to the utility policy"),
-    CHOICE("store.ladder", "none", "none|calibrated",
+           ALWAYS, "policy that decides placement"),
+    CHOICE("store.variant", "raw", "raw|lossless", FIXED_POLICIES,
+           "variant that the lru policies store"),
+    SWITCH("store.lossless", "yes", WEIGHING_POLICIES,
+           "offer the lossless codec to the utility policy"),
+    CHOICE("store.ladder", "none", "none|calibrated", ALWAYS,
            "lossy variants: none, or those of the calibration in store.profile"),
-    TEXT("store.ladder_layout", NULL,
+    TEXT("store.ladder_layout", NULL, LADDER,
          "layers, KV heads and head_dim of the entries that may be lossy, as 32x8x128:bf16; with "
          ",drop behind it they may lose tokens, too, where an entry's layout says so"),
-    TEXT("store.ladder_model", NULL,
+    TEXT("store.ladder_model", NULL, LADDER,
          "model that was calibrated, by its name in the profile; absent: any"),
-    TEXT("store.ladder_class", NULL, "class of texts that was calibrated on; absent: any"),
-    NUMBER("store.loss_limit", "0.01",
+    TEXT("store.ladder_class", NULL, LADDER, "class of texts that was calibrated on; absent: any"),
+    NUMBER("store.loss_limit", "0.01", LADDER " or replay.ladder",
            "with a ladder: no variant whose upper confidence bound of loss passes this"),
-    NUMBER("store.entry_loss_limit", "1",
+    NUMBER("store.entry_loss_limit", "1", LADDER " or replay.ladder",
            "with a ladder: no variant in which a tenth of the entries may lose more; 1: no limit"),
-    SWITCH("store.learn", "yes",
+    SWITCH("store.learn", "yes", "store.profile",
            "keep what is learned in store.profile, where that may be written"),
-    SECONDS("store.learn_interval", "300", "between two such notes; at close, too"),
-    SECONDS("store.alpha", "10", "seconds of delay that 1.0 of a request's quality is worth"),
-    SECONDS("store.half_life", "300",
+    SECONDS("store.learn_interval", "300", "store.profile and store.learn",
+            "between two such notes; at close, too"),
+    SECONDS("store.alpha", "10", WEIGHING_POLICIES,
+            "seconds of delay that 1.0 of a request's quality is worth"),
+    SECONDS("store.half_life", "300", WEIGHING_POLICIES,
             "half-life of rates that a caller sets, and of adaptcache's counters"),
-    NUMBER("store.hysteresis", "1.25", "a move must gain this many times its cost"),
-    CHOICE("store.holes", "contiguous", "contiguous|mixed",
+    NUMBER("store.hysteresis", "1.25", "store.policy=utility",
+           "a move must gain this many times its cost"),
+    CHOICE("store.holes", "contiguous", "contiguous|mixed", "store.policy=utility",
            "contiguous: an entry is useless without its ancestors; mixed: holes are recomputed"),
-    NUMBER("store.high_watermark", "0.995", "background work makes room above this tier share"),
-    NUMBER("store.low_watermark", "0.99", "and stops at this one"),
-    BYTES("store.staging", "256MiB", "memory for encoded records in motion, taken at open"),
-    BYTES("store.put_staging", NULL,
+    NUMBER("store.high_watermark", "0.995", "store.policy=utility or store.catalog",
+           "background work makes room above this tier share"),
+    NUMBER("store.low_watermark", "0.99", "store.policy=utility", "and stops at this one"),
+    BYTES("store.staging", "256MiB", ALWAYS, "memory for encoded records in motion, taken at open"),
+    BYTES("store.put_staging", NULL, ALWAYS,
           "entries that were put and are not written yet; 0: a put returns when it is written; "
           "absent: a 32nd of DRAM, 256 MiB to 8 GiB; at most an eighth of the smallest tier"),
-    SECONDS("store.put_backlog", "10",
+    SECONDS("store.put_backlog", "10", ALWAYS,
             "writes that may wait for a tier; a put that would add more is refused; 0: no bound"),
-    SECONDS("store.tick", "0.05", "pause between background rounds; 0: no background thread"),
-    RATE("store.move_rate", "0", "bytes per second that background moves may write; 0: no bound"),
-    COUNT("store.moves_per_tick", "64", "moves in one background round"),
-    COUNT("store.seed", "1", "seed of policies that draw and of device labels in tests"),
-    SECONDS("store.get_deadline", "0", "a get that takes longer is a miss; 0: no deadline"),
-    SWITCH("store.copies", "yes",
+    SECONDS("store.tick", "0.05", ALWAYS,
+            "pause between background rounds; 0: no background thread"),
+    RATE("store.move_rate", "0", "store.tick",
+         "bytes per second that background moves may write; 0: no bound"),
+    COUNT("store.moves_per_tick", "64", "store.tick", "moves in one background round"),
+    COUNT("store.seed", "1", "store.policy=utility",
+          "seed of policies that draw and of device labels in tests"),
+    SECONDS("store.get_deadline", "0", ALWAYS, "a get that takes longer is a miss; 0: no deadline"),
+    SWITCH("store.copies", "yes", DURABLE,
            "with a catalog: what is promoted stays on SSD, too, while nothing else needs the room"),
-    COUNT("store.handle_seed", "0",
+    COUNT("store.handle_seed", "0", ALWAYS,
           "fixes the hash that names entries to the policy, for runs that repeat; 0: a secret"),
-    SWITCH("store.follow_symlinks", "no",
+    SWITCH("store.follow_symlinks", "no", "store.catalog or device.?.backend=file",
            "the catalog and members may be symbolic links; no: only root's to block devices"),
-    SECONDS("store.close_deadline", "20",
+    SECONDS("store.close_deadline", "20", DURABLE " and store.copies",
             "closing writes back what is in HBM and DRAM alone for so long; 0: not at all"),
-    RATE("store.persist_rate", "32MB/s",
+    RATE("store.persist_rate", "32MB/s", DURABLE " and store.copies and store.tick",
          "bytes per second that the background writes back into free room on SSD; 0: none"),
-    TEXT("store.watch_path", NULL,
+    TEXT("store.watch_path", NULL, ALWAYS,
          "a file that the store writes its metrics and last operations to; absent: none"),
-    SECONDS("store.watch_interval", "10", "between two such writes"),
+    SECONDS("store.watch_interval", "10", "store.watch_path", "between two such writes"),
 
     TIER("hbm"),
-    SWITCH("tier.hbm.emulated", "no",
+    SWITCH("tier.hbm.emulated", "no", "tier.hbm.capacity and !device.?.tier=hbm",
            "a tier without devices is memory of the host instead of a GPU's"),
     TIER("dram"),
     TIER("ssd"),
-    BYTES("tier.remote.capacity", NULL,
+    BYTES("tier.remote.capacity", NULL, ALWAYS,
           "simulation: bytes of the tier that all hosts share; absent: there is none"),
-    COUNT("tier.remote.nodes", "4", "simulation: nodes that the shared tier is spread over"),
-    RATE("tier.remote.node_bandwidth", "3125MB/s",
+    COUNT("tier.remote.nodes", "4", "tier.remote.capacity",
+          "simulation: nodes that the shared tier is spread over"),
+    RATE("tier.remote.node_bandwidth", "3125MB/s", "tier.remote.capacity",
          "simulation: bytes per second of one node, which reads and writes share"),
-    RATE("tier.remote.host_bandwidth", "3125MB/s",
+    RATE("tier.remote.host_bandwidth", "3125MB/s", "tier.remote.capacity",
          "simulation: bytes per second of one host's link, in each direction"),
-    SECONDS("tier.remote.latency", "0.0002", "simulation: a round trip to a node"),
+    SECONDS("tier.remote.latency", "0.0002", "tier.remote.capacity",
+            "simulation: a round trip to a node"),
     CHOICE(
         "tier.remote.publish", "utility", "all|second_use|utility",
+        "tier.remote.capacity or remote.?.address",
         "which entries are copied to the shared tier: every one, those used twice, or those whose "
         "copies save other hosts more than they cost"),
-    RATE("tier.remote.write_rate", "0",
+    RATE("tier.remote.write_rate", "0", "tier.remote.capacity or remote.?.address",
          "bytes per second that one host publishes at most; 0: no bound"),
 
-    TEXT("tier.remote.namespace", NULL,
+    TEXT("tier.remote.namespace", NULL, "remote.?.address",
          "what all hosts of an engine agree on beside keys: model, revision, how keys are made; 1 "
          "to 255 bytes; required with [remote.NAME]"),
-    SECONDS("tier.remote.ttl", "0",
+    SECONDS("tier.remote.ttl", "0", "remote.?.address",
             "life of published objects, at most 1e9; 0: the engine's eviction alone"),
-    SECONDS("tier.remote.hint_ttl", "10", "how long an answer about a key counts; 0 to 1e9"),
-    SWITCH("tier.remote.feed", "no", "follow the engine's invalidations; for up to 32 hosts"),
-    SECONDS("tier.remote.deadline", "0.05",
+    SECONDS("tier.remote.hint_ttl", "10", "remote.?.address",
+            "how long an answer about a key counts; 0 to 1e9"),
+    SWITCH("tier.remote.feed", "no", "remote.?.address",
+           "follow the engine's invalidations; for up to 32 hosts"),
+    SECONDS("tier.remote.deadline", "0.05", "remote.?.address",
             "a get from another host that takes longer is a miss; 0.0001 to 60"),
-    BYTES("tier.remote.chunk", "1048560", "bytes of an object at most; 4 KiB to 8 MiB"),
-    COUNT("tier.remote.queue", "4096", "entries that may wait to be published; 1 to 1048576"),
+    BYTES("tier.remote.chunk", "1048560", "remote.?.address",
+          "bytes of an object at most; 4 KiB to 8 MiB"),
+    COUNT("tier.remote.queue", "4096", "remote.?.address",
+          "entries that may wait to be published; 1 to 1048576"),
 
     CHOICE(
-        "remote.*.backend", "valkey", "valkey|mooncake|memory",
+        "remote.*.backend", "valkey", "valkey|mooncake|memory", ALWAYS,
         "the engine: Valkey or Redis, Mooncake Store, or one in this process's memory, for trials"),
-    TEXT("remote.*.address", NULL,
+    TEXT("remote.*.address", NULL, ALWAYS,
          "host:port, several with commas for a cluster; required; mooncake: the master, also as "
          "rdma://host:port/devices"),
-    SWITCH("remote.*.cluster", "no", "the servers are a cluster, which says where keys lie"),
-    TEXT("remote.*.user", NULL,
+    SWITCH("remote.*.cluster", "no", VALKEY,
+           "the servers are a cluster, which says where keys lie"),
+    TEXT("remote.*.user", NULL, VALKEY,
          "name to log in by, of at most 256 bytes; absent: the engine's default user"),
     TEXT(
-        "remote.*.password_file", NULL,
+        "remote.*.password_file", NULL, VALKEY,
         "file whose first line is the password, of at most 256 bytes; refused when others than its "
         "owner may read it"),
-    SWITCH("remote.*.tls", "no", "encrypt, and verify the servers"),
-    TEXT("remote.*.ca", NULL, "with tls: file of the certificates trusted; absent: the system's"),
-    TEXT("remote.*.cert", NULL, "with tls: this client's certificate"),
-    TEXT("remote.*.cert_key", NULL, "with tls: its key"),
+    SWITCH("remote.*.tls", "no", VALKEY, "encrypt, and verify the servers"),
+    TEXT("remote.*.ca", NULL, "remote.*.tls",
+         "with tls: file of the certificates trusted; absent: the system's"),
+    TEXT("remote.*.cert", NULL, "remote.*.tls", "with tls: this client's certificate"),
+    TEXT("remote.*.cert_key", NULL, "remote.*.tls", "with tls: its key"),
 
-    CHOICE("device.*.tier", NULL, "hbm|dram|ssd", "tier of the device; required"),
-    CHOICE("device.*.backend", NULL, "memory|hbm|file|nvme|null|sim",
+    CHOICE("device.*.tier", NULL, "hbm|dram|ssd", ALWAYS, "tier of the device; required"),
+    CHOICE("device.*.backend", NULL, "memory|hbm|file|nvme|null|sim", ALWAYS,
            "what drives the device; required"),
-    TEXT("device.*.path", NULL,
+    TEXT("device.*.path", NULL, "device.*.backend=file|nvme",
          "required: file: a regular file (made when absent) or block device; nvme: /dev/ngXnY"),
-    BYTES("device.*.capacity", NULL,
+    BYTES("device.*.capacity", NULL, ALWAYS,
           "bytes; required except for file and nvme, where absent means their size"),
-    COUNT("device.*.depth", NULL, "requests in flight at once; absent: the back end's default"),
-    SWITCH("device.*.buffered", "no", "file: go through the page cache"),
-    SWITCH("device.*.synchronous", "no", "file, nvme: do not use io_uring"),
-    SWITCH("device.*.prewrite", "yes",
+    COUNT("device.*.depth", NULL, ALWAYS,
+          "requests in flight at once; absent: the back end's default"),
+    SWITCH("device.*.buffered", "no", "device.*.backend=file", "file: go through the page cache"),
+    SWITCH("device.*.synchronous", "no", "device.*.backend=file|nvme",
+           "file, nvme: do not use io_uring"),
+    SWITCH("device.*.prewrite", "yes", "device.*.backend=file",
            "file: write a new file once when it is made, which makes later writes faster"),
-    SWITCH("device.*.trim", "no", "file, nvme: notify the drive or file system of free ranges"),
-    COUNT("device.*.node", NULL,
+    SWITCH("device.*.trim", "no", "device.*.backend=file|nvme",
+           "file, nvme: notify the drive or file system of free ranges"),
+    COUNT("device.*.node", NULL, "device.*.backend=memory",
           "memory: the NUMA node it is taken from and its worker runs on; absent: any"),
-    COUNT("device.*.gpu", "0", "hbm: which GPU, as the driver counts them"),
-    SWITCH("device.*.emulated", "no",
+    COUNT("device.*.gpu", "0", "device.*.backend=hbm and !device.*.emulated",
+          "hbm: which GPU, as the driver counts them"),
+    SWITCH("device.*.emulated", "no", ALWAYS,
            "the device stands in for hardware that is absent; hbm: memory of the host instead of a "
            "GPU's"),
-    RATE("device.*.read_bandwidth", NULL, "cap on reads; sim: the model's read bandwidth"),
-    RATE("device.*.write_bandwidth", NULL, "cap on writes; sim: the model's write bandwidth"),
-    SECONDS("device.*.latency", NULL, "seconds added to each request"),
-    BYTES("device.*.in_flight", "8MiB", "bytes in flight at once; one request is always allowed"),
-    BYTES("device.*.write_budget", "0", "bytes that may be written in a day; 0: no bound"),
-    SECONDS("device.*.timeout", "5",
+    RATE("device.*.read_bandwidth", NULL, ALWAYS, "cap on reads; sim: the model's read bandwidth"),
+    RATE("device.*.write_bandwidth", NULL, ALWAYS,
+         "cap on writes; sim: the model's write bandwidth"),
+    SECONDS("device.*.latency", NULL, ALWAYS, "seconds added to each request"),
+    BYTES("device.*.in_flight", "8MiB", ALWAYS,
+          "bytes in flight at once; one request is always allowed"),
+    BYTES("device.*.write_budget", "0", ALWAYS, "bytes that may be written in a day; 0: no bound"),
+    SECONDS("device.*.timeout", "5", ALWAYS,
             "a device that has work and does not answer for so long is retired; 0: never"),
 
-    CHOICE("prefill.gpu", "a100", "a100|h100", "preset of the recompute cost model"),
-    TEXT("prefill.csv", NULL, "measured prefill times: path up to _attention.csv"),
-    COUNT("prefill.layers", "32", "layers of the model that prefill.csv is summed over"),
-    TEXT("prefill.profile", NULL, "name of a prefill model in store.profile, instead of a preset"),
+    CHOICE("prefill.gpu", "a100", "a100|h100", "!prefill.csv and !prefill.profile",
+           "preset of the recompute cost model"),
+    TEXT("prefill.csv", NULL, ALWAYS, "measured prefill times: path up to _attention.csv"),
+    COUNT("prefill.layers", "32", "prefill.csv",
+          "layers of the model that prefill.csv is summed over"),
+    TEXT("prefill.profile", NULL, "store.profile",
+         "name of a prefill model in store.profile, instead of a preset"),
 
-    COUNT("replay.servers", "8", "prefill servers that requests queue for"),
-    BYTES("replay.bytes_per_token", "128KiB", "KV bytes of one token (Llama-3.1-8B in bf16)"),
-    COUNT("replay.block_tokens", "512", "tokens of one entry"),
-    COUNT("replay.hosts", "1", "simulation: hosts, each with the servers and tiers that are set"),
+    COUNT("replay.servers", "8", ALWAYS, "prefill servers that requests queue for"),
+    BYTES("replay.bytes_per_token", "128KiB", ALWAYS,
+          "KV bytes of one token (Llama-3.1-8B in bf16)"),
+    COUNT("replay.block_tokens", "512", ALWAYS, "tokens of one entry"),
+    COUNT("replay.hosts", "1", ALWAYS,
+          "simulation: hosts, each with the servers and tiers that are set"),
     TEXT(
-        "replay.route", "sticky",
+        "replay.route", "sticky", "replay.hosts!=1",
         "simulation: host of a request: sticky (by its second block), random, spill:SHARE (sticky, "
         "but for a share sent to any), least_loaded"),
-    SWITCH("replay.restart", "no",
+    SWITCH("replay.restart", "no", ALWAYS,
            "simulation: each host starts anew once, empty, one after the other"),
-    NUMBER("replay.scale", "0.00390625", "live: factor on bytes, capacities and times"),
-    COUNT("replay.seed", "1", "seed of arrivals inside a trace's time step, and of live bytes"),
-    NUMBER("replay.warmup", "0", "share of the requests that metrics leave out, from the first"),
-    CHOICE("replay.partial_blocks", "whole", "whole|exact", "how a request's last block counts"),
-    SWITCH("replay.overlap", "no",
+    NUMBER("replay.scale", "0.00390625", ALWAYS, "live: factor on bytes, capacities and times"),
+    COUNT("replay.seed", "1", ALWAYS,
+          "seed of arrivals inside a trace's time step, and of live bytes"),
+    NUMBER("replay.warmup", "0", ALWAYS,
+           "share of the requests that metrics leave out, from the first"),
+    CHOICE("replay.partial_blocks", "whole", "whole|exact", ALWAYS,
+           "how a request's last block counts"),
+    SWITCH("replay.overlap", "no", ALWAYS,
            "loads overlap the prefill, layer by layer; no: whole loads precede it"),
-    COUNT("replay.layers", "0",
+    COUNT("replay.layers", "0", "replay.overlap",
           "simulation, with replay.overlap: layers of the model, the first of which nothing hides; "
           "0: layers without end"),
-    SWITCH("replay.prefetch", "no",
+    SWITCH("replay.prefetch", "no", ALWAYS,
            "simulation: a request that has to wait offers its blocks for a move up to DRAM when it "
            "arrives"),
-    COUNT("replay.seeds", "1", "runs per policy, each with the next seed"),
-    COUNT("replay.limit", "0", "requests to replay; 0: all"),
-    TEXT("replay.ladder", NULL,
+    COUNT("replay.seeds", "1", ALWAYS, "runs per policy, each with the next seed"),
+    COUNT("replay.limit", "0", ALWAYS, "requests to replay; 0: all"),
+    TEXT("replay.ladder", NULL, "store.ladder=none",
          "simulation: variants with sizes and losses for all policies: a CSV, or "
          "profile:MODEL:CLASS"),
-    NUMBER("replay.sensitivity", "0",
+    NUMBER("replay.sensitivity", "0", LADDER " or replay.ladder",
            "with a ladder: sigma of the log factor on an entry's losses"),
-    NUMBER("replay.repeatability", "1",
+    NUMBER("replay.repeatability", "1", "replay.sensitivity",
            "with a ladder: how well the policy knows log factors, 0-1"),
-    NUMBER("replay.loss_limit", "1", "with a ladder: no variant that may lose more than this"),
-    SWITCH("replay.store_model", "no",
-           "simulation: puts hand over within bounds and gets go one after the other, as in a "
-           "store; no: an ideal store whose writes are free"),
-    CHOICE("replay.hints", "none", "none|true|half|wrong",
+    NUMBER("replay.loss_limit", "1", "replay.ladder",
+           "with a ladder: no variant that may lose more than this"),
+    SWITCH(
+        "replay.store_model", "no", ALWAYS,
+        "simulation: puts hand over within bounds and gets go one after the other, as in a store; "
+        "no: an ideal store whose writes are free"),
+    CHOICE("replay.hints", "none", "none|true|half|wrong", ALWAYS,
            "simulation: hints of when a session's next turn comes: none, noisy ones, wrong for one "
            "request in two, always wrong"),
-    COUNT("replay.explain", "0",
+    COUNT("replay.explain", "0", ALWAYS,
           "simulation: stored blocks to explain at the end, those that the engine expects to be "
           "used soonest; at most 32"),
-    SWITCH("replay.bounds", "yes", "simulation: the bound of the workload and each run's regrets"),
-    TEXT("replay.plan_log", NULL,
+    SWITCH("replay.bounds", "yes", "replay.hosts=1 and !tier.remote.capacity and !replay.restart",
+           "simulation: the bound of the workload and each run's regrets"),
+    TEXT("replay.plan_log", NULL, ALWAYS,
          "file that receives every move; of several runs, FILE.POLICY.SEED"),
 
-    NUMBER("workload.rate", "1",
+    NUMBER("workload.rate", "1", ALWAYS,
            "requests per second (Poisson); of a trace without a common clock, conversations"),
-    COUNT("workload.requests", "1000", "requests to generate"),
-    COUNT("workload.contexts", "100", "distinct contexts that sessions start from"),
-    NUMBER("workload.zipf", "1", "exponent of the contexts' popularity"),
-    COUNT("workload.tokens_median", "8192", "median context length in tokens (lognormal)"),
-    NUMBER("workload.tokens_sigma", "1", "sigma of the logarithm of the context length"),
-    COUNT("workload.tokens_max", "131072", "longest context in tokens"),
-    NUMBER("workload.turns_mean", "3", "mean turns of a session (geometric)"),
-    COUNT("workload.turn_tokens", "512", "mean tokens that a turn adds"),
-    COUNT("workload.system_tokens", "0", "tokens of a system prompt that all contexts share"),
-    SECONDS("workload.think_time", "30", "mean pause between the turns of a session"),
-    NUMBER("workload.drift", "0",
+    COUNT("workload.requests", "1000", ALWAYS, "requests to generate"),
+    COUNT("workload.contexts", "100", ALWAYS, "distinct contexts that sessions start from"),
+    NUMBER("workload.zipf", "1", "workload.contexts!=1", "exponent of the contexts' popularity"),
+    COUNT("workload.tokens_median", "8192", ALWAYS, "median context length in tokens (lognormal)"),
+    NUMBER("workload.tokens_sigma", "1", ALWAYS, "sigma of the logarithm of the context length"),
+    COUNT("workload.tokens_max", "131072", ALWAYS, "longest context in tokens"),
+    NUMBER("workload.turns_mean", "3", ALWAYS, "mean turns of a session (geometric)"),
+    COUNT("workload.turn_tokens", "512", "workload.turns_mean!=1", "mean tokens that a turn adds"),
+    COUNT("workload.system_tokens", "0", ALWAYS,
+          "tokens of a system prompt that all contexts share"),
+    SECONDS("workload.think_time", "30", "workload.turns_mean!=1",
+            "mean pause between the turns of a session"),
+    NUMBER("workload.drift", "0", ALWAYS,
            "popularity drifts: so often a second a popular context trades places with any other"),
-    NUMBER("workload.scan_rate", "0",
+    NUMBER("workload.scan_rate", "0", ALWAYS,
            "scans: requests per second for documents that nobody asks for again; 0: none"),
-    SECONDS("workload.scan_time", "60", "length of a scan"),
-    SECONDS("workload.scan_period", "600",
+    SECONDS("workload.scan_time", "60", "workload.scan_rate", "length of a scan"),
+    SECONDS("workload.scan_period", "600", "workload.scan_rate",
             "from the begin of one scan to the next; the first begins after half of it"),
-    NUMBER("workload.crowd_rate", "0",
+    NUMBER("workload.crowd_rate", "0", ALWAYS,
            "flash crowds: sessions per second that all begin with one context; 0: none"),
-    SECONDS("workload.crowd_time", "60", "length of a flash crowd"),
-    SECONDS("workload.crowd_period", "600",
+    SECONDS("workload.crowd_time", "60", "workload.crowd_rate", "length of a flash crowd"),
+    SECONDS("workload.crowd_period", "600", "workload.crowd_rate",
             "from the begin of one crowd to the next; the first begins after half of it"),
 };
 

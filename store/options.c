@@ -2,8 +2,8 @@
 /*
  * options.c - defaults of kvt_store_options, and filling them from settings.
  *
- * Only settings that have an effect are read, so that the others are reported as unused: a path
- * means nothing to a memory device, a unit nothing to a tier that is absent.
+ * A setting that has no effect beside the others is refused before any is read: the condition of
+ * each stands in the table of settings.
  *
  * Thread rule: one thread at a time per object.
  */
@@ -24,19 +24,16 @@
 
 /* ---- the member that each setting fills ---- */
 
-enum { STORE_WITH_PROFILE = 1, STORE_WITH_LADDER = 2, STORE_WITH_WATCH = 4 };
-
-#define STORE_FIELD(name, member) STORE_FIELD_WITH(name, member, 0)
-#define STORE_FIELD_WITH(name, member, mode)                                                       \
-    SETTINGS_FIELD(kvt_store_options, "store." name, member, .modes = (mode))
+#define STORE_FIELD(name, member)                                                                  \
+    SETTINGS_FIELD(kvt_store_options, "store." name, member, .modes = 0)
 
 static const settings_field store_fields[] = {
-    STORE_FIELD_WITH("profile_foreign", profile_foreign, STORE_WITH_PROFILE),
-    STORE_FIELD_WITH("learn", learn, STORE_WITH_PROFILE),
-    STORE_FIELD_WITH("learn_interval", learn_seconds, STORE_WITH_PROFILE),
+    STORE_FIELD("profile_foreign", profile_foreign),
+    STORE_FIELD("learn", learn),
+    STORE_FIELD("learn_interval", learn_seconds),
     STORE_FIELD("ladder", ladder),
-    STORE_FIELD_WITH("loss_limit", loss_limit, STORE_WITH_LADDER),
-    STORE_FIELD_WITH("entry_loss_limit", entry_loss_limit, STORE_WITH_LADDER),
+    STORE_FIELD("loss_limit", loss_limit),
+    STORE_FIELD("entry_loss_limit", entry_loss_limit),
     STORE_FIELD("format", format),
     STORE_FIELD("lossless", lossless),
     STORE_FIELD("alpha", alpha_seconds),
@@ -58,7 +55,7 @@ static const settings_field store_fields[] = {
     STORE_FIELD("handle_seed", handle_seed),
     STORE_FIELD("close_deadline", close_deadline_seconds),
     STORE_FIELD("persist_rate", persist_bytes_per_s),
-    STORE_FIELD_WITH("watch_interval", watch_seconds, STORE_WITH_WATCH),
+    STORE_FIELD("watch_interval", watch_seconds),
 };
 
 #define TIER_FIELD(name, member, ...)                                                              \
@@ -71,29 +68,25 @@ static const settings_field tier_fields[] = {
     TIER_FIELD("reweigh", weights_fixed, .negated = true),
 };
 
-/* Kinds of back ends. */
-enum { DEVICE_FILE = 1, DEVICE_DRIVE = 2, DEVICE_MEMORY = 4, DEVICE_HBM = 8 };
-
-#define DEVICE_FIELD(name, member, mode)                                                           \
-    SETTINGS_FIELD(kvt_device_config, "device.*." name, member, .modes = (mode))
+#define DEVICE_FIELD(name, member)                                                                 \
+    SETTINGS_FIELD(kvt_device_config, "device.*." name, member, .modes = 0)
 
 static const settings_field device_fields[] = {
-    DEVICE_FIELD("buffered", buffered, DEVICE_FILE),
-    SETTINGS_FIELD(kvt_device_config, "device.*.prewrite", sparse, .modes = DEVICE_FILE,
-                   .negated = true),
-    DEVICE_FIELD("synchronous", synchronous, DEVICE_DRIVE),
-    DEVICE_FIELD("trim", trim, DEVICE_DRIVE),
-    DEVICE_FIELD("node", node, DEVICE_MEMORY),
-    DEVICE_FIELD("gpu", gpu, DEVICE_HBM),
-    DEVICE_FIELD("capacity", capacity_bytes, 0),
-    DEVICE_FIELD("depth", depth, 0),
-    DEVICE_FIELD("emulated", emulated, 0),
-    DEVICE_FIELD("read_bandwidth", read_bytes_per_s, 0),
-    DEVICE_FIELD("write_bandwidth", write_bytes_per_s, 0),
-    DEVICE_FIELD("latency", latency_ns, 0),
-    DEVICE_FIELD("in_flight", in_flight_bytes_max, 0),
-    DEVICE_FIELD("write_budget", write_bytes_per_day, 0),
-    DEVICE_FIELD("timeout", timeout_ns, 0),
+    DEVICE_FIELD("buffered", buffered),
+    SETTINGS_FIELD(kvt_device_config, "device.*.prewrite", sparse, .negated = true),
+    DEVICE_FIELD("synchronous", synchronous),
+    DEVICE_FIELD("trim", trim),
+    DEVICE_FIELD("node", node),
+    DEVICE_FIELD("gpu", gpu),
+    DEVICE_FIELD("capacity", capacity_bytes),
+    DEVICE_FIELD("depth", depth),
+    DEVICE_FIELD("emulated", emulated),
+    DEVICE_FIELD("read_bandwidth", read_bytes_per_s),
+    DEVICE_FIELD("write_bandwidth", write_bytes_per_s),
+    DEVICE_FIELD("latency", latency_ns),
+    DEVICE_FIELD("in_flight", in_flight_bytes_max),
+    DEVICE_FIELD("write_budget", write_bytes_per_day),
+    DEVICE_FIELD("timeout", timeout_ns),
 };
 
 #define REMOTE_FIELD(name, member) SETTINGS_FIELD(kvt_remote_options, name, member, .modes = 0)
@@ -199,15 +192,6 @@ static const char *options_device_text(kvt_config *config, options_owner *owner,
     return options_keep(owner, kvt_config_text(config, key), status);
 }
 
-/* The kinds of a back end, as a mask, for settings that only some kinds have. */
-static uint32_t options_backend_modes(const char *backend)
-{
-    if (strcmp(backend, "file") == 0) return DEVICE_FILE | DEVICE_DRIVE;
-    if (strcmp(backend, "nvme") == 0) return DEVICE_DRIVE;
-    if (strcmp(backend, "memory") == 0) return DEVICE_MEMORY;
-    return strcmp(backend, "hbm") == 0 ? DEVICE_HBM : 0;
-}
-
 /* One [device.NAME] section. */
 static kvt_status options_read_device(kvt_config *config, options_owner *owner, const char *name,
                                       kvt_device_config *device, char *message, size_t message_size)
@@ -222,15 +206,16 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
         snprintf(message, message_size, "device.%s.backend is not set", name);
         return KVT_E_CONFIG;
     }
-    uint32_t modes = options_backend_modes(device->backend);
-    bool drive = (modes & DEVICE_DRIVE) != 0;
-    settings_read(config, name, device_fields, COUNT_OF(device_fields), modes, device);
+    const bool file = strcmp(device->backend, "file") == 0;
+    const bool drive = file || strcmp(device->backend, "nvme") == 0;
+    settings_read(config, name, device_fields, COUNT_OF(device_fields), 0, device);
+    /* What other back ends have no use for is as if it were not there. */
+    if (!file) device->sparse = false;
     if (drive) device->path = options_device_text(config, owner, name, "path", &status);
     if (status != KVT_OK) return status;
-    if ((modes & DEVICE_FILE) != 0)
-        device->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
+    if (file) device->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
     snprintf(node, sizeof node, "device.%s.node", name);
-    device->on_node = (modes & DEVICE_MEMORY) != 0 && kvt_config_has(config, node);
+    device->on_node = kvt_config_has(config, node);
     if (device->timeout_ns == 0) device->timeout_ns = UINT64_MAX;
     const char *fault = drive && device->path == NULL           ? "path is not set"
                         : !drive && device->capacity_bytes == 0 ? "capacity is not set"
@@ -312,10 +297,6 @@ static kvt_status options_profile_prefill(const char *path, const char *name, kv
                                           char *message, size_t message_size)
 {
     kvt_profile *profile = NULL;
-    if (path == NULL) {
-        snprintf(message, message_size, "prefill.profile: needs store.profile");
-        return KVT_E_CONFIG;
-    }
     kvt_status status = kvt_profile_open(path, KVT_PROFILE_READ | KVT_PROFILE_FOREIGN, &profile,
                                          message, message_size);
     if (status != KVT_OK) return status == KVT_MISS ? KVT_E_GONE : status;
@@ -462,11 +443,7 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     if (status != KVT_OK) return status;
     status = kvt_variant_parse(kvt_config_text(config, "store.variant"), &options->variant);
     if (status != KVT_OK) return KVT_E_CONFIG;
-    uint32_t modes = options->profile_path != NULL ? STORE_WITH_PROFILE : 0;
-    if (options->watch_path != NULL) modes |= STORE_WITH_WATCH;
-    if (strcmp(kvt_config_text(config, "store.ladder"), "calibrated") == 0)
-        modes |= STORE_WITH_LADDER;
-    settings_read(config, NULL, store_fields, COUNT_OF(store_fields), modes, options);
+    settings_read(config, NULL, store_fields, COUNT_OF(store_fields), 0, options);
     return KVT_OK;
 }
 
@@ -483,7 +460,8 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
     options_fill(options);
     options_owner *owner = calloc(1, sizeof *owner);
     if (owner == NULL) return KVT_E_MEMORY;
-    kvt_status status = options_read_store(config, owner, options);
+    kvt_status status = kvt_config_check_effects(config, message, message_size);
+    if (status == KVT_OK) status = options_read_store(config, owner, options);
     if (status == KVT_OK)
         status = options_read_ladder(config, owner, options, message, message_size);
     if (status == KVT_OK) {

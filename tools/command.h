@@ -347,6 +347,10 @@ typedef struct compare_arguments {
 /* Runs the comparison and prints it; returns the exit code. */
 int command_compare(const command_common *common, const compare_arguments *arguments);
 
+/* Has settings count as effective where one of the policies of a list obeys them; NULL: those of
+ * store.policy. KVT_OK; KVT_E_MEMORY. */
+kvt_status command_try_policies(kvt_config *config, const char *policies);
+
 /* One line about this machine: system, processor. */
 void command_describe_machine(char *text, size_t size);
 

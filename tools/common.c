@@ -120,27 +120,16 @@ static bool common_in_sections(const char *key, const char *const *sections)
     return false;
 }
 
-/* Why a key of a tier that is not there does nothing; "" when there is nothing to say. */
-static const char *common_hint(const kvt_config *config, const char *key, char *hint, size_t size)
-{
-    char capacity[64];
-    const char *dot = strrchr(key, '.');
-    if (strncmp(key, "tier.", 5) != 0 || dot - key > 32) return "";
-    (void)snprintf(capacity, sizeof capacity, "%.*s.capacity", (int)(dot - key), key);
-    if (kvt_config_has(config, capacity)) return "";
-    (void)snprintf(hint, size, ": %s is not set", capacity);
-    return hint;
-}
-
 int command_report_unused(const command_common *common, const char *const *sections)
 {
     const char *key;
     int code = EXIT_FINE;
     for (size_t i = 0; (key = kvt_config_unused_at(common->config, i)) != NULL; i++) {
         if (!command_was_set(common, key) && !common_in_sections(key, sections)) continue;
-        char hint[96], message[COMMAND_MESSAGE_BYTES];
-        (void)snprintf(message, sizeof message, "%.200s has no effect here%s", key,
-                       common_hint(common->config, key, hint, sizeof hint));
+        char reason[512] = "", message[COMMAND_MESSAGE_BYTES];
+        const bool unread = kvt_config_has_effect(common->config, key, reason, sizeof reason);
+        (void)snprintf(message, sizeof message, "%.200s has no effect here%s%s", key,
+                       unread ? "" : ": ", reason);
         code = command_fail(KVT_E_CONFIG, message);
     }
     return code;

@@ -142,8 +142,9 @@ static kvt_status loop_begin(loop_work *work)
 {
     kvt_config *config = work->common->config;
     char *const message = work->message;
-    kvt_status status =
-        replay_options_read(config, true, &work->options, message, sizeof work->message);
+    kvt_status status = command_try_policies(config, work->arguments->policies);
+    if (status == KVT_OK)
+        status = replay_options_read(config, true, &work->options, message, sizeof work->message);
     work->store.struct_size = sizeof work->store;
     if (status == KVT_OK) status = loop_take_contenders(work);
     if (status == KVT_OK) status = loop_take_texts(work);

@@ -188,11 +188,12 @@ SETTINGS_PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "
 
 
 def settings_table(settings):
-    rows = ["| setting | kind | default | meaning |", "|---|---|---|---|"]
+    rows = ["| setting | kind | default | has an effect with | meaning |", "|---|---|---|---|---|"]
     for row in settings:
         kind = row["choices"].replace("|", ", ") if row["choices"] else row["kind"]
         default = f"`{row['default']}`" if row["default"] else "-"
-        rows.append(f"| `{row['name']}` | {kind} | {default} | {row['text']} |")
+        effect = row["effect"].replace("|", " or ") or "-"
+        rows.append(f"| `{row['name']}` | {kind} | {default} | {effect} | {row['text']} |")
     return "\n".join(rows)
 
 

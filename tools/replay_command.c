@@ -191,6 +191,19 @@ static int replay_check(void *context)
     return EXIT_FINE;
 }
 
+kvt_status command_try_policies(kvt_config *config, const char *policies)
+{
+    char *list = NULL;
+    if (policies == NULL) return KVT_OK;
+    /* The oracle is utility, told of the future. */
+    const char *oracle = strstr(policies, REPLAY_ORACLE);
+    if (asprintf(&list, "%s%s", policies, oracle != NULL ? ",utility" : "") < 0)
+        return KVT_E_MEMORY;
+    const kvt_status status = kvt_config_try_policies(config, list);
+    free(list);
+    return status;
+}
+
 static bool replay_policy_known(const char *name)
 {
     const char *known;
@@ -544,8 +557,10 @@ static kvt_status replay_prepare(replay_session *session)
 {
     const replay_arguments *arguments = session->arguments;
     kvt_config *config = arguments->common.config;
-    kvt_status status = replay_options_read(config, arguments->live, &session->options,
-                                            session->message, sizeof session->message);
+    kvt_status status = command_try_policies(config, arguments->policies);
+    if (status == KVT_OK)
+        status = replay_options_read(config, arguments->live, &session->options, session->message,
+                                     sizeof session->message);
     if (status == KVT_OK && arguments->live) {
         session->store.struct_size = sizeof session->store;
         status = kvt_store_options_read(config, &session->store, &session->store_owner,

@@ -75,14 +75,16 @@ static int settings_run(void *context)
         const char *kind = settings_kinds[setting->kind];
         if (!settings_is_wanted(arguments, setting->name)) continue;
         if (rows != NULL) {
-            (void)json_array_append_new(rows, json_pack("{s:s, s:s, s:s?, s:s?, s:s}", "name",
-                                                        setting->name, "kind", kind, "default",
-                                                        setting->standard, "choices",
-                                                        setting->choices, "text", setting->text));
+            (void)json_array_append_new(
+                rows, json_pack("{s:s, s:s, s:s?, s:s?, s:s, s:s}", "name", setting->name, "kind",
+                                kind, "default", setting->standard, "choices", setting->choices,
+                                "text", setting->text, "effect", setting->effect));
         } else {
             printf("%-26s %-8s %-13s %s\n", setting->name, kind,
                    setting->standard ? setting->standard : "-", setting->text);
             if (setting->choices) printf("%-49s %s\n", "", setting->choices);
+            if (setting->effect[0] != '\0')
+                printf("%-49s has an effect with %s\n", "", setting->effect);
         }
     }
     if (rows == NULL) return EXIT_FINE;

@@ -542,7 +542,7 @@ class Sums(Case):
         return found
 
     def test_every_order(self):
-        store = self.store(lossless=False)
+        store = self.store()
         reader, done = store.events(), dict.fromkeys(("puts", "existing", "hits", "misses"), 0)
 
         def run(number, order):

@@ -90,8 +90,8 @@ class Records(PackageCase):
         profile = self.profile()
         data, key = values(SMALL), self.key("a")
         for variant in LOSSY:
-            store = self.store(variant=variant, lossless=False, ladder="calibrated",
-                               ladder_layout="2x2x64:bf16", settings={"store.profile": profile})
+            store = self.store(variant=variant, ladder="calibrated", ladder_layout="2x2x64:bf16",
+                               settings={"store.profile": profile})
             self.assertTrue(store.put(key, data, SMALL))
             store.flush()
             wanted = codec.decode(codec.encode(data, SMALL, variant))

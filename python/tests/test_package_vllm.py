@@ -408,7 +408,7 @@ def found(prompt):
 
     def stores(self, folder, end, code=0):
         """A process of its own with rows that are numbered through; `end` is what it does."""
-        settings = {"store.catalog": os.path.join(folder, "catalog.db"), "store.lossless": "no",
+        settings = {"store.catalog": os.path.join(folder, "catalog.db"),
                     "device.d.path": os.path.join(folder, "disk"), "device.d.tier": "ssd",
                     "device.d.backend": "file", "device.d.capacity": "64MiB",
                     "store.policy": "lru"}

@@ -3,6 +3,7 @@
  * test_base_settings.c - settings into the fields of a struct: kinds, defaults, modes, ranges. What
  * a file may say is tested in test_store_config.c.
  */
+#include "base/config_values.h"
 #include "base/settings_fields.h"
 
 #include <setjmp.h>
@@ -11,6 +12,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
 
 enum { MODE_A = 1, MODE_B = 2 };
 
@@ -122,6 +125,136 @@ static void test_ranges(void **state)
     assert_non_null(settings_out_of_range(rows, ROWS, &out));
 }
 
+/* Configurations that between them meet and miss the condition of each setting that has one. The
+ * section's own name is "one". */
+static const char *const worlds[][16] = {
+    {NULL},
+    {"store.policy=lru", NULL},
+    {"store.policy=adaptcache", "store.profile=p.db", "store.learn=no", "store.ladder=calibrated",
+     "store.tick=0", "prefill.csv=x", NULL},
+    {"store.catalog=c.db", "store.profile=p.db", "store.watch_path=w", "tier.hbm.capacity=1GiB",
+     "tier.dram.capacity=1GiB", "device.one.tier=ssd", "device.one.backend=file",
+     "device.two.tier=ssd", "device.two.backend=nvme", "remote.one.address=h:1",
+     "remote.one.tls=yes", "replay.overlap=yes", "replay.ladder=l.csv", "replay.sensitivity=0.5",
+     "workload.scan_rate=1", NULL},
+    {"device.one.tier=hbm", "device.one.backend=hbm", "device.two.tier=hbm",
+     "device.two.backend=hbm", "remote.one.backend=mooncake", "tier.remote.capacity=1GiB",
+     "workload.crowd_rate=1", "workload.contexts=1", "workload.turns_mean=1.0", NULL},
+    {"device.one.tier=dram", "device.one.backend=memory", "device.two.tier=dram",
+     "device.two.backend=memory", "replay.hosts=2", "store.profile=p", "prefill.profile=m", NULL},
+};
+enum { WORLDS = sizeof worlds / sizeof worlds[0] };
+
+/* Sets a setting to a value of its kind. key: with "one" for the name of a section. */
+static void set_alone(kvt_config *config, const kvt_setting *setting, char key[64])
+{
+    static const char *const values[] = {
+        [KVT_SETTING_TEXT] = "x",    [KVT_SETTING_BYTES] = "1MiB", [KVT_SETTING_RATE] = "1MB/s",
+        [KVT_SETTING_SECONDS] = "1", [KVT_SETTING_NUMBER] = "0.5", [KVT_SETTING_COUNT] = "1",
+        [KVT_SETTING_SWITCH] = "no"};
+    const char *star = strchr(setting->name, '*');
+    char assignment[128], message[256] = "";
+    const char *value = setting->standard != NULL ? setting->standard : values[setting->kind];
+    char first[16];
+    if (setting->standard == NULL && setting->choices != NULL) {
+        (void)snprintf(first, sizeof first, "%.*s", (int)strcspn(setting->choices, "|"),
+                       setting->choices);
+        value = first;
+    }
+    (void)snprintf(key, 64, "%.*s%s%s",
+                   star != NULL ? (int)(star - setting->name) : (int)strlen(setting->name),
+                   setting->name, star != NULL ? "one" : "", star != NULL ? star + 1 : "");
+    if (kvt_config_has(config, key)) return;
+    (void)snprintf(assignment, sizeof assignment, "%s=%s", key, value);
+    if (kvt_config_set(config, assignment, message, sizeof message) != KVT_OK)
+        fail_msg("%s: %s", assignment, message);
+}
+
+/* Each setting of the table, alone in each of the worlds: where its condition fails it is refused
+ * by name, where it holds it is taken, and there is a world of either kind for each condition. */
+static void test_every_setting_has_an_effect_or_is_refused(void **state)
+{
+    (void)state;
+    const kvt_setting *setting;
+    for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
+        unsigned taken = 0, refused = 0;
+        if (setting->effect == NULL) fail_msg("%s: no condition is stated", setting->name);
+        for (size_t w = 0; w < WORLDS; w++) {
+            char key[64], message[768] = "", start[96];
+            kvt_config *config = configured(worlds[w]);
+            /* A world itself holds nothing that is without effect. */
+            if (kvt_config_check_effects(config, message, sizeof message) != KVT_OK)
+                fail_msg("world %zu: %s", w, message);
+            set_alone(config, setting, key);
+            const kvt_status status = kvt_config_check_effects(config, message, sizeof message);
+            (void)snprintf(start, sizeof start, "%s has no effect here: ", key);
+            if (status == KVT_OK) {
+                taken++;
+            } else if (status != KVT_E_CONFIG || strstr(message, start) != message) {
+                fail_msg("%s in world %zu: %s", key, w, message);
+            } else {
+                refused++;
+            }
+            kvt_config_free(config);
+        }
+        if (taken == 0 || (refused == 0) != (setting->effect[0] == '\0'))
+            fail_msg("%s: taken in %u worlds, refused in %u; its condition: '%s'", setting->name,
+                     taken, refused, setting->effect);
+    }
+}
+
+/* What the sentence says, by the kinds of conditions. */
+static void test_the_reason_is_said(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set[4];
+        const char *reason; /* NULL: it has an effect */
+    } cases[] = {
+        {{"store.variant=raw", NULL}, "store.policy is utility, not lru or lru-leaf or"},
+        {{"store.variant=raw", "store.policy=s3fifo", NULL}, NULL},
+        {{"store.copies=yes", NULL}, "store.catalog is not set"},
+        {{"store.copies=no", "store.catalog=c", NULL}, "no [device.NAME] has tier = ssd"},
+        {{"tier.ssd.unit=4KiB", NULL},
+         "tier.ssd.capacity is not set, and no [device.NAME] has tier = ssd"},
+        {{"tier.ssd.striping=equal", "device.a.tier=ssd", NULL},
+         "fewer than 2 [device.NAME] have tier = ssd"},
+        {{"replay.repeatability=1", NULL}, "replay.sensitivity is 0"},
+        {{"replay.route=random", "replay.hosts=1", NULL}, "replay.hosts is 1"},
+        {{"prefill.gpu=h100", "prefill.csv=x", NULL}, "prefill.csv is set"},
+        {{"store.watch_interval=1s", "store.watch_path=w", NULL}, NULL},
+        {{"device.a.gpu=0", "device.a.backend=hbm", "device.b.backend=hbm", NULL}, NULL},
+        {{"device.a.gpu=0", "device.a.backend=file", "device.b.backend=hbm", NULL},
+         "device.a.backend is file, not hbm"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char message[768] = "";
+        kvt_config *config = configured(cases[i].set);
+        const kvt_status status = kvt_config_check_effects(config, message, sizeof message);
+        if ((status == KVT_OK) != (cases[i].reason == NULL) ||
+            (status != KVT_OK && strstr(message, cases[i].reason) == NULL))
+            fail_msg("%s: %s", cases[i].set[0], message);
+        kvt_config_free(config);
+    }
+}
+
+/* A configuration that stands for several policies, as a comparison's. */
+static void test_policies_that_are_tried(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"store.variant=lossless", "store.alpha=3", NULL};
+    char message[768] = "";
+    kvt_config *config = configured(set);
+    assert_int_equal(kvt_config_check_effects(config, message, sizeof message), KVT_E_CONFIG);
+    assert_non_null(strstr(message, "store.variant"));
+    assert_int_equal(kvt_config_try_policies(config, "lru+planes,utility"), KVT_OK);
+    assert_int_equal(kvt_config_check_effects(config, message, sizeof message), KVT_OK);
+    assert_int_equal(kvt_config_try_policies(config, "lru,lfu"), KVT_OK);
+    assert_int_equal(kvt_config_check_effects(config, message, sizeof message), KVT_E_CONFIG);
+    assert_non_null(strstr(message, "store.alpha has no effect here: store.policy is lru,lfu"));
+    kvt_config_free(config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +262,9 @@ int main(void)
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_modes),
         cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_every_setting_has_an_effect_or_is_refused),
+        cmocka_unit_test(test_the_reason_is_said),
+        cmocka_unit_test(test_policies_that_are_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,8 +159,8 @@ class FilesTest(CommandCase):
 
     def test_a_gpu_that_is_not_there(self):
         gpu = [*LIVE, "--set", "device.g.tier=hbm", "--set", "device.g.backend=hbm", "--set",
-               "device.g.capacity=1GiB", "--set", "device.g.gpu=1000"]
-        self.fails("GPU", *gpu, code=self.absent_code())
+               "device.g.capacity=1GiB"]
+        self.fails("GPU", *gpu, "--set", "device.g.gpu=1000", code=self.absent_code())
         document = self.run_json(*gpu, "--set", "device.g.emulated=yes")
         self.assertIs(document["results"][0]["emulated"]["hbm"], True)
         document = self.run_json(*LIVE, "--set", "tier.hbm.capacity=1GiB", "--set",

@@ -32,7 +32,7 @@ QUIET = {"LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": 
 def _levels(tier, size, folder):
     """{name: what LMCache is told of a second level}, with room for all that a run stores."""
     room = 2 * size * KEYS * (ROUNDS[size] + WARMUP) + (64 << 20)
-    settings = {"store.lossless": "no"}
+    settings = {}
     if tier == "dram":
         settings["tier.dram.capacity"] = str(room)
         rival = {"type": "mock", "max_size_gb": room / (1 << 30), "mock_bandwidth_gb": 1000}

@@ -120,7 +120,8 @@ def _tiers(folder, capacity):
         return {"type": "KvterraceTier", "module_path": "kvterrace.vllm",
                 "recompute_seconds_per_token": 1e-3, "revision": "bench",
                 "settings": {"store.catalog": os.path.join(place, "catalog.db"),
-                             "store.policy": policy, "store.lossless": "no",
+                             "store.policy": policy,
+                             **({"store.lossless": "no"} if policy == "utility" else {}),
                              "device.bench.tier": "ssd", "device.bench.backend": "file",
                              "device.bench.capacity": str(room),
                              "device.bench.path": os.path.join(place, "kv")}}

@@ -106,7 +106,7 @@ def _open(config, settings, keywords):
     """The kvt_store that the settings describe."""
     variant = keywords.get("variant")
     if variant is not None and variant not in ("raw", "lossless"):
-        keywords = dict(keywords, variant=None)  # no setting names one of the ladder
+        keywords = dict(keywords, variant="raw")  # stands for one of the ladder, which none names
     else:
         variant = None
     store = ffi.new("kvt_store **")

@@ -162,7 +162,7 @@ def bench_store(repeats):
     rows = []
     for size, count, batch in CASES:
         with Store(tier_dram_capacity=size * count * 4 + (64 << 20), policy="lru",
-                   variant="raw", lossless=False) as store:
+                   variant="raw") as store:
             case = _Case(store, size, count, batch)
             pairs = [case.repeat(SLICES) for _ in range(repeats + 1)][1:]  # the first warms up
             ratios = [python / c for python, c in pairs]
