@@ -250,16 +250,33 @@ static bool open_variant_is_kept(const kvt_cost_model *costs, kvt_variant varian
 }
 
 /* The variants of the fixed policies are among those that the store keeps. */
-static kvt_status open_check_variants(const open_state *state)
+static kvt_status open_check_variants(const kvt_store_options *options, const kvt_cost_model *costs,
+                                      const cost_profile *profile)
 {
-    const kvt_store_options *options = state->options;
-    const kvt_cost_model *costs = &state->store->costs;
     if (open_variant_is_kept(costs, options->variant) &&
         (options->other_share <= 0 || open_variant_is_kept(costs, options->other_variant)))
         return KVT_OK;
-    (void)snprintf(state->message, state->message_size,
+    (void)snprintf(profile->message, profile->message_size,
                    "the fixed policies' variant is not in the ladder within loss_limit");
     return KVT_E_ARGUMENT;
+}
+
+kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
+                         const cost_profile *profile)
+{
+    kvt_cost_model *costs = &store->costs;
+    kvt_variant raw = {.codec = KVT_CODEC_RAW};
+    kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    kvt_status status = costs_measure_variant(profile, raw, &costs->variants[0]);
+    costs->variant_count = 1;
+    if (status == KVT_OK &&
+        (options->lossless || options->variant.codec == KVT_CODEC_LOSSLESS ||
+         (options->other_share > 0 && options->other_variant.codec == KVT_CODEC_LOSSLESS))) {
+        status = costs_measure_variant(profile, lossless, &costs->variants[1]);
+        costs->variant_count = 2;
+    }
+    if (status == KVT_OK) status = ladder_add_costs(store, profile, options);
+    return status == KVT_OK ? open_check_variants(options, costs, profile) : status;
 }
 
 /* Reads the profile's figures of devices and codecs. Devices without figures are marked, to be
@@ -280,19 +297,7 @@ static kvt_status open_costs(open_state *state)
         if (status != KVT_E_MISMATCH) open_say_measured(state, device->device->name, status);
         return status;
     }
-    kvt_variant raw = {.codec = KVT_CODEC_RAW};
-    kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
-    kvt_status status = costs_measure_variant(&profile, raw, &costs->variants[0]);
-    costs->variant_count = 1;
-    if (status == KVT_OK &&
-        (state->options->lossless || state->options->variant.codec == KVT_CODEC_LOSSLESS ||
-         (state->options->other_share > 0 &&
-          state->options->other_variant.codec == KVT_CODEC_LOSSLESS))) {
-        status = costs_measure_variant(&profile, lossless, &costs->variants[1]);
-        costs->variant_count = 2;
-    }
-    if (status == KVT_OK) status = ladder_add_costs(state->store, &profile, state->options);
-    if (status == KVT_OK) status = open_check_variants(state);
+    kvt_status status = open_variants(state->store, state->options, &profile);
     costs->prefill = state->options->prefill;
     state->store->holes = state->options->holes;
     costs->parallel_codecs = 1;

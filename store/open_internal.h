@@ -40,6 +40,11 @@ typedef struct open_state {
     size_t message_size;
 } open_state;
 
+/* Fills in the exact variants and those of the ladder, and checks that the fixed policies have
+ * theirs among them. */
+KVT_NODISCARD kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
+                                       const cost_profile *profile);
+
 /* Writes the catalog's failure into the message. */
 void open_say_catalog(const open_state *state, kvt_status status);
 

@@ -57,7 +57,7 @@ ROOM_INCLUDES = {
     "lab/loop": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
     "lab/decode": set(LIBRARY) | {"estimator/model", "estimator/quality"},
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
-              "estimator/model", "estimator/quality"} | set(LAB),
+              "estimator/model", "estimator/quality", "store/options.h"} | set(LAB),
     "python": set(),
 }
 # Rooms that may not include base/ either: public headers alone.

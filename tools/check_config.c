@@ -13,6 +13,7 @@
 
 #include "base/config_values.h"
 #include "lab/replay/replay.h"
+#include "store/options.h"
 #include "tiers/devices/device_memory_node.h"
 
 #include <kvterrace/kvterrace.h>
@@ -189,7 +190,6 @@ static kvt_status check_places(const kvt_store_options *options, char *message, 
 
 #define CHECK_STAGING_LEAST (UINT64_C(1) << 20) /* as kvt_open asks */
 #define CHECK_TICK_MOST     3600.0
-#define CHECK_LABEL_BYTES   UINT64_C(8192) /* at the head of a file or block device */
 #define CHECK_FILE_LEAST    (UINT64_C(64) << 10)
 #define CHECK_UNIT_BYTES    (UINT64_C(256) << 10) /* where tier.*.unit is not set */
 #define CHECK_MEMORY_MOST   (UINT64_C(1) << 47)   /* what a process can address */
@@ -244,22 +244,6 @@ static void check_print_store(const kvt_store_options *options, bool as_json)
 }
 
 /* ---- whether it fits together ---- */
-
-/* The bytes that a device gives to records; false when only opening it would tell. */
-static bool check_device_bytes(const kvt_device_config *device, uint64_t *bytes_out)
-{
-    bool file = strcmp(device->backend, "file") == 0;
-    uint64_t bytes = device->capacity_bytes;
-    struct stat facts;
-    if (bytes == 0 && file && stat(device->path, &facts) == 0 && S_ISREG(facts.st_mode)) {
-        bytes = (uint64_t)facts.st_size;
-    }
-    if (bytes == 0) return false;
-    bool labelled = file || strcmp(device->backend, "nvme") == 0;
-    uint64_t head = labelled ? CHECK_LABEL_BYTES : 0;
-    *bytes_out = bytes > head ? bytes - head : 0;
-    return true;
-}
 
 /* A file for simulation alone describes its SSD by speeds and needs no device. */
 static bool check_is_simulated(const kvt_config *config, int tier)
@@ -380,7 +364,7 @@ static kvt_status check_tier(const command_common *common, const kvt_store_optio
     }
     for (uint32_t i = 0; i < row->device_count; i++) {
         uint64_t bytes = 0;
-        known = known && check_device_bytes(&row->devices[i], &bytes);
+        known = known && kvt_device_room(&row->devices[i], &bytes);
         sum += bytes;
     }
     uint64_t bytes_wanted = check_wanted_bytes(config, row->capacity_bytes);
@@ -489,7 +473,7 @@ static int check_run(void *context)
     kvt_status status = kvt_store_options_read(config, &options, &owner, message, sizeof message);
     if (status == KVT_OK)
         status = check_store(&arguments->common, &options, message, sizeof message);
-    if (status == KVT_OK) status = replay_settings_check(config, message, sizeof message);
+    if (status == KVT_OK) status = replay_settings_check(config, &options, message, sizeof message);
     int code = status == KVT_OK ? command_report_unused(&arguments->common, every_section)
                                 : command_fail_input(status, message);
     if (code == EXIT_FINE) {

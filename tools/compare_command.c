@@ -200,7 +200,7 @@ static kvt_status compare_read_workload(compare_session *session)
 /* A comparison sets these itself. */
 static kvt_status compare_refuse_settings(compare_session *session)
 {
-    static const char *const tuned[] = {"store.variant", "store.alpha", "replay.loss_limit"};
+    static const char *const tuned[] = {"store.variant", "store.alpha", "store.loss_limit"};
     for (size_t i = 0; i < sizeof tuned / sizeof tuned[0]; i++) {
         if (!command_was_set(session->common, tuned[i])) continue;
         (void)snprintf(session->message, sizeof session->message,
@@ -210,10 +210,24 @@ static kvt_status compare_refuse_settings(compare_session *session)
     return KVT_OK;
 }
 
+/* Settings have an effect with utility, or with a baseline. */
+static kvt_status compare_try_policies(compare_session *session)
+{
+    char list[512] = "utility";
+    const char *name;
+    for (size_t i = 0; (name = kvt_policy_name_at(i)) != NULL && !session->arguments->policies; i++)
+        (void)snprintf(list + strlen(list), sizeof list - strlen(list), ",%s", name);
+    if (session->arguments->policies != NULL)
+        (void)snprintf(list + strlen(list), sizeof list - strlen(list), ",%s",
+                       session->arguments->policies);
+    return command_try_policies(session->common->config, list);
+}
+
 static kvt_status compare_prepare(compare_session *session)
 {
     kvt_config *config = session->common->config;
     kvt_status status = compare_take_speeds(session);
+    if (status == KVT_OK) status = compare_try_policies(session);
     if (status != KVT_OK) return status;
     status = replay_options_read(config, false, &session->options, session->message,
                                  sizeof session->message);

@@ -58,7 +58,7 @@
 #include <stdio.h>
 
 #define REPLAY_CDF_POINTS 101u /* TTFT at 0 %, 1 %, ... 100 % of the requests */
-#define REPLAY_NOTE_BYTES 512u
+#define REPLAY_NOTE_BYTES 2048u
 #define REPLAY_ORACLE     "oracle" /* simulation: utility with the future's rates; a bound */
 
 /* One tier as the simulator sees it. */
@@ -66,6 +66,7 @@ typedef struct replay_tier {
     uint64_t capacity_bytes; /* 0 = absent */
     kvt_affine read;
     kvt_affine write;
+    char source[160]; /* of the speeds: "as set", "nvme0 measured, nvme1 by default" */
 } replay_tier;
 
 /* Two variants per tier, drawn by a hash of the entry: what a store offers that knows its ladder
@@ -195,9 +196,14 @@ static inline bool replay_has_hosts(const replay_options *options)
 void replay_options_init(replay_options *options);
 
 /*
- * Fills options from the settings and checks them. For simulation every present tier needs its
- * read and write model: from tier.*.read_bandwidth and its kin, else from the profile's devices of
- * that tier, else a default that note states. When no tier is set at all, the evaluation host of
+ * Fills options from the settings and checks them. A simulation is of the store that the settings
+ * describe: tiers, ladder and limits of loss are what kvt_store_options_read and the functions of
+ * store/options.h make of them, and a file that was read is a store's, so that puts hand over
+ * (store_model) unless replay.store_model says otherwise or there are several hosts. Every present
+ * tier needs its read and write model: from tier.*.read_bandwidth and its kin, else from the
+ * profile, by the names of the tier's devices or, without any, of all that were measured of that
+ * tier, else a default that note states. What of a store's settings is not simulated, note names.
+ * When no tier is set at all, the evaluation host of
  * the AdaptCache paper is taken (100 GB of DRAM, 400 GB of SSD at 1 GB/s) with the profile's speeds
  * where it has them, and note says so.
  * Release with replay_options_free. KVT_OK; KVT_E_CONFIG; the profile's and the CSV's errors.
@@ -220,12 +226,12 @@ KVT_NODISCARD kvt_status replay_options_check(replay_options *options, char *mes
                                               size_t message_size);
 
 /*
- * Checks everything that replays of either mode would read, and reads it, so that a setting which
- * nothing needs shows as unused. Opens prefill.csv, but no profile and no device. KVT_OK;
- * KVT_E_CONFIG; KVT_E_ARGUMENT; the CSV's errors.
+ * Checks everything that replays of either mode would read beside what the store reads, and reads
+ * it, so that a setting which nothing needs shows as unused. Opens prefill.csv, but no profile and
+ * no device. KVT_OK; KVT_E_CONFIG; KVT_E_ARGUMENT; the CSV's errors.
  */
-KVT_NODISCARD kvt_status replay_settings_check(kvt_config *config, char *message,
-                                               size_t message_size);
+KVT_NODISCARD kvt_status replay_settings_check(kvt_config *config, const kvt_store_options *store,
+                                               char *message, size_t message_size);
 
 /* The generator's settings from [workload], replay.seed and replay.block_tokens. */
 void replay_generator_read(kvt_config *config, replay_generator *generator);

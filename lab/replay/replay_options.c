@@ -4,7 +4,9 @@
  * stated defaults of the simulated host. One thread.
  */
 #include "base/config_values.h"
+#include "options_parts.h"
 #include "replay.h"
+#include "store/options.h"
 #include "tiers/devices/device_ops.h"
 
 #include "base/settings_fields.h"
@@ -16,17 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The simulated host where neither a setting nor a profile says otherwise: device memory of an
- * A100, a PCIe 4.0 x16 link to host memory, and the SSD of AdaptCache's evaluation. */
-static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
-    [KVT_TIER_HBM] = {.read = {5e-6, 2039e9, 0.0}, .write = {5e-6, 2039e9, 0.0}},
-    [KVT_TIER_DRAM] = {.read = {20e-6, 25e9, 0.0}, .write = {20e-6, 25e9, 0.0}},
-    [KVT_TIER_SSD] = {.read = {100e-6, 1e9, 0.0}, .write = {100e-6, 1e9, 0.0}},
-};
-
-#define OPTIONS_ADAPTCACHE_DRAM UINT64_C(100000000000)
-#define OPTIONS_ADAPTCACHE_SSD  UINT64_C(400000000000)
-#define OPTIONS_TICK_SECONDS    1.0
+#define OPTIONS_TICK_SECONDS 1.0
 
 /* How far a tier's writes may fall behind. Writes of a burst are spread over the prefill that makes
  * them, so they get the seconds of a long one. */
@@ -34,31 +26,6 @@ static const replay_tier options_default_tier[KVT_TIER_COUNT] = {
 
 /* One core's copy. */
 #define OPTIONS_COPY_BYTES_PER_S 5e9
-
-static const char *const tier_keys[KVT_TIER_COUNT][5] = {
-    [KVT_TIER_HBM] = {"tier.hbm.capacity", "tier.hbm.read_bandwidth", "tier.hbm.write_bandwidth",
-                      "tier.hbm.latency", "tier.hbm.devices"},
-    [KVT_TIER_DRAM] = {"tier.dram.capacity", "tier.dram.read_bandwidth",
-                       "tier.dram.write_bandwidth", "tier.dram.latency", "tier.dram.devices"},
-    [KVT_TIER_SSD] = {"tier.ssd.capacity", "tier.ssd.read_bandwidth", "tier.ssd.write_bandwidth",
-                      "tier.ssd.latency", "tier.ssd.devices"},
-};
-
-static void options_note(replay_options *options, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void options_note(replay_options *options, const char *format, ...)
-{
-    size_t used = strlen(options->note);
-    if (used > 0 && used + 1 < sizeof options->note) {
-        options->note[used++] = ' ';
-        options->note[used] = '\0';
-    }
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(options->note + used, sizeof options->note - used, format, arguments);
-    va_end(arguments);
-}
 
 static kvt_variant options_raw(void)
 {
@@ -79,14 +46,7 @@ static void options_add_raw(replay_options *options)
 /* ---- what each setting fills ---- */
 
 /* A live replay drives a store, which reads its own settings; a simulation stands for one. */
-enum {
-    OPTIONS_LIVE = 1,
-    OPTIONS_SIMULATED = 2,
-    OPTIONS_STORE_MODEL = 4,
-    OPTIONS_WITH_LADDER = 8,
-    OPTIONS_WITH_OVERLAP = 16,
-    OPTIONS_WITH_REMOTE = 32
-};
+enum { OPTIONS_LIVE = 1, OPTIONS_SIMULATED = 2, OPTIONS_STORE_MODEL = 4 };
 
 #define OPTIONS_FIELD(name, member, mode)                                                          \
     SETTINGS_FIELD(replay_options, name, member, .modes = (mode))
@@ -103,28 +63,28 @@ static const settings_field options_fields[] = {
     OPTIONS_RANGE("replay.explain", explain, OPTIONS_SIMULATED, 0, REPLAY_EXPLAIN_MAX,
                   "at most 32"),
     OPTIONS_RANGE("replay.seeds", seeds, 0, 1, 1000, "1 to 1000"),
-    OPTIONS_RANGE("replay.sensitivity", sensitivity, OPTIONS_WITH_LADDER, 0, 4, "0 to 4"),
-    OPTIONS_RANGE("replay.repeatability", repeatability, OPTIONS_WITH_LADDER, 0, 1, "0 to 1"),
-    OPTIONS_RANGE("replay.loss_limit", loss_limit, OPTIONS_WITH_LADDER, 0, 1, "0 to 1"),
+    OPTIONS_RANGE("replay.sensitivity", sensitivity, OPTIONS_SIMULATED, 0, 4, "0 to 4"),
+    OPTIONS_RANGE("replay.repeatability", repeatability, OPTIONS_SIMULATED, 0, 1, "0 to 1"),
+    OPTIONS_RANGE("store.loss_limit", loss_limit, OPTIONS_SIMULATED, 0, 1, "0 to 1"),
     OPTIONS_FIELD("replay.seed", seed, 0),
     OPTIONS_FIELD("replay.overlap", overlap, 0),
-    OPTIONS_RANGE("replay.layers", layers, OPTIONS_WITH_OVERLAP, 0, 65536, "0 to 65536"),
+    OPTIONS_RANGE("replay.layers", layers, OPTIONS_SIMULATED, 0, 65536, "0 to 65536"),
     OPTIONS_FIELD("replay.prefetch", prefetch, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.limit", limit, 0),
     OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
     OPTIONS_RANGE("replay.hosts", hosts, OPTIONS_SIMULATED, 1, REPLAY_HOSTS_MAX, "1 to 256"),
     OPTIONS_FIELD("replay.restart", restart, OPTIONS_SIMULATED),
     OPTIONS_FIELD("tier.remote.capacity", remote.capacity_bytes, OPTIONS_SIMULATED),
-    OPTIONS_RANGE("tier.remote.nodes", remote.nodes, OPTIONS_WITH_REMOTE, 1, REPLAY_NODES_MAX,
+    OPTIONS_RANGE("tier.remote.nodes", remote.nodes, OPTIONS_SIMULATED, 1, REPLAY_NODES_MAX,
                   "1 to 64"),
-    OPTIONS_RANGE("tier.remote.node_bandwidth", remote.node_bytes_per_s, OPTIONS_WITH_REMOTE, 1,
-                  1e15, "1 byte/s and more"),
-    OPTIONS_RANGE("tier.remote.host_bandwidth", remote.host_bytes_per_s, OPTIONS_WITH_REMOTE, 1,
-                  1e15, "1 byte/s and more"),
-    OPTIONS_RANGE("tier.remote.latency", remote.latency_seconds, OPTIONS_WITH_REMOTE, 0, 3600,
+    OPTIONS_RANGE("tier.remote.node_bandwidth", remote.node_bytes_per_s, OPTIONS_SIMULATED, 1, 1e15,
+                  "1 byte/s and more"),
+    OPTIONS_RANGE("tier.remote.host_bandwidth", remote.host_bytes_per_s, OPTIONS_SIMULATED, 1, 1e15,
+                  "1 byte/s and more"),
+    OPTIONS_RANGE("tier.remote.latency", remote.latency_seconds, OPTIONS_SIMULATED, 0, 3600,
                   "0 to 3600 s"),
-    OPTIONS_FIELD("tier.remote.publish", remote.publish, OPTIONS_WITH_REMOTE),
-    OPTIONS_FIELD("tier.remote.write_rate", remote.write_bytes_per_s, OPTIONS_WITH_REMOTE),
+    OPTIONS_FIELD("tier.remote.publish", remote.publish, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("tier.remote.write_rate", remote.write_bytes_per_s, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.bounds", bounds, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.hints", hints, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.store_model", store_model, OPTIONS_SIMULATED),
@@ -152,6 +112,7 @@ void replay_options_init(replay_options *options)
     memset(options, 0, sizeof *options);
     options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     options_read_fields(NULL, SETTINGS_ALL_MODES, options);
+    options->loss_limit = 1.0; /* who has a ladder says which; read from settings it is a store's */
     options->variant = options_raw();
     options->tick_seconds = OPTIONS_TICK_SECONDS;
     options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
@@ -161,9 +122,7 @@ void replay_options_init(replay_options *options)
     assert(status == KVT_OK); /* a name that the estimator's table holds */
     (void)status;
     snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:a100");
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        options->tiers[tier] = options_default_tier[tier];
-    }
+    options_default_tiers(options);
 }
 
 void replay_options_free(replay_options *options)
@@ -218,9 +177,9 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
         options->model.read[tier] = model->read;
         options->model.write[tier] = model->write;
         if (!options_affine_is_sound(&model->read)) {
-            fault = tier_keys[tier][1];
+            fault = options_speed_keys[tier][0];
         } else if (!options_affine_is_sound(&model->write)) {
-            fault = tier_keys[tier][2];
+            fault = options_speed_keys[tier][1];
         }
     }
     if (fault == NULL) return KVT_OK;
@@ -229,200 +188,59 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
     return KVT_E_CONFIG;
 }
 
-/* Devices striped together: bandwidths add up, the slowest request counts. */
-typedef struct options_stripe {
-    kvt_affine read, write;
-    uint32_t unwritten;
-} options_stripe;
-
-static void options_add_device(options_stripe *stripe, const kvt_device_curve *curve)
-{
-    kvt_affine *read = &stripe->read, *write = &stripe->write;
-    read->bytes_per_s += curve->read.bytes_per_s;
-    write->bytes_per_s += curve->write.bytes_per_s;
-    stripe->unwritten += curve->write.bytes_per_s <= 0.0;
-    read->request_seconds = fmax(read->request_seconds, curve->read.request_seconds);
-    write->request_seconds = fmax(write->request_seconds, curve->write.request_seconds);
-}
-
-static void options_take_stripe(replay_options *options, int tier, const options_stripe *stripe,
-                                bool measured_out[2])
-{
-    measured_out[KVT_IO_READ] = stripe->read.bytes_per_s > 0.0;
-    /* One member without a write curve leaves the whole tier without one. */
-    measured_out[KVT_IO_WRITE] = stripe->write.bytes_per_s > 0.0 && stripe->unwritten == 0;
-    if (measured_out[KVT_IO_READ]) options->tiers[tier].read = stripe->read;
-    if (measured_out[KVT_IO_WRITE]) options->tiers[tier].write = stripe->write;
-}
-
-/* All devices of a tier that were measured; imported ones stand for hardware of somebody's. */
-static kvt_status options_tier_from_profile(replay_options *options, kvt_profile *profile, int tier,
-                                            bool measured_out[2])
-{
-    kvt_device_curve curve;
-    options_stripe stripe = {.unwritten = 0};
-    kvt_status status;
-    for (size_t i = 0; (status = kvt_profile_device_at(profile, i, &curve)) == KVT_OK; i++)
-        if (curve.tier == tier && !curve.imported) options_add_device(&stripe, &curve);
-    if (status != KVT_END) return status;
-    options_take_stripe(options, tier, &stripe, measured_out);
-    return KVT_OK;
-}
-
-/* One of the names in tier.*.devices; the same one twice is two of its kind. */
-static kvt_status options_add_named(options_stripe *stripe, kvt_profile *profile, int tier,
-                                    const char *name, char *message, size_t message_size)
-{
-    kvt_device_curve curve;
-    kvt_status status = kvt_profile_device(profile, name, &curve);
-    if (status == KVT_OK && curve.tier == tier) {
-        options_add_device(stripe, &curve);
-        return KVT_OK;
-    }
-    if (status < 0) {
-        snprintf(message, message_size, "%s", kvt_status_text(status));
-        return status;
-    }
-    if (status == KVT_OK) {
-        snprintf(message, message_size, "%s: the profile's %s is of tier %s", tier_keys[tier][4],
-                 name, kvt_tier_name(curve.tier));
-    } else {
-        snprintf(message, message_size, "%s: the profile knows no device \"%s\"",
-                 tier_keys[tier][4], name);
-    }
-    return KVT_E_CONFIG;
-}
-
-/* The devices that a setting names, imported ones among them. Without a profile at hand nothing is
- * looked up. */
-static kvt_status options_tier_by_names(replay_options *options, kvt_config *config,
-                                        kvt_profile *profile, int tier, bool measured_out[2],
-                                        char *message, size_t message_size)
-{
-    options_stripe stripe = {.unwritten = 0};
-    char name[64];
-    const char *at = kvt_config_text(config, tier_keys[tier][4]);
-    kvt_status status = KVT_OK;
-    if (kvt_config_text(config, "store.profile") == NULL) {
-        snprintf(message, message_size, "%s: needs store.profile", tier_keys[tier][4]);
-        return KVT_E_CONFIG;
-    }
-    while (profile != NULL && status == KVT_OK) {
-        at += strspn(at, ", ");
-        size_t length = strcspn(at, ", ");
-        if (length == 0) break;
-        snprintf(name, sizeof name, "%.*s", (int)length, at);
-        status = options_add_named(&stripe, profile, tier, name, message, message_size);
-        at += length;
-    }
-    if (profile == NULL) {
-        measured_out[KVT_IO_READ] = measured_out[KVT_IO_WRITE] = true;
-    } else if (status == KVT_OK) {
-        options_take_stripe(options, tier, &stripe, measured_out);
-        options_note(options, "%s is made of %s, from the profile.", kvt_tier_name(tier),
-                     kvt_config_text(config, tier_keys[tier][4]));
-    }
-    return status;
-}
-
-/* Says which of a tier's speeds are neither set nor measured. */
-static void options_note_defaults(replay_options *options, int tier, bool read, bool write)
-{
-    const replay_tier *model = &options->tiers[tier];
-    if (read && write && model->read.bytes_per_s == model->write.bytes_per_s) {
-        options_note(options, "%s at the default %.4g GB/s, not measured.", kvt_tier_name(tier),
-                     model->read.bytes_per_s * 1e-9);
-        return;
-    }
-    if (read) {
-        options_note(options, "%s reads at the default %.4g GB/s, not measured.",
-                     kvt_tier_name(tier), model->read.bytes_per_s * 1e-9);
-    }
-    if (write) {
-        options_note(options, "%s writes at the default %.4g GB/s, not measured.",
-                     kvt_tier_name(tier), model->write.bytes_per_s * 1e-9);
-    }
-}
-
-/* No tier is set: the capacities of a published host, and what the profile measured. Speeds that
- * are set for a tier without a capacity stay unread, and are reported as without effect. */
-static kvt_status options_take_standard(kvt_profile *profile, replay_options *options)
-{
-    static const int tiers[] = {KVT_TIER_DRAM, KVT_TIER_SSD};
-    options->tiers[KVT_TIER_DRAM].capacity_bytes = OPTIONS_ADAPTCACHE_DRAM;
-    options->tiers[KVT_TIER_SSD].capacity_bytes = OPTIONS_ADAPTCACHE_SSD;
-    options_note(options, "No tier is set: the host of AdaptCache's evaluation is simulated, "
-                          "100 GB of DRAM at 25 GB/s and 400 GB of SSD at 1 GB/s.");
-    for (size_t i = 0; profile != NULL && i < sizeof tiers / sizeof tiers[0]; i++) {
-        bool measured[2] = {false, false};
-        kvt_status status = options_tier_from_profile(options, profile, tiers[i], measured);
-        if (status != KVT_OK) return status;
-        if (!measured[KVT_IO_READ]) continue;
-        options_note(options, "But %s as the profile measured it: reads at %.4g GB/s.",
-                     kvt_tier_name(tiers[i]), options->tiers[tiers[i]].read.bytes_per_s * 1e-9);
-        options_note_defaults(options, tiers[i], false, !measured[KVT_IO_WRITE]);
-    }
-    return KVT_OK;
-}
-
-/* The tier's speeds as the profile has them, where it has. */
-static kvt_status options_profile_tier(kvt_config *config, kvt_profile *profile, int tier,
-                                       replay_options *options, bool measured_out[2], char *message,
-                                       size_t message_size)
-{
-    if (kvt_config_text(config, tier_keys[tier][4]) != NULL) {
-        return options_tier_by_names(options, config, profile, tier, measured_out, message,
-                                     message_size);
-    }
-    if (profile == NULL) return KVT_OK;
-    kvt_status status = options_tier_from_profile(options, profile, tier, measured_out);
-    if (status != KVT_OK)
-        snprintf(message, message_size, "%s: %s", options->profile, kvt_status_text(status));
-    return status;
-}
-
-static kvt_status options_read_tiers(kvt_config *config, kvt_profile *profile,
+/* The blocks of a replay have the layout of the store's ladder, or there is none for them. */
+static kvt_status options_fit_layout(kvt_config *config, const kvt_layout *layout,
                                      replay_options *options, char *message, size_t message_size)
 {
-    bool any = false, named = false;
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        replay_tier *model = &options->tiers[tier];
-        bool measured[2] = {false, false};
-        named |= kvt_config_has(config, tier_keys[tier][0]);
-        model->capacity_bytes = kvt_config_bytes(config, tier_keys[tier][0]);
-        if (model->capacity_bytes == 0) continue;
-        any = true;
-        kvt_status status =
-            options_profile_tier(config, profile, tier, options, measured, message, message_size);
-        if (status != KVT_OK) return status;
-        bool set = kvt_config_has(config, tier_keys[tier][1]);
-        bool set_write = set || kvt_config_has(config, tier_keys[tier][2]);
-        if (set) {
-            model->read.bytes_per_s = (double)kvt_config_bytes(config, tier_keys[tier][1]);
-            /* One figure for a tier means both directions until the other one is set. */
-            model->write.bytes_per_s = model->read.bytes_per_s;
-        }
-        if (kvt_config_has(config, tier_keys[tier][2])) {
-            model->write.bytes_per_s = (double)kvt_config_bytes(config, tier_keys[tier][2]);
-        }
-        if (kvt_config_has(config, tier_keys[tier][3])) {
-            model->read.request_seconds = kvt_config_number(config, tier_keys[tier][3]);
-            model->write.request_seconds = model->read.request_seconds;
-        }
-        options_note_defaults(options, tier, !set && !measured[KVT_IO_READ],
-                              !set_write && !measured[KVT_IO_WRITE]);
-    }
-    if (any) return KVT_OK;
-    if (named) {
+    kvt_layout one = *layout;
+    uint64_t bytes = 0;
+    one.tokens = 1;
+    kvt_status status = kvt_layout_bytes(&one, &bytes);
+    if (status != KVT_OK) return status;
+    if (kvt_config_has(config, "replay.bytes_per_token") && options->bytes_per_token != bytes) {
         snprintf(message, message_size,
-                 "every tier that is set has a capacity of 0: give one of "
-                 "them room; the policy none shows what no cache costs");
+                 "replay.bytes_per_token: %llu bytes, but store.ladder_layout has %llu: no block "
+                 "would be of the ladder",
+                 (unsigned long long)options->bytes_per_token, (unsigned long long)bytes);
         return KVT_E_CONFIG;
     }
-    kvt_status status = options_take_standard(profile, options);
-    if (status != KVT_OK)
-        snprintf(message, message_size, "%s: %s", options->profile, kvt_status_text(status));
-    return status;
+    options->bytes_per_token = bytes;
+    return KVT_OK;
+}
+
+/* The variants that the store would offer, with its limits of loss. */
+static kvt_status options_store_variants(kvt_config *config, const kvt_store_options *store,
+                                         kvt_profile *profile, replay_options *options,
+                                         char *message, size_t message_size)
+{
+    uint32_t whole = 0;
+    kvt_status status = KVT_OK;
+    if (store->ladder)
+        status = options_fit_layout(config, &store->ladder_layout, options, message, message_size);
+    if (status == KVT_OK)
+        status = kvt_store_variants(store, profile, &options->model, &whole, message, message_size);
+    if (status == KVT_E_MISMATCH) status = KVT_E_CONFIG;
+    if (status != KVT_OK) return status;
+    for (uint32_t i = 0; i < options->model.variant_count; i++) {
+        const kvt_codec_curve *variant = &options->model.variants[i];
+        kvt_codec_curve curve;
+        char name[64];
+        if (variant->variant.codec != KVT_CODEC_RAW && variant->variant.codec != KVT_CODEC_LOSSLESS)
+            break;
+        if (profile != NULL && kvt_profile_codec(profile, variant->variant, &curve) == KVT_OK)
+            continue;
+        kvt_variant_format(variant->variant, name, sizeof name);
+        options_note(options,
+                     "%s decodes at %.3g GB/s as measured just now (kvterrace profile codecs keeps "
+                     "the figure).",
+                     name, variant->decode_bytes_per_s * 1e-9);
+    }
+    if (whole < options->model.variant_count)
+        options_note(options, "%u variants that drop tokens are left out: blocks count theirs.",
+                     options->model.variant_count - whole);
+    options->model.variant_count = whole;
+    if (store->ladder) snprintf(options->ladder, sizeof options->ladder, "store.ladder");
+    return KVT_OK;
 }
 
 /* "profile:MODEL:CLASS", and the class behind the last colon, as names of models may hold one. */
@@ -453,8 +271,9 @@ static kvt_status options_profile_ladder(kvt_profile *profile, const char *names
 }
 
 /* A ladder replaces what a profile knows of variants; the fixed policies must find theirs in it. */
-static kvt_status options_read_ladder(kvt_config *config, kvt_profile *profile, const char *path,
-                                      replay_options *options, char *message, size_t message_size)
+static kvt_status options_read_ladder(kvt_profile *profile, const char *path,
+                                      double entry_loss_limit, replay_options *options,
+                                      char *message, size_t message_size)
 {
     static const char of_profile[] = "profile:";
     kvt_status status;
@@ -466,15 +285,27 @@ static kvt_status options_read_ladder(kvt_config *config, kvt_profile *profile, 
                                      &options->model.variant_count, message, message_size);
     }
     if (status != KVT_OK) return status;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < options->model.variant_count; i++) {
+        const kvt_codec_curve *one = &options->model.variants[i];
+        const bool exact = one->loss == 0 && one->loss_upper == 0;
+        if (exact || entry_loss_limit >= 1 ||
+            (one->loss_entry > 0 && one->loss_entry <= entry_loss_limit))
+            options->model.variants[kept++] = *one;
+    }
+    if (kept < options->model.variant_count)
+        options_note(options, "store.entry_loss_limit leaves %u variants out.",
+                     options->model.variant_count - kept);
+    options->model.variant_count = kept;
     snprintf(options->ladder, sizeof options->ladder, "%s", path);
-    options_read_fields(config, OPTIONS_WITH_LADDER, options);
     options_note(options, "Forms, sizes and losses come from %s.", path);
     return KVT_OK;
 }
 
 /* The lossless variant is offered only with a measured curve; a guessed one would decide. */
-static kvt_status options_read_variants(kvt_config *config, kvt_profile *profile, bool live,
-                                        replay_options *options, char *message, size_t message_size)
+static kvt_status options_read_variants(kvt_config *config, const kvt_store_options *store,
+                                        kvt_profile *profile, bool live, replay_options *options,
+                                        char *message, size_t message_size)
 {
     const char *name = kvt_config_text(config, "store.variant");
     bool offered = kvt_config_switch(config, "store.lossless");
@@ -487,7 +318,10 @@ static kvt_status options_read_variants(kvt_config *config, kvt_profile *profile
     if (live) return KVT_OK;
     const char *ladder = kvt_config_text(config, "replay.ladder");
     if (ladder != NULL)
-        return options_read_ladder(config, profile, ladder, options, message, message_size);
+        return options_read_ladder(profile, ladder, store->entry_loss_limit, options, message,
+                                   message_size);
+    if (store->ladder || kvt_config_has_file(config))
+        return options_store_variants(config, store, profile, options, message, message_size);
     bool needed = options->variant.codec != KVT_CODEC_RAW;
     kvt_status status = KVT_MISS;
     if ((needed || offered) && profile != NULL) {
@@ -516,14 +350,10 @@ static kvt_status options_read_variants(kvt_config *config, kvt_profile *profile
 
 /* A prefill model of the profile. Of a live replay the store has looked it up, and its name is all
  * that is needed here; the same when settings are only checked. */
-static kvt_status options_named_prefill(kvt_config *config, kvt_profile *profile, const char *name,
+static kvt_status options_named_prefill(kvt_profile *profile, const char *name,
                                         replay_options *options, char *message, size_t message_size)
 {
     snprintf(options->prefill_name, sizeof options->prefill_name, "%.63s", name);
-    if (kvt_config_text(config, "store.profile") == NULL) {
-        snprintf(message, message_size, "prefill.profile: needs store.profile");
-        return KVT_E_CONFIG;
-    }
     if (profile == NULL) return KVT_OK;
     kvt_status status = kvt_profile_prefill(profile, name, &options->model.prefill);
     if (status == KVT_MISS) {
@@ -545,8 +375,7 @@ static kvt_status options_read_prefill(kvt_config *config, kvt_profile *profile,
         snprintf(message, message_size, "prefill.csv and prefill.profile exclude each other");
         return KVT_E_CONFIG;
     }
-    if (named != NULL)
-        return options_named_prefill(config, profile, named, options, message, message_size);
+    if (named != NULL) return options_named_prefill(profile, named, options, message, message_size);
     if (csv == NULL) {
         snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:%s",
                  kvt_config_text(config, "prefill.gpu"));
@@ -588,9 +417,7 @@ static void options_read_route(kvt_config *config, replay_options *options)
 
 static void options_read_hosts(kvt_config *config, replay_options *options)
 {
-    if (options->hosts > 1) options_read_route(config, options);
-    if (options->remote.capacity_bytes > 0)
-        options_read_fields(config, OPTIONS_WITH_REMOTE, options);
+    options_read_route(config, options);
     /* The bound is that of one host's tiers. */
     if (replay_has_hosts(options)) options->bounds = false;
 }
@@ -599,66 +426,153 @@ static void options_read_plain(kvt_config *config, bool live, replay_options *op
 {
     options_read_fields(config, live ? OPTIONS_LIVE : OPTIONS_SIMULATED, options);
     if (!live) options_read_hosts(config, options);
-    if (!live && options->overlap) options_read_fields(config, OPTIONS_WITH_OVERLAP, options);
+    /* A file is a store's, which hands puts over; one host of it can be simulated so. */
+    if (!live && !kvt_config_has(config, "replay.store_model"))
+        options->store_model = kvt_config_has_file(config) && !replay_has_hosts(options);
     /* The bounds of puts are a store's settings; a plain simulation has none. */
     if (!live && options->store_model) options_read_fields(config, OPTIONS_STORE_MODEL, options);
     options->plan_log = kvt_config_text(config, "replay.plan_log");
-    /* A simulation's rounds are further apart unless they are set. */
-    if (live || kvt_config_has(config, "store.tick"))
+    /* A simulation's rounds are further apart unless they are set, or a store's file is taken. */
+    if (live || kvt_config_has(config, "store.tick") ||
+        (options->store_model && kvt_config_has_file(config)))
         options->tick_seconds = kvt_config_number(config, "store.tick");
+}
+
+/* What a simulation takes from a store's settings beside those that its own tables name. The others
+ * of a file are named in the note. */
+static const char *const options_taken[] = {
+    "store.profile",
+    "store.profile_foreign",
+    "store.policy",
+    "store.ladder",
+    "store.ladder_layout",
+    "store.ladder_model",
+    "store.ladder_class",
+    "store.loss_limit",
+    "store.entry_loss_limit",
+    "store.variant",
+    "store.lossless",
+    "tier.hbm.unit",
+    "tier.dram.unit",
+    "tier.ssd.unit",
+    "tier.hbm.striping",
+    "tier.dram.striping",
+    "tier.ssd.striping",
+    "tier.hbm.capacity",
+    "tier.dram.capacity",
+    "tier.ssd.capacity",
+    "device.*.tier",
+    "device.*.backend",
+    "device.*.path",
+    "device.*.capacity",
+    "device.*.read_bandwidth",
+    "device.*.write_bandwidth",
+    "device.*.latency",
+};
+
+/* The settings of a store that a simulation has no part for. On the command line they are errors,
+ * which the caller reports. */
+static void options_note_not_simulated(const kvt_config *config, replay_options *options)
+{
+    static const char *const sections[] = {"store.", "tier.", "device.", "remote."};
+    char list[REPLAY_NOTE_BYTES] = "";
+    size_t used = 0;
+    const char *key;
+    for (size_t i = 0; (key = kvt_config_unused_at(config, i)) != NULL; i++) {
+        bool listed = false;
+        for (size_t s = 0; s < sizeof sections / sizeof sections[0]; s++)
+            listed |= strncmp(key, sections[s], strlen(sections[s])) == 0;
+        if (listed && used < sizeof list)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "",
+                                     key);
+    }
+    if (used > 0) options_note(options, "Not simulated: %s.", list);
+}
+
+/* What a simulation of the store is made of: all but the plain fields. */
+static kvt_status options_read_simulated(kvt_config *config, const kvt_store_options *store,
+                                         replay_options *options, char *message,
+                                         size_t message_size)
+{
+    kvt_profile *profile = NULL;
+    kvt_status status = KVT_OK;
+    if (store->profile_path != NULL) {
+        snprintf(options->profile, sizeof options->profile, "%s", store->profile_path);
+        const uint32_t flags = store->profile_foreign ? KVT_PROFILE_FOREIGN : 0u;
+        status = kvt_profile_open(store->profile_path, KVT_PROFILE_READ | flags, &profile, message,
+                                  message_size);
+        if (status == KVT_MISS) {
+            snprintf(message, message_size, "%s: no such profile", store->profile_path);
+            status = KVT_E_GONE;
+        }
+    }
+    if (status == KVT_OK)
+        status =
+            options_read_variants(config, store, profile, false, options, message, message_size);
+    if (status == KVT_OK)
+        status = options_read_tiers(config, store, profile, false, options, message, message_size);
+    if (status == KVT_OK)
+        status = options_read_prefill(config, profile, options, message, message_size);
+    if (profile != NULL) kvt_profile_close(profile);
+    return status;
+}
+
+/* A simulation is of the store that the settings describe, so they are read as the store reads
+ * them, which also refuses what has no effect. */
+static kvt_status options_simulate(kvt_config *config, replay_options *options, char *message,
+                                   size_t message_size)
+{
+    kvt_store_options store = {.struct_size = sizeof store};
+    void *owner = NULL;
+    kvt_status status = kvt_store_options_read(config, &store, &owner, message, message_size);
+    kvt_config_forget_uses(config);
+    for (size_t i = 0; i < sizeof options_taken / sizeof options_taken[0]; i++)
+        kvt_config_use(config, options_taken[i]);
+    if (status != KVT_OK) return status;
+    options_read_plain(config, false, options);
+    status = options_read_simulated(config, &store, options, message, message_size);
+    if (status == KVT_OK) options_note_not_simulated(config, options);
+    kvt_store_options_free(owner);
+    return status;
 }
 
 kvt_status replay_options_read(kvt_config *config, bool live, replay_options *options,
                                char *message, size_t message_size)
 {
     assert(config != NULL && options != NULL && message_size > 0);
-    kvt_profile *profile = NULL;
+    kvt_status status = KVT_OK;
     replay_options_init(options);
-    options_read_plain(config, live, options);
-    if (options->holes == KVT_HOLES_MIXED) {
+    if (strcmp(kvt_config_text(config, "store.holes"), "mixed") == 0) {
         /* The engine would plan for requests that load behind a hole; none of these does. */
         snprintf(message, message_size,
                  "store.holes: a replay's requests use a path up to its first hole; mixed would "
                  "have the engine plan for others");
-        return KVT_E_CONFIG;
-    }
-    const char *path = kvt_config_text(config, "store.profile");
-    bool foreign = kvt_config_switch(config, "store.profile_foreign");
-    kvt_status status = KVT_OK;
-    if (path != NULL && !live) {
-        snprintf(options->profile, sizeof options->profile, "%s", path);
-        uint32_t flags = foreign ? KVT_PROFILE_FOREIGN : 0u;
-        status = kvt_profile_open(path, KVT_PROFILE_READ | flags, &profile, message, message_size);
-        if (status == KVT_MISS) {
-            snprintf(message, message_size, "%s: no such profile", path);
-            status = KVT_E_GONE;
-        }
-    }
-    if (status == KVT_OK) {
-        status = options_read_variants(config, profile, live, options, message, message_size);
-    }
-    if (status == KVT_OK && !live) {
-        status = options_read_tiers(config, profile, options, message, message_size);
-    }
-    if (status == KVT_OK) {
-        status = options_read_prefill(config, profile, options, message, message_size);
+        status = KVT_E_CONFIG;
+    } else if (live) {
+        options_read_plain(config, true, options);
+        status = options_read_variants(config, NULL, NULL, true, options, message, message_size);
+        if (status == KVT_OK)
+            status = options_read_prefill(config, NULL, options, message, message_size);
+    } else {
+        status = options_simulate(config, options, message, message_size);
     }
     if (status == KVT_OK) status = replay_options_check(options, message, message_size);
-    if (profile != NULL) kvt_profile_close(profile);
     if (status != KVT_OK) replay_options_free(options);
     return status;
 }
 
-kvt_status replay_settings_check(kvt_config *config, char *message, size_t message_size)
+kvt_status replay_settings_check(kvt_config *config, const kvt_store_options *store, char *message,
+                                 size_t message_size)
 {
     replay_options options;
     replay_generator generator;
     replay_options_init(&options);
     for (int live = 0; live < 2; live++)
         options_read_plain(config, live != 0, &options);
-    kvt_status status = options_read_variants(config, NULL, true, &options, message, message_size);
+    kvt_status status =
+        options_read_variants(config, store, NULL, true, &options, message, message_size);
     if (status == KVT_OK)
-        status = options_read_tiers(config, NULL, &options, message, message_size);
+        status = options_read_tiers(config, store, NULL, true, &options, message, message_size);
     if (status == KVT_OK)
         status = options_read_prefill(config, NULL, &options, message, message_size);
     if (status == KVT_OK) status = replay_options_check(&options, message, message_size);

@@ -78,6 +78,11 @@ const char *results_format_seconds(double seconds, char *text);
 /* "12.3 GB", decimal prefixes; "0" for none. */
 const char *results_format_bytes(double bytes, char *text);
 
+/* The machine that a simulation is of, in one line: tiers, speeds and where these come from,
+ * variants, limit of loss. */
+#define RESULTS_MACHINE_BYTES 2048u
+void results_describe(const replay_options *options, char *text, size_t size);
+
 /* "random", "spill:0.2", ... text holds RESULTS_TEXT_BYTES. */
 const char *results_format_route(const replay_options *options, char *text);
 

@@ -461,6 +461,11 @@ static json_t *json_variants(const replay_options *options, bool *sound)
     return list;
 }
 
+static json_t *json_text_or_null(const char *text)
+{
+    return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
+}
+
 static json_t *json_configuration(const replay_report *report, bool *sound)
 {
     const replay_options *options = report->options;
@@ -489,6 +494,8 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
              sound);
     json_put(object, "variant", json_variant(options->variant), sound);
     json_put(object, "variants", json_variants(options, sound), sound);
+    json_put(object, "ladder", json_text_or_null(options->ladder), sound);
+    json_put(object, "loss_limit", json_seconds(options->loss_limit), sound);
     json_put(object, "alpha_s", json_seconds(options->alpha_seconds), sound);
     json_put(object, "half_life_s", json_seconds(options->half_life_seconds), sound);
     json_put(object, "hysteresis", json_seconds(options->hysteresis), sound);
@@ -552,11 +559,6 @@ static json_t *json_workload(const replay_workload *workload, bool *sound)
     return object;
 }
 
-static json_t *json_text_or_null(const char *text)
-{
-    return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
-}
-
 kvt_status replay_print_json(const replay_report *report, FILE *file)
 {
     bool sound = true;
@@ -569,6 +571,9 @@ kvt_status replay_print_json(const replay_report *report, FILE *file)
     json_put(root, "profile_busy", json_boolean(report->profile_busy), &sound);
     json_put(root, "configuration", json_configuration(report, &sound), &sound);
     json_put(root, "workload", json_workload(report->workload, &sound), &sound);
+    char machine[RESULTS_MACHINE_BYTES];
+    results_describe(report->options, machine, sizeof machine);
+    json_put(root, "simulated", report->store == NULL ? json_string(machine) : json_null(), &sound);
     json_put(root, "note", json_text_or_null(report->options->note), &sound);
     json_t *results = json_array();
     for (size_t i = 0; i < report->result_count; i++) {

@@ -120,6 +120,40 @@ static void text_hosts_head(const replay_options *options, FILE *file)
     fprintf(file, "\n");
 }
 
+void results_describe(const replay_options *options, char *text, size_t size)
+{
+    size_t used = 0;
+    char bytes[3][RESULTS_TEXT_BYTES], name[64];
+    text[0] = '\0';
+#define ADD(...)                                                                                   \
+    do {                                                                                           \
+        if (used < size) used += (size_t)snprintf(text + used, size - used, __VA_ARGS__);          \
+    } while (0)
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        const replay_tier *model = &options->tiers[tier];
+        if (model->capacity_bytes == 0) continue;
+        ADD("%s %s reading %s/s, writing %s/s%s%s%s; ", kvt_tier_name(tier),
+            results_format_bytes((double)model->capacity_bytes, bytes[0]),
+            results_format_bytes(model->read.bytes_per_s, bytes[1]),
+            results_format_bytes(model->write.bytes_per_s, bytes[2]),
+            model->source[0] != '\0' ? " (" : "", model->source,
+            model->source[0] != '\0' ? ")" : "");
+    }
+    for (uint32_t i = 0; i < options->model.variant_count; i++) {
+        kvt_variant_format(options->model.variants[i].variant, name, sizeof name);
+        ADD("%s%s", i > 0 ? ", " : "variants ", name);
+    }
+    if (options->ladder[0] == '\0')
+        ADD(", all exact");
+    else if (options->loss_limit < 1.0)
+        ADD(", no loss above %.4g", options->loss_limit);
+    else
+        ADD(", no limit of loss");
+    ADD("; %s", options->store_model ? "puts hand over as in a store"
+                                     : "an ideal store, whose writes cost nothing");
+#undef ADD
+}
+
 static void text_head(const replay_report *report, FILE *file)
 {
     const replay_workload *workload = report->workload;
@@ -140,14 +174,10 @@ static void text_head(const replay_report *report, FILE *file)
             options->overlap ? "loads overlap the prefill" : "loads precede the prefill");
     if (options->overlap && options->layers > 0) fprintf(file, " in %u layers", options->layers);
     if (options->prefetch) fprintf(file, ", waiting requests prefetch");
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        const replay_tier *model = &options->tiers[tier];
-        if (model->capacity_bytes == 0) continue;
-        fprintf(file, "; %s %s at ", kvt_tier_name(tier),
-                results_format_bytes((double)model->capacity_bytes, text));
-        fprintf(file, "%s/s", results_format_bytes(model->read.bytes_per_s, text));
-    }
     fprintf(file, "\n");
+    char machine[RESULTS_MACHINE_BYTES];
+    results_describe(options, machine, sizeof machine);
+    if (report->store == NULL) fprintf(file, "simulated: %s\n", machine);
     text_hosts_head(options, file);
     if (report->result_count > 0 && strcmp(report->results[0].mode, "live") == 0) {
         fprintf(file,

@@ -82,8 +82,8 @@ class CommandTest(CommandCase):
         self.fails("replay.scale has no effect", "replay", *WORKLOAD, "--set", "replay.scale=0.5")
         self.fails("has no effect here: tier.ssd.capacity is not set", "replay", *WORKLOAD, "--set",
                    "tier.ssd.read_bandwidth=3GB/s")
-        self.fails("device.x.depth has no effect", "replay", *WORKLOAD, "--set",
-                   "device.x.depth=4")
+        self.fails("device.x.path has no effect here: device.x.backend is not set", "replay",
+                   *WORKLOAD, "--set", "device.x.path=y")
         self.fails("unknown policy 'mru'", "replay", *WORKLOAD, "--policy", "lru,mru")
         self.fails("replay.seeds", "replay", *WORKLOAD, "--seeds", "0")
         self.fails("named twice", "replay", *WORKLOAD, "--policy", "lru,utility,lru")

@@ -155,8 +155,8 @@ class ManageTest(CommandCase):
         self.fails('no device "ssd-9"', *arguments, "--set", "tier.ssd.devices=ssd-9")
         self.fails("tutti-dram is of tier dram", *arguments, "--set", "tier.ssd.devices=tutti-dram")
         self.fails('no prefill model "x"', *arguments, "--set", "prefill.profile=x")
-        self.fails("needs store.profile", "replay", *WORKLOAD, "--set", "tier.ssd.capacity=8GiB",
-                   "--set", "tier.ssd.devices=ssd-1")
+        self.fails("store.profile is not set", "replay", *WORKLOAD,
+                   "--set", "tier.ssd.capacity=8GiB", "--set", "tier.ssd.devices=ssd-1")
         self.fails("exclude each other", *arguments, "--set", "prefill.profile=x", "--set",
                    "prefill.csv=y")
 
