@@ -272,7 +272,7 @@ static const char *catalog_reason(const store_catalog *catalog, kvt_status statu
 static kvt_status catalog_prepare(store_catalog *catalog, bool read_only)
 {
     bool fresh = false;
-    sqlite3_busy_timeout(catalog->db, 2000);
+    sqlite3_busy_timeout(catalog->db, CATALOG_BUSY_MS);
     kvt_status status = catalog_examine(catalog, read_only, &fresh);
     KILL_POINT("open: catalog examined");
     if (status == KVT_OK && fresh) {
@@ -281,7 +281,8 @@ static kvt_status catalog_prepare(store_catalog *catalog, bool read_only)
         if (status == KVT_OK && tiers_sync_folder(catalog->path) != 0) status = KVT_E_IO;
     }
     if (status == KVT_OK && !read_only) {
-        status = catalog_exec(catalog, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL");
+        status = catalog_exec(catalog, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
+                                       "PRAGMA journal_size_limit=" CATALOG_LOG_LIMIT);
     }
     KILL_POINT("open: catalog in WAL mode");
     if (status == KVT_OK && !fresh) status = catalog_load_identity(catalog);

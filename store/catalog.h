@@ -78,6 +78,8 @@ typedef struct catalog_health {
     int code;            /* SQLite's, extended; 0 when something else failed */
     uint64_t failing_ns; /* CLOCK_MONOTONIC: since when no batch was committed; 0 = none failed */
     bool writer_ended;   /* the writer's thread has ended: nothing is written any more */
+    uint64_t log_bytes;  /* of the log beside it */
+    uint64_t held_ns;    /* CLOCK_MONOTONIC: since when a reader keeps it long; 0 = none does */
 } catalog_health;
 void catalog_health_get(store_catalog *catalog, catalog_health *out);
 

@@ -140,12 +140,11 @@ static kvt_status catalog_check_beside(store_catalog *catalog)
     return KVT_OK;
 }
 
-/* Bytes of the log beside the catalog, 0 when it is absent. */
-static uint64_t catalog_log_bytes(const char *catalog_path)
+uint64_t catalog_log_bytes(const store_catalog *catalog)
 {
     struct stat facts;
     char *path;
-    if (asprintf(&path, "%s-wal", catalog_path) < 0) return 0;
+    if (asprintf(&path, "%s-wal", catalog->path) < 0) return 0;
     const bool there = lstat(path, &facts) == 0;
     free(path);
     return there ? (uint64_t)facts.st_size : 0;
@@ -169,7 +168,7 @@ static kvt_status catalog_check_files(store_catalog *catalog)
     }
     kvt_status beside = catalog_check_beside(catalog);
     if (beside != KVT_OK) return beside;
-    catalog->log_bytes = catalog_log_bytes(catalog->path);
+    catalog->log_bytes = catalog_log_bytes(catalog);
     if (there || catalog->log_bytes == 0) return KVT_OK;
     catalog->reason = "it is gone, but its log (-wal) is there; kvterrace recover makes a new "
                       "catalog from the devices";

@@ -18,7 +18,11 @@
 
 #define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
 /* Versions up to the present one are read, and migrated when a catalog is opened for writing. */
-#define CATALOG_VERSION   4
+#define CATALOG_VERSION 4
+#define CATALOG_BUSY_MS 2000
+/* Bytes of the log, which only a reader keeps above them. */
+#define CATALOG_LOG_LIMIT "16777216"
+#define CATALOG_LOG_MOST  UINT64_C(16777216)
 #define CATALOG_EPOCH_MAX (INT32_MAX - 1)
 
 #define CATALOG_ROW_VALUES                                                                         \
@@ -101,6 +105,9 @@ struct store_catalog {
     kvt_status unreported;  /* of a batch that failed since the last flush */
     int failure_code;       /* SQLite's, extended, of the batches that fail in a row; or 0 */
     uint64_t failing_ns;    /* CLOCK_MONOTONIC: when the first of them failed; 0 = none does */
+    uint64_t log_tried_ns;  /* the writer's alone: when it last tried to shorten the log */
+    uint64_t log_now;       /* bytes of the log after the last look */
+    uint64_t log_held_ns;   /* CLOCK_MONOTONIC: since when it is above CATALOG_LOG_MOST, or 0 */
     kvt_status (*sync)(void *context);
     void (*release)(void *context, tiers_location *location);
     void *context;
@@ -124,6 +131,9 @@ void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row);
  * catalog_leave ends the connection and the lock either way. */
 KVT_NODISCARD kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flags);
 void catalog_leave(store_catalog *catalog);
+
+/* Bytes of the log beside the catalog; 0 when it is absent. */
+uint64_t catalog_log_bytes(const store_catalog *catalog);
 
 /* Binds a device's wear to "INSERT ... VALUES(?1, ?2)". */
 void catalog_bind_wear(sqlite3_stmt *statement, const char *device, const tiers_wear *wear);

@@ -37,6 +37,7 @@
 #define CATALOG_COLLECT_NS                                                                         \
     10000000 /* more changes are collected so long before a commit that no thread waits for */
 #define CATALOG_RETRY_NS 100000000
+#define CATALOG_LOOK_NS  1000000000 /* between two tries to shorten a log that a reader holds */
 
 kvt_status catalog_ticket_new(const kvt_key *key, uint64_t serial, catalog_ticket **ticket_out)
 {
@@ -338,6 +339,32 @@ static void catalog_let_go(store_catalog *catalog)
     pthread_mutex_unlock(&catalog->lock);
 }
 
+/*
+ * Shortens a log that has grown beyond its bound. Each batch is appended to the log as long as a
+ * transaction of any reader sees what was before it, and SQLite begins the log anew, and cuts it,
+ * only when none does. No reader is waited for. The writer's thread, without the lock, which it
+ * takes for the accounts.
+ */
+static void catalog_shorten_log(store_catalog *catalog)
+{
+    const uint64_t now_ns = base_clock_ns();
+    uint64_t bytes = catalog_log_bytes(catalog);
+    if (bytes > CATALOG_LOG_MOST && now_ns >= catalog->log_tried_ns + CATALOG_LOOK_NS) {
+        catalog->log_tried_ns = now_ns;
+        (void)sqlite3_busy_timeout(catalog->db, 0);
+        (void)sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+        (void)sqlite3_busy_timeout(catalog->db, CATALOG_BUSY_MS);
+        bytes = catalog_log_bytes(catalog);
+    }
+    catalog_hold(catalog);
+    catalog->log_now = bytes;
+    if (bytes <= CATALOG_LOG_MOST)
+        catalog->log_held_ns = 0;
+    else if (catalog->log_held_ns == 0)
+        catalog->log_held_ns = now_ns;
+    catalog_let_go(catalog);
+}
+
 /* Takes the whole queue as one batch and writes it without the lock. A batch that failed goes back
  * in front of the changes that were queued meanwhile, so the order of queueing stays. Lock held at
  * entry and exit. */
@@ -353,6 +380,7 @@ static void catalog_run_batch(store_catalog *catalog)
     kvt_status status = catalog_write_batch(catalog, batch, &code);
     catalog_settled settled = {0};
     if (status == KVT_OK) settled = catalog_settle_batch(catalog, batch);
+    catalog_shorten_log(catalog);
     catalog_hold(catalog);
     if (status != KVT_OK) {
         *batch_tail = catalog->head;
@@ -379,7 +407,15 @@ static void catalog_serve(store_catalog *catalog)
 {
     for (;;) {
         while (catalog->head == NULL && !catalog->stopping) {
-            pthread_cond_wait(&catalog->wake, &catalog->lock);
+            if (catalog->log_held_ns == 0) {
+                pthread_cond_wait(&catalog->wake, &catalog->lock);
+                continue;
+            }
+            base_condition_wait_until(&catalog->wake, &catalog->lock,
+                                      base_clock_ns() + CATALOG_LOOK_NS);
+            catalog_let_go(catalog);
+            catalog_shorten_log(catalog);
+            catalog_hold(catalog);
         }
         if (catalog->head == NULL) break;
         if (!catalog->urgent) catalog_sleep(catalog, CATALOG_COLLECT_NS);
@@ -477,7 +513,9 @@ void catalog_health_get(store_catalog *catalog, catalog_health *out)
                             .failure = catalog->failure,
                             .code = catalog->failure_code,
                             .failing_ns = catalog->failing_ns,
-                            .writer_ended = catalog->writer_ended};
+                            .writer_ended = catalog->writer_ended,
+                            .log_bytes = catalog->log_now,
+                            .held_ns = catalog->log_held_ns};
     pthread_mutex_unlock(&catalog->lock);
 }
 

@@ -67,6 +67,22 @@ static void health_add_catalog(health_list *list, const catalog_health *health)
     health_add(list, KVT_HEALTH_FILE, health->path, health->failure, health->failing_ns, text);
 }
 
+/* Adds a log of the catalog that a reader keeps from being cut. */
+static void health_add_log(health_list *list, const catalog_health *health)
+{
+    char text[sizeof((kvt_health_item *)NULL)->text], name[256];
+    if (health->held_ns == 0) return;
+    const size_t length = strlen(health->path), room = sizeof name - 8;
+    snprintf(name, sizeof name, "%s-wal",
+             length > room ? health->path + length - room : health->path);
+    snprintf(
+        text, sizeof text,
+        "A transaction of another program that reads the catalog keeps its log from being cut: "
+        "it has %llu MiB, and grows until that transaction ends.",
+        (unsigned long long)(health->log_bytes >> 20));
+    health_add(list, KVT_HEALTH_FILE, name, KVT_E_LOCKED, health->held_ns, text);
+}
+
 /* Why a device is out of service. */
 static const char *health_reason(tiers_retired why)
 {
@@ -208,6 +224,7 @@ kvt_status kvt_health(kvt_store *store, kvt_health_item *items, size_t capacity,
     health_add_members(&list, store, false);
     health_add_puts(&list, store);
     health_add_bases(&list, store);
+    health_add_log(&list, &catalog);
     health_add_hosts(&list, store);
     *count_out = list.count;
     if (overall_out != NULL) *overall_out = list.overall;

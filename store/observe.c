@@ -168,6 +168,9 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
                                               .emulated = facts.emulated};
     }
     pthread_mutex_unlock(&store->lock);
+    catalog_health catalog = {0};
+    if (store->catalog != NULL) catalog_health_get(store->catalog, &catalog);
+    stats->catalog_log_bytes = catalog.log_bytes;
     learn_fill_stats(store, stats);
 }
 

@@ -90,6 +90,7 @@ static const metrics_row metrics_rows[] = {
     COUNTER(quarantined, "quarantined_total", "Entries set aside because a device went."),
     COUNTER(readmitted, "readmitted_total", "Entries that came back with their device."),
     COUNTER(recovered, "recovered_total", "Entries taken over from the catalog at open."),
+    GAUGE(catalog_log_bytes, "catalog_log_bytes", "Bytes of the log beside the catalog."),
     COUNTER(recovery_drops, "recovery_drops_total", "Rows of the catalog dropped at open."),
 };
 

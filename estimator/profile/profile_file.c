@@ -291,9 +291,10 @@ static kvt_status profile_connect(kvt_profile *profile, const char *path, char *
 static kvt_status profile_prepare_writing(kvt_profile *profile, const char *path, char *message,
                                           size_t size)
 {
-    int result =
-        sqlite3_exec(profile->database, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
-                     NULL, NULL, NULL);
+    int result = sqlite3_exec(profile->database,
+                              "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
+                              "PRAGMA journal_size_limit = 16777216",
+                              NULL, NULL, NULL);
     if (result == SQLITE_OK) return KVT_OK;
     profile_say(message, size, "%s: %s", path, sqlite3_errmsg(profile->database));
     return profile_status(result);

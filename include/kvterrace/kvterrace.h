@@ -589,6 +589,7 @@ typedef struct kvt_store_stats {
     uint64_t
         in_place_entries; /* that sparse sequences read where they lie now, so that they stay */
     uint64_t in_place_bytes[KVT_TIER_PLACES]; /* of these; of the tiers' used bytes */
+    uint64_t catalog_log_bytes; /* of SQLite's log beside the catalog, after its last batch */
 } kvt_store_stats;
 
 /*
@@ -634,7 +635,8 @@ KVT_API KVT_NODISCARD kvt_status kvt_device_stats_at(kvt_store *store, size_t in
 /* ---- what is out of order ---- */
 
 typedef enum kvt_health_kind {
-    KVT_HEALTH_FILE = 1,   /* the catalog: what is put or deleted now may not survive */
+    KVT_HEALTH_FILE = 1,   /* the catalog: what is put or deleted now may not survive; or, with
+                              KVT_E_LOCKED, its log, which a reader keeps growing */
     KVT_HEALTH_THREAD = 2, /* one of the store's own has ended */
     KVT_HEALTH_DEVICE = 3, /* out of service, or its last write failed */
     KVT_HEALTH_PUT = 4,    /* an entry was accepted and could not be stored */
@@ -653,8 +655,8 @@ typedef struct kvt_health_item {
 } kvt_health_item;
 
 /*
- * What is out of order now; the gravest first: files, then threads, devices, puts, bases, nodes of
- * other hosts.
+ * What is out of order now; the gravest first: the catalog, then threads, devices, puts, bases, the
+ * catalog's log, nodes of other hosts.
  *   items        may be NULL with capacity 0; else items[0].struct_size is set by the caller, the
  *                distance from one item to the next, and is written to each
  *   count_out    how many there are, which may be more than capacity; 0 = all is in order

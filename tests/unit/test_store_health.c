@@ -235,6 +235,44 @@ static void test_a_catalog_that_cannot_be_written(void **state)
     check_in_order(s);
 }
 
+/* A reader keeps the log from being begun anew: it grows, the store says so, and cuts it when the
+ * reader has gone, although nothing is written any more. */
+static void test_a_reader_keeps_the_log_of_the_catalog(void **state)
+{
+    enum { BATCHES = 20, BATCH_BYTES = 1 << 20 };
+    site *s = *state;
+    put_all(s);
+    sqlite3 *reader = NULL;
+    assert_int_equal(sqlite3_open_v2(s->catalog, &reader, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(reader, "BEGIN; SELECT count(*) FROM entry", NULL, NULL, NULL),
+                     SQLITE_OK);
+    void *bytes = calloc(1, BATCH_BYTES);
+    assert_non_null(bytes);
+    for (int i = 0; i < BATCHES; i++) {
+        assert_int_equal(catalog_note_uses(s->store->catalog, 1, bytes, BATCH_BYTES), KVT_OK);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
+    }
+    kvt_store_stats stats = support_stats(s->store);
+    assert_true(stats.catalog_log_bytes > CATALOG_LOG_MOST);
+    look(s);
+    const kvt_health_item *item = find(s, KVT_HEALTH_FILE, "catalog.db-wal");
+    assert_non_null(item);
+    assert_int_equal(item->status, KVT_E_LOCKED);
+    check_sentence(item);
+    assert_int_equal(sqlite3_exec(reader, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_close(reader), SQLITE_OK);
+    while (stats.catalog_log_bytes != 0)
+        stats = support_stats(s->store);
+    check_in_order(s);
+    /* Without a reader the log is begun anew long before it reaches the bound. */
+    for (int i = 0; i < 3 * BATCHES; i++) {
+        assert_int_equal(catalog_note_uses(s->store->catalog, 1, bytes, BATCH_BYTES), KVT_OK);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        assert_true(support_stats(s->store).catalog_log_bytes <= CATALOG_LOG_MOST);
+    }
+    free(bytes);
+}
+
 /* The catalog's writer ends between two batches: flushes fail at once, the store serves. */
 static void test_a_catalog_writer_that_ends(void **state)
 {
@@ -284,6 +322,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_worker_that_dies_writing, site_setup, site_teardown),
         cmocka_unit_test_setup_teardown(test_devices_out_of_order, site_setup, site_teardown),
         cmocka_unit_test_setup_teardown(test_a_catalog_that_cannot_be_written, site_setup,
+                                        site_teardown),
+        cmocka_unit_test_setup_teardown(test_a_reader_keeps_the_log_of_the_catalog, site_setup,
                                         site_teardown),
         cmocka_unit_test_setup_teardown(test_a_catalog_writer_that_ends, site_setup, site_teardown),
         cmocka_unit_test_setup_teardown(test_a_background_that_ends, site_setup, site_teardown),
