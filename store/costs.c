@@ -23,9 +23,10 @@
 
 #define COSTS_DEPTH           8u
 #define COSTS_REQUEST_BYTES   (256u * 1024u)
-#define COSTS_SECONDS         0.005 /* of each repetition */
-#define COSTS_REQUESTS        8u    /* at least, however slow the device is */
-#define COSTS_TIMEOUT_SECONDS 5.0   /* seconds of an idle device that takes nothing */
+#define COSTS_SECONDS         0.005               /* of each repetition */
+#define COSTS_REQUESTS        8u                  /* at least, however slow the device is */
+#define COSTS_TIMEOUT_SECONDS 5.0                 /* seconds of an idle device that takes nothing */
+#define COSTS_SPARSE_BYTES    (UINT64_C(4) << 20) /* of a sparse file, which are written */
 #define COSTS_LATENCY_RUNS    4u
 #define COSTS_REPEATS         4u /* of which the fastest counts: nothing is faster than it is */
 
@@ -143,16 +144,16 @@ static double costs_measure_latency(costs_probe *probe, uint64_t room, uint32_t 
 }
 
 /* Measures one direction: the seconds of a small request alone, and the bandwidth at depth. The
- * seconds of a request are the latency less the time of its bytes. Bytes below head_bytes are not
- * touched. */
+ * seconds of a request are the latency less the time of its bytes. Bytes outside of
+ * [head_bytes, end_bytes) are not touched. */
 static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_t head_bytes,
-                                   kvt_affine *out)
+                                   uint64_t end_bytes, kvt_affine *out)
 {
     const kvt_device_facts *facts = &device->facts;
     uint32_t request = facts->request_bytes_max < COSTS_REQUEST_BYTES ? facts->request_bytes_max
                                                                       : COSTS_REQUEST_BYTES;
-    if (facts->capacity_bytes <= head_bytes) return KVT_E_SPACE;
-    uint64_t room = facts->capacity_bytes - head_bytes;
+    if (end_bytes <= head_bytes) return KVT_E_SPACE;
+    uint64_t room = end_bytes - head_bytes;
     if (request > room) request = (uint32_t)room;
     request -= request % facts->align_bytes;
     if (request == 0) return KVT_E_SPACE;
@@ -203,24 +204,38 @@ kvt_status costs_profiled_device(const cost_profile *profile, const kvt_device *
     return KVT_OK;
 }
 
+/* Gives the blocks back that the probe of a sparse file has taken. Where that fails they stay. */
+static void costs_leave_nothing(kvt_device *device, uint64_t head_bytes, uint64_t end_bytes)
+{
+    const uint64_t bytes = (end_bytes - head_bytes) / device->facts.align_bytes;
+    if (bytes != 0) (void)!kvt_device_trim(device, head_bytes, bytes * device->facts.align_bytes);
+}
+
 kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes, cost_device *out)
 {
     memset(out, 0, sizeof *out);
     out->probed = true;
+    /* A hole is read faster than any drive: a sparse file is written first, in a short range, and
+     * the range is a hole again afterwards. */
+    const bool holes = blank && (device->facts.flags & KVT_DEVICE_SPARSE) != 0;
+    uint64_t end_bytes = device->facts.capacity_bytes;
+    if (holes && end_bytes > head_bytes + COSTS_SPARSE_BYTES)
+        end_bytes = head_bytes + COSTS_SPARSE_BYTES;
+    kvt_status wrote = KVT_OK;
     kvt_device_attach(device);
-    kvt_status status = costs_probe_kind(device, KVT_IO_READ, head_bytes, &out->read);
-    /* Writing would destroy the content of a device that is not blank; the figures of reads stand
-     * for writes then, until the device is profiled. */
-    out->write = out->read;
-    if (status == KVT_OK && blank)
-        status = costs_probe_kind(device, KVT_IO_WRITE, head_bytes, &out->write);
-    /* A sparse file on a file system that is nearly full cannot be written in whole, and serves all
-     * the same. */
-    if (status == KVT_E_SPACE && out->read.bytes_per_s > 0) {
-        out->write = out->read;
-        status = KVT_OK;
-    }
+    if (holes) wrote = costs_probe_kind(device, KVT_IO_WRITE, head_bytes, end_bytes, &out->write);
+    kvt_status status = costs_probe_kind(device, KVT_IO_READ, head_bytes, end_bytes, &out->read);
+    if (status == KVT_OK && blank && !holes)
+        wrote = costs_probe_kind(device, KVT_IO_WRITE, head_bytes, end_bytes, &out->write);
+    if (holes && end_bytes > head_bytes) costs_leave_nothing(device, head_bytes, end_bytes);
     kvt_device_detach(device);
+    /* Writing would destroy the content of a device that is not blank, and a sparse file on a file
+     * system that is nearly full cannot be written in whole: the figures of reads stand for writes
+     * then, until the device is profiled. */
+    if (!blank || wrote == KVT_E_SPACE)
+        out->write = out->read;
+    else if (status == KVT_OK)
+        status = wrote;
     return status;
 }
 

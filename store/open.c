@@ -67,6 +67,8 @@ static kvt_status open_one_device(open_state *state, kvt_tier tier, uint32_t mem
     own.follow_symlinks = config->follow_symlinks || state->options->follow_symlinks;
     status = bringup_open(&own, &device->device, state->message, state->message_size);
     if (status != KVT_OK) return status;
+    if (state->note[0] == '\0') snprintf(state->note, sizeof state->note, "%s", state->message);
+    state->message[0] = '\0';
     state->device_count++;
     device->tier = tier;
     device->member = member;

@@ -35,7 +35,7 @@ typedef struct open_state {
     uint8_t pool_id[16];
     uint64_t epoch;
     bool labelling; /* a device may carry the catalog's identity */
-    char note[160]; /* for a person, when the open succeeds */
+    char note[320]; /* for a person, when the open succeeds */
     char *message;
     size_t message_size;
 } open_state;

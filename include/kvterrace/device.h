@@ -22,8 +22,10 @@ enum {
     KVT_DEVICE_EMULATED = 1u << 4,     /* stands in for hardware that is absent; reports say so */
     KVT_DEVICE_READ_ONLY = 1u << 5,    /* writes give KVT_E_READ_ONLY */
     KVT_DEVICE_TRIM = 1u << 6,         /* trim has an effect: set so, and the hardware can */
-    KVT_DEVICE_FOREIGN = 1u << 7       /* carries partitions or a file system that a look at its
+    KVT_DEVICE_FOREIGN = 1u << 7,      /* carries partitions or a file system that a look at its
                                           first 8 KiB does not show */
+    KVT_DEVICE_SPARSE = 1u << 8        /* a file whose blocks come with the first write, and go
+                                          when they are trimmed */
 };
 
 /* Facts, measured or probed at open; they do not change while the device is open, except

@@ -189,8 +189,9 @@ KVT_API void kvt_store_options_free(void *owner);
 /*
  * Opens a store: devices, catalog, recovery of what the catalog lists, policy, background thread.
  * message gets one line for a person on failure, naming the device or file at fault; with KVT_OK it
- * is empty, or notes what was done otherwise than asked: a capacity of HBM or DRAM that is no
- * multiple of 4 KiB is rounded down.
+ * is empty, or notes what was done otherwise than asked, as a capacity of HBM or DRAM that is no
+ * multiple of 4 KiB and is rounded down, or that a member's file system has less room than its file
+ * may still take.
  * KVT_OK; KVT_E_ARGUMENT (an option; a member that is a symbolic link, or the store's catalog; a
  * catalog with a hard link); KVT_E_SPACE (a tier larger than its devices); KVT_E_GONE,
  * KVT_E_READ_ONLY, KVT_E_IO (a device or the catalog's folder); KVT_E_LOCKED (a device or the

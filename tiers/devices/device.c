@@ -373,16 +373,18 @@ kvt_status kvt_device_register_buffers(kvt_device *device, const kvt_device_regi
     return device->ops->register_buffers(device, regions, count);
 }
 
-/* The facts say whether a trim can work, so a back end without it is never called. */
+/* The facts say whether a trim can work, so a back end without it is never called. A sparse file
+ * can be trimmed whether or not its owner wants what becomes free to be. */
 kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes)
 {
     assert(device != NULL);
     assert(((offset | bytes) & (device->facts.align_bytes - 1u)) == 0 && bytes != 0);
     assert(offset <= device->facts.capacity_bytes);
     assert(bytes <= device->facts.capacity_bytes - offset);
-    if ((device->facts.flags & KVT_DEVICE_TRIM) == 0) return KVT_E_UNSUPPORTED;
+    const bool advice = (device->facts.flags & KVT_DEVICE_TRIM) != 0;
+    if (!advice && (device->facts.flags & KVT_DEVICE_SPARSE) == 0) return KVT_E_UNSUPPORTED;
+    if (device->ops->trim == NULL) return KVT_E_UNSUPPORTED; /* a layer above a sparse file */
     if ((device->facts.flags & KVT_DEVICE_READ_ONLY) != 0) return KVT_E_READ_ONLY;
-    assert(device->ops->trim != NULL);
     return device->ops->trim(device, offset, bytes);
 }
 

@@ -29,6 +29,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* The configuration of an open, and the place of its one-line message. */
@@ -38,8 +39,8 @@ typedef struct file_opening {
     size_t message_size;
 } file_opening;
 
-/* Writes the message of a refused open and returns the status. Every refusal of this file passes
- * here, so a message always names path and reason. */
+/* Writes the message of an open and returns the status. Every refusal of this file passes here, so
+ * a message always names path and reason. */
 static kvt_status file_refuse(const file_opening *opening, kvt_status status, const char *reason)
 {
     tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
@@ -343,6 +344,26 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
     return KVT_OK;
 }
 
+/* Says in the message of an open that succeeds that the file system has less room than the file may
+ * still take: what is written beyond it fails. */
+static void file_say_room(const file_device *file, const file_opening *opening)
+{
+    char reason[160];
+    struct stat facts;
+    struct statvfs system;
+    const uint64_t capacity = file->queued.base.facts.capacity_bytes;
+    if (file->block || fstat(file->fd, &facts) != 0 || fstatvfs(file->fd, &system) != 0) return;
+    const uint64_t taken = (uint64_t)facts.st_blocks * 512;
+    const uint64_t wanted = capacity > taken ? capacity - taken : 0;
+    const uint64_t free_bytes = (uint64_t)system.f_bavail * system.f_frsize;
+    if (free_bytes >= wanted) return;
+    snprintf(reason, sizeof reason,
+             "its file system has %" PRIu64 " KiB free, and the file may take %" PRIu64
+             " KiB more: what finds no room is not kept",
+             free_bytes >> 10, wanted >> 10);
+    (void)file_refuse(opening, KVT_OK, reason);
+}
+
 /* Removes the file or draft that this open has made, while it still holds the claim. The claim is
  * still held, so nobody else can have opened the file meanwhile. */
 static void file_unmake(const file_device *file, const char *path)
@@ -383,6 +404,7 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
         file_release(file);
         return status;
     }
+    file_say_room(file, &opening);
     *device_out = &file->queued.base;
     return KVT_OK;
 }

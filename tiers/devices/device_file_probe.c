@@ -183,6 +183,7 @@ void file_probe_facts(file_device *file, const kvt_device_config *config, void *
     if (file->direct) facts->flags |= KVT_DEVICE_DIRECT;
     bool can_trim = file->block ? limits.discard_bytes_max != 0 : file_can_punch(file);
     if (config->trim && can_trim) facts->flags |= KVT_DEVICE_TRIM;
+    if (config->sparse && can_trim && !file->block) facts->flags |= KVT_DEVICE_SPARSE;
     uint64_t drive_bytes = 0;
     if (file->block && ioctl(file->fd, BLKGETSIZE64, &drive_bytes) == 0 &&
         tiers_signature_found(&file->queued.base, file_run, drive_bytes, block))

@@ -176,8 +176,8 @@ KVT_NODISCARD kvt_status kvt_device_register_buffers(kvt_device *device,
                                                      uint32_t count);
 
 /* Tells the device that a range (aligned, in bounds) holds nothing of worth. Advice: after an error
- * nothing is lost. Blocking. KVT_OK; KVT_E_UNSUPPORTED (facts lack KVT_DEVICE_TRIM); KVT_E_IO;
- * KVT_E_GONE; KVT_E_READ_ONLY. */
+ * nothing is lost. Blocking. KVT_OK; KVT_E_UNSUPPORTED (facts lack KVT_DEVICE_TRIM and
+ * KVT_DEVICE_SPARSE); KVT_E_IO; KVT_E_GONE; KVT_E_READ_ONLY. */
 KVT_NODISCARD kvt_status kvt_device_trim(kvt_device *device, uint64_t offset, uint64_t bytes);
 
 /* The device's bytes as memory of the host, or NULL. Any thread, from open to close. */
