@@ -41,14 +41,6 @@ static bool head_is_sound(const kvt_sparse_head *head)
     return true;
 }
 
-static bool queries_are_finite(const kvt_sparse_pages *p, const float *queries)
-{
-    const size_t count = (size_t)p->kv_heads * p->group * p->head_dim;
-    for (size_t i = 0; i < count; i++)
-        if (!(fabsf(queries[i]) <= SPARSE_ELEMENT_MAX)) return false; /* NaN as well */
-    return true;
-}
-
 /* Query g of a KV head. brought: the rows of the pages that lie in HBM, one behind the other. */
 static void attend_head(const kvt_sparse_pages *p, const kvt_sparse_head *head, uint32_t g,
                         const uint8_t *brought, float scale, const float *query, float *output,
@@ -87,7 +79,9 @@ kvt_status kvt_sparse_attend(const kvt_sparse_pages *pages, const float *queries
     kvt_sparse_pages own = {.struct_size = sizeof own};
     if (pages == NULL || queries == NULL || output == NULL) return KVT_E_ARGUMENT;
     const kvt_sparse_pages *p = struct_size_in(pages, &own, sizeof own, PAGES_LEAST);
-    if (p == NULL || !shape_is_sound(p) || !queries_are_finite(p, queries)) return KVT_E_ARGUMENT;
+    if (p == NULL || !shape_is_sound(p)) return KVT_E_ARGUMENT;
+    const size_t count = (size_t)p->kv_heads * p->group * p->head_dim;
+    if (!sparse_queries_are_sound(queries, count)) return KVT_E_ARGUMENT;
     for (uint32_t h = 0; h < p->kv_heads; h++)
         if (!head_is_sound(&p->heads[h])) return KVT_E_ARGUMENT;
     const float scale = p->scale > 0.0f ? p->scale : 1.0f / sqrtf((float)p->head_dim);

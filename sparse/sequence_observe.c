@@ -71,8 +71,7 @@ kvt_status kvt_sparse_observe(kvt_sparse *s, uint32_t layer, const float *querie
     if (!s->ready || sparse_step_is_open(s, layer) || !scratch_is_ours(s->store))
         return KVT_E_STATE;
     const size_t count = (size_t)rows * s->options.query_heads * s->options.layout.head_dim;
-    for (size_t i = 0; i < count; i++)
-        if (!isfinite(queries[i])) return KVT_E_ARGUMENT;
+    if (!sparse_queries_are_sound(queries, count)) return KVT_E_ARGUMENT;
     kvt_status status = observe_heat(s, layer, queries, rows);
     for (uint32_t h = 0; h < s->options.layout.kv_heads && status == KVT_OK; h++)
         status = copy_hottest(s, sparse_unit_of(s, layer, h));

@@ -116,13 +116,6 @@ static kvt_sparse_step *free_step(kvt_sparse *s)
 
 /* ---- plan ---- */
 
-static bool all_finite(const float *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!isfinite(values[i])) return false;
-    return true;
-}
-
 /* A log-sum-exp that grows by parts. */
 typedef struct resident_sum {
     const kvt_sparse *s;
@@ -261,7 +254,8 @@ static kvt_status check_queries(const kvt_sparse *s, uint32_t layer, const float
     if (s == NULL) return KVT_E_ARGUMENT;
     const size_t count = (size_t)s->options.query_heads * s->options.layout.head_dim;
     if (!s->ready || !scratch_is_ours(s->store)) return KVT_E_STATE;
-    if (layer >= s->options.layout.layers || queries == NULL || !all_finite(queries, count))
+    if (layer >= s->options.layout.layers || queries == NULL ||
+        !sparse_queries_are_sound(queries, count))
         return KVT_E_ARGUMENT;
     return KVT_OK;
 }

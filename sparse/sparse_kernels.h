@@ -15,8 +15,19 @@
 #include "codecs/kernels/cpu.h"
 #include "index.h"
 
+#include <math.h>
+
 #define SPARSE_LANES       8u
 #define SPARSE_ELEMENT_MAX 1e30f /* sums of a segment's elements stay finite */
+
+/* Whether queries may be scored and attended with: each element is finite and within
+ * SPARSE_ELEMENT_MAX. Every call that takes queries from outside asks this. */
+static inline bool sparse_queries_are_sound(const float *queries, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!(fabsf(queries[i]) <= SPARSE_ELEMENT_MAX)) return false; /* NaN as well */
+    return true;
+}
 
 typedef struct sparse_kernels {
     /* Elements of one row as floats; NaN and what passes SPARSE_ELEMENT_MAX as 0. */

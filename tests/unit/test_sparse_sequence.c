@@ -722,12 +722,47 @@ static void test_sequences_of_one_store_do_not_meet(void **state)
     site_stop(&s);
 }
 
+/* Queries are judged alike by every call that takes them, in a context that is all resident and in
+ * one that has pages. */
+static void test_queries_beyond_the_bound_are_refused(void **state)
+{
+    (void)state;
+    sequence_site s;
+    site_start(&s, 8 * MIB, 8 * MIB);
+    const float values[] = {NAN, INFINITY, 3.3e38f, 1.1e30f, -1.1e30f, 1e30f, -1e20f};
+    for (uint32_t tokens = 80; tokens <= SITE_TOKENS; tokens += SITE_TOKENS - 80) {
+        kvt_sparse_options options = site_options();
+        options.layout.tokens = tokens;
+        kvt_sparse *sequence = site_sequence(&s, &options);
+        for (uint32_t i = 0; i < sizeof values / sizeof *values; i++) {
+            float queries[SITE_QUERY], output[SITE_QUERY];
+            kvt_sparse_step *step = NULL;
+            const kvt_sparse_pages *pages;
+            const kvt_status wanted = i < 5 ? KVT_E_ARGUMENT : KVT_OK;
+            site_query(&s, 0, 1, queries);
+            queries[7] = 1.0f;
+            assert_int_equal(kvt_sparse_select(sequence, 1, queries, &step), KVT_OK);
+            assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
+            queries[7] = values[i];
+            assert_int_equal(kvt_sparse_attend(pages, queries, output, NULL), wanted);
+            kvt_sparse_done(sequence, step);
+            assert_int_equal(kvt_sparse_observe(sequence, 0, queries, 1), wanted);
+            assert_int_equal(kvt_sparse_hint(sequence, 0, queries), wanted);
+            assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), wanted);
+            if (wanted == KVT_OK) kvt_sparse_done(sequence, step);
+        }
+        kvt_sparse_close(sequence);
+    }
+    site_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_budget_all_of_raw_pages_is_exact),
         cmocka_unit_test(test_a_budget_bounds_what_is_read),
         cmocka_unit_test(test_a_short_context_is_all_resident),
+        cmocka_unit_test(test_queries_beyond_the_bound_are_refused),
         cmocka_unit_test(test_a_window_saves_reads_and_keeps_its_bytes),
         cmocka_unit_test(test_a_step_explains_its_pages),
         cmocka_unit_test(test_observed_queries_warm_the_window_and_copy_hot_pages),
