@@ -379,6 +379,7 @@ kvt_status bases_open(kvt_store *store, char *note, size_t note_size)
     bases_walk walk = {store, note, note_size};
     if (store->catalog == NULL) return KVT_OK;
     bases->catalog_path = catalog_place(store->catalog);
+    bases_file_clean(bases->catalog_path);
     bases->known = calloc(STORE_BASES_KNOWN, sizeof *bases->known);
     if (bases->known == NULL) return KVT_E_MEMORY;
     kvt_status status =

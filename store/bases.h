@@ -87,11 +87,11 @@ KVT_NODISCARD kvt_status ladder_take_bases(kvt_store *store, const kvt_store_opt
 enum { BASES_DIGITS = 5, BASES_ALIGN = 64 };
 
 /* Writes the file of a basis durably: whole under another name, then renamed. KVT_OK, also without
- * a catalog; KVT_E_SPACE; KVT_E_IO. */
+ * a catalog; KVT_E_SPACE; KVT_E_ARGUMENT (a folder has the name); KVT_E_IO. */
 KVT_NODISCARD kvt_status bases_file_write(const char *catalog_path, uint32_t start,
                                           const void *object, uint64_t bytes);
 
-/* Removes it, and what a killed writer left of it; one that is not there is none. KVT_OK; KVT_E_IO:
+/* Removes it; one that is not there is none. KVT_OK; KVT_E_IO:
  * it is there still. */
 KVT_NODISCARD kvt_status bases_file_remove(const char *catalog_path, uint32_t start);
 
@@ -107,5 +107,8 @@ KVT_NODISCARD kvt_status bases_file_each(const char *catalog_path,
                                          kvt_status (*visit)(void *context, const char *path,
                                                              uint32_t start),
                                          void *context);
+
+/* Removes what killed writers have left. Who holds the catalog's lock is the only writer. */
+void bases_file_clean(const char *catalog_path);
 
 #endif

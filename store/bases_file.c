@@ -2,7 +2,8 @@
 /*
  * bases_file.c - the files of bases beside a catalog. A file is whole when it has its name: it is
  * written under another one, synced and renamed, so that a kill leaves the old file, the new one or
- * none, and maybe a draft, which the next writer of that name overwrites.
+ * none, and maybe a draft, which the next open removes. The name of a draft is nobody's before it is
+ * made, whatever lies beside the catalog.
  *
  * Files come from outside: one that is no regular file is refused and not waited for, and no more
  * is read, or asked for in memory, than its own head and its size agree on.
@@ -29,6 +30,7 @@
 
 static kvt_status bases_failure(int error)
 {
+    if (error == EISDIR || error == ENOTEMPTY || error == EEXIST) return KVT_E_ARGUMENT;
     return error == ENOSPC || error == EDQUOT || error == EFBIG ? KVT_E_SPACE : KVT_E_IO;
 }
 
@@ -55,10 +57,10 @@ static kvt_status bases_write_all(int file, const uint8_t *bytes, uint64_t size)
     return fsync(file) == 0 ? KVT_OK : bases_failure(errno);
 }
 
-static kvt_status bases_write_draft(const char *path, const void *object, uint64_t bytes)
+/* Makes a file whose name `path` begins; the rest is filled in. */
+static kvt_status bases_write_draft(char *path, const void *object, uint64_t bytes)
 {
-    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    const int file = open(path, flags, S_IRUSR | S_IWUSR);
+    const int file = mkostemp(path, O_CLOEXEC);
     if (file < 0) return bases_failure(errno);
     kvt_status status = bases_write_all(file, object, bytes);
     if (close(file) != 0 && status == KVT_OK) status = bases_failure(errno);
@@ -71,7 +73,7 @@ kvt_status bases_file_write(const char *catalog_path, uint32_t start, const void
     char path[PATH_MAX], draft[PATH_MAX];
     if (catalog_path == NULL) return KVT_OK;
     if (!bases_file_path(path, catalog_path, start, "")) return KVT_E_IO;
-    if (!bases_file_path(draft, catalog_path, start, BASES_DRAFT)) return KVT_E_IO;
+    if (!bases_file_path(draft, catalog_path, start, BASES_DRAFT "-XXXXXX")) return KVT_E_IO;
     kvt_status status = bases_write_draft(draft, object, bytes);
     KILL_POINT("basis: file written, not named");
     if (status == KVT_OK && rename(draft, path) != 0) status = bases_failure(errno);
@@ -88,8 +90,6 @@ kvt_status bases_file_remove(const char *catalog_path, uint32_t start)
 {
     char path[PATH_MAX];
     if (catalog_path == NULL) return KVT_OK;
-    if (!bases_file_path(path, catalog_path, start, BASES_DRAFT)) return KVT_E_IO;
-    if (unlink(path) != 0 && errno != ENOENT) return KVT_E_IO;
     if (!bases_file_path(path, catalog_path, start, "")) return KVT_E_IO;
     if (unlink(path) != 0 && errno != ENOENT) return KVT_E_IO;
     KILL_POINT("basis: file removed");
@@ -150,22 +150,30 @@ kvt_status bases_file_read(const char *path, void **object_out, uint64_t *bytes_
     return KVT_OK;
 }
 
-/* The beginning of the hash that a file's name says; false: it is no basis of this catalog. */
-static bool bases_take_name(const char *name, const char *catalog, uint32_t *start_out)
+/* The beginning of the hash that a file's name says, and what follows it: "" for a basis. NULL: it
+ * is no name of this catalog's. */
+static const char *bases_take_name(const char *name, const char *catalog, uint32_t *start_out)
 {
     const size_t length = strlen(catalog), suffix = sizeof BASES_SUFFIX - 1;
-    if (strncmp(name, catalog, length) != 0) return false;
-    if (strncmp(name + length, BASES_SUFFIX, suffix) != 0) return false;
+    char digits[BASES_DIGITS + 1];
+    if (strncmp(name, catalog, length) != 0) return NULL;
+    if (strncmp(name + length, BASES_SUFFIX, suffix) != 0) return NULL;
     name += length + suffix;
-    if (strlen(name) != BASES_DIGITS || strspn(name, "0123456789ABCDEF") != BASES_DIGITS)
-        return false;
-    *start_out = (uint32_t)strtoul(name, NULL, 16);
-    return true;
+    if (strspn(name, "0123456789ABCDEF") != BASES_DIGITS) return NULL;
+    memcpy(digits, name, BASES_DIGITS);
+    digits[BASES_DIGITS] = '\0';
+    *start_out = (uint32_t)strtoul(digits, NULL, 16);
+    return name + BASES_DIGITS;
 }
 
-kvt_status bases_file_each(const char *catalog_path,
-                           kvt_status (*visit)(void *context, const char *path, uint32_t start),
-                           void *context)
+/* What a walk over the files beside a catalog is for. */
+typedef struct bases_walk_files {
+    kvt_status (*visit)(void *context, const char *path, uint32_t start);
+    void *context;
+    bool drafts; /* these alone, else the bases alone */
+} bases_walk_files;
+
+static kvt_status bases_walk_folder(const char *catalog_path, const bases_walk_files *walk)
 {
     char folder[PATH_MAX], path[PATH_MAX];
     const char *end = strrchr(catalog_path, '/');
@@ -178,10 +186,35 @@ kvt_status bases_file_each(const char *catalog_path,
     kvt_status status = KVT_OK;
     for (struct dirent *one = readdir(all); status >= 0 && one != NULL; one = readdir(all)) {
         uint32_t start;
-        if (!bases_take_name(one->d_name, name, &start)) continue;
+        const char *rest = bases_take_name(one->d_name, name, &start);
+        const bool draft = rest != NULL && strncmp(rest, BASES_DRAFT, sizeof BASES_DRAFT - 1) == 0;
+        if (rest == NULL || (walk->drafts ? !draft : rest[0] != '\0')) continue;
         const int length = snprintf(path, sizeof path, "%s%s", folder, one->d_name);
-        if (length > 0 && (size_t)length < sizeof path) status = visit(context, path, start);
+        if (length > 0 && (size_t)length < sizeof path)
+            status = walk->visit(walk->context, path, start);
     }
     (void)closedir(all);
     return status < 0 ? status : KVT_OK;
+}
+
+kvt_status bases_file_each(const char *catalog_path,
+                           kvt_status (*visit)(void *context, const char *path, uint32_t start),
+                           void *context)
+{
+    return bases_walk_folder(catalog_path, &(bases_walk_files){visit, context, false});
+}
+
+/* Removes a draft, if it is a regular file: a store makes no other. */
+static kvt_status bases_remove_draft(void *context, const char *path, uint32_t start)
+{
+    struct stat facts;
+    (void)context;
+    (void)start;
+    if (lstat(path, &facts) == 0 && S_ISREG(facts.st_mode)) (void)unlink(path);
+    return KVT_OK;
+}
+
+void bases_file_clean(const char *catalog_path)
+{
+    (void)!bases_walk_folder(catalog_path, &(bases_walk_files){bases_remove_draft, NULL, true});
 }

@@ -37,7 +37,8 @@ extern "C" {
  * such a form before it. A ladder's rung of the basis is offered when the profile has its speeds,
  * or when the basis was there at open.
  *   bytes   of a whole .kvtbasis object; not kept
- * KVT_OK; KVT_EXISTS (this very basis is there); KVT_E_ARGUMENT (NULL); KVT_E_CORRUPT,
+ * KVT_OK; KVT_EXISTS (this very basis is there); KVT_E_ARGUMENT (NULL, or a folder has the name of
+ * the basis's file); KVT_E_CORRUPT,
  * KVT_E_VERSION (the object; nothing was taken); KVT_E_UNSUPPORTED (another basis whose hash begins
  * with the same 20 bits is there); KVT_E_SPACE (KVT_BASES_MAX, or the disk is full); KVT_E_IO;
  * KVT_E_MEMORY; KVT_E_STATE (in a child of fork). Blocking.

@@ -258,15 +258,33 @@ static void what_is_no_basis_is_refused(void **state)
     made.object[5000] ^= 1;
     assert_int_equal(stat(basis_path, &facts), -1);
     /* A file that cannot be written: a folder has its name. */
-    char partial[160];
-    (void)snprintf(partial, sizeof partial, "%s.new", basis_path);
-    assert_int_equal(mkdir(partial, 0700), 0);
-    assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_IO);
+    char drafts[160], link[160], left[160];
+    (void)snprintf(drafts, sizeof drafts, "%s.new", basis_path);
+    (void)snprintf(link, sizeof link, "%s.new-a", basis_path);
+    (void)snprintf(left, sizeof left, "%s.new-abcdef", basis_path);
+    assert_int_equal(mkdir(basis_path, 0700), 0);
+    assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_ARGUMENT);
     assert_null(store->bases.owned[0]);
-    assert_int_equal(rmdir(partial), 0);
+    assert_int_equal(rmdir(basis_path), 0);
+    /* A folder, a link and a file that a kill left, where drafts lie: the file alone goes, with the
+     * next open, and none is in the way. A link by the basis's own name is replaced. */
+    assert_int_equal(mkdir(drafts, 0700), 0);
+    assert_int_equal(symlink("nowhere", link), 0);
+    assert_int_equal(symlink("nowhere", basis_path), 0);
+    FILE *file = fopen(left, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_OK);
-    assert_int_equal(stat(partial, &facts), -1);
-    assert_int_equal(stat(basis_path, &facts), 0);
+    kvt_close(store);
+    assert_int_equal(stat(left, &facts), 0);
+    store = open_store();
+    assert_int_equal(stat(left, &facts), -1);
+    assert_int_equal(lstat(link, &facts), 0);
+    assert_int_equal(stat(drafts, &facts), 0);
+    assert_int_equal(lstat(basis_path, &facts), 0);
+    assert_true(S_ISREG(facts.st_mode));
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(rmdir(drafts), 0);
     assert_int_equal(facts.st_size, made.bytes);
     /* Another basis by the same first digits. */
     store->bases.owned[0]->view.hash[31] ^= 1;
