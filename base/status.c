@@ -27,6 +27,8 @@ static const status_entry status_table[] = {
     {KVT_E_STATE, "KVT_E_STATE", "not allowed in the present state"},
     {KVT_E_MEMORY, "KVT_E_MEMORY", "out of memory"},
     {KVT_E_SPACE, "KVT_E_SPACE", "too small or full"},
+    {KVT_E_THREAD, "KVT_E_THREAD",
+     "the system starts no further thread (a limit on processes or threads)"},
     {KVT_E_IO, "KVT_E_IO", "a read or write failed"},
     {KVT_E_GONE, "KVT_E_GONE", "missing or vanished"},
     {KVT_E_READ_ONLY, "KVT_E_READ_ONLY", "refuses writes"},

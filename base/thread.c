@@ -10,7 +10,7 @@
 
 /* All signals are blocked while the thread is made, and it inherits that: signals are the
  * application's threads' to handle. */
-int base_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument)
+kvt_status base_thread_start(pthread_t *thread, void *(*run)(void *argument), void *argument)
 {
     sigset_t all;
     sigset_t before;
@@ -18,5 +18,5 @@ int base_thread_start(pthread_t *thread, void *(*run)(void *argument), void *arg
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
+    return error == 0 ? KVT_OK : KVT_E_THREAD;
 }

@@ -54,6 +54,7 @@ list(APPEND KVT_WRAPPED_test_store_ladder staging_acquire)
 set(KVT_WRAPPED_test_replay_live_forms ${KVT_WRAPPED_STEADY}) # requests come by the real clock
 set(KVT_WRAPPED_test_store_copies kvt_policy_adopt)
 set(KVT_WRAPPED_test_store_memory tiers_worker_queue)
+set(KVT_WRAPPED_test_store_threads pthread_create)
 set(KVT_WRAPPED_test_replay_offers kvt_policy_admit kvt_policy_ladder_add costs_profiled_device
   costs_measure_variant learn_size_shares)
 

@@ -273,11 +273,12 @@ static kvt_status mooncake_start(mooncake_client *client)
     thread->call.library = client->library;
     thread->call.memory =
         mmap(NULL, MOONCAKE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (thread->call.memory == MAP_FAILED ||
-        base_thread_start(&started, mooncake_main, thread) != 0) {
+    kvt_status status = thread->call.memory != MAP_FAILED ? KVT_OK : KVT_E_MEMORY;
+    if (status == KVT_OK) status = base_thread_start(&started, mooncake_main, thread);
+    if (status != KVT_OK) {
         if (thread->call.memory != MAP_FAILED) munmap(thread->call.memory, MOONCAKE_BYTES);
         free(thread);
-        return KVT_E_MEMORY;
+        return status;
     }
     pthread_detach(started);
     client->threads[client->thread_count++] = thread;

@@ -462,7 +462,7 @@ kvt_status catalog_start(store_catalog *catalog, kvt_status (*sync)(void *contex
     catalog->sync = sync;
     catalog->release = release;
     catalog->context = context;
-    if (base_thread_start(&catalog->writer, catalog_writer, catalog) != 0) return KVT_E_MEMORY;
+    if (base_thread_start(&catalog->writer, catalog_writer, catalog) != KVT_OK) return KVT_E_THREAD;
     catalog->running = true;
     return KVT_OK;
 }

@@ -120,7 +120,7 @@ kvt_status handover_start(kvt_store *store)
         if (base_thread_start(thread, handover_execute, store) != 0) break;
         handover->thread_count++;
     }
-    return handover->thread_count != 0 ? KVT_OK : KVT_E_MEMORY;
+    return handover->thread_count != 0 ? KVT_OK : KVT_E_THREAD;
 }
 
 void handover_stop(kvt_store *store, uint64_t deadline_ns)

@@ -210,7 +210,7 @@ static void *link_main(void *argument)
 
 kvt_status link_start(store_remote *remote)
 {
-    if (base_thread_start(&remote->link, link_main, remote) != 0) return KVT_E_MEMORY;
+    if (base_thread_start(&remote->link, link_main, remote) != KVT_OK) return KVT_E_THREAD;
     remote->has_link = true;
     return KVT_OK;
 }

@@ -281,9 +281,9 @@ kvt_status maintain_start(kvt_store *store)
     assert(!store->has_background);
     if (!(store->tick_seconds > 0)) return KVT_OK;
     store->has_background = true; /* before the thread runs: the thread may read it */
-    if (base_thread_start(&store->background, maintain_background, store) == 0) return KVT_OK;
-    store->has_background = false;
-    return KVT_E_MEMORY;
+    const kvt_status status = base_thread_start(&store->background, maintain_background, store);
+    if (status != KVT_OK) store->has_background = false;
+    return status;
 }
 
 void maintain_stop(kvt_store *store)

@@ -618,7 +618,8 @@ kvt_status publisher_open(store_remote *remote, uint32_t queue_room)
 
 kvt_status publisher_start(store_remote *remote)
 {
-    if (base_thread_start(&remote->publisher, publisher_main, remote) != 0) return KVT_E_MEMORY;
+    if (base_thread_start(&remote->publisher, publisher_main, remote) != KVT_OK)
+        return KVT_E_THREAD;
     remote->has_publisher = true;
     return KVT_OK;
 }

@@ -122,7 +122,7 @@ static bool queue_start(kvt_queue *queue, pthread_t *threads, uint32_t *count, u
                         void *(*run)(void *))
 {
     for (; *count < wanted; ++*count)
-        if (base_thread_start(&threads[*count], run, queue) != 0) return false;
+        if (base_thread_start(&threads[*count], run, queue) != KVT_OK) return false;
     return true;
 }
 
@@ -139,12 +139,16 @@ kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kv
     if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
     kvt_queue *queue = queue_make(store, depth, true);
     if (queue == NULL) return KVT_E_MEMORY;
-    if ((options->whole_batches && !queue_count_batches(queue)) ||
-        !queue_start(queue, queue->threads, &queue->thread_count, threads + 1, queue_main) ||
-        !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main)) {
+    kvt_status status = KVT_OK;
+    if (options->whole_batches && !queue_count_batches(queue))
+        status = KVT_E_MEMORY;
+    else if (!queue_start(queue, queue->threads, &queue->thread_count, threads + 1, queue_main) ||
+             !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main))
+        status = KVT_E_THREAD;
+    if (status != KVT_OK) {
         queue_stop(queue);
         queue_free(queue);
-        return KVT_E_MEMORY;
+        return status;
     }
     queue_register(queue);
     *queue_out = queue;

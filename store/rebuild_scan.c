@@ -329,10 +329,10 @@ static kvt_status scan_start(rebuild_state *state, scan_group *group, uint32_t m
     if (self->end < TIERS_SUPERBLOCK_BYTES) self->end = TIERS_SUPERBLOCK_BYTES;
     group->total_bytes += self->end - TIERS_SUPERBLOCK_BYTES;
     atomic_fetch_add(&group->running, 1);
-    self->started = base_thread_start(&self->thread, scan_member, self) == 0;
-    if (self->started) return KVT_OK;
-    atomic_fetch_sub(&group->running, 1);
-    return KVT_E_MEMORY;
+    status = base_thread_start(&self->thread, scan_member, self);
+    self->started = status == KVT_OK;
+    if (!self->started) atomic_fetch_sub(&group->running, 1);
+    return status;
 }
 
 /* Reports progress until the threads have ended. Stops them when the caller cancels, or when

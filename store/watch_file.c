@@ -215,7 +215,7 @@ kvt_status watch_file_start(kvt_store *store)
     watch_writer *writer = &store->watch->writer;
     assert(!writer->has_thread);
     if (writer->path == NULL) return KVT_OK;
-    if (base_thread_start(&writer->thread, watch_serve, store) != 0) return KVT_E_MEMORY;
+    if (base_thread_start(&writer->thread, watch_serve, store) != KVT_OK) return KVT_E_THREAD;
     writer->has_thread = true;
     return KVT_OK;
 }

@@ -45,6 +45,7 @@ enum {
     /* Memory and space. */
     KVT_E_MEMORY = -20, /* an allocation failed */
     KVT_E_SPACE = -21,  /* the device, tier or buffer is too small or full */
+    KVT_E_THREAD = -22, /* the system starts no further thread for this process */
 
     /* Devices. */
     KVT_E_IO = -30,        /* a read or write failed */

@@ -227,7 +227,8 @@ kvt_status tiers_pool_open(const tiers_member_options *members, uint32_t count,
         if (!members[i].present) continue;
         if ((device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) == 0) pool->virtual_time = false;
         status = pool_start_member(pool, &pool->members[i], &members[i]);
-        if (status != KVT_OK) pool_message(message, message_size, "no memory for a pool");
+        if (status != KVT_OK)
+            pool_message(message, message_size, "a pool: %s", kvt_status_text(status));
     }
     if (status == KVT_OK)
         status = pool_settle_budget(pool, options->capacity_bytes, message, message_size);

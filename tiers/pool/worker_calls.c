@@ -306,9 +306,9 @@ static kvt_status worker_revive(tiers_worker *worker, bool with_device)
     worker->device = NULL;
     if (!with_device) return KVT_OK;
     atomic_store(&worker->life, WORKER_RUNS);
-    if (base_thread_start(&worker->thread, worker_main, worker) == 0) return KVT_OK;
-    atomic_store(&worker->life, WORKER_JOINED);
-    return KVT_E_MEMORY;
+    const kvt_status status = base_thread_start(&worker->thread, worker_main, worker);
+    if (status != KVT_OK) atomic_store(&worker->life, WORKER_JOINED);
+    return status;
 }
 
 /* The change lies on this stack, so the function returns only when the thread has carried it out or
@@ -347,8 +347,9 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
                               tiers_job_finished *finished, tiers_worker_ended *ended,
                               void *context, tiers_worker **worker_out)
 {
+    kvt_status status = KVT_E_MEMORY;
     tiers_worker *worker = calloc(1, sizeof *worker);
-    if (worker == NULL) return KVT_E_MEMORY;
+    if (worker == NULL) return status;
     assert(device != NULL && options->read_bytes_per_s > 0 && finished != NULL);
     worker->finished = finished;
     worker->abandoned_end = ended;
@@ -369,7 +370,8 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
         worker->jobs[i].next = worker->free_jobs;
         worker->free_jobs = &worker->jobs[i];
     }
-    if (base_thread_start(&worker->thread, worker_main, worker) != 0) goto fail;
+    status = base_thread_start(&worker->thread, worker_main, worker);
+    if (status != KVT_OK) goto fail;
     (void)!tiers_worker_change_device(worker, device,
                                       options); /* there is no old one to wait for */
     *worker_out = worker;
@@ -377,7 +379,7 @@ kvt_status tiers_worker_start(kvt_device *device, const tiers_worker_options *op
 fail:
     worker->life = WORKER_JOINED; /* there is no thread */
     tiers_worker_free(worker);
-    return KVT_E_MEMORY;
+    return status;
 }
 
 /* Jobs that are queued are still done. */
