@@ -2,7 +2,7 @@
 /*
  * bases_file.c - the files of bases beside a catalog. A file is whole when it has its name: it is
  * written under another one, synced and renamed, so that a kill leaves the old file, the new one or
- * none, and maybe a draft, which the next open removes. The name of a draft is nobody's before it is
+ * none, and maybe a draft, which the next open removes. A draft's name is nobody's before it is
  * made, whatever lies beside the catalog.
  *
  * Files come from outside: one that is no regular file is refused and not waited for, and no more

@@ -82,7 +82,7 @@ kvt_status watch_open(kvt_store *store)
     atomic_init(&watch->readers, 0);
     watch->first = NULL;
     watch->events = 0;
-    watch->writer.path = NULL;
+    memset(&watch->writer, 0, sizeof watch->writer);
     pthread_mutex_init(&watch->readers_lock, NULL);
     pthread_mutex_init(&watch->file_lock, NULL);
     store->watch = watch;

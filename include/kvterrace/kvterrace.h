@@ -199,7 +199,8 @@ KVT_API void kvt_store_options_free(void *owner);
  * KVT_E_MISMATCH (a device holds other bytes; the catalog is older than a device; the profile is
  * another host's, version's or device's); KVT_E_CORRUPT (the catalog or its log is damaged: both
  * are left as they are, and kvterrace recover makes a new one; or the profile is); KVT_E_VERSION,
- * KVT_E_DATABASE (the catalog; it is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY; KVT_E_THREAD. Blocking.
+ * KVT_E_DATABASE (the catalog; it is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY; KVT_E_THREAD.
+ * Blocking.
  *
  * An open that fails removes only files that it made itself, and one that fails or is killed at any
  * point is completed by the next.
