@@ -18,6 +18,7 @@
 #include "store/watching.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Checks a put's entry: every number within its range. */
 static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes_out)
@@ -30,6 +31,9 @@ static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes
     /* With groups the layout is that of all of them: groups_take_entry has checked theirs. */
     if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
     if (entry->reserved != 0) return KVT_E_ARGUMENT;
+    if (entry->parent != NULL && memcmp(entry->parent, &entry->key, sizeof entry->key) == 0) {
+        return KVT_E_ARGUMENT; /* a chain ends at a root */
+    }
     return token_drop_check_scores(entry);
 }
 

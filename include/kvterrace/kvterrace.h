@@ -221,7 +221,7 @@ KVT_API void kvt_close(kvt_store *store);
 typedef struct kvt_entry {
     uint32_t struct_size;
     kvt_key key;
-    const kvt_key *parent;    /* entry of the preceding tokens; NULL = a root */
+    const kvt_key *parent;    /* entry of the preceding tokens; NULL = a root; not its own */
     kvt_layout layout;        /* zero for an entry of groups */
     uint32_t first_position;  /* position of the first token in its sequence */
     double recompute_seconds; /* 0 = predict by the prefill model; required for opaque layouts to

@@ -114,6 +114,9 @@ static void test_bad_arguments(void **state)
     entry.recompute_seconds = -1;
     assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
     entry.recompute_seconds = 0;
+    entry.parent = &entry.key;
+    assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
+    entry.parent = NULL;
     entry.first_position = UINT32_MAX - 3;
     assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_E_ARGUMENT);
     assert_int_equal(kvt_get(store, NULL, data, sizeof data, NULL), KVT_E_ARGUMENT);
