@@ -113,7 +113,8 @@ class Buffers(PackageCase):
         records = (DLTensor * 1)()
         swapped = (ctypes.c_uint16.__ctype_be__ * (size // 2))()
         for wrong in (objects, records, swapped):
-            self.refused(ArgumentError, "no numbers", opened.get_into, key, wrong)
+            error = self.refused(ArgumentError, "no numbers", opened.get_into, key, wrong)
+            self.assertEqual(str(error).count("KVT_E_ARGUMENT"), 1)
             self.refused(ArgumentError, "no numbers", opened.put, self.key("p"), wrong)
             self.refused(ArgumentError, "no numbers", opened.get_many, [key], [wrong])
         self.assertIs(objects[0], self)
@@ -252,7 +253,11 @@ class Words(PackageCase):
             with self.assertRaises(kvterrace.Error, msg=settings):
                 kvterrace.Store(**settings).close()
         self.refused(kvterrace.ConfigError, "no_such_setting", kvterrace.Store, no_such_setting=1)
-        self.refused(kvterrace.DeviceError, "/none", kvterrace.Store, "/none/kvt.ini")
+        self.refused(kvterrace.ConfigError, "/none", kvterrace.Store, "/none/kvt.ini")
+        self.refused(kvterrace.ConfigError, "tier_dram_capacity", kvterrace.Store, dram="1GiB")
+        self.refused(ArgumentError, "dict", kvterrace.Store, settings=["store.policy=lru"])
+        error = self.refused(kvterrace.UnsupportedError, "no SSD", self.store().persist)
+        self.assertEqual(error.status, "KVT_E_UNSUPPORTED")
         with self.assertRaises(kvterrace.Error):
             kvterrace.Store(tier_dram_capacity="4MiB", catalog="/none/\udcff/catalog.db").close()
         with self.assertRaises(TypeError):
@@ -262,6 +267,42 @@ class Words(PackageCase):
         self.refused(ArgumentError, "hint", self.store().hint, [], "perhaps")
         self.refused(ArgumentError, "deadline", self.store().get_into, self.key("a"), bytearray(1),
                      deadline="soon")
+
+    def test_spaces(self):
+        """A space without a model, or with another spelling, shares with the wrong ones or with
+        nobody."""
+        Space = kvterrace.Space
+        for fields in ({}, {"model": ""}, {"dtype": "bf16"}):
+            self.refused(ArgumentError, "names its model", Space, **fields)
+        for dtype, short in (("bfloat16", "bf16"), ("torch.bfloat16", "bf16"), ("half", "fp16"),
+                             ("torch.float32", "fp32")):
+            self.refused(ArgumentError, f"written '{short}'", Space, model="m", dtype=dtype)
+        self.refused(ArgumentError, "dtype", Space, model="m", dtype=16)
+        self.refused(ArgumentError, "block_tokens", Space, model="m", block_tokens=0)
+        self.assertEqual(Space(model="m", dtype="fp8_e4m3").fields["dtype"], "fp8_e4m3")
+
+    def test_lone_surrogates(self):
+        half, store = "\ud800", self.store()
+        for call, arguments, more in (
+                (kvterrace.Space, (), {"model": half}), (self.space.key, (half,), {}),
+                (kvterrace.Store, (), {"policy": half}),
+                (kvterrace.Store, (), {"settings": {half: 1}}),
+                (kvterrace.Store, (), {"tier_dram_capacity": "4MiB", "variant": half}),
+                (kvterrace.View.axes, (LAYOUT, half, [bytearray(8)]), {}),
+                (store.observe_quality, (self.key("a"), half, 0.1), {})):
+            self.refused(ArgumentError, "surrogate", call, *arguments, **more)
+        self.refused(ArgumentError, "text", kvterrace.View.axes, LAYOUT, 7, [bytearray(8)])
+
+    def test_parents_and_deadlines(self):
+        store, key = self.store(), self.key("a")
+        self.refused(ArgumentError, "its own parent", store.put, key, b"x", parent=key,
+                     recompute_seconds=1.0)
+        self.assertNotIn(key, store)
+        store.put(key, b"x", recompute_seconds=1.0)
+        for passed in (0, -1, -1e9):  # memory takes no wait
+            self.assertEqual(store.get(key, deadline=passed), b"x")
+        for wrong in (float("nan"), float("inf"), "1"):
+            self.refused(ArgumentError, "deadline", store.get, key, deadline=wrong)
 
     def test_layouts(self):
         for wrong in ({"dtype": "int4"}, {"layers": 70000, "dtype": "bf16"}, {"layers": -1},

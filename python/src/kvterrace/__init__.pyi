@@ -57,7 +57,7 @@ class Key(bytes):
 
 class Space:
     fields: dict[str, Any]
-    def __init__(self, *, model: str = ..., revision: str = ..., dtype: str = ..., salt: str = ...,
+    def __init__(self, *, model: str, revision: str = ..., dtype: str = ..., salt: str = ...,
                  block_tokens: int = ..., layers: int = ..., kv_heads: int = ...,
                  head_dim: int = ..., sides: int = ..., tensor_rank: int = ...,
                  tensor_ranks: int = ..., pipeline_rank: int = ..., pipeline_ranks: int = ...,

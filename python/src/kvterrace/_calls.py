@@ -11,7 +11,8 @@ from ._types import Layout, View, check_key, layout_from
 
 
 def instant(deadline):
-    """The instant of CLOCK_MONOTONIC, in nanoseconds, that lies so many seconds ahead."""
+    """The instant of CLOCK_MONOTONIC, in nanoseconds, that lies so many seconds ahead. 0 and less
+    is an instant that has passed: what takes no wait is done all the same."""
     if deadline is None:
         return NO_DEADLINE
     try:
@@ -31,6 +32,8 @@ def make_entry(key, layout, parent, numbers, groups, token_scores):
     entry, keep = new("kvt_entry"), []
     ffi.memmove(entry.key.bytes, check_key(key), 32)
     if parent is not None:
+        if parent == key:
+            raise wrong("an entry is not its own parent")
         keep.append(ffi.new("kvt_key *"))
         ffi.memmove(keep[-1].bytes, check_key(parent), 32)
         entry.parent = keep[-1]

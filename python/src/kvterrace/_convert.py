@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structs of the library as plain dicts, lists, numbers and texts."""
 
+from ._errors import encoded, wrong
 from ._kvt import ffi, lib
 
 TIERS = {"none": lib.KVT_TIER_NONE, "hbm": lib.KVT_TIER_HBM, "dram": lib.KVT_TIER_DRAM,
@@ -25,6 +26,14 @@ def variant_name(variant):
     text = ffi.new("char[128]")
     lib.kvt_variant_format(variant, text, 128)
     return ffi.string(text).decode()
+
+
+def variant_of(name):
+    """The kvt_variant * of a name, or ArgumentError."""
+    made = ffi.new("kvt_variant *")
+    if lib.kvt_variant_parse(encoded(name, "the name of a variant"), made) != lib.KVT_OK:
+        raise wrong(f"there is no variant {name!r}")
+    return made
 
 
 def plain(value):

@@ -95,6 +95,16 @@ def numbers(method):
     return checked
 
 
+def encoded(text, what):
+    """A text as bytes for C, or ArgumentError: no text, half of a pair of surrogates, a zero."""
+    if not isinstance(text, str) or "\0" in text:
+        raise wrong(f"{what} is a text without a zero")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise wrong(f"{what} has a lone surrogate, which no UTF-8 has: {text!r}") from error
+
+
 def wrong(message):
     """The exception for an argument that the package itself refuses."""
     return ArgumentError(lib.KVT_E_ARGUMENT, message)

@@ -53,19 +53,17 @@ class Memory:
         raise wrong(f"the buffer's elements are {self.kind}, the entry's are {dtype}")
 
 
-def _buffer_kind(view):
-    if view.itemsize == 1:
+def _buffer_kind(size, format_):
+    if size == 1:
         return None
-    format_ = view.format
-    if format_[:1] in _ORDERS:
-        format_ = format_[1:]
-    if format_ in _INTEGERS:
-        return f"int{view.itemsize}"
-    if format_ in _FORMATS:
-        return _FORMATS[format_]
+    bare = format_[1:] if format_[:1] in _ORDERS else format_
+    if bare in _INTEGERS:
+        return f"int{size}"
+    if bare in _FORMATS:
+        return _FORMATS[bare]
     # Objects are pointers: bytes of an entry among them would crash the interpreter. Records,
     # texts and numbers in the other byte order are no elements of a layout either.
-    raise wrong(f"the buffer's elements are no numbers of this machine (format {view.format!r})")
+    raise wrong(f"the buffer's elements are no numbers of this machine (format {format_!r})")
 
 
 def _from_dlpack(source, writable):
@@ -106,13 +104,14 @@ def memory_of(source, writable=False):
         return source
     try:
         with memoryview(source) as view:
-            read_only, kind = view.readonly, _buffer_kind(view)
+            read_only, size, format_ = view.readonly, view.itemsize, view.format
     except TypeError:
         if hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
             return _from_dlpack(source, writable)
         raise wrong(f"{type(source).__name__} is neither a buffer nor a DLPack tensor") from None
     except ValueError as error:  # a memoryview that was released
         raise wrong(str(error)) from error
+    kind = _buffer_kind(size, format_)
     if writable and read_only:
         raise wrong("the buffer is read-only")
     try:

@@ -10,7 +10,7 @@ import weakref
 
 from . import _native, _queue
 from ._calls import Handle, Held, Source, describe, has_passed, instant, make_entry
-from ._convert import TIERS, new, plain
+from ._convert import TIERS, new, plain, variant_of
 from ._errors import failure, numbers, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
@@ -65,6 +65,8 @@ def setting_of(keyword):
 
 
 def _assignments(settings, keywords):
+    if not isinstance(settings, (dict, type(None))):
+        raise wrong(f"settings is a dict of names and values, not {type(settings).__name__}")
     for name, value in [*(settings or {}).items(),
                         *((setting_of(name), value) for name, value in keywords.items())]:
         if value is None:
@@ -74,7 +76,10 @@ def _assignments(settings, keywords):
         text = f"{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
         if "\0" in text:
             raise wrong(f"{name}: a zero in a setting")
-        yield text
+        try:
+            yield os.fsencode(text)
+        except UnicodeEncodeError as error:
+            raise wrong(f"{name} has a lone surrogate: {value!r}") from error
 
 
 @contextlib.contextmanager
@@ -91,9 +96,16 @@ def _options(config, settings, keywords):
     try:
         check(lib.kvt_config_new(made))
         if config is not None:
-            check(lib.kvt_config_read(made[0], os.fsencode(config), message, 512))
+            status = lib.kvt_config_read(made[0], os.fsencode(config), message, 512)
+            check(lib.KVT_E_CONFIG if status == lib.KVT_E_GONE else status)
         for assignment in _assignments(settings, keywords):
-            check(lib.kvt_config_set(made[0], os.fsencode(assignment), message, 512))
+            status = lib.kvt_config_set(made[0], assignment, message, 512)
+            said = ffi.string(message)
+            if status != lib.KVT_OK and said.endswith(b": unknown setting") and \
+                    assignment.startswith(b"store."):
+                raise failure(status, said.decode(errors="replace") + " (a keyword that names no "
+                              "section is of [store]: tier_dram_capacity is the DRAM's size)")
+            check(status)
         options = new("kvt_store_options")
         check(lib.kvt_store_options_read(made[0], options, owner, message, 512))
         yield options, made[0], message, check
@@ -112,7 +124,7 @@ def _open(config, settings, keywords):
     store = ffi.new("kvt_store **")
     with _options(config, settings, keywords) as (options, made, message, check):
         if variant is not None:
-            check(lib.kvt_variant_parse(variant.encode(), ffi.addressof(options, "variant")))
+            options.variant = variant_of(variant)[0]
         check(lib.kvt_open(options, store, message, 512))
         unused = lib.kvt_config_unused_at(made, 0)
         if unused != ffi.NULL:
@@ -229,7 +241,8 @@ class Store(Tuning):
 
     def get(self, key, *, deadline=None):
         """The entry's bytes as a new bytearray, or None on a miss. get_into saves the allocation.
-        deadline: seconds from now; an entry that a device has not brought by then is a miss."""
+        deadline: seconds from now; an entry that a device has not brought by then is a miss. With 0
+        or less what lies in memory is served, and nothing is waited for."""
         check_key(key)
         for _ in range(8):  # an entry that is put anew meanwhile may have another size
             status, what, _ = describe(self._handle, key)
@@ -458,7 +471,8 @@ class Store(Tuning):
         done = new("kvt_persist_info")
         status = lib.guarded_kvt_persist(self._handle, instant(deadline), done)
         if status != lib.KVT_E_TIMEOUT:
-            self._need(status)
+            self._need(status, "the store has no catalog, no SSD, or copies are off: nothing "
+                       "outlives it" if status == lib.KVT_E_UNSUPPORTED else "")
         return plain(done[0])
 
     def remote_flush(self, *, deadline=None):
@@ -540,7 +554,8 @@ class Store(Tuning):
             found.append(plain(stats[0]))
 
     def health(self):
-        """What is out of order now, the gravest first: dicts with status, name, seconds, text."""
+        """What is out of order now, the gravest first: dicts with status, name, seconds, text. An
+        empty list: all is well."""
         items, count = ffi.new("kvt_health_item[]", 64), ffi.new("size_t *")
         items[0].struct_size = ffi.sizeof("kvt_health_item")
         self._need(lib.guarded_kvt_health(self._handle, items, 64, count, ffi.NULL))

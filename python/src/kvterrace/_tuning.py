@@ -2,7 +2,7 @@
 """What a program tells a store beside its entries: tenants, measured losses, bases; and what the
 store has learned."""
 
-from ._convert import TIERS, new, plain
+from ._convert import TIERS, new, plain, variant_of
 from ._errors import wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
@@ -68,10 +68,7 @@ class Tuning:
         weight: of the evidence; 1 = about as much text as one entry had in the profile's
         measurement.
         """
-        made = ffi.new("kvt_variant *")
-        if not isinstance(variant, str) or \
-                lib.kvt_variant_parse(variant.encode(), made) != lib.KVT_OK:
-            raise wrong(f"there is no variant {variant!r}")
+        made = variant_of(variant)
         try:
             loss, weight = float(loss), float(weight)
         except (TypeError, ValueError) as error:

@@ -6,12 +6,21 @@ from dataclasses import dataclass
 
 from . import _native
 from ._convert import DTYPE_NAMES, DTYPES, new
-from ._errors import failure, wrong
+from ._errors import encoded, failure, wrong
 from ._kvt import ffi, lib
 from ._memory import memory_of
 
 _ORDERS = {"layer_side": lib.KVT_ORDER_LAYER_SIDE, "side_layer": lib.KVT_ORDER_SIDE_LAYER}
+# What others call the element types of a Layout.
+DTYPE_SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
+                   "float": "fp32"}
 _ORDER_NAMES = {number: name for name, number in _ORDERS.items()}
+
+
+def element_name(dtype):
+    """An element type as Layout has it, where it is one under another name, as of torch."""
+    name = str(dtype).removeprefix("torch.")
+    return DTYPE_SPELLINGS.get(name, name)
 
 
 class Key(bytes):
@@ -59,11 +68,12 @@ def join_keys(keys):
 class Space:
     """Everything beside the tokens that decides an entry's bytes; makes keys of names.
 
-    Texts: model, revision, dtype, salt. Numbers, 0 for not said: block_tokens, layers, kv_heads,
-    head_dim, sides, tensor_rank, tensor_ranks, pipeline_rank, pipeline_ranks; order is "layer_side"
-    or "side_layer". extra: whatever else decides, as bytes. Two spaces are the same when every
-    field is. A store that is opened for another model, dtype or block size has another space, so
-    its keys miss.
+    model names the weights and is needed. Further texts: revision, dtype, salt; numbers, left out
+    for not said: block_tokens, layers, kv_heads, head_dim, sides, tensor_rank, tensor_ranks,
+    pipeline_rank, pipeline_ranks; order is "layer_side" or "side_layer". extra: whatever else
+    decides, as bytes. Two spaces are the same when every field is, letter by letter: dtype is
+    written as Layout has it ("bf16"), and other spellings of the same are refused. A store that is
+    opened for another model, dtype or block size has another space, so its keys miss.
     """
 
     _TEXTS = ("model", "revision", "dtype", "salt")
@@ -72,11 +82,15 @@ class Space:
 
     def __init__(self, *, order="layer_side", extra=b"", **fields):
         space, keep = new("kvt_space"), []
+        dtype = fields.get("dtype", "")
+        if isinstance(dtype, str) and element_name(dtype) != dtype:
+            raise wrong(f"dtype {dtype!r} is written {element_name(dtype)!r}, as in Layout: spaces "
+                        "of two spellings share nothing")
+        if fields.get("block_tokens") == 0:
+            raise wrong("block_tokens is the tokens of an entry; it is left out where they vary")
         for name, value in fields.items():
             if name in self._TEXTS:
-                if not isinstance(value, str) or "\0" in value:
-                    raise wrong(f"{name} is a text without a zero")
-                keep.append(ffi.new("char[]", value.encode()))
+                keep.append(ffi.new("char[]", encoded(value, name)))
                 setattr(space, name, keep[-1])
             elif name in self._NUMBERS:
                 if not isinstance(value, int) or not 0 <= value < 1 << 32:
@@ -85,6 +99,8 @@ class Space:
             else:
                 raise TypeError(f"Space has no field {name!r}; it has "
                                 f"{', '.join(self._TEXTS + self._NUMBERS)}, order, extra")
+        if not fields.get("model"):
+            raise wrong("a space names its model: KV of two models that have no name would be one")
         if order not in _ORDERS:
             raise wrong(f"order is one of {', '.join(_ORDERS)}, not {order!r}")
         space.order = _ORDERS[order]
@@ -113,7 +129,7 @@ class Space:
         """The key of a name: the engine's hash of a block, 1 to 4096 bytes. group tells groups of
         layers apart that are entries of their own."""
         if isinstance(name, str):
-            name = name.encode()
+            name = encoded(name, "a name")
         if not isinstance(name, (bytes, bytearray, memoryview)):
             raise wrong(f"a name is bytes or text, not {type(name).__name__}")
         name, key = bytes(name), ffi.new("kvt_key *")
@@ -235,13 +251,14 @@ class View:
         without blocks); None: as many as fill the first buffer. blocks: the entry's block numbers
         in order; None: 0, 1, 2 ... first_slot: of the first token in its block.
         """
+        named = encoded(axes, "axes")
         memories, view = _memories(buffers, layout), new("kvt_view")
         if pool_blocks is None:
             pool_blocks = _count_blocks(layout, axes, tokens_per_block, memories)
         try:
-            status = lib.kvt_view_axes(layout._made, axes.encode(), tokens_per_block, pool_blocks,
+            status = lib.kvt_view_axes(layout._made, named, tokens_per_block, pool_blocks,
                                        view)
-        except (OverflowError, AttributeError) as error:
+        except OverflowError as error:
             raise wrong(f"a number of the view is out of range: {error}") from error
         if status != lib.KVT_OK:
             raise failure(status, f"no pool has the axes {axes!r} for this layout")

@@ -25,7 +25,7 @@ while a call uses it. Calls run without the interpreter's lock, on the calling t
 import mmap
 from typing import NamedTuple
 
-from ._convert import new, variant_name
+from ._convert import new, variant_name, variant_of
 from ._errors import failure, wrong
 from ._kvt import ffi, lib
 from ._memory import Memory, memory_of
@@ -148,7 +148,7 @@ class Basis:
         """The name of the variant that codes with this basis: a step in the basis's unit, 1/64 to
         15, rounded to 64ths."""
         name = f"transform:{self.hash[:5].upper()},s{step}"
-        return variant_name(_variant(name))
+        return variant_name(variant_of(name)[0])
 
     def __repr__(self):
         return f"Basis({self.hash[:5].upper()}, {self.span}, {self.model!r})"
@@ -169,15 +169,6 @@ def _set_bases(target, bases):
     return views, bases
 
 
-def _variant(name):
-    made = ffi.new("kvt_variant *")
-    if not isinstance(name, str) or "\0" in name:
-        raise wrong(f"a variant is a name such as 'planes:k4v4,g64', not {type(name).__name__}")
-    if lib.kvt_variant_parse(name.encode(), made) != lib.KVT_OK:
-        raise wrong(f"there is no variant {name!r}")
-    return made[0]
-
-
 def _floats(values, what, kind):
     try:
         return ffi.new(f"{kind}[]", [item for row in values for item in row])
@@ -191,7 +182,7 @@ def _coding(layout, variant, key, generation, first_position, sink_tokens, recen
     if not isinstance(layout, Layout):
         raise wrong(f"layout is a Layout, not {type(layout).__name__}")
     coding, keep = new("kvt_coding"), []
-    coding.layout, coding.variant = layout._made[0], _variant(variant)
+    coding.layout, coding.variant = layout._made[0], variant_of(variant)[0]
     if key is not None:
         ffi.memmove(coding.key.bytes, check_key(key), 32)
     try:
@@ -399,7 +390,7 @@ def derive(record, variant, *, bases=()):
     MismatchError: the Basis that it needs is not in the list. CorruptError."""
     with _Borrowed() as borrowed:
         memory = borrowed.record(record)
-        info, wanted = _look(memory, False), _variant(variant)
+        info, wanted = _look(memory, False), variant_of(variant)[0]
         # Coarser codes are fewer, but a table may be larger: then the bound is asked for.
         coding = new("kvt_coding")
         coding.layout, coding.variant = info.layout, wanted

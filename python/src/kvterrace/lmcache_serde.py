@@ -10,6 +10,7 @@ kvterrace.lmcache, before LMCache makes its levels.
 """
 
 from . import codec
+from ._convert import variant_of
 from ._engines import Parameters, installed, need_identity, need_version
 from ._errors import wrong
 from ._kvt import ffi, lib
@@ -114,7 +115,7 @@ def make_processor(parameters):
                    revision)
     workers = given.take("max_workers", int, 1, 1)
     given.end()
-    codec._variant(coder.variant)  # a name that there is
+    variant_of(coder.variant)  # a name that there is
     return AsyncSerdeProcessor(KvterraceSerializer(coder), KvterraceDeserializer(coder),
                                max_workers=workers)
 

@@ -26,8 +26,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ._calls import Handle
-from ._convert import TIERS, new, plain, variant_name
-from ._errors import failure, numbers, wrong
+from ._convert import TIERS, new, plain, variant_name, variant_of
+from ._errors import encoded, failure, numbers, wrong
 from ._kvt import ffi, lib
 from ._store import _HINTS, Outcome
 
@@ -150,8 +150,7 @@ def _options(options):
         raise wrong("options are Options, the first one not stored")
     made = ffi.new("kvt_option[]", len(options))
     for place, one in zip(made, options):
-        if lib.kvt_variant_parse(str(one.variant).encode(), ffi.addressof(place, "variant")):
-            raise wrong(f"there is no variant {one.variant!r}")
+        place.variant = variant_of(one.variant)[0]
         _by_tier(place.bytes, one.bytes, "bytes")
         _by_tier(place.read_bytes, one.bytes if one.read_bytes is None else one.read_bytes,
                  "read_bytes")
@@ -183,12 +182,11 @@ class Policy:
 
     def __init__(self, name="utility", *, tiers, holes=False, variant="raw", moves_max=256,
                  **settings):
-        config, keep = new("kvt_policy_config"), ffi.new("char[]", str(name).encode())
+        config, keep = new("kvt_policy_config"), ffi.new("char[]", encoded(name, "a policy's name"))
         lib.kvt_policy_config_init_sized(config, ffi.sizeof("kvt_policy_config"))
         config.name, config.holes = keep, int(bool(holes))
         config.allocator.resize = ffi.addressof(lib, "kvt_memory_resize")
-        if lib.kvt_variant_parse(str(variant).encode(), ffi.addressof(config, "variant")):
-            raise wrong(f"there is no variant {variant!r}")
+        config.variant = variant_of(variant)[0]
         for tier, facts in dict(tiers).items():
             if tier not in _PLACES:
                 raise wrong(f"tiers are {', '.join(_PLACES)}, not {tier!r}")
@@ -494,7 +492,7 @@ class BlockCache:
         """The number of a key: the same in each process for texts and bytes, too, so that the same
         calls give the same decisions."""
         if isinstance(key, str):
-            key = key.encode()
+            key = encoded(key, "a key")
         if isinstance(key, bytes):
             return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") or 1
         return hash((key,)) & _HANDLE_MASK or 1

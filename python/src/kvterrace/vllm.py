@@ -30,7 +30,7 @@ from ._kvt import ffi, lib
 from ._memory import memory_of
 from ._store import Store, readers_to_come
 from ._tasks import EXISTED, GET, OK, PUT, Places, Tasks, make_like
-from ._types import Layout, Space
+from ._types import Layout, Space, element_name
 
 TESTED = ("0.32.0",)
 need_version("vLLM", getattr(vllm, "__version__", "unknown"), TESTED)
@@ -483,7 +483,7 @@ def _space(config, rows, revision, salt):
         extra["packed"] = rows.template is None
         shape = {"layers": rows.layout.layers, "kv_heads": rows.layout.kv_heads,
                  "head_dim": rows.layout.head_dim, "sides": 2}
-    return Space(model=config.model.name, revision=revision, dtype=str(config.model.dtype),
+    return Space(model=config.model.name, revision=revision, dtype=element_name(config.model.dtype),
                  salt=salt, block_tokens=rows.tokens,
                  extra=json.dumps(extra, sort_keys=True).encode(), **shape)
 
