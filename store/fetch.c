@@ -3,7 +3,8 @@
  * fetch.c - one read of an entry from the engine: its chunks go straight into staging. Gets that
  * want the same entry meanwhile join.
  *
- *     begun -> chunk 0, and those that an entry of this size has had lately
+ *     begun -> the epochs of the key, when they are not known lately
+ *           -> chunk 0, and those that an entry of this size has had lately
  *           -> finished, or the chunks that chunk 0 names -> finished
  *
  * Chunks count only when all of them are of one writer and lie where the record's size puts them.
@@ -107,7 +108,7 @@ static void fetch_prepare(store_remote *remote, remote_fetch *fetch, uint32_t fr
     assert(from < count && count <= fetch->room);
     remote_space(remote, fetch->tenant, space);
     for (uint32_t i = from; i < count; i++) {
-        const uint32_t length = object_name(space, &fetch->key, i, fetch->names[i]);
+        const uint32_t length = object_name(space, &fetch->key, fetch->epoch, i, fetch->names[i]);
         fetch->parts[i][0] = (struct iovec){fetch->heads[i], OBJECT_HEAD_BYTES};
         fetch->parts[i][1] = (struct iovec){(char *)fetch->buffer.memory + fetch->cut[i].offset,
                                             (size_t)fetch->cut[i].bytes};
@@ -223,11 +224,85 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
     return KVT_OK;
 }
 
+/* The chunks that are asked for first: as many as the known size has, else the first one. */
+static uint32_t fetch_first_chunks(store_remote *remote, remote_fetch *fetch)
+{
+    pthread_mutex_lock(&remote->lock);
+    const uint64_t known = fetch_known_bytes(remote, fetch->source_bytes);
+    pthread_mutex_unlock(&remote->lock);
+    if (known != 0 && known <= fetch->buffer.bytes) {
+        const uint32_t count = object_cut(known, remote->full_bytes, fetch->cut);
+        if (count != 0 && count <= fetch->room) return count;
+    }
+    fetch->cut[0] = (object_chunk){0, fetch_first_room(remote, fetch)};
+    return 1;
+}
+
+/* Begins the read of the chunks. No lock held. */
+static void fetch_ask_chunks(store_remote *remote, remote_fetch *fetch)
+{
+    fetch_prepare(remote, fetch, 0, fetch_first_chunks(remote, fetch));
+}
+
+/* Prepares the questions for both epochs. */
+static void fetch_prepare_epochs(store_remote *remote, remote_fetch *fetch)
+{
+    fetch->learns = true;
+    epochs_of_key(&fetch->key, fetch->tenant, fetch->epoch_ids);
+    for (int i = 0; i < 2; i++) {
+        _Static_assert(EPOCH_NAME_BYTES <= OBJECT_NAME_BYTES, "names of epochs fit");
+        fetch->parts[i][0] = (struct iovec){fetch->epochs[i], EPOCH_BYTES};
+        fetch->requests[i] = (remote_request){
+            .kind = REMOTE_GET,
+            .key = fetch->names[i],
+            .key_bytes = epochs_name(remote, &fetch->epoch_ids[i], fetch->names[i]),
+            .parts = fetch->parts[i],
+            .part_count = 1,
+            .deadline_ns = fetch->deadline_ns};
+    }
+    fetch->batch = (link_batch){
+        .requests = fetch->requests, .count = 2, .ended = fetch_step, .context = fetch};
+}
+
+/* The epochs have been answered. KVT_OK: both are there. */
+static kvt_status fetch_take_epochs(store_remote *remote, remote_fetch *fetch)
+{
+    kvt_status worst = KVT_OK;
+    for (int i = 0; i < 2; i++) {
+        const remote_request *request = &fetch->requests[i];
+        const bool there = request->status == KVT_OK || request->status == KVT_E_SPACE;
+        if (there || request->status == KVT_MISS) {
+            const uint64_t value = request->status == KVT_OK
+                                       ? epochs_unpack(fetch->epochs[i], request->value_bytes)
+                                       : 0;
+            epochs_take(remote, &fetch->epoch_ids[i], value, fetch->began_ns, false);
+        } else {
+            worst = fetch_ended(request);
+        }
+    }
+    fetch->learns = false;
+    if (worst != KVT_OK) return worst;
+    /* As of the beginning: this read waits for no further answer, however long that one took. */
+    const epoch_state state =
+        epochs_get(&remote->epochs, &fetch->key, fetch->tenant, fetch->began_ns, &fetch->epoch);
+    return state == EPOCH_KNOWN ? KVT_OK : KVT_MISS;
+}
+
 static void fetch_step(void *context)
 {
     remote_fetch *fetch = context;
     store_remote *remote = fetch->store->remote;
     bool same = true;
+    if (fetch->learns) {
+        const kvt_status learnt = fetch_take_epochs(remote, fetch);
+        if (learnt == KVT_OK) {
+            fetch_ask_chunks(remote, fetch);
+            link_hand(remote, &fetch->batch);
+        } else {
+            fetch_finish(remote, fetch, learnt);
+        }
+        return;
+    }
     kvt_status status = fetch->again ? KVT_OK : fetch_take_first(fetch, &same);
     if (status == KVT_OK && !same) {
         fetch->again = true;
@@ -241,13 +316,31 @@ static void fetch_step(void *context)
 
 /* ---- begin and end ---- */
 
+/* Whether what a read brings counts no longer: the copies were cleared, or the entry deleted, since
+ * it began. Lock held. */
+static bool fetch_is_void(store_remote *remote, const remote_fetch *fetch)
+{
+    return fetch->void_now || (!fetch->learns && epochs_passed(&remote->epochs, &fetch->key,
+                                                               fetch->tenant, fetch->epoch));
+}
+
 /* The read of a key that is under way. Lock held. */
-static remote_fetch *fetch_find(const store_remote *remote, const kvt_key *key, uint32_t tenant)
+static remote_fetch *fetch_find(store_remote *remote, const kvt_key *key, uint32_t tenant)
 {
     remote_fetch *fetch = remote->fetches;
-    while (fetch != NULL && (fetch->tenant != tenant || memcmp(&fetch->key, key, sizeof *key) != 0))
+    while (fetch != NULL &&
+           (fetch->tenant != tenant || memcmp(&fetch->key, key, sizeof *key) != 0 ||
+            fetch_is_void(remote, fetch)))
         fetch = fetch->next;
     return fetch;
+}
+
+void fetch_void(store_remote *remote, const kvt_key *key)
+{
+    pthread_mutex_lock(&remote->lock);
+    for (remote_fetch *fetch = remote->fetches; fetch != NULL; fetch = fetch->next)
+        if (memcmp(&fetch->key, key, sizeof *key) == 0) fetch->void_now = true;
+    pthread_mutex_unlock(&remote->lock);
 }
 
 /* Joins a read under way. Lock held. */
@@ -257,20 +350,6 @@ static void fetch_join(remote_fetch *fetch, access_get *waiter)
     if (waiter == NULL) return;
     waiter->next_waiter = fetch->waiters;
     fetch->waiters = waiter;
-}
-
-/* The chunks that are asked for first: as many as the known size has, else the first one. */
-static uint32_t fetch_first_chunks(store_remote *remote, remote_fetch *fetch)
-{
-    pthread_mutex_lock(&remote->lock);
-    const uint64_t known = fetch_known_bytes(remote, fetch->source_bytes);
-    pthread_mutex_unlock(&remote->lock);
-    if (known != 0 && known <= fetch->buffer.bytes) {
-        const uint32_t count = object_cut(known, remote->full_bytes, fetch->cut);
-        if (count != 0 && count <= fetch->room) return count;
-    }
-    fetch->cut[0] = (object_chunk){0, fetch_first_room(remote, fetch)};
-    return 1;
 }
 
 remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
@@ -290,6 +369,9 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
     fetch->deadline_ns = deadline_ns;
     fetch->began_ns = base_clock_ns();
     fetch->node = remote_costs_node(remote, key, tenant);
+    const bool known =
+        epochs_get(&remote->epochs, key, tenant, fetch->began_ns, &fetch->epoch) == EPOCH_KNOWN;
+    fetch->learns = !known;
     pthread_mutex_lock(&remote->lock);
     remote_fetch *other = fetch_find(remote, key, tenant);
     *joined_out = other != NULL;
@@ -310,7 +392,10 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
         fetch_release(NULL, fetch);
         return other;
     }
-    fetch_prepare(remote, fetch, 0, fetch_first_chunks(remote, fetch));
+    if (known)
+        fetch_ask_chunks(remote, fetch);
+    else
+        fetch_prepare_epochs(remote, fetch);
     if (waiter == NULL)
         *drives_out = link_hand_own(remote, &fetch->batch);
     else
@@ -324,7 +409,8 @@ kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadli
     pthread_mutex_lock(&remote->lock);
     while (!fetch->finished && waiting)
         waiting = base_condition_wait_until(&remote->changed, &remote->lock, deadline_ns);
-    const kvt_status status = fetch->finished ? fetch->status : KVT_E_TIMEOUT;
+    kvt_status status = fetch->finished ? fetch->status : KVT_E_TIMEOUT;
+    if (status == KVT_OK && fetch_is_void(remote, fetch)) status = KVT_MISS;
     pthread_mutex_unlock(&remote->lock);
     return status;
 }

@@ -185,7 +185,15 @@ static void health_add_hosts(health_list *list, kvt_store *store)
 {
     char text[sizeof((kvt_health_item *)NULL)->text];
     store_remote *remote = store->remote;
-    for (uint32_t i = 0; remote != NULL; i++) {
+    if (remote == NULL) return;
+    const uint32_t clears = epochs_owed(&remote->epochs);
+    if (clears != 0 && epochs_tried(&remote->epochs, EPOCHS_ALL)) {
+        snprintf(text, sizeof text,
+                 "%u clears have not reached the engine: other hosts find what they cover.",
+                 clears);
+        health_add(list, KVT_HEALTH_HOSTS, "clear", KVT_E_GONE, 0, text);
+    }
+    for (uint32_t i = 0;; i++) {
         pthread_mutex_lock(&remote->lock);
         const bool known = i < remote->seen.node_count;
         const remote_node_stats node = known ? remote->nodes[i] : (remote_node_stats){.opened = 0};

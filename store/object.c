@@ -156,8 +156,8 @@ void object_space(const char *text, uint32_t tenant, char space[OBJECT_SPACE_BYT
         (void)snprintf(space + 2 * i, 3, "%02x", digest[i]);
 }
 
-/* The begin of a name, up to what stands behind the entry's key. */
-static uint32_t object_name_begin(const char *space, const kvt_key *key,
+/* The begin of a name, up to what stands behind the epoch. */
+static uint32_t object_name_begin(const char *space, const kvt_key *key, uint64_t epoch,
                                   char name[OBJECT_NAME_BYTES])
 {
     static const char digits[] = "0123456789abcdef";
@@ -167,20 +167,23 @@ static uint32_t object_name_begin(const char *space, const kvt_key *key,
         name[used++] = digits[bytes[i] >> 4];
         name[used++] = digits[bytes[i] & 15];
     }
+    used += snprintf(name + used, OBJECT_NAME_BYTES - (size_t)used,
+                     "}:%016llx:", (unsigned long long)epoch);
     return (uint32_t)used;
 }
 
-uint32_t object_name(const char *space, const kvt_key *key, uint32_t chunk,
+uint32_t object_name(const char *space, const kvt_key *key, uint64_t epoch, uint32_t chunk,
                      char name[OBJECT_NAME_BYTES])
 {
-    const uint32_t used = object_name_begin(space, key, name);
-    return used + (uint32_t)snprintf(name + used, OBJECT_NAME_BYTES - used, "}:%u", chunk);
+    const uint32_t used = object_name_begin(space, key, epoch, name);
+    return used + (uint32_t)snprintf(name + used, OBJECT_NAME_BYTES - used, "%u", chunk);
 }
 
-uint32_t object_claim_name(const char *space, const kvt_key *key, char name[OBJECT_NAME_BYTES])
+uint32_t object_claim_name(const char *space, const kvt_key *key, uint64_t epoch,
+                           char name[OBJECT_NAME_BYTES])
 {
-    const uint32_t used = object_name_begin(space, key, name);
-    return used + (uint32_t)snprintf(name + used, OBJECT_NAME_BYTES - used, "}:w");
+    const uint32_t used = object_name_begin(space, key, epoch, name);
+    return used + (uint32_t)snprintf(name + used, OBJECT_NAME_BYTES - used, "w");
 }
 
 bool object_name_key(const char *name, size_t bytes, kvt_key *out)

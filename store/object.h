@@ -51,12 +51,13 @@ uint32_t object_cut(uint64_t record_bytes, uint32_t full_bytes,
 /* The namespace of a text and a tenant. */
 void object_space(const char *text, uint32_t tenant, char space[OBJECT_SPACE_BYTES]);
 
-/* The engine's key of a chunk. Returns its length. */
-uint32_t object_name(const char *space, const kvt_key *key, uint32_t chunk,
+/* The engine's key of a chunk of a copy of an epoch (epochs.h). Returns its length. */
+uint32_t object_name(const char *space, const kvt_key *key, uint64_t epoch, uint32_t chunk,
                      char name[OBJECT_NAME_BYTES]);
 
 /* The engine's key of the claim on an entry: whoever has it writes. */
-uint32_t object_claim_name(const char *space, const kvt_key *key, char name[OBJECT_NAME_BYTES]);
+uint32_t object_claim_name(const char *space, const kvt_key *key, uint64_t epoch,
+                           char name[OBJECT_NAME_BYTES]);
 
 /* The entry's key in such a name. False: it is none. */
 bool object_name_key(const char *name, size_t bytes, kvt_key *out);

@@ -43,7 +43,7 @@ static void owed_take_out(store_remote *remote, uint32_t at)
     atomic_store_explicit(&remote->owed_count, left, memory_order_release);
 }
 
-void owed_add(store_remote *remote, const publish_item *item)
+bool owed_add(store_remote *remote, const publish_item *item)
 {
     pthread_mutex_lock(&remote->lock);
     const uint32_t count = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
@@ -55,6 +55,7 @@ void owed_add(store_remote *remote, const publish_item *item)
     }
     remote->owed_lost += !known && !room;
     pthread_mutex_unlock(&remote->lock);
+    return known || room;
 }
 
 void owed_forget(store_remote *remote, uint64_t handle)

@@ -3,7 +3,8 @@
  * publisher.c - copies of entries for other hosts, written behind the callers: a bounded queue of
  * keys, one thread that takes them.
  *
- *     stored, or hit -> worth it? -> queued -> asked for (EXISTS) -> claimed -> read, pinned
+ *     stored, or hit -> worth it? -> queued -> its epoch -> asked for (EXISTS) -> claimed
+ *                    -> read, pinned
  *                    -> chunks 1.. written -> chunk 0 written -> unpinned
  *
  * Chunk 0 comes when the others have been acknowledged, so an object that is found is whole. A full
@@ -42,6 +43,15 @@ static publish_item *publisher_at(const store_remote *remote, uint32_t at)
     return &remote->queue[(remote->queue_first + at) % remote->queue_room];
 }
 
+/* A deletion that cannot be kept: no copy of its space counts any more, rather than this one
+ * staying. The store's lock is held, or not. */
+static void publisher_give_up_space(store_remote *remote, const kvt_key *key)
+{
+    const kvt_clear_filter space = {
+        .struct_size = sizeof space, .by_space = true, .space = kvt_key_space(key)};
+    epochs_bump(remote, &space);
+}
+
 /* Makes room in a full queue for a deletion: the newest entry that waits to be published gives way,
  * because a copy that is not written costs less than one that stays. False: the deletion waits in
  * the queue already, or the queue is full of others. */
@@ -52,8 +62,11 @@ static bool publisher_make_room(store_remote *remote, const publish_item *item)
     const uint32_t least = at > PUBLISHER_LOOK ? at - PUBLISHER_LOOK : 0;
     while (at > least && publisher_at(remote, at - 1)->deletes)
         if (publisher_at(remote, --at)->handle == item->handle) return false;
-    remote->counts.dropped_deletes += at == least;
-    if (at == least) return false;
+    if (at == least) {
+        remote->counts.dropped_deletes++;
+        publisher_give_up_space(remote, &item->key);
+        return false;
+    }
     const publish_item *given_up = publisher_at(remote, at - 1);
     store_entry *entry = entry_find_hashed(&store->table, given_up->handle, &given_up->key);
     if (entry != NULL) entry->shared = false;
@@ -167,8 +180,18 @@ void publisher_delete(kvt_store *store, const kvt_key *key, uint32_t tenant, uin
                                .record_bytes = record_bytes,
                                .deletes = true};
     if (remote == NULL || remote->publisher_ends) return;
+    fetch_void(remote, key);
     remote_hints_set(&remote->hints, item.handle, HINT_ABSENT, base_clock_ns());
     (void)publisher_push(remote, &item);
+}
+
+void publisher_clear(kvt_store *store, const kvt_clear_filter *filter)
+{
+    store_remote *remote = store->remote;
+    assert(store_is_locked(store));
+    if (remote == NULL || remote->publisher_ends) return;
+    epochs_bump(remote, filter);
+    pthread_cond_signal(&remote->due);
 }
 
 /* ---- a batch, on the publisher's thread ---- */
@@ -298,14 +321,14 @@ static void publisher_prepare(store_remote *remote, publisher_write *write, uint
     write->parts[at][0] = (struct iovec){write->heads[at], OBJECT_HEAD_BYTES};
     write->parts[at][1] =
         (struct iovec){(char *)(uintptr_t)one->record + head.offset, (size_t)head.bytes};
-    write->requests[at] =
-        (remote_request){.kind = REMOTE_PUT,
-                         .key = write->names[at],
-                         .key_bytes = object_name(space, &one->item.key, index, write->names[at]),
-                         .parts = write->parts[at],
-                         .part_count = 2,
-                         .ttl_seconds = remote->ttl_seconds,
-                         .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
+    write->requests[at] = (remote_request){
+        .kind = REMOTE_PUT,
+        .key = write->names[at],
+        .key_bytes = object_name(space, &one->item.key, one->item.epoch, index, write->names[at]),
+        .parts = write->parts[at],
+        .part_count = 2,
+        .ttl_seconds = remote->ttl_seconds,
+        .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
 }
 
 /* Writes one kind of the chunks of all records: those behind the first, or the first. */
@@ -378,6 +401,22 @@ static bool publisher_pace(store_remote *remote, uint64_t bytes, uint64_t *free_
     return goes_on;
 }
 
+/* Asks for the epochs of items that are not known lately. publishes: those that are absent are
+ * drawn, and deletions are left out. */
+static void publisher_learn(store_remote *remote, const publish_item *items, uint32_t count,
+                            bool publishes)
+{
+    epochs_asking asking = {.count = 0};
+    for (uint32_t i = 0; i <= count; i++) {
+        if (i < count && publishes && items[i].deletes) continue;
+        const publish_item *item = &items[i];
+        while (i == count
+                   ? asking.count != 0
+                   : !epochs_add(&remote->epochs, &item->key, item->tenant, publishes, &asking))
+            epochs_run(remote, &asking, publishes, base_clock_ns() + PUBLISHER_WAIT_NS);
+    }
+}
+
 /* Deletes the object of an item: first chunk 0, without which it is not found. */
 static kvt_status publisher_unlink(store_remote *remote, const publish_item *item)
 {
@@ -387,6 +426,14 @@ static kvt_status publisher_unlink(store_remote *remote, const publish_item *ite
     uint32_t count = 1;
     if (item->record_bytes != 0) count = object_cut(item->record_bytes, remote->full_bytes, cut);
     if (count == 0) count = 1;
+    uint64_t epoch = item->epoch;
+    if (epoch == 0) {
+        const uint64_t began_ns = base_clock_ns();
+        publisher_learn(remote, item, 1, false);
+        const epoch_state state =
+            epochs_get(&remote->epochs, &item->key, item->tenant, began_ns, &epoch);
+        if (state != EPOCH_KNOWN) return state == EPOCH_ABSENT ? KVT_MISS : KVT_E_GONE;
+    }
     remote_space(remote, item->tenant, space);
     kvt_status status = KVT_OK;
     for (uint32_t from = 0; from < count; from += 8) {
@@ -397,8 +444,9 @@ static kvt_status publisher_unlink(store_remote *remote, const publish_item *ite
             requests[i] = (remote_request){
                 .kind = REMOTE_DELETE,
                 .key = names[i],
-                .key_bytes = i == chunks ? object_claim_name(space, &item->key, names[i])
-                                         : object_name(space, &item->key, from + i, names[i]),
+                .key_bytes = i == chunks
+                                 ? object_claim_name(space, &item->key, epoch, names[i])
+                                 : object_name(space, &item->key, epoch, from + i, names[i]),
                 .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
         link_batch batch = {.requests = requests, .count = step};
         link_run(remote, &batch);
@@ -417,8 +465,8 @@ static void publisher_delete_now(store_remote *remote, const publish_item *item,
     const kvt_status status = publisher_unlink(remote, item);
     if (status == KVT_OK || status == KVT_MISS)
         owed_forget(remote, item->handle);
-    else if (!again)
-        owed_add(remote, item);
+    else if (!again && !owed_add(remote, item))
+        publisher_give_up_space(remote, &item->key);
 }
 
 /* Writes the records that are pinned in `write`. */
@@ -443,13 +491,14 @@ static void publisher_carry_out(kvt_store *store, publisher_write *write)
 
 /* Asks which of the items are there. statuses: KVT_OK: there; KVT_MISS: not; else its node fails.
  */
-static void publisher_ask(store_remote *remote, const publish_item *items, uint32_t count,
+static void publisher_ask(store_remote *remote, publish_item *items, uint32_t count,
                           kvt_status *statuses)
 {
     static const uint64_t wait_ns = PUBLISHER_WAIT_NS;
     remote_request requests[PUBLISHER_BATCH];
     char names[PUBLISHER_BATCH][OBJECT_NAME_BYTES];
     uint32_t asked[PUBLISHER_BATCH], used = 0;
+    publisher_learn(remote, items, count, true);
     const uint64_t now_ns = base_clock_ns();
     for (uint32_t i = 0; i < count; i++) {
         char space[OBJECT_SPACE_BYTES];
@@ -457,12 +506,16 @@ static void publisher_ask(store_remote *remote, const publish_item *items, uint3
         if (items[i].deletes ||
             remote_hints_get(&remote->hints, items[i].handle, now_ns) == HINT_THERE)
             continue;
+        statuses[i] = KVT_E_GONE;
+        if (epochs_get(&remote->epochs, &items[i].key, items[i].tenant, now_ns, &items[i].epoch) !=
+            EPOCH_KNOWN)
+            continue;
         remote_space(remote, items[i].tenant, space);
-        requests[used] =
-            (remote_request){.kind = REMOTE_EXISTS,
-                             .key = names[used],
-                             .key_bytes = object_name(space, &items[i].key, 0, names[used]),
-                             .deadline_ns = now_ns + wait_ns};
+        requests[used] = (remote_request){
+            .kind = REMOTE_EXISTS,
+            .key = names[used],
+            .key_bytes = object_name(space, &items[i].key, items[i].epoch, 0, names[used]),
+            .deadline_ns = now_ns + wait_ns};
         asked[used++] = i;
     }
     if (used == 0) return;
@@ -485,15 +538,15 @@ static void publisher_claim(store_remote *remote, const publish_item *items, uin
         char space[OBJECT_SPACE_BYTES];
         if (items[i].deletes || statuses[i] != KVT_MISS) continue;
         remote_space(remote, items[i].tenant, space);
-        requests[used] =
-            (remote_request){.kind = REMOTE_PUT,
-                             .key = names[used],
-                             .key_bytes = object_claim_name(space, &items[i].key, names[used]),
-                             .parts = &part,
-                             .part_count = 1,
-                             .ttl_seconds = PUBLISHER_CLAIM_S,
-                             .fresh = true,
-                             .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
+        requests[used] = (remote_request){
+            .kind = REMOTE_PUT,
+            .key = names[used],
+            .key_bytes = object_claim_name(space, &items[i].key, items[i].epoch, names[used]),
+            .parts = &part,
+            .part_count = 1,
+            .ttl_seconds = PUBLISHER_CLAIM_S,
+            .fresh = true,
+            .deadline_ns = base_clock_ns() + PUBLISHER_WAIT_NS};
         asked[used++] = i;
     }
     if (used == 0) return;
@@ -524,7 +577,7 @@ static void publisher_settle(kvt_store *store, const publish_item *item, kvt_sta
 }
 
 /* Carries out the items of a batch in their order. */
-static void publisher_run(kvt_store *store, publisher_write *write, const publish_item *items,
+static void publisher_run(kvt_store *store, publisher_write *write, publish_item *items,
                           uint32_t count, uint64_t *free_ns)
 {
     kvt_status statuses[PUBLISHER_BATCH];
@@ -560,10 +613,21 @@ static uint64_t publisher_pay(store_remote *remote, publish_item *items, uint64_
 {
     const uint64_t now_ns = base_clock_ns();
     if (now_ns < due_ns) return due_ns;
+    epochs_pay(remote, PUBLISHER_WAIT_NS);
     const uint32_t count = owed_list(remote, items, PUBLISHER_BATCH);
     for (uint32_t i = 0; i < count; i++)
         publisher_delete_now(remote, &items[i], true);
     return now_ns + PUBLISHER_OWED_NS;
+}
+
+/* The store closes: clears and deletions that have not been tried are, for a second at most. */
+static void publisher_end(store_remote *remote)
+{
+    const uint64_t end_ns = base_clock_ns() + PUBLISHER_WAIT_NS;
+    if (!epochs_tried(&remote->epochs, EPOCHS_ALL)) epochs_pay(remote, PUBLISHER_WAIT_NS);
+    for (uint32_t i = 0; i < remote->queue_count && base_clock_ns() < end_ns; i++)
+        if (publisher_at(remote, i)->deletes)
+            publisher_delete_now(remote, publisher_at(remote, i), false);
 }
 
 static void *publisher_main(void *argument)
@@ -581,13 +645,16 @@ static void *publisher_main(void *argument)
             remote->queue_first = (remote->queue_first + 1) % remote->queue_room;
             remote->queue_count--;
         }
-        const bool owes = atomic_load_explicit(&remote->owed_count, memory_order_relaxed) != 0;
-        if (count == 0 && (!owes || base_clock_ns() < owed_ns)) {
+        const bool clears = !epochs_tried(&remote->epochs, EPOCHS_ALL);
+        const bool owes = atomic_load_explicit(&remote->owed_count, memory_order_relaxed) != 0 ||
+                          epochs_owed(&remote->epochs) != 0;
+        if (count == 0 && !clears && (!owes || base_clock_ns() < owed_ns)) {
             (void)base_condition_wait_until(&remote->due, &store->lock,
                                             owes ? owed_ns : KVT_NO_DEADLINE);
             continue;
         }
         pthread_mutex_unlock(&store->lock);
+        if (clears) epochs_pay(remote, PUBLISHER_WAIT_NS); /* before what is put after them */
         publisher_run(store, write, items, count, &free_ns);
         if (owes) owed_ns = publisher_pay(remote, items, owed_ns);
         pthread_mutex_lock(&store->lock);
@@ -596,6 +663,7 @@ static void *publisher_main(void *argument)
     }
     remote->publisher_ends = true;
     pthread_mutex_unlock(&store->lock);
+    publisher_end(remote);
     if (write != NULL) {
         free(write->requests);
         free(write->parts);
@@ -649,10 +717,12 @@ kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns)
     store_remote *remote = store->remote;
     bool waiting = true;
     pthread_mutex_lock(&store->lock);
-    const uint64_t last = remote->queued;
-    while (remote->done < last && waiting && !remote->publisher_ends)
+    const uint64_t last = remote->queued, bumped = epochs_bumped_ever(&remote->epochs);
+    while ((remote->done < last || !epochs_tried(&remote->epochs, bumped)) && waiting &&
+           !remote->publisher_ends)
         waiting = base_condition_wait_until(&store->changed, &store->lock, deadline_ns);
-    const bool all = remote->done >= last || remote->publisher_ends;
+    const bool all =
+        remote->publisher_ends || (remote->done >= last && epochs_tried(&remote->epochs, bumped));
     pthread_mutex_unlock(&store->lock);
     return all ? KVT_OK : KVT_E_TIMEOUT;
 }

@@ -30,7 +30,7 @@ uint32_t remote_costs_node(const store_remote *remote, const kvt_key *key, uint3
 {
     char space[OBJECT_SPACE_BYTES], name[OBJECT_NAME_BYTES];
     remote_space(remote, tenant, space);
-    const uint32_t length = object_name(space, key, 0, name);
+    const uint32_t length = object_name(space, key, 0, 0, name);
     const uint32_t node = remote_node_of(remote->client, name, length);
     return node < REMOTE_NODES_MAX ? node : 0;
 }

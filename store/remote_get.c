@@ -98,7 +98,8 @@ static bool remote_get_has_room(kvt_store *store, uint64_t record_bytes)
 /* Offers what a get has been given to the local tiers. A view of some layers alone is none of the
  * entry. */
 static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t tenant,
-                             const kvt_record_info *record, const access_target *target)
+                             uint64_t epoch, const kvt_record_info *record,
+                             const access_target *target)
 {
     if (target->view != NULL && (target->first_layer != 0 || target->layer_count != 0)) return;
     if (!remote_get_has_room(store, record->record_bytes)) return;
@@ -112,6 +113,9 @@ static void remote_get_offer(kvt_store *store, const object_head *head, uint32_t
                        .tenant = tenant,
                        .request_tokens = head->request_tokens};
     (void)put_take_in(store, &entry, target->view, target->data, record->source_bytes);
+    /* A clear that began meanwhile may have passed the place of this entry. */
+    if (epochs_passed(&store->remote->epochs, &head->key, tenant, epoch))
+        (void)!kvt_delete(store, &head->key);
 }
 
 /* Deletes the object of a record whose bytes were wrong. */
@@ -223,10 +227,11 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
     /* The staging goes back first: the offer may wait for some. */
     const object_head head = fetch->head;
     const uint32_t tenant = fetch->tenant;
+    const uint64_t epoch = fetch->epoch;
     fetch_release(remote, fetch);
     get->remote = NULL;
     if (status == KVT_OK && !get->remote_joined)
-        remote_get_offer(store, &head, tenant, &record, &target);
+        remote_get_offer(store, &head, tenant, epoch, &record, &target);
     if (status == KVT_OK || status == KVT_E_TIMEOUT || status == KVT_E_MEMORY) return status;
     return view_status != KVT_OK ? view_status : KVT_MISS;
 }

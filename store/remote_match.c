@@ -99,6 +99,21 @@ static void match_tell(match_run *run, const remote_request *requests)
     }
 }
 
+/* Asks for the epochs of the keys that are not known lately. */
+static void match_learn(match_run *run, uint64_t deadline_ns)
+{
+    store_remote *remote = run->store->remote;
+    epochs_asking asking = {.count = 0};
+    for (size_t i = 0; i < run->asked_count; i++) {
+        const size_t at = run->asked[i];
+        const kvt_key *key = &run->keys[at];
+        if (epochs_add(&remote->epochs, key, run->tenants[at], false, &asking)) continue;
+        epochs_run(remote, &asking, false, deadline_ns);
+        (void)epochs_add(&remote->epochs, key, run->tenants[at], false, &asking);
+    }
+    epochs_run(remote, &asking, false, deadline_ns);
+}
+
 /* Asks for the keys, and keeps the answers as hints. */
 static kvt_status match_ask(match_run *run, uint64_t deadline_ns)
 {
@@ -107,18 +122,30 @@ static kvt_status match_ask(match_run *run, uint64_t deadline_ns)
     char(*names)[OBJECT_NAME_BYTES] = calloc(run->asked_count, sizeof *names);
     kvt_status status = KVT_E_MEMORY;
     if (requests == NULL || names == NULL) goto out;
+    match_learn(run, deadline_ns);
+    size_t used = 0;
+    const uint64_t asked_ns = base_clock_ns();
     for (size_t i = 0; i < run->asked_count; i++) {
         char space[OBJECT_SPACE_BYTES];
+        uint64_t epoch = 0;
         const size_t at = run->asked[i];
+        run->places[at] = MATCH_NOWHERE; /* no copy counts, or nobody knows in time */
+        const epoch_state state =
+            epochs_get(&remote->epochs, &run->keys[at], run->tenants[at], asked_ns, &epoch);
+        if (state == EPOCH_ABSENT)
+            remote_hints_set(&remote->hints, run->handles[at], HINT_ABSENT, asked_ns);
+        if (state != EPOCH_KNOWN) continue;
         remote_space(remote, run->tenants[at], space);
-        const uint32_t length = object_name(space, &run->keys[at], 0, names[i]);
-        requests[i] = (remote_request){.kind = REMOTE_EXISTS,
-                                       .key = names[i],
-                                       .key_bytes = length,
-                                       .deadline_ns = deadline_ns};
+        const uint32_t length = object_name(space, &run->keys[at], epoch, 0, names[used]);
+        requests[used] = (remote_request){.kind = REMOTE_EXISTS,
+                                          .key = names[used],
+                                          .key_bytes = length,
+                                          .deadline_ns = deadline_ns};
+        run->asked[used++] = at;
     }
+    run->asked_count = used;
     link_batch batch = {.requests = requests, .count = (uint32_t)run->asked_count};
-    link_run(remote, &batch);
+    if (run->asked_count != 0) link_run(remote, &batch);
     const uint64_t now_ns = base_clock_ns();
     for (size_t i = 0; i < run->asked_count; i++) {
         const size_t at = run->asked[i];

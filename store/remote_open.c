@@ -48,8 +48,10 @@ static void remote_invalidate(void *context, const char *name, size_t bytes)
 {
     store_remote *remote = context;
     kvt_key key;
-    if (name == NULL)
-        remote_hints_clear(&remote->hints);
+    if (name == NULL) remote_hints_clear(&remote->hints);
+    /* A name without a key is an epoch's. */
+    if (name == NULL || memchr(name, '{', bytes) == NULL)
+        epochs_forget(&remote->epochs);
     else if (object_name_key(name, bytes, &key))
         remote_hints_forget(&remote->hints, entry_handle(&remote->store->secret, &key));
 }
@@ -150,6 +152,7 @@ kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, c
     if (status == KVT_OK) object_space(remote->text, 0, remote->space);
     if (status == KVT_OK)
         status = remote_hints_open(&remote->hints, (uint64_t)(options->hint_ttl_seconds * 1e9));
+    if (status == KVT_OK) status = epochs_open(&remote->epochs);
     if (status == KVT_OK) status = remote_open_client(remote, options, reason, sizeof reason);
     if (status == KVT_OK) status = publisher_open(remote, options->queue);
     if (status != KVT_OK)
@@ -176,6 +179,7 @@ void remote_tier_close(kvt_store *store)
     remote_prefetch_close(remote);
     assert(remote->fetches == NULL);
     remote_hints_close(&remote->hints);
+    epochs_close(&remote->epochs);
     free(remote->text);
     pthread_mutex_destroy(&remote->lock);
     pthread_cond_destroy(&remote->changed);
@@ -205,6 +209,7 @@ void remote_tier_stats(kvt_store *store, kvt_remote_stats *out)
     out->probe_batches = seen->batches[REMOTE_EXISTS];
     out->invalidations = seen->invalidations;
     out->waiting = remote->queue_count;
+    out->owed_clears = epochs_owed(&remote->epochs);
     out->owed_deletes = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
     out->dropped_deletes += remote->owed_lost;
     out->survival = remote->found / (remote->found + remote->lost);

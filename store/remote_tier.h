@@ -11,6 +11,7 @@
  *     remote_costs.c what loads take, and copies cost
  *     publisher.c    write-behind, on a thread of its own
  *     owed.c         deletions that a node has not taken yet
+ *     epochs.c       clears: which copies count
  *     remote_open.c  options, open, close, statistics
  *
  *     field                                   guarded by
@@ -20,7 +21,7 @@
  *     owed                                    remote->lock; its count is read without
  *     counts                                  remote->lock, those of publishing store->lock
  *     queue, due, worth                       store->lock
- *     hints                                   their own
+ *     hints, epochs                           their own
  *
  * Lock order: store->lock, then remote->lock, then staging.
  */
@@ -31,6 +32,7 @@
 #include "policy/publish.h"
 #include "remote/client.h"
 #include "store/access_get.h"
+#include "store/epochs.h"
 #include "store/object.h"
 #include "store/remote_hints.h"
 
@@ -68,6 +70,11 @@ typedef struct remote_fetch {
     uint32_t tenant;
     uint32_t users; /* the link, until it is finished, and gets; the last one frees it */
     bool finished;
+    bool learns;    /* the epochs are asked for first */
+    bool void_now;  /* the key was deleted since; under remote->lock */
+    uint64_t epoch; /* that the names have */
+    uint8_t epochs[2][EPOCH_BYTES];
+    epoch_id epoch_ids[2];
     bool again;          /* the second round is under way, */
     uint32_t again_from; /* from this chunk on */
     kvt_status status;
@@ -108,6 +115,7 @@ typedef struct publish_item {
     kvt_key key;
     uint64_t handle;
     uint64_t record_bytes; /* of a deletion, if known */
+    uint64_t epoch;        /* that it is published in; 0: not looked up yet */
     uint32_t tenant;
     bool deletes;
     uint8_t class_id; /* of publish.h */
@@ -163,6 +171,7 @@ struct store_remote {
     publish_state worth;    /* of copies, as utility publishing learns it */
 
     remote_hints hints;
+    remote_epochs epochs;
 };
 
 typedef struct store_remote store_remote;
@@ -223,13 +232,17 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
 /* The bytes of staging that a read of an entry of so many bytes needs. */
 uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes);
 
-/* Waits until a read has finished, or an instant. KVT_E_TIMEOUT, or how it ended. */
+/* Waits until a read has finished, or an instant. KVT_E_TIMEOUT, or how it ended; KVT_MISS also
+ * when the copies were cleared, or the entry was deleted here, since it began. */
 kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadline_ns);
 
 /* Takes a get of a queue off the waiters. False: it has arrived. */
 bool fetch_leave_waiters(store_remote *remote, remote_fetch *fetch, access_get *waiter);
 
 void fetch_release(store_remote *remote, remote_fetch *fetch);
+
+/* Reads of a key that are under way bring nothing that counts. */
+void fetch_void(store_remote *remote, const kvt_key *key);
 
 /* ---- remote_match.c ---- */
 
@@ -340,8 +353,8 @@ void remote_prefetch_close(store_remote *remote);
 KVT_NODISCARD kvt_status owed_open(store_remote *remote, uint32_t room);
 void owed_close(store_remote *remote);
 
-/* Keeps a deletion that a node has not taken; without room it is counted as dropped. */
-void owed_add(store_remote *remote, const publish_item *item);
+/* Keeps a deletion that a node has not taken. False: without room it is counted as dropped. */
+bool owed_add(store_remote *remote, const publish_item *item);
 
 /* The node has taken it, or the entry is published anew. */
 void owed_forget(store_remote *remote, uint64_t handle);
@@ -361,6 +374,9 @@ void publisher_stop(store_remote *remote);
 /* An entry has a record now, or has had a hit: it may be published. Lock held. */
 void publisher_note_stored(kvt_store *store, store_entry *entry);
 void publisher_note_use(kvt_store *store, store_entry *entry);
+
+/* The copies that a filter covers count no longer, here at once. Lock held. */
+void publisher_clear(kvt_store *store, const kvt_clear_filter *filter);
 
 /* Copies of a key are to go. Lock held. */
 void publisher_delete(kvt_store *store, const kvt_key *key, uint32_t tenant, uint64_t record_bytes);

@@ -96,7 +96,8 @@ static remove_result remove_key(kvt_store *store, const kvt_key *key,
         /* STAGED and MOVING come to rest; LEAVING ends, or comes back when its plan is aborted. */
         if (!plan_cancel(store, moving->handle)) pthread_cond_wait(&store->changed, &store->lock);
     }
-    if (store->remote != NULL && !result.held && (filter == NULL || result.stored || result.unseen))
+    /* Copies of what a clear removes count no longer anyway. */
+    if (store->remote != NULL && !result.held && filter == NULL)
         publisher_delete(store, key, tenant, record_bytes);
     pthread_mutex_unlock(&store->lock);
     assert(!result.held || !result.stored);
@@ -181,10 +182,19 @@ static uint64_t remove_crossings(kvt_store *store)
     return crossings;
 }
 
+/* The copies for other hosts that a filter covers count no longer. */
+static void remove_copies(kvt_store *store, const kvt_clear_filter *filter)
+{
+    pthread_mutex_lock(&store->lock);
+    publisher_clear(store, filter);
+    pthread_mutex_unlock(&store->lock);
+}
+
 /* Whether a filter has a condition, and numbers within their range. */
 static bool remove_filter_is_sound(const kvt_clear_filter *filter)
 {
-    if (!filter->by_space && !filter->by_tenant) return false;
+    if (!filter->by_space && !filter->by_tenant) return filter->everything;
+    if (filter->everything) return false;
     return !filter->by_tenant || filter->tenant < KVT_TENANTS_MAX;
 }
 
@@ -197,6 +207,9 @@ kvt_status kvt_clear(kvt_store *store, const kvt_clear_filter *filter, uint64_t 
     if (filter != NULL)
         walk.filter = struct_size_in(filter, &whole, sizeof whole, REMOVE_FILTER_LEAST);
     if (walk.filter == NULL || !remove_filter_is_sound(walk.filter)) return KVT_E_ARGUMENT;
+    /* Before: no get brings back what is removed. Once more behind: nothing that was published from
+     * here meanwhile counts. */
+    remove_copies(store, walk.filter);
     /* An entry that crossed between the two walks was seen by neither: both are made again. */
     uint64_t crossings = remove_crossings(store), before;
     do {
@@ -206,6 +219,7 @@ kvt_status kvt_clear(kvt_store *store, const kvt_clear_filter *filter, uint64_t 
         remove_from_table(store, &store->quarantined, &walk);
         crossings = remove_crossings(store);
     } while (crossings != before);
+    remove_copies(store, walk.filter);
     if (removed_out != NULL) *removed_out = walk.removed;
     return walk.held ? KVT_BUSY : KVT_OK;
 }

@@ -53,6 +53,8 @@ static const remote_row remote_rows[] = {
     ROW(bytes_out, "remote_sent_bytes_total", "Bytes sent to nodes."),
     {"remote_owed_deletes", "Deletions that a node has not taken yet.",
      offsetof(kvt_remote_stats, owed_deletes), true},
+    {"remote_owed_clears", "Clears that the engine has not taken yet.",
+     offsetof(kvt_remote_stats, owed_clears), true},
     {"remote_waiting", "Entries that wait to be published.", offsetof(kvt_remote_stats, waiting),
      true},
 };

@@ -66,18 +66,20 @@ KVT_API KVT_NODISCARD kvt_status kvt_touch(kvt_store *store, const kvt_key *keys
 
 /* ---- spaces and tenants ---- */
 
-/* Which entries kvt_clear removes: those that all conditions cover; there is at least one. */
+/* Which entries kvt_clear removes: those that all conditions cover; there is at least one, or
+ * `everything` alone. */
 typedef struct kvt_clear_filter {
     uint32_t struct_size;
     bool by_space;
     bool by_tenant;
+    bool everything; /* of all spaces and tenants */
     uint32_t tenant; /* with by_tenant; 0 = those whose put named none */
     uint64_t space;  /* with by_space: kvt_space_id, or kvt_key_space of one of its keys */
 } kvt_clear_filter;
 
 /*
- * Removes the entries of a space, of a tenant, or of a tenant in a space, with their copies on SSD,
- * those on devices that are out of service included. Waits for moves of these entries, as
+ * Removes the entries of a space, of a tenant, of a tenant in a space, or all, with their copies on
+ * SSD, those on devices that are out of service included. Waits for moves of these entries, as
  * kvt_delete does. The lock is held for 256 entries at a time.
  *
  * Every entry whose put had returned before the call, and that the filter covers, is gone at the
@@ -85,6 +87,11 @@ typedef struct kvt_clear_filter {
  * the call may survive. Gone for good after the next kvt_flush; before, a crash may bring entries
  * on SSD back. Bytes on devices are not erased, and kvt_store_recover may bring back what was
  * removed.
+ * With other hosts (remote.h) no copy of a space, or of a tenant, that was published before the
+ * return counts any more: not here from the return on, and on other hosts from a second after the
+ * engine has been told, which kvt_remote_flush waits for (owed_clears until then). A clear of a
+ * tenant in a space takes the space's copies of all tenants. Entries that other hosts keep
+ * themselves are theirs (docs/REMOTE.md, Epochs).
  *   removed_out   entries removed; may be NULL
  * KVT_OK, also when there was none; KVT_BUSY (all but what leases hold: call again when they have
  * ended); KVT_E_ARGUMENT (NULL, struct_size, no condition, a tenant beyond KVT_TENANTS_MAX);

@@ -80,8 +80,9 @@ KVT_API KVT_NODISCARD kvt_status kvt_match_prefix_until(kvt_store *store, const 
                                                         size_t count, uint64_t deadline_ns,
                                                         size_t *matched_out);
 
-/* Waits until what was to be published or deleted when the call began is done, or dropped. A
- * deletion whose node is out of service counts as done and is owed (owed_deletes). KVT_OK;
+/* Waits until what was to be published, deleted or cleared when the call began is done, or dropped.
+ * A deletion or a clear whose node is out of service counts as done and is owed (owed_deletes,
+ * owed_clears). KVT_OK;
  * KVT_E_TIMEOUT (an instant of CLOCK_MONOTONIC in nanoseconds has passed); KVT_E_UNSUPPORTED (no
  * engine); KVT_E_STATE. Blocking. */
 KVT_API KVT_NODISCARD kvt_status kvt_remote_flush(kvt_store *store, uint64_t deadline_ns);
@@ -120,6 +121,7 @@ typedef struct kvt_remote_stats {
     double load_error;     /* median error of predicted loads, over nodes by their loads */
     uint64_t owed_deletes; /* that a node has not taken; tried again each second, and no get asks */
     char message[160];     /* why a node failed last, without a secret; empty: none has */
+    uint64_t owed_clears;  /* that the engine has not taken: other hosts find those copies still */
 } kvt_remote_stats;
 
 /* KVT_OK; KVT_E_ARGUMENT (struct_size, NULL); KVT_E_UNSUPPORTED (no engine); KVT_E_STATE. */

@@ -160,6 +160,27 @@ class Bytes(PackageCase):
         said = second.remote_stats()
         self.assertEqual((said["hits"], first.remote_stats()["published"]), (3, 3))
         self.assertEqual(len(said["node_list"]), said["nodes"])
+        self.assertTrue(all(node["message"] == "" for node in said["node_list"]))
+
+    def test_a_clear_takes_copies_of_what_was_evicted(self):
+        settings = {"tier.remote.namespace": "clears", "tier.remote.publish": "all",
+                    "remote.a.backend": "memory", "remote.a.address": "test_a_clear"}
+        store = self.store(settings=settings, tier_dram_capacity="256KiB")
+        out = bytearray(LAYOUT.bytes)
+        space = kvterrace.Space(model="to be cleared")
+        for everything in (False, True):
+            keys = [space.key(f"c{index}") for index in range(40)]
+            for key in keys:
+                store.put(key, pattern(LAYOUT.bytes, 1), LAYOUT, recompute_seconds=1.0)
+                store.flush()
+                self.assertTrue(store.remote_flush(deadline=30))
+            self.assertLess(sum(store.exists(key) for key in keys), 40)
+            self.assertTrue(store.get_into(keys[0], out, deadline=30))
+            store.clear(everything=True) if everything else store.clear(space=space)
+            self.assertEqual(sum(store.get_into(key, out, deadline=30) for key in keys), 0)
+            self.assertTrue(store.remote_flush(deadline=30))
+            self.assertEqual(store.remote_stats()["owed_clears"], 0)
+        self.refused(kvterrace.ArgumentError, "", store.clear, space=space, everything=True)
 
     def test_without_other_hosts(self):
         store, keys = self.store(), [self.key(index) for index in range(2)]

@@ -7,7 +7,9 @@
 
 #include "store_support.h"
 
+#include "base/clock.h"
 #include "remote/remote_memory.h"
+#include "store/remote_tier.h"
 
 #include <kvterrace/remote.h>
 
@@ -62,6 +64,20 @@ static inline kvt_remote_stats stats_of(kvt_store *store)
     kvt_remote_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(kvt_remote_stats_get(store, &stats), KVT_OK);
     return stats;
+}
+
+/* The epoch that copies of a key have now; one that is absent is drawn. */
+static inline uint64_t epoch_of(const kvt_key *key)
+{
+    kvt_store *store = open_mode(KVT_PUBLISH_NONE);
+    remote_epochs *epochs = &store->remote->epochs;
+    epochs_asking asking = {.count = 0};
+    uint64_t epoch = 0;
+    assert_true(epochs_add(epochs, key, 0, true, &asking));
+    epochs_run(store->remote, &asking, true, KVT_NO_DEADLINE);
+    assert_int_equal(epochs_get(epochs, key, 0, base_clock_ns(), &epoch), EPOCH_KNOWN);
+    kvt_close(store);
+    return epoch;
 }
 
 static inline void put_all(kvt_store *store)

@@ -51,8 +51,8 @@ BEGINS(kvt_coding_info, reserved);
 BEGINS(kvt_coding_basis_info, model);
 BEGINS(kvt_decoding, reserved2);
 BEGINS(kvt_remote_options, write_bytes_per_s);
-BEGINS(kvt_remote_stats, message);
-BEGINS(kvt_remote_node, load_error);
+BEGINS(kvt_remote_stats, owed_clears);
+BEGINS(kvt_remote_node, message);
 
 /* A struct that has grown since its first version, as the library will see those of today. */
 typedef struct grown {

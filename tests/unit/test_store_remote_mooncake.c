@@ -108,9 +108,9 @@ static void a_stopped_engine_is_left_alone(void **state)
         assert_int_equal(support_get(b, LOCAL, &info), KVT_OK);
         assert_int_equal(info.tier, KVT_TIER_DRAM);
     }
-    assert_int_equal(timed_out, 3); /* then its breaker is open */
+    assert_in_range(timed_out, 2, 3); /* then its breaker is open */
     assert_int_equal(stats_of(b).nodes_open, 1);
-    assert_int_equal(held(), 3);
+    assert_int_equal(held(), timed_out);
     set_mode(FAKE_MOONCAKE_GOOD);
     await_recovery(b, "stopped");
     assert_int_equal(stats_of(b).bad_records, 0);

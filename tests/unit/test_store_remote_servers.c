@@ -11,6 +11,7 @@
 #include "store/remote_tier.h"
 
 #include <kvterrace/lookup.h>
+#include <kvterrace/names.h>
 #include <kvterrace/queue.h>
 #include <pthread.h>
 #include <signal.h>
@@ -142,7 +143,51 @@ static void a_server_restarts_between_gets(void **state)
     kvt_close(a);
     a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
     put_all(a);
-    assert_int_equal(support_get(b, 1, NULL), KVT_OK);
+    kvt_status status = KVT_MISS; /* for a second b knows the epoch that the server has lost */
+    for (uint32_t i = 0; i < 1000 && status == KVT_MISS; i++) {
+        status = support_get(b, 1, NULL);
+        base_sleep(10000000);
+    }
+    assert_int_equal(status, KVT_OK);
+    kvt_close(a);
+    kvt_close(b);
+    bench_cluster_stop(&cluster);
+}
+
+/* A clear of one host over a server: the other finds nothing of that space when its second has
+ * passed, and what is published then. */
+static void a_clear_reaches_the_other_host(void **state)
+{
+    (void)state;
+    start();
+    kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
+    kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
+    for (int how = 0; how < 2; how++) {
+        put_all(a);
+        epochs_forget(&b->remote->epochs); /* a second passes */
+        for (uint32_t i = 0; i < COUNT; i++)
+            assert_int_equal(support_get(b, i, NULL), KVT_OK);
+        const kvt_key third = support_key(3);
+        const kvt_clear_filter filter = {.struct_size = sizeof filter,
+                                         .by_space = how == 0,
+                                         .space = kvt_key_space(&third),
+                                         .everything = how == 1};
+        assert_int_equal(kvt_clear(a, &filter, NULL), KVT_OK);
+        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        assert_int_equal(stats_of(a).owed_clears, 0);
+        epochs_forget(&b->remote->epochs);
+        for (uint32_t i = 0; i < COUNT; i++) /* each key is a space of its own */
+            assert_int_equal(support_get(b, i, NULL), how == 1 || i == 3 ? KVT_MISS : KVT_OK);
+        assert_int_equal(support_put(a, 3), KVT_OK);
+        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+        epochs_forget(&b->remote->epochs);
+        assert_int_equal(support_get(b, 3, NULL), KVT_OK);
+        assert_int_equal(
+            kvt_clear(a, &(kvt_clear_filter){.struct_size = sizeof filter, .everything = true},
+                      NULL),
+            KVT_OK);
+        assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    }
     kvt_close(a);
     kvt_close(b);
     bench_cluster_stop(&cluster);
@@ -185,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(callers_drive_the_client),
         cmocka_unit_test(a_server_restarts_between_gets),
+        cmocka_unit_test(a_clear_reaches_the_other_host),
         cmocka_unit_test(a_server_stops_under_a_get),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -436,9 +436,10 @@ class Store(Tuning):
     # ---- spaces, persistence ----
 
     @numbers
-    def clear(self, *, space=None, tenant=None):
-        """Removes all entries of a space (a Space or its id), of a tenant, or of both, and returns
-        how many. BusyError: all but those that leases hold."""
+    def clear(self, *, space=None, tenant=None, everything=False):
+        """Removes all entries of a space (a Space or its id), of a tenant, of both, or everything,
+        and returns how many. BusyError: all but those that leases hold. Copies for other hosts go
+        with them (docs/REMOTE.md, Epochs); remote_flush waits until the engine knows."""
         which = new("kvt_clear_filter")
         if space is not None:
             which.by_space, which.space = True, space.id if isinstance(space, Space) else space
@@ -447,9 +448,10 @@ class Store(Tuning):
                 which.by_tenant, which.tenant = True, tenant
             except (OverflowError, TypeError) as error:
                 raise wrong(f"no such tenant: {tenant!r}") from error
+        which.everything = bool(everything)
         removed = ffi.new("uint64_t *")
         self._need(lib.guarded_kvt_clear(self._handle, which, removed),
-                   "clear takes a space, a tenant or both; or leases hold entries")
+                   "clear takes a space, a tenant or both, or everything; or leases hold entries")
         return removed[0]
 
     @numbers
@@ -476,8 +478,8 @@ class Store(Tuning):
         return plain(done[0])
 
     def remote_flush(self, *, deadline=None):
-        """Waits until what was to be published for other hosts, or deleted there, is done or
-        dropped; False when `deadline` seconds have passed first."""
+        """Waits until what was to be published for other hosts, deleted or cleared there, is done
+        or dropped; False when `deadline` seconds have passed first."""
         status = lib.guarded_kvt_remote_flush(self._handle, instant(deadline))
         if status == lib.KVT_E_TIMEOUT:
             return False
