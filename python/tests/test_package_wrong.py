@@ -287,7 +287,8 @@ class Words(PackageCase):
                 (kvterrace.Space, (), {"model": half}), (self.space.key, (half,), {}),
                 (kvterrace.Store, (), {"policy": half}),
                 (kvterrace.Store, (), {"settings": {half: 1}}),
-                (kvterrace.Store, (), {"tier_dram_capacity": "4MiB", "variant": half}),
+                (kvterrace.Store, (), {"tier_dram_capacity": "4MiB", "policy": "lru",
+                                       "variant": half}),
                 (kvterrace.View.axes, (LAYOUT, half, [bytearray(8)]), {}),
                 (store.observe_quality, (self.key("a"), half, 0.1), {})):
             self.refused(ArgumentError, "surrogate", call, *arguments, **more)
