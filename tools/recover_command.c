@@ -60,7 +60,8 @@ typedef struct recover_count {
 static const recover_count recover_counts[] = {
     RECOVER_COUNT(headers, "record headers found"),
     RECOVER_COUNT(entries, "entries recovered"),
-    RECOVER_COUNT(older, "dropped: a newer record of their key was recovered"),
+    RECOVER_COUNT(older,
+                  "dropped: a newer record of their key was recovered, or a crash had undone them"),
     RECOVER_COUNT(overlapped, "dropped: a newer record has their place"),
     RECOVER_COUNT(absent, "dropped: a part is on a device that does not count"),
     RECOVER_COUNT(damaged, "dropped: they do not verify"),
