@@ -379,8 +379,8 @@ KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint
 
 /* ---- the commands ---- */
 
-extern const command_spec bench_spec, check_config_spec, decode_spec, encode_spec, inspect_spec,
-    profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
+extern const command_spec bench_spec, check_config_spec, clear_spec, decode_spec, encode_spec,
+    inspect_spec, profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
 
 /* Of profile. */
 extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,

@@ -31,14 +31,14 @@ class CommandTest(CommandCase):
                           ["replay"], ["bench"],
                           ["bench", "devices"], ["bench", "stripe"], ["bench", "codecs"],
                           ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
-                          ["check-config"]):
+                          ["clear"], ["check-config"]):
             with self.subTest(arguments=arguments):
                 text = self.run_command(*arguments, "--help").stdout
                 self.assertIn("Usage: kvterrace" + "".join(" " + a for a in arguments), text)
                 self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         text = self.run_command("--help").stdout
         for name in ("profile", "replay", "bench", "report", "encode", "decode", "inspect",
-                     "verify", "recover", "check-config"):
+                     "verify", "recover", "clear", "check-config"):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
 
