@@ -29,7 +29,7 @@ BEGINS(kvt_policy_entry, copy_seconds);
 BEGINS(kvt_entry, groups);
 BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
-BEGINS(kvt_store_stats, in_place_bytes);
+BEGINS(kvt_store_stats, catalog_log_bytes);
 BEGINS(kvt_basis_info, model);
 BEGINS(kvt_get_info, reserved);
 BEGINS(kvt_rope, frequencies);
