@@ -190,7 +190,7 @@ void epochs_take(store_remote *remote, const epoch_id *id, uint64_t value, uint6
     pthread_mutex_lock(&epochs->lock);
     epoch_item *item = epochs_find(epochs, id);
     const bool same = item->asked_ns != 0 && epoch_is(&item->id, id);
-    const bool changed = same && item->value != value;
+    const bool changed = same && item->value != 0 && item->value != value;
     const uint64_t set_ns = set ? base_clock_ns() : same ? item->set_ns : 0;
     if (!same || set || (item->asked_ns <= asked_ns && item->set_ns < asked_ns))
         *item = (epoch_item){*id, value, asked_ns, set_ns};
@@ -358,10 +358,20 @@ static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wa
         }
         link_batch link = {.requests = batch.requests, .count = step};
         link_run(remote, &link);
+        /* A full engine takes no number, but gives the old one up: copies are misses alike. */
+        bool full = false;
+        for (uint32_t i = 0; i < step; i++)
+            full = full || batch.requests[i].status == KVT_E_SPACE;
+        for (uint32_t i = 0; i < step && full; i++) {
+            epochs_prepare(remote, &batch, i, &ids[i], REMOTE_DELETE, 0, asked_ns + wait_ns);
+            batch.requests[i].part_count = 0;
+        }
+        if (full) link_run(remote, &link);
         for (uint32_t i = 0; i < step; i++) {
-            good = good && batch.requests[i].status == KVT_OK;
-            if (batch.requests[i].status == KVT_OK)
-                epochs_take(remote, &ids[i], bump->value, asked_ns, true);
+            const kvt_status status = batch.requests[i].status;
+            const bool done = status == KVT_OK || (full && status == KVT_MISS);
+            good = good && done;
+            if (done) epochs_take(remote, &ids[i], full ? 0 : bump->value, asked_ns, true);
         }
     }
     return good;

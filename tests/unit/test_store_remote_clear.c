@@ -221,6 +221,31 @@ static void a_clear_is_owed(void **state)
     kvt_close(b);
 }
 
+/* A full engine takes no new number: it gives the old one up. */
+static void a_full_engine_is_cleared(void **state)
+{
+    (void)state;
+    kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", SOME);
+    kvt_store *b = open_host(KVT_PUBLISH_NONE, "memory", NONE);
+    put_space(a, MODEL);
+    put_space(a, OTHER);
+    assert_int_equal(found_in(b, MODEL), COUNT);
+    remote_memory_limit(ENGINE, 1);
+    clear_space(a, MODEL);
+    assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
+    assert_int_equal(stats_of(a).owed_clears, 0);
+    later(b);
+    assert_int_equal(found_in(a, MODEL) + found_in(b, MODEL), 0);
+    assert_int_equal(found_in(b, OTHER), COUNT);
+    remote_memory_limit(ENGINE, 0);
+    put_in(a, MODEL, 1, 9);
+    later(b);
+    assert_int_equal(get_in(b, MODEL, 1, 9), KVT_OK);
+    assert_int_equal(get_in(b, MODEL, 2, 2), KVT_MISS);
+    kvt_close(a);
+    kvt_close(b);
+}
+
 /* More clears than can be kept apart while the engine is away: everything goes. */
 static void too_many_clears_take_everything(void **state)
 {
@@ -391,6 +416,7 @@ int main(void)
         cmocka_unit_test_setup(filters_cover_at_least_what_they_say, clear),
         cmocka_unit_test_setup(a_delete_reaches_what_others_published, clear),
         cmocka_unit_test_setup(a_clear_is_owed, clear),
+        cmocka_unit_test_setup(a_full_engine_is_cleared, clear),
         cmocka_unit_test_setup(too_many_clears_take_everything, clear),
         cmocka_unit_test_setup(a_lost_epoch_brings_nothing_back, clear),
         cmocka_unit_test_setup(clears_of_two_hosts_meet, clear),
