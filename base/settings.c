@@ -65,10 +65,7 @@ static const kvt_setting settings_table[] = {
            "accept figures of another host, device or library version, and imported ones"),
     SWITCH("store.format", "no", "device.?.backend=file|nvme",
            "accept devices that carry other bytes, which are lost"),
-    CHOICE("store.policy", "utility",
-           "none|lru|lru-leaf|utility|fifo|lru-twice|lfu|gdsf|sieve|s3fifo|w-tinylfu|pensieve|"
-           "adaptcache",
-           ALWAYS, "policy that decides placement"),
+    CHOICE("store.policy", "utility", "none|lru|utility", ALWAYS, "policy that decides placement"),
     CHOICE("store.variant", "raw", "raw|lossless", FIXED_POLICIES,
            "variant that the lru policies store"),
     SWITCH("store.lossless", "yes", WEIGHING_POLICIES,

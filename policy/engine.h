@@ -17,8 +17,6 @@
  *     room.c       makes room in a tier by the policy's steps, lowest tier first
  *     recency.c    none, lru, lru-leaf
  *     utility.c    AdaptCache's greedy with reuse counters; utility_improve.c its promotions
- *     adaptcache.c AdaptCache's greedy as published, a rival: irreversible, without prices
- *     classic.c    baselines of the literature; tinylfu.c W-TinyLFU
  *     dual.c       the Lagrangian dual of the engine's entries: the bound
  *     dual_instance.c  those entries, stored and remembered, as arrays
  *     prices.c     the search for its prices; knapsack.c solves instances in arrays
@@ -272,13 +270,16 @@ typedef struct step {
  */
 typedef struct policy_ops {
     const char *name;
-    bool counts;    /* keeps reuse counters */
-    bool recency;   /* keeps the order of last uses alone */
-    bool learns;    /* and learns what they mean */
-    bool remembers; /* entries that left stay as ghosts */
-    bool heaps;     /* its index is a heap per tier */
-    bool buckets;   /* or buckets per group and tier */
-    bool tree;      /* keeps a prefix while its continuation is held, in contiguous mode */
+    bool counts;        /* keeps reuse counters */
+    bool recency;       /* keeps the order of last uses alone */
+    bool learns;        /* and learns what they mean */
+    bool remembers;     /* entries that left stay as ghosts */
+    bool heaps;         /* its index is a heap per tier */
+    bool buckets;       /* or buckets per group and tier */
+    bool tree;          /* keeps a prefix while its continuation is held, in contiguous mode */
+    const char *reason; /* why an entry is where it is; NULL: utility's own reasons */
+    bool (*open)(kvt_policy *policy);  /* optional: its state; false without memory */
+    void (*close)(kvt_policy *policy); /* optional; the state may be missing */
     void (*index)(kvt_policy *policy, uint32_t entry);
     void (*remove)(kvt_policy *policy, uint32_t entry);
     void (*touch)(kvt_policy *policy, uint32_t entry);
@@ -292,27 +293,6 @@ typedef struct policy_ops {
     void (*promote)(kvt_policy *policy, uint32_t entry, int top, kvt_plan *plan); /* optional */
     void (*tick)(kvt_policy *policy, tentative_plan *work);
 } policy_ops;
-
-#define PENSIEVE_CLASSES 40 /* half octaves of recompute seconds, from 2^-16 */
-/* The state of the baselines in classic.c and tinylfu.c, by tier. Bytes that a list of it holds are
- * counted beside the list, and both change together. */
-typedef struct classic_state {
-    /* Each field belongs to the policies that its comment names, and stays 0 or empty under every
-     * other. */
-    double inflation;            /* gdsf: value of the last victim */
-    uint32_t hands[TIERS];       /* sieve; NIL: at the oldest */
-    recency_list mains[TIERS];   /* s3fifo main; w-tinylfu probation */
-    recency_list guarded[TIERS]; /* w-tinylfu protected */
-    uint64_t main_bytes[TIERS];
-    uint64_t guarded_bytes[TIERS];
-    uint64_t window_bytes[TIERS];
-    uint64_t ghost_bytes;    /* s3fifo: that left the small queues so far */
-    uint64_t staging[TIERS]; /* adaptcache: kept free to code entries anew in their tier */
-    recency_list by_cost[TIERS][PENSIEVE_CLASSES];
-    uint8_t *sketch; /* w-tinylfu: rows of counters */
-    uint32_t sketch_width;
-    uint64_t sketch_adds;
-} classic_state;
 
 /*
  * The meaning of the counters of all entries: a weight for each kind of term and each half-life.
@@ -438,7 +418,7 @@ struct kvt_policy {
     victims **groups; /* group_count of them; [0] everybody without a share */
     uint32_t group_count;
     recency_list lists[TIERS];
-    classic_state classic;
+    void *rival; /* state of a policy of replay/rivals/ */
     uint64_t recency;
     uint32_t hand; /* where the next tick goes on looking for promotions */
 
@@ -624,8 +604,6 @@ void lru_remove(kvt_policy *policy, uint32_t index);
 void lru_index(kvt_policy *policy, uint32_t index);
 void lru_touch(kvt_policy *policy, uint32_t index);
 bool lru_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out);
-void leaf_remove(kvt_policy *policy, uint32_t index); /* out of every tier's heap */
-bool leaf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out);
 uint8_t lru_option_at(const kvt_policy *policy, const entry *e, int tier);
 step lru_step_down(const kvt_policy *policy, uint32_t index, int tier);
 bool lru_fallback(kvt_policy *policy, const tentative_plan *work, uint32_t index, int tier,
@@ -635,29 +613,14 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
 void lru_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan);
 void none_tick(kvt_policy *policy, tentative_plan *work);
 
-/* classic.c, tinylfu.c */
-/* open readies the lists, hands and the sketch for every policy, because the state is small; false
- * without memory for the sketch. */
-bool classic_open(kvt_policy *policy);
-void classic_close(kvt_policy *policy);
-void classic_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan);
-void classic_promote(kvt_policy *policy, uint32_t index, int top, kvt_plan *plan);
-/* The table of policy.c names all of these; a new policy needs its ops here and a row there. */
-extern const policy_ops policy_fifo_ops;
-extern const policy_ops policy_lru_twice_ops;
-extern const policy_ops policy_lfu_ops;
-extern const policy_ops policy_gdsf_ops;
-extern const policy_ops policy_pensieve_ops;
-extern const policy_ops policy_sieve_ops;
-extern const policy_ops policy_s3fifo_ops;
-extern const policy_ops policy_tinylfu_ops;
-
-/* recency.c, utility.c, adaptcache.c */
+/* recency.c, utility.c */
 extern const policy_ops policy_none_ops;
 extern const policy_ops policy_lru_ops;
-extern const policy_ops policy_lru_leaf_ops;
 extern const policy_ops policy_utility_ops;
-extern const policy_ops policy_adaptcache_ops;
+
+/* Policies that a program adds to the library's own, to compare with: ends with NULL. The library
+ * has none; programs that are linked with replay/rivals/ do. */
+extern const policy_ops *const policy_rivals[] __attribute__((weak));
 
 /* Says whether an entry has one plain counter: in policies that learn nothing, and where a
  * caller has set the rate. */

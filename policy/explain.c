@@ -153,15 +153,9 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
     }
     if (e->move != NIL) return "A move of it is in flight, so no other move is planned.";
     if (e->pins > 0) return "It is pinned, so it stays where it is until the last pin is gone.";
-    if (!policy->ops->counts) {
-        if (policy->ops == &policy_lru_leaf_ops) {
-            return "It is kept by recency: the least recently used leaf of a tier moves first.";
-        }
-        if (policy->ops == &policy_lru_ops) {
-            return "It is kept by recency: the least recently used entry of a tier moves first.";
-        }
+    if (!policy->ops->counts && policy->ops->reason != NULL) return policy->ops->reason;
+    if (!policy->ops->counts)
         return "It is kept by its policy's own order, which does not score options.";
-    }
     if ((e->excluded >> e->current & 1) != 0) {
         return "Its tenant's limits rule its present stored_option out; another takes its place "
                "when it "
@@ -173,9 +167,7 @@ static const char *explain_reason(const kvt_policy *policy, const entry *e,
     if (out->best == KVT_OPTION_NONE) {
         return "Its bytes are worth more to others than to it: it leaves when room is needed.";
     }
-    if (policy->ops == &policy_adaptcache_ops) {
-        return "It is where its tiers' greedy left it, which moves the least loss per byte first.";
-    }
+    if (policy->ops->reason != NULL) return policy->ops->reason;
     if (e->children > 0 && out->options[KVT_OPTION_NONE].score > out->options[out->current].score) {
         return "Stored continuations need it as their prefix, so it cannot be dropped.";
     }

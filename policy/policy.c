@@ -16,19 +16,30 @@
 /* Sizes of tables that a configuration may ask for; entries are named by 32 bits. */
 #define TABLES_LIMIT (UINT64_C(1) << 28)
 
-/* Every policy that a configuration can name. The order is that of kvt_policy_name_at. */
+/* The policies of the library. The order is that of kvt_policy_name_at; a program's rivals follow.
+ */
 static const policy_ops *const policy_table[] = {
-    &policy_none_ops,       &policy_lru_ops,       &policy_lru_leaf_ops, &policy_utility_ops,
-    &policy_fifo_ops,       &policy_lru_twice_ops, &policy_lfu_ops,      &policy_gdsf_ops,
-    &policy_sieve_ops,      &policy_s3fifo_ops,    &policy_tinylfu_ops,  &policy_pensieve_ops,
-    &policy_adaptcache_ops,
+    &policy_none_ops,
+    &policy_lru_ops,
+    &policy_utility_ops,
 };
 #define POLICY_COUNT (sizeof policy_table / sizeof policy_table[0])
+
+/* The ops at a place of the table, or of the rivals behind it; NULL past the end. */
+static const policy_ops *policy_ops_at(size_t index)
+{
+    if (index < POLICY_COUNT) return policy_table[index];
+    if (policy_rivals == NULL) return NULL;
+    for (size_t i = 0; policy_rivals[i] != NULL; i++)
+        if (i == index - POLICY_COUNT) return policy_rivals[i];
+    return NULL;
+}
 
 /* Names come in the order of the table; the first past its end is NULL. */
 const char *kvt_policy_name_at(size_t index)
 {
-    return index < POLICY_COUNT ? policy_table[index]->name : NULL;
+    const policy_ops *ops = policy_ops_at(index);
+    return ops != NULL ? ops->name : NULL;
 }
 
 /* Fills in the defaults that docs/POLICY.md explains. The allocator is left empty, because the
@@ -107,9 +118,10 @@ static const char *policy_config_fault(const kvt_policy_config *config)
 static const policy_ops *policy_find_ops(const char *name)
 {
     assert(name != NULL);
-    for (size_t i = 0; i < POLICY_COUNT; i++)
-        if (text_equal(policy_table[i]->name, name)) return policy_table[i];
-    return NULL;
+    const policy_ops *ops;
+    for (size_t i = 0; (ops = policy_ops_at(i)) != NULL; i++)
+        if (text_equal(ops->name, name)) break;
+    return ops;
 }
 
 /* Checks the configuration, then asks for all tables at once: an engine that is open needs no
@@ -159,8 +171,8 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
         for (int at = 0; at < TIERS * STEP_KINDS; at++)
             policy->step_price[at / STEP_KINDS][at % STEP_KINDS] =
                 policy->step_price_lately[at / STEP_KINDS][at % STEP_KINDS] = UNLIMITED;
-        if (advise_open(policy) && classic_open(policy) && entries_open(policy) &&
-            reuse_model_open(policy)) {
+        if (advise_open(policy) && (ops->open == NULL || ops->open(policy)) &&
+            entries_open(policy) && reuse_model_open(policy)) {
             *policy_out = policy;
             return KVT_OK;
         }
@@ -177,7 +189,7 @@ void kvt_policy_close(kvt_policy *policy)
     if (policy == NULL) return;
     hints_close(policy);
     reuse_model_close(policy);
-    classic_close(policy);
+    if (policy->ops->close != NULL) policy->ops->close(policy);
     entries_close(policy);
     advise_close(policy);
     if (policy->in_flight != NULL) {

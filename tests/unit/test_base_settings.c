@@ -130,7 +130,7 @@ static void test_ranges(void **state)
 static const char *const worlds[][16] = {
     {NULL},
     {"store.policy=lru", NULL},
-    {"store.policy=adaptcache", "store.profile=p.db", "store.learn=no", "store.ladder=calibrated",
+    {"store.policy=utility", "store.profile=p.db", "store.learn=no", "store.ladder=calibrated",
      "store.tick=0", "prefill.csv=x", NULL},
     {"store.catalog=c.db", "store.profile=p.db", "store.watch_path=w", "tier.hbm.capacity=1GiB",
      "tier.dram.capacity=1GiB", "device.one.tier=ssd", "device.one.backend=file",
@@ -212,7 +212,7 @@ static void test_the_reason_is_said(void **state)
         const char *reason; /* NULL: it has an effect */
     } cases[] = {
         {{"store.variant=raw", NULL}, "store.policy is utility, not lru or lru-leaf or"},
-        {{"store.variant=raw", "store.policy=s3fifo", NULL}, NULL},
+        {{"store.variant=raw", "store.policy=lru", NULL}, NULL},
         {{"store.copies=yes", NULL}, "store.catalog is not set"},
         {{"store.copies=no", "store.catalog=c", NULL}, "no [device.NAME] has tier = ssd"},
         {{"tier.ssd.unit=4KiB", NULL},

@@ -197,6 +197,8 @@ class LintTest(unittest.TestCase):
         """Objects as CMake lays them out."""
         folder = os.path.join(self.root, "build")
         for room in lint.PURE_ROOMS:
+            if not os.path.isdir(os.path.join(self.root, room)):
+                continue
             os.makedirs(os.path.join(folder, "CMakeFiles", f"kvt_{room}.dir", room))
             for name in os.listdir(os.path.join(self.root, room)):
                 if name.endswith(".c"):

@@ -279,7 +279,7 @@ static void test_bad_files(void **state)
         {"[store]\npolicy=lru\npolicies=lru\n", ":3:", "store.policies: unknown setting"},
         {"[stores]\n", ":1:", "[stores]: unknown section"},
         {"[store]\n[tier.tape]\ncapacity=1\n", ":2:", "[tier.tape]: unknown section"},
-        {"[store]\n\n\npolicy=mru\n", ":4:", "none|lru|lru-leaf|utility"},
+        {"[store]\n\n\npolicy=mru\n", ":4:", "none|lru|utility"},
         {"[tier.dram]\ncapacity=lots\n", ":2:", "tier.dram.capacity"},
         {"[store]\npolicy=lru\npolicy=none\n", ":3:", "set twice"},
         {"[store]\nbroken\n[nowhere]\n", ":2:", "expected"},

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recency.c - the fixed policies: none, lru and lru-leaf.
+ * recency.c - the fixed policies: none and lru.
  *
  * lru: one recency list per tier over its entries, O(1) per call. A new entry goes to the highest
  * tier that can make room; the least recent entry of a tier moves to the next tier below, or out of
  * the lowest; a use below the highest tier promotes. With one tier this is textbook LRU. No rule
  * keeps a prefix together.
- *
- * lru-leaf: the same, but only entries without held children are moved, so that no prefix loses its
- * head. Recency changes the order of all leaves when a child leaves, hence a heap by recency.
  *
  * Both store one variant, config.variant, or of each entry one of two, and leave the watermarks
  * alone: their capacity is the whole tier, which keeps them comparable with the literature.
@@ -280,61 +277,16 @@ void lru_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 
 /* Textbook LRU in every tier, with demotion and promotion. It is what a serving engine without a
  * policy does, so most comparisons begin with it. */
-const policy_ops policy_lru_ops = {.name = "lru",
-                                   .recency = true,
-                                   .index = lru_index,
-                                   .remove = lru_remove,
-                                   .touch = lru_touch,
-                                   .choose = lru_choose,
-                                   .fallback = lru_fallback,
-                                   .place = lru_place,
-                                   .improve = lru_improve,
-                                   .promote = lru_promote,
-                                   .tick = none_tick};
-
-/* Takes an entry out of all tiers' heaps. */
-void leaf_remove(kvt_policy *policy, uint32_t index)
-{
-    for (int tier = 0; tier < TIERS; tier++)
-        heap_remove(&policy->heaps[tier], engine_places(policy, tier), index);
-}
-
-/* Keeps movable leaves in the heap of their tier, in the order of use; a prefix that is needed
- * stays outside. A leaf that becomes a prefix leaves the heap when its first child is linked, since
- * the engine sorts the parent anew then. */
-static void leaf_index(kvt_policy *policy, uint32_t index)
-{
-    const entry *e = entry_at(policy, index);
-    leaf_remove(policy, index);
-    if (!entry_is_movable(e) || e->children > 0) return;
-    int home = option_home(entry_option(policy, e, e->current));
-    heap_set(&policy->heaps[home], engine_places(policy, home), index, (double)e->recency);
-}
-
-/* Takes the least recently used leaf of the tier. gdsf and lfu use it as well: the heap's first is
- * their victim too. */
-bool leaf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
-{
-    assert(policy->ops->heaps);
-    (void)work;
-    const heap *h = &policy->heaps[tier];
-    if (h->count == 0) return false;
-    assert(entry_is_movable(entry_at(policy, h->items[0].entry)));
-    *out = lru_step_down(policy, h->items[0].entry, tier);
-    return true;
-}
-
-/* LRU over leaves: a prefix leaves after all of its continuations. No continuation is left behind
- * without its prefix, which it would be useless without. */
-const policy_ops policy_lru_leaf_ops = {.name = "lru-leaf",
-                                        .recency = true,
-                                        .heaps = true,
-                                        .index = leaf_index,
-                                        .remove = leaf_remove,
-                                        .touch = leaf_index,
-                                        .choose = leaf_choose,
-                                        .fallback = lru_fallback,
-                                        .place = lru_place,
-                                        .improve = lru_improve,
-                                        .promote = lru_promote,
-                                        .tick = none_tick};
+const policy_ops policy_lru_ops = {
+    .name = "lru",
+    .reason = "It is kept by recency: the least recently used entry of a tier moves first.",
+    .recency = true,
+    .index = lru_index,
+    .remove = lru_remove,
+    .touch = lru_touch,
+    .choose = lru_choose,
+    .fallback = lru_fallback,
+    .place = lru_place,
+    .improve = lru_improve,
+    .promote = lru_promote,
+    .tick = none_tick};

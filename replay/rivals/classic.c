@@ -27,7 +27,7 @@
  * a victim moves down, bytes count and not entries, and an entry that comes back counts as just
  * inserted, but in lists that are in order of use.
  */
-#include "policy/engine.h"
+#include "rivals.h"
 
 #include <assert.h>
 #include <string.h>
@@ -227,7 +227,7 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
     }
     if (bytes == 0) bytes = 1;
     double worth = (double)USES(e) * (double)e->recompute_seconds / (double)bytes;
-    double value = policy->classic.inflation + worth;
+    double value = classic_of(policy)->inflation + worth;
     assert(worth >= 0.0);
     memcpy(&e->count[1], &value, sizeof value);
     gdsf_index(policy, index);
@@ -237,16 +237,18 @@ static void gdsf_touch(kvt_policy *policy, uint32_t index)
  * moves down keeps its value, so it says nothing of what is worth storing. */
 static bool gdsf_choose(kvt_policy *policy, tentative_plan *work, int tier, step *out)
 {
-    assert(policy->classic.inflation >= 0.0);
+    assert(classic_of(policy)->inflation >= 0.0);
     if (!leaf_choose(policy, work, tier, out)) return false;
     if (out->to == KVT_OPTION_NONE)
-        policy->classic.inflation = gdsf_value(entry_at(policy, out->entry));
+        classic_of(policy)->inflation = gdsf_value(entry_at(policy, out->entry));
     return true;
 }
 
 /* GreedyDual-Size-Frequency by recompute seconds. The recompute seconds stand for the cost of the
  * paper, and the bytes of the stored variant for its size. */
 const policy_ops policy_gdsf_ops = {.name = "gdsf",
+                                    .open = classic_open,
+                                    .close = classic_close,
                                     .heaps = true,
                                     .index = gdsf_index,
                                     .remove = leaf_remove,
@@ -279,7 +281,7 @@ static void pensieve_remove(kvt_policy *policy, uint32_t index)
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
     assert(e->listed <= TIERS);
-    list_remove(policy, &policy->classic.by_cost[e->listed - 1][LISTED_CLASS(e)], index);
+    list_remove(policy, &classic_of(policy)->by_cost[e->listed - 1][LISTED_CLASS(e)], index);
     e->listed = 0;
 }
 
@@ -296,7 +298,7 @@ static void pensieve_index(kvt_policy *policy, uint32_t index)
     if (e->listed == listed) return;
     pensieve_remove(policy, index);
     LISTED_CLASS(e) = (uint8_t)pensieve_class(e);
-    list_add_newest(policy, &policy->classic.by_cost[listed - 1][LISTED_CLASS(e)], index);
+    list_add_newest(policy, &classic_of(policy)->by_cost[listed - 1][LISTED_CLASS(e)], index);
     e->listed = listed;
 }
 
@@ -306,7 +308,7 @@ static void pensieve_touch(kvt_policy *policy, uint32_t index)
 {
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
-    recency_list *lists = policy->classic.by_cost[e->listed - 1];
+    recency_list *lists = classic_of(policy)->by_cost[e->listed - 1];
     list_remove(policy, &lists[LISTED_CLASS(e)], index);
     LISTED_CLASS(e) = (uint8_t)pensieve_class(e);
     list_add_newest(policy, &lists[LISTED_CLASS(e)], index);
@@ -321,7 +323,7 @@ static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int tier, 
     uint32_t victim = NIL;
     double least = UNLIMITED;
     for (uint32_t class = 0; class < PENSIEVE_CLASSES; class ++) {
-        uint32_t oldest = policy->classic.by_cost[tier][class].oldest;
+        uint32_t oldest = classic_of(policy)->by_cost[tier][class].oldest;
         if (oldest == NIL) continue;
         const entry *e = entry_at(policy, oldest);
         double idle = (double)(policy->now_ns - e->last_access_ns) * 1e-9 + 1e-9;
@@ -337,6 +339,8 @@ static bool pensieve_choose(kvt_policy *policy, tentative_plan *work, int tier, 
 
 /* Least recompute seconds over idle time. */
 const policy_ops policy_pensieve_ops = {.name = "pensieve",
+                                        .open = classic_open,
+                                        .close = classic_close,
                                         .index = pensieve_index,
                                         .remove = pensieve_remove,
                                         .touch = pensieve_touch,
@@ -354,8 +358,8 @@ const policy_ops policy_pensieve_ops = {.name = "pensieve",
 static void sieve_remove(kvt_policy *policy, uint32_t index)
 {
     const entry *e = entry_at(policy, index);
-    if (e->listed != 0 && policy->classic.hands[e->listed - 1] == index) {
-        policy->classic.hands[e->listed - 1] = e->link[0].newer;
+    if (e->listed != 0 && classic_of(policy)->hands[e->listed - 1] == index) {
+        classic_of(policy)->hands[e->listed - 1] = e->link[0].newer;
     }
     lru_remove(policy, index);
 }
@@ -385,7 +389,7 @@ static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int tier, ste
 {
     (void)work;
     if (policy->lists[tier].oldest == NIL) return false;
-    uint32_t *hand = &policy->classic.hands[tier];
+    uint32_t *hand = &classic_of(policy)->hands[tier];
     if (*hand == NIL) *hand = policy->lists[tier].oldest;
     while (MARK(entry_at(policy, *hand)) > 0.0f) {
         assert(entry_at(policy, *hand)->listed == tier + 1);
@@ -399,6 +403,8 @@ static bool sieve_choose(kvt_policy *policy, tentative_plan *work, int tier, ste
 
 /* One queue, one bit, one hand. */
 const policy_ops policy_sieve_ops = {.name = "sieve",
+                                     .open = classic_open,
+                                     .close = classic_close,
                                      .index = sieve_index,
                                      .remove = sieve_remove,
                                      .touch = sieve_touch,
@@ -416,7 +422,7 @@ static recency_list *s3_list(kvt_policy *policy, uint8_t listed)
 {
     assert(listed >= 1 && listed <= 2 * TIERS);
     return listed <= TIERS ? &policy->lists[listed - 1]
-                           : &policy->classic.mains[listed - 1 - TIERS];
+                           : &classic_of(policy)->mains[listed - 1 - TIERS];
 }
 
 /* Takes an entry out of its queue, and its bytes out of main's. */
@@ -425,9 +431,9 @@ static void s3_remove(kvt_policy *policy, uint32_t index)
     entry *e = entry_at(policy, index);
     if (e->listed == 0) return;
     int tier = (e->listed - 1) % TIERS;
-    assert(e->listed <= TIERS || policy->classic.main_bytes[tier] >= e->bytes[tier]);
+    assert(e->listed <= TIERS || classic_of(policy)->main_bytes[tier] >= e->bytes[tier]);
     list_remove(policy, s3_list(policy, e->listed), index);
-    if (e->listed > TIERS) policy->classic.main_bytes[tier] -= e->bytes[tier];
+    if (e->listed > TIERS) classic_of(policy)->main_bytes[tier] -= e->bytes[tier];
     e->listed = 0;
 }
 
@@ -446,7 +452,7 @@ static void s3_index(kvt_policy *policy, uint32_t index)
     s3_remove(policy, index);
     list_add_newest(policy, s3_list(policy, listed), index);
     e->listed = listed;
-    if (listed > TIERS) policy->classic.main_bytes[home] += e->bytes[home];
+    if (listed > TIERS) classic_of(policy)->main_bytes[home] += e->bytes[home];
 }
 
 /* Counts up to three uses of a stored entry. An entry outside the queues counts no use: it may be a
@@ -476,7 +482,7 @@ static uint32_t s3_from_small(kvt_policy *policy, int tier)
  * chance away. */
 static uint32_t s3_from_main(kvt_policy *policy, int tier)
 {
-    recency_list *list = &policy->classic.mains[tier];
+    recency_list *list = &classic_of(policy)->mains[tier];
     while (list->oldest != NIL) {
         uint32_t oldest = list->oldest;
         entry *e = entry_at(policy, oldest);
@@ -497,9 +503,9 @@ static bool s3_choose(kvt_policy *policy, tentative_plan *work, int tier, step *
     double main_limit = (1.0 - S3_SMALL_SHARE) * (double)policy->capacity[tier];
     uint32_t victim = NIL;
     while (victim == NIL) {
-        bool from_main = (double)policy->classic.main_bytes[tier] > main_limit ||
+        bool from_main = (double)classic_of(policy)->main_bytes[tier] > main_limit ||
                          policy->lists[tier].oldest == NIL;
-        if (from_main && policy->classic.mains[tier].oldest == NIL) return false;
+        if (from_main && classic_of(policy)->mains[tier].oldest == NIL) return false;
         victim = from_main ? s3_from_main(policy, tier) : s3_from_small(policy, tier);
     }
     *out = lru_step_down(policy, victim, tier);
@@ -526,7 +532,7 @@ static bool s3_place(kvt_policy *policy, tentative_plan *work, uint32_t index)
     double capacity = 0.0;
     for (int tier = 0; tier < TIERS; tier++)
         capacity += (double)policy->capacity[tier];
-    double since = (double)(policy->classic.ghost_bytes - e->bytes[0]);
+    double since = (double)(classic_of(policy)->ghost_bytes - e->bytes[0]);
     bool known = MARK(e) < 0.0f && since <= S3_GHOST_SHARE * capacity;
     MARK(e) = known ? 1.0f : 0.0f;
     USES(e) = 0.0f;
@@ -543,12 +549,14 @@ static void s3_leaving(kvt_policy *policy, uint32_t index)
         return;
     }
     MARK(e) = -1.0f;
-    policy->classic.ghost_bytes += classic_size(policy, e);
-    e->bytes[0] = policy->classic.ghost_bytes;
+    classic_of(policy)->ghost_bytes += classic_size(policy, e);
+    e->bytes[0] = classic_of(policy)->ghost_bytes;
 }
 
 /* A small and a main queue, with ghosts. */
 const policy_ops policy_s3fifo_ops = {.name = "s3fifo",
+                                      .open = classic_open,
+                                      .close = classic_close,
                                       .remembers = true,
                                       .index = s3_index,
                                       .remove = s3_remove,

@@ -20,7 +20,7 @@
  * Coding an entry anew inside a full tier needs room for both variants, so the largest such variant
  * seen is kept free, at most a 64th of the tier.
  */
-#include "policy/engine.h"
+#include "rivals.h"
 
 #include <assert.h>
 #include <string.h>
@@ -164,7 +164,7 @@ static bool adapt_fallback(kvt_policy *policy, const tentative_plan *work, uint3
 static void adapt_stage(kvt_policy *policy, tentative_plan *work, const entry *e)
 {
     for (int tier = TIERS - 1; tier >= 0; tier--) {
-        uint64_t most = 0, next = 0, *kept = &policy->classic.staging[tier];
+        uint64_t most = 0, next = 0, *kept = &classic_of(policy)->staging[tier];
         for (uint8_t option = 1; option < e->option_count; option++) {
             uint64_t bytes = entry_option(policy, e, option)->bytes[tier];
             if (bytes > most) {
@@ -197,7 +197,7 @@ static bool adapt_settle(kvt_policy *policy, tentative_plan *work, uint32_t inde
         const heap *h = &policy->heaps[tier];
         while (*to != KVT_OPTION_NONE) {
             int64_t need = (int64_t)entry_need(policy, e, *to, tier);
-            int64_t kept = h->count > 0 ? (int64_t)policy->classic.staging[tier] : 0;
+            int64_t kept = h->count > 0 ? (int64_t)classic_of(policy)->staging[tier] : 0;
             double lost;
             uint8_t own = KVT_OPTION_NONE;
             if (need == 0 || work->room[tier] >= need + kept) break;
@@ -274,16 +274,20 @@ static void adapt_improve(kvt_policy *policy, uint32_t index, kvt_plan *plan)
 
 /* AdaptCache's greedy as published. It counts uses without learning, and keeps heaps because its
  * keys do not age. */
-const policy_ops policy_adaptcache_ops = {.name = "adaptcache",
-                                          .counts = true,
-                                          .remembers = true,
-                                          .heaps = true,
-                                          .index = adapt_index,
-                                          .remove = leaf_remove,
-                                          .touch = adapt_touch,
-                                          .choose = adapt_choose,
-                                          .fallback = adapt_fallback,
-                                          .place = adapt_place,
-                                          .adopted = adapt_adopted,
-                                          .improve = adapt_improve,
-                                          .tick = none_tick};
+const policy_ops policy_adaptcache_ops = {
+    .name = "adaptcache",
+    .open = classic_open,
+    .close = classic_close,
+    .reason = "It is where its tiers' greedy left it, which moves the least loss per byte first.",
+    .counts = true,
+    .remembers = true,
+    .heaps = true,
+    .index = adapt_index,
+    .remove = leaf_remove,
+    .touch = adapt_touch,
+    .choose = adapt_choose,
+    .fallback = adapt_fallback,
+    .place = adapt_place,
+    .adopted = adapt_adopted,
+    .improve = adapt_improve,
+    .tick = none_tick};

@@ -11,7 +11,7 @@
  * The paper counts entries and this file counts bytes, because entries differ in size. Segments are
  * kept for each tier by itself; the sketch is one for all.
  */
-#include "policy/engine.h"
+#include "rivals.h"
 
 #include <assert.h>
 #include <string.h>
@@ -33,7 +33,10 @@
  * memory. The sketch has at least one counter a row for each entry that the engine expects. */
 bool classic_open(kvt_policy *policy)
 {
-    classic_state *c = &policy->classic;
+    classic_state *c = engine_resize(policy, NULL, 0, sizeof *c);
+    policy->rival = c;
+    if (c == NULL) return false;
+    memset(c, 0, sizeof *c);
     for (int tier = 0; tier < TIERS; tier++) {
         c->hands[tier] = NIL;
         c->mains[tier] = c->guarded[tier] = (recency_list){NIL, NIL};
@@ -50,25 +53,26 @@ bool classic_open(kvt_policy *policy)
     return true;
 }
 
-/* Releases the sketch. */
+/* Releases sketch and state. */
 void classic_close(kvt_policy *policy)
 {
-    classic_state *c = &policy->classic;
-    if (c->sketch != NULL) {
+    classic_state *c = classic_of(policy);
+    if (c == NULL) return;
+    if (c->sketch != NULL)
         engine_resize(policy, c->sketch, (size_t)SKETCH_ROWS * c->sketch_width, 0);
-    }
+    engine_resize(policy, c, sizeof *c, 0);
 }
 
 /* Returns a handle's counter in one row of the sketch. Each row hashes the handle by another odd
  * multiple. */
 static uint8_t *sketch_counter(const kvt_policy *policy, uint64_t handle, uint32_t row)
 {
-    assert(row < SKETCH_ROWS && policy->classic.sketch_width != 0);
+    assert(row < SKETCH_ROWS && classic_of(policy)->sketch_width != 0);
     uint64_t x = handle + (row + 1) * UINT64_C(0x9E3779B97F4A7C15);
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    uint32_t column = (uint32_t)(x >> 32) & (policy->classic.sketch_width - 1);
-    return &policy->classic.sketch[row * policy->classic.sketch_width + column];
+    uint32_t column = (uint32_t)(x >> 32) & (classic_of(policy)->sketch_width - 1);
+    return &classic_of(policy)->sketch[row * classic_of(policy)->sketch_width + column];
 }
 
 /* Estimates how often a handle was used: the least of its counters. The estimate is never below the
@@ -88,8 +92,8 @@ static uint8_t sketch_uses(const kvt_policy *policy, uint64_t handle)
  * comes after half as many. */
 static void sketch_add(kvt_policy *policy, uint64_t handle)
 {
-    assert(policy->classic.sketch != NULL);
-    classic_state *c = &policy->classic;
+    assert(classic_of(policy)->sketch != NULL);
+    classic_state *c = classic_of(policy);
     for (uint32_t row = 0; row < SKETCH_ROWS; row++) {
         uint8_t *counter = sketch_counter(policy, handle, row);
         if (*counter < SKETCH_MOST) ++*counter;
@@ -107,7 +111,8 @@ static recency_list *segment_list(kvt_policy *policy, uint8_t listed)
     assert(listed >= 1 && listed <= 3 * TIERS);
     int tier = (listed - 1) % TIERS;
     if (listed <= TIERS) return &policy->lists[tier];
-    return listed <= 2 * TIERS ? &policy->classic.mains[tier] : &policy->classic.guarded[tier];
+    return listed <= 2 * TIERS ? &classic_of(policy)->mains[tier]
+                               : &classic_of(policy)->guarded[tier];
 }
 
 /* Returns the bytes of a segment. */
@@ -115,9 +120,9 @@ static uint64_t *segment_bytes(kvt_policy *policy, uint8_t listed)
 {
     assert(listed >= 1 && listed <= 3 * TIERS);
     int tier = (listed - 1) % TIERS;
-    if (listed <= TIERS) return &policy->classic.window_bytes[tier];
-    return listed <= 2 * TIERS ? &policy->classic.main_bytes[tier]
-                               : &policy->classic.guarded_bytes[tier];
+    if (listed <= TIERS) return &classic_of(policy)->window_bytes[tier];
+    return listed <= 2 * TIERS ? &classic_of(policy)->main_bytes[tier]
+                               : &classic_of(policy)->guarded_bytes[tier];
 }
 
 /* Takes an entry and its bytes out of its segment. The bytes counted are those of the tier whose
@@ -155,8 +160,8 @@ static void segment_index(kvt_policy *policy, uint32_t index)
 static void segment_relieve(kvt_policy *policy, int tier)
 {
     double most = PROTECTED_SHARE * (1.0 - WINDOW_SHARE) * (double)policy->capacity[tier];
-    while ((double)policy->classic.guarded_bytes[tier] > most) {
-        uint32_t oldest = policy->classic.guarded[tier].oldest;
+    while ((double)classic_of(policy)->guarded_bytes[tier] > most) {
+        uint32_t oldest = classic_of(policy)->guarded[tier].oldest;
         assert(oldest != NIL);
         SEGMENT(entry_at(policy, oldest)) = SEGMENT_PROBATION;
         segment_index(policy, oldest);
@@ -188,7 +193,7 @@ static void tinylfu_touch(kvt_policy *policy, uint32_t index)
 static uint32_t tinylfu_victim(kvt_policy *policy, int tier)
 {
     assert(tier >= 0 && tier < TIERS);
-    classic_state *c = &policy->classic;
+    classic_state *c = classic_of(policy);
     double capacity = (double)policy->capacity[tier];
     uint32_t candidate = policy->lists[tier].oldest;
     uint32_t other = c->mains[tier].oldest;
@@ -214,7 +219,7 @@ static bool tinylfu_choose(kvt_policy *policy, tentative_plan *work, int tier, s
     (void)work;
     uint32_t victim = NIL;
     while (victim == NIL) {
-        const classic_state *c = &policy->classic;
+        const classic_state *c = classic_of(policy);
         if (policy->lists[tier].oldest == NIL && c->mains[tier].oldest == NIL &&
             c->guarded[tier].oldest == NIL) {
             return false;
@@ -237,6 +242,8 @@ static bool tinylfu_place(kvt_policy *policy, tentative_plan *work, uint32_t ind
 /* A window and a segmented LRU, with a sketch between them. It needs no ghosts: the sketch counts
  * uses of handles that are not stored. */
 const policy_ops policy_tinylfu_ops = {.name = "w-tinylfu",
+                                       .open = classic_open,
+                                       .close = classic_close,
                                        .index = segment_index,
                                        .remove = segment_remove,
                                        .touch = tinylfu_touch,
