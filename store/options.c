@@ -196,7 +196,7 @@ static const char *options_device_text(kvt_config *config, options_owner *owner,
 static kvt_status options_read_device(kvt_config *config, options_owner *owner, const char *name,
                                       kvt_device_config *device, char *message, size_t message_size)
 {
-    char node[96];
+    char node[96], depth[96];
     kvt_status status = KVT_OK;
     *device = (kvt_device_config){.struct_size = sizeof *device};
     device->name = options_keep(owner, name, &status);
@@ -215,12 +215,14 @@ static kvt_status options_read_device(kvt_config *config, options_owner *owner, 
     if (status != KVT_OK) return status;
     if (file) device->follow_symlinks = kvt_config_switch(config, "store.follow_symlinks");
     snprintf(node, sizeof node, "device.%s.node", name);
+    snprintf(depth, sizeof depth, "device.%s.depth", name);
     device->on_node = kvt_config_has(config, node);
     if (device->timeout_ns == 0) device->timeout_ns = UINT64_MAX;
     const char *fault = drive && device->path == NULL           ? "path is not set"
                         : !drive && device->capacity_bytes == 0 ? "capacity is not set"
                         : device->depth > 4096                  ? "depth is above 4096"
-                                                                : NULL;
+                        : device->depth == 0 && kvt_config_has(config, depth) ? "depth is 0"
+                                                                              : NULL;
     if (fault == NULL) return KVT_OK;
     snprintf(message, message_size, "device.%s.%s", name, fault);
     return KVT_E_CONFIG;

@@ -6,8 +6,9 @@
  * both modes of replay read it, without opening devices, catalog or profile, and what they would
  * refuse is refused here: values out of range, tiers that their devices cannot hold, settings
  * without effect, files that cannot be what they are named as, no tier at all.
- * What opening alone can tell stays unseen: what lies on devices and in files, whether a drive or a
- * GPU answers, locks, permissions. One thread.
+ * The machine is this one: what its memory and file systems do not have is refused as well. What
+ * opening alone can tell stays unseen: what lies on drives, whether a drive or a GPU answers,
+ * locks, permissions. One thread.
  */
 #include "command.h"
 
@@ -26,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* ---- places ---- */
@@ -138,13 +140,30 @@ static const char *places_refused_file(const kvt_device_config *device)
     return fits ? NULL : "neither a regular file nor a block device";
 }
 
+/* Whether a regular file carries neither a label (in one of two slots) nor zeros where one goes. */
+static bool places_is_foreign(const char *path)
+{
+    char slots[2][8] = {{0}};
+    struct stat facts;
+    if (path == NULL || stat(path, &facts) != 0 || !S_ISREG(facts.st_mode)) return false;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return false;
+    (void)!fread(slots[0], 1, sizeof slots[0], file);
+    if (fseek(file, 4096, SEEK_SET) == 0) (void)!fread(slots[1], 1, sizeof slots[1], file);
+    (void)fclose(file);
+    return memcmp(slots[0], "KVTLABEL", 8) != 0 && memcmp(slots[1], "KVTLABEL", 8) != 0 &&
+           memcmp(slots[0], "\0\0\0\0\0\0\0", 8) != 0;
+}
+
 /* A regular file is made when it is absent and its capacity is known; a drive is there or not. */
-static kvt_status places_add_device(place_list *list, const kvt_device_config *device)
+static kvt_status places_add_device(place_list *list, const kvt_device_config *device, bool format)
 {
     char setting[96];
     bool file = strcmp(device->backend, "file") == 0;
     (void)snprintf(setting, sizeof setting, "device.%.60s.path", device->name);
     const char *refused = file && device->path != NULL ? places_refused_file(device) : NULL;
+    if (file && !format && refused == NULL && places_is_foreign(device->path))
+        refused = "this file holds other bytes; store.format = yes gives them up";
     if (refused != NULL) {
         place one = {.path = device->path};
         (void)snprintf(one.setting, sizeof one.setting, "%s", setting);
@@ -166,8 +185,8 @@ static kvt_status places_add_secret(place_list *list, const char *path)
 }
 
 /* KVT_OK, or KVT_E_CONFIG with a message that names the setting: a profile or a folder that is not
- * there, a folder in a file's place, one file in two places. Only names and kinds are looked at: no
- * file is opened, so the bytes in one, and whether a drive answers, are for the store to find. */
+ * there, a folder in a file's place, one file in two places, a file of somebody else's. Of a file
+ * only the place of the label is read; whether a drive answers is for the store to find. */
 static kvt_status check_places(const kvt_store_options *options, char *message, size_t message_size)
 {
     place_list *list = calloc(1, sizeof *list);
@@ -182,7 +201,7 @@ static kvt_status check_places(const kvt_store_options *options, char *message, 
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++) {
         const kvt_tier_options *row = &options->tiers[tier];
         for (uint32_t i = 0; status == KVT_OK && i < row->device_count; i++)
-            status = places_add_device(list, &row->devices[i]);
+            status = places_add_device(list, &row->devices[i], options->format);
     }
     free(list);
     return status;
@@ -275,10 +294,9 @@ check_refuse(char *message, size_t message_size, const char *format, ...)
     return KVT_E_CONFIG;
 }
 
-/* Memory of the host that cannot be had by any process is refused. What this machine alone lacks is
- * a note: the file may be another machine's. */
-static kvt_status check_memory(const command_common *common, const char *setting, uint64_t bytes,
-                               char *message, size_t message_size)
+/* Memory that the host does not have: a store would not open here. */
+static kvt_status check_memory(const char *setting, uint64_t bytes, char *message,
+                               size_t message_size)
 {
     char wanted[32], held[32];
     const double here = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -287,16 +305,17 @@ static kvt_status check_memory(const command_common *common, const char *setting
                             "%s: %llu bytes are more than a process can have", setting,
                             (unsigned long long)bytes);
     if (here > 0 && (double)bytes > here)
-        command_note(common,
-                     "%s: %s are more memory than this machine has, %s: a store would "
-                     "not open here",
-                     setting, format_bytes(wanted, bytes), format_bytes(held, (uint64_t)here));
+        return check_refuse(message, message_size,
+                            "%s: %s are more memory than this machine has, %s: a store would not "
+                            "open here",
+                            setting, format_bytes(wanted, bytes),
+                            format_bytes(held, (uint64_t)here));
     return KVT_OK;
 }
 
 /* What the back end would refuse of its settings. */
-static kvt_status check_device(const command_common *common, const kvt_tier_options *row,
-                               const kvt_device_config *device, char *message, size_t message_size)
+static kvt_status check_device(const kvt_tier_options *row, const kvt_device_config *device,
+                               char *message, size_t message_size)
 {
     const bool file = strcmp(device->backend, "file") == 0;
     const bool labelled = file || strcmp(device->backend, "nvme") == 0;
@@ -322,7 +341,7 @@ static kvt_status check_device(const command_common *common, const kvt_tier_opti
                             device->name);
     const bool host = strcmp(device->backend, "memory") == 0 ||
                       (device->emulated && strcmp(device->backend, "hbm") == 0);
-    return host ? check_memory(common, setting, bytes, message, message_size) : KVT_OK;
+    return host ? check_memory(setting, bytes, message, message_size) : KVT_OK;
 }
 
 /* A tier without devices is one memory device that the store makes. */
@@ -340,7 +359,7 @@ static kvt_status check_tier_memory(const command_common *common, const kvt_tier
         return check_refuse(message, message_size, "%s: at least a stripe unit of %llu bytes",
                             setting, (unsigned long long)unit);
     if (tier == KVT_TIER_HBM && !row->emulated) return KVT_OK;
-    return check_memory(common, setting, bytes, message, message_size);
+    return check_memory(setting, bytes, message, message_size);
 }
 
 static kvt_status check_tier(const command_common *common, const kvt_store_options *options,
@@ -353,7 +372,7 @@ static kvt_status check_tier(const command_common *common, const kvt_store_optio
     bool known = row->device_count > 0;
     kvt_status status = check_tier_memory(common, row, tier, message, message_size);
     for (uint32_t i = 0; status == KVT_OK && i < row->device_count; i++)
-        status = check_device(common, row, &row->devices[i], message, message_size);
+        status = check_device(row, &row->devices[i], message, message_size);
     if (status != KVT_OK) return status;
     if (tier == KVT_TIER_SSD && row->capacity_bytes > 0 && row->device_count == 0 &&
         !check_is_simulated(config, tier)) {
@@ -375,6 +394,63 @@ static kvt_status check_tier(const command_common *common, const kvt_store_optio
                         "labels left out)",
                         name, format_bytes(wanted, bytes_wanted), (unsigned long long)bytes_wanted,
                         format_bytes(held, sum), (unsigned long long)sum);
+}
+
+/* What files of devices still take of their file systems, those of one together. */
+static kvt_status check_disk(const kvt_store_options *options, char *message, size_t message_size)
+{
+    dev_t systems[64];
+    uint64_t wanted[64];
+    size_t count = 0;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        for (uint32_t i = 0; i < options->tiers[tier].device_count; i++) {
+            const kvt_device_config *device = &options->tiers[tier].devices[i];
+            struct stat facts;
+            struct statvfs room;
+            char text[2][32];
+            if (strcmp(device->backend, "file") != 0) continue;
+            const bool there = stat(device->path, &facts) == 0;
+            if (there && !S_ISREG(facts.st_mode)) continue;
+            const uint64_t held = there ? (uint64_t)facts.st_blocks * 512 : 0;
+            char *folder = places_folder(device->path);
+            const bool known =
+                folder != NULL && stat(folder, &facts) == 0 && statvfs(folder, &room) == 0;
+            free(folder);
+            size_t at = 0;
+            while (known && at < count && systems[at] != facts.st_dev)
+                at++;
+            if (!known || at == sizeof systems / sizeof systems[0]) continue;
+            if (at == count) {
+                systems[count] = facts.st_dev;
+                wanted[count++] = 0;
+            }
+            wanted[at] += device->capacity_bytes > held ? device->capacity_bytes - held : 0;
+            const uint64_t space = (uint64_t)room.f_bavail * room.f_frsize;
+            if (wanted[at] <= space) continue;
+            return check_refuse(message, message_size,
+                                "device.%.60s.capacity: %s more than the files there have are "
+                                "wanted of a file system with %s free",
+                                device->name, format_bytes(text[0], wanted[at]),
+                                format_bytes(text[1], space));
+        }
+    }
+    return KVT_OK;
+}
+
+/* A store gives puts no more staging than an eighth of its smallest tier. */
+static void check_note_put_staging(const command_common *common, const kvt_store_options *options)
+{
+    uint64_t rooms[KVT_TIER_COUNT] = {0};
+    char message[COMMAND_MESSAGE_BYTES], text[2][32];
+    const uint64_t asked = options->put_staging_bytes;
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
+        if (kvt_tier_room(&options->tiers[tier], tier, &rooms[tier], message, sizeof message) !=
+            KVT_OK)
+            return;
+    const uint64_t given = kvt_put_staging_limit(asked, rooms);
+    if (asked != KVT_PUT_STAGING_AUTO && given < asked)
+        command_note(common, "store.put_staging: of %s puts get %s, an eighth of the smallest tier",
+                     format_bytes(text[0], asked), format_bytes(text[1], given));
 }
 
 /* The policy's own checks, on a tier of one page. */
@@ -457,6 +533,10 @@ static kvt_status check_store(const command_common *common, const kvt_store_opti
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++)
         status = check_tier(common, options, tier, message, message_size);
     if (status == KVT_OK) status = check_places(options, message, message_size);
+    if (status == KVT_OK)
+        status = check_memory("store.staging", options->staging_bytes, message, message_size);
+    if (status == KVT_OK) status = check_disk(options, message, message_size);
+    if (status == KVT_OK) check_note_put_staging(common, options);
     return status;
 }
 
@@ -489,8 +569,9 @@ const command_spec check_config_spec = {
     .name = "check-config",
     .summary = "check a configuration file without opening anything",
     .about = "Checks configuration files: syntax, names, values, settings without effect, whether "
-             "tiers and devices fit together, and whether profile, folders and devices are there. "
-             "Opens nothing; the contents of devices and files are checked when the store opens.",
+             "tiers and devices fit together, and whether this machine has the profile, folders, "
+             "devices, memory and disk space that they name. "
+             "The contents of drives and of the profile are checked when the store opens.",
     .example = "  kvterrace check-config kvterrace.ini --set tier.dram.capacity=64GiB",
     .options = check_rows,
     .argument_bytes = sizeof(check_arguments),

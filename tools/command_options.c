@@ -218,11 +218,29 @@ static int options_refuse_name(const command_spec *spec, const char *name, size_
     return command_misuse("unrecognized option '--%.*s'", (int)length, name);
 }
 
+#define OPTIONS_SEEN_MAX 8u
+
 typedef struct options_words {
     int argc;
     char **argv;
     int next;
+    const command_option *seen[OPTIONS_SEEN_MAX]; /* of one input */
+    size_t seen_count;
 } options_words;
+
+/* Takes an option. One that names the one input is given once, so that no input is passed over; of
+ * other values the last one holds, as of a line that an alias begins. */
+static int options_take_once(options_words *words, const command_option *option, const char *value,
+                             void *arguments)
+{
+    const bool single =
+        option->kind == OPTION_TEXT && (option->flags & (OPTION_READS | OPTION_DATA)) != 0;
+    for (size_t i = 0; single && i < words->seen_count; i++)
+        if (words->seen[i] == option)
+            return command_misuse("--%s is given twice: '%.200s'", option->name, value);
+    if (single && words->seen_count < OPTIONS_SEEN_MAX) words->seen[words->seen_count++] = option;
+    return options_take(option, value, arguments);
+}
 
 static int options_take_long(const command_spec *spec, options_words *words, const char *word,
                              void *arguments)
@@ -240,7 +258,7 @@ static int options_take_long(const command_spec *spec, options_words *words, con
             return command_misuse("option '--%s' requires an argument", option->name);
         value = words->argv[words->next++];
     }
-    return options_take(option, value, arguments);
+    return options_take_once(words, option, value, arguments);
 }
 
 /* Letters of flags may stand together; the argument of the last one follows, or is the next word.
@@ -249,6 +267,12 @@ static int options_take_letters(const command_spec *spec, options_words *words, 
                                 void *arguments)
 {
     int code = EXIT_FINE;
+    bool several;
+    const size_t length = strlen(word);
+    const command_option *whole = options_find(spec, word, length, &several);
+    if (length > 1 && whole != NULL && whole->name[length] == '\0')
+        return command_misuse("unrecognized option '-%.40s'; did you mean '--%s'?", word,
+                              whole->name);
     while (code == EXIT_FINE && *word != '\0') {
         const command_option *option = options_find_letter(spec, *word);
         if (option == NULL) return command_misuse("unrecognized option '-%c'", *word);
@@ -259,7 +283,8 @@ static int options_take_letters(const command_spec *spec, options_words *words, 
         }
         if (*word == '\0' && words->next == words->argc)
             return command_misuse("option '-%c' requires an argument", option->letter);
-        return options_take(option, *word != '\0' ? word : words->argv[words->next++], arguments);
+        return options_take_once(words, option, *word != '\0' ? word : words->argv[words->next++],
+                                 arguments);
     }
     return code;
 }

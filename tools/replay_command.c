@@ -223,6 +223,11 @@ static kvt_status replay_take_policies(replay_session *session, const char *list
     while ((name = strsep(&rest, ",")) != NULL) {
         bool oracle = !session->arguments->live && strcmp(name, REPLAY_ORACLE) == 0;
         if (!oracle && !replay_policy_known(name)) {
+            if (strcmp(name, REPLAY_ORACLE) == 0) {
+                (void)snprintf(session->message, sizeof session->message,
+                               "policy 'oracle' knows what comes: it is of simulations alone");
+                return KVT_E_CONFIG;
+            }
             (void)snprintf(session->message, sizeof session->message, "unknown policy '%.100s'",
                            name);
             command_suggest(session->message, sizeof session->message, name, kvt_policy_name_at);

@@ -42,6 +42,9 @@ KVT_NODISCARD kvt_status report_page_save(const report_page *page, const char *p
  */
 json_t *report_verdict_make(const json_t *document);
 
+/* Whether a document of a kind with a verdict has a schema of a later version than any here. */
+bool report_verdict_is_later(const json_t *document);
+
 /* ---- how the verdicts of the kinds add their sentences ---- */
 
 #define VERDICT_NUMBER_BYTES 32u

@@ -296,6 +296,12 @@ static kvt_status report_read(const char *path, uint64_t *left, json_t **documen
                        path);
         json_decref(document);
         document = NULL;
+    } else if (report_verdict_is_later(document)) {
+        (void)snprintf(message, message_size,
+                       "%.300s: its schema, %.100s, is of another version of kvterrace", path,
+                       view_text(document, "schema"));
+        json_decref(document);
+        document = NULL;
     }
     *document_out = document;
     return document != NULL ? KVT_OK : KVT_E_CORRUPT;

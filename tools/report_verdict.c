@@ -97,8 +97,23 @@ static void verdict_find_kind(const json_t *document, char *kind, size_t size)
         (void)snprintf(kind, size, "%.*s", (int)(end - schema), schema);
 }
 
-static void verdict_other(const char *kind, json_t *verdict)
+bool report_verdict_is_later(const json_t *document)
 {
+    char kind[64];
+    verdict_find_kind(document, kind, sizeof kind);
+    for (size_t i = 0; i < sizeof verdict_kinds / sizeof verdict_kinds[0]; i++)
+        if (strcmp(verdict_kinds[i].kind, kind) == 0)
+            return strtoul(strrchr(view_text(document, "schema"), '-') + 1, NULL, 10) > 2;
+    return false;
+}
+
+static void verdict_other(const char *kind, bool computed, json_t *verdict)
+{
+    if (computed) {
+        verdict_say(verdict, "warning",
+                    "This document holds no finished run that a verdict could be computed from.");
+        return;
+    }
     if (kind[0] == '\0') {
         verdict_say(verdict, "warning",
                     "This document has no schema of kvterrace: its numbers are drawn as they are, "
@@ -128,7 +143,8 @@ json_t *report_verdict_make(const json_t *document)
         json_pack("{s:s, s:s, s:[], s:s}", "kind", kind, "title", title, "sentences", "next", "");
     if (verdict == NULL) return NULL;
     if (fill != NULL) fill(document, verdict);
-    if (json_array_size(json_object_get(verdict, "sentences")) == 0) verdict_other(kind, verdict);
+    if (json_array_size(json_object_get(verdict, "sentences")) == 0)
+        verdict_other(kind, fill != NULL, verdict);
     verdict_next(verdict, "Run the command again with other settings, and put both documents into "
                           "one page.");
     return verdict;

@@ -268,7 +268,12 @@ kvt_status csv_next(csv_input *input, size_t field_count)
     kvt_status status = csv_split(input);
     if (status != KVT_OK) return status;
     if (csv_is_empty(input)) return csv_fail(input, "an empty line");
-    if (input->field_count != field_count) return csv_fail(input, "another number of fields");
+    if (input->field_count != field_count) {
+        char reason[96];
+        (void)snprintf(reason, sizeof reason, "another number of fields: %zu, not %zu",
+                       input->field_count, field_count);
+        return csv_fail(input, reason);
+    }
     return KVT_OK;
 }
 

@@ -168,7 +168,11 @@ kvt_status replay_lines_next(replay_line_reader *reader, char **line_out, size_t
     reader->begin += bytes + (newline != NULL);
     reader->scanned = 0;
     if (memchr(line, '\0', bytes) != NULL) {
-        return lines_fail(reader, KVT_E_PARSE, "the line holds a NUL byte", message, message_size);
+        const bool gzip = bytes >= 2 && memcmp(line, "\x1F\x8B", 2) == 0;
+        return lines_fail(reader, KVT_E_PARSE,
+                          gzip ? "this is gzip: plain text or zstd is read"
+                               : "the line holds a NUL byte",
+                          message, message_size);
     }
     if (bytes > 0 && line[bytes - 1] == '\r') bytes--;
     line[bytes] = '\0';
@@ -301,9 +305,13 @@ static kvt_status jsonl_add_blocks(trace_reader *reader, const jsonl_state *stat
     uint32_t wanted = state->agentic ? whole : whole + (input_tokens % unit != 0);
     size_t count = json_array_size(ids);
     if (count != wanted) {
-        return trace_fail(reader, state->agentic
-                                      ? "hash_ids must hold input_length / 64 ids, rounded down"
-                                      : "hash_ids must hold input_length / 512 ids, rounded up");
+        char reason[160];
+        (void)snprintf(reason, sizeof reason,
+                       "hash_ids holds %zu ids, and %u tokens in blocks of %u make %u, rounded %s: "
+                       "blocks of another size cannot be replayed",
+                       count, (unsigned)input_tokens, (unsigned)unit, (unsigned)wanted,
+                       state->agentic ? "down" : "up");
+        return trace_fail(reader, reason);
     }
     for (size_t i = 0; i < count; i++) {
         const json_t *id = json_array_get(ids, i);
@@ -323,7 +331,8 @@ static kvt_status jsonl_add_request(trace_reader *reader, jsonl_state *state, co
     uint32_t input, output;
     if (!json_is_object(object)) return trace_fail(reader, "not a JSON object");
     if (!jsonl_read_time(json_object_get(object, "timestamp"), &time_ns)) {
-        return trace_fail(reader, "timestamp is missing or not 0 to 31 days of milliseconds");
+        return trace_fail(reader, "timestamp is missing or not 0 to 31 days of milliseconds: it "
+                                  "counts from the begin of the trace, not from 1970");
     }
     if (!jsonl_read_tokens(json_object_get(object, "input_length"), 1, &input)) {
         return trace_fail(reader, "input_length is missing or not an integer from 1 to 2^24");
@@ -418,6 +427,8 @@ static kvt_status trace_read_lines(trace_reader *reader)
     }
     if (status != KVT_OK) return status;
     if (line[0] == '{') return trace_read_jsonl(reader, line, bytes);
+    if (bytes >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0)
+        return trace_fail(reader, "the file begins with a byte order mark: save it without one");
     return trace_fail(reader, "the first line is no JSON object: a trace is one object per line");
 }
 

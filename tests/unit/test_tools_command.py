@@ -148,6 +148,7 @@ class CommandTest(CommandCase):
             for block in blocks:
                 with self.subTest(name=name):
                     here = re.sub(r"/(var/lib/kvterrace|mnt|etc/kvterrace)/", "", block)
+                    here = re.sub(r"(capacity *= *\d+)GiB", r"\1MiB", here)
                     for secret in re.findall(r"^password_file *= *(\S+)", here, re.MULTILINE):
                         os.chmod(self.put(secret, "-"), 0o600)
                     for folder in re.findall(r"^path *= *(\w+)/", here, re.MULTILINE):

@@ -343,9 +343,9 @@ class VerdictTest(ReportCase):
         for document, part in (({"schema": "kvterrace-new-9", "rows": [{"a": 1}]}, "kind new"),
                                ({"rows": [1, 2]}, "no schema"), ({}, "no schema"),
                                ({"schema": "kvterrace-"}, "no schema"),
-                               ({"schema": "kvterrace-replay-1"}, "kind replay"),
+                               ({"schema": "kvterrace-replay-1"}, "no finished run"),
                                ({"schema": "kvterrace-replay-1", "results": {"a": 1}},
-                                "kind replay"),
+                                "no finished run"),
                                ({"schema": 7}, "no schema")):
             with self.subTest(document=document):
                 self.assertIn(part, self.verdict(document)["sentences"][0]["text"])

@@ -6,6 +6,7 @@ names what is wrong, and a JSON document that says the same. Nothing is left beh
     test_tools_wrong.py COMMAND
 """
 
+import gzip
 import json
 import os
 import sqlite3
@@ -108,6 +109,20 @@ CASES = [
     (setting("workload.zipfian=1"), "did you mean 'workload.zipf'?"),
     (setting("device.x.capacty=1"), "did you mean 'device.x.capacity'?"),
     (setting("tier.dram.capacity"), "expected key=value"),
+    (["replay", "--trace", "trunc.jsonl", "--trace", "b"], "--trace is given twice: 'b'"),
+    ([*SIM, "-json"], "did you mean '--json'?"),
+    ([*LIVE, "--policy", "oracle"], "it is of simulations alone"),
+    (["replay", "--trace", "bom.jsonl"], "byte order mark"),
+    (["replay", "--trace", "gzip.jsonl"], "this is gzip"),
+    (["replay", "--trace", "epoch.jsonl"], "not from 1970"),
+    (["replay", "--trace", "blocks.jsonl"], "holds 4 ids, and 1000 tokens in blocks of 512 make 2"),
+    (setting("replay.ladder=two.csv"), "another number of fields: 2, not 7"),
+    (["report", "later.json"], "is of another version of kvterrace"),
+    (["check-config", "text.ini"], "this file holds other bytes"),
+    (["check-config", "large.ini"], "of a file system with"),
+    (["check-config", "--set", "tier.dram.capacity=1MiB", "--set", "store.staging=64TiB", "e.ini"],
+     "more memory than this machine has"),
+    ([*device("x"), "--set", "device.a.depth=0"], "device.a.depth is 0"),
     (setting("tier.ssd.striping=equal"), "fewer than 2 [device.NAME] have tier = ssd"),
     ([*SIM, "--set", "store.high_watermark=0.1", "--set", "store.low_watermark=0.9"],
      "0 <= low <= high <= 1"),
@@ -303,6 +318,17 @@ class WrongTest(CommandCase):
                  "[tier.dram]\ncapacity = 1g\n")
         self.put("ladder.ini", "[store]\nprofile = good.db\nladder = calibrated\n"
                  "ladder_layout = 32x8x128:bf16\n[tier.dram]\ncapacity = 64MiB\n")
+        row = '{{"timestamp": {}, "input_length": 1000, "output_length": 1, "hash_ids": {}}}\n'
+        self.put("epoch.jsonl", row.format(1700000000000, [1, 2]))
+        self.put("blocks.jsonl", row.format(0, [1, 2, 3, 4]))
+        self.put("bom.jsonl", b"\xef\xbb\xbf" + row.format(0, [1, 2]).encode())
+        self.put("gzip.jsonl", gzip.compress(row.format(0, [1, 2]).encode()))
+        self.put("two.csv", "a,b\n")
+        self.put("later.json", '{"schema": "kvterrace-replay-99"}')
+        drive = "[device.a]\ntier = ssd\nbackend = file\npath = {}\ncapacity = {}\n"
+        self.put("e.ini", "")
+        self.put("text.ini", drive.format(self.put("text", "no label\n" * 20000), "64KiB"))
+        self.put("large.ini", drive.format("large", "4096TiB"))
         self.put("catalog.ini", "[store]\ncatalog = adir\n[tier.dram]\ncapacity = 1g\n")
         with open(self.path("good.db"), "rb") as file:
             self.put("cut.db", file.read()[:6000])
