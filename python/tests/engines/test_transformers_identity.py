@@ -491,6 +491,21 @@ class Caches(Case):
                 self.run_model(model, self.ids[:end], cache)
             self.assertEqual(self.prefixes(model).save(cache, self.ids[:171]), 160)
 
+    def test_experts_that_turn_on_a_digit(self):
+        for dtype in (torch.float16, torch.bfloat16):
+            torch.manual_seed(0)
+            model = transformers.MixtralForCausalLM(transformers.MixtralConfig(
+                **{**SMALL, "num_hidden_layers": 12, "num_local_experts": 8, "sliding_window": None,
+                   "initializer_range": 0.1})).to(dtype).eval()
+            for first in range(0, 400, 100):
+                ids = self.ids[first:first + 161]
+                cache = transformers.DynamicCache(config=model.config)
+                for end in (50, 51, 161):
+                    self.run_model(model, ids[:end], cache)
+                self.assertEqual(self.prefixes(model).save(cache, ids), 160)
+                self.refused("off what the model computes", self.prefixes(model, salt="w").save,
+                             cache, ids[:80] + ids[81:] + [5])
+
     def test_lossy_forms_are_not_put_again(self):
         """A chunk that was read in a lossy form and has left the store stays away."""
         prefixes = self.saved(self.model)
