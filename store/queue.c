@@ -105,9 +105,7 @@ kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals)
         queue_free(queue);
         return NULL;
     }
-    for (uint32_t i = 0; i < depth; i++)
-        queue_append(&queue->free, &queue->items[i]);
-    assert(queue->free.count == queue->depth && queue_adds_up(queue));
+    assert(queue->made == 0 && queue_adds_up(queue));
     return queue;
 }
 
@@ -194,7 +192,7 @@ void queue_stop(kvt_queue *queue)
     queue->stopping = true;
     if (first) queue->ends_loads = true;
     queue_call_off_waiting(queue);
-    for (uint32_t i = 0; i < queue->depth; i++)
+    for (uint32_t i = 0; i < queue->made; i++)
         if (queue->items[i].state == QUEUE_BEGUN) queue->items[i].called_off = true;
     queue_signal(queue);
     pthread_cond_broadcast(&queue->call);
@@ -347,16 +345,32 @@ static uint32_t queue_begin_batch(kvt_queue *queue, size_t count)
     return slot;
 }
 
+/* An item for a request: one that was drained, or else the next of those that were never accepted.
+ * Lock held; there is one. */
+static queue_item *queue_take_free(kvt_queue *queue)
+{
+    queue_item *item = queue_take(&queue->free);
+    if (item != NULL) return item;
+    assert(queue->made < queue->depth);
+    return &queue->items[queue->made++];
+}
+
+/* How many requests the queue can still accept. Lock held. */
+static uint32_t queue_room(const kvt_queue *queue)
+{
+    return queue->free.count + (queue->depth - queue->made);
+}
+
 /* Takes items for a batch and hands them to the threads; completes those that are unsound. Lock
  * held. Returns the batch's number. */
 static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
 {
     uint64_t now_ns = base_clock_ns(), number = ++queue->batches;
     uint32_t added[2] = {0}; /* gets and the like, and calls */
-    assert(!queue->stopping && queue->free.count >= given->count);
+    assert(!queue->stopping && queue_room(queue) >= given->count);
     const uint32_t slot = queue_begin_batch(queue, given->count);
     for (size_t i = 0; i < given->count; i++) {
-        queue_item *item = queue_take(&queue->free);
+        queue_item *item = queue_take_free(queue);
         assert(item->state == QUEUE_FREE);
         queue_fill(queue, item, given, (uint32_t)i, now_ns);
         item->batch = number;
@@ -397,7 +411,7 @@ kvt_status kvt_submit(kvt_queue *queue, const kvt_request *requests, size_t coun
     pthread_mutex_lock(&queue->lock);
     if (queue->stopping)
         status = KVT_E_STATE;
-    else if (queue->free.count < count)
+    else if (queue_room(queue) < count)
         status = KVT_BUSY;
     else
         number = queue_enqueue(queue, &given);
@@ -468,7 +482,7 @@ kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
     bool waiting = true;
     pthread_mutex_lock(&queue->lock);
     for (;;) {
-        bool accepted = queue->free.count + queue->completed.count != queue->depth;
+        bool accepted = queue->free.count + queue->completed.count != queue->made;
         if (queue->completed.count != 0 || !accepted || !waiting) break;
         waiting = base_clock_ns() < deadline_ns;
         /* The caller's thread has nothing else to do; a wake of another one would take longer. */
@@ -480,7 +494,7 @@ kvt_status kvt_queue_wait(kvt_queue *queue, uint64_t deadline_ns)
     kvt_status status = KVT_E_TIMEOUT;
     if (queue->completed.count != 0)
         status = KVT_OK;
-    else if (queue->free.count == queue->depth)
+    else if (queue->free.count == queue->made)
         status = KVT_END;
     pthread_mutex_unlock(&queue->lock);
     return status;
@@ -515,7 +529,7 @@ kvt_status kvt_cancel(kvt_queue *queue, uint64_t batch)
     for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
         found += queue_cancel_waiting(queue, &queue->waiting[i], batch) +
                  queue_cancel_waiting(queue, &queue->calls[i], batch);
-    for (uint32_t i = 0; i < queue->depth && queue->begun != 0; i++) {
+    for (uint32_t i = 0; i < queue->made && queue->begun != 0; i++) {
         queue_item *item = &queue->items[i];
         if (item->state != QUEUE_BEGUN || item->batch != batch) continue;
         item->called_off = true;

@@ -34,7 +34,7 @@
 #define QUEUE_SHARE_BYTES   (UINT64_C(1) << 20) /* of entries that a thread decodes before others */
 
 /* In which list an item is: `free`; `waiting` or `calls`; while it is begun, none, what flies or
- * `arrived`; `completed`. The counts of the other lists and `begun` sum up to the depth. */
+ * `arrived`; `completed`. The counts of the other lists and `begun` sum up to `made`. */
 typedef enum queue_state {
     QUEUE_FREE = 0,
     QUEUE_WAITING = 1,
@@ -117,6 +117,7 @@ struct kvt_queue {
     int event_fd;                      /* -1: nobody waits for it */
     uint32_t forks;                    /* fork_guard_count of the process that opened it */
     uint32_t depth;
+    uint32_t made; /* of items, that were ever accepted; the memory of the others is untouched */
     uint32_t thread_count;
     uint32_t caller_count; /* threads of `calls` */
     pthread_mutex_t lock;

@@ -29,7 +29,7 @@ bool queue_adds_up(const kvt_queue *queue)
     uint64_t items = (uint64_t)queue->free.count + queue->completed.count + queue->begun;
     for (uint32_t i = 0; i < QUEUE_CLASSES; i++)
         items += (uint64_t)queue->waiting[i].count + queue->calls[i].count;
-    return items == queue->depth && queue->flying_count <= queue->begun;
+    return items == queue->made && queue->flying_count <= queue->begun;
 }
 
 void queue_append(queue_list *list, queue_item *item)

@@ -321,7 +321,7 @@ bool queue_help(kvt_queue *queue)
 void queue_carry_out(kvt_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
-    while (queue->free.count + queue->completed.count != queue->depth)
+    while (queue->free.count + queue->completed.count != queue->made)
         (void)queue_step(queue);
     pthread_mutex_unlock(&queue->lock);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_sparse_promises.c - what the header says of calls that cannot be served: options that no
- * open takes, a child of fork, a kept sequence that has lost a part, pages whose own drive fails
+ * open takes, a kept sequence that has lost a part, pages whose own drive fails
  * while they are kept. Each was found by somebody who knew the header alone.
  */
 #include "sequence_site.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MIB = 1 << 20 };
@@ -55,70 +54,6 @@ static void test_options_are_refused_with_a_reason(void **state)
         kvt_sparse_open_kept(s.store, &options, &key, &sequence, message, sizeof message),
         KVT_MISS);
     assert_true(message[0] != '\0');
-    site_stop(&s);
-}
-
-/* The calls of a child, none of which may wait for threads that are the parent's. Returns the
- * number of the first that answers otherwise; 0: none. */
-static int use_in_child(sequence_site *s, kvt_sparse *sequence, kvt_sparse *empty,
-                        kvt_sparse_step *step, const float *queries)
-{
-    kvt_sparse_options options = site_options();
-    kvt_sparse *other = NULL;
-    kvt_sparse_step *begun;
-    const kvt_sparse_pages *pages;
-    const kvt_key key = support_key(3);
-    kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    size_t length;
-    alarm(20);
-    if (kvt_sparse_open_live(s->store, &options, &other, NULL, 0) != KVT_E_STATE) return 1;
-    if (kvt_sparse_open(s->store, &options, &key, 1, &other, NULL, 0) != KVT_E_STATE) return 2;
-    if (kvt_sparse_open_kept(s->store, &options, &key, &other, NULL, 0) != KVT_E_STATE) return 3;
-    if (kvt_sparse_give(empty, 0, s->k[0], s->v[0]) != KVT_E_STATE) return 4;
-    if (kvt_sparse_observe(sequence, 1, queries, 1) != KVT_E_STATE) return 5;
-    if (kvt_sparse_append(sequence, 1, s->k[0], s->v[0], 1) != KVT_E_STATE) return 6;
-    if (kvt_sparse_select(sequence, 1, queries, &begun) != KVT_E_STATE) return 7;
-    if (kvt_sparse_hint(sequence, 1, queries) != KVT_E_STATE) return 8;
-    if (kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages) != KVT_E_STATE) return 9;
-    if (kvt_sparse_keep(sequence, &key) != KVT_E_STATE) return 10;
-    if (kvt_sparse_delete(s->store, &key) != KVT_E_STATE) return 11;
-    if (kvt_sparse_explain(sequence, 0, 0, NULL, 0, &length) != KVT_E_STATE) return 12;
-    if (kvt_sparse_explain(sequence, 1, 0, NULL, 0, &length) != KVT_E_STATE) return 13;
-    if (kvt_sparse_stats_get(sequence, &stats) != KVT_E_STATE) return 14;
-    kvt_sparse_done(sequence, step);
-    kvt_sparse_close(sequence);
-    kvt_sparse_close(empty);
-    return 0;
-}
-
-static void test_a_child_of_fork_is_refused(void **state)
-{
-    (void)state;
-    sequence_site s;
-    float queries[SITE_QUERY];
-    kvt_sparse_step *step = NULL;
-    kvt_sparse *empty = NULL;
-    const kvt_sparse_pages *pages;
-    site_start(&s, 16 * MIB, 8 * MIB);
-    kvt_sparse_options options = site_options();
-    kvt_sparse *sequence = site_sequence(&s, &options);
-    assert_int_equal(kvt_sparse_open_live(s.store, &options, &empty, NULL, 0), KVT_OK);
-    site_query(&s, 0, 1, queries);
-    assert_int_equal(kvt_sparse_select(sequence, 0, queries, &step), KVT_OK);
-    int how = 0;
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) _exit(use_in_child(&s, sequence, empty, step, queries));
-    assert_int_equal(waitpid(child, &how, 0), child);
-    assert_true(WIFEXITED(how));
-    assert_int_equal(WEXITSTATUS(how), 0);
-    /* The parent goes on as if nothing had been. */
-    assert_int_equal(kvt_sparse_wait(sequence, step, KVT_NO_DEADLINE, &pages), KVT_OK);
-    assert_int_equal(pages->lost_count, 0);
-    kvt_sparse_done(sequence, step);
-    assert_int_equal(kvt_sparse_keep(sequence, &(kvt_key){{7}}), KVT_OK);
-    kvt_sparse_close(empty);
-    kvt_sparse_close(sequence);
     site_stop(&s);
 }
 
@@ -199,7 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_options_are_refused_with_a_reason),
-        cmocka_unit_test(test_a_child_of_fork_is_refused),
+
         cmocka_unit_test(test_nothing_is_a_programmers_error_alone),
         cmocka_unit_test(test_a_keep_replaces_one_that_lost_a_part),
         cmocka_unit_test(test_a_keep_reads_copies),

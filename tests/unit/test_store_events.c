@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/wait.h>
 
 static void events_default(kvt_store_options *options, uint64_t dram_bytes)
 {
@@ -356,38 +355,12 @@ static void test_threads(void **state)
     }
 }
 
-static void test_child(void **state)
-{
-    (void)state;
-    kvt_store_options options;
-    events_default(&options, 4 << 20);
-    kvt_store *store = events_open_store(&options);
-    kvt_events *reader = events_open(store, 4);
-    assert_int_equal(support_put(store, 1), KVT_OK);
-    const pid_t child = fork();
-    if (child == 0) {
-        kvt_event event;
-        kvt_events *second = NULL;
-        size_t count;
-        bool right = kvt_events_drain(reader, &event, 1, &count, NULL) == KVT_E_STATE;
-        right &= kvt_events_open(store, 4, &second) == KVT_E_STATE;
-        kvt_events_close(reader);
-        _exit(right ? 0 : 1);
-    }
-    int status = 1;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    events_expect(reader, 1, KVT_EVENT_STORED, KVT_TIER_DRAM);
-    kvt_events_close(reader);
-    kvt_close(store);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),        cmocka_unit_test(test_moves),
         cmocka_unit_test(test_lost_device), cmocka_unit_test(test_lost_events),
-        cmocka_unit_test(test_threads),     cmocka_unit_test(test_child),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

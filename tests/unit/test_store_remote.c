@@ -19,7 +19,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <xxhash.h>
 
 static void one_puts_and_another_gets(void **state)
@@ -476,22 +475,6 @@ static void a_brief_ttl_is_one_second(void **state)
     }
 }
 
-static void a_flush_in_a_child_is_refused(void **state)
-{
-    (void)state;
-    kvt_store *a = open_mode(KVT_PUBLISH_ALL);
-    int how = 0;
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        alarm(10);
-        _exit(kvt_remote_flush(a, KVT_NO_DEADLINE) == KVT_E_STATE ? 0 : 1);
-    }
-    assert_int_equal(waitpid(child, &how, 0), child);
-    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
-    kvt_close(a);
-}
-
 static void a_put_never_waits_for_the_engine(void **state)
 {
     (void)state;
@@ -743,7 +726,6 @@ int main(void)
         cmocka_unit_test_setup(a_malformed_reply_deletes_nothing, clear),
         cmocka_unit_test_setup(a_deletion_is_owed, clear),
         cmocka_unit_test_setup(a_brief_ttl_is_one_second, clear),
-        cmocka_unit_test_setup(a_flush_in_a_child_is_refused, clear),
         cmocka_unit_test_setup(a_put_never_waits_for_the_engine, clear),
         cmocka_unit_test_setup(an_absent_engine_delays_no_open, clear),
         cmocka_unit_test_setup(configurations_are_refused, clear),

@@ -13,7 +13,6 @@
 #include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/wait.h>
 
 typedef struct watch_site {
     support_fault fault;
@@ -367,25 +366,6 @@ static void test_operations_wrap(void **state)
     kvt_close(site.store);
 }
 
-static void test_child(void **state)
-{
-    (void)state;
-    watch_site site;
-    watch_open_site(&site, 0);
-    const pid_t child = fork();
-    if (child == 0) {
-        kvt_operation one;
-        size_t count;
-        const bool refused = kvt_metrics_write(site.store, NULL, 0) == 0 &&
-                             kvt_operations_read(site.store, &one, 1, &count) == KVT_E_STATE;
-        _exit(refused ? 0 : 1);
-    }
-    int status = 1;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    kvt_close(site.store);
-}
-
 /* ---- the file ---- */
 
 /* The file's content; the caller frees it. */
@@ -465,7 +445,7 @@ int main(void)
         cmocka_unit_test(test_metrics_rise),
         cmocka_unit_test(test_operations),
         cmocka_unit_test(test_operations_wrap),
-        cmocka_unit_test(test_child),
+
         cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
