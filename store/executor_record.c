@@ -75,6 +75,16 @@ static void executor_set_generation(store_op *op)
     executor_fill_groups(op);
 }
 
+/* A form that cannot be had, for want of its basis, because the entry is of another shape than that
+ * or because it is too large to be coded anew, counts as one that came out as large as the bytes:
+ * later plans do without it. */
+static kvt_status executor_refuse_form(store_op *op)
+{
+    op->record_bytes = op->entry->kind->source_bytes;
+    op->larger = true;
+    return KVT_E_SPACE;
+}
+
 /* change: brings the source record into staging and verifies it, room for recoding included. */
 kvt_status stage_read(store_op *op)
 {
@@ -89,6 +99,10 @@ kvt_status stage_read(store_op *op)
     op->scratch_bytes = source->scratch_bytes;
     kvt_status status = KVT_OK;
     if (memcmp(&source->variant, &op->move->to_variant, sizeof source->variant) != 0) {
+        /* Another form takes the record, the bytes and the new record at once. An entry that passes
+         * the bound of staging by itself is moved in the form that it has. */
+        if (op->entry->kind->source_bytes > store->staging->limit_bytes)
+            return executor_refuse_form(op);
         executor_fill_groups(op);
         status = executor_bound_op(op);
         if (status != KVT_OK) return status;
@@ -181,15 +195,6 @@ static kvt_status executor_encode_views(store_op *op, void *record, uint64_t cap
                                     scratch, scratch_bytes, &op->record_bytes);
     return kvt_record_encode_view(&op->spec, op->store->workers, op->views, record, capacity,
                                   scratch, scratch_bytes, &op->record_bytes);
-}
-
-/* A form that cannot be had, for want of its basis or because the entry is of another shape than
- * that, counts as one that came out as large as the bytes: later plans do without it. */
-static kvt_status executor_refuse_form(store_op *op)
-{
-    op->record_bytes = op->entry->kind->source_bytes;
-    op->larger = true;
-    return KVT_E_SPACE;
 }
 
 /* change: when the variant differs, makes the new record inside the staging buffer. The source's

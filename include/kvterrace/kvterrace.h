@@ -110,7 +110,9 @@ typedef struct kvt_store_options {
     kvt_prefill prefill; /* what recomputing costs; default: preset llama-3.1-8b:a100 */
     double high_watermark;
     double low_watermark;
-    uint64_t staging_bytes;    /* memory for encoded records in motion, taken at open; 256 MiB */
+    uint64_t staging_bytes;    /* memory for encoded records in motion, taken at open; 256 MiB. A
+                                  larger record is granted alone; an entry that passes this is
+                                  moved in the form that it has */
     double tick_seconds;       /* pause between background rounds; 0 = no background thread: call
                                   kvt_maintain yourself; 0.05 */
     uint64_t move_bytes_per_s; /* budget for background moves, bytes written; 0 = unlimited */

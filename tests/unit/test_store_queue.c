@@ -759,47 +759,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* Kilobytes of memory that the process has. */
-static long resident_kb(void)
-{
-    long pages = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%ld %ld", &pages, &resident), 2);
-    fclose(file);
-    return resident * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
-/* A deep queue takes memory for what it is given, not for what it may be given. */
-static void test_depth_alone_takes_no_memory(void **state)
-{
-    (void)state;
-    enum { DEPTH = 1 << 20, FEW = 100 };
-    kvt_store *store = support_open_memory("lru", 1 << 20, 0);
-    const kvt_queue_options options = {.struct_size = sizeof options, .depth = DEPTH};
-    const long before = resident_kb();
-    kvt_queue *queue;
-    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
-    kvt_request requests[FEW];
-    kvt_completion done[FEW];
-    for (int i = 0; i < FEW; i++)
-        requests[i] = (kvt_request){.struct_size = sizeof requests[i],
-                                    .kind = KVT_REQUEST_EXISTS,
-                                    .key = support_key((uint32_t)i)};
-    for (int round = 0; round < 100; round++) {
-        assert_int_equal(kvt_submit(queue, requests, FEW, NULL), KVT_OK);
-        for (size_t drained = 0; drained < FEW;) {
-            assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_OK);
-            done[0].struct_size = sizeof done[0];
-            drained += kvt_drain(queue, done, FEW);
-        }
-        assert_int_equal(kvt_queue_wait(queue, KVT_NO_DEADLINE), KVT_END);
-    }
-    assert_true(resident_kb() - before < 64 * 1024);
-    kvt_queue_close(queue);
-    kvt_close(store);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -807,7 +766,6 @@ int main(void)
         cmocka_unit_test(test_batches_on_a_device),
         cmocka_unit_test(test_bad_neighbours),
         cmocka_unit_test(test_the_depth_bounds_what_is_accepted),
-        cmocka_unit_test(test_depth_alone_takes_no_memory),
         cmocka_unit_test(test_a_silent_device),
         cmocka_unit_test(test_deadlines_that_have_passed),
         cmocka_unit_test(test_close_with_reads_in_flight),
