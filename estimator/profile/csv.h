@@ -41,9 +41,12 @@ KVT_NODISCARD kvt_status csv_open(csv_input *input, const char *path, char *mess
 void csv_close(csv_input *input);
 
 /* Walks to the next line that does not start with # and splits it at commas. A field in quotes may
- * hold commas and line ends; two quotes stand for one. KVT_OK; KVT_END; KVT_E_PARSE (not that many
- * fields, an empty line inside the file, a NUL byte, text behind a closing quote). */
-KVT_NODISCARD kvt_status csv_next(csv_input *input, size_t field_count);
+ * hold commas and line ends; two quotes stand for one. KVT_OK; KVT_END; KVT_E_PARSE (not one field
+ * for each name, an empty line inside the file, a NUL byte, text behind a closing quote). */
+KVT_NODISCARD kvt_status csv_next(csv_input *input, const char *const *names, size_t count);
+
+/* The same for the line that holds the names. */
+KVT_NODISCARD kvt_status csv_next_header(csv_input *input, const char *const *names, size_t count);
 
 /* The same for lines of any number of fields; empty lines are skipped. */
 KVT_NODISCARD kvt_status csv_next_any(csv_input *input);

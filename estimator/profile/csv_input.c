@@ -5,6 +5,8 @@
  */
 #include "estimator/profile/csv.h"
 
+#include "estimator/profile/file_kind.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -118,7 +120,14 @@ static size_t csv_character(const unsigned char *text, size_t left)
 static kvt_status csv_check_text(csv_input *input)
 {
     const unsigned char *bytes = (const unsigned char *)input->bytes;
+    const char *kind = file_kind_of(bytes, input->byte_count);
     uint32_t line = 1;
+    if (kind != NULL) {
+        char reason[96];
+        (void)snprintf(reason, sizeof reason, "this is %s", kind);
+        input->line = line;
+        return csv_fail(input, reason);
+    }
     for (size_t at = 0; at < input->byte_count;) {
         size_t length = csv_character(bytes + at, input->byte_count - at);
         if (length == 0) {
@@ -261,20 +270,40 @@ static bool csv_is_empty(const csv_input *input)
     return input->field_count == 1 && input->fields[0].length == 0;
 }
 
-kvt_status csv_next(csv_input *input, size_t field_count)
+/* Refuses a line by the columns that it should have. */
+static kvt_status csv_fail_columns(csv_input *input, const char *const *names, size_t count)
+{
+    char reason[512];
+    int used =
+        snprintf(reason, sizeof reason,
+                 "%u fields, where %u are meant: ", (unsigned)input->field_count, (unsigned)count);
+    for (size_t i = 0; i < count && used > 0 && (size_t)used < sizeof reason; i++)
+        used += snprintf(reason + used, sizeof reason - (size_t)used, "%s%s", i > 0 ? "," : "",
+                         names[i]);
+    return csv_fail(input, reason);
+}
+
+kvt_status csv_next(csv_input *input, const char *const *names, size_t count)
 {
     csv_skip_comments(input);
     if (input->position >= input->byte_count) return KVT_END;
     kvt_status status = csv_split(input);
     if (status != KVT_OK) return status;
     if (csv_is_empty(input)) return csv_fail(input, "an empty line");
-    if (input->field_count != field_count) {
-        char reason[96];
-        (void)snprintf(reason, sizeof reason, "another number of fields: %zu, not %zu",
-                       input->field_count, field_count);
-        return csv_fail(input, reason);
+    return input->field_count == count ? KVT_OK : csv_fail_columns(input, names, count);
+}
+
+kvt_status csv_next_header(csv_input *input, const char *const *names, size_t count)
+{
+    kvt_status status = csv_next(input, names, count);
+    for (size_t i = 0; status == KVT_OK && i < count; i++) {
+        char reason[128];
+        if (csv_is(input, i, names[i])) continue;
+        (void)snprintf(reason, sizeof reason, "column %u of the header line is not '%s'",
+                       (unsigned)i + 1, names[i]);
+        status = csv_fail(input, reason);
     }
-    return KVT_OK;
+    return status;
 }
 
 kvt_status csv_next_any(csv_input *input)

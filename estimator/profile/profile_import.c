@@ -18,6 +18,7 @@
 
 #define IMPORT_STEPS_MAX 6u
 #define IMPORT_TEXT_MAX  4096u
+#define IMPORT_RATE_MOST 1e18 /* beyond what any device or codec does */
 
 typedef struct import_state {
     kvt_profile *profile;
@@ -78,6 +79,19 @@ static bool import_is_mark(const csv_input *input)
            field->text[field->length - 1] == ']';
 }
 
+static kvt_status import_refuse_table(import_state *state, const csv_field *mark)
+{
+    char reason[512];
+    const csv_table *table;
+    int used = snprintf(reason, sizeof reason, "no such table: %.*s is none of",
+                        mark->length < 64 ? (int)mark->length : 64, mark->text);
+    for (size_t i = 0; (table = csv_table_at(i)) != NULL; i++) {
+        if (table->steps != NULL && used > 0 && (size_t)used < sizeof reason)
+            used += snprintf(reason + used, sizeof reason - (size_t)used, " [%s]", table->name);
+    }
+    return csv_fail(&state->input, reason);
+}
+
 static kvt_status import_begin_table(import_state *state)
 {
     const csv_field *mark = &state->input.fields[0];
@@ -89,7 +103,7 @@ static kvt_status import_begin_table(import_state *state)
             break;
         }
     }
-    if (table == NULL) return csv_fail(&state->input, "no such table");
+    if (table == NULL) return import_refuse_table(state, mark);
     if (table->steps == NULL) {
         return csv_fail(&state->input, "this table is exported for reading; it is not imported");
     }
@@ -200,7 +214,10 @@ static const char *import_bind_real(import_state *state, csv_kind kind, sqlite3_
     *result = sqlite3_bind_double(step, place, value);
     switch (kind) {
     case CSV_AMOUNT: return number && value >= 0 ? NULL : "not a number of at least 0";
-    case CSV_RATE: return number && value > 0 ? NULL : "not a number above 0";
+    case CSV_RATE:
+        return number && value > 0 && value <= IMPORT_RATE_MOST
+                   ? NULL
+                   : "not a number above 0, up to 1e18";
     case CSV_SHARE: return number && value >= 0 && value <= 1 ? NULL : "not a number from 0 to 1";
     case CSV_SIGNED:
         return number && value >= -1 && value <= 1 ? NULL : "not a number from -1 to 1";
@@ -372,11 +389,18 @@ static kvt_status import_step(import_state *state, sqlite3_stmt *step, int64_t r
     return status;
 }
 
+static kvt_status import_refuse_fields(import_state *state)
+{
+    char reason[96];
+    (void)snprintf(reason, sizeof reason, "%u fields, and the header has %u",
+                   (unsigned)state->input.field_count, (unsigned)state->column_count);
+    return csv_fail(&state->input, reason);
+}
+
 static kvt_status import_row(import_state *state)
 {
     int64_t run;
-    if (state->input.field_count != state->column_count)
-        return csv_fail(&state->input, "another number of fields than the header");
+    if (state->input.field_count != state->column_count) return import_refuse_fields(state);
     kvt_status status = import_row_run(state, &run);
     for (size_t i = 0; status == KVT_OK && i < IMPORT_STEPS_MAX && state->steps[i] != NULL; i++)
         status = import_step(state, state->steps[i], run);

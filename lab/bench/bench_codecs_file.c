@@ -6,6 +6,8 @@
  */
 #include "bench_codecs.h"
 
+#include "estimator/profile/file_kind.h"
+
 #include "codecs/codecs.h"
 #include "codecs/record_note.h"
 #include "codecs/transform_basis.h"
@@ -293,7 +295,10 @@ kvt_status bench_file_decode(const char *path, kvt_record_bases bases, const cha
                          ? "does not say which 8-bit floats it holds"
                          : "holds no K and V matrices");
         } else if (status != KVT_OK) {
-            snprintf(message, message_size, "%s: %s", path, kvt_status_text(status));
+            const char *kind = file_kind_of(record.bytes, record.byte_count);
+            snprintf(message, message_size, "%s: %s%s", path,
+                     kind != NULL ? "no record: this is " : "",
+                     kind != NULL ? kind : kvt_status_text(status));
         }
     }
     if (status == KVT_OK)

@@ -9,6 +9,8 @@
 #include "random.h"
 #include "workload.h"
 
+#include "estimator/profile/file_kind.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <jansson.h>
@@ -75,6 +77,11 @@ kvt_status replay_lines_open(const char *path, replay_line_reader **reader_out, 
         size_t set = ZSTD_DCtx_setParameter(reader->decoder, ZSTD_d_windowLogMax, 27);
         assert(!ZSTD_isError(set));
         (void)set;
+    } else {
+        const char *kind = file_kind_of(reader->input, reader->input_view.size);
+        status = KVT_E_PARSE;
+        if (kind != NULL) snprintf(message, message_size, "%s:1: this is %s", path, kind);
+        if (kind != NULL) goto fail;
     }
     *reader_out = reader;
     message[0] = '\0';
@@ -168,11 +175,7 @@ kvt_status replay_lines_next(replay_line_reader *reader, char **line_out, size_t
     reader->begin += bytes + (newline != NULL);
     reader->scanned = 0;
     if (memchr(line, '\0', bytes) != NULL) {
-        const bool gzip = bytes >= 2 && memcmp(line, "\x1F\x8B", 2) == 0;
-        return lines_fail(reader, KVT_E_PARSE,
-                          gzip ? "this is gzip: plain text or zstd is read"
-                               : "the line holds a NUL byte",
-                          message, message_size);
+        return lines_fail(reader, KVT_E_PARSE, "the line holds a NUL byte", message, message_size);
     }
     if (bytes > 0 && line[bytes - 1] == '\r') bytes--;
     line[bytes] = '\0';
@@ -427,8 +430,6 @@ static kvt_status trace_read_lines(trace_reader *reader)
     }
     if (status != KVT_OK) return status;
     if (line[0] == '{') return trace_read_jsonl(reader, line, bytes);
-    if (bytes >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0)
-        return trace_fail(reader, "the file begins with a byte order mark: save it without one");
     return trace_fail(reader, "the first line is no JSON object: a trace is one object per line");
 }
 
