@@ -33,6 +33,7 @@ typedef struct config_value {
     char *text;
     const kvt_setting *setting;
     uint32_t reading; /* which file gave it; 0 = an override */
+    unsigned line;    /* of that file */
     bool used;
 } config_value;
 
@@ -48,6 +49,8 @@ struct kvt_config {
     size_t value_count, value_capacity;
     config_device *devices;
     size_t device_count, device_capacity;
+    char **paths; /* of the files: of reading 1 first */
+    size_t path_capacity;
     uint32_t readings;
     char *policies; /* that are tried in place of store.policy, or NULL */
 };
@@ -199,44 +202,61 @@ static void config_suggest(const nearest *search, char *message, size_t size)
                search->best);
 }
 
-/* The message of a key that no setting has. A device keeps the name that the user gave it. Names
- * with a "*" are offered with the user's device name in it, so the suggestion can be copied. */
-static void config_refuse_key(const char *key, size_t length, char *message, size_t size)
+/* Says behind the message of a refused value what was probably meant. */
+static void config_hint(const kvt_setting *setting, const char *text, char *message, size_t size)
 {
-    char quoted[CONFIG_QUOTE_BYTES], names[2][CONFIG_KEY_MAX] = {{0}};
-    nearest search = {.text = key, .length = length};
+    nearest search = {.text = text, .length = strlen(text)};
+    const size_t used = size > 0 ? strlen(message) : 0;
+    const char *hint = "";
+    if (setting->kind == KVT_SETTING_NUMBER && search.length > 0 && text[search.length - 1] == '%')
+        hint = "; a share is written without '%', 95% as 0.95";
+    if (strstr(text, " #") != NULL) hint = "; a comment behind a value begins with ';'";
+    if (setting->choices) nearest_offer_list(&search, setting->choices);
+    if (setting->kind == KVT_SETTING_SWITCH)
+        nearest_offer_list(&search, "yes|no|true|false|on|off");
+    config_say(message + used, size - used, "%s", hint);
+    config_suggest(&search, message, size);
+}
+
+/* Puts the nearest of the known keys behind the message of one that no setting has, or the nearest
+ * section. A name with a "*" is offered with the user's device name in it, so that it can be
+ * copied. */
+static void config_suggest_name(const char *text, size_t length, bool section, char *message,
+                                size_t size)
+{
+    char names[2][CONFIG_KEY_MAX] = {{0}};
+    nearest search = {.text = text, .length = length};
     const kvt_setting *setting;
-    const char *last = key + length;
-    while (last > key && last[-1] != '.')
+    const char *last = text + length + 1; /* of a section: where its keys would begin */
+    while (!section && last > text && last[-1] != '.')
         last--;
-    config_say(message, size, "%s: unknown setting", config_quote(key, length, quoted));
     for (size_t i = 0; length < CONFIG_KEY_MAX && (setting = kvt_setting_at(i)) != NULL; i++) {
-        const char *star = strchr(setting->name, '*');
-        const size_t head = star ? (size_t)(star - setting->name) : 0;
-        if (!star) {
-            nearest_offer(&search, setting->name);
-        } else if (last > key + head + 1) {
-            /* The spare name is written over; the best one is kept. */
-            char *name = names[search.best == names[0]];
-            (void)snprintf(name, CONFIG_KEY_MAX, "%.*s%.*s%s", (int)head, setting->name,
-                           (int)((size_t)(last - key) - head - 1), key + head, star + 1);
-            nearest_offer(&search, name);
-        }
+        const char *star = strchr(setting->name, '*'), *dot = strrchr(setting->name, '.');
+        const char *end = star ? star : section ? dot : setting->name + strlen(setting->name);
+        const size_t head = (size_t)(end - setting->name);
+        if (star && last <= text + head + 1) continue;
+        char *name = names[search.best == names[0]]; /* the spare one; the best one is kept */
+        (void)snprintf(name, CONFIG_KEY_MAX, "%.*s%.*s%s", (int)head, setting->name,
+                       star ? (int)((size_t)(last - text) - head - 1) : 0, star ? text + head : "",
+                       star && !section ? star + 1 : "");
+        nearest_offer(&search, name);
     }
     config_suggest(&search, message, size);
 }
 
 /* Checks and stores one value. All allocations come before the first change, so a failure leaves
- * the configuration as it was. An override (reading 0) replaces whatever was there; a file may not
+ * the configuration as it was. An override (no reading) replaces whatever was there; a file may not
  * set a key twice. */
 static kvt_status config_store(kvt_config *config, const char *key, size_t key_length,
-                               const char *text, uint32_t reading, char *message, size_t size)
+                               const char *text, const config_reading *reading, char *message,
+                               size_t size)
 {
     char quoted[CONFIG_QUOTE_BYTES];
     const kvt_setting *setting =
         key_length < CONFIG_KEY_MAX ? base_setting_find(key, key_length) : NULL;
     if (!setting) {
-        config_refuse_key(key, key_length, message, size);
+        config_say(message, size, "%s: unknown setting", config_quote(key, key_length, quoted));
+        config_suggest_name(key, key_length, false, message, size);
         return KVT_E_CONFIG;
     }
     char name[CONFIG_KEY_MAX] = {0};
@@ -247,13 +267,11 @@ static kvt_status config_store(kvt_config *config, const char *key, size_t key_l
         config_say(message, size, "%s: '%s' is not %s%s", name,
                    config_quote(text, strlen(text), quoted), setting->choices ? "one of " : "",
                    reason);
-        nearest search = {.text = text, .length = strlen(text)};
-        if (setting->choices) nearest_offer_list(&search, setting->choices);
-        config_suggest(&search, message, size);
+        config_hint(setting, text, message, size);
         return status;
     }
     config_value *value = config_find_value(config, name);
-    if (value && reading != 0 && value->reading == reading) {
+    if (value && reading != NULL && value->reading == config->readings) {
         config_say(message, size, "%s: set twice in this file", name);
         return KVT_E_CONFIG;
     }
@@ -274,7 +292,8 @@ static kvt_status config_store(kvt_config *config, const char *key, size_t key_l
     }
     free(value->text);
     value->text = copy;
-    value->reading = reading;
+    value->reading = reading != NULL ? config->readings : 0;
+    value->line = reading != NULL ? reading->line : 0;
     value->used = false;
     return KVT_OK;
 }
@@ -292,6 +311,9 @@ void kvt_config_free(kvt_config *config)
     if (!config) return;
     for (size_t i = 0; i < config->value_count; i++)
         free(config->values[i].text);
+    for (uint32_t i = 0; i < config->readings; i++)
+        free(config->paths[i]);
+    free((void *)config->paths);
     free(config->values);
     free(config->devices);
     free(config->policies);
@@ -316,7 +338,7 @@ kvt_status kvt_config_set(kvt_config *config, const char *assignment, char *mess
     const char *text = equals + 1;
     while (*text == ' ')
         text++;
-    kvt_status status = config_store(config, assignment, length, text, 0, message, message_size);
+    kvt_status status = config_store(config, assignment, length, text, NULL, message, message_size);
     if (status == KVT_E_MEMORY) config_say(message, message_size, "%s", kvt_status_text(status));
     return status;
 }
@@ -353,6 +375,7 @@ static void config_check_section(config_reading *reading, const char *line)
     char quoted[CONFIG_QUOTE_BYTES];
     config_say(reading->reason, sizeof reading->reason, "[%s]: unknown section",
                config_quote(line + 1, length, quoted));
+    config_suggest_name(line + 1, length, true, reading->reason, sizeof reading->reason);
     config_fail(reading, KVT_E_CONFIG, reading->reason);
 }
 
@@ -388,11 +411,19 @@ static int config_take_line(void *user, const char *section, const char *name, c
     config_reading *reading = user;
     if (reading->status != KVT_OK) return 0;
     char key[2 * CONFIG_KEY_MAX];
+    if (section[0] == '\0') {
+        char quoted[CONFIG_QUOTE_BYTES];
+        config_say(reading->reason, sizeof reading->reason,
+                   "'%s' stands before any [section]; a file of settings begins with one, such as "
+                   "[tier.dram]",
+                   config_quote(name, strlen(name), quoted));
+        config_fail(reading, KVT_E_CONFIG, reading->reason);
+        return 0;
+    }
     int length = snprintf(key, sizeof key, "%s.%s", section, name);
     if (length < 0 || (size_t)length >= sizeof key) length = (int)sizeof key - 1;
-    kvt_status status =
-        config_store(reading->config, key, (size_t)length, value, reading->config->readings,
-                     reading->reason, sizeof reading->reason);
+    kvt_status status = config_store(reading->config, key, (size_t)length, value, reading,
+                                     reading->reason, sizeof reading->reason);
     if (status != KVT_OK) {
         config_fail(reading, status,
                     status == KVT_E_MEMORY ? kvt_status_text(status) : reading->reason);
@@ -416,6 +447,15 @@ kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, 
         config_say(message, message_size, "%s: %m", path);
         return errno == ENOENT ? KVT_E_GONE : KVT_E_CONFIG;
     }
+    reading.status = config_grow((void **)&config->paths, config->readings, &config->path_capacity,
+                                 sizeof *config->paths);
+    if (reading.status == KVT_OK && (config->paths[config->readings] = strdup(path)) == NULL)
+        reading.status = KVT_E_MEMORY;
+    if (reading.status != KVT_OK) {
+        (void)fclose(reading.file);
+        config_say(message, message_size, "%s: %s", path, kvt_status_text(reading.status));
+        return reading.status;
+    }
     config->readings++;
     int first_fault = ini_parse_stream(config_read_line, &reading, config_take_line, &reading);
     if (ferror(reading.file)) {
@@ -436,6 +476,16 @@ kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, 
         config_say(message, message_size, "%s:%u: %s", path, reading.fault_line, reading.reason);
     }
     return reading.status;
+}
+
+bool kvt_config_place(const kvt_config *config, const char *key, const char **path_out,
+                      unsigned *line_out)
+{
+    const config_value *value = config_find_value(config, key);
+    if (value == NULL || value->reading == 0) return false;
+    *path_out = config->paths[value->reading - 1];
+    *line_out = value->line;
+    return true;
 }
 
 /* The text of a setting for the typed readers below, and its kind's check. kinds is a mask of the

@@ -72,6 +72,11 @@ KVT_NODISCARD kvt_status kvt_config_check_effects(const kvt_config *config, char
  * them obeys has an effect. NULL: store.policy alone. The text is copied. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status kvt_config_try_policies(kvt_config *config, const char *policies);
 
+/* The file and the line that gave a key its value; false when an override did, or nothing. The path
+ * lives as long as the configuration. */
+bool kvt_config_place(const kvt_config *config, const char *key, const char **path_out,
+                      unsigned *line_out);
+
 /* The names of a family's sections, as [remote.NAME], in the order in which they were first given.
  * False past the end. */
 #define KVT_CONFIG_NAME_BYTES 32u

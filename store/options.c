@@ -430,7 +430,10 @@ static kvt_status options_read_remote(kvt_config *config, options_owner *owner,
                         : remote->address == NULL      ? "its address is not set"
                                                        : remote_options_fault(remote);
     if (fault == NULL) return KVT_OK;
-    snprintf(message, message_size, "remote.%s: %s", name, fault);
+    /* An address with a secret in it is not shown. */
+    const char *shown = strncmp(fault, "address is", 10) == 0 ? remote->address : "";
+    snprintf(message, message_size, "remote.%s: %s%s%s%s", name, fault,
+             shown[0] != '\0' ? ": '" : "", shown, shown[0] != '\0' ? "'" : "");
     return KVT_E_CONFIG;
 }
 

@@ -173,9 +173,12 @@ static kvt_status places_add_device(place_list *list, const kvt_device_config *d
 }
 
 /* A secret that others may read is refused, as by the store. */
-static kvt_status places_add_secret(place_list *list, const char *path)
+static kvt_status places_add_secret(place_list *list, const kvt_config *config, const char *path)
 {
-    kvt_status status = places_add(list, "remote.*.password_file", path, true);
+    char name[KVT_CONFIG_NAME_BYTES] = "", setting[64];
+    (void)kvt_config_name_at(config, "remote", 0, name);
+    (void)snprintf(setting, sizeof setting, "remote.%s.password_file", name);
+    kvt_status status = places_add(list, setting, path, true);
     if (status != KVT_OK || path == NULL) return status;
     const place *one = &list->places[list->count - 1];
     if (!S_ISREG(one->facts.st_mode)) return places_refuse(list, one, "this is no regular file");
@@ -187,7 +190,8 @@ static kvt_status places_add_secret(place_list *list, const char *path)
 /* KVT_OK, or KVT_E_CONFIG with a message that names the setting: a profile or a folder that is not
  * there, a folder in a file's place, one file in two places, a file of somebody else's. Of a file
  * only the place of the label is read; whether a drive answers is for the store to find. */
-static kvt_status check_places(const kvt_store_options *options, char *message, size_t message_size)
+static kvt_status check_places(const kvt_config *config, const kvt_store_options *options,
+                               char *message, size_t message_size)
 {
     place_list *list = calloc(1, sizeof *list);
     if (list == NULL) return KVT_E_MEMORY;
@@ -197,7 +201,7 @@ static kvt_status check_places(const kvt_store_options *options, char *message, 
     if (status == KVT_OK) status = places_add(list, "store.catalog", options->catalog_path, false);
     if (status == KVT_OK) status = places_add(list, "store.watch_path", options->watch_path, false);
     if (status == KVT_OK && options->remote != NULL)
-        status = places_add_secret(list, options->remote->password_file);
+        status = places_add_secret(list, config, options->remote->password_file);
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++) {
         const kvt_tier_options *row = &options->tiers[tier];
         for (uint32_t i = 0; status == KVT_OK && i < row->device_count; i++)
@@ -532,7 +536,7 @@ static kvt_status check_store(const command_common *common, const kvt_store_opti
     if (status == KVT_OK) status = check_ranges(options, message, message_size);
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++)
         status = check_tier(common, options, tier, message, message_size);
-    if (status == KVT_OK) status = check_places(options, message, message_size);
+    if (status == KVT_OK) status = check_places(common->config, options, message, message_size);
     if (status == KVT_OK)
         status = check_memory("store.staging", options->staging_bytes, message, message_size);
     if (status == KVT_OK) status = check_disk(options, message, message_size);

@@ -36,6 +36,7 @@ static ssize_t common_write(void *cookie, const char *bytes, size_t count)
 
 static const char *common_name = "kvterrace"; /* for messages */
 static bool common_json;                      /* errors are documents on stdout too */
+static const kvt_config *common_config;       /* of the command that runs */
 
 #define COMMON_BUFFER_BYTES (UINT64_C(16) << 20)
 
@@ -74,6 +75,7 @@ int command_load(command_common *common)
 {
     char message[COMMAND_MESSAGE_BYTES] = "";
     kvt_status status = kvt_config_new(&common->config);
+    common_config = common->config;
     for (size_t i = 0; status == KVT_OK && i < common->files.count; i++)
         status = kvt_config_read(common->config, common->files.items[i], message, sizeof message);
     for (size_t i = 0; status == KVT_OK && i < common->settings.count; i++)
@@ -89,6 +91,7 @@ void command_unload(command_common *common)
     free(common->files.items);
     free(common->settings.items);
     free(common->inputs.items);
+    common_config = NULL;
     kvt_config_free(common->config);
     memset(common, 0, sizeof *common);
 }
@@ -206,12 +209,27 @@ static void common_print_error(kvt_status status, const char *message)
     json_decref(document);
 }
 
+/* Writes the message with the file and the line of the setting that it begins with, where a file
+ * gave that one. */
+static const char *common_place(const char *message, char placed[2 * COMMAND_MESSAGE_BYTES])
+{
+    char key[COMMAND_MESSAGE_BYTES];
+    const char *path;
+    unsigned line;
+    (void)snprintf(key, sizeof key, "%.*s", (int)strcspn(message, ": "), message);
+    if (!kvt_config_place(common_config, key, &path, &line)) return message;
+    (void)snprintf(placed, (size_t)2 * COMMAND_MESSAGE_BYTES, "%.300s:%u: %s", path, line, message);
+    return placed;
+}
+
 int command_fail(kvt_status status, const char *message)
 {
+    char placed[2 * COMMAND_MESSAGE_BYTES];
     const int code = command_exit_code(status);
     /* What could not be written looks like another fault; command_finish says what it is. */
     if (ferror(stdout) && (status == KVT_E_MEMORY || status == KVT_E_IO)) return EXIT_FAILED;
     if (message[0] == '\0') message = kvt_status_text(status);
+    message = common_place(message, placed);
     fprintf(stderr, "%s: %s\n", common_name, message);
     common_print_error(status, message);
     return code;

@@ -284,7 +284,7 @@ static void test_bad_files(void **state)
         {"[store]\npolicy=lru\npolicy=none\n", ":3:", "set twice"},
         {"[store]\nbroken\n[nowhere]\n", ":2:", "expected"},
         {"[store\npolicy=lru\n", ":1:", "expected"},
-        {"policy=lru\n", ":1:", "unknown setting"},
+        {"policy=lru\n", ":1:", "stands before any [section]"},
         {"[device.]\npath=/x\n", ":1:", "unknown section"},
         {"[device.a b]\npath=/x\n", ":2:", "device name"},
         {"[device.abcdefghijklmnopqrstuvwxyz0123456789]\npath=/x\n", ":2:", "device name"},
