@@ -141,7 +141,14 @@ static bool main_take_option(const command_spec *group, int argc, char **argv, i
 int command_main(const command_spec *group, int argc, char **argv)
 {
     int code;
+    char help[] = "--help", version[] = "--version";
     command_begin(argv[0], main_has_json(argc, argv));
+    /* As words, the way git and cargo have them: `help replay` is `replay --help`. */
+    if (argc > 1 && strcmp(argv[1], "version") == 0) argv[1] = version;
+    if (argc > 1 && strcmp(argv[1], "help") == 0) {
+        memmove(&argv[1], &argv[2], (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = help;
+    }
     if (main_take_option(group, argc, argv, &code)) return command_finish(code);
     const command_spec *spec = NULL;
     for (size_t i = 0; group->commands[i] != NULL; i++)

@@ -44,6 +44,11 @@ class CommandTest(CommandCase):
 
     def test_usage(self):
         self.fails("Usage", code=2)
+        self.assertEqual(self.run_command("version").stdout, self.run_command("--version").stdout)
+        for words in ([], ["replay"], ["profile", "devices"]):
+            self.assertEqual(self.run_command("help", *words).stdout,
+                             self.run_command(*words, "--help").stdout)
+        self.fails("unknown command 'fly'", "help", "fly")
         self.fails("unknown command 'fly'", "fly")
         self.fails("unknown command 'fly'", "profile", "fly")
         self.fails("--trace", "replay")
