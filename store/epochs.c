@@ -135,25 +135,25 @@ bool epochs_passed(remote_epochs *epochs, const kvt_key *key, uint32_t tenant, u
     return state == EPOCH_ABSENT || (state == EPOCH_KNOWN && last != epoch);
 }
 
-bool epochs_add(remote_epochs *epochs, const kvt_key *key, uint32_t tenant, bool absent,
-                epochs_asking *asking)
+void epochs_want(store_remote *remote, const kvt_key *key, uint32_t tenant, epochs_asking *asking,
+                 uint64_t deadline_ns)
 {
+    remote_epochs *epochs = &remote->epochs;
     epoch_id ids[2];
     const uint64_t now_ns = base_clock_ns();
     const uint64_t least_ns = now_ns > EPOCH_FRESH ? now_ns - EPOCH_FRESH : 1;
     epochs_of_key(key, tenant, ids);
-    if (asking->count + 2 > EPOCHS_ASKING) return false;
+    if (asking->count + 2 > EPOCHS_ASKING) epochs_run(remote, asking, deadline_ns);
     for (int i = 0; i < 2; i++) {
         uint64_t value;
         pthread_mutex_lock(&epochs->lock);
         const epoch_state state = epochs_look(epochs, &ids[i], least_ns, &value);
         pthread_mutex_unlock(&epochs->lock);
-        bool wanted = state == EPOCH_UNKNOWN || (absent && state == EPOCH_ABSENT);
+        bool wanted = state == EPOCH_UNKNOWN || (asking->creates && state == EPOCH_ABSENT);
         for (uint32_t j = 0; j < asking->count && wanted; j++)
             wanted = !epoch_is(&asking->ids[j], &ids[i]);
         if (wanted) asking->ids[asking->count++] = ids[i];
     }
-    return true;
 }
 
 /* ---- objects ---- */
@@ -173,7 +173,7 @@ static void epochs_pack(uint64_t value, uint8_t bytes[EPOCH_BYTES])
         bytes[8 + i] = (uint8_t)(value >> 8 * i);
 }
 
-uint64_t epochs_unpack(const uint8_t bytes[EPOCH_BYTES], uint64_t value_bytes)
+static uint64_t epochs_unpack(const uint8_t bytes[EPOCH_BYTES], uint64_t value_bytes)
 {
     uint64_t value = 0;
     if (value_bytes != EPOCH_BYTES || memcmp(bytes, epoch_magic, sizeof epoch_magic) != 0) return 0;
@@ -182,8 +182,10 @@ uint64_t epochs_unpack(const uint8_t bytes[EPOCH_BYTES], uint64_t value_bytes)
     return value;
 }
 
-void epochs_take(store_remote *remote, const epoch_id *id, uint64_t value, uint64_t asked_ns,
-                 bool set)
+/* The engine has answered: the value, or 0 for none, asked for at an instant. set: the value was
+ * set then, and is there now. */
+static void epochs_take(store_remote *remote, const epoch_id *id, uint64_t value, uint64_t asked_ns,
+                        bool set)
 {
     remote_epochs *epochs = &remote->epochs;
     assert(asked_ns != 0);
@@ -209,24 +211,40 @@ void epochs_forget(remote_epochs *epochs)
 /* The memory of a batch of requests for epochs. */
 typedef struct epochs_batch {
     remote_request requests[EPOCHS_ASKING];
-    char names[EPOCHS_ASKING][EPOCH_NAME_BYTES];
-    uint8_t values[EPOCHS_ASKING][EPOCH_BYTES];
-    struct iovec parts[EPOCHS_ASKING];
+    epoch_question questions[EPOCHS_ASKING];
 } epochs_batch;
 
-/* Prepares a request. value: what a PUT sets. */
-static void epochs_prepare(const store_remote *remote, epochs_batch *batch, uint32_t at,
-                           const epoch_id *id, remote_kind kind, uint64_t value,
-                           uint64_t deadline_ns)
+void epochs_question(const store_remote *remote, const epoch_id *id, uint64_t deadline_ns,
+                     epoch_question *question, remote_request *request)
 {
-    if (kind == REMOTE_PUT) epochs_pack(value, batch->values[at]);
-    batch->parts[at] = (struct iovec){batch->values[at], EPOCH_BYTES};
-    batch->requests[at] = (remote_request){.kind = kind,
-                                           .key = batch->names[at],
-                                           .key_bytes = epochs_name(remote, id, batch->names[at]),
-                                           .parts = &batch->parts[at],
-                                           .part_count = 1,
-                                           .deadline_ns = deadline_ns};
+    question->id = *id;
+    question->part = (struct iovec){question->value, EPOCH_BYTES};
+    *request = (remote_request){.kind = REMOTE_GET,
+                                .key = question->name,
+                                .key_bytes = epochs_name(remote, id, question->name),
+                                .parts = &question->part,
+                                .part_count = 1,
+                                .deadline_ns = deadline_ns};
+}
+
+kvt_status epochs_answer(store_remote *remote, const epoch_question *question,
+                         const remote_request *request, uint64_t asked_ns)
+{
+    const bool there = request->status == KVT_OK || request->status == KVT_E_SPACE;
+    if (!there && request->status != KVT_MISS) return request->status;
+    const uint64_t value =
+        request->status == KVT_OK ? epochs_unpack(question->value, request->value_bytes) : 0;
+    epochs_take(remote, &question->id, value, asked_ns, false);
+    return value != 0 ? KVT_OK : there ? KVT_E_MISMATCH : KVT_MISS;
+}
+
+/* Prepares the setting of an epoch. */
+static void epochs_prepare_put(const store_remote *remote, epochs_batch *batch, uint32_t at,
+                               const epoch_id *id, uint64_t value, uint64_t deadline_ns)
+{
+    epochs_question(remote, id, deadline_ns, &batch->questions[at], &batch->requests[at]);
+    epochs_pack(value, batch->questions[at].value);
+    batch->requests[at].kind = REMOTE_PUT;
 }
 
 /* Asks for the epochs of a list; the list then has those that are absent. *foreign_out: bits of
@@ -237,37 +255,34 @@ static void epochs_ask(store_remote *remote, epochs_batch *batch, epochs_asking 
     const uint64_t asked_ns = base_clock_ns();
     uint32_t absent = 0;
     for (uint32_t i = 0; i < asking->count; i++)
-        epochs_prepare(remote, batch, i, &asking->ids[i], REMOTE_GET, 0, deadline_ns);
+        epochs_question(remote, &asking->ids[i], deadline_ns, &batch->questions[i],
+                        &batch->requests[i]);
     link_batch link = {.requests = batch->requests, .count = asking->count};
     link_run(remote, &link);
     *foreign_out = 0;
     for (uint32_t i = 0; i < asking->count; i++) {
-        const remote_request *request = &batch->requests[i];
-        const bool there = request->status == KVT_OK || request->status == KVT_E_SPACE;
-        if (!there && request->status != KVT_MISS) continue;
-        const uint64_t value =
-            request->status == KVT_OK ? epochs_unpack(batch->values[i], request->value_bytes) : 0;
-        epochs_take(remote, &asking->ids[i], value, asked_ns, false);
-        if (value != 0) continue;
-        if (there) *foreign_out |= UINT64_C(1) << absent;
+        const kvt_status status =
+            epochs_answer(remote, &batch->questions[i], &batch->requests[i], asked_ns);
+        if (status != KVT_MISS && status != KVT_E_MISMATCH) continue;
+        if (status == KVT_E_MISMATCH) *foreign_out |= UINT64_C(1) << absent;
         asking->ids[absent++] = asking->ids[i];
     }
     asking->count = absent;
 }
 
-void epochs_run(store_remote *remote, epochs_asking *asking, bool creates, uint64_t deadline_ns)
+void epochs_run(store_remote *remote, epochs_asking *asking, uint64_t deadline_ns)
 {
     epochs_batch batch;
     uint64_t foreign = 0;
     /* What another host draws first is asked for once more. */
     for (int round = 0; round < 2 && asking->count != 0; round++) {
         epochs_ask(remote, &batch, asking, &foreign, deadline_ns);
-        if (!creates || asking->count == 0) break;
+        if (!asking->creates || asking->count == 0) break;
         uint64_t drawn[EPOCHS_ASKING];
         const uint64_t asked_ns = base_clock_ns();
         for (uint32_t i = 0; i < asking->count; i++) {
             drawn[i] = epoch_draw();
-            epochs_prepare(remote, &batch, i, &asking->ids[i], REMOTE_PUT, drawn[i], deadline_ns);
+            epochs_prepare_put(remote, &batch, i, &asking->ids[i], drawn[i], deadline_ns);
             batch.requests[i].fresh = (foreign >> i & 1) == 0;
         }
         link_batch link = {.requests = batch.requests, .count = asking->count};
@@ -354,7 +369,7 @@ static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wa
             ids[i] = (epoch_id){.number = every ? (from + i) / EPOCH_PARTS : bump->number,
                                 .tenant = bump->tenant,
                                 .part = (uint8_t)((from + i) % EPOCH_PARTS)};
-            epochs_prepare(remote, &batch, i, &ids[i], REMOTE_PUT, bump->value, asked_ns + wait_ns);
+            epochs_prepare_put(remote, &batch, i, &ids[i], bump->value, asked_ns + wait_ns);
         }
         link_batch link = {.requests = batch.requests, .count = step};
         link_run(remote, &link);
@@ -363,7 +378,10 @@ static bool epochs_set(store_remote *remote, const epoch_bump *bump, uint64_t wa
         for (uint32_t i = 0; i < step; i++)
             full = full || batch.requests[i].status == KVT_E_SPACE;
         for (uint32_t i = 0; i < step && full; i++) {
-            epochs_prepare(remote, &batch, i, &ids[i], REMOTE_DELETE, 0, asked_ns + wait_ns);
+            epochs_question(remote, &ids[i], asked_ns + wait_ns, &batch.questions[i],
+                            &batch.requests[i]);
+            batch.requests[i].kind = REMOTE_DELETE;
+            batch.requests[i].part_count = 0;
             batch.requests[i].part_count = 0;
         }
         if (full) link_run(remote, &link);

@@ -16,6 +16,8 @@
 #ifndef STORE_EPOCHS_H
 #define STORE_EPOCHS_H
 
+#include "remote/client.h"
+
 #include <kvterrace/names.h>
 #include <pthread.h>
 
@@ -64,8 +66,9 @@ typedef struct remote_epochs {
 
 /* Epochs to be asked for together, each once. */
 typedef struct epochs_asking {
-    epoch_id ids[EPOCHS_ASKING];
+    bool creates;
     uint32_t count;
+    epoch_id ids[EPOCHS_ASKING];
 } epochs_asking;
 
 KVT_NODISCARD kvt_status epochs_open(remote_epochs *epochs);
@@ -81,29 +84,39 @@ bool epochs_passed(remote_epochs *epochs, const kvt_key *key, uint32_t tenant, u
 /* The epoch objects of a key: of its space, and of its tenant. */
 void epochs_of_key(const kvt_key *key, uint32_t tenant, epoch_id ids[2]);
 
-/* Adds what is unknown of a key, or with `absent` also what is absent. False: there is no room
- * left: run, and add again. */
-bool epochs_add(remote_epochs *epochs, const kvt_key *key, uint32_t tenant, bool absent,
-                epochs_asking *asking);
-
-/* Asks for the epochs, and empties the list. creates: an epoch that is absent is drawn. */
-void epochs_run(struct store_remote *remote, epochs_asking *asking, bool creates,
-                uint64_t deadline_ns);
+/* Epochs to be asked for together: epochs_want adds those of a key that are unknown, and asks when
+ * the list is full; epochs_run asks for the rest, and empties the list. creates: epochs that are
+ * absent are wanted too, and drawn. */
+void epochs_want(struct store_remote *remote, const kvt_key *key, uint32_t tenant,
+                 epochs_asking *asking, uint64_t deadline_ns);
+void epochs_run(struct store_remote *remote, epochs_asking *asking, uint64_t deadline_ns);
 
 /* ---- one request, for whoever has a batch of its own ---- */
 
 #define EPOCH_BYTES      16u
 #define EPOCH_NAME_BYTES 80u
 
-/* The name and the value of an epoch object. epochs_unpack: 0 when it is none. */
+/* The memory of a question for an epoch object, or of setting one, until it has been answered. */
+typedef struct epoch_question {
+    epoch_id id;
+    char name[EPOCH_NAME_BYTES];
+    uint8_t value[EPOCH_BYTES];
+    struct iovec part;
+} epoch_question;
+
+/* The name of an epoch object. Returns its length. */
 uint32_t epochs_name(const struct store_remote *remote, const epoch_id *id,
                      char name[EPOCH_NAME_BYTES]);
-uint64_t epochs_unpack(const uint8_t bytes[EPOCH_BYTES], uint64_t value_bytes);
 
-/* The engine has answered: the value, or 0 for none, asked for at an instant. set: the value was
- * set then, and is there now. */
-void epochs_take(struct store_remote *remote, const epoch_id *id, uint64_t value, uint64_t asked_ns,
-                 bool set);
+/* Fills in a question and its request. */
+void epochs_question(const struct store_remote *remote, const epoch_id *id, uint64_t deadline_ns,
+                     epoch_question *question, remote_request *request);
+
+/* Takes the answer to a question that was asked at an instant. KVT_OK: there is an epoch; KVT_MISS:
+ * there is none; KVT_E_MISMATCH: something else has its name, which counts as none; else the node
+ * has not answered. */
+KVT_NODISCARD kvt_status epochs_answer(struct store_remote *remote, const epoch_question *question,
+                                       const remote_request *request, uint64_t asked_ns);
 
 /* The engine says that some have changed: all are unknown. */
 void epochs_forget(remote_epochs *epochs);

@@ -248,18 +248,11 @@ static void fetch_ask_chunks(store_remote *remote, remote_fetch *fetch)
 static void fetch_prepare_epochs(store_remote *remote, remote_fetch *fetch)
 {
     fetch->learns = true;
-    epochs_of_key(&fetch->key, fetch->tenant, fetch->epoch_ids);
-    for (int i = 0; i < 2; i++) {
-        _Static_assert(EPOCH_NAME_BYTES <= OBJECT_NAME_BYTES, "names of epochs fit");
-        fetch->parts[i][0] = (struct iovec){fetch->epochs[i], EPOCH_BYTES};
-        fetch->requests[i] = (remote_request){
-            .kind = REMOTE_GET,
-            .key = fetch->names[i],
-            .key_bytes = epochs_name(remote, &fetch->epoch_ids[i], fetch->names[i]),
-            .parts = fetch->parts[i],
-            .part_count = 1,
-            .deadline_ns = fetch->deadline_ns};
-    }
+    epoch_id ids[2];
+    epochs_of_key(&fetch->key, fetch->tenant, ids);
+    for (int i = 0; i < 2; i++)
+        epochs_question(remote, &ids[i], fetch->deadline_ns, &fetch->questions[i],
+                        &fetch->requests[i]);
     fetch->batch = (link_batch){
         .requests = fetch->requests, .count = 2, .ended = fetch_step, .context = fetch};
 }
@@ -269,16 +262,10 @@ static kvt_status fetch_take_epochs(store_remote *remote, remote_fetch *fetch)
 {
     kvt_status worst = KVT_OK;
     for (int i = 0; i < 2; i++) {
-        const remote_request *request = &fetch->requests[i];
-        const bool there = request->status == KVT_OK || request->status == KVT_E_SPACE;
-        if (there || request->status == KVT_MISS) {
-            const uint64_t value = request->status == KVT_OK
-                                       ? epochs_unpack(fetch->epochs[i], request->value_bytes)
-                                       : 0;
-            epochs_take(remote, &fetch->epoch_ids[i], value, fetch->began_ns, false);
-        } else {
-            worst = fetch_ended(request);
-        }
+        const kvt_status status =
+            epochs_answer(remote, &fetch->questions[i], &fetch->requests[i], fetch->began_ns);
+        if (status != KVT_OK && status != KVT_MISS && status != KVT_E_MISMATCH)
+            worst = fetch_ended(&fetch->requests[i]);
     }
     fetch->learns = false;
     if (worst != KVT_OK) return worst;

@@ -406,15 +406,13 @@ static bool publisher_pace(store_remote *remote, uint64_t bytes, uint64_t *free_
 static void publisher_learn(store_remote *remote, const publish_item *items, uint32_t count,
                             bool publishes)
 {
-    epochs_asking asking = {.count = 0};
-    for (uint32_t i = 0; i <= count; i++) {
-        if (i < count && publishes && items[i].deletes) continue;
-        const publish_item *item = &items[i];
-        while (i == count
-                   ? asking.count != 0
-                   : !epochs_add(&remote->epochs, &item->key, item->tenant, publishes, &asking))
-            epochs_run(remote, &asking, publishes, base_clock_ns() + PUBLISHER_WAIT_NS);
+    epochs_asking asking = {.creates = publishes};
+    for (uint32_t i = 0; i < count; i++) {
+        if (publishes && items[i].deletes) continue;
+        epochs_want(remote, &items[i].key, items[i].tenant, &asking,
+                    base_clock_ns() + PUBLISHER_WAIT_NS);
     }
+    epochs_run(remote, &asking, base_clock_ns() + PUBLISHER_WAIT_NS);
 }
 
 /* Deletes the object of an item: first chunk 0, without which it is not found. */

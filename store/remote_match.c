@@ -103,15 +103,12 @@ static void match_tell(match_run *run, const remote_request *requests)
 static void match_learn(match_run *run, uint64_t deadline_ns)
 {
     store_remote *remote = run->store->remote;
-    epochs_asking asking = {.count = 0};
+    epochs_asking asking = {.creates = false};
     for (size_t i = 0; i < run->asked_count; i++) {
         const size_t at = run->asked[i];
-        const kvt_key *key = &run->keys[at];
-        if (epochs_add(&remote->epochs, key, run->tenants[at], false, &asking)) continue;
-        epochs_run(remote, &asking, false, deadline_ns);
-        (void)epochs_add(&remote->epochs, key, run->tenants[at], false, &asking);
+        epochs_want(remote, &run->keys[at], run->tenants[at], &asking, deadline_ns);
     }
-    epochs_run(remote, &asking, false, deadline_ns);
+    epochs_run(remote, &asking, deadline_ns);
 }
 
 /* Asks for the keys, and keeps the answers as hints. */

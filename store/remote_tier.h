@@ -70,13 +70,12 @@ typedef struct remote_fetch {
     uint32_t tenant;
     uint32_t users; /* the link, until it is finished, and gets; the last one frees it */
     bool finished;
-    bool learns;    /* the epochs are asked for first */
-    bool void_now;  /* the key was deleted since; under remote->lock */
-    uint64_t epoch; /* that the names have */
-    uint8_t epochs[2][EPOCH_BYTES];
-    epoch_id epoch_ids[2];
-    bool again;          /* the second round is under way, */
-    uint32_t again_from; /* from this chunk on */
+    bool learns;                 /* the epochs are asked for first */
+    bool void_now;               /* the key was deleted since; under remote->lock */
+    uint64_t epoch;              /* that the names have */
+    epoch_question questions[2]; /* for them */
+    bool again;                  /* the second round is under way, */
+    uint32_t again_from;         /* from this chunk on */
     kvt_status status;
     staging_buffer buffer;
     object_head head; /* of chunk 0 */
@@ -186,7 +185,7 @@ const char *remote_options_fault(const kvt_remote_options *options);
 KVT_NODISCARD kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *options,
                                           char *message, size_t message_size);
 
-/* Starts the threads of what was opened. KVT_OK; KVT_E_MEMORY. */
+/* Starts the threads of what was opened. KVT_OK; KVT_E_THREAD. */
 KVT_NODISCARD kvt_status remote_tier_start(kvt_store *store);
 
 /* Ends the threads; what waits to be published is dropped. No call on the store runs. */

@@ -71,10 +71,11 @@ static inline uint64_t epoch_of(const kvt_key *key)
 {
     kvt_store *store = open_mode(KVT_PUBLISH_NONE);
     remote_epochs *epochs = &store->remote->epochs;
-    epochs_asking asking = {.count = 0};
+    epochs_asking asking = {.creates = true};
     uint64_t epoch = 0;
-    assert_true(epochs_add(epochs, key, 0, true, &asking));
-    epochs_run(store->remote, &asking, true, KVT_NO_DEADLINE);
+    epochs_want(store->remote, key, 0, &asking, KVT_NO_DEADLINE);
+    assert_true(asking.count != 0);
+    epochs_run(store->remote, &asking, KVT_NO_DEADLINE);
     assert_int_equal(epochs_get(epochs, key, 0, base_clock_ns(), &epoch), EPOCH_KNOWN);
     kvt_close(store);
     return epoch;
