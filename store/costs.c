@@ -181,15 +181,23 @@ static kvt_status costs_probe_kind(kvt_device *device, kvt_io_kind kind, uint64_
     return KVT_OK;
 }
 
+kvt_status costs_profiled_curve(kvt_profile *profile, bool foreign, const char *name,
+                                kvt_device_curve *out)
+{
+    if (profile == NULL) return KVT_MISS;
+    const kvt_status status = kvt_profile_device(profile, name, out);
+    if (status != KVT_OK) return status < 0 ? status : KVT_MISS;
+    return out->imported && !foreign ? KVT_MISS : KVT_OK;
+}
+
 kvt_status costs_profiled_device(const cost_profile *profile, const kvt_device *device,
                                  cost_device *out)
 {
     memset(out, 0, sizeof *out);
     kvt_device_curve curve;
-    if (profile->profile == NULL) return KVT_MISS;
-    kvt_status status = kvt_profile_device(profile->profile, device->name, &curve);
-    if (status != KVT_OK) return status < 0 ? status : KVT_MISS;
-    if (!profile->foreign && curve.imported) return KVT_MISS;
+    const kvt_status status =
+        costs_profiled_curve(profile->profile, profile->foreign, device->name, &curve);
+    if (status != KVT_OK) return status;
     if (!profile->foreign && strcmp(curve.identity, device->facts.identity) != 0) {
         snprintf(profile->message, profile->message_size,
                  "device %s: the profile measured \"%s\", this is \"%s\": measure it again "

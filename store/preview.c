@@ -11,6 +11,7 @@
 
 #include "tiers/devices/superblock.h"
 #include "tiers/pool/pool.h"
+#include "tiers/pool/stripe.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -73,8 +74,7 @@ kvt_status kvt_tier_room(const kvt_tier_options *options, int tier, uint64_t *by
     }
     /* A tier as large as its devices means all of them, and several lose the ends of stripes. */
     if (asked != 0 && asked < sum) sum = asked;
-    const uint64_t ends =
-        options->device_count > 1 ? options->device_count * (unit - TIERS_GRAIN_BYTES) : 0;
+    const uint64_t ends = tiers_stripe_ends(options->device_count, unit);
     *bytes_out = sum > ends ? sum - ends : 0;
     return KVT_OK;
 }

@@ -685,6 +685,11 @@ typedef struct cost_profile {
     kvt_record_bases bases; /* that measured variants may need */
 } cost_profile;
 
+/* The profile's figures of a device's name, as a store takes them: imported ones with `foreign`
+ * alone. KVT_OK; KVT_MISS, also without a profile; what kvt_profile_device gives. */
+KVT_NODISCARD kvt_status costs_profiled_curve(kvt_profile *profile, bool foreign, const char *name,
+                                              kvt_device_curve *out);
+
 /* From the profile: KVT_OK; KVT_MISS (no profile, or it has none of this device that counts);
  * KVT_E_MISMATCH (its figures by that name are of other hardware); KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status costs_profiled_device(const cost_profile *profile,

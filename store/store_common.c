@@ -10,6 +10,7 @@
  */
 #include "base/clock.h"
 #include "store/uses.h"
+#include "tiers/pool/stripe.h"
 
 #include <assert.h>
 
@@ -51,9 +52,8 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     assert(tier != KVT_TIER_NONE && store->pools[tier] != NULL);
     tiers_pool_facts facts;
     tiers_pool_facts_get(store->pools[tier], &facts);
-    uint64_t taken = store->lent_bytes[tier];
-    if (facts.member_count > 1)
-        taken += facts.member_count * (uint64_t)(store->unit_bytes[tier] - TIERS_GRAIN_BYTES);
+    const uint64_t taken =
+        store->lent_bytes[tier] + tiers_stripe_ends(facts.member_count, store->unit_bytes[tier]);
     return facts.capacity_bytes > taken ? facts.capacity_bytes - taken : 0;
 }
 

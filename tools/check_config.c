@@ -16,6 +16,7 @@
 #include "lab/replay/replay.h"
 #include "store/options.h"
 #include "tiers/devices/device_memory_node.h"
+#include "tiers/devices/superblock.h"
 
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/remote.h>
@@ -149,9 +150,11 @@ static bool places_is_foreign(const char *path)
     FILE *file = fopen(path, "re");
     if (file == NULL) return false;
     (void)!fread(slots[0], 1, sizeof slots[0], file);
-    if (fseek(file, 4096, SEEK_SET) == 0) (void)!fread(slots[1], 1, sizeof slots[1], file);
+    if (fseek(file, TIERS_LABEL_BYTES, SEEK_SET) == 0)
+        (void)!fread(slots[1], 1, sizeof slots[1], file);
     (void)fclose(file);
-    return memcmp(slots[0], "KVTLABEL", 8) != 0 && memcmp(slots[1], "KVTLABEL", 8) != 0 &&
+    return memcmp(slots[0], TIERS_LABEL_MAGIC, 8) != 0 &&
+           memcmp(slots[1], TIERS_LABEL_MAGIC, 8) != 0 &&
            memcmp(slots[0], "\0\0\0\0\0\0\0", 8) != 0;
 }
 

@@ -207,12 +207,9 @@ static kvt_status options_profiled(const kvt_store_options *store, kvt_profile *
                                    const char *name, cost_device *out)
 {
     kvt_device_curve curve;
-    if (profile == NULL) return KVT_MISS;
-    kvt_status status = kvt_profile_device(profile, name, &curve);
-    if (status != KVT_OK) return status < 0 ? status : KVT_MISS;
-    if ((curve.imported && !store->profile_foreign) || !(curve.read.bytes_per_s > 0) ||
-        !(curve.write.bytes_per_s > 0))
-        return KVT_MISS;
+    const kvt_status status = costs_profiled_curve(profile, store->profile_foreign, name, &curve);
+    if (status != KVT_OK) return status;
+    if (!(curve.read.bytes_per_s > 0) || !(curve.write.bytes_per_s > 0)) return KVT_MISS;
     *out = (cost_device){.read = curve.read, .write = curve.write};
     return KVT_OK;
 }

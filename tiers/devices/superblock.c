@@ -28,7 +28,7 @@
 #include <xxhash.h>
 
 enum {
-    SLOT_BYTES = 4096,
+    SLOT_BYTES = TIERS_LABEL_BYTES,
     SLOT_SECTOR_BYTES = 512,
     SLOT_VERSION = 2,
     SLOT_AT_VERSION = 8,
@@ -47,7 +47,7 @@ enum {
 _Static_assert(SLOT_AT_UNDONE + 16 * TIERS_UNDONE_MAX <= SLOT_AT_CHECKSUM, "the ranges fit");
 _Static_assert(2 * SLOT_BYTES == TIERS_SUPERBLOCK_BYTES, "two slots fill the head of a member");
 
-static const unsigned char slot_magic[8] = {'K', 'V', 'T', 'L', 'A', 'B', 'E', 'L'};
+static const char slot_magic[8] = TIERS_LABEL_MAGIC;
 
 /* The state of one slot by its bytes; tiers_label_state is that of the device by both. */
 typedef enum slot_state {

@@ -20,7 +20,9 @@
 
 #include "device_ops.h"
 
-#define TIERS_SUPERBLOCK_BYTES 8192u /* both slots; members reserve this much at their head */
+#define TIERS_SUPERBLOCK_BYTES 8192u      /* both slots; members reserve this much at their head */
+#define TIERS_LABEL_BYTES      4096u      /* one slot, */
+#define TIERS_LABEL_MAGIC      "KVTLABEL" /* and what it begins with, without the 0 */
 
 #define TIERS_UNDONE_MAX 128u
 

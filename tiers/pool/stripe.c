@@ -257,3 +257,8 @@ bool tiers_walk_next(tiers_walk *walk, uint32_t bytes_max, tiers_piece *piece_ou
     walk_skip_bytes(walk, bytes);
     return true;
 }
+
+uint64_t tiers_stripe_ends(uint32_t members, uint64_t unit_bytes)
+{
+    return members > 1 ? members * (unit_bytes - TIERS_GRAIN_BYTES) : 0;
+}

@@ -58,6 +58,10 @@ void tiers_dealer_init(tiers_dealer *dealer, const tiers_share *shares, uint32_t
 /* The index into shares of the next unit's member. After the last step the first one comes. */
 uint32_t tiers_dealer_next(tiers_dealer *dealer);
 
+/* Bytes that objects may be unable to use at the ends of several members: the last unit of each may
+ * be short. */
+uint64_t tiers_stripe_ends(uint32_t members, uint64_t unit_bytes);
+
 /* The index into shares of the object's last unit, which may be short. */
 uint32_t tiers_stripe_last(const tiers_share *shares, uint32_t share_count, uint32_t turn);
 
