@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "codecs/keys_rerotate.h"
 #include "estimator/model/safetensors.h"
+#include "model_folder.h"
 #include "model_support.h"
 
 #include <kvterrace/codec.h>
@@ -15,33 +16,14 @@
 
 enum { TOKENS = 150 }; /* more than two attention blocks */
 
-static char folder[64];
 static uint32_t tokens[TOKENS];
 
-static const char *in_folder(const char *name)
+static int make_folder_and_tokens(void **state)
 {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "model-test-XXXXXX");
     uint64_t random = 9;
     for (uint32_t i = 0; i < TOKENS; i++)
         tokens[i] = naive_random(&random) % naive_config().vocab;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    static const char *const names[] = {"model.bin", "config.json", "model.safetensors"};
-    (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        (void)unlink(in_folder(names[i]));
-    return rmdir(folder);
+    return make_folder(state);
 }
 
 /* What a forward pass gives for all tokens. */
@@ -783,5 +765,5 @@ int main(void)
         cmocka_unit_test(ternary_refuses_other_versions),
         cmocka_unit_test(halves_round_to_nearest),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder_and_tokens, remove_folder);
 }

@@ -1,42 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_estimator_model_judge.c - the judge on small random models: exact against exact, known
+ * test_estimator_model_evaluate.c - the judge on small random models: exact against exact, known
  * changes of K and V, dropped tokens, probes against sums in double, KL by hand, texts and sets.
  */
 #include "base/half.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/evaluate.h"
+#include "model_folder.h"
 #include "model_support.h"
 
 #include <unistd.h>
 #include <zstd.h>
 
 enum { CONTEXT = 80, CONTINUATION = 70 }; /* more than one block of queries */
-
-static char folder[64];
-
-static const char *in_folder(const char *name)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "judge-test-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    (void)unlink(in_folder("model.bin"));
-    (void)unlink(in_folder("texts.jsonl"));
-    (void)unlink(in_folder("vocabulary.bin"));
-    return rmdir(folder);
-}
 
 /* A model, a session and one entry of random tokens. */
 typedef struct bench_case {

@@ -4,37 +4,13 @@
  * nothing, or an error that names it: keys of config.json, tensors, files beside the weights, and
  * the rotation in a file of llama2.c.
  */
+#include "model_folder.h"
 #include "model_support.h"
 
 #include "estimator/model/model_internal.h"
 #include "estimator/model/safetensors.h"
 
 #include <unistd.h>
-
-static char folder[64];
-
-static const char *in_folder(const char *name)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "model-files-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    static const char *const names[] = {"config.json", "model.safetensors", "model.bin"};
-    (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        (void)unlink(in_folder(names[i]));
-    return rmdir(folder);
-}
 
 static void write_text(const char *name, const char *text)
 {
