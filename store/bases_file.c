@@ -166,7 +166,7 @@ static const char *bases_take_name(const char *name, const char *catalog, uint32
     return name + BASES_DIGITS;
 }
 
-/* What a walk over the files beside a catalog is for. */
+/* A walk over the files beside a catalog. */
 typedef struct bases_walk_files {
     kvt_status (*visit)(void *context, const char *path, uint32_t start);
     void *context;

@@ -17,7 +17,7 @@
 #include <sqlite3.h>
 
 #define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
-/* Versions up to the present one are read, and migrated when a catalog is opened for writing. */
+/* The one version that is read and written. */
 #define CATALOG_VERSION 4
 #define CATALOG_BUSY_MS 2000
 /* Bytes of the log, which only a reader keeps above them. */

@@ -31,8 +31,10 @@ typedef struct store_staged {
     kvt_move moves[];
 } store_staged;
 
-/* Makes what the executors need, and starts them. KVT_OK; KVT_E_MEMORY. */
+/* Makes what the executors need. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status handover_open(kvt_store *store, const kvt_store_options *options);
+
+/* Starts them. KVT_OK; KVT_E_THREAD (none was started). */
 KVT_NODISCARD kvt_status handover_start(kvt_store *store);
 
 /* Waits for the puts that are handed over, not beyond an instant of CLOCK_MONOTONIC in nanoseconds;

@@ -161,7 +161,7 @@ void watch_remote_write(kvt_store *store, struct watch_text *out);
 /* Writes the file, if a path is given. The statuses of kvt_watch_write. */
 KVT_NODISCARD kvt_status watch_file_open(kvt_store *store, const char *path, double seconds);
 
-/* Starts the thread that goes on writing the file. KVT_OK; KVT_E_MEMORY. */
+/* Starts the thread that goes on writing the file. KVT_OK; KVT_E_THREAD. */
 KVT_NODISCARD kvt_status watch_file_start(kvt_store *store);
 
 /* Ends the thread, and writes the file for the last time. */

@@ -17,7 +17,7 @@
 
 enum { CONFIG_VALUE_BYTES = 80 };
 
-/* What the reading of a config.json works on. */
+/* A config.json that is being read. */
 typedef struct config_file {
     const char *path;
     char *message;

@@ -199,8 +199,9 @@ KVT_API void kvt_store_options_free(void *owner);
  * KVT_E_READ_ONLY, KVT_E_IO (a device or the catalog's folder); KVT_E_LOCKED (a device or the
  * catalog is open in this process, or was for 10 s in another: one that is killed lets go late);
  * KVT_E_MISMATCH (a device holds other bytes; the catalog is older than a device; the profile is
- * another host's, version's or device's); KVT_E_CORRUPT (the catalog or its log is damaged: both
- * are left as they are, and kvterrace recover makes a new one; or the profile is); KVT_E_VERSION,
+ * another host's, version's or device's); KVT_E_CORRUPT (the catalog is damaged, or its log is
+ * there without it: they are left as they are, and kvterrace recover makes a new one; or the
+ * profile is damaged); KVT_E_VERSION,
  * KVT_E_DATABASE (the catalog; it is left as it is); KVT_E_UNSUPPORTED; KVT_E_MEMORY; KVT_E_THREAD.
  * Blocking.
  *

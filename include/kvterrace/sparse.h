@@ -83,9 +83,8 @@ typedef struct kvt_sparse_pages {
  *   lse      [kv_heads][group]: log-sum-exp of the scaled scores; -infinity there. May be NULL
  * A row with a score that is no number counts for nothing. KVT_OK: within 1e-5 of exact attention
  * over the same rows (values of size 1). KVT_E_ARGUMENT: a NULL, struct_size, a shape outside of
- * the limits above, a page of no tokens, a query that is not finite or
- * passes 1e30; output is unchanged then.
- * Allocates nothing, does not block. Any thread.
+ * the limits above, a page of no tokens, a query that is not finite or passes 1e30; output is
+ * unchanged then. Allocates nothing, does not block. Any thread.
  *
  * Pages that lie in HBM are copied into memory of its own first, head by head, which takes longer
  * than the attention: for tests, and to compare kernels with. With such pages it blocks, and also
@@ -227,9 +226,8 @@ KVT_API void kvt_sparse_close(kvt_sparse *sequence);
 /*
  * Warms a layer up with the prompt's last queries, fp32 [rows][query_heads][head_dim]: the pages
  * that they weigh most fill the window in HBM, the next ones that in DRAM, and the hottest get
- * their second copies. Blocking. KVT_OK,
- * also when some pages could not be read; KVT_E_STATE (a layer is missing, or has a step);
- * KVT_E_ARGUMENT (not finite, or beyond 1e30); KVT_E_MEMORY.
+ * their second copies. Blocking. KVT_OK, also when some pages could not be read; KVT_E_STATE (a
+ * layer is missing, or has a step); KVT_E_ARGUMENT (not finite, or beyond 1e30); KVT_E_MEMORY.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_observe(kvt_sparse *sequence, uint32_t layer,
                                                     const float *queries, uint32_t rows);
@@ -250,8 +248,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_append(kvt_sparse *sequence, uint32_
  * Begins a step of a layer: scores, plans and starts the reads; waits for nothing. queries: fp32
  * [query_heads][head_dim]. KVT_OK: the step is the caller's until kvt_sparse_done; KVT_BUSY (4
  * steps are under way); KVT_E_STATE (the layer has one; a layer is missing); KVT_E_ARGUMENT (layer;
- * a query is not finite, or passes 1e30); KVT_E_MEMORY: nothing has
- * begun.
+ * a query is not finite, or passes 1e30); KVT_E_MEMORY: nothing has begun.
  */
 KVT_API KVT_NODISCARD kvt_status kvt_sparse_select(kvt_sparse *sequence, uint32_t layer,
                                                    const float *queries,
