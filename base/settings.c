@@ -140,11 +140,9 @@ static const kvt_setting settings_table[] = {
          "simulation: bytes per second of one host's link, in each direction"),
     SECONDS("tier.remote.latency", "0.0002", "tier.remote.capacity",
             "simulation: a round trip to a node"),
-    CHOICE(
-        "tier.remote.publish", "utility", "all|second_use|utility",
-        "tier.remote.capacity or remote.?.address",
-        "which entries are copied to the shared tier: every one, those used twice, or those whose "
-        "copies save other hosts more than they cost"),
+    CHOICE("tier.remote.publish", "all", "all|second_use",
+           "tier.remote.capacity or remote.?.address",
+           "which entries are copied to the shared tier: every one, or those used twice"),
     RATE("tier.remote.write_rate", "0", "tier.remote.capacity or remote.?.address",
          "bytes per second that one host publishes at most; 0: no bound"),
 

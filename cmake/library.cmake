@@ -29,8 +29,8 @@ function(kvt_one_object output)
 endfunction()
 
 set(engine_base "/base/(status|memory)\\.c")
-set(store_policy "/policy/(pages|windows|windows_divide|publish)\\.c")
-set(both_policy "/policy/(number|knapsack|prices|survival)\\.c")
+set(store_policy "/policy/(pages|windows|windows_divide)\\.c")
+set(both_policy "/policy/(number|knapsack|prices)\\.c")
 set(engine_objects $<FILTER:$<TARGET_OBJECTS:kvt_policy>,EXCLUDE,${store_policy}>
   $<FILTER:$<TARGET_OBJECTS:kvt_base>,INCLUDE,${engine_base}>)
 set(store_objects $<FILTER:$<TARGET_OBJECTS:kvt_base>,EXCLUDE,${engine_base}>

@@ -18,6 +18,8 @@
 #define OBJECT_MAGIC   "KVTO\r\n\x1a\n"
 #define OBJECT_VERSION 1u
 
+#define OBJECT_RESERVED_FLAGS 0xff00u /* set by writers, ignored by readers */
+
 /* The bytes themselves; little-endian, as records are. */
 typedef struct __attribute__((packed)) object_bytes {
     uint8_t magic[8];
@@ -51,7 +53,7 @@ void object_head_pack(const object_head *head, uint8_t bytes[OBJECT_HEAD_BYTES])
                        .head_bytes = OBJECT_HEAD_BYTES,
                        .index = head->index,
                        .count = head->count,
-                       .flags = head->flags | (uint32_t)head->publish_class << 8,
+                       .flags = head->flags | OBJECT_RESERVED_FLAGS,
                        .generation = head->generation,
                        .writer = head->writer,
                        .record_bytes = head->record_bytes,
@@ -78,7 +80,6 @@ kvt_status object_head_unpack(const uint8_t bytes[OBJECT_HEAD_BYTES], object_hea
     *out = (object_head){.index = from.index,
                          .count = from.count,
                          .flags = from.flags & 0xff,
-                         .publish_class = (uint8_t)(from.flags >> 8),
                          .full_bytes = from.full_bytes,
                          .generation = from.generation,
                          .writer = from.writer,

@@ -23,8 +23,7 @@
 typedef struct object_head {
     uint32_t index, count;
     uint32_t flags;
-    uint8_t publish_class; /* of publish.h: why it was published */
-    uint32_t full_bytes;   /* payload of a chunk that is not one of the last two */
+    uint32_t full_bytes; /* payload of a chunk that is not one of the last two */
     uint64_t generation, writer;
     uint64_t record_bytes, offset, bytes;
     kvt_key key, parent;

@@ -3,8 +3,7 @@
  * publisher.c - copies of entries for other hosts, written behind the callers: a bounded queue of
  * keys, one thread that takes them.
  *
- *     stored, or hit -> worth it? -> queued -> its epoch -> asked for (EXISTS) -> claimed
- *                    -> read, pinned
+ *     stored, or hit -> queued -> its epoch -> asked for (EXISTS) -> claimed -> read, pinned
  *                    -> chunks 1.. written -> chunk 0 written -> unpinned
  *
  * Chunk 0 comes when the others have been acknowledged, so an object that is found is whole. A full
@@ -102,73 +101,28 @@ static bool publisher_may(const store_remote *remote, const store_entry *entry)
            place->record_bytes <= PUBLISHER_MOST && entry->expires_ns == 0;
 }
 
-/* The seconds that a load on another host saves. */
-static double publisher_saves(const kvt_store *store, const store_entry *entry)
-{
-    const store_remote *remote = store->remote;
-    const kvt_layout *layout = &entry->kind->layout;
-    double seconds = (double)entry->recompute_seconds;
-    if (seconds <= 0 && layout->dtype != KVT_DTYPE_OPAQUE)
-        seconds = kvt_prefill_seconds(&store->costs.prefill, entry->first_position,
-                                      entry->first_position + layout->tokens);
-    return seconds - remote->worth.config.link_s_per_byte * (double)entry->place->record_bytes;
-}
-
-/* Whether utility publishing wants an entry, and as what. */
-static bool publisher_wants(kvt_store *store, const store_entry *entry, uint32_t uses,
-                            uint8_t *class_out)
-{
-    store_remote *remote = store->remote;
-    const store_entry *parent =
-        entry->has_parent ? entry_find_key(&store->table, &entry->parent) : NULL;
-    const uint64_t now_ns = base_clock_ns();
-    const bool parent_shared =
-        !entry->has_parent || (parent != NULL && parent->shared) ||
-        remote_hints_get(&remote->hints, entry_handle(&store->secret, &entry->parent), now_ns) ==
-            HINT_THERE;
-    const publish_candidate candidate = {.handle = entry->handle,
-                                         .bytes = entry->place->record_bytes,
-                                         .saved_s = publisher_saves(store, entry),
-                                         .uses = uses,
-                                         .request_tokens = entry->request_tokens,
-                                         .queue_share = (double)remote->queue_count /
-                                                        (double)remote->queue_room,
-                                         .parent_shared = parent_shared};
-    const publish_decision decision =
-        publish_decide(&remote->worth, (double)store_now_ns(store) * 1e-9, &candidate);
-    *class_out = decision.class_id;
-    return decision.publish;
-}
-
 /* Offers an entry at its first record or at its first hit. */
-static void publisher_offer(kvt_store *store, store_entry *entry, uint32_t uses)
+static void publisher_offer(store_remote *remote, store_entry *entry)
 {
-    store_remote *remote = store->remote;
-    assert(store_is_locked(store));
-    publish_item item = {.key = entry->key,
-                         .handle = entry->handle,
-                         .tenant = entry->tenant,
-                         .class_id = PUBLISH_UNKNOWN};
-    bool wants = publisher_may(remote, entry);
-    if (wants && remote->publish == KVT_PUBLISH_UTILITY)
-        wants = publisher_wants(store, entry, uses, &item.class_id);
-    remote->counts.declined += !wants;
-    if (wants) entry->shared = publisher_push(remote, &item);
+    const publish_item item = {.key = entry->key, .handle = entry->handle, .tenant = entry->tenant};
+    const bool may = publisher_may(remote, entry);
+    remote->counts.declined += !may;
+    if (may) entry->shared = publisher_push(remote, &item);
 }
 
 void publisher_note_stored(kvt_store *store, store_entry *entry)
 {
-    const store_remote *remote = store->remote;
+    store_remote *remote = store->remote;
     if (remote == NULL || entry->shared || remote->publish == KVT_PUBLISH_SECOND_USE) return;
-    publisher_offer(store, entry, 1);
+    publisher_offer(remote, entry);
 }
 
 void publisher_note_use(kvt_store *store, store_entry *entry)
 {
-    const store_remote *remote = store->remote;
+    store_remote *remote = store->remote;
     if (remote == NULL || entry->shared || entry->used) return;
     entry->used = true;
-    publisher_offer(store, entry, 2);
+    publisher_offer(remote, entry);
 }
 
 void publisher_delete(kvt_store *store, const kvt_key *key, uint32_t tenant, uint64_t record_bytes)
@@ -233,7 +187,6 @@ static bool publisher_pin(kvt_store *store, publisher_record *one)
             one->record = tiers_pool_lend(store->pools[one->place->tier], one->place->location);
         one->lent = one->record != NULL;
         one->head = (object_head){.flags = entry->has_parent ? OBJECT_HAS_PARENT : 0,
-                                  .publish_class = one->item.class_id,
                                   .full_bytes = remote->full_bytes,
                                   .generation = one->place->generation,
                                   .writer = remote->writer,
@@ -376,9 +329,6 @@ static void publisher_count(kvt_store *store, const publisher_record *one)
     remote->counts.published += good;
     remote->counts.published_bytes += good ? one->head.record_bytes : 0;
     remote->counts.dropped_node += !good;
-    if (good && one->item.class_id != PUBLISH_UNKNOWN)
-        publish_written(&remote->worth, (double)store_now_ns(store) * 1e-9, one->item.class_id,
-                        one->head.record_bytes);
     store_entry *entry = entry_find_hashed(&store->table, one->item.handle, &one->item.key);
     if (!good && entry != NULL) entry->shared = false;
     pthread_mutex_unlock(&store->lock);

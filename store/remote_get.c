@@ -173,9 +173,6 @@ void remote_get_count(kvt_store *store, const access_get *get, kvt_status status
         status == KVT_OK ? remote_costs_load(remote, fetch->node, fetch->record_bytes) : 0;
     pthread_mutex_lock(&store->lock);
     remote_costs_tell(store, handle, load_seconds);
-    if (status == KVT_OK)
-        publish_hit(&remote->worth, (double)store_now_ns(store) * 1e-9, fetch->head.publish_class,
-                    fetch->head.record_bytes);
     pthread_mutex_unlock(&store->lock);
 }
 

@@ -28,7 +28,7 @@ void kvt_remote_options_init(kvt_remote_options *options)
 {
     *options = (kvt_remote_options){.struct_size = sizeof *options,
                                     .backend = "valkey",
-                                    .publish = KVT_PUBLISH_UTILITY,
+                                    .publish = KVT_PUBLISH_ALL,
                                     .hint_ttl_seconds = 10,
                                     .deadline_seconds = 0.05,
                                     .chunk_bytes = OBJECT_CHUNK_BYTES,
@@ -63,7 +63,8 @@ const char *remote_options_fault(const kvt_remote_options *options)
     if (text == NULL || text[0] == '\0' || strlen(text) > 255)
         return "namespace has 1 to 255 bytes, and is required";
     if (options->backend == NULL) return "backend is not set";
-    if (options->publish > KVT_PUBLISH_NONE) return "publish is none of the four";
+    if (options->publish > KVT_PUBLISH_SECOND_USE && options->publish != KVT_PUBLISH_NONE)
+        return "publish is none of the three";
     if (!(options->ttl_seconds >= 0 && options->ttl_seconds <= 1e9)) return "ttl is out of range";
     if (!(options->hint_ttl_seconds >= 0 && options->hint_ttl_seconds <= 1e9))
         return "hint_ttl is out of range";
@@ -99,11 +100,6 @@ static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote
     remote->publish = (kvt_publish)options->publish;
     remote->feed = options->feed;
     remote->found = remote->lost = 1;
-    const publish_config worth = {.link_s_per_byte = 1 / REMOTE_NETWORK,
-                                  .write_s_per_byte = 1 / REMOTE_NETWORK,
-                                  .write_bytes_per_s = (double)options->write_bytes_per_s,
-                                  .sharing_hosts = 1};
-    publish_open(&remote->worth, &worth);
     remote_costs_open(remote);
 }
 

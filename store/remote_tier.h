@@ -20,7 +20,7 @@
  *     batches, fetches, sizes, loads, seen    remote->lock, a leaf but for the staging's
  *     owed                                    remote->lock; its count is read without
  *     counts                                  remote->lock, those of publishing store->lock
- *     queue, due, worth                       store->lock
+ *     queue, due                              store->lock
  *     hints, epochs                           their own
  *
  * Lock order: store->lock, then remote->lock, then staging.
@@ -29,7 +29,6 @@
 #define STORE_REMOTE_TIER_H
 
 #include "estimator/predict/predict.h"
-#include "policy/publish.h"
 #include "remote/client.h"
 #include "store/access_get.h"
 #include "store/epochs.h"
@@ -117,7 +116,6 @@ typedef struct publish_item {
     uint64_t epoch;        /* that it is published in; 0: not looked up yet */
     uint32_t tenant;
     bool deletes;
-    uint8_t class_id; /* of publish.h */
 } publish_item;
 
 struct store_remote {
@@ -167,7 +165,6 @@ struct store_remote {
     pthread_t publisher;
     bool has_publisher;
     store_staging *staging; /* the publisher's */
-    publish_state worth;    /* of copies, as utility publishing learns it */
 
     remote_hints hints;
     remote_epochs epochs;

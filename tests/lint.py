@@ -46,7 +46,7 @@ ROOM_INCLUDES = {
     "remote": set(),
     "estimator/quality": {"codecs", "codecs/kernels", "basis", "estimator/profile",
                           "estimator/model"},
-    "store": (set(LIBRARY) - {"policy", "sparse"}) | {"policy/publish.h"},
+    "store": set(LIBRARY) - {"policy", "sparse"},
     "sparse": {"codecs", "codecs/kernels", "policy", "tiers/devices", "tiers/pool",
                "store/scratch.h"},
     "lab/replay": set(LIBRARY),

@@ -30,8 +30,7 @@ extern "C" {
 typedef enum kvt_publish {
     KVT_PUBLISH_ALL = 0,        /* once they are stored */
     KVT_PUBLISH_SECOND_USE = 1, /* at their first hit here */
-    KVT_PUBLISH_UTILITY = 2, /* those that are expected to save other hosts more than they cost */
-    KVT_PUBLISH_NONE = 3     /* none: this host reads alone */
+    KVT_PUBLISH_NONE = 3        /* none: this host reads alone */
 } kvt_publish;
 
 /* Made by kvt_remote_options_init, then changed. Strings are read during kvt_open. */
@@ -44,7 +43,7 @@ typedef struct kvt_remote_options {
     bool cluster;
     bool tls;         /* verified against ca; needs OpenSSL at run time */
     bool feed;        /* follow the engine's invalidations; for up to 32 hosts */
-    uint32_t publish; /* kvt_publish; UTILITY */
+    uint32_t publish; /* kvt_publish; ALL */
     const char *user; /* NULL = the engine's default user */
     const char
         *password_file; /* its first line, read again before each login; NULL = none. Refused when
@@ -106,7 +105,7 @@ typedef struct kvt_remote_stats {
     uint64_t known_probes;    /* keys that a hint answered */
     uint64_t published, published_bytes;
     uint64_t deduplicated;                /* not written: another host had */
-    uint64_t declined;                    /* not worth it, or not of an exact form */
+    uint64_t declined;                    /* lossy, of groups, or with a lifetime */
     uint64_t dropped_queue, dropped_node; /* the queue was full; the node failed or was full */
     uint64_t dropped_deletes;             /* copies that stay: there was no room for deletions */
     uint64_t deleted;

@@ -104,8 +104,7 @@ typedef enum replay_route {
 typedef enum replay_publish {
     REPLAY_PUBLISH_ALL = 0,        /* each block that it has computed */
     REPLAY_PUBLISH_SECOND_USE = 1, /* blocks that some host used before: an engine that counts */
-    REPLAY_PUBLISH_UTILITY = 2,    /* by policy/publish.h */
-    REPLAY_PUBLISH_LEAVING = 3     /* what its own tiers evict; no setting names it */
+    REPLAY_PUBLISH_LEAVING = 2     /* what its own tiers evict; no setting names it */
 } replay_publish;
 
 #define REPLAY_HOSTS_MAX 256u

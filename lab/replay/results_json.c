@@ -428,7 +428,7 @@ static json_t *json_tiers(const replay_options *options, bool *sound)
 /* Hosts, routing and the shared tier, of a simulation that has several hosts or that tier. */
 static void json_put_hosts(json_t *object, const replay_options *options, bool *sound)
 {
-    static const char *const publish[] = {"all", "second_use", "utility", "leaving"};
+    static const char *const publish[] = {"all", "second_use", "leaving"};
     const replay_remote *remote = &options->remote;
     if (!replay_has_hosts(options)) return;
     char route[RESULTS_TEXT_BYTES];

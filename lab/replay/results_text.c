@@ -98,7 +98,7 @@ static void text_percent(double ratio, char *text)
 /* Hosts, routing, and the tier that they share. */
 static void text_hosts_head(const replay_options *options, FILE *file)
 {
-    static const char *const publish[] = {"all", "second_use", "utility", "what leaves a host"};
+    static const char *const publish[] = {"all", "second_use", "what leaves a host"};
     const replay_remote *remote = &options->remote;
     char route[RESULTS_TEXT_BYTES], text[RESULTS_TEXT_BYTES];
     if (!replay_has_hosts(options)) return;

@@ -116,7 +116,7 @@ static kvt_status hosts_open_host(hosts_run *run, uint32_t index)
     if (run->options->restart && workload->request_count > 0)
         host->restart_ns = workload->requests[workload->request_count - 1].arrival_ns /
                            (run->options->hosts + 1) * (index + 1);
-    kvt_status status = sim_link_open(&host->link, run->options, workload->distinct_blocks);
+    kvt_status status = sim_link_open(&host->link, run->options);
     host->link.row = &run->result->hosts.rows[index];
     sim->link = &host->link;
     if (run->options->remote.capacity_bytes > 0) sim->remote = &run->remote;
@@ -137,7 +137,7 @@ static kvt_status hosts_restart(hosts_run *run, hosts_host *host, uint64_t now_n
     memset(sim->ready_ns, 0, (size_t)blocks * sizeof *sim->ready_ns);
     memset(sim->inherited, 0, (size_t)blocks * sizeof *sim->inherited);
     memset(sim->carried, 0, (size_t)blocks * sizeof *sim->carried);
-    sim_link_restart(&host->link, run->options, blocks);
+    sim_link_restart(&host->link, run->options);
     return sim_open_policy(sim, run->policy, run->message, run->message_size);
 }
 

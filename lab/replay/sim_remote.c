@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define REMOTE_UNIT 4096u
 
@@ -110,7 +109,7 @@ static void remote_insert(sim_remote *remote, uint32_t block)
 
 /* ---- a host's link ---- */
 
-static void link_learn_anew(sim_link *link, const replay_options *options)
+void sim_link_restart(sim_link *link, const replay_options *options)
 {
     const replay_remote *remote = &options->remote;
     double slower =
@@ -118,32 +117,19 @@ static void link_learn_anew(sim_link *link, const replay_options *options)
                                                                      : remote->host_bytes_per_s);
     for (uint32_t i = 0; i < remote->nodes; i++)
         online_device_init(&link->nodes[i], remote->latency_seconds / 2, slower);
-    publish_open(&link->publish,
-                 &(publish_config){.link_s_per_byte = 1.0 / (double)remote->host_bytes_per_s,
-                                   .write_s_per_byte = 1.0 / (double)remote->node_bytes_per_s,
-                                   .sharing_hosts = (double)options->hosts / (double)remote->nodes,
-                                   .write_bytes_per_s = (double)remote->write_bytes_per_s});
 }
 
-kvt_status sim_link_open(sim_link *link, const replay_options *options, uint64_t blocks)
+kvt_status sim_link_open(sim_link *link, const replay_options *options)
 {
-    *link = (sim_link){.nodes = calloc(options->remote.nodes, sizeof *link->nodes),
-                       .uses = calloc((size_t)blocks + 1, sizeof *link->uses)};
-    if (link->nodes == NULL || link->uses == NULL) return KVT_E_MEMORY;
-    link_learn_anew(link, options);
+    *link = (sim_link){.nodes = calloc(options->remote.nodes, sizeof *link->nodes)};
+    if (link->nodes == NULL) return KVT_E_MEMORY;
+    sim_link_restart(link, options);
     return KVT_OK;
 }
 
 void sim_link_close(sim_link *link)
 {
     free(link->nodes);
-    free(link->uses);
-}
-
-void sim_link_restart(sim_link *link, const replay_options *options, uint64_t blocks)
-{
-    memset(link->uses, 0, (size_t)blocks);
-    link_learn_anew(link, options);
 }
 
 /* ---- loads ---- */
@@ -330,46 +316,12 @@ static void publish_write(sim_state *sim, uint32_t block, uint64_t bytes, uint64
     sim->link->row->published_bytes += bytes;
 }
 
-/* Seconds that another host saves when it loads the block instead of computing it. The prompt that
- * it comes back in is longer than this one, twice as long here: a turn of a conversation. */
-static double publish_saved_s(const sim_state *sim, const sim_visit *visit, uint32_t position,
-                              uint64_t bytes)
-{
-    uint32_t unit = sim->workload->block_tokens;
-    double recompute_s = kvt_offer_recompute_seconds(
-        &sim->options->model.prefill, KVT_HOLES_CONTIGUOUS, position * unit,
-        sim_block_tokens(sim, visit->request, position), 2 * visit->request->input_tokens);
-    return recompute_s - sim_remote_expect(sim, visit->prefix[position], bytes, 0);
-}
-
-/* What utility says of a block without a copy. */
-static bool publish_is_worth(sim_state *sim, const sim_visit *visit, uint32_t position,
-                             uint64_t bytes, bool parent_shared, double now_s)
-{
-    uint32_t block = visit->prefix[position], uses = sim->link->uses[block] + 1u;
-    const publish_candidate candidate = {
-        .handle = (uint64_t)(visit->request - sim->workload->requests) + 1,
-        .bytes = bytes,
-        .saved_s = publish_saved_s(sim, visit, position, bytes),
-        .uses = uses,
-        .found_tokens = visit->run * sim->workload->block_tokens,
-        .request_tokens = visit->request->input_tokens,
-        .queue_share = publish_queue_share(sim, visit->start_ns),
-        .parent_shared = parent_shared};
-    publish_decision decision = publish_decide(&sim->link->publish, now_s, &candidate);
-    sim->remote->copies[block].class_id = decision.class_id;
-    return decision.publish;
-}
-
 /* Whether a host wants a copy of a block that has none. */
-static bool publish_wants(sim_state *sim, const sim_visit *visit, uint32_t position, uint64_t bytes,
-                          bool parent_shared, double now_s)
+static bool publish_wants(const sim_state *sim, uint32_t block)
 {
     switch (sim->options->remote.publish) {
     case REPLAY_PUBLISH_ALL: return true;
-    case REPLAY_PUBLISH_SECOND_USE: return sim->remote->uses[visit->prefix[position]] > 0;
-    case REPLAY_PUBLISH_UTILITY:
-        return publish_is_worth(sim, visit, position, bytes, parent_shared, now_s);
+    case REPLAY_PUBLISH_SECOND_USE: return sim->remote->uses[block] > 0;
     default: return false;
     }
 }
@@ -377,13 +329,12 @@ static bool publish_wants(sim_state *sim, const sim_visit *visit, uint32_t posit
 /* Publishes one block, if it is wanted and the rate takes it. Returns whether it has been written
  * and belongs into the list. */
 static bool publish_one(sim_state *sim, const sim_visit *visit, uint32_t position,
-                        bool parent_shared, uint64_t ready_ns)
+                        uint64_t ready_ns)
 {
     sim_remote *remote = sim->remote;
     uint32_t block = visit->prefix[position];
     uint64_t bytes = sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, position));
     bool held = remote_holds(remote, block), computed = position >= visit->loaded;
-    double now_s = (double)visit->start_ns * 1e-9;
     if (held && !computed) return false;
     if (held && sim_remote_has(remote, block, ready_ns)) {
         remote->hosts->deduplicated += sim->counting;
@@ -393,7 +344,7 @@ static bool publish_one(sim_state *sim, const sim_visit *visit, uint32_t positio
     if (!computed && sim->options->remote.publish == REPLAY_PUBLISH_ALL) return false;
     if (!held) {
         remote->hosts->offered += sim->counting;
-        if (!publish_wants(sim, visit, position, bytes, parent_shared, now_s)) {
+        if (!publish_wants(sim, block)) {
             remote->hosts->declined += sim->counting;
             return false;
         }
@@ -403,8 +354,6 @@ static bool publish_one(sim_state *sim, const sim_visit *visit, uint32_t positio
         return false;
     }
     publish_write(sim, block, bytes, computed ? ready_ns : visit->start_ns, visit->start_ns);
-    if (sim->options->remote.publish == REPLAY_PUBLISH_UTILITY)
-        publish_written(&sim->link->publish, now_s, remote->copies[block].class_id, bytes);
     remote->hosts->twice += held && sim->counting;
     return !held;
 }
@@ -413,19 +362,12 @@ void sim_remote_publish(sim_state *sim, const sim_visit *visit)
 {
     sim_remote *remote = sim->remote;
     uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
-    bool parent_shared = true;
     /* Copies are exact: what was computed on a lossy prefix has none. */
     bool exact = !(visit->loss > 0.0);
     for (uint32_t i = 0; i < visit->request->block_count; i++) {
-        uint32_t block = visit->prefix[i];
         bool fetched = i < visit->loaded && sim->run[i] == SIM_RUN_REMOTE;
-        if (fetched)
-            publish_hit(&sim->link->publish, (double)visit->start_ns * 1e-9,
-                        remote->copies[block].class_id,
-                        sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, i)));
-        bool written = exact && publish_one(sim, visit, i, parent_shared, ready_ns);
+        bool written = exact && publish_one(sim, visit, i, ready_ns);
         sim->run[i] = written ? PUBLISH_INSERT : fetched ? PUBLISH_TOUCH : PUBLISH_KEEP;
-        parent_shared = remote_holds(remote, block);
     }
     for (uint32_t i = visit->request->block_count; i-- > 0;) {
         uint32_t block = visit->prefix[i];
@@ -433,7 +375,6 @@ void sim_remote_publish(sim_state *sim, const sim_visit *visit)
         if (sim->run[i] == PUBLISH_TOUCH && remote_holds(remote, block))
             remote_touch(remote, block);
         if (remote->uses[block] < UINT8_MAX) remote->uses[block]++;
-        if (sim->link->uses[block] < UINT8_MAX) sim->link->uses[block]++;
     }
 }
 

@@ -14,7 +14,6 @@
 #ifndef REPLAY_SIM_REMOTE_H
 #define REPLAY_SIM_REMOTE_H
 
-#include "policy/publish.h"
 #include "sim_state.h"
 
 #define SIM_RUN_REMOTE    UINT8_MAX /* in sim_state.run: the shared tier alone has it */
@@ -27,8 +26,6 @@ typedef struct sim_link {
     uint64_t in_free_ns, out_free_ns; /* its link */
     uint64_t publish_free_ns;         /* when the write rate takes the next byte */
     online_device *nodes;             /* what it has learned of each node's loads */
-    publish_state publish;
-    uint8_t *uses; /* by block, of this host; up to 255 */
     replay_host *row;
 } sim_link;
 
@@ -41,7 +38,6 @@ typedef struct sim_copy {
     uint64_t since_ns; /* when it has been written */
     uint32_t older, newer;
     uint32_t bytes_4k;
-    uint8_t class_id;
 } sim_copy;
 
 typedef struct sim_remote {
@@ -62,11 +58,10 @@ KVT_NODISCARD kvt_status sim_remote_open(sim_remote *remote, const replay_option
 void sim_remote_close(sim_remote *remote);
 void sim_remote_finish(sim_remote *remote);
 
-KVT_NODISCARD kvt_status sim_link_open(sim_link *link, const replay_options *options,
-                                       uint64_t blocks);
+KVT_NODISCARD kvt_status sim_link_open(sim_link *link, const replay_options *options);
 void sim_link_close(sim_link *link);
 /* Forgets all that a restart forgets. */
-void sim_link_restart(sim_link *link, const replay_options *options, uint64_t blocks);
+void sim_link_restart(sim_link *link, const replay_options *options);
 
 /* Whether a block can be read now. */
 bool sim_remote_has(const sim_remote *remote, uint32_t block, uint64_t now_ns);

@@ -164,10 +164,6 @@ static void a_slow_link_is_left_alone(void **state)
     assert_int_equal(result.hosts.rows[1].fetched_blocks, 0);
     assert_true(fabs(result.hosts.rows[1].ttft_mean - 1.16) < 1e-6);
     replay_result_free(&result);
-    options.remote.publish = REPLAY_PUBLISH_UTILITY; /* which knows before it writes */
-    result = run(&options, &workload, "lru");
-    assert_int_equal(result.hosts.all.published_blocks, 0);
-    replay_result_free(&result);
     replay_workload_free(&workload);
 }
 
@@ -225,7 +221,7 @@ static void the_write_rate_holds(void **state)
     (void)state;
     replay_workload workload;
     conversations(&workload, 1500);
-    for (uint32_t publish = REPLAY_PUBLISH_ALL; publish <= REPLAY_PUBLISH_UTILITY; publish++) {
+    for (uint32_t publish = REPLAY_PUBLISH_ALL; publish <= REPLAY_PUBLISH_SECOND_USE; publish++) {
         replay_options options;
         model_init(&options, 8, 1500, 20000);
         options.remote.publish = publish;
@@ -275,7 +271,6 @@ static void runs_repeat_under_every_policy(void **state)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
             replay_options options;
             model_init(&options, counts[i], 300, 2000);
-            options.remote.publish = REPLAY_PUBLISH_UTILITY;
             replay_result one = run(&options, &workload, policies[p]);
             replay_result two = run(&options, &workload, policies[p]);
             assert_int_equal(one.plan_hash, two.plan_hash);

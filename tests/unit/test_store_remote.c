@@ -103,16 +103,6 @@ static void second_use_waits_for_a_hit(void **state)
     kvt_close(a);
 }
 
-static void utility_publishes_and_says_what_it_declines(void **state)
-{
-    (void)state;
-    kvt_store *a = open_mode(KVT_PUBLISH_UTILITY);
-    put_all(a);
-    const kvt_remote_stats stats = stats_of(a);
-    assert_int_equal(stats.published + stats.declined, COUNT);
-    kvt_close(a);
-}
-
 static void hosts_write_a_key_once(void **state)
 {
     (void)state;
@@ -542,8 +532,8 @@ static void an_absent_engine_delays_no_open(void **state)
 static void configurations_are_refused(void **state)
 {
     (void)state;
-    kvt_remote_options wrong[9];
-    for (size_t i = 0; i < 9; i++)
+    kvt_remote_options wrong[10];
+    for (size_t i = 0; i < 10; i++)
         wrong[i] = remote_options(KVT_PUBLISH_ALL);
     wrong[0].namespace_text = NULL;
     wrong[1].namespace_text = "";
@@ -554,7 +544,8 @@ static void configurations_are_refused(void **state)
     wrong[6].ca = "file";
     wrong[7].struct_size = 3;
     wrong[8].password_file = "no-such-file";
-    for (size_t i = 0; i < 9; i++) {
+    wrong[9].publish = 2;
+    for (size_t i = 0; i < 10; i++) {
         kvt_store_options options;
         kvt_store *store = NULL;
         char message[256] = "";
@@ -672,7 +663,6 @@ static void heads_say_what_they_were_given(void **state)
     const object_head head = {.index = 3,
                               .count = 9,
                               .flags = OBJECT_HAS_PARENT,
-                              .publish_class = 77,
                               .full_bytes = 1000,
                               .generation = 5,
                               .writer = 6,
@@ -685,9 +675,10 @@ static void heads_say_what_they_were_given(void **state)
                               .class_id = 4,
                               .request_tokens = 8};
     object_head_pack(&head, bytes);
+    assert_int_equal(bytes[21], 0xff); /* the reserved flags */
     assert_int_equal(object_head_unpack(bytes, &out), KVT_OK);
     assert_true(out.index == 3 && out.count == 9 && out.flags == OBJECT_HAS_PARENT &&
-                out.publish_class == 77 && out.writer == 6 && out.bytes == 1000);
+                out.writer == 6 && out.bytes == 1000);
     assert_memory_equal(&out.parent, &head.parent, sizeof head.parent);
     for (size_t i = 0; i < 8 * sizeof bytes; i++) {
         memcpy(spoilt, bytes, sizeof bytes);
@@ -711,7 +702,6 @@ int main(void)
         cmocka_unit_test_setup(one_puts_and_another_gets, clear),
         cmocka_unit_test_setup(prefixes_reach_to_other_hosts, clear),
         cmocka_unit_test_setup(second_use_waits_for_a_hit, clear),
-        cmocka_unit_test_setup(utility_publishes_and_says_what_it_declines, clear),
         cmocka_unit_test_setup(hosts_write_a_key_once, clear),
         cmocka_unit_test_setup(namespaces_and_tenants_are_apart, clear),
         cmocka_unit_test_setup(a_delete_reaches_the_engine, clear),
