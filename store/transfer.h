@@ -87,7 +87,7 @@ store_transfer *transfer_prepare_ranges(store_staging *staging, tiers_pool *pool
                                         void *context);
 
 /* Orders transfers by their places, without starting them: the kernel's block layer makes
- * neighbours that come one behind the other one request (docs/BENCHMARKS.md, Neighbours). */
+ * neighbours that come one behind the other one request. */
 void transfer_sort(store_transfer **transfers, uint32_t count);
 
 /* Starts transfers of any pools; all of a pool's are queued before a device is woken. Each may land
