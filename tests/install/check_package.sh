@@ -135,7 +135,7 @@ echo nonsense >profiles/devices.csv
 
 say "documents, manual page, completions"
 for name in README.md LICENSE NOTICE SECURITY.md CONTRIBUTING.md docs/CONFIGURATION.md \
-    docs/EMBEDDING.md docs/decisions/0001-where-the-code-leaves-the-map.md; do
+    docs/EMBEDDING.md docs/decisions/0002-stripe-remainder.md; do
     [ -s "$doc/$name" ] || { echo "$name is not installed"; exit 1; }
 done
 man=$prefix/share/man/man1/kvterrace.1
