@@ -32,6 +32,7 @@
 #include "store/lookups.h"
 #include "store/remote_tier.h"
 #include "store/token_drop.h"
+#include "store/uses.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -126,26 +127,6 @@ static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get 
     return KVT_OK;
 }
 
-void access_count_use(kvt_store *store, store_entry *entry, uint64_t *clock_ns)
-{
-    assert(store_is_locked(store));
-    kvt_move moves[32];
-    kvt_plan plan = {.moves = moves, .capacity = 32};
-    /* The policy counts the use in any case; without room for its plan it makes none. */
-    bool room = store->queue_count < STORE_PLANS_QUEUED && !store->stopping;
-    backoff_expire(store);
-    uint64_t started_ns = *clock_ns != 0 ? *clock_ns : store_now_ns(store);
-    kvt_status status =
-        kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
-    *clock_ns = store_now_ns(store);
-    store_count_decision(store, started_ns, *clock_ns);
-    if (store->remote != NULL) publisher_note_use(store, entry);
-    if (status == KVT_OK && plan.count != 0) {
-        plan_mark(store, &plan);
-        plan_queue(store, &plan);
-    }
-}
-
 void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get)
 {
     assert(entry->state == ENTRY_STAGED && entry->staged != NULL && get->place == NULL);
@@ -180,7 +161,7 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
     get->owner = !view->in_memory && !view->join;
     kvt_status status = access_begin(store, view->entry, get);
     if (!get->quiet) {
-        access_count_use(store, view->entry, clock_ns);
+        uses_count(store, view->entry, clock_ns);
         relayout_note_get(store, view->entry);
     }
     return status;
@@ -690,15 +671,6 @@ static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_
                                            .tokens = get.tokens,
                                            .data_bytes = target->bytes});
     return status;
-}
-
-void access_give_info(const kvt_get_info *info, kvt_get_info *given)
-{
-    kvt_get_info whole = *info;
-    whole.positions = given->positions;
-    whole.positions_capacity = given->positions_capacity;
-    whole.rope = given->rope;
-    struct_size_out(given, &whole, sizeof whole);
 }
 
 kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,

@@ -13,6 +13,7 @@
 #ifndef STORE_ACCESS_GET_H
 #define STORE_ACCESS_GET_H
 
+#include "base/struct_size.h"
 #include "store/handover.h"
 
 typedef struct access_get access_get;
@@ -128,7 +129,7 @@ kvt_status access_look_at(const kvt_store *store, store_entry *entry, const acce
 void access_note_form(access_get *get, const access_view *view, kvt_status status);
 
 /* Counts the use, then becomes a reader. Lock held; staging is in get already. *clock_ns as of
- * access_count_use. */
+ * uses_count. */
 kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get,
                         uint64_t *clock_ns);
 
@@ -137,11 +138,6 @@ kvt_status access_enter(kvt_store *store, const access_view *view, access_get *g
  * target's groups are then; may be NULL. Lock held. */
 bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target,
                         kvt_layout *groups);
-
-/* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
- * *clock_ns: store_now_ns, or 0 when it has not been read; afterwards the end of the decision, from
- * which the next one of the same hold may count. */
-void access_count_use(kvt_store *store, store_entry *entry, uint64_t *clock_ns);
 
 /* Whether what is stored of an entry may lose more than somebody accepts (kvt_request.loss_max).
  * Lock held. */
@@ -189,7 +185,14 @@ kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_targ
 bool access_info_is_sound(const kvt_get_info *info);
 
 /* Fills a caller's info, but for what the caller has set in it. */
-void access_give_info(const kvt_get_info *info, kvt_get_info *given);
+static inline void access_give_info(const kvt_get_info *info, kvt_get_info *given)
+{
+    kvt_get_info whole = *info;
+    whole.positions = given->positions;
+    whole.positions_capacity = given->positions_capacity;
+    whole.rope = given->rope;
+    struct_size_out(given, &whole, sizeof whole);
+}
 
 /* ---- access_async.c: gets that no thread waits for ---- */
 

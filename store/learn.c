@@ -387,3 +387,10 @@ double learn_kept(double idle_seconds)
     assert(idle_seconds >= 0);
     return exp2(-idle_seconds / LEARN_HALF_LIFE);
 }
+
+void learn_begin_epoch(kvt_store *store)
+{
+    assert(store_is_locked(store));
+    store->curve_epoch++;
+    store->curve_left = store->table.bucket_count;
+}

@@ -169,6 +169,9 @@ void learn_note_encode_in_memory(kvt_store *store, kvt_tier tier, const tiers_lo
 /* The part of the distance from the curve that stays after so many seconds without evidence. */
 double learn_kept(double idle_seconds);
 
+/* All stored entries are given options anew, in the background. Control lock held. */
+void learn_begin_epoch(kvt_store *store);
+
 /* Statistics of the store, and of one device. No lock held. */
 void learn_fill_stats(kvt_store *store, kvt_store_stats *stats);
 void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_device_stats *out);
@@ -190,9 +193,6 @@ void learn_cost_tier(kvt_store *store, kvt_tier tier);
 /* Brings the costs of new options up to what was learned: a tier's seconds, and once a curve has
  * been re-opened a new epoch for all entries. In the background round; no lock held. */
 void learn_round(kvt_store *store);
-
-/* All stored entries are given options anew, in the background. Control lock held. */
-void learn_begin_epoch(kvt_store *store);
 
 /* ---- learn_size.c ---- */
 

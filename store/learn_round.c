@@ -4,7 +4,7 @@
  * curves, the costs of new options follow the learned figures, and stored entries get options with
  * the figures of a new epoch.
  *
- * Thread rule: one round at a time, in the background; learn_begin_epoch under the control lock.
+ * Thread rule: one round at a time, in the background.
  */
 #include "store/store.h"
 
@@ -79,13 +79,6 @@ static void learn_decay(kvt_store *store)
         if (learn_is_idle(&codec->evidence[1], codec->encode.average.observations))
             online_factor_decay(&codec->encode, kept);
     }
-}
-
-void learn_begin_epoch(kvt_store *store)
-{
-    assert(store_is_locked(store));
-    store->curve_epoch++;
-    store->curve_left = store->table.bucket_count;
 }
 
 /* Gives the entries of a part of the table options of this epoch. False when the epoch is through.

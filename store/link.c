@@ -24,6 +24,14 @@
 #define LINK_DONE    64u
 #define LINK_LOOK_NS UINT64_C(50000000) /* between two looks at the client's statistics */
 
+void remote_space(const store_remote *remote, uint32_t tenant, char space[OBJECT_SPACE_BYTES])
+{
+    if (tenant == 0)
+        memcpy(space, remote->space, OBJECT_SPACE_BYTES);
+    else
+        object_space(remote->text, tenant, space);
+}
+
 /* Adds a batch. Lock held. */
 static void link_add(store_remote *remote, link_batch *batch)
 {

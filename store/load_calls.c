@@ -17,6 +17,7 @@
 #include "store/queue_views.h"
 #include "store/remote_tier.h"
 #include "store/token_drop.h"
+#include "store/uses.h"
 #include "store/watching.h"
 
 #include <assert.h>
@@ -75,7 +76,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     if (found->state == ENTRY_STAGED) {
         entry->staged = found->staged;
         handover_join(entry->staged);
-        access_count_use(store, found, clock_ns);
+        uses_count(store, found, clock_ns);
         return KVT_QUEUED;
     }
     store_place *place = found->place;
@@ -93,8 +94,8 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->record_bytes = place->record_bytes;
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected = place_expects(store, &found->key, place);
-    if (!entry->lent) load_share_enter(entry, found->load);
-    access_count_use(store, found, clock_ns);
+    if (!entry->lent) load_share_enter(entry, found->load, load_take_offer);
+    uses_count(store, found, clock_ns);
     return KVT_QUEUED;
 }
 

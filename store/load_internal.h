@@ -219,8 +219,9 @@ void load_tick(kvt_load *load);
 /* ---- load_share.c: the lock of the shares is taken inside ---- */
 
 /* Lists an entry with the others that have its place open, and a get's read of the place, which may
- * be NULL. Without memory the entry reads alone. The store's lock is held. */
-void load_share_enter(load_entry *entry, store_load *read);
+ * be NULL. take_offer runs with each load_offer. Without memory the entry reads alone. The store's
+ * lock is held. */
+void load_share_enter(load_entry *entry, store_load *read, void (*take_offer)(void *offer));
 
 /* Takes an entry off, which is in no read any more. */
 void load_share_leave(load_entry *entry);
@@ -252,16 +253,16 @@ kvt_status load_share_take(load_cell *cell, staging_buffer *buffer, load_brought
 /* Ends a use of what was brought; NULL is allowed. No lock held. */
 void load_share_drop(kvt_store *store, load_brought *brought);
 
-/* A layer, or all, that is offered to an entry, and its task in load.c. */
+/* A layer, or all, that is offered to an entry. */
 typedef struct load_offer {
     queue_task task;
     load_entry *entry;
     load_brought *brought;
     uint32_t layer; /* or LOAD_WHOLE */
 } load_offer;
-void load_take_offer(void *offer);
 
-/* The tasks of a cell and of a poke. */
+/* The tasks of an offer, of a cell and of a poke. */
+void load_take_offer(void *offer);
 void load_run(void *cell);
 void load_poked(void *poke);
 

@@ -26,6 +26,7 @@ typedef struct load_share {
     uint64_t serial;         /* of the place */
     load_entry *members;
     load_read *reads;
+    void (*take_offer)(void *offer);
 } load_share;
 
 /* ---- members ---- */
@@ -68,7 +69,7 @@ static void share_list_get(load_share *share, store_load *get)
     share_list(share, get->shared);
 }
 
-void load_share_enter(load_entry *entry, store_load *read)
+void load_share_enter(load_entry *entry, store_load *read, void (*take_offer)(void *offer))
 {
     kvt_store *store = entry->load->store;
     assert(store_is_locked(store) && entry->share == NULL && entry->place != NULL);
@@ -77,6 +78,7 @@ void load_share_enter(load_entry *entry, store_load *read)
     if (share == NULL) share = *link = calloc(1, sizeof *share);
     if (share != NULL) {
         share->serial = entry->place->serial;
+        share->take_offer = take_offer;
         entry->share = share;
         entry->share_next = share->members;
         if (share->members != NULL) share->members->share_previous = entry;
@@ -282,7 +284,7 @@ static void share_offer(const load_share *share, const load_entry *owner, uint32
         if (entry == owner || !share_lacks(entry, layer)) continue;
         load_offer *offer = malloc(sizeof *offer);
         if (offer == NULL) return; /* the others read for themselves */
-        *offer = (load_offer){.task = {.run = load_take_offer, .context = offer},
+        *offer = (load_offer){.task = {.run = share->take_offer, .context = offer},
                               .entry = entry,
                               .brought = brought,
                               .layer = layer};

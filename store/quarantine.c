@@ -17,33 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- members ---- */
-
-/* The members of a tier in one state, as a mask; `durable`: of these, the durable ones alone. */
-static uint64_t quarantine_members(kvt_store *store, kvt_tier tier, kvt_device_state state,
-                                   bool durable)
-{
-    assert(tier != KVT_TIER_NONE);
-    uint64_t mask = 0;
-    tiers_member_stats member;
-    if (store->pools[tier] == NULL) return 0;
-    for (uint32_t i = 0; tiers_pool_member(store->pools[tier], i, &member) == KVT_OK; i++) {
-        bool keeps = (member.facts.flags & KVT_DEVICE_DURABLE) != 0;
-        if (member.state == state && (keeps || !durable)) mask |= UINT64_C(1) << i;
-    }
-    return mask;
-}
-
-uint64_t quarantine_gone_members(kvt_store *store, kvt_tier tier)
-{
-    return quarantine_members(store, tier, KVT_DEVICE_GONE, false);
-}
-
-uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier)
-{
-    return quarantine_members(store, tier, KVT_DEVICE_DRAINING, false);
-}
-
 /* ---- into quarantine ---- */
 
 /* Whether a place lost a member, and every member that it lost is durable: the record may come
@@ -51,8 +24,8 @@ uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier)
 static bool quarantine_may_return(kvt_store *store, const store_place *place)
 {
     assert(store_is_locked(store));
-    uint64_t gone = quarantine_gone_members(store, place->tier);
-    uint64_t durable = quarantine_members(store, place->tier, KVT_DEVICE_GONE, true);
+    uint64_t gone = store_members(store, place->tier, KVT_DEVICE_GONE, 0);
+    uint64_t durable = store_members(store, place->tier, KVT_DEVICE_GONE, KVT_DEVICE_DURABLE);
     return place_touches(place, gone) && !place_touches(place, gone & ~durable);
 }
 
@@ -74,7 +47,7 @@ bool quarantine_is_back(kvt_store *store, const store_place *place, kvt_status s
 {
     assert(store_is_locked(store));
     return status == KVT_E_GONE &&
-           !place_touches(place, quarantine_gone_members(store, place->tier));
+           !place_touches(place, store_members(store, place->tier, KVT_DEVICE_GONE, 0));
 }
 
 void quarantine_set_aside(kvt_store *store, store_entry *entry, kvt_event_reason reason)
@@ -113,7 +86,7 @@ bool quarantine_note_failure(kvt_store *store, store_entry *entry, kvt_status fa
     assert(store_is_locked(store));
     store_place *place = entry->place;
     if (failure == KVT_E_CORRUPT ||
-        place_touches(place, quarantine_gone_members(store, place->tier))) {
+        place_touches(place, store_members(store, place->tier, KVT_DEVICE_GONE, 0))) {
         quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
         return true;
     }
@@ -131,7 +104,7 @@ void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count)
         kvt_tier tier = entry->place->tier;
         if (!place_touches(entry->place, store->retired_members[tier])) continue;
         /* A device that is just being added is not known to be back yet. */
-        if (place_touches(entry->place, quarantine_gone_members(store, tier)))
+        if (place_touches(entry->place, store_members(store, tier, KVT_DEVICE_GONE, 0)))
             quarantine_lose_entry(store, entry, KVT_REMOVED_LOST);
     }
 }
@@ -156,7 +129,7 @@ void quarantine_refresh_tier(kvt_store *store, kvt_tier tier)
 {
     assert(store_is_locked(store));
     if (tier == KVT_TIER_NONE) return;
-    uint64_t gone = quarantine_gone_members(store, tier);
+    uint64_t gone = store_members(store, tier, KVT_DEVICE_GONE, 0);
     uint64_t fresh = gone & ~store->retired_members[tier];
     if (gone == 0) return;
     store->retired_members[tier] |= fresh;
@@ -182,7 +155,7 @@ bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes)
     assert(store->pools[tier] != NULL);
     uint64_t freed = 0;
     pthread_mutex_lock(&store->lock);
-    uint64_t gone = quarantine_gone_members(store, tier);
+    uint64_t gone = store_members(store, tier, KVT_DEVICE_GONE, 0);
     for (size_t i = 0; i < store->quarantined.bucket_count && freed < bytes; i++) {
         store_entry *entry = store->quarantined.buckets[i];
         while (entry != NULL && freed < bytes) {
@@ -237,7 +210,7 @@ static quarantine_return *quarantine_list_returns(kvt_store *store, kvt_tier tie
                                                   size_t *count_out)
 {
     assert(store_is_locked(store));
-    uint64_t gone = quarantine_gone_members(store, tier);
+    uint64_t gone = store_members(store, tier, KVT_DEVICE_GONE, 0);
     size_t count = 0;
     quarantine_return *returns = malloc((store->quarantined.count + 1) * sizeof *returns);
     for (size_t i = 0; returns != NULL && i < store->quarantined.bucket_count; i++) {

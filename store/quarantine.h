@@ -12,10 +12,6 @@
 
 #include <kvterrace/watch.h>
 
-/* The members of a tier that are out of service, and those that drain. */
-uint64_t quarantine_gone_members(kvt_store *store, kvt_tier tier);
-uint64_t quarantine_draining_members(kvt_store *store, kvt_tier tier);
-
 /* Looks whether a tier lost a member; then takes the member's entries out of the table and lowers
  * the policy's capacity. Lock held. */
 void quarantine_refresh_tier(kvt_store *store, kvt_tier tier);

@@ -310,17 +310,6 @@ static void recover_open_capacity(kvt_store *store)
     (void)!kvt_policy_set_capacity(store->policy, KVT_TIER_SSD, facts.capacity_bytes);
 }
 
-void recover_settle_capacity(kvt_store *store)
-{
-    assert(store_is_locked(store));
-    kvt_policy_stats stats;
-    if (store->pools[KVT_TIER_SSD] == NULL) return;
-    uint64_t capacity = store_policy_capacity(store, KVT_TIER_SSD);
-    (void)!kvt_policy_set_capacity(store->policy, KVT_TIER_SSD, capacity);
-    kvt_policy_stats_get(store->policy, &stats);
-    store->capacity_passed = stats.used_bytes[KVT_TIER_SSD] > capacity;
-}
-
 /*
  * Walks over the catalog once, in the order of the file, and sorts the items in memory: SQLite
  * would sort whole rows, on disk when they are many.
@@ -345,7 +334,7 @@ kvt_status recover_entries(kvt_store *store)
     while (adopted < list.count)
         recover_forget(store, list.items[adopted++]);
     uses_give(store, &uses);
-    recover_settle_capacity(store);
+    store_settle_capacity(store);
     if (status == KVT_OK)
         status = catalog_drop_rows(store->catalog, list.walk.drops, list.walk.drop_count);
     store->counters.recovery_drops += list.walk.drop_count - list.expired;

@@ -222,7 +222,7 @@ void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *m
         pthread_mutex_lock(&store->lock);
         relayout_note_speed(store, (kvt_tier)tier);
         pthread_mutex_unlock(&store->lock);
-        uint64_t members = quarantine_draining_members(store, (kvt_tier)tier);
+        uint64_t members = store_members(store, (kvt_tier)tier, KVT_DEVICE_DRAINING, 0);
         if (members != 0) {
             pthread_mutex_lock(&store->lock);
             quarantine_drop_members(store, (kvt_tier)tier, members);

@@ -35,14 +35,6 @@ void kvt_remote_options_init(kvt_remote_options *options)
                                     .queue = 4096};
 }
 
-void remote_space(const store_remote *remote, uint32_t tenant, char space[OBJECT_SPACE_BYTES])
-{
-    if (tenant == 0)
-        memcpy(space, remote->space, OBJECT_SPACE_BYTES);
-    else
-        object_space(remote->text, tenant, space);
-}
-
 /* The engine has named a key that has changed: what was known of it is void. */
 static void remote_invalidate(void *context, const char *name, size_t bytes)
 {

@@ -191,10 +191,10 @@ void remote_tier_close(kvt_store *store);
 /* Writes the metrics of the engine; none without one. */
 void remote_tier_stats(kvt_store *store, kvt_remote_stats *out);
 
+/* ---- link.c ---- */
+
 /* The namespace of a tenant. */
 void remote_space(const store_remote *remote, uint32_t tenant, char space[OBJECT_SPACE_BYTES]);
-
-/* ---- link.c ---- */
 
 KVT_NODISCARD kvt_status link_start(store_remote *remote);
 void link_stop(store_remote *remote);

@@ -22,7 +22,8 @@
 
 #include "base/clock.h"
 #include "store/kill_note.h"
-#include "store/store.h"
+#include "store/lookups.h"
+#include "store/uses.h"
 
 enum {
     SCRATCH_IDLE_ROUNDS = 4, /* without progress, until entries are taken to stay */
@@ -313,4 +314,38 @@ void scratch_release(store_scratch *scratch, kvt_tier tier, tiers_location *loca
     scratch_count_extents(scratch, tier, -(int64_t)bytes);
     pthread_cond_broadcast(&store->changed); /* there may be room for a put */
     pthread_mutex_unlock(&store->lock);
+}
+
+/* ---- entries that are read where they lie ---- */
+
+/* The entry of a key at rest; NULL: there is none. A move of it ends first, as for a delete. Lock
+ * held, and released while waiting. */
+static store_entry *scratch_await(kvt_store *store, const kvt_key *key)
+{
+    for (;;) {
+        store_entry *entry = entry_find_key(&store->table, key);
+        if (entry == NULL || entry->state == ENTRY_ARRIVING) return NULL;
+        if (entry->state == ENTRY_RESIDENT) return lookup_finds(store, entry) ? entry : NULL;
+        if (entry->state == ENTRY_STAGED || !plan_cancel(store, entry->handle))
+            pthread_cond_wait(&store->changed, &store->lock);
+    }
+}
+
+kvt_status scratch_visit(kvt_store *store, const kvt_key *key, bool memory,
+                         scratch_visited *visited_out)
+{
+    scratch_visited visited = {.visit = NULL};
+    uint64_t clock_ns = 0;
+    pthread_mutex_lock(&store->lock);
+    store_entry *entry = scratch_await(store, key);
+    kvt_status status = KVT_OK;
+    if (entry == NULL)
+        status = KVT_MISS;
+    else if (entry->kind->layout.dtype != KVT_DTYPE_OPAQUE || entry->kind->group_count != 0)
+        status = KVT_E_MISMATCH;
+    if (status == KVT_OK) status = visit_begin(store, entry, memory, &visited);
+    if (status == KVT_OK) uses_count(store, entry, &clock_ns);
+    pthread_mutex_unlock(&store->lock);
+    if (status == KVT_OK) *visited_out = visited;
+    return status;
 }

@@ -338,6 +338,10 @@ kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT]);
 /* What a planned move is for. */
 store_move_purpose store_purpose_of(const kvt_move *move);
 
+/* The members of a tier in one state, with all of some KVT_DEVICE_ flags, as a mask. */
+uint64_t store_members(const kvt_store *store, kvt_tier tier, kvt_device_state state,
+                       uint32_t flags);
+
 /* Whether some tier has capacity now. */
 bool store_has_capacity(const kvt_store *store);
 
@@ -350,6 +354,10 @@ uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
 /* The capacity that the policy plans with: the pool's, less the bytes that whole stripe units on
  * several members can leave unusable, and less what is lent (scratch.h). Lock held, but at open. */
 uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
+
+/* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
+ * as the entries stored there allow. In the background round until it is down. Lock held. */
+void store_settle_capacity(kvt_store *store);
 
 /* ---- store_offer.c ---- */
 
@@ -519,8 +527,9 @@ const char *trust_reason(const kvt_store *store, uint64_t handle);
 /* Counts a put that the policy has refused in the end. Lock held. */
 void trust_count_refused(kvt_store *store, uint64_t handle);
 
-/* Reads entries back that are to be timed. In the background round; no lock held. */
-void trust_round(kvt_store *store);
+/* Takes the keys of entries that are to be read back, which times them. Returns how many, 0 while
+ * devices are pressed. In the background round; no lock held. */
+uint32_t trust_take_trials(kvt_store *store, kvt_key keys[STORE_TRIALS]);
 
 /* ---- access.c ---- */
 
@@ -721,10 +730,6 @@ KVT_NODISCARD kvt_status recover_count_rows(store_catalog *catalog, uint64_t mem
 /* Takes over the entries that the catalog lists, and drops the rows that cannot be taken over.
  * Before the catalog's writer starts. */
 KVT_NODISCARD kvt_status recover_entries(kvt_store *store);
-
-/* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
- * as the entries stored there allow. In the background round until it is down. Lock held. */
-void recover_settle_capacity(kvt_store *store);
 
 /* ---- ladder.c ---- */
 

@@ -57,6 +57,30 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier)
     return facts.capacity_bytes > taken ? facts.capacity_bytes - taken : 0;
 }
 
+void store_settle_capacity(kvt_store *store)
+{
+    assert(store_is_locked(store));
+    kvt_policy_stats stats;
+    if (store->pools[KVT_TIER_SSD] == NULL) return;
+    uint64_t capacity = store_policy_capacity(store, KVT_TIER_SSD);
+    (void)!kvt_policy_set_capacity(store->policy, KVT_TIER_SSD, capacity);
+    kvt_policy_stats_get(store->policy, &stats);
+    store->capacity_passed = stats.used_bytes[KVT_TIER_SSD] > capacity;
+}
+
+uint64_t store_members(const kvt_store *store, kvt_tier tier, kvt_device_state state,
+                       uint32_t flags)
+{
+    assert(tier != KVT_TIER_NONE);
+    uint64_t mask = 0;
+    tiers_member_stats member;
+    if (store->pools[tier] == NULL) return 0;
+    for (uint32_t i = 0; tiers_pool_member(store->pools[tier], i, &member) == KVT_OK; i++)
+        if (member.state == state && (member.facts.flags & flags) == flags)
+            mask |= UINT64_C(1) << i;
+    return mask;
+}
+
 bool store_has_capacity(const kvt_store *store)
 {
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)

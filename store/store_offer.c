@@ -112,7 +112,7 @@ kvt_status store_adopt_place(kvt_store *store, const store_entry *entry, const s
         kvt_policy_set_capacity(store->policy, tier, stats.used_bytes[tier] + place->record_bytes);
     if (status == KVT_OK)
         status = store_adopt(store, entry, tier, place->variant, place->record_bytes);
-    recover_settle_capacity(store);
+    store_settle_capacity(store);
     return status;
 }
 

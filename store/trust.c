@@ -21,7 +21,7 @@
  * An entry that was stored so gets the figures of now at once: it is the first to leave when room
  * is needed. Each attempt counts as a use of the entry, as each put does.
  *
- * Thread rule: under the control lock; trust_round in the background round without it.
+ * Thread rule: under the control lock; trust_take_trials in the background round without it.
  */
 #include "store/store.h"
 
@@ -32,7 +32,6 @@
 #define TRUST_LONG         24u  /* entries lost to a tier until one is tried whatever they say */
 #define TRUST_WAIT_MOST    128u /* losses from one such trial to the next, times the tiers */
 #define TRUST_UNDONE       8u   /* losses that one entry taken on its merit undoes */
-#define TRUST_READS        4u   /* of each entry: so many prove a figure wrong (online.c) */
 #define TRUST_WORTH        1e6  /* seconds that recomputing is taken to cost in a trial */
 #define TRUST_GAIN         0.125
 #define TRUST_LOOK_BUCKETS 256u
@@ -249,15 +248,13 @@ kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_po
     return trust_try_due(store, entry, offer, plan);
 }
 
-void trust_round(kvt_store *store)
+uint32_t trust_take_trials(kvt_store *store, kvt_key keys[STORE_TRIALS])
 {
-    kvt_key keys[STORE_TRIALS];
     pthread_mutex_lock(&store->lock);
-    bool waits = store->stopping || pressure_defers_any(store);
-    uint32_t count = waits ? 0 : store->trust.trial_count;
+    const bool waits = store->stopping || pressure_defers_any(store);
+    const uint32_t count = waits ? 0 : store->trust.trial_count;
     memcpy(keys, store->trust.trials, count * sizeof *keys);
     store->trust.trial_count -= count;
     pthread_mutex_unlock(&store->lock);
-    for (uint32_t i = 0; i < count * TRUST_READS; i++)
-        access_time_entry(store, &keys[i / TRUST_READS]);
+    return count;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * uses.c - what the policy knows of entries' uses, in the catalog: written now and then and at
- * close, taken over at open. Without it an open would have to take all entries for equal, and the
- * first new ones would drive out what has been used most.
+ * uses.c - uses of entries: counted, with the promotion that the policy plans, and kept in the
+ * catalog: written now and then and at close, taken over at open. Without that an open would have
+ * to take all entries for equal, and the first new ones would drive out what has been used most.
  *
  *     meta "uses:N"   head, then records: one for each entry on SSD, at most USES_CHUNK of them
  *
@@ -10,9 +10,12 @@
  * side, as after a kill: the later one counts. A row whose checksum fails is none. The time between
  * two lives is not counted, because nobody could ask for anything in it.
  *
- * Thread rule: the opener's thread; then the background round, then the closer's thread.
+ * Thread rule: uses_count under the control lock; else the opener's thread, then the background
+ * round, then the closer's thread.
  */
 #include "store/uses.h"
+
+#include "store/remote_tier.h"
 
 #include <assert.h>
 #include <math.h>
@@ -41,6 +44,28 @@ typedef struct uses_record {
     uint16_t count[KVT_REUSE_HALF_LIVES]; /* 0 = none, else 1 + 1024 (30 + log2), rounded */
 } uses_record;
 _Static_assert(sizeof(uses_record) == 32, "as docs/FORMAT.md says");
+
+/* ---- counting ---- */
+
+void uses_count(kvt_store *store, store_entry *entry, uint64_t *clock_ns)
+{
+    assert(store_is_locked(store));
+    kvt_move moves[32];
+    kvt_plan plan = {.moves = moves, .capacity = 32};
+    /* The policy counts the use in any case; without room for its plan it makes none. */
+    bool room = store->queue_count < STORE_PLANS_QUEUED && !store->stopping;
+    backoff_expire(store);
+    uint64_t started_ns = *clock_ns != 0 ? *clock_ns : store_now_ns(store);
+    kvt_status status =
+        kvt_policy_access(store->policy, started_ns, entry->handle, room ? &plan : NULL);
+    *clock_ns = store_now_ns(store);
+    store_count_decision(store, started_ns, *clock_ns);
+    if (store->remote != NULL) publisher_note_use(store, entry);
+    if (status == KVT_OK && plan.count != 0) {
+        plan_mark(store, &plan);
+        plan_queue(store, &plan);
+    }
+}
 
 /* ---- numbers ---- */
 

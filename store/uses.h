@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * uses.h - what is known of entries' uses, from one life of a store to the next (uses.c).
+ * uses.h - entries' uses: they are counted, and what is known of them goes from one life of a store
+ * to the next (uses.c).
  *
  * Thread rule: as each function says.
  */
@@ -26,6 +27,11 @@ typedef struct uses_found {
     kvt_reuse_weights weights;
     bool failed; /* no memory */
 } uses_found;
+
+/* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
+ * *clock_ns: store_now_ns, or 0 when it has not been read; afterwards the end of the decision, from
+ * which the next one of the same hold may count. */
+void uses_count(kvt_store *store, store_entry *entry, uint64_t *clock_ns);
 
 /* Reads what an earlier life has saved, gives its weights to the policy, and lets the policy's time
  * begin early enough for its uses. Before the policy adopts an entry. The status of the catalog, or

@@ -15,8 +15,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "store/access_get.h"
-#include "store/lookups.h"
 #include "store/scratch.h"
 #include "store/store.h"
 
@@ -59,7 +57,7 @@ static void visit_set_lent(kvt_store *store, store_visit *visit, bool lent)
     assert(store_is_locked(store) && visit->lent != lent);
     visit->lent = lent;
     if (lent) {
-        const uint64_t gone = quarantine_gone_members(store, tier);
+        const uint64_t gone = store_members(store, tier, KVT_DEVICE_GONE, 0);
         const tiers_location *location = visit->place->location;
         visit->lent_bytes = 0;
         for (uint32_t i = 0; i < location->extent_count; i++)
@@ -100,19 +98,6 @@ void visit_find_entry(kvt_store *store, const store_entry *entry)
 }
 
 /* ---- visits ---- */
-
-/* The entry of a key at rest; NULL: there is none. A move of it ends first, as for a delete. Lock
- * held, and released while waiting. */
-static store_entry *visit_await(kvt_store *store, const kvt_key *key)
-{
-    for (;;) {
-        store_entry *entry = entry_find_key(&store->table, key);
-        if (entry == NULL || entry->state == ENTRY_ARRIVING) return NULL;
-        if (entry->state == ENTRY_RESIDENT) return lookup_finds(store, entry) ? entry : NULL;
-        if (entry->state == ENTRY_STAGED || !plan_cancel(store, entry->handle))
-            pthread_cond_wait(&store->changed, &store->lock);
-    }
-}
 
 /* Whether a record can be read by ranges of the entry's own bytes. Above the SSD it has to lie in
  * memory in one piece, and within the part of the tier that may be held. Lock held. */
@@ -198,9 +183,8 @@ static kvt_status visit_describe(kvt_store *store, const store_entry *entry,
     return KVT_OK;
 }
 
-/* Begins a visit of an entry at rest. As scratch_visit. Lock held. */
-static kvt_status visit_begin(kvt_store *store, const store_entry *entry, bool memory,
-                              scratch_visited *visited)
+kvt_status visit_begin(kvt_store *store, const store_entry *entry, bool memory,
+                       scratch_visited *visited)
 {
     store_place *place = visit_choose(store, entry, memory);
     if (place == NULL) return KVT_E_UNSUPPORTED;
@@ -211,25 +195,6 @@ static kvt_status visit_begin(kvt_store *store, const store_entry *entry, bool m
     if (visited->memory != NULL)
         tiers_pool_take_back(store->pools[visited->tier], visited->location, KVT_IO_READ, 0);
     return KVT_E_MEMORY;
-}
-
-kvt_status scratch_visit(kvt_store *store, const kvt_key *key, bool memory,
-                         scratch_visited *visited_out)
-{
-    scratch_visited visited = {.visit = NULL};
-    uint64_t clock_ns = 0;
-    pthread_mutex_lock(&store->lock);
-    store_entry *entry = visit_await(store, key);
-    kvt_status status = KVT_OK;
-    if (entry == NULL)
-        status = KVT_MISS;
-    else if (entry->kind->layout.dtype != KVT_DTYPE_OPAQUE || entry->kind->group_count != 0)
-        status = KVT_E_MISMATCH;
-    if (status == KVT_OK) status = visit_begin(store, entry, memory, &visited);
-    if (status == KVT_OK) access_count_use(store, entry, &clock_ns);
-    pthread_mutex_unlock(&store->lock);
-    if (status == KVT_OK) *visited_out = visited;
-    return status;
 }
 
 void scratch_leave(kvt_store *store, scratch_visited *visited)

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct scratch_visited;
 struct store_entry;
 struct store_place;
 
@@ -46,6 +47,10 @@ typedef struct store_visits {
     uint64_t bytes[KVT_TIER_COUNT];
     store_visit *buckets[VISIT_BUCKETS];
 } store_visits;
+
+/* Begins a visit of an entry at rest: statuses as of scratch_visit. */
+KVT_NODISCARD kvt_status visit_begin(kvt_store *store, const struct store_entry *entry, bool memory,
+                                     struct scratch_visited *visited);
 
 /* The policy has forgotten the entry of a visited place, or the entry has another place: the bytes
  * are lent from now on. Nothing for a place that is LENT already. */
