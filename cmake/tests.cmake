@@ -14,7 +14,7 @@ set(KVT_NEEDS_remote remote base)
 set(KVT_NEEDS_store store remote estimator basis codecs tiers policy rivals base)
 set(KVT_NEEDS_sparse sparse ${KVT_NEEDS_store})
 # What lab/ replays and what it benches; both stand on all the rooms.
-set(KVT_NEEDS_replay lab quality ${KVT_NEEDS_sparse})
+set(KVT_NEEDS_replay replay inspect lab quality ${KVT_NEEDS_sparse})
 set(KVT_NEEDS_bench ${KVT_NEEDS_replay})
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")

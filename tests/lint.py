@@ -27,7 +27,7 @@ import count_tree  # noqa: E402
 LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "tiers/devices",
            "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "remote",
            "store", "sparse"]
-LAB = ["lab/replay", "lab/bench", "lab/inspect", "lab/experiments", "lab/loop", "lab/decode"]
+LAB = ["lab/bench", "lab/experiments", "lab/decode"]
 ROOM_INCLUDES = {
     "include": set(),
     "base": set(),
@@ -49,15 +49,15 @@ ROOM_INCLUDES = {
     "store": set(LIBRARY) - {"policy", "sparse"},
     "sparse": {"codecs", "codecs/kernels", "policy", "tiers/devices", "tiers/pool",
                "store/scratch.h"},
-    "lab/replay": set(LIBRARY),
-    "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay",
-                                 "lab/decode"},
-    "lab/inspect": set(LIBRARY),
-    "lab/experiments": set(LIBRARY) | {"lab/replay", "lab/bench"},
-    "lab/loop": set(LIBRARY) | {"estimator/model", "estimator/quality", "lab/replay"},
+    "replay": set(LIBRARY),
+    "replay/loop": set(LIBRARY) | {"estimator/model", "estimator/quality", "replay"},
+    "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "replay", "lab/decode"},
+    "lab/experiments": set(LIBRARY) | {"replay", "lab/bench"},
     "lab/decode": set(LIBRARY) | {"estimator/model", "estimator/quality"},
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
-              "estimator/model", "estimator/quality", "store/options.h"} | set(LAB),
+              "estimator/model", "estimator/quality", "store/options.h", "replay", "replay/loop",
+              "tools/inspect"} | set(LAB),
+    "tools/inspect": set(LIBRARY),
     "python": set(),
 }
 # Rooms that may not include base/ either: public headers alone.

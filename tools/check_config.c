@@ -13,7 +13,7 @@
 #include "command.h"
 
 #include "base/config_values.h"
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 #include "store/options.h"
 #include "tiers/devices/device_memory_node.h"
 #include "tiers/devices/superblock.h"

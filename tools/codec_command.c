@@ -6,7 +6,7 @@
 #include "profile_document.h"
 
 #include "lab/bench/bench_codecs.h"
-#include "lab/inspect/basis_files.h"
+#include "tools/inspect/basis_files.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "command.h"
 
 #include "base/config_values.h"
-#include "lab/replay/compare.h"
+#include "replay/compare.h"
 
 #include <stdlib.h>
 #include <string.h>

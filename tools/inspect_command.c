@@ -10,7 +10,7 @@
 #include "inspect_watch.h"
 #include "profile_document.h"
 
-#include "lab/inspect/inspect.h"
+#include "tools/inspect/inspect.h"
 
 #include <stdlib.h>
 #include <string.h>

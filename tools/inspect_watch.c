@@ -6,7 +6,7 @@
 #include "inspect_watch.h"
 
 #include "base/clock.h"
-#include "lab/inspect/watch_read.h"
+#include "tools/inspect/watch_read.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -12,7 +12,7 @@
 #include "report.h"
 
 #include "base/config_values.h"
-#include "lab/loop/loop.h"
+#include "replay/loop/loop.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@
 
 #include "base/config_values.h"
 #include "estimator/model/whole_file.h"
-#include "lab/replay/live.h"
-#include "lab/replay/replay.h"
+#include "replay/live.h"
+#include "replay/replay.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 
 #include "bench.h"
 
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -11,7 +11,7 @@
  */
 #include "bench_grid.h"
 
-#include "lab/replay/random.h"
+#include "replay/random.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -14,8 +14,8 @@
 #include "bench_parts.h"
 
 #include "base/clock.h"
-#include "lab/replay/live.h"
-#include "lab/replay/random.h"
+#include "replay/live.h"
+#include "replay/random.h"
 
 #include <math.h>
 #include <stdlib.h>

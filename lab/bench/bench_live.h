@@ -10,7 +10,7 @@
 
 #include "bench.h"
 
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 
 #include <kvterrace/kvterrace.h>
 

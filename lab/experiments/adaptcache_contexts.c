@@ -9,8 +9,8 @@
  */
 #include "adaptcache_experiment.h"
 
-#include "lab/replay/random.h"
-#include "lab/replay/trace_read.h"
+#include "replay/random.h"
+#include "replay/trace_read.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -137,7 +137,7 @@ void experiment_setting_name(const experiment *run, uint32_t setting, char *name
 
 /*
  * A context's factor is lognormal with mean 1; what can be known of it beforehand has the measured
- * correlation with its logarithm, and mean 1 too (as lab/replay/sim_quality.c).
+ * correlation with its logarithm, and mean 1 too (as replay/sim_quality.c).
  */
 static void context_draw_losses(experiment_context *context, const experiment_task *task,
                                 replay_random *random)

@@ -9,7 +9,7 @@
 #include "adaptcache_experiment.h"
 
 #include "codecs/codecs.h"
-#include "lab/replay/random.h"
+#include "replay/random.h"
 
 #include <kvterrace/codec.h>
 

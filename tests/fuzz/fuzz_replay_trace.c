@@ -3,7 +3,7 @@
  * fuzz_replay_trace.c - any bytes as a trace file: they are a workload that keeps its promises, or
  * a parse error with a message. The bytes are handed over through a file in memory.
  */
-#include "lab/replay/workload.h"
+#include "replay/workload.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * fuzz_watch_file.c - what `kvterrace inspect` does with a file that begins like a running store's:
  * any lines. What the reader hands on is terminated text within its line.
  */
-#include "lab/inspect/watch_read.h"
+#include "tools/inspect/watch_read.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
  * ours is defined otherwise the reason stands beside the figure. Needs the trace below the folder
  * that KVT_DATA_DIR names.
  */
-#include "lab/replay/bound.h"
-#include "lab/replay/workload.h"
+#include "replay/bound.h"
+#include "replay/workload.h"
 
 #include <kvterrace/policy.h>
 

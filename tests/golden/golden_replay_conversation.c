@@ -6,7 +6,7 @@
  * over 512-token blocks in reference order. An hour of traffic without a cache loads 8 A100 servers
  * to about 0.74. Needs the trace below the folder that KVT_DATA_DIR names.
  */
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

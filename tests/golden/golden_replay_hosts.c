@@ -7,7 +7,7 @@
  * that take their time, so links, nodes and servers are made fast here. Needs the trace below the
  * folder that KVT_DATA_DIR names.
  */
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

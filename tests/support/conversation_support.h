@@ -6,7 +6,7 @@
 #ifndef SUPPORT_CONVERSATION_SUPPORT_H
 #define SUPPORT_CONVERSATION_SUPPORT_H
 
-#include "lab/replay/workload.h"
+#include "replay/workload.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  */
 #include "basis_site.h"
 
-#include "lab/inspect/inspect.h"
+#include "tools/inspect/inspect.h"
 
 enum { ENTRIES = 5 };
 

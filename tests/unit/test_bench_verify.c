@@ -3,8 +3,8 @@
  * test_bench_verify.c - verify and inspect over a real store on two SSD files: sound, damaged,
  * missing, exchanged; and that neither changes a byte.
  */
-#include "lab/inspect/inspect.h"
 #include "store_support.h"
+#include "tools/inspect/inspect.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -76,7 +76,7 @@ class LintTest(unittest.TestCase):
                              ("policy", "estimator/predict/x.h"),
                              ("estimator/profile", "store/x.h"),
                              ("tiers/devices", "tiers/pool/x.h"),
-                             ("estimator/predict", "policy/x.h"), ("store", "lab/replay/x.h"),
+                             ("estimator/predict", "policy/x.h"), ("store", "replay/x.h"),
                              ("base", "store/x.h"), ("store", "estimator/quality/x.h"),
                              ("tools", "store/x.h"), ("include", "base/x.h")):
             with self.subTest(room=room, header=header):

@@ -3,8 +3,8 @@
  * test_replay_bound.c - the interval bound against a second computation of the same linear program,
  * against Belady, and against what every policy achieves; the regrets of runs.
  */
-#include "lab/replay/bound.h"
-#include "lab/replay/replay.h"
+#include "replay/bound.h"
+#include "replay/replay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

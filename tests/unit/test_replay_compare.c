@@ -2,8 +2,8 @@
 /*
  * test_replay_compare.c - drawn sessions, pairing, matching, blends, and a whole comparison.
  */
-#include "lab/replay/compare.h"
-#include "lab/replay/workload.h"
+#include "replay/compare.h"
+#include "replay/workload.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,9 +4,9 @@
  * same file has the tiers, capacities, speeds, variants and limits that the simulation reports.
  * What a file says and a simulation has no part for is named.
  */
-#include "lab/replay/replay.h"
-#include "lab/replay/results.h"
 #include "ladder_support.h"
+#include "replay/replay.h"
+#include "replay/results.h"
 #include "store/store.h"
 
 #include <jansson.h>

@@ -3,8 +3,8 @@
  * test_replay_generator.c - the Poisson workload: reproducible, of the asked shape, and a prefix
  * tree: every block has one predecessor and one position.
  */
-#include "lab/replay/random.h"
-#include "lab/replay/workload.h"
+#include "replay/random.h"
+#include "replay/workload.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * test_replay_hints.c - hints in the simulator: true ones are worth something, wrong ones do no
  * harm, and a workload without sessions has none to give.
  */
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
  * Prefill takes 1 ms per token and 100 ms per request; a block has 100 tokens of 1,000 bytes and is
  * stored as 114,688 bytes.
  */
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

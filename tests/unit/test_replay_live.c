@@ -4,8 +4,8 @@
  * equal the plan log, and the check itself notices a changed byte. No time is judged.
  */
 #include "estimator/profile/profile_internal.h"
-#include "lab/replay/live.h"
-#include "lab/replay/replay.h"
+#include "replay/live.h"
+#include "replay/replay.h"
 
 #include <kvterrace/codec.h>
 

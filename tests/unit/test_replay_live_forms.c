@@ -4,8 +4,8 @@
  * drop tokens: every byte and kept position of every get is checked by the run, the floor of loss
  * holds, and a ladder without such forms drops nothing.
  */
-#include "lab/replay/replay.h"
 #include "ladder_support.h"
+#include "replay/replay.h"
 #include "steady_costs.h"
 
 enum { CONTEXT_TOKENS = 512 };

@@ -3,7 +3,7 @@
  * test_replay_loop.c - the parts of the whole loop that need no model: names of contenders, the
  * best uniform mix, and what samples add up to. tests/unit/test_tools_loop.py runs the loop itself.
  */
-#include "lab/loop/loop_sample.h"
+#include "replay/loop/loop_sample.h"
 
 #include <kvterrace/codec.h>
 

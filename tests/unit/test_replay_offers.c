@@ -8,7 +8,7 @@
  * is large enough to be kept: when an entry is offered then depends on the trace alone. What a
  * store measures and learns of this machine is held at the figures that the simulator is given.
  */
-#include "lab/replay/live.h"
+#include "replay/live.h"
 #include "store/store.h"
 
 #include <kvterrace/codec.h>

@@ -3,8 +3,8 @@
  * test_replay_report.c - what replay reads from the settings, and the table that it prints for
  * people.
  */
-#include "lab/replay/replay.h"
-#include "lab/replay/results.h"
+#include "replay/replay.h"
+#include "replay/results.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

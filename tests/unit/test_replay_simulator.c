@@ -5,7 +5,7 @@
  * The model of these tests: prefill takes 1 ms per token and 100 ms per request; a block has 100
  * tokens of 1000 bytes, so a raw block is 100,000 bytes, stored as 102,400 (whole 4 KiB grains).
  */
-#include "lab/replay/replay.h"
+#include "replay/replay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  */
 #include "store_support.h"
 
-#include "lab/replay/sim_store.h"
+#include "replay/sim_store.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * test_replay_trace.c - trace readers: what they accept, and that any malformed byte is an error
  * with file and line, never a crash.
  */
-#include "lab/replay/workload.h"
+#include "replay/workload.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #ifndef LOOP_SAMPLE_H
 #define LOOP_SAMPLE_H
 
-#include "lab/loop/loop.h"
+#include "replay/loop/loop.h"
 
 typedef struct loop_sample {
     uint32_t context, class_index;

@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
 #include "codecs/record.h"
-#include "lab/loop/loop_sample.h"
-#include "lab/replay/random.h"
+#include "replay/loop/loop_sample.h"
+#include "replay/random.h"
 
 #include <kvterrace/codec.h>
 

@@ -2,7 +2,7 @@
 /*
  * loop_sample.c - from samples to means, percentiles and forms. One thread.
  */
-#include "lab/loop/loop_sample.h"
+#include "replay/loop/loop_sample.h"
 #include "base/order.h"
 
 #include <kvterrace/codec.h>

@@ -8,7 +8,7 @@
 #define BENCH_INSPECT_H
 
 #include "codecs/record.h"
-#include "lab/inspect/basis_files.h"
+#include "tools/inspect/basis_files.h"
 
 #include <kvterrace/kvterrace.h>
 

@@ -4,8 +4,8 @@
  * thread.
  */
 #include "codecs/kernels/checksum.h"
-#include "lab/loop/loop.h"
-#include "lab/replay/random.h"
+#include "replay/loop/loop.h"
+#include "replay/random.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * A file is read as a store reads it (store/bases_file.c); where it refuses one, the file is looked
  * at once more for a reason that a person can use.
  */
-#include "lab/inspect/basis_files.h"
+#include "tools/inspect/basis_files.h"
 
 #include "codecs/codecs.h"
 #include "store/bases.h"

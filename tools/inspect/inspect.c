@@ -2,13 +2,13 @@
 /*
  * inspect.c - looks into catalogs, records and device labels. Reads only; one thread.
  */
-#include "lab/inspect/inspect.h"
+#include "tools/inspect/inspect.h"
 
 #include "codecs/codecs.h"
 #include "codecs/record_format.h"
-#include "lab/inspect/watch_read.h"
 #include "store/catalog.h"
 #include "tiers/devices/superblock.h"
+#include "tools/inspect/watch_read.h"
 
 #include <errno.h>
 #include <fcntl.h>

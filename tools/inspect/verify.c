@@ -5,7 +5,7 @@
  * Devices are opened as the store opens them, but nothing is written and a file that is absent is
  * not made. Entries keep their extents adopted to the end, so two rows that claim one range show.
  */
-#include "lab/inspect/inspect.h"
+#include "tools/inspect/inspect.h"
 
 #include "codecs/record.h"
 #include "store/catalog.h"

@@ -3,7 +3,7 @@
  * watch_read.c - reads the file by which a store shows itself (watch_read.h). Lines are taken apart
  * where they lie. One thread.
  */
-#include "lab/inspect/watch_read.h"
+#include "tools/inspect/watch_read.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include "base/half.h"
 #include "base/order.h"
 #include "codecs/kernels/checksum.h"
-#include "lab/loop/loop.h"
+#include "replay/loop/loop.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,8 +4,8 @@
  * "kvterrace-loop-1". Times are seconds, sizes bytes, ratios shares of 1; what was not measured is
  * null. One thread.
  */
-#include "lab/loop/loop.h"
-#include "lab/replay/results.h"
+#include "replay/loop/loop.h"
+#include "replay/results.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -16,7 +16,7 @@
 #define LOOP_H
 
 #include "estimator/quality/quality.h"
-#include "lab/replay/live.h"
+#include "replay/live.h"
 
 enum {
     LOOP_QUESTIONS_MAX = 4,

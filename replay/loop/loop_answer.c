@@ -10,7 +10,7 @@
  * One thread.
  */
 #include "estimator/model/model_internal.h"
-#include "lab/loop/loop.h"
+#include "replay/loop/loop.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -7,7 +7,7 @@
  * a mix gets a calibration of these alone, written into the run's own copy of the profile.
  */
 #include "estimator/profile/profile_internal.h"
-#include "lab/loop/loop.h"
+#include "replay/loop/loop.h"
 
 #include <kvterrace/codec.h>
 
