@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library, static and shared, from the rooms that make it, and the command.
-set(KVT_LIBRARY_ROOMS base codecs basis policy tiers estimator remote store sparse)
+set(KVT_LIBRARY_ROOMS ground number base codecs basis policy tiers estimator remote store decide
+    sparse)
 set(KVT_LIBRARY_DEPS PkgConfig::ZSTD PkgConfig::URING PkgConfig::SQLITE PkgConfig::XXHASH
     PkgConfig::INIH Threads::Threads ${CMAKE_DL_LIBS} m)
 # What a static link needs besides, for kvterrace.pc.
@@ -17,9 +18,8 @@ endfunction()
 # The static library gives out the public names alone: each member is one relocatable object in
 # which every hidden symbol has become local. There are two, so that a program which uses the
 # decision engine alone links nothing else of the library and none of what the rest needs. The
-# engine's member holds the policy room and the files of base/ that have public functions alone.
-# Files of the policy room that other rooms call, and not the engine, are in the other member, and
-# arithmetic that both need is in each, hidden.
+# engine's member holds the policy room and base/ground, whose functions are all public; arithmetic
+# that both need (base/number) is in each, hidden.
 function(kvt_one_object output)
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${output} ${ARGN}
@@ -28,16 +28,11 @@ function(kvt_one_object output)
   set_source_files_properties(${output} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
 endfunction()
 
-set(engine_base "/base/(status|memory)\\.c")
-set(store_policy "/policy/(pages|windows|windows_divide)\\.c")
-set(both_policy "/policy/(number|knapsack|prices)\\.c")
-set(engine_objects $<FILTER:$<TARGET_OBJECTS:kvt_policy>,EXCLUDE,${store_policy}>
-  $<FILTER:$<TARGET_OBJECTS:kvt_base>,INCLUDE,${engine_base}>)
-set(store_objects $<FILTER:$<TARGET_OBJECTS:kvt_base>,EXCLUDE,${engine_base}>
-  $<FILTER:$<TARGET_OBJECTS:kvt_policy>,INCLUDE,${store_policy}>
-  $<FILTER:$<TARGET_OBJECTS:kvt_policy>,INCLUDE,${both_policy}>)
 foreach(room ${KVT_LIBRARY_ROOMS})
-  if(NOT room MATCHES "^(base|policy)$")
+  if(room MATCHES "^(policy|ground|number)$")
+    list(APPEND engine_objects $<TARGET_OBJECTS:kvt_${room}>)
+  endif()
+  if(NOT room MATCHES "^(policy|ground)$")
     list(APPEND store_objects $<TARGET_OBJECTS:kvt_${room}>)
   endif()
 endforeach()

@@ -17,9 +17,6 @@
  *     room.c       makes room in a tier by the policy's steps, lowest tier first
  *     recency.c    none, lru, lru-leaf
  *     utility.c    AdaptCache's greedy with reuse counters; utility_improve.c its promotions
- *     dual.c       the Lagrangian dual of the engine's entries: the bound
- *     dual_instance.c  those entries, stored and remembered, as arrays
- *     prices.c     the search for its prices; knapsack.c solves instances in arrays
  *     plan.c       plans as data: the check and the text of a move
  *     explain.c    explanations and statistics; recall.c  what the next engine is to know of uses
  *
@@ -31,13 +28,13 @@
 #ifndef KVT_POLICY_ENGINE_H
 #define KVT_POLICY_ENGINE_H
 
+#include "base/number/number.h"
 #include "base/struct_size.h"
 #include "kvterrace/policy.h"
 #include "policy/buckets.h"
 #include "policy/elsewhere.h"
 #include "policy/heap.h"
 #include "policy/hints.h"
-#include "policy/number.h"
 
 #include <assert.h>
 
@@ -362,11 +359,9 @@ struct kvt_policy {
     double left_bytes[TIERS];   /* of them, smoothed, */
     double left_seconds[TIERS]; /* in so many seconds, smoothed alike; 0 before any has left */
     double stay[TIERS];         /* seconds that a byte stays there, by these */
-    double price[TIERS];        /* of the last dual, where the next one starts; nothing else */
     /* The loss per byte of the last step in each tier, write and room included, and its time. */
     double shadow_price[TIERS];
     uint64_t shadow_price_ns[TIERS];
-    bool priced;
 
     /* The pool of entries and its hash table. A slot below entries_used is free, a ghost or held;
      * held + ghost_count + free slots = entries_used. */

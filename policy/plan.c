@@ -7,7 +7,7 @@
  */
 #include "policy/plan.h"
 
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <assert.h>
 

@@ -5,7 +5,7 @@
  */
 #include "policy/survival.h"
 
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <assert.h>
 

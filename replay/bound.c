@@ -8,14 +8,14 @@
 #include "live.h"
 
 #include "codecs/record.h"
-#include "policy/knapsack.h"
+#include "sparse/decide/knapsack.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define BOUND_REFINE 20u /* passes over all stays at most, after the sample's */
 
-_Static_assert(BOUND_LEVELS == TIERS, "prices have one place for each tier");
+_Static_assert(BOUND_LEVELS == KNAPSACK_ROWS, "prices have one place for each tier");
 
 /* ---- what a use is worth ---- */
 
@@ -157,7 +157,7 @@ kvt_status bound_begin(bound_instance *instance, const bound_source *source,
             instance->variants[instance->place[o]].held_as |= UINT32_C(1) << instance->place[from];
         }
     }
-    for (int level = 0; level < TIERS; level++)
+    for (int level = 0; level < KNAPSACK_ROWS; level++)
         instance->capacity[level] = (double)options->tiers[level + 1].capacity_bytes * horizon;
     return KVT_OK;
 }
@@ -269,11 +269,12 @@ static void bound_ask(const void *context, const double price[BOUND_LEVELS], uin
     }
 }
 
-double bound_solve(const bound_instance *instance, double tolerance, double price_out[TIERS])
+double bound_solve(const bound_instance *instance, double tolerance,
+                   double price_out[KNAPSACK_ROWS])
 {
     price_search search = {
         .ask = bound_ask, .context = instance, .entries = instance->count, .tolerance = tolerance};
-    for (int level = 0; level < TIERS; level++) {
+    for (int level = 0; level < KNAPSACK_ROWS; level++) {
         search.capacity[level] = instance->capacity[level];
         search.price[level] = 1e-12;
     }
@@ -284,7 +285,7 @@ double bound_solve(const bound_instance *instance, double tolerance, double pric
 
 double bound_ideal(const bound_instance *instance)
 {
-    const double nothing[TIERS] = {0.0, 0.0, 0.0};
+    const double nothing[KNAPSACK_ROWS] = {0.0, 0.0, 0.0};
     price_pass pass = {0};
     bound_ask(instance, nothing, 1, &pass);
     return pass.value;

@@ -11,11 +11,9 @@
  *
  * The first two are taken at the start of each epoch and last for it. The last two are distances of
  * the same placement, at predicted and at true rates. Each is given over what is at stake, too: the
- * sum of the same duals, against storing nothing. Reads the policy only, but for the prices that
- * dual_solve keeps.
+ * sum of the same duals, against storing nothing. Reads the policy only.
  */
 #include "base/clock.h"
-#include "policy/dual.h"
 #include "results.h"
 #include "sim_state.h"
 
@@ -134,13 +132,14 @@ static kvt_status regret_take_epoch(sim_state *sim, uint64_t request, uint64_t n
         end = regret_epoch_begin(sim, ++regret->epoch);
     regret->next = end < sim->workload->request_count ? end : UINT64_MAX;
     uint64_t last = end < sim->workload->request_count ? end : sim->workload->request_count - 1;
-    dual_bound bound;
-    kvt_status status = dual_solve(sim->policy, now_ns, &bound);
+    dual_bound *bound = &regret->bound;
+    kvt_status status =
+        dual_solve(sim->policy, now_ns, regret->solved ? bound->price : NULL, bound);
     if (status == KVT_OK) {
         double span_s = (double)(requests[last].arrival_ns - requests[request].arrival_ns) * 1e-9;
-        regret->solver_s += (bound.dual - bound.placed) * span_s;
-        regret->counters_s += (bound.dual - bound.primal) * span_s;
-        regret->counters_stake_s += bound.dual * span_s;
+        regret->solver_s += (bound->dual - bound->placed) * span_s;
+        regret->counters_s += (bound->dual - bound->primal) * span_s;
+        regret->counters_stake_s += bound->dual * span_s;
         regret->solved = true;
     } else if (status != KVT_E_UNSUPPORTED) {
         return status;

@@ -10,6 +10,7 @@
 #include "bound.h"
 #include "random.h"
 #include "replay.h"
+#include "replay/rivals/dual.h"
 
 #define SIM_PLAN_MOVES  256u
 #define SIM_BLEND_MASKS (1u << (KVT_TIER_COUNT - 1)) /* a bit per tier: its second variant */
@@ -24,8 +25,9 @@ typedef struct sim_regret {
     uint32_t epoch;
     double solver_s, counters_s, foresight_s;   /* sums */
     double counters_stake_s, foresight_stake_s; /* of the duals behind them */
-    bool solved;                                /* the policy has a solver */
-    double spent_s; /* wall seconds, which are no part of the replay's own */
+    bool solved;                                /* the policy has a solver: bound is */
+    dual_bound bound; /* the last one, from whose prices the next search starts */
+    double spent_s;   /* wall seconds, which are no part of the replay's own */
 } sim_regret;
 
 /* A bound run: the utility engine with true future rates. */

@@ -3,7 +3,7 @@
  * choose.h - one unit's step: scores, expected weights, plan, estimate.
  *
  *     sparse_choose_weights   queries -> weights of clusters and pages
- *     pages_choose            weights -> variants (policy/pages.h)
+ *     pages_choose            weights -> variants (sparse/decide/pages.h)
  *     sparse_choose_estimate  what no page brings, as one partial output
  *
  * Pure: memory is the caller's. Thread rule: one work area per thread.

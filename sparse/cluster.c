@@ -7,7 +7,7 @@
  */
 #include "cluster.h"
 
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <assert.h>
 #include <math.h>

@@ -6,10 +6,10 @@
  * Means are sums of floats in the order of tokens, so they do not depend on the instruction set.
  * Re-entrant.
  */
+#include "base/number/number.h"
 #include "cluster.h"
 #include "index_lane.h"
 #include "index_upper.h"
-#include "policy/number.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
  */
 #include "index_upper.h"
 
+#include "base/number/number.h"
 #include "cluster.h"
-#include "policy/number.h"
 
 #include <assert.h>
 #include <math.h>

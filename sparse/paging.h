@@ -11,7 +11,7 @@
 #define SPARSE_PAGING_H
 
 #include "index.h"
-#include "policy/pages.h"
+#include "sparse/decide/pages.h"
 
 #define SPARSE_GRAIN       4096u /* a drive's */
 #define SPARSE_CODE_TOKENS 128u  /* places that share the minimum and scale of a channel */

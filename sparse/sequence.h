@@ -39,7 +39,7 @@
 #include "choose.h"
 #include "joining.h"
 #include "page_table.h"
-#include "policy/windows.h"
+#include "sparse/decide/windows.h"
 #include "tiers/pool/extent.h"
 
 #define SPARSE_NOT_HELD UINT32_MAX

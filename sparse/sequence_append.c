@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number/number.h"
 #include "index_added.h"
-#include "policy/number.h"
 #include "sequence.h"
 
 enum { APPEND_FAILURES_MAX = 3 /* writes of a page, before it stays in memory */ };

@@ -6,7 +6,7 @@
  *
  *     step's weights -> what would be read without a window -> rank of each page by standing
  *                    -> the least size that would have held it -> curve of the unit
- *     curves of all units -> knapsack (policy/windows.h) -> targets -> sizes, a layer at a time
+ *     curves of all units -> knapsack (windows_divide) -> targets -> sizes, a layer at a time
  *
  * A window keeps the pages of the highest standing, so one pass over a step tells the bytes that
  * every size would have saved. The part of a window in HBM is the same for all units, in front of

@@ -6,7 +6,7 @@
  *
  * Thread rule: the sequence's thread.
  */
-#include "policy/number.h"
+#include "base/number/number.h"
 #include "sequence.h"
 
 enum { LINE_BYTES = 1024 };

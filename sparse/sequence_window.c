@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sequence_window.c - the pages that stay between steps: one arena for all units of a sequence,
- * lent by the DRAM tier, and per unit the window of policy/windows.h that decides who stays.
+ * lent by the DRAM tier, and per unit the window of sparse/decide/windows.h that decides who stays.
  *
  *     window.held[page]   variant that stays, by the policy
  *     place[page]         its bytes in the arena, in grains

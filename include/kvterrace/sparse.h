@@ -98,7 +98,7 @@ typedef struct kvt_sparse kvt_sparse;
 
 #define KVT_SPARSE_ALL UINT64_MAX /* a budget: every page in its best variant */
 
-/* What stays in a window between steps (policy/windows.h). */
+/* What stays in a window between steps (sparse/decide/windows.h). */
 typedef enum kvt_sparse_evict {
     KVT_SPARSE_EVICT_DECAYED = 0,   /* a decayed mean of expected weights */
     KVT_SPARSE_EVICT_LOOKAHEAD = 1, /* the expected weight of this step (KVDrive) */

@@ -9,7 +9,8 @@
 
 #include "bench.h"
 
-#include "policy/knapsack.h"
+#include "policy/engine.h"
+#include "sparse/decide/knapsack.h"
 
 /* One variant of the drawn ladder: stored bits per element of 16, and mean loss. */
 typedef struct policy_rung {

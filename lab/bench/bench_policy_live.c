@@ -5,7 +5,7 @@
  */
 #include "base/clock.h"
 #include "bench_policy.h"
-#include "policy/dual.h"
+#include "replay/rivals/dual.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -208,7 +208,7 @@ static kvt_status live_run(live *run, double dual_true, policy_live_row *row)
     row->rooms = run->rooms;
     dual_bound bound;
     double begin = base_clock_seconds(), cpu_begin = base_cpu_seconds();
-    status = dual_solve(run->policy, run->now_ns, &bound);
+    status = dual_solve(run->policy, run->now_ns, NULL, &bound);
     row->solve_cpu_s = base_cpu_seconds() - cpu_begin;
     row->solve_s = base_clock_seconds() - begin;
     row->primal = bound.primal;

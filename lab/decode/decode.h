@@ -19,8 +19,8 @@
 #define DECODE_DECODE_H
 
 #include "estimator/quality/quality_round_trip.h"
-#include "policy/windows.h"
 #include "sparse/choose.h"
+#include "sparse/decide/windows.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -8,8 +8,8 @@
  * of the dumps; the bench prints both.
  */
 #include "base/half.h"
+#include "base/number/number.h"
 #include "decode.h"
-#include "policy/number.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -10,9 +10,9 @@
  */
 #include "policy_support.h"
 
-#include "policy/dual.h"
 #include "policy/engine.h"
 #include "policy/plan.h"
+#include "replay/rivals/dual.h"
 
 #include <stdio.h>
 
@@ -541,7 +541,7 @@ static void model_advise(model *m)
         status = kvt_policy_set_prior(m->policy, 1 + (uint32_t)test_below(&m->dice, 4), unit);
         break;
     default:
-        status = dual_solve(m->policy, m->now_ns, &bound);
+        status = dual_solve(m->policy, m->now_ns, NULL, &bound);
         if (status == KVT_E_UNSUPPORTED) return;
         /* A capacity lowered below what is held, and options a limit has excluded since, are still
          * stored; else nothing stored beats the bound. */

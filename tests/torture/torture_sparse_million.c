@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/half.h"
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <kvterrace/sparse.h>
 #include <math.h>

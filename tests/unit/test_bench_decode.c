@@ -4,9 +4,9 @@
  * it must be, and dumps of foreign shapes.
  */
 #include "base/half.h"
+#include "base/number/number.h"
 #include "lab/decode/decode.h"
 #include "lab/decode/decode_layer.h"
-#include "policy/number.h"
 
 #include <math.h>
 #include <setjmp.h>

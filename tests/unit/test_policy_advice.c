@@ -5,7 +5,7 @@
  */
 #include "policy_support.h"
 
-#include "policy/dual.h"
+#include "replay/rivals/dual.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -473,7 +473,7 @@ static void the_bound_is_above_what_is_stored(void **state)
     config.tiers[KVT_TIER_SSD].capacity_bytes = 2000;
     kvt_policy *policy = test_open(&config);
     dual_bound bound;
-    assert_int_equal(dual_solve(policy, 0, &bound), KVT_OK);
+    assert_int_equal(dual_solve(policy, 0, NULL, &bound), KVT_OK);
     assert_true(fabs(bound.dual) <= 0.0 && fabs(bound.primal) <= 0.0);
     uint64_t dice = 4;
     for (uint64_t i = 1; i <= 4000; i++) {
@@ -489,14 +489,14 @@ static void the_bound_is_above_what_is_stored(void **state)
         }
         test_carry_out(policy, &plan);
         if (i % 200 != 0) continue;
-        assert_int_equal(dual_solve(policy, i * SECOND, &bound), KVT_OK);
+        assert_int_equal(dual_solve(policy, i * SECOND, bound.price, &bound), KVT_OK);
         assert_true(bound.primal <= bound.placed && bound.placed <= bound.dual);
         assert_true(bound.gap_solver <= bound.gap_counters && bound.gap_counters < 0.2);
     }
     kvt_policy_close(policy);
     config.name = "lru";
     policy = test_open(&config);
-    assert_int_equal(dual_solve(policy, 0, &bound), KVT_E_UNSUPPORTED);
+    assert_int_equal(dual_solve(policy, 0, NULL, &bound), KVT_E_UNSUPPORTED);
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);
 }

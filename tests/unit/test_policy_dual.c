@@ -10,8 +10,8 @@
  */
 #include "policy_support.h"
 
-#include "policy/dual.h"
 #include "policy/engine.h"
+#include "replay/rivals/dual.h"
 
 #include <stdio.h>
 
@@ -242,7 +242,7 @@ static void drawn_make(drawn *x, uint32_t handles, uint32_t options_most, uint64
     uint32_t calls = 4 * handles + 10;
     for (uint32_t i = 0; i < calls; i++)
         drawn_call(x);
-    assert_int_equal(dual_solve(x->policy, x->now_ns, &x->bound), KVT_OK);
+    assert_int_equal(dual_solve(x->policy, x->now_ns, NULL, &x->bound), KVT_OK);
 }
 
 static void drawn_close(drawn *x)
@@ -386,7 +386,7 @@ static void what_was_refused_counts(void **state)
             assert_int_equal(kvt_policy_set_rate(policy, 2, 0.5), KVT_OK);
         }
         dual_bound bound;
-        assert_int_equal(dual_solve(policy, SECOND, &bound), KVT_OK);
+        assert_int_equal(dual_solve(policy, SECOND, NULL, &bound), KVT_OK);
         assert_int_equal(bound.entries, 2);
         assert_int_equal(bound.remembered, 1);
         /* 0.5 uses a second of 1 s each are stored, of 2 s each would be the best. */
@@ -489,7 +489,7 @@ static void all_of_many_entries_count(void **state)
     assert_int_equal(kvt_policy_ladder_add(x->policy, options, MANY_FORMS + 1, &number), KVT_OK);
     assert_int_equal(number, 1);
     many_fill(x);
-    assert_int_equal(dual_solve(x->policy, 2 * SECOND, &x->bound), KVT_OK);
+    assert_int_equal(dual_solve(x->policy, 2 * SECOND, NULL, &x->bound), KVT_OK);
     assert_int_equal(x->bound.entries, MANY);
     assert_true(x->bound.remembered > MANY / 4 && x->bound.remembered < MANY);
     for (int tier = 0; tier < TIERS; tier++)

@@ -5,8 +5,8 @@
  */
 #include "policy_support.h"
 
-#include "policy/dual.h"
 #include "policy/engine.h"
+#include "replay/rivals/dual.h"
 
 #include <math.h>
 
@@ -168,7 +168,7 @@ static void solving_lets_time_pass(void **state)
         test_carry_out(policy, &plan);
     }
     dual_bound bound;
-    assert_int_equal(dual_solve(policy, 20 * SECOND, &bound), KVT_OK);
+    assert_int_equal(dual_solve(policy, 20 * SECOND, NULL, &bound), KVT_OK);
     assert_true(policy->write_queue_s[SSD_LEVEL] <= 0.0);
     kvt_policy_close(policy);
 }

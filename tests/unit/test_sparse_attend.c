@@ -3,7 +3,7 @@
  * test_sparse_attend.c - the public attention: against a naive one in double, and what it refuses.
  */
 #include "base/half.h"
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <kvterrace/sparse.h>
 

@@ -3,8 +3,8 @@
  * test_sparse_choose.c - coded pages against the codec's own records, weights and estimates against
  * sums in double, attention against a naive one.
  */
+#include "base/number/number.h"
 #include "codecs/kernels/cpu.h"
-#include "policy/number.h"
 #include "sparse/attend.h"
 #include "sparse/choose.h"
 #include "sparse/sparse_kernels.h"

@@ -3,8 +3,8 @@
  * test_sparse_index.c - clustering and scores: against plain references, and the same bits on every
  * instruction set.
  */
+#include "base/number/number.h"
 #include "codecs/kernels/cpu.h"
-#include "policy/number.h"
 #include "sparse/score.h"
 #include "sparse/sparse_kernels.h"
 

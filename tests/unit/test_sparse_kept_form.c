@@ -3,7 +3,7 @@
  * test_sparse_kept_form.c - the kept form of a unit: what was written is read, and numbers of an
  * index that no build would give are refused before a step uses them.
  */
-#include "policy/number.h"
+#include "base/number/number.h"
 #include "sparse/choose.h"
 #include "sparse/kept.h"
 #include "sparse/page_table.h"

@@ -5,7 +5,7 @@
  * The results are the same bits on every compiler, so plan logs can be compared across builds. Pure
  * functions, any thread. The tables were computed with 200-bit arithmetic and rounded once.
  */
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <assert.h>
 #include <string.h>

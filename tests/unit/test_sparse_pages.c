@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy_pages.c - plans of pages against a brute search over thetas, windows against a full
+ * test_sparse_pages.c - plans of pages against a brute search over thetas, windows against a full
  * sort, sizes against every choice.
  */
-#include "policy/number.h"
-#include "policy/windows.h"
+#include "base/number/number.h"
+#include "sparse/decide/windows.h"
 
 #include <math.h>
 #include <setjmp.h>

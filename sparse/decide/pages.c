@@ -10,9 +10,9 @@
  *
  * Pure; any thread.
  */
-#include "policy/pages.h"
+#include "sparse/decide/pages.h"
 
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <assert.h>
 #include <string.h>

@@ -4,10 +4,12 @@
  *
  * At the best prices each entry takes the option with the highest score, which may ask too much of
  * a tier. Entries then give way by the steps that lose least score per byte, what room is left goes
- * to those who gain most, and a dozen entries are searched exactly. The engine itself makes no
- * decision with this solver: bench and tests compare the engine with it.
+ * to those who gain most, and a dozen entries are searched exactly. The solver divides windows
+ * between units (windows_divide.c); benches and tests compare the engine with it.
  */
-#include "policy/knapsack.h"
+#include "sparse/decide/knapsack.h"
+
+#include "base/number/number.h"
 
 #include <assert.h>
 #include <string.h>
@@ -16,16 +18,16 @@
 #define KNAPSACK_OPTIONS 32u
 #define KNAPSACK_NODES   100000000u
 
-/* Finds the option of an entry with the highest score above 0, NIL without one. Ties go to the
- * first option, so the passes of one search agree with each other. */
-static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[TIERS],
+/* Finds the option of an entry with the highest score above 0, KNAPSACK_NONE without one. Ties go
+ * to the first option, so the passes of one search agree with each other. */
+static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[KNAPSACK_ROWS],
                               double *score_out)
 {
     assert(k->first[i] <= k->first[i + 1]);
-    uint32_t best = NIL;
+    uint32_t best = KNAPSACK_NONE;
     *score_out = 0.0;
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
-        const uint64_t *bytes = &k->bytes[(size_t)o * TIERS];
+        const uint64_t *bytes = &k->bytes[(size_t)o * KNAPSACK_ROWS];
         double score = k->value[o] - price[0] * (double)bytes[0] - price[1] * (double)bytes[1] -
                        price[2] * (double)bytes[2];
         if (score <= *score_out) continue;
@@ -36,7 +38,7 @@ static uint32_t knapsack_best(const knapsack *k, uint32_t i, const double price[
 }
 
 /* Answers a pass of the price search over every stride-th entry. */
-static void knapsack_ask(const void *context, const double price[TIERS], uint32_t stride,
+static void knapsack_ask(const void *context, const double price[KNAPSACK_ROWS], uint32_t stride,
                          price_pass *out)
 {
     assert(stride >= 1);
@@ -44,30 +46,30 @@ static void knapsack_ask(const void *context, const double price[TIERS], uint32_
     for (uint32_t i = 0; i < k->entries; i += stride) {
         double score;
         uint32_t best = knapsack_best(k, i, price, &score);
-        if (best == NIL) continue;
+        if (best == KNAPSACK_NONE) continue;
         out->value += score;
-        for (int tier = 0; tier < TIERS; tier++)
-            out->used[tier] += (double)k->bytes[(size_t)best * TIERS + (size_t)tier];
+        for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
+            out->used[tier] += (double)k->bytes[(size_t)best * KNAPSACK_ROWS + (size_t)tier];
     }
 }
 
-/* Bytes of a choice; NIL takes nothing. */
+/* Bytes of a choice; KNAPSACK_NONE takes nothing. */
 static uint64_t choice_bytes(const knapsack *k, uint32_t option, int tier)
 {
-    return option == NIL ? 0 : k->bytes[(size_t)option * TIERS + (size_t)tier];
+    return option == KNAPSACK_NONE ? 0 : k->bytes[(size_t)option * KNAPSACK_ROWS + (size_t)tier];
 }
 
-/* Returns the value of a choice; NIL is worth nothing. */
+/* Returns the value of a choice; KNAPSACK_NONE is worth nothing. */
 static double choice_value(const knapsack *k, uint32_t option)
 {
-    return option == NIL ? 0.0 : k->value[option];
+    return option == KNAPSACK_NONE ? 0.0 : k->value[option];
 }
 
 /* Returns the value of a choice less the shadow price of its bytes. */
-static double choice_score(const knapsack *k, uint32_t option, const double price[TIERS])
+static double choice_score(const knapsack *k, uint32_t option, const double price[KNAPSACK_ROWS])
 {
     double score = choice_value(k, option);
-    for (int tier = 0; tier < TIERS; tier++)
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
         score -= price[tier] * (double)choice_bytes(k, option, tier);
     return score;
 }
@@ -78,7 +80,7 @@ static void choice_take(const knapsack *k, uint32_t *choice, knapsack_result *ou
                         uint32_t option)
 {
     assert(i < k->entries);
-    for (int tier = 0; tier < TIERS; tier++)
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
         out->used[tier] += choice_bytes(k, option, tier) - choice_bytes(k, choice[i], tier);
     out->primal += choice_value(k, option) - choice_value(k, choice[i]);
     choice[i] = option;
@@ -86,11 +88,11 @@ static void choice_take(const knapsack *k, uint32_t *choice, knapsack_result *ou
 
 /* Says whether a choice fits all tiers, and in here[] which of them. */
 static bool choice_fits(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
-                        uint32_t i, uint32_t option, bool here[TIERS])
+                        uint32_t i, uint32_t option, bool here[KNAPSACK_ROWS])
 {
     assert(i < k->entries);
     bool fits = true;
-    for (int tier = 0; tier < TIERS; tier++) {
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
         uint64_t then =
             out->used[tier] + choice_bytes(k, option, tier) - choice_bytes(k, choice[i], tier);
         here[tier] = then <= k->capacity[tier];
@@ -116,21 +118,21 @@ void knapsack_sift(knapsack_step *steps, uint32_t count, uint32_t at)
 }
 
 /* The step of an entry that loses least score per byte that it frees in an overfull tier. The
- * option NIL, which frees everything, is tried last. A step that would overfill another tier is no
- * step. */
+ * option KNAPSACK_NONE, which frees everything, is tried last. A step that would overfill another
+ * tier is no step. */
 static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsack_result *out,
                         uint32_t i, int tier, knapsack_step *way)
 {
-    assert(i < k->entries && tier >= 0 && tier < TIERS);
+    assert(i < k->entries && tier >= 0 && tier < KNAPSACK_ROWS);
     uint64_t now = choice_bytes(k, choice[i], tier);
     double score = choice_score(k, choice[i], out->price);
     bool found = false;
     if (now == 0) return false;
     for (uint32_t o = k->first[i]; o <= k->first[i + 1]; o++) {
-        uint32_t option = o < k->first[i + 1] ? o : NIL;
+        uint32_t option = o < k->first[i + 1] ? o : KNAPSACK_NONE;
         uint64_t then = choice_bytes(k, option, tier);
         bool fits = then < now;
-        for (int other = 0; fits && other < TIERS; other++) {
+        for (int other = 0; fits && other < KNAPSACK_ROWS; other++) {
             uint64_t more = choice_bytes(k, option, other);
             uint64_t less = choice_bytes(k, choice[i], other);
             if (other != tier && more > less) {
@@ -152,7 +154,7 @@ static bool repair_step(const knapsack *k, const uint32_t *choice, const knapsac
 static void knapsack_repair(const knapsack *k, uint32_t *choice, knapsack_step *steps,
                             knapsack_result *out)
 {
-    for (int tier = 0; tier < TIERS; tier++) {
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
         uint32_t count = 0;
         if (out->used[tier] <= k->capacity[tier]) continue;
         for (uint32_t i = 0; i < k->entries; i++)
@@ -183,16 +185,16 @@ static bool fill_step(const knapsack *k, const uint32_t *choice, const knapsack_
 {
     double value = choice_value(k, choice[i]);
     bool found = false;
-    bool here[TIERS];
+    bool here[KNAPSACK_ROWS];
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
         if (k->value[o] <= value || !choice_fits(k, choice, out, i, o, here)) continue;
         double shadow_cost = 0.0;
-        for (int tier = 0; tier < TIERS; tier++) {
+        for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
             double more =
                 (double)choice_bytes(k, o, tier) - (double)choice_bytes(k, choice[i], tier);
             shadow_cost += out->price[tier] * more;
         }
-        double density = shadow_cost > 0.0 ? -(k->value[o] - value) / shadow_cost : -UNLIMITED;
+        double density = shadow_cost > 0.0 ? -(k->value[o] - value) / shadow_cost : -PRICE_UNKNOWN;
         if (found && density >= way->density) continue;
         *way = (knapsack_step){density, i, o};
         found = true;
@@ -231,7 +233,8 @@ static void knapsack_fill(const knapsack *k, uint32_t *choice, knapsack_step *st
 typedef struct exact_search {
     const knapsack *k;
     const double *price;
-    uint32_t order[KNAPSACK_EXACT][KNAPSACK_OPTIONS + 1]; /* by falling score; NIL is none */
+    uint32_t order[KNAPSACK_EXACT]
+                  [KNAPSACK_OPTIONS + 1]; /* by falling score; KNAPSACK_NONE is none */
     double score[KNAPSACK_EXACT][KNAPSACK_OPTIONS + 1];
     uint32_t count[KNAPSACK_EXACT];
     uint32_t choice[KNAPSACK_EXACT];
@@ -244,7 +247,8 @@ typedef struct exact_search {
 /* Tries the options of entry i and of all that follow it. The depth is at most KNAPSACK_EXACT. A
  * search that has looked at KNAPSACK_NODES options ends with the best choice so far, which is a
  * valid one. */
-static void exact_visit(exact_search *search, uint32_t i, double value, const uint64_t free[TIERS])
+static void exact_visit(exact_search *search, uint32_t i, double value,
+                        const uint64_t free[KNAPSACK_ROWS])
 {
     assert(i <= search->k->entries && search->k->entries <= KNAPSACK_EXACT);
     const knapsack *k = search->k;
@@ -255,15 +259,15 @@ static void exact_visit(exact_search *search, uint32_t i, double value, const ui
         return;
     }
     double bound = value + search->rest[i + 1];
-    for (int tier = 0; tier < TIERS; tier++)
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
         bound += search->price[tier] * (double)free[tier];
     for (uint32_t turn = 0; turn < search->count[i]; turn++) {
         uint32_t option = search->order[i][turn];
         if (bound + search->score[i][turn] <= search->best_value) return;
         if (++search->nodes > KNAPSACK_NODES) return;
-        uint64_t left[TIERS];
+        uint64_t left[KNAPSACK_ROWS];
         bool fits = true;
-        for (int tier = 0; tier < TIERS; tier++) {
+        for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
             uint64_t bytes = choice_bytes(k, option, tier);
             fits = fits && bytes <= free[tier];
             left[tier] = free[tier] - bytes;
@@ -281,7 +285,7 @@ static bool exact_dominated(const knapsack *k, uint32_t i, uint32_t option)
     if (k->value[option] <= 0.0) return true;
     for (uint32_t o = k->first[i]; o < k->first[i + 1]; o++) {
         bool no_larger = true;
-        for (int tier = 0; tier < TIERS; tier++)
+        for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
             no_larger = no_larger && choice_bytes(k, o, tier) <= choice_bytes(k, option, tier);
         if (!no_larger || o == option) continue;
         if (k->value[o] > k->value[option] || (k->value[o] == k->value[option] && o < option)) {
@@ -291,16 +295,16 @@ static bool exact_dominated(const knapsack *k, uint32_t i, uint32_t option)
     return false;
 }
 
-/* Sorts the options of an entry by score, those that are dominated left out. NIL is always in the
- * list, so every entry can be left out. */
+/* Sorts the options of an entry by score, those that are dominated left out. KNAPSACK_NONE is
+ * always in the list, so every entry can be left out. */
 static void exact_sort(exact_search *search, uint32_t i)
 {
     assert(i < KNAPSACK_EXACT);
     const knapsack *k = search->k;
     uint32_t count = 0;
     for (uint32_t o = k->first[i]; o <= k->first[i + 1]; o++) {
-        uint32_t option = o < k->first[i + 1] ? o : NIL;
-        if (option != NIL && exact_dominated(k, i, option)) continue;
+        uint32_t option = o < k->first[i + 1] ? o : KNAPSACK_NONE;
+        if (option != KNAPSACK_NONE && exact_dominated(k, i, option)) continue;
         double score = choice_score(k, option, search->price);
         uint32_t at = count++;
         for (; at > 0 && search->score[i][at - 1] < score; at--) {
@@ -340,7 +344,7 @@ void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *s
     const knapsack *k = instance;
     price_search search = {
         .ask = knapsack_ask, .context = k, .entries = k->entries, .tolerance = 1e-10};
-    for (int tier = 0; tier < TIERS; tier++) {
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
         search.capacity[tier] = (double)k->capacity[tier];
         search.price[tier] = k->capacity[tier] > 0 ? 1e-12 : PRICE_CLOSED;
     }
@@ -349,12 +353,12 @@ void knapsack_solve(const knapsack *instance, uint32_t *choice, knapsack_step *s
     memcpy(out->price, search.best_price, sizeof out->price);
     for (uint32_t i = 0; i < k->entries; i++) {
         double score;
-        choice[i] = NIL;
+        choice[i] = KNAPSACK_NONE;
         choice_take(k, choice, out, i, knapsack_best(k, i, out->price, &score));
     }
     knapsack_repair(k, choice, steps, out);
     knapsack_fill(k, choice, steps, out);
-    for (int tier = 0; tier < TIERS; tier++)
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
         assert(out->used[tier] <= k->capacity[tier] || k->entries == 0);
     knapsack_exact(k, choice, out);
 }

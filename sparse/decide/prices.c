@@ -16,7 +16,9 @@
  * It promises nothing about how close it comes; a caller that reports a bound proves it by a pass
  * of its own.
  */
-#include "policy/knapsack.h"
+#include "sparse/decide/knapsack.h"
+
+#include "base/number/number.h"
 
 #include <assert.h>
 #include <string.h>
@@ -49,7 +51,7 @@ static price_pass search_look(price_search *search)
     double taken = pass.value;
     bool fits = true;
     pass.value *= scale;
-    for (int tier = 0; tier < TIERS; tier++) {
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
         fits = fits && pass.used[tier] <= search->capacity[tier];
         taken += search->price[tier] * pass.used[tier];
         pass.used[tier] *= scale;
@@ -71,14 +73,14 @@ static void search_begin(price_search *search, uint32_t entries)
 {
     assert(entries >= 1);
     uint32_t stride = search->entries / entries | 1;
-    if (stride != search->stride) search->best = UNLIMITED;
+    if (stride != search->stride) search->best = PRICE_UNKNOWN;
     search->stride = stride;
 }
 
 /* Says whether more is asked of a tier than it holds, at the present prices. */
 static bool search_overflows(price_search *search, int tier)
 {
-    assert(tier >= 0 && tier < TIERS);
+    assert(tier >= 0 && tier < KNAPSACK_ROWS);
     return search_look(search).used[tier] > search->capacity[tier];
 }
 
@@ -143,14 +145,14 @@ static void search_balance(price_search *search, int tier, int halves)
  * the same entries that takes many rounds; with one tier it takes one. */
 static void search_descend(price_search *search)
 {
-    double before = UNLIMITED;
+    double before = PRICE_UNKNOWN;
     int present = 0;
-    for (int tier = 0; tier < TIERS; tier++)
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
         present += search->capacity[tier] > 0.0;
     for (int cycle = 0; cycle < SEARCH_CYCLES; cycle++) {
         bool rough = search->stride > 1 || (cycle == 0 && present > 1);
         int halves = rough ? SEARCH_HALVES / 2 : SEARCH_HALVES;
-        for (int tier = TIERS - 1; tier >= 0; tier--)
+        for (int tier = KNAPSACK_ROWS - 1; tier >= 0; tier--)
             if (search->capacity[tier] > 0.0) search_balance(search, tier, halves);
         double value = search_look(search).value;
         if (present <= 1 || before - value <= search->tolerance * value) return;
@@ -160,7 +162,7 @@ static void search_descend(price_search *search)
 
 /* slope[i][j]: how log2 of what tier i is asked for moves with log2 of the price of tier j. */
 typedef struct slopes {
-    double of[TIERS][TIERS];
+    double of[KNAPSACK_ROWS][KNAPSACK_ROWS];
 } slopes;
 
 /* Octaves by which a tier is asked for more than it has; 0 where nothing is to be balanced. */
@@ -176,14 +178,14 @@ static double settle_excess(const price_search *search, const price_pass *pass, 
 static void settle_measure(price_search *search, slopes *out)
 {
     price_pass here = search_look(search);
-    for (int j = 0; j < TIERS; j++) {
+    for (int j = 0; j < KNAPSACK_ROWS; j++) {
         double price = search->price[j];
         bool moves = price > 0.0 && search->capacity[j] > 0.0;
         price_pass pass = here;
         search->price[j] = price * SETTLE_NUDGE;
         if (moves) pass = search_look(search);
         search->price[j] = price;
-        for (int i = 0; i < TIERS; i++) {
+        for (int i = 0; i < KNAPSACK_ROWS; i++) {
             bool known = moves && pass.used[i] > 0.0 && here.used[i] > 0.0;
             double octaves = known ? number_log2(pass.used[i] / here.used[i]) : 0.0;
             out->of[i][j] = octaves / number_log2(SETTLE_NUDGE);
@@ -195,24 +197,25 @@ static void settle_measure(price_search *search, slopes *out)
 /* The octaves that every price has to move for the excess to be gone, were logarithms straight. The
  * system is solved by elimination without pivoting; the diagonal is kept away from 0 for that. No
  * price moves more than an octave a round. */
-static void settle_aim(const slopes *given, const double excess[TIERS], double move[TIERS])
+static void settle_aim(const slopes *given, const double excess[KNAPSACK_ROWS],
+                       double move[KNAPSACK_ROWS])
 {
-    double a[TIERS][TIERS];
+    double a[KNAPSACK_ROWS][KNAPSACK_ROWS];
     memcpy(a, given->of, sizeof a);
-    for (int i = 0; i < TIERS; i++)
+    for (int i = 0; i < KNAPSACK_ROWS; i++)
         move[i] = -excess[i];
-    for (int i = 0; i < TIERS; i++) {
+    for (int i = 0; i < KNAPSACK_ROWS; i++) {
         /* A rise of one price frees its tier even where the others follow: noise says otherwise. */
         if (a[i][i] > -1e-3) a[i][i] = -1e-3;
-        for (int k = i + 1; k < TIERS; k++) {
+        for (int k = i + 1; k < KNAPSACK_ROWS; k++) {
             double factor = a[k][i] / a[i][i];
-            for (int j = i; j < TIERS; j++)
+            for (int j = i; j < KNAPSACK_ROWS; j++)
                 a[k][j] -= factor * a[i][j];
             move[k] -= factor * move[i];
         }
     }
-    for (int i = TIERS - 1; i >= 0; i--) {
-        for (int j = i + 1; j < TIERS; j++)
+    for (int i = KNAPSACK_ROWS - 1; i >= 0; i--) {
+        for (int j = i + 1; j < KNAPSACK_ROWS; j++)
             move[i] -= a[i][j] * move[j];
         move[i] /= a[i][i];
         assert(number_is_finite(move[i]));
@@ -223,24 +226,25 @@ static void settle_aim(const slopes *given, const double excess[TIERS], double m
 
 /* Corrects the slopes along a step by what the step has shown (Broyden). known->of * move then
  * equals change exactly, and slopes across the step stay as they were. */
-static void settle_learn(slopes *known, const double move[TIERS], const double change[TIERS])
+static void settle_learn(slopes *known, const double move[KNAPSACK_ROWS],
+                         const double change[KNAPSACK_ROWS])
 {
     double square = 0.0;
-    for (int j = 0; j < TIERS; j++)
+    for (int j = 0; j < KNAPSACK_ROWS; j++)
         square += move[j] * move[j];
-    for (int i = 0; i < TIERS && square > 0.0; i++) {
+    for (int i = 0; i < KNAPSACK_ROWS && square > 0.0; i++) {
         double missed = change[i];
-        for (int j = 0; j < TIERS; j++)
+        for (int j = 0; j < KNAPSACK_ROWS; j++)
             missed -= known->of[i][j] * move[j];
-        for (int j = 0; j < TIERS; j++)
+        for (int j = 0; j < KNAPSACK_ROWS; j++)
             known->of[i][j] += missed * move[j] / square;
     }
 }
 
-/* Prices that the instance has to keep to; 0 and UNLIMITED without a box. */
+/* Prices that the instance has to keep to; 0 and PRICE_UNKNOWN without a box. */
 typedef struct box {
-    double low[TIERS];
-    double high[TIERS];
+    double low[KNAPSACK_ROWS];
+    double high[KNAPSACK_ROWS];
 } box;
 
 /* Around the best prices known, so that these lie in every box. A pass over all entries pays for
@@ -248,11 +252,11 @@ typedef struct box {
 static void settle_narrow(price_search *search, box *sides)
 {
     assert(search->narrow != NULL);
-    if (search->best < UNLIMITED) {
+    if (search->best < PRICE_UNKNOWN) {
         memcpy(search->price, search->best_price, sizeof search->price);
     }
     double factor = number_exp2(SETTLE_WIDTH);
-    for (int tier = 0; tier < TIERS; tier++) {
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
         sides->low[tier] = search->price[tier] / factor;
         sides->high[tier] = search->price[tier] * factor;
         assert(sides->low[tier] <= sides->high[tier]);
@@ -263,9 +267,9 @@ static void settle_narrow(price_search *search, box *sides)
 
 /* Says whether all prices lie between the sides of the box; a price of 0 has no sides. A search
  * that touches a side may have its least value outside, and gets another box. */
-static bool settle_is_inside(const double price[TIERS], const box *sides)
+static bool settle_is_inside(const double price[KNAPSACK_ROWS], const box *sides)
 {
-    for (int tier = 0; tier < TIERS; tier++) {
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
         if (price[tier] <= 0.0) continue;
         if (price[tier] <= sides->low[tier] || price[tier] >= sides->high[tier]) return false;
     }
@@ -276,16 +280,16 @@ static bool settle_is_inside(const double price[TIERS], const box *sides)
  * A round that gains nothing halves the step of the last one that did. */
 static void settle_stage(price_search *search, slopes *known, const box *sides, uint32_t rounds)
 {
-    double from[TIERS];
-    double move[TIERS] = {0.0};
-    double excess[TIERS] = {0.0};
+    double from[KNAPSACK_ROWS];
+    double move[KNAPSACK_ROWS] = {0.0};
+    double excess[KNAPSACK_ROWS] = {0.0};
     for (uint32_t round = 0; round < rounds; round++) {
         double before = search->best, worst = 0.0;
         price_pass pass = search_look(search);
         bool gains = round == 0 || search->best < before;
         if (gains) {
-            double change[TIERS];
-            for (int tier = 0; tier < TIERS; tier++) {
+            double change[KNAPSACK_ROWS];
+            for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
                 double now = settle_excess(search, &pass, tier), size = now < 0.0 ? -now : now;
                 change[tier] = now - excess[tier];
                 excess[tier] = now;
@@ -299,7 +303,7 @@ static void settle_stage(price_search *search, slopes *known, const box *sides, 
             settle_aim(known, excess, move);
         }
         /* A step that went too far is taken back and halved. */
-        for (int tier = 0; tier < TIERS; tier++) {
+        for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
             if (!gains) move[tier] *= 0.5;
             double price = from[tier] * number_exp2(move[tier]);
             if (price < sides->low[tier]) price = sides->low[tier];
@@ -316,7 +320,7 @@ static void settle_stage(price_search *search, slopes *known, const box *sides, 
 void price_find(price_search *search, uint32_t refine)
 {
     assert(search->ask != NULL);
-    static const box open = {{0.0, 0.0, 0.0}, {UNLIMITED, UNLIMITED, UNLIMITED}};
+    static const box open = {{0.0, 0.0, 0.0}, {PRICE_UNKNOWN, PRICE_UNKNOWN, PRICE_UNKNOWN}};
     slopes known;
     search->placed = 0.0;
     search->passes = 0;

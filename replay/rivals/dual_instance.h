@@ -5,10 +5,11 @@
  *
  * Thread rule: the caller's lock, as in policy.h.
  */
-#ifndef KVT_POLICY_DUAL_INSTANCE_H
-#define KVT_POLICY_DUAL_INSTANCE_H
+#ifndef REPLAY_DUAL_INSTANCE_H
+#define REPLAY_DUAL_INSTANCE_H
 
-#include "policy/knapsack.h"
+#include "policy/engine.h"
+#include "sparse/decide/knapsack.h"
 
 /* One entry of the instance, in seconds and uses per second. `allowed` and `open` have a bit for
  * each option from `options` on, so an entry has at most 31 of them; the highest bit is

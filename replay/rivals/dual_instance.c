@@ -10,7 +10,7 @@
  * hundreds of times and reads every field of a pass in order. Making it takes one walk over the
  * entry table and no decision.
  */
-#include "policy/dual_instance.h"
+#include "replay/rivals/dual_instance.h"
 
 #include <assert.h>
 #include <string.h>

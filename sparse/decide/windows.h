@@ -17,7 +17,7 @@
 #ifndef POLICY_WINDOWS_H
 #define POLICY_WINDOWS_H
 
-#include "policy/pages.h"
+#include "sparse/decide/pages.h"
 
 #include <stdbool.h>
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dual.h - the bound on what any placement of an engine's entries is worth, for the simulator and
- * the benches; no decision depends on it, and an application that embeds the engine has no use for
- * it.
+ * the benches. No decision depends on it.
  *
  * Thread rule: the caller's lock, as in policy.h.
  */
-#ifndef KVT_POLICY_DUAL_H
-#define KVT_POLICY_DUAL_H
+#ifndef REPLAY_DUAL_H
+#define REPLAY_DUAL_H
 
 #include "kvterrace/policy.h"
 
@@ -36,10 +35,10 @@ typedef struct dual_bound {
 } dual_bound;
 
 /*
- * Solves the Lagrangian dual of the present instance and keeps its prices, from which the next
- * solution starts; no decision depends on them. A background step: some hundreds of passes over a
- * sample of 4,000 entries (all of them below 8,192), six over one of 65,000, and over all three
- * passes beside some that look only at the entries which are still open.
+ * Solves the Lagrangian dual of the present instance. start has the prices of an earlier bound of
+ * the same engine, from which the search starts; NULL without one. A background step: some hundreds
+ * of passes over a sample of 4,000 entries (all of them below 8,192), six over one of 65,000, and
+ * over all three passes beside some that look only at the entries which are still open.
  * The dual is rounded up and counts every option that the tenants' limits allow, reachable or not,
  * and what is stored now. Bytes of tiers are the only rows; tree and shares of tenants are left
  * out, so the bound holds with them. A remembered entry counts with its ladder's options; of
@@ -49,6 +48,7 @@ typedef struct dual_bound {
  *
  * The engine's clock moves to now_ns; entries and plans do not change.
  */
-KVT_NODISCARD kvt_status dual_solve(kvt_policy *policy, uint64_t now_ns, dual_bound *bound_out);
+KVT_NODISCARD kvt_status dual_solve(kvt_policy *policy, uint64_t now_ns, const double *start,
+                                    dual_bound *bound_out);
 
 #endif

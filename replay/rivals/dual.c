@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dual.c - how far the present placement is from the best one with the same predicted rates: what
- * the engine knows (dual_instance.h) as an instance of knapsack.h. Reads only, but for the prices
- * that it keeps.
+ * the engine knows (dual_instance.h) as an instance of knapsack.h. Reads only.
  *
  * The search adds up in plain numbers. The reported bound is one more pass at its best prices,
  * whose every rounding goes up, so that no placement is worth more than the bound by an error of
@@ -11,9 +10,9 @@
  * No decision depends on the bound or its prices. It says how far the engine is from the best that
  * anybody could do with the same rates, which is what the gaps of dual_bound report.
  */
-#include "policy/dual.h"
+#include "replay/rivals/dual.h"
 
-#include "policy/dual_instance.h"
+#include "replay/rivals/dual_instance.h"
 
 #include <assert.h>
 #include <string.h>
@@ -362,10 +361,11 @@ static double dual_prove(const dual_instance *instance, const double price[TIERS
     return (proof.sum + proof.lost) * DUAL_SUM;
 }
 
-/* Finds the prices, proves the bound at the best of them, and names the gaps. The prices are kept:
- * the next search starts from them. gap_counters and gap_solver stay 0 when nothing is worth
- * storing. A gap is never below 0, because the placement is capped at the bound. */
-static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound *bound_out)
+/* Finds the prices, proves the bound at the best of them, and names the gaps. gap_counters
+ * and gap_solver stay 0 when nothing is worth storing. A gap is never below 0, because the
+ * placement is capped at the bound. */
+static void dual_search(const kvt_policy *policy, dual_instance *instance, const double *start,
+                        dual_bound *bound_out)
 {
     const dual_view view = {instance};
     price_search search = {.ask = dual_ask,
@@ -375,8 +375,9 @@ static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound 
                            .tolerance = 1e-6};
     for (int tier = 0; tier < TIERS; tier++) {
         search.capacity[tier] = (double)policy->capacity[tier];
-        search.price[tier] = policy->priced ? policy->price[tier] : 1e-12;
+        search.price[tier] = start != NULL ? start[tier + 1] : 1e-12;
     }
+    memset(bound_out, 0, sizeof *bound_out);
     price_find(&search, DUAL_ROUNDS);
     bound_out->dual = dual_prove(instance, search.best_price, &bound_out->placed);
     bound_out->primal = instance->primal;
@@ -389,8 +390,7 @@ static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound 
         bound_out->gap_solver = (bound_out->dual - bound_out->placed) / bound_out->dual;
     }
     for (int tier = 0; tier < TIERS; tier++)
-        policy->price[tier] = bound_out->price[tier + 1] = search.best_price[tier];
-    policy->priced = true;
+        bound_out->price[tier + 1] = search.best_price[tier];
     bound_out->entries = instance->count;
     bound_out->remembered = instance->remembered;
     bound_out->passes = search.passes + 1;
@@ -399,16 +399,16 @@ static void dual_search(kvt_policy *policy, dual_instance *instance, dual_bound 
 
 /* Copies the entries into arrays first, so that the many passes read nothing that they do not
  * need. */
-kvt_status dual_solve(kvt_policy *policy, uint64_t now_ns, dual_bound *bound_out)
+kvt_status dual_solve(kvt_policy *policy, uint64_t now_ns, const double *start,
+                      dual_bound *bound_out)
 {
     assert(policy != NULL && bound_out != NULL);
-    memset(bound_out, 0, sizeof *bound_out);
     if (!policy->ops->counts) return KVT_E_UNSUPPORTED;
     if (policy->started) engine_set_clock(policy, now_ns);
     dual_instance instance;
     kvt_status status = dual_instance_make(policy, &instance);
     if (status != KVT_OK) return status;
-    dual_search(policy, &instance, bound_out);
+    dual_search(policy, &instance, start, bound_out);
     dual_instance_free(&instance);
     return KVT_OK;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy_number.c - the engine's own logarithms against libm, and its text writer against
+ * test_base_number.c - the engine's own logarithms against libm, and its text writer against
  * the C library.
  */
 #include "policy_support.h"
 
-#include "policy/number.h"
+#include "base/number/number.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * number.h - the arithmetic of the decision engine: logarithms base two, and small text helpers.
+ * number.h - the arithmetic of decisions: logarithms base two, and small text helpers.
  *
  * Only additions, multiplications and table look-ups in IEEE doubles, in one fixed order, so the
- * results are the same bits on every compiler and build type (the room is built without
+ * results are the same bits on every compiler and build type (the folder is built without
  * contraction of a*b+c). libm promises no such thing. Pure functions, any thread.
  */
-#ifndef KVT_POLICY_NUMBER_H
-#define KVT_POLICY_NUMBER_H
+#ifndef BASE_NUMBER_H
+#define BASE_NUMBER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,7 +6,7 @@
  * as needed: partitions around pivots, summing bytes, until the capacity falls between two pages.
  * Pure; the caller's lock.
  */
-#include "policy/windows.h"
+#include "sparse/decide/windows.h"
 
 #include <assert.h>
 #include <string.h>

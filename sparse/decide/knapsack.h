@@ -4,8 +4,8 @@
  * whose values do not change.
  *
  * The search for prices knows an instance only by one question: at these prices, what would all
- * entries together take, and what is that worth? The engine asks it of its entries, the solver
- * below of arrays.
+ * entries together take, and what is that worth? The solver below asks it of arrays, replay's
+ * bounds of an engine's entries and of a trace.
  *
  *     L(p) = sum over entries of max over options of (value(o) - sum_d p_d * bytes_d(o))
  *            + sum_d p_d * capacity_d
@@ -13,29 +13,32 @@
  * L bounds every choice from above for any p >= 0, so the least value found over all entries is a
  * bound whatever the search did. Thread rule: pure functions over the caller's memory.
  */
-#ifndef KVT_POLICY_KNAPSACK_H
-#define KVT_POLICY_KNAPSACK_H
+#ifndef SPARSE_KNAPSACK_H
+#define SPARSE_KNAPSACK_H
 
-#include "policy/engine.h"
+#include <stdint.h>
 
-#define PRICE_CLOSED 1e30 /* of a tier without capacity */
+#define KNAPSACK_ROWS 3          /* capacities: tiers that hold bytes, or one and two empty rows */
+#define KNAPSACK_NONE UINT32_MAX /* an entry that takes nothing */
+#define PRICE_CLOSED  1e30       /* of a tier without capacity */
+#define PRICE_UNKNOWN 1e300      /* above every price and value */
 
 /* The findings of one pass over the entries. */
 typedef struct price_pass {
-    double value;       /* sum of the entries' best scores */
-    double used[TIERS]; /* bytes they take */
+    double value;               /* sum of the entries' best scores */
+    double used[KNAPSACK_ROWS]; /* bytes they take */
 } price_pass;
 
 /* Adds up every stride-th entry. The result is added to *out, which the caller has zeroed; one
  * score per entry counts, the best one or 0. */
-typedef void price_ask(const void *context, const double price[TIERS], uint32_t stride,
+typedef void price_ask(const void *context, const double price[KNAPSACK_ROWS], uint32_t stride,
                        price_pass *out);
 
 /* Says that prices stay between low and high, price among them, until the next call: of the
  * questions about all entries. An instance may then skip whatever no price of the box can
  * change. */
-typedef void price_narrow(const void *context, const double price[TIERS], const double low[TIERS],
-                          const double high[TIERS]);
+typedef void price_narrow(const void *context, const double price[KNAPSACK_ROWS],
+                          const double low[KNAPSACK_ROWS], const double high[KNAPSACK_ROWS]);
 
 /* One search for prices: the questions that it may ask, where it starts, and what it found. The
  * caller fills the fields up to tolerance; price_find fills the rest. */
@@ -44,11 +47,11 @@ typedef struct price_search {
     price_narrow *narrow; /* optional: none needed */
     const void *context;
     uint32_t entries;
-    double capacity[TIERS];
-    double price[TIERS]; /* where it starts, and where it is */
-    double tolerance;    /* of L, relative: a round that gains less is the last */
-    double best;         /* least L over the entries of the stage; at the end over all */
-    double best_price[TIERS];
+    double capacity[KNAPSACK_ROWS];
+    double price[KNAPSACK_ROWS]; /* where it starts, and where it is */
+    double tolerance;            /* of L, relative: a round that gains less is the last */
+    double best;                 /* least L over the entries of the stage; at the end over all */
+    double best_price[KNAPSACK_ROWS];
     double placed;   /* most that a pass over all took which fits; 0 when none did */
     uint32_t passes; /* over all entries, narrowed or not */
     uint32_t stride; /* of the present stage */
@@ -63,8 +66,8 @@ typedef struct knapsack {
     uint32_t entries;
     const uint32_t *first; /* entries + 1 */
     const double *value;   /* of each option */
-    const uint64_t *bytes; /* TIERS of each option */
-    uint64_t capacity[TIERS];
+    const uint64_t *bytes; /* KNAPSACK_ROWS of each option */
+    uint64_t capacity[KNAPSACK_ROWS];
 } knapsack;
 
 /* primal is the value of the choice, dual the bound on every choice; used are the bytes of the
@@ -72,15 +75,15 @@ typedef struct knapsack {
 typedef struct knapsack_result {
     double primal;
     double dual;
-    double price[TIERS];
-    uint64_t used[TIERS];
+    double price[KNAPSACK_ROWS];
+    uint64_t used[KNAPSACK_ROWS];
     uint32_t passes;
 } knapsack_result;
 
 /*
- * Chooses one option of each entry, or none: choice[i] is an option's number or NIL. steps is the
- * caller's scratch of `entries` items. The choice at the best prices is repaired by the steps that
- * lose least per byte and filled by those that gain most.
+ * Chooses one option of each entry, or none: choice[i] is an option's number or KNAPSACK_NONE.
+ * steps is the caller's scratch of `entries` items. The choice at the best prices is repaired by
+ * the steps that lose least per byte and filled by those that gain most.
  */
 typedef struct knapsack_step {
     double density;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy_knapsack.c - the static solver against brute force, and the bound against everything.
+ * test_sparse_knapsack.c - the static solver against brute force, and the bound against everything.
  */
 #include "policy_support.h"
 
-#include "policy/knapsack.h"
+#include "sparse/decide/knapsack.h"
 
 #define ENTRIES_MOST 8u
 #define OPTIONS_MOST 4u
@@ -12,7 +12,7 @@
 typedef struct drawn {
     uint32_t first[ENTRIES_MOST + 1];
     double value[ENTRIES_MOST * OPTIONS_MOST];
-    uint64_t bytes[ENTRIES_MOST * OPTIONS_MOST * TIERS];
+    uint64_t bytes[ENTRIES_MOST * OPTIONS_MOST * KNAPSACK_ROWS];
     knapsack k;
 } drawn;
 
@@ -26,28 +26,28 @@ static void drawn_make(drawn *x, uint64_t *dice)
         uint32_t options = (uint32_t)test_below(dice, most + 1);
         for (uint32_t o = 0; o < options; o++, count++) {
             x->value[count] = (double)test_below(dice, 1000) - 100.0;
-            for (int tier = 0; tier < TIERS; tier++) {
+            for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
                 /* Some options span tiers. */
                 uint64_t bytes = test_below(dice, 3) == 0 ? test_below(dice, 100) : 0;
-                x->bytes[count * TIERS + (uint32_t)tier] = bytes;
+                x->bytes[count * KNAPSACK_ROWS + (uint32_t)tier] = bytes;
             }
         }
     }
     x->first[n] = count;
     x->k = (knapsack){.entries = n, .first = x->first, .value = x->value, .bytes = x->bytes};
-    for (int tier = 0; tier < TIERS; tier++)
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
         x->k.capacity[tier] = test_below(dice, 4) == 0 ? 0 : test_below(dice, 250);
 }
 
-static double brute(const drawn *x, uint32_t i, const uint64_t free[TIERS])
+static double brute(const drawn *x, uint32_t i, const uint64_t free[KNAPSACK_ROWS])
 {
     if (i == x->k.entries) return 0.0;
     double best = brute(x, i + 1, free);
     for (uint32_t o = x->first[i]; o < x->first[i + 1]; o++) {
-        uint64_t left[TIERS];
+        uint64_t left[KNAPSACK_ROWS];
         bool fits = true;
-        for (int tier = 0; tier < TIERS; tier++) {
-            uint64_t bytes = x->bytes[o * TIERS + (uint32_t)tier];
+        for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
+            uint64_t bytes = x->bytes[o * KNAPSACK_ROWS + (uint32_t)tier];
             fits = fits && bytes <= free[tier];
             left[tier] = free[tier] - bytes;
         }
@@ -60,16 +60,16 @@ static double brute(const drawn *x, uint32_t i, const uint64_t free[TIERS])
 
 static void check_choice(const drawn *x, const uint32_t *choice, const knapsack_result *result)
 {
-    uint64_t used[TIERS] = {0};
+    uint64_t used[KNAPSACK_ROWS] = {0};
     double value = 0.0;
     for (uint32_t i = 0; i < x->k.entries; i++) {
-        if (choice[i] == NIL) continue;
+        if (choice[i] == KNAPSACK_NONE) continue;
         assert_in_range(choice[i], x->first[i], x->first[i + 1] - 1);
         value += x->value[choice[i]];
-        for (int tier = 0; tier < TIERS; tier++)
-            used[tier] += x->bytes[choice[i] * TIERS + (uint32_t)tier];
+        for (int tier = 0; tier < KNAPSACK_ROWS; tier++)
+            used[tier] += x->bytes[choice[i] * KNAPSACK_ROWS + (uint32_t)tier];
     }
-    for (int tier = 0; tier < TIERS; tier++) {
+    for (int tier = 0; tier < KNAPSACK_ROWS; tier++) {
         assert_true(used[tier] <= x->k.capacity[tier]);
         assert_int_equal(used[tier], result->used[tier]);
     }
@@ -103,7 +103,7 @@ static void the_gap_closes_with_size(void **state)
     enum { N = 20000, M = 4 };
     uint32_t *first = malloc(sizeof *first * (N + 1));
     double *value = malloc(sizeof *value * N * M);
-    uint64_t *bytes = calloc((size_t)N * M * TIERS, sizeof *bytes);
+    uint64_t *bytes = calloc((size_t)N * M * KNAPSACK_ROWS, sizeof *bytes);
     uint32_t *choice = malloc(sizeof *choice * N);
     knapsack_step *steps = malloc(sizeof *steps * N);
     assert_true(first != NULL && value != NULL && bytes != NULL && choice != NULL && steps != NULL);
@@ -116,8 +116,8 @@ static void the_gap_closes_with_size(void **state)
             for (uint32_t o = 0; o < M; o++) {
                 uint32_t at = i * M + o;
                 int tier = tiers == 2 && o >= 2 ? 2 : 1;
-                memset(&bytes[at * TIERS], 0, TIERS * sizeof *bytes);
-                bytes[at * TIERS + (uint32_t)tier] = o % 2 == 0 ? size : size / 3;
+                memset(&bytes[at * KNAPSACK_ROWS], 0, KNAPSACK_ROWS * sizeof *bytes);
+                bytes[at * KNAPSACK_ROWS + (uint32_t)tier] = o % 2 == 0 ? size : size / 3;
                 value[at] = worth * (tier == 1 ? 1.0 : 0.6) * (o % 2 == 0 ? 1.0 : 0.7);
             }
         }
