@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * advise.c - the calls that update what the engine knows: ladders, tenants, priors, rates,
- * capacity, speed. None of them makes a plan, and nothing that is stored moves by them: later
- * decisions see the change. Those that change what an option is worth sort the entries anew that
- * have it, which takes a pass over all of them. Thread rule: the caller's lock.
+ * advise.c - the calls that update what the engine knows: the clock, ladders, tenants, priors,
+ * rates, capacity, speed, hints, copies. None of them makes a plan, and nothing that is stored
+ * moves by them: later decisions see the change. Those that change what an option is worth sort the
+ * entries anew that have it, which takes a pass over all of them. Thread rule: the caller's lock.
  */
 #include "policy/engine.h"
+#include "policy/reuse.h"
+#include "policy/write_queue.h"
 
 #include <assert.h>
 #include <string.h>
@@ -13,6 +15,45 @@
 /* Classes and ladders are arrays by number, so a number that is asked for bounds their memory. */
 #define CLASSES_LIMIT 65536u
 #define LADDERS_LIMIT (1u << 20)
+
+/* Time never steps back: a caller's clock that does is held at the latest time seen. The first time
+ * that is seen becomes the origin, so that logarithms of times stay small. */
+void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
+{
+    if (!policy->started) {
+        policy->started = true;
+        policy->base_ns = policy->now_ns = policy->write_ns = now_ns;
+    }
+    if (now_ns > policy->now_ns) {
+        double passed = (double)(now_ns - policy->now_ns) * 1e-9;
+        policy->now_ns = now_ns;
+        reuse_set_now(policy);
+        write_queue_pass(policy, passed);
+    }
+    if (policy->hints.due.count > 0) hints_pass(policy);
+}
+
+/* Returns what is wrong with the facts of a tier, or NULL. The check runs at open and before a
+ * speed is changed, so a bandwidth in use is 0 (not known) or at least 1. */
+const char *advise_tier_fault(const kvt_policy_config *config)
+{
+    if (config->tiers[KVT_TIER_NONE].capacity_bytes != 0) return "tier none cannot have a capacity";
+    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
+        const kvt_tier_facts *facts = &config->tiers[tier];
+        if (facts->capacity_bytes > CAPACITY_LIMIT) return "a tier's capacity passes 2^61 bytes";
+        if (facts->write_bytes_per_s != 0.0 &&
+            !number_is_within(facts->write_bytes_per_s, 1.0, UNLIMITED)) {
+            return "write_bytes_per_s must be 0 (not known) or at least 1";
+        }
+        if (!number_is_within(facts->read_bytes_per_s, 0.0, UNLIMITED)) {
+            return "read_bytes_per_s must be a number, 0 or more";
+        }
+        if (!number_is_within(facts->request_seconds, 0.0, SECONDS_LIMIT)) {
+            return "request_seconds must be a number, 0 or more";
+        }
+    }
+    return NULL;
+}
 
 /* Makes tenant 0, which stands for everybody who names no tenant. False without memory.
  * alpha_seconds is the configured one until set_tenant changes it; the loss is not limited. */
@@ -116,40 +157,6 @@ kvt_status kvt_policy_ladder_add(kvt_policy *policy, const kvt_option *options, 
     return KVT_OK;
 }
 
-/*
- * Works out the options that an entry's tenant rules out. Too lossy: always. Too slow: while
- * another option or recomputing is fast enough; when nothing is, all but the fastest.
- *
- * An entry that is stored in an option which is ruled out now keeps it until a move can change
- * that.
- */
-void advise_exclude(kvt_policy *policy, entry *e)
-{
-    assert(e->tenant < policy->tenant_count && e->option_count >= 1);
-    const kvt_tenant *limits = &policy->tenants[e->tenant].limits;
-    e->excluded = 0;
-    if (limits->loss_limit >= 1.0 && limits->load_limit_seconds <= 0.0) return;
-    double fastest = (double)e->recompute_seconds;
-    uint8_t best = KVT_OPTION_NONE;
-    for (uint8_t option = 1; option < e->option_count; option++) {
-        const stored_option *o = entry_option(policy, e, option);
-        if ((double)e->sensitivity * o->loss_upper > limits->loss_limit) {
-            e->excluded |= UINT32_C(1) << option;
-        } else if (o->load_seconds + o->decode_seconds < fastest) {
-            fastest = o->load_seconds + o->decode_seconds;
-            best = option;
-        }
-    }
-    double limit = limits->load_limit_seconds;
-    for (uint8_t option = 1; limit > 0.0 && option < e->option_count; option++) {
-        const stored_option *o = entry_option(policy, e, option);
-        bool slow = o->load_seconds + o->decode_seconds > limit;
-        if (slow && (fastest <= limit || option != best)) e->excluded |= UINT32_C(1) << option;
-    }
-    for (uint32_t left = e->excluded; left != 0; left &= left - 1)
-        policy->counters.limited++;
-}
-
 /* Checks what a caller asks for a tenant. A share in tier NONE means nothing and is refused. */
 static bool advise_tenant_is_sound(const kvt_tenant *limits)
 {
@@ -239,7 +246,7 @@ kvt_status kvt_policy_set_tenant(kvt_policy *policy, uint32_t number, const kvt_
         entry *e = entry_at(policy, i);
         if (e->state != POLICY_ENTRY_HELD) continue;
         if (e->tenant != number && (number != 0 || policy->tenants[e->tenant].known)) continue;
-        advise_exclude(policy, e);
+        options_exclude(policy, e);
         policy->ops->index(policy, i);
     }
     return KVT_OK;
@@ -316,8 +323,49 @@ kvt_status kvt_policy_set_speed(kvt_policy *policy, kvt_tier tier, double read_b
     asked.tiers[tier].read_bytes_per_s = read_bytes_per_s;
     asked.tiers[tier].write_bytes_per_s = write_bytes_per_s;
     asked.tiers[tier].request_seconds = request_seconds;
-    if (policy_tier_fault(&asked) != NULL) return KVT_E_ARGUMENT;
+    if (advise_tier_fault(&asked) != NULL) return KVT_E_ARGUMENT;
     *facts = asked.tiers[tier];
     write_queue_set_speed(policy, (int)tier - 1);
+    return KVT_OK;
+}
+
+/* Takes a hint of an entry's next use. A hint of an entry that is not stored is a miss. */
+kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns, uint64_t handle, kvt_hint_kind kind,
+                           double seconds, uint32_t giver)
+{
+    assert(policy != NULL);
+    if ((int)kind < 0 || (int)kind >= KVT_HINT_KINDS || giver >= KVT_TENANTS_MAX)
+        return KVT_E_ARGUMENT;
+    if (!number_is_within(seconds, 0.0, KVT_HINT_SECONDS_MAX)) return KVT_E_ARGUMENT;
+    if (hints_expect_use((uint8_t)kind) && !(seconds > 0.0)) return KVT_E_ARGUMENT;
+    if (!advise_knows_tenant(policy, giver)) return KVT_E_MEMORY;
+    if (policy->ops->learns && !hints_reserve(policy)) return KVT_E_MEMORY;
+    engine_set_clock(policy, now_ns);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
+    if (!policy->ops->learns) {
+        policy->hints.counts.given[kind]++;
+        policy->hints.counts.dropped[kind]++;
+        return KVT_OK;
+    }
+    hints_give(policy, index, (uint8_t)kind, seconds, (uint8_t)giver);
+    policy->ops->index(policy, index);
+    return KVT_OK;
+}
+
+/* Notes whether somebody else keeps a copy of an entry, which costs that load instead. */
+kvt_status kvt_policy_set_copy(kvt_policy *policy, uint64_t now_ns, uint64_t handle,
+                               double load_seconds)
+{
+    assert(policy != NULL);
+    if (!number_is_within(load_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
+    if (!policy->ops->learns) return KVT_OK;
+    engine_set_clock(policy, now_ns);
+    uint32_t index = entries_find(policy, handle);
+    if (index == NIL) return KVT_MISS;
+    if (load_seconds == 0.0 && policy->copies.notes == NULL) return KVT_OK;
+    if (!elsewhere_reserve(policy)) return KVT_E_MEMORY;
+    elsewhere_note(policy, index, load_seconds);
+    if (entry_is_movable(entry_at(policy, index))) policy->ops->index(policy, index);
     return KVT_OK;
 }

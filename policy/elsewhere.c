@@ -12,6 +12,7 @@
  * it. The caller's lock.
  */
 #include "policy/engine.h"
+#include "policy/reuse.h"
 
 #include <assert.h>
 #include <string.h>
@@ -68,22 +69,6 @@ void elsewhere_note(kvt_policy *policy, uint32_t index, double load_seconds)
                          load_seconds > 0.0);
     note->load_seconds = (float)load_seconds;
     note->known_s = (float)now;
-}
-
-kvt_status kvt_policy_set_copy(kvt_policy *policy, uint64_t now_ns, uint64_t handle,
-                               double load_seconds)
-{
-    assert(policy != NULL);
-    if (!number_is_within(load_seconds, 0.0, SECONDS_LIMIT)) return KVT_E_ARGUMENT;
-    if (!policy->ops->learns) return KVT_OK;
-    engine_set_clock(policy, now_ns);
-    uint32_t index = entries_find(policy, handle);
-    if (index == NIL) return KVT_MISS;
-    if (load_seconds == 0.0 && policy->copies.notes == NULL) return KVT_OK;
-    if (!elsewhere_reserve(policy)) return KVT_E_MEMORY;
-    elsewhere_note(policy, index, load_seconds);
-    if (entry_is_movable(entry_at(policy, index))) policy->ops->index(policy, index);
-    return KVT_OK;
 }
 
 double kvt_policy_copy_chance(const kvt_policy *policy, double age_seconds)

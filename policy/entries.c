@@ -14,20 +14,12 @@
  * entry.
  */
 #include "policy/engine.h"
+#include "policy/reuse_model.h"
 
 #include <assert.h>
 #include <string.h>
 
 #define ENTRIES_LIMIT (UINT32_C(1) << 30)
-
-/* Asks the caller's allocator, which works as realloc. It is the only call of the engine that
- * reaches outside; old_bytes lets an allocator without headers work. */
-void *engine_resize(kvt_policy *policy, void *memory, size_t old_bytes, size_t bytes)
-{
-    assert(bytes != 0 || memory != NULL);
-    const kvt_allocator *allocator = &policy->config.allocator;
-    return allocator->resize(allocator->context, memory, old_bytes, bytes);
-}
 
 /*
  * A bucket holds an entry's index and, in the bits that an index does not need, some of its hash:
@@ -398,7 +390,7 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     }
     e->tenant = (uint8_t)given->tenant;
     e->state = POLICY_ENTRY_HELD;
-    advise_exclude(policy, e);
+    options_exclude(policy, e);
     policy->held++;
     assert(policy->held <= policy->entries_used);
     engine_tally(policy, e, 1);

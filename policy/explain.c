@@ -6,6 +6,8 @@
  * clock is moved, so that asking never changes a later decision. The answer is a weighing at the
  * present prices; a move may still find no room, because others need the same bytes.
  */
+#include "policy/reuse.h"
+#include "policy/reuse_model.h"
 #include "policy/utility.h"
 
 #include <assert.h>

@@ -15,6 +15,7 @@
  * nothing of tiers and options.
  */
 #include "policy/engine.h"
+#include "policy/reuse.h"
 
 #include <assert.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static heap_places hint_places(const hint_table *table)
 }
 
 /* Makes room for one hint more, up to the bound. False without memory; what has grown stays. */
-static bool hints_reserve(kvt_policy *policy)
+bool hints_reserve(kvt_policy *policy)
 {
     hint_table *table = &policy->hints;
     if (table->free != HINT_NONE || table->used < table->capacity) return true;
@@ -120,11 +121,6 @@ static uint32_t hint_take(kvt_policy *policy)
 
 /* ---- judging ---- */
 
-static bool hint_expects_use(uint8_t kind)
-{
-    return kind == KVT_HINT_RETAIN || kind == KVT_HINT_NEXT_USE;
-}
-
 /* The share of hints that tell something: p come true, q would have by the counters alone, and
  * those that tell nothing come true as often as q says. One half before anything is known. */
 static double hint_trusted(const hint_trust *trust)
@@ -164,7 +160,7 @@ static void hint_judge(kvt_policy *policy, const open_hint *hint, bool came_true
 static bool hint_fits_use(const kvt_policy *policy, const open_hint *hint)
 {
     uint64_t now_ns = policy->now_ns;
-    if (!hint_expects_use(hint->kind)) return now_ns > hint->due_ns;
+    if (!hints_expect_use(hint->kind)) return now_ns > hint->due_ns;
     if (now_ns > hint->due_ns) return false;
     if (hint->kind == KVT_HINT_RETAIN) return true;
     uint64_t early = (hint->at_ns - hint->given_ns) / HINT_EARLY_SHARE;
@@ -203,7 +199,7 @@ void hints_pass(kvt_policy *policy)
         open_hint *hint = &table->hints[number];
         uint32_t index = hint->entry;
         if (hint->due_ns >= policy->now_ns) return;
-        hint_judge(policy, hint, !hint_expects_use(hint->kind));
+        hint_judge(policy, hint, !hints_expect_use(hint->kind));
         if (hint->at_ns > policy->now_ns) {
             table->counts.given[hint->kind]++;
             hint->given_ns = policy->now_ns;
@@ -225,7 +221,7 @@ void hints_bend(const kvt_policy *policy, uint32_t number, reuse_now *now)
     double w = hint_trusted(&policy->tenants[hint->tenant].hints[hint->kind]);
     double rate = (1.0 - w) * now->rate;
     if (!(w > 0.0)) return;
-    if (!hint_expects_use(hint->kind)) {
+    if (!hints_expect_use(hint->kind)) {
         now->rate = rate;
         now->uses *= 1.0 - w;
         return;
@@ -310,30 +306,12 @@ static open_hint hint_describe(const kvt_policy *policy, const entry *e, uint8_t
     return hint;
 }
 
-kvt_status kvt_policy_hint(kvt_policy *policy, uint64_t now_ns, uint64_t handle, kvt_hint_kind kind,
-                           double seconds, uint32_t giver)
+void hints_give(kvt_policy *policy, uint32_t index, uint8_t kind, double seconds, uint8_t giver)
 {
-    assert(policy != NULL);
-    if ((int)kind < 0 || (int)kind >= KVT_HINT_KINDS || giver >= KVT_TENANTS_MAX)
-        return KVT_E_ARGUMENT;
-    if (!number_is_within(seconds, 0.0, KVT_HINT_SECONDS_MAX)) return KVT_E_ARGUMENT;
-    if (hint_expects_use((uint8_t)kind) && !(seconds > 0.0)) return KVT_E_ARGUMENT;
-    if (!advise_knows_tenant(policy, giver)) return KVT_E_MEMORY;
-    if (policy->ops->learns && !hints_reserve(policy)) return KVT_E_MEMORY;
-    engine_set_clock(policy, now_ns);
-    uint32_t index = entries_find(policy, handle);
-    if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
-    if (!policy->ops->learns) {
-        policy->hints.counts.given[kind]++;
-        policy->hints.counts.dropped[kind]++;
-        return KVT_OK;
-    }
-    open_hint hint = hint_describe(policy, entry_at(policy, index), (uint8_t)kind, seconds);
-    hint.tenant = (uint8_t)giver;
+    open_hint hint = hint_describe(policy, entry_at(policy, index), kind, seconds);
+    hint.tenant = giver;
     hint_enter(policy, index, &hint);
     hint_count(policy, &policy->tenants[giver].hints[kind]);
-    policy->ops->index(policy, index);
-    return KVT_OK;
 }
 
 kvt_status kvt_policy_hint_stats_get(const kvt_policy *policy, kvt_hint_stats *out)

@@ -4,7 +4,7 @@
  *
  * A hint is what a caller says of an entry's next use. It bends the entry's predicted rate until it
  * is judged: it came true or failed. The table of open hints is asked for with the first hint and
- * bounded; when it is full, the hint that is judged next is dropped. engine.h includes this header.
+ * bounded; when it is full, the hint that is judged next is dropped.
  */
 #ifndef KVT_POLICY_HINTS_H
 #define KVT_POLICY_HINTS_H
@@ -53,6 +53,15 @@ struct reuse_now;
 
 void hints_open(kvt_policy *policy);
 void hints_close(kvt_policy *policy);
+/* Says whether a hint of a kind names a time by which a use comes. */
+static inline bool hints_expect_use(uint8_t kind)
+{
+    return kind == KVT_HINT_RETAIN || kind == KVT_HINT_NEXT_USE;
+}
+
+/* Makes room for one hint more; false without memory. give takes one of a held entry. */
+bool hints_reserve(kvt_policy *policy);
+void hints_give(kvt_policy *policy, uint32_t index, uint8_t kind, double seconds, uint8_t giver);
 /* Judges the hints that are due, some in each call. Sorts their entries anew. */
 void hints_pass(kvt_policy *policy);
 /* Judges the hints of an entry that is used now, and ends them. */

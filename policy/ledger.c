@@ -14,6 +14,7 @@
  * file plans nothing and never refuses a move: fits is asked before begin.
  */
 #include "policy/engine.h"
+#include "policy/write_queue.h"
 
 #include <assert.h>
 #include <string.h>

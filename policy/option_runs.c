@@ -238,3 +238,37 @@ void options_copy(stored_option *to, const kvt_option *options, uint32_t count)
         }
     }
 }
+
+/*
+ * Works out the options that an entry's tenant rules out. Too lossy: always. Too slow: while
+ * another option or recomputing is fast enough; when nothing is, all but the fastest.
+ *
+ * An entry that is stored in an option which is ruled out now keeps it until a move can change
+ * that.
+ */
+void options_exclude(kvt_policy *policy, entry *e)
+{
+    assert(e->tenant < policy->tenant_count && e->option_count >= 1);
+    const kvt_tenant *limits = &policy->tenants[e->tenant].limits;
+    e->excluded = 0;
+    if (limits->loss_limit >= 1.0 && limits->load_limit_seconds <= 0.0) return;
+    double fastest = (double)e->recompute_seconds;
+    uint8_t best = KVT_OPTION_NONE;
+    for (uint8_t option = 1; option < e->option_count; option++) {
+        const stored_option *o = entry_option(policy, e, option);
+        if ((double)e->sensitivity * o->loss_upper > limits->loss_limit) {
+            e->excluded |= UINT32_C(1) << option;
+        } else if (o->load_seconds + o->decode_seconds < fastest) {
+            fastest = o->load_seconds + o->decode_seconds;
+            best = option;
+        }
+    }
+    double limit = limits->load_limit_seconds;
+    for (uint8_t option = 1; limit > 0.0 && option < e->option_count; option++) {
+        const stored_option *o = entry_option(policy, e, option);
+        bool slow = o->load_seconds + o->decode_seconds > limit;
+        if (slow && (fastest <= limit || option != best)) e->excluded |= UINT32_C(1) << option;
+    }
+    for (uint32_t left = e->excluded; left != 0; left &= left - 1)
+        policy->counters.limited++;
+}

@@ -9,6 +9,11 @@
  * lock.
  */
 #include "policy/engine.h"
+#include "policy/recency.h"
+#include "policy/reuse.h"
+#include "policy/reuse_model.h"
+#include "policy/utility.h"
+#include "policy/write_queue.h"
 
 #include <assert.h>
 #include <string.h>
@@ -64,28 +69,6 @@ void kvt_policy_config_init_sized(kvt_policy_config *config, uint32_t struct_siz
     struct_size_out(config, &defaults, sizeof defaults);
 }
 
-/* Returns what is wrong with the facts of a tier, or NULL. The check runs at open and before a
- * speed is changed, so a bandwidth in use is 0 (not known) or at least 1. */
-const char *policy_tier_fault(const kvt_policy_config *config)
-{
-    if (config->tiers[KVT_TIER_NONE].capacity_bytes != 0) return "tier none cannot have a capacity";
-    for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        const kvt_tier_facts *facts = &config->tiers[tier];
-        if (facts->capacity_bytes > CAPACITY_LIMIT) return "a tier's capacity passes 2^61 bytes";
-        if (facts->write_bytes_per_s != 0.0 &&
-            !number_is_within(facts->write_bytes_per_s, 1.0, UNLIMITED)) {
-            return "write_bytes_per_s must be 0 (not known) or at least 1";
-        }
-        if (!number_is_within(facts->read_bytes_per_s, 0.0, UNLIMITED)) {
-            return "read_bytes_per_s must be a number, 0 or more";
-        }
-        if (!number_is_within(facts->request_seconds, 0.0, SECONDS_LIMIT)) {
-            return "request_seconds must be a number, 0 or more";
-        }
-    }
-    return NULL;
-}
-
 /* Returns the fault of the configuration, or NULL. The text is a whole message for a person. */
 static const char *policy_config_fault(const kvt_policy_config *config)
 {
@@ -111,7 +94,7 @@ static const char *policy_config_fault(const kvt_policy_config *config)
     if (config->entries_expected > TABLES_LIMIT || config->ghosts_max > TABLES_LIMIT) {
         return "entries_expected and ghosts_max must not pass 2^28";
     }
-    return policy_tier_fault(config);
+    return advise_tier_fault(config);
 }
 
 /* Finds a policy by its name; NULL when there is none of that name. */
@@ -221,23 +204,6 @@ static kvt_status policy_entry_check(const kvt_policy *policy, const kvt_policy_
                  given->option_count == 0 &&
                  number_is_within(given->recompute_seconds, 0.0, SECONDS_LIMIT);
     return sound ? KVT_OK : KVT_E_ARGUMENT;
-}
-
-/* Time never steps back: a caller's clock that does is held at the latest time seen. The first time
- * that is seen becomes the origin, so that logarithms of times stay small. */
-void engine_set_clock(kvt_policy *policy, uint64_t now_ns)
-{
-    if (!policy->started) {
-        policy->started = true;
-        policy->base_ns = policy->now_ns = policy->write_ns = now_ns;
-    }
-    if (now_ns > policy->now_ns) {
-        double passed = (double)(now_ns - policy->now_ns) * 1e-9;
-        policy->now_ns = now_ns;
-        reuse_set_now(policy);
-        write_queue_pass(policy, passed);
-    }
-    if (policy->hints.due.count > 0) hints_pass(policy);
 }
 
 /* One use now, and `prior` more that its class lets expect. The policy may sort the entry anew in

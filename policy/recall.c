@@ -6,7 +6,9 @@
  * The numbers do not say what is stored: entries are adopted first, and remembered ones are not
  * given out. Hints and set rates stay with the engine that got them.
  */
-#include "policy/recall.h"
+#include "policy/engine.h"
+#include "policy/reuse.h"
+#include "policy/reuse_model.h"
 
 #include <assert.h>
 #include <string.h>

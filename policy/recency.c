@@ -10,7 +10,8 @@
  * Both store one variant, config.variant, or of each entry one of two, and leave the watermarks
  * alone: their capacity is the whole tier, which keeps them comparable with the literature.
  */
-#include "policy/engine.h"
+#include "policy/recency.h"
+#include "policy/room.h"
 
 #include <assert.h>
 

@@ -72,7 +72,7 @@ kvt_status kvt_policy_recost(kvt_policy *policy, uint64_t handle, const kvt_opti
         o->loss_upper = options[i].loss_upper > o->loss ? options[i].loss_upper : o->loss;
     }
     recost_join(policy, e);
-    advise_exclude(policy, e);
+    options_exclude(policy, e);
     policy->ops->index(policy, index);
     return KVT_OK;
 }

@@ -14,7 +14,8 @@
  * An entry whose rate a caller has set, and every entry of a policy that does not learn, has one
  * plain counter of one half life instead.
  */
-#include "policy/recall.h"
+#include "policy/reuse.h"
+#include "policy/reuse_model.h"
 
 #include <assert.h>
 #include <string.h>

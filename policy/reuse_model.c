@@ -11,7 +11,8 @@
  * sum over the sample, `open`, does too; uses add to it, entries forgotten take theirs out. Both
  * sums are forgotten exponentially, quickly at first, when weights were not known yet.
  */
-#include "policy/recall.h"
+#include "policy/reuse_model.h"
+#include "policy/reuse.h"
 
 #include <assert.h>
 #include <string.h>

@@ -15,7 +15,7 @@
  * The recursion of the picture is written as a stack of at most three frames, so that a plan needs
  * no memory and every step back is explicit.
  */
-#include "policy/engine.h"
+#include "policy/room.h"
 
 #include <assert.h>
 

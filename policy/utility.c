@@ -21,6 +21,8 @@
  * design; a choice works the true cost out again for the few entries that it compares.
  */
 #include "policy/utility.h"
+#include "policy/reuse.h"
+#include "policy/room.h"
 
 #include <assert.h>
 #include <string.h>

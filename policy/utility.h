@@ -11,8 +11,12 @@
 #define KVT_POLICY_UTILITY_H
 
 #include "policy/engine.h"
+#include "policy/reuse.h"
+#include "policy/write_queue.h"
 
 #include <assert.h>
+
+extern const policy_ops policy_utility_ops;
 
 /* Loss per byte of the cheapest step in a full tier; 0 where another such entry would fit. A lookup
  * changes nothing. */

@@ -14,7 +14,10 @@
  * policy's own steps, and its cost is charged against the gain. A move that only reading would pay
  * for is left to the tick.
  */
+#include "policy/reuse.h"
+#include "policy/room.h"
 #include "policy/utility.h"
+#include "policy/write_queue.h"
 
 #include <assert.h>
 

@@ -10,7 +10,7 @@
  * every move whose price an entry pays: how much may wait at most is for the executor to say. Reads
  * of moves are not counted here; a get that waits behind them is the executor's to avoid.
  */
-#include "policy/engine.h"
+#include "policy/write_queue.h"
 
 #include <assert.h>
 

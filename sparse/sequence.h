@@ -270,7 +270,12 @@ KVT_NODISCARD kvt_status sparse_steps_open(kvt_sparse *s);
 void sparse_steps_close(kvt_sparse *s);
 
 /* The step of a layer that is under way, or NULL. */
-kvt_sparse_step *sparse_step_find(kvt_sparse *s, uint32_t layer);
+static inline kvt_sparse_step *sparse_step_find(kvt_sparse *s, uint32_t layer)
+{
+    for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++)
+        if (s->steps[i].state != STEP_FREE && s->steps[i].layer == layer) return &s->steps[i];
+    return NULL;
+}
 
 /* Bytes that the pages of one head may have in a step. */
 static inline uint64_t sparse_head_budget(const kvt_sparse *s)
@@ -280,8 +285,18 @@ static inline uint64_t sparse_head_budget(const kvt_sparse *s)
 }
 
 /* What a head chooses from. */
-pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit, const float *weight,
-                                  const uint8_t *held, uint64_t budget_bytes);
+static inline pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit,
+                                                const float *weight, const uint8_t *held,
+                                                uint64_t budget_bytes)
+{
+    return (pages_problem){.count = sparse_unit_pages(unit),
+                           .weight = weight,
+                           .page_tokens = unit->paging.page_tokens,
+                           .held = held,
+                           .held_counts = true,
+                           .budget_bytes = budget_bytes,
+                           .terms = &s->terms};
+}
 
 /* For the warm-up: whether a layer has a step under way, or no step is free. */
 bool sparse_step_is_open(kvt_sparse *s, uint32_t layer);

@@ -100,13 +100,6 @@ void sparse_steps_close(kvt_sparse *s)
     free(s->scratch_rows);
 }
 
-kvt_sparse_step *sparse_step_find(kvt_sparse *s, uint32_t layer)
-{
-    for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++)
-        if (s->steps[i].state != STEP_FREE && s->steps[i].layer == layer) return &s->steps[i];
-    return NULL;
-}
-
 static kvt_sparse_step *free_step(kvt_sparse *s)
 {
     for (uint32_t i = 0; i < SPARSE_STEPS_MAX; i++)
@@ -168,18 +161,6 @@ static kvt_status weigh_head(kvt_sparse *s, uint32_t layer, uint32_t h, const fl
     if (sparse_unit_pages(unit) == 0) return KVT_OK;
     return sparse_choose_weights(&unit->index, &unit->paging, own, s->group, s->scale, head->lse,
                                  &head->work);
-}
-
-pages_problem sparse_head_problem(const kvt_sparse *s, const sparse_unit *unit, const float *weight,
-                                  const uint8_t *held, uint64_t budget_bytes)
-{
-    return (pages_problem){.count = sparse_unit_pages(unit),
-                           .weight = weight,
-                           .page_tokens = unit->paging.page_tokens,
-                           .held = held,
-                           .held_counts = true,
-                           .budget_bytes = budget_bytes,
-                           .terms = &s->terms};
 }
 
 /* Chooses the variant of each page by weight; `held` is what is resident or on its way. A segment

@@ -20,6 +20,8 @@
  * Coding an entry anew inside a full tier needs room for both variants, so the largest such variant
  * seen is kept free, at most a 64th of the tier.
  */
+#include "policy/reuse.h"
+#include "policy/room.h"
 #include "rivals.h"
 
 #include <assert.h>

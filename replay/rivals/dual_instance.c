@@ -12,6 +12,8 @@
  */
 #include "replay/rivals/dual_instance.h"
 
+#include "policy/reuse.h"
+
 #include <assert.h>
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #ifndef REPLAY_RIVALS_H
 #define REPLAY_RIVALS_H
 
-#include "policy/engine.h"
+#include "policy/recency.h"
 
 #define PENSIEVE_CLASSES 40 /* half octaves of recompute seconds, from 2^-16 */
 /* The state of the baselines in classic.c and tinylfu.c, by tier. Bytes that a list of it holds are

@@ -11,6 +11,7 @@
 #include "policy_support.h"
 
 #include "policy/engine.h"
+#include "policy/reuse.h"
 #include "replay/rivals/dual.h"
 
 #include <stdio.h>

@@ -5,6 +5,8 @@
  * near the cheapest there is.
  */
 #include "policy/engine.h"
+#include "policy/reuse.h"
+#include "policy/reuse_model.h"
 #include "policy_support.h"
 
 #include <math.h>
