@@ -197,10 +197,27 @@ def settings_table(settings):
     return "\n".join(rows)
 
 
+def fold_tiers(settings):
+    """A row that the tiers have alike stands once, in the section tier.NAME."""
+    def folded(row):
+        return {field: re.sub(r"\btier([.=])(hbm|dram|ssd)\b", r"tier\1NAME", text or "")
+                for field, text in row.items()}
+
+    alike = [folded(row) for row in settings]
+    kept, rows = set(), []
+    for row, one in zip(settings, alike):
+        if not row["name"].startswith("tier.") or alike.count(one) != 3:
+            rows.append(row)
+        elif one["name"] not in kept:
+            kept.add(one["name"])
+            rows.append({**row, **one})
+    return rows
+
+
 def make_settings(page, settings):
     """The page with the table below each heading `## [SECTION]` written anew."""
     sections = {}
-    for row in settings:
+    for row in fold_tiers(settings):
         sections.setdefault(row["name"].rpartition(".")[0].replace("*", "NAME"), []).append(row)
     for section, rows in sections.items():
         page, count = re.subn(
