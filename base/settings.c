@@ -215,11 +215,8 @@ static const kvt_setting settings_table[] = {
     SECONDS("device.*.timeout", "5", ALWAYS,
             "a device that has work and does not answer for so long is retired; 0: never"),
 
-    CHOICE("prefill.gpu", "a100", "a100|h100", "!prefill.csv and !prefill.profile",
+    CHOICE("prefill.gpu", "a100", "a100|h100", "!prefill.profile",
            "preset of the recompute cost model"),
-    TEXT("prefill.csv", NULL, ALWAYS, "measured prefill times: path up to _attention.csv"),
-    COUNT("prefill.layers", "32", "prefill.csv",
-          "layers of the model that prefill.csv is summed over"),
     TEXT("prefill.profile", NULL, "store.profile",
          "name of a prefill model in store.profile, instead of a preset"),
 
@@ -253,7 +250,7 @@ static const kvt_setting settings_table[] = {
     COUNT("replay.seeds", "1", ALWAYS, "runs per policy, each with the next seed"),
     COUNT("replay.limit", "0", ALWAYS, "requests to replay; 0: all"),
     TEXT("replay.ladder", NULL, "store.ladder=none",
-         "simulation: variants with sizes and losses for all policies: a CSV, or "
+         "simulation: variants with sizes and losses for all policies: a file, or "
          "profile:MODEL:CLASS"),
     NUMBER("replay.sensitivity", "0", LADDER " or replay.ladder",
            "with a ladder: sigma of the log factor on an entry's losses"),

@@ -38,7 +38,7 @@ void replay_compare_init(replay_compare *plan)
     plan->threads = 1;
     plan->write_follows = true;
     /* Entry effects of 0.2-0.3 nats that repeat with r of 0.2-0.34 on one homogeneous workload, of
-     * 0.5-0.7 with 0.47-0.77 on mixed ones: the codec trial of profiles/ladder-codec-trial.csv. */
+     * 0.5-0.7 with 0.47-0.77 on mixed ones: the codec trial of profiles/ladder-codec-trial.json. */
     plan->main = (replay_spread){0.7, 0.6};
     plan->spreads[0] = (replay_spread){0.0, 0.0};
     plan->spreads[1] = (replay_spread){0.25, 0.3};

@@ -226,8 +226,8 @@ KVT_NODISCARD kvt_status replay_options_check(replay_options *options, char *mes
 
 /*
  * Checks everything that replays of either mode would read beside what the store reads, and reads
- * it, so that a setting which nothing needs shows as unused. Opens prefill.csv, but no profile and
- * no device. KVT_OK; KVT_E_CONFIG; KVT_E_ARGUMENT; the CSV's errors.
+ * it, so that a setting which nothing needs shows as unused. Opens no profile and no
+ * device. KVT_OK; KVT_E_CONFIG; KVT_E_ARGUMENT.
  */
 KVT_NODISCARD kvt_status replay_settings_check(kvt_config *config, const kvt_store_options *store,
                                                char *message, size_t message_size);

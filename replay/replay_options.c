@@ -4,6 +4,7 @@
  * stated defaults of the simulated host. One thread.
  */
 #include "base/config_values.h"
+#include "estimator/exchange/exchange.h"
 #include "options_parts.h"
 #include "replay.h"
 #include "store/options.h"
@@ -128,7 +129,6 @@ void replay_options_init(replay_options *options)
 void replay_options_free(replay_options *options)
 {
     if (options == NULL) return;
-    kvt_prefill_free(&options->model.prefill);
     memset(options, 0, sizeof *options);
 }
 
@@ -281,8 +281,8 @@ static kvt_status options_read_ladder(kvt_profile *profile, const char *path,
         status = options_profile_ladder(profile, path + sizeof of_profile - 1, options, message,
                                         message_size);
     } else {
-        status = kvt_ladder_read_csv(path, options->model.variants, KVT_VARIANTS_MAX,
-                                     &options->model.variant_count, message, message_size);
+        status = exchange_ladder_read(path, options->model.variants, KVT_VARIANTS_MAX,
+                                      &options->model.variant_count, message, message_size);
     }
     if (status != KVT_OK) return status;
     uint32_t kept = 0;
@@ -369,33 +369,13 @@ static kvt_status options_named_prefill(kvt_profile *profile, const char *name,
 static kvt_status options_read_prefill(kvt_config *config, kvt_profile *profile,
                                        replay_options *options, char *message, size_t message_size)
 {
-    const char *csv = kvt_config_text(config, "prefill.csv");
     const char *named = kvt_config_text(config, "prefill.profile");
-    if (csv != NULL && named != NULL) {
-        snprintf(message, message_size, "prefill.csv and prefill.profile exclude each other");
-        return KVT_E_CONFIG;
-    }
     if (named != NULL) return options_named_prefill(profile, named, options, message, message_size);
-    if (csv == NULL) {
-        snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:%s",
-                 kvt_config_text(config, "prefill.gpu"));
-        kvt_status status = kvt_prefill_preset(options->prefill_name, &options->model.prefill);
-        if (status != KVT_OK) {
-            snprintf(message, message_size, "prefill.gpu: no preset %s", options->prefill_name);
-            return KVT_E_CONFIG;
-        }
-        return KVT_OK;
-    }
-    uint64_t layers = kvt_config_bytes(config, "prefill.layers");
-    if (layers < 1 || layers > 65535) {
-        snprintf(message, message_size, "prefill.layers: 1 to 65535");
-        return KVT_E_CONFIG;
-    }
-    const char *slash = strrchr(csv, '/');
-    snprintf(options->prefill_name, sizeof options->prefill_name, "%.62s",
-             slash != NULL ? slash + 1 : csv);
-    return kvt_prefill_read_csv(csv, (uint32_t)layers, &options->model.prefill, message,
-                                message_size);
+    snprintf(options->prefill_name, sizeof options->prefill_name, "llama-3.1-8b:%s",
+             kvt_config_text(config, "prefill.gpu"));
+    if (kvt_prefill_preset(options->prefill_name, &options->model.prefill) == KVT_OK) return KVT_OK;
+    snprintf(message, message_size, "prefill.gpu: no preset %s", options->prefill_name);
+    return KVT_E_CONFIG;
 }
 
 /* "sticky", "random", "least_loaded" or "spill:SHARE"; anything else leaves the share out of range.

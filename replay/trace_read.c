@@ -9,7 +9,7 @@
 #include "random.h"
 #include "workload.h"
 
-#include "estimator/profile/file_kind.h"
+#include "estimator/exchange/file_kind.h"
 
 #include <assert.h>
 #include <errno.h>

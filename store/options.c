@@ -146,7 +146,6 @@ typedef struct options_owner {
     char **texts;
     size_t text_count;
     size_t text_capacity;
-    kvt_prefill prefill;
     kvt_remote_options remote;
 } options_owner;
 
@@ -312,32 +311,17 @@ static kvt_status options_profile_prefill(const char *path, const char *name, kv
     return status;
 }
 
-/* Reads the prefill model: from a CSV, from the profile, or the preset of a GPU. */
-static kvt_status options_read_prefill(kvt_config *config, options_owner *owner,
-                                       kvt_store_options *options, char *message,
-                                       size_t message_size)
+/* Reads the prefill model: from the profile, or the preset of a GPU. */
+static kvt_status options_read_prefill(kvt_config *config, kvt_store_options *options,
+                                       char *message, size_t message_size)
 {
-    const char *csv = kvt_config_text(config, "prefill.csv");
     const char *named = kvt_config_text(config, "prefill.profile");
-    kvt_status status;
-    if (csv != NULL && named != NULL) {
-        snprintf(message, message_size, "prefill.csv and prefill.profile exclude each other");
-        return KVT_E_CONFIG;
-    }
-    if (named != NULL) {
-        status = options_profile_prefill(kvt_config_text(config, "store.profile"), named,
-                                         &options->prefill, message, message_size);
-    } else if (csv != NULL) {
-        uint64_t layers = kvt_config_bytes(config, "prefill.layers");
-        status =
-            kvt_prefill_read_csv(csv, (uint32_t)layers, &owner->prefill, message, message_size);
-        options->prefill = owner->prefill;
-    } else {
-        char name[64];
-        snprintf(name, sizeof name, "llama-3.1-8b:%s", kvt_config_text(config, "prefill.gpu"));
-        status = kvt_prefill_preset(name, &options->prefill);
-    }
-    return status;
+    char name[64];
+    if (named != NULL)
+        return options_profile_prefill(kvt_config_text(config, "store.profile"), named,
+                                       &options->prefill, message, message_size);
+    snprintf(name, sizeof name, "llama-3.1-8b:%s", kvt_config_text(config, "prefill.gpu"));
+    return kvt_prefill_preset(name, &options->prefill);
 }
 
 /* LAYERSxHEADSxDIM:DTYPE[,drop], such as 32x8x128:bf16. */
@@ -476,7 +460,7 @@ kvt_status kvt_store_options_read(kvt_config *config, kvt_store_options *given, 
     if (status == KVT_OK)
         status = options_read_remote(config, owner, options, message, message_size);
     if (status == KVT_OK) {
-        status = options_read_prefill(config, owner, options, message, message_size);
+        status = options_read_prefill(config, options, message, message_size);
     }
     if (status != KVT_OK) {
         kvt_store_options_free(owner);
@@ -494,7 +478,6 @@ void kvt_store_options_free(void *memory)
     for (size_t i = 0; i < owner->text_count; i++) {
         free(owner->texts[i]);
     }
-    kvt_prefill_free(&owner->prefill);
     free(owner->texts);
     free(owner->devices);
     free(owner);

@@ -27,6 +27,8 @@ import count_tree  # noqa: E402
 LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "tiers/devices",
            "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "remote",
            "store", "sparse/decide", "sparse"]
+# Beside the library, in whatever program measures or reads profiles.
+BESIDE = {"estimator/exchange", "estimator/model", "estimator/quality"}
 LAB = ["lab/bench", "lab/experiments", "lab/decode"]
 ROOM_INCLUDES = {
     "include": set(),
@@ -45,21 +47,20 @@ ROOM_INCLUDES = {
     "estimator/predict": {"codecs", "estimator/profile", "estimator/measure"},
     "estimator/model": {"codecs", "codecs/kernels"},
     "remote": set(),
+    "estimator/exchange": {"estimator/profile"},
     "estimator/quality": {"codecs", "codecs/kernels", "basis", "estimator/profile",
-                          "estimator/model"},
+                          "estimator/exchange", "estimator/model"},
     "store": set(LIBRARY) - {"policy", "sparse", "sparse/decide"},
     "sparse/decide": set(),
     "sparse": {"codecs", "codecs/kernels", "sparse/decide", "tiers/devices", "tiers/pool",
                "store/scratch.h"},
-    "replay": set(LIBRARY) | {"replay/rivals"},
-    "replay/loop": set(LIBRARY) | {"estimator/model", "estimator/quality", "replay"},
-    "lab/bench": set(LIBRARY) | {"estimator/model", "estimator/quality", "replay/rivals", "replay",
-                                 "lab/decode"},
-    "lab/experiments": set(LIBRARY) | {"replay", "lab/bench"},
-    "lab/decode": set(LIBRARY) | {"estimator/model", "estimator/quality"},
+    "replay": set(LIBRARY) | {"estimator/exchange", "replay/rivals"},
+    "replay/loop": set(LIBRARY) | BESIDE | {"replay"},
+    "lab/bench": set(LIBRARY) | BESIDE | {"replay/rivals", "replay", "lab/decode"},
+    "lab/experiments": set(LIBRARY) | {"estimator/exchange", "replay", "lab/bench"},
+    "lab/decode": set(LIBRARY) | BESIDE,
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
-              "estimator/model", "estimator/quality", "store/options.h", "replay", "replay/loop",
-              "tools/inspect"} | set(LAB),
+              "store/options.h", "replay", "replay/loop", "tools/inspect"} | BESIDE | set(LAB),
     "tools/inspect": set(LIBRARY),
     "python": set(),
 }

@@ -23,8 +23,8 @@ LIMITS = (0.05, 0.02, 0.04, 0.03, 0.015, 0.0125, 0.01, 0.0075, 0.005)
 LADDER, BASES = 10, 4  # variants of a ladder, and those of them that bases have room for
 # A server whose prefill is slow, and one with a GPU, each with tiers that are short beside the
 # contexts; prefill of the first is SmolLM2's on one core.
-PREFILL = ("[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2,source\n"
-           "smollm2:core,1.544e-3,2.655e-7,docs/BENCHMARKS.md\n")
+PREFILL = {"name": "smollm2:core", "linear_seconds_per_token": 1.544e-3,
+           "square_seconds_per_token2": 2.655e-7, "source": "docs/BENCHMARKS.md"}
 COMMON = ["--workload", "poisson", "--policy", "utility", "-s", "replay.bounds=no", "-s",
           "replay.warmup=0.2", "-s", "workload.contexts=200", "-s", "workload.zipf=0.8", "-s",
           "store.alpha=10"]
@@ -96,16 +96,21 @@ def calibrate(options, name, model, classes, learn):
                    missing="stopped")
     if document is None:
         return None
-    csv = os.path.join(options.work, "prefill.csv")
-    with open(csv, "w", encoding="utf-8") as file:
-        file.write(PREFILL)
+    prefill = os.path.join(options.work, "prefill.json")
+    write_rows(prefill, "prefill", [PREFILL])
     shown = run(options.command, ["profile", "show", "--database", path, "--json"])
     if not shown["codecs"]:
-        run(options.command, ["profile", "import", csv, "--database", path, "--quiet"])
+        run(options.command, ["profile", "import", prefill, "--database", path, "--quiet"])
         run(options.command, ["profile", "codecs", "--quick", "--database", path, "--quiet"])
         shown = run(options.command, ["profile", "show", "--database", path, "--json"])
     return {"choices": document["choices"], "ladders": document["ladders"],
             "codecs": shown["codecs"]}
+
+
+def write_rows(path, table, rows):
+    """A document of one table, as `profile import` and replay.ladder read it."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"schema": "kvterrace-profile-export-1", "tables": {table: rows}}, file)
 
 
 def nearest_speed(rows, form, bits, threads):
@@ -120,7 +125,7 @@ def nearest_speed(rows, form, bits, threads):
 def ladder(path, calibrated, limit, with_bases, threads):
     """The accepted rungs of the first class within a limit, as replay.ladder reads them: those that
     need no basis, and, of bases, as many as there is room for."""
-    lines = ["variant,bits,loss,loss_upper,encode_bytes_per_s,decode_bytes_per_s,source"]
+    rows = []
     plain, bases = [("raw", 16.0, 0.0)], []
     for rung in calibrated["ladders"][0]["rungs"]:
         form = (rung["variant"], rung["bits_per_element"], rung["loss"])
@@ -132,11 +137,12 @@ def ladder(path, calibrated, limit, with_bases, threads):
         forms += thin(bases, LADDER - len(forms))
     for form, bits, loss in sorted(forms, key=lambda form: -form[1]):
         speed = nearest_speed(calibrated["codecs"], form, bits, threads)
-        lines.append(f"{form.replace(',', ' ')},{bits:.4f},{loss:.6f},{loss:.6f},"
-                     f"{speed['encode_bytes_per_s']:.6g},{speed['decode_bytes_per_s']:.6g},"
-                     "calibrated")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+        rows.append({"variant": form, "bits": round(bits, 4), "loss": round(loss, 6),
+                     "loss_upper": round(loss, 6),
+                     "encode_bytes_per_s": float(f"{speed['encode_bytes_per_s']:.6g}"),
+                     "decode_bytes_per_s": float(f"{speed['decode_bytes_per_s']:.6g}"),
+                     "source": "calibrated"})
+    write_rows(path, "ladder", rows)
 
 
 def thin(forms, most):
@@ -150,7 +156,7 @@ def thin(forms, most):
 
 def replay_once(options, name, calibrated, setting, limit, with_bases):
     """One limit, over the seeds: means of what counts."""
-    path = os.path.join(options.work, name + "-ladder.csv")
+    path = os.path.join(options.work, name + "-ladder.json")
     ladder(path, calibrated, limit, with_bases, options.threads)
     document = run(options.command,
                    ["replay", *COMMON, *(QUICK if options.quick else WHOLE), *SETTINGS[setting],

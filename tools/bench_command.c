@@ -183,14 +183,15 @@ static const command_option bench_adaptcache_options[] = {
                  "Requests per context, of which 40 % warm the store (default: 10)"),
     FLAG_OPTION(bench_adaptcache_arguments, coarse, "coarse", 0,
                 "Mixes of one variant in each tier, without halves between two"),
-    TEXT_OPTION(bench_adaptcache_arguments, profile, "profile", 0, "NAME",
-                "Measured curves: profiles/NAME.csv, or a file of quality rows (default: published "
-                "losses)"),
+    TEXT_OPTION(
+        bench_adaptcache_arguments, profile, "profile", 0, "NAME",
+        "Measured curves: profiles/NAME.json, or a file of quality rows (default: published "
+        "losses)"),
     LIST_OPTION(bench_adaptcache_arguments, classes, "class", "CLASS", EXPERIMENT_TASKS, 0,
                 "A class of the profile, three times: question answering, summarisation, agents "
                 "(default: qa, summarisation, agent)"),
     TEXT_OPTION(bench_adaptcache_arguments, ladders, "ladders", 0, "DIR",
-                "Where ladder-adaptcache-*.csv and codecs-gpu.csv are (default: profiles)"),
+                "Where ladder-adaptcache-*.json and codecs-gpu.json are (profiles)"),
     TEXT_OPTION(bench_adaptcache_arguments, texts, "texts", 0, "DIR",
                 "Real texts below DIR (leval, longbench, qmsum; .jsonl.zst) instead of the "
                 "built-in table of their lengths"),
@@ -217,7 +218,7 @@ static const char *bench_adaptcache_profile(const bench_adaptcache_arguments *ar
     if (arguments->profile == NULL) return NULL;
     if (strchr(arguments->profile, '/') != NULL || strchr(arguments->profile, '.') != NULL)
         return arguments->profile;
-    (void)snprintf(path, size, "%s/%s.csv", options->ladders, arguments->profile);
+    (void)snprintf(path, size, "%s/%s.json", options->ladders, arguments->profile);
     return path;
 }
 

@@ -29,7 +29,7 @@ NOT_PRODUCT = ("tests", "docs", "cmake", "examples", ".ci", "profiles")
 LIBRARY = ("include", "base", "codecs", "basis", "policy", "tiers", "estimator", "remote", "store",
            "sparse")
 # Rooms of estimator/ that only the command links.
-NOT_LIBRARY = re.compile(r"^estimator/(model|quality)/")
+NOT_LIBRARY = re.compile(r"^estimator/(exchange|model|quality)/")
 ASSERTING = ("policy", "store", "tiers/pool", "tiers")
 FUNCTION_PARAMETERS = 5
 FILE_LINES = 500

@@ -10,6 +10,7 @@
 #include "inspect_watch.h"
 #include "profile_document.h"
 
+#include "estimator/exchange/exchange.h"
 #include "tools/inspect/inspect.h"
 
 #include <stdlib.h>
@@ -319,25 +320,23 @@ static int inspect_show_catalog(const inspect_arguments *arguments, const char *
     return command_fail_input(status, message);
 }
 
-/* Counts the rows of each table that import takes. */
-static bool inspect_take_row(void *context, const char *table, const kvt_profile_cell *cells,
-                             size_t count)
-{
-    json_t *rows = context;
-    (void)cells, (void)count;
-    const json_int_t before = json_integer_value(json_object_get(rows, table));
-    return json_object_set_new(rows, table, json_integer(before + 1)) == 0;
-}
-
 static int inspect_show_profile(const inspect_arguments *arguments, const char *path, char *message,
                                 size_t message_size)
 {
     kvt_profile *profile = NULL;
     kvt_status status = command_profile_look(path, &profile, message, message_size);
     if (status != KVT_OK) return command_fail_input(status, message);
-    json_t *rows = json_object();
-    status = kvt_profile_export(profile, NULL, inspect_take_row, rows);
+    json_t *rows = json_object(), *table;
+    const char *name;
+    void *next;
+    status = exchange_export(profile, NULL, rows);
     kvt_profile_close(profile);
+    /* Of each table the count alone. */
+    json_object_foreach_safe(rows, next, name, table)
+    {
+        const json_int_t count = (json_int_t)json_array_size(table);
+        (void)json_object_set_new(rows, name, json_integer(count));
+    }
     if (status != KVT_OK) {
         json_decref(rows);
         return command_fail(status, "");

@@ -10,6 +10,7 @@
 #include "device_list.h"
 #include "profile_document.h"
 
+#include "estimator/exchange/exchange.h"
 #include "lab/bench/bench_codecs.h"
 #include "lab/bench/worker_pool.h"
 
@@ -41,46 +42,21 @@ typedef struct resume_search {
     size_t count;
 } resume_search;
 
-static const char *resume_column(const kvt_profile_cell *cells, size_t count, const char *column)
+static void resume_row(resume_search *search, const json_t *row)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(cells[i].column, column) == 0 && cells[i].kind == KVT_CELL_TEXT) {
-            return cells[i].text;
-        }
-    }
-    return "";
-}
-
-static bool resume_is_complete(const kvt_profile_cell *cells, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(cells[i].column, "complete") == 0) return cells[i].integer != 0;
-    }
-    return false;
-}
-
-static bool resume_row(void *context, const char *table, const kvt_profile_cell *cells,
-                       size_t count)
-{
-    (void)table;
-    resume_search *search = context;
-    const char *device = resume_column(cells, count, "device");
-    const char *kind = resume_column(cells, count, "kind");
-    if (strcmp(resume_column(cells, count, "command_line"), search->command_line) != 0 ||
-        strcmp(resume_column(cells, count, "started_utc"), search->oldest) < 0) {
-        return true;
-    }
+    const char *device = view_text(row, "device");
+    if (strcmp(view_text(row, "command_line"), search->command_line) != 0 ||
+        strcmp(view_text(row, "started_utc"), search->oldest) < 0)
+        return;
     size_t place = search->list->count;
     for (size_t i = 0; i < search->list->count; i++) {
         if (strcmp(search->list->items[i].config.name, device) == 0) place = i;
     }
-    if (place == search->list->count && strcmp(kind, "codecs") != 0) return true;
+    if (place == search->list->count && strcmp(view_text(row, "kind"), "codecs") != 0) return;
     resume_run *run = &search->runs[search->count++ % RESUME_RUNS];
     run->place = place;
-    run->complete = resume_is_complete(cells, count);
-    (void)snprintf(run->identity, sizeof run->identity, "%s",
-                   resume_column(cells, count, "identity"));
-    return true;
+    run->complete = view_number(row, "complete", 0) > 0;
+    (void)snprintf(run->identity, sizeof run->identity, "%s", view_text(row, "identity"));
 }
 
 static void resume_mark(const resume_search *search, bool codecs_too, profile_done *done)
@@ -116,7 +92,12 @@ static kvt_status profile_resume_find(kvt_profile *profile, const device_list *l
         strftime(search.oldest, sizeof search.oldest, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) {
         return KVT_OK;
     }
-    kvt_status status = kvt_profile_list(profile, "runs", resume_row, &search);
+    json_t *views = json_object();
+    const json_t *row;
+    size_t i;
+    kvt_status status = exchange_view(profile, "runs", views);
+    json_array_foreach(json_object_get(views, "runs"), i, row) resume_row(&search, row);
+    json_decref(views);
     if (status == KVT_OK) resume_mark(&search, codecs_too, done);
     return status;
 }

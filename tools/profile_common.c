@@ -7,6 +7,7 @@
 #include "profile_measure.h"
 
 #include "base/config_values.h"
+#include "estimator/exchange/exchange.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/promise.h"
 
@@ -52,23 +53,15 @@ kvt_status command_profile_begin(kvt_config *config, command_profile *out, char 
     return command_profile_open(config, KVT_PROFILE_WRITE, &out->profile, message, message_size);
 }
 
-/* Ends the listing at the first run. */
-static bool open_see_run(void *context, const char *table, const kvt_profile_cell *cells,
-                         size_t count)
-{
-    (void)table, (void)cells, (void)count;
-    *(bool *)context = true;
-    return false;
-}
-
 int command_profile_finish(command_profile *profile, int code)
 {
     static const char *const tails[] = {"", "-wal", "-shm"};
     bool has_runs = true;
     if (profile->profile != NULL && profile->made && code != EXIT_FINE) {
-        has_runs = false;
-        kvt_status status = kvt_profile_list(profile->profile, "runs", open_see_run, &has_runs);
-        has_runs = has_runs || status != KVT_OK;
+        json_t *views = json_object();
+        has_runs = exchange_view(profile->profile, "runs", views) != KVT_OK ||
+                   json_array_size(json_object_get(views, "runs")) > 0;
+        json_decref(views);
     }
     kvt_profile_close(profile->profile);
     profile->profile = NULL;

@@ -3,6 +3,7 @@
  * profile_document.c - see profile_document.h. One thread.
  */
 #include "profile_document.h"
+#include "estimator/exchange/exchange.h"
 #include "tiers/devices/device_ops.h"
 
 #include <kvterrace/kvterrace.h>
@@ -23,42 +24,6 @@ bool view_affine(const json_t *device, const char *key, kvt_affine *out)
                         .bytes_per_s = view_number(affine, "bytes_per_s", 0),
                         .residual = view_number(affine, "residual", 0)};
     return out->bytes_per_s > 0;
-}
-
-json_t *view_cell(const kvt_profile_cell *cell)
-{
-    switch (cell->kind) {
-    case KVT_CELL_INTEGER: return json_integer((json_int_t)cell->integer);
-    case KVT_CELL_REAL: return view_real(cell->real);
-    case KVT_CELL_TEXT: return view_string(cell->text);
-    default: return json_null();
-    }
-}
-
-/* ---- tables as they are ---- */
-
-/* Objects keep the order of their columns. */
-static bool document_row(void *context, const char *table, const kvt_profile_cell *cells,
-                         size_t count)
-{
-    (void)table;
-    json_t *rows = context;
-    json_t *row = json_object();
-    bool sound = row != NULL;
-    for (size_t i = 0; i < count && sound; i++) {
-        sound = json_object_set_new(row, cells[i].column, view_cell(&cells[i])) == 0;
-    }
-    if (sound) return json_array_append_new(rows, row) == 0;
-    json_decref(row);
-    return false;
-}
-
-static kvt_status document_list(kvt_profile *profile, json_t *document, const char *view)
-{
-    json_t *rows = json_array();
-    if (json_object_set_new(document, view, rows) != 0) return KVT_E_MEMORY;
-    kvt_status status = kvt_profile_list(profile, view, document_row, rows);
-    return status == KVT_E_CANCELLED ? KVT_E_MEMORY : status;
 }
 
 /* Moves the rows of one array into the rows of another that have the same key: rungs into their
@@ -248,7 +213,7 @@ static kvt_status document_devices(kvt_profile *profile, json_t *document)
         if (status == KVT_OK) status = document_device(profile, &curve, devices);
     }
     if (status != KVT_END) return status;
-    status = document_list(profile, document, "mixed");
+    status = exchange_view(profile, "mixed", document);
     if (status != KVT_OK) return status;
     return document_nest(document, "mixed", "devices", "device", "mixed");
 }
@@ -287,7 +252,7 @@ static bool document_has_prefill(const json_t *rows, const char *name)
 
 static kvt_status document_prefill(kvt_profile *profile, json_t *document, double token_bytes)
 {
-    kvt_status status = document_list(profile, document, "prefill");
+    kvt_status status = exchange_view(profile, "prefill", document);
     json_t *rows = json_object_get(document, "prefill"), *row;
     const char *name;
     size_t i;
@@ -322,7 +287,7 @@ static kvt_status document_fill(kvt_profile *profile, const profile_view *view, 
                                         "bases",   "calibrations", NULL};
     kvt_status status = document_devices(profile, document);
     for (size_t i = 0; status == KVT_OK && views[i] != NULL; i++) {
-        status = document_list(profile, document, views[i]);
+        status = exchange_view(profile, views[i], document);
     }
     if (status == KVT_OK) {
         status = document_nest(document, "quality", "quality_sets", "set_id", "curves");

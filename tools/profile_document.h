@@ -35,8 +35,6 @@ KVT_NODISCARD kvt_status profile_break_even_add(json_t *document);
 
 /* An affine model of a device ("read", "write"); false when that was not measured. */
 bool view_affine(const json_t *device, const char *key, kvt_affine *out);
-/* A cell of a table as JSON. */
-json_t *view_cell(const kvt_profile_cell *cell);
 
 /* ---- profile_print.c: the document as text on stdout ---- */
 

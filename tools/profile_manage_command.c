@@ -6,6 +6,7 @@
 #include "command.h"
 #include "profile_document.h"
 
+#include "estimator/exchange/exchange.h"
 #include "estimator/model/whole_file.h"
 #include "estimator/predict/predict.h"
 
@@ -17,167 +18,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- rows as CSV or JSON, and differences ---- */
-
-/* Zeroed before an export. */
-typedef struct manage_export {
-    const char *table; /* of the last row */
-    uint64_t rows;
-    json_t *tables; /* of manage_print_json: an object of arrays */
-    bool lost;      /* memory */
-} manage_export;
-
-/* The shortest of the digits that read back as the same number. */
-static const char *print_real(char text[32], double value)
-{
-    for (int digits = 6; digits <= 17; digits++) {
-        (void)snprintf(text, 32, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    return text;
-}
-
-/* ---- CSV ---- */
-
-static void print_csv_text(const char *text)
-{
-    bool plain = text[0] != '#' && text[0] != '[' && strpbrk(text, ",\"\r\n") == NULL;
-    if (plain) {
-        fputs(text, stdout);
-        return;
-    }
-    putchar('"');
-    for (; *text != '\0'; text++) {
-        if (*text == '"') putchar('"');
-        putchar(*text);
-    }
-    putchar('"');
-}
-
-static void print_csv_cell(const kvt_profile_cell *cell)
-{
-    char text[32];
-    switch (cell->kind) {
-    case KVT_CELL_INTEGER: printf("%" PRId64, cell->integer); break;
-    case KVT_CELL_REAL: fputs(print_real(text, cell->real), stdout); break;
-    case KVT_CELL_TEXT: print_csv_text(cell->text); break;
-    default: break;
-    }
-}
-
-static bool manage_print_csv(void *context, const char *table, const kvt_profile_cell *cells,
-                             size_t count)
-{
-    manage_export *export = context;
-    if (export->table == NULL || strcmp(export->table, table) != 0) {
-        printf("%s[%s]\n", export->table != NULL ? "\n" : "", table);
-        for (size_t i = 0; i < count; i++)
-            printf("%s%s", i ? "," : "", cells[i].column);
-        putchar('\n');
-    }
-    export->table = table;
-    export->rows++;
-    for (size_t i = 0; i < count; i++) {
-        if (i > 0) putchar(',');
-        print_csv_cell(&cells[i]);
-    }
-    putchar('\n');
-    return !ferror(stdout);
-}
-
-/* ---- JSON ---- */
-
-static bool manage_print_json(void *context, const char *table, const kvt_profile_cell *cells,
-                              size_t count)
-{
-    manage_export *export = context;
-    json_t *rows = json_object_get(export->tables, table);
-    json_t *row = json_object();
-    if (rows == NULL) {
-        rows = json_array();
-        if (json_object_set_new(export->tables, table, rows) != 0) rows = NULL;
-    }
-    bool sound = rows != NULL && row != NULL;
-    for (size_t i = 0; sound && i < count; i++)
-        sound = json_object_set_new(row, cells[i].column, view_cell(&cells[i])) == 0;
-    export->rows++;
-    export->lost = export->lost || !sound;
-    if (!sound) {
-        json_decref(row);
-        return false;
-    }
-    if (json_array_append_new(rows, row) == 0) return true;
-    export->lost = true;
-    return false;
-}
-
-/* ---- a ladder ---- */
-
-/* As kvt_ladder_read_csv reads it. */
-static void manage_print_ladder(const kvt_codec_curve *curves, uint32_t count, const char *model,
-                                const char *class_name, const char *path)
-{
-    char text[32], name[128];
-    printf("# %s, %s, from the profile %s.\n", model, class_name, path);
-    printf("variant,bits,loss,loss_upper,encode_bytes_per_s,decode_bytes_per_s,source\n");
-    for (uint32_t i = 0; i < count; i++) {
-        const kvt_codec_curve *curve = &curves[i];
-        (void)kvt_variant_format(curve->variant, name, sizeof name);
-        for (char *c = name; *c != '\0'; c++)
-            if (*c == ',') *c = ' ';
-        printf("%s,%s", name, print_real(text, curve->stored_share * 16));
-        printf(",%s", print_real(text, curve->loss));
-        printf(",%s", print_real(text, curve->loss_upper));
-        printf(",%s", print_real(text, curve->encode_bytes_per_s));
-        printf(",%s,profile\n", print_real(text, curve->decode_bytes_per_s));
-    }
-}
-
 /* ---- differences ---- */
 
 typedef struct manage_diff {
     double threshold;
-    bool all;     /* text: what did not change as well */
-    json_t *rows; /* NULL: text */
-    uint64_t curves, different, printed;
-    bool lost;
+    bool all;  /* text: what did not change as well */
+    bool json; /* no text */
+    size_t different, printed;
 } manage_diff;
 
-static const char *const print_spreads[] = {"unknown", "within", "beyond"};
-
-static bool manage_print_change(void *context, const kvt_profile_change *change)
+static void manage_print_change(manage_diff *diff, const json_t *change)
 {
-    manage_diff *diff = context;
-    bool missing = isnan(change->before) || isnan(change->after);
-    bool above =
-        missing || (fabs(change->change) > diff->threshold && change->spread != KVT_SPREAD_WITHIN);
-    diff->curves++;
-    diff->different += above;
-    if (diff->rows != NULL) {
-        json_t *row =
-            json_pack("{s:o, s:s, s:o, s:o, s:o, s:s, s:b}", "curve", view_string(change->curve),
-                      "quantity", change->quantity, "before", view_real(change->before), "after",
-                      view_real(change->after), "change", view_real(change->change), "spread",
-                      print_spreads[change->spread], "differs", above);
-        diff->lost = diff->lost || row == NULL || json_array_append_new(diff->rows, row) != 0;
-        return !diff->lost;
-    }
-    if (!above && !diff->all) return true;
-    char before[32] = "-", after[32] = "-", amount[32] = "-";
-    if (!isnan(change->before)) (void)snprintf(before, sizeof before, "%.4g", change->before);
-    if (!isnan(change->after)) (void)snprintf(after, sizeof after, "%.4g", change->after);
-    if (isfinite(change->change))
-        (void)snprintf(amount, sizeof amount, "%+.1f %%", change->change * 100);
-    if (diff->printed == 0) {
+    const double before = view_number(change, "before", NAN);
+    const double after = view_number(change, "after", NAN);
+    const double share = view_number(change, "change", INFINITY);
+    char from[32] = "-", to[32] = "-", amount[32] = "-";
+    if (!isnan(before)) (void)snprintf(from, sizeof from, "%.4g", before);
+    if (!isnan(after)) (void)snprintf(to, sizeof to, "%.4g", after);
+    if (isfinite(share)) (void)snprintf(amount, sizeof amount, "%+.1f %%", share * 100);
+    if (diff->printed++ == 0)
         printf("%-52s %-26s %10s %10s %9s  %s\n", "curve", "quantity", "before", "after", "change",
                "spread");
+    printf("%-52s %-26s %10s %10s %9s  %s\n", view_text(change, "curve"),
+           view_text(change, "quantity"), from, to, amount,
+           isnan(before)  ? "only after"
+           : isnan(after) ? "only before"
+                          : view_text(change, "spread"));
+}
+
+/* Marks the changes that count, and prints them as text. */
+static void manage_mark_changes(manage_diff *diff, json_t *changes)
+{
+    json_t *change;
+    size_t i;
+    json_array_foreach(changes, i, change)
+    {
+        const bool above = fabs(view_number(change, "change", INFINITY)) > diff->threshold &&
+                           strcmp(view_text(change, "spread"), "within") != 0;
+        (void)json_object_set_new(change, "differs", json_boolean(above));
+        diff->different += above;
+        if (!diff->json && (above || diff->all)) manage_print_change(diff, change);
     }
-    diff->printed++;
-    printf("%-52s %-26s %10s %10s %9s  %s\n", change->curve, change->quantity, before, after,
-           amount,
-           missing ? (isnan(change->before) ? "only after" : "only before")
-                   : print_spreads[change->spread]);
-    return !ferror(stdout);
 }
 
 typedef struct manage_arguments {
@@ -185,7 +66,7 @@ typedef struct manage_arguments {
     command_list files;
     const char *source, *table, *ladder, *basis, *output;
     double threshold, older_seconds;
-    bool csv, all, dry_run;
+    bool all, dry_run;
 } manage_arguments;
 
 /* Opens the profile that the settings name for reading. EXIT_FINE or the code to leave with. */
@@ -204,7 +85,7 @@ static const command_option import_rows[] = {
     TEXT_OPTION(manage_arguments, source, "source", 0, "TEXT",
                 "Where the figures are from: a paper and its table, a data sheet, a run elsewhere; "
                 "rows may have their own"),
-    OPERANDS(manage_arguments, files, "FILE.csv", 1, 1, OPTION_DATA | OPTION_READS),
+    OPERANDS(manage_arguments, files, "FILE.json", 1, 1, OPTION_DATA | OPTION_READS),
     {0},
 };
 
@@ -217,8 +98,8 @@ static int import_run(void *context)
     uint64_t rows = 0;
     kvt_status status = command_profile_begin(common->config, &profile, message, sizeof message);
     if (status == KVT_OK)
-        status = kvt_profile_import(profile.profile, arguments->files.items[0], arguments->source,
-                                    common->line, &rows, message, sizeof message);
+        status = exchange_import(profile.profile, arguments->files.items[0], arguments->source,
+                                 common->line, &rows, message, sizeof message);
     (void)command_profile_finish(&profile, status == KVT_OK ? EXIT_FINE : EXIT_FAILED);
     if (status != KVT_OK) return command_fail_input(status, message);
     if (common->json)
@@ -238,7 +119,7 @@ const command_spec profile_import_spec = {
              "calibrations. docs/PROFILE.md lists tables and columns. The whole file comes in, or "
              "the first bad row is named and nothing does. A file FILE.kvtbasis is a basis of the "
              "transform codec.",
-    .example = "  kvterrace profile import profiles/llama-3.1-8b.csv --database profile.db",
+    .example = "  kvterrace profile import profiles/llama-3.1-8b.json --database profile.db",
     .options = import_rows,
     .argument_bytes = sizeof(manage_arguments),
     .run = import_run,
@@ -251,7 +132,6 @@ static const command_option export_rows[] = {
     DATABASE_OPTION,
     TEXT_OPTION(manage_arguments, table, "table", 0, "TABLE",
                 "One table; without it, all that import takes"),
-    FLAG_OPTION(manage_arguments, csv, "csv", 0, "CSV, as without --json"),
     TEXT_OPTION(manage_arguments, ladder, "ladder", 0, "MODEL:CLASS",
                 "The ladder of a model and class of text, as replay.ladder reads it"),
     TEXT_OPTION(manage_arguments, basis, "basis", 0, "HASH",
@@ -259,6 +139,22 @@ static const command_option export_rows[] = {
     OUTPUT_OPTION(manage_arguments, output, "Where the basis is written"),
     {0},
 };
+
+static json_t *manage_pack_ladder(const kvt_codec_curve *curves, uint32_t count)
+{
+    json_t *rungs = json_array();
+    for (uint32_t i = 0; i < count; i++) {
+        const kvt_codec_curve *curve = &curves[i];
+        char name[128];
+        (void)kvt_variant_format(curve->variant, name, sizeof name);
+        (void)json_array_append_new(
+            rungs, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s}", "variant", name, "bits",
+                             curve->stored_share * 16, "loss", curve->loss, "loss_upper",
+                             curve->loss_upper, "encode_bytes_per_s", curve->encode_bytes_per_s,
+                             "decode_bytes_per_s", curve->decode_bytes_per_s, "source", "profile"));
+    }
+    return json_pack("{s:o}", "ladder", rungs);
+}
 
 static int manage_export_ladder(kvt_profile *profile, const manage_arguments *arguments)
 {
@@ -272,15 +168,12 @@ static int manage_export_ladder(kvt_profile *profile, const manage_arguments *ar
     if (model == NULL) return command_fail(KVT_E_MEMORY, "");
     kvt_status status = kvt_profile_ladder(profile, model, colon + 1, NULL, curves,
                                            KVT_VARIANTS_MAX, &count, message, sizeof message);
-    int code = EXIT_FINE;
-    if (status == KVT_OK) {
-        manage_print_ladder(curves, count, model, colon + 1,
-                            command_profile_path(arguments->common.config));
-    } else {
-        code = command_fail_input(status == KVT_MISS ? KVT_E_GONE : status, message);
-    }
     free(model);
-    return code;
+    if (status != KVT_OK)
+        return command_fail_input(status == KVT_MISS ? KVT_E_GONE : status, message);
+    status = command_print_exact(exchange_document(command_profile_path(arguments->common.config),
+                                                   manage_pack_ladder(curves, count)));
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, "");
 }
 
 /* Tables name bases by their hashes and do not have them: whoever imports them lacks the bases. */
@@ -304,25 +197,20 @@ static void manage_note_bases(kvt_profile *profile, const manage_arguments *argu
 
 static int manage_export_rows(kvt_profile *profile, const manage_arguments *arguments)
 {
-    bool json = arguments->common.json;
-    manage_export export = {.tables = json ? json_object() : NULL};
-    kvt_status status = kvt_profile_export(profile, arguments->table,
-                                           json ? manage_print_json : manage_print_csv, &export);
-    if (status == KVT_E_ARGUMENT) {
-        json_decref(export.tables);
-        return command_fail_input(status, "--table: no such table (docs/PROFILE.md lists them)");
+    json_t *tables = json_object();
+    kvt_status status = exchange_export(profile, arguments->table, tables);
+    const bool empty = json_object_size(tables) == 0;
+    if (status != KVT_OK) {
+        json_decref(tables);
+        return status == KVT_E_ARGUMENT
+                   ? command_fail_input(status,
+                                        "--table: no such table (docs/PROFILE.md lists them)")
+                   : command_fail(status, "");
     }
-    /* The visitor ends it when a row cannot be printed or kept. */
-    if (status == KVT_E_CANCELLED) status = export.lost ? KVT_E_MEMORY : KVT_E_IO;
-    if (status == KVT_OK && json) {
-        status = command_print_exact(
-            json_pack("{s:s, s:s, s:s, s:O}", "schema", "kvterrace-profile-export-1", "version",
-                      kvt_version(), "database", command_profile_path(arguments->common.config),
-                      "tables", export.tables));
-    }
-    json_decref(export.tables);
+    status = command_print_exact(
+        exchange_document(command_profile_path(arguments->common.config), tables));
     if (status != KVT_OK) return command_fail(status, "");
-    if (export.rows == 0) command_note(&arguments->common, "nothing to export");
+    if (empty) command_note(&arguments->common, "nothing to export");
     if (arguments->table == NULL) manage_note_bases(profile, arguments);
     return EXIT_FINE;
 }
@@ -363,10 +251,6 @@ static int export_check(void *context)
     const manage_arguments *arguments = context;
     if ((arguments->basis != NULL) != (arguments->output != NULL))
         return command_misuse("--basis and --output go together");
-    if (arguments->csv && arguments->common.json)
-        return command_misuse("--csv and --json exclude each other");
-    if (arguments->ladder != NULL && arguments->common.json)
-        return command_misuse("--ladder prints CSV, as replay.ladder reads it, and no JSON");
     return EXIT_FINE;
 }
 
@@ -387,8 +271,9 @@ static int export_run(void *context)
 const command_spec profile_export_spec = {
     .name = "export",
     .summary = "print curves with their sources",
-    .about = "Prints a profile's curves with their sources, as import takes them. Tables run and "
-             "learned are printed when named.",
+    .about =
+        "Prints a profile's curves with their sources as JSON, as import takes them. Tables run "
+        "and learned are printed when named.",
     .example = "  kvterrace profile export --database profile.db --table prefill",
     .options = export_rows,
     .argument_bytes = sizeof(manage_arguments),
@@ -414,24 +299,21 @@ static const command_option diff_rows[] = {
 static kvt_status manage_compare(kvt_profile *before, kvt_profile *after,
                                  const manage_arguments *arguments, manage_diff *diff)
 {
-    bool json = arguments->common.json;
-    if (json) diff->rows = json_array();
-    if (json && diff->rows == NULL) return KVT_E_MEMORY;
-    kvt_status status = kvt_profile_diff(before, after, manage_print_change, diff);
-    if (status == KVT_E_CANCELLED) status = diff->lost ? KVT_E_MEMORY : KVT_E_IO;
-    if (status == KVT_OK && json) {
-        status = command_print_exact(
-            json_pack("{s:s, s:s, s:s, s:s, s:f, s:I, s:I, s:O}", "schema",
-                      "kvterrace-profile-diff-1", "version", kvt_version(), "before",
-                      arguments->files.items[0], "after", arguments->files.items[1], "threshold",
-                      diff->threshold, "figures", (json_int_t)diff->curves, "different",
-                      (json_int_t)diff->different, "changes", diff->rows));
+    json_t *changes = json_array();
+    kvt_status status = exchange_diff(before, after, changes);
+    const size_t figures = json_array_size(changes);
+    if (status == KVT_OK) manage_mark_changes(diff, changes);
+    if (status == KVT_OK && diff->json) {
+        status = command_print_exact(json_pack(
+            "{s:s, s:s, s:s, s:s, s:f, s:I, s:I, s:O}", "schema", "kvterrace-profile-diff-1",
+            "version", kvt_version(), "before", arguments->files.items[0], "after",
+            arguments->files.items[1], "threshold", diff->threshold, "figures", (json_int_t)figures,
+            "different", (json_int_t)diff->different, "changes", changes));
     } else if (status == KVT_OK) {
-        printf("%s%llu of %llu figures differ by more than %g %%\n", diff->printed ? "\n" : "",
-               (unsigned long long)diff->different, (unsigned long long)diff->curves,
-               diff->threshold * 100);
+        printf("%s%zu of %zu figures differ by more than %g %%\n", diff->printed ? "\n" : "",
+               diff->different, figures, diff->threshold * 100);
     }
-    json_decref(diff->rows);
+    json_decref(changes);
     return status;
 }
 
@@ -440,7 +322,8 @@ static int diff_run(void *context)
     const manage_arguments *arguments = context;
     kvt_profile *profiles[2] = {NULL, NULL};
     char message[COMMAND_MESSAGE_BYTES] = "";
-    manage_diff diff = {.threshold = arguments->threshold, .all = arguments->all};
+    manage_diff diff = {
+        .threshold = arguments->threshold, .all = arguments->all, .json = arguments->common.json};
     int code = EXIT_FINE;
     for (int i = 0; i < 2 && code == EXIT_FINE; i++) {
         kvt_status status =

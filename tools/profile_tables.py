@@ -5,15 +5,15 @@ the rows themselves, and the tables of docs/BENCHMARKS.md.
 
     tools/profile_tables.py --database quality.db --model FOLDER --name NAME \\
         --text CLASS=FILE... --contexts N --variants LIST \\
-        [--csv NAME.csv] [--rows NAME-rows.csv.zst] > tables.md
+        [--profile NAME.json] [--rows NAME-rows.json.zst] > tables.md
 
 quality.db is what `kvterrace profile quality` writes, finished or not, while it writes or later;
 it is copied and left as it is. The copy is finished (`profile quality --finish`, `profile calibrate
---finish`), so only entries that are whole count. Curves, ladders and choices go to --csv. A
+--finish`), so only entries that are whole count. Curves, ladders and choices go to --profile. A
 question of the calibration that these rows do not answer keeps the answer that the file had
 before, and says so. --rows has every row of every entry, from which the same figures follow again:
 
-    kvterrace profile import NAME-rows.csv.zst --database quality.db
+    kvterrace profile import NAME-rows.json.zst --database quality.db
 
 and then this tool, or `profile quality` with more --variants. Paths of this machine are left out
 of sources: a folder is called by its own name alone. Only the standard library and the command
@@ -21,8 +21,6 @@ of sources: a folder is called by its own name alone. Only the standard library 
 """
 
 import argparse
-import csv
-import io
 import json
 import os
 import re
@@ -221,30 +219,20 @@ def print_trials(trials):
 
 # ---- files ----
 
-def read_tables(text):
-    """[name] to its header and rows, of a file that `profile export` printed."""
-    tables, name = {}, None
-    plain = "\n".join(line for line in text.split("\n") if not line.startswith("#"))
-    for row in csv.reader(io.StringIO(plain)):
-        if len(row) == 1 and row[0].startswith("["):
-            name = row[0][1:-1]
-            tables[name] = []
-        elif row:
-            tables[name].append(row)
-    return {name: (rows[0], rows[1:]) for name, rows in tables.items() if rows}
+def write_document(tables, names, notes=()):
+    """As `profile export` has it, one row on a line, without fields that are not known."""
+    def plain(row):
+        return json.dumps({key: cell for key, cell in row.items() if cell is not None},
+                          ensure_ascii=False)
 
+    def lines(rows):
+        return "[\n" + ",\n".join(" " + row for row in rows) + "\n]"
 
-def write_tables(tables, names, head=""):
-    out = io.StringIO()
-    out.write(head)
-    for name in names:
-        header, rows = tables[name]
-        out.write(f"[{name}]\n")
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-        out.write("\n")
-    return out.getvalue()
+    note = f'"note": {lines(json.dumps(line, ensure_ascii=False) for line in notes)},\n'
+    return ('{\n"schema": "kvterrace-profile-export-1",\n' + (note if notes else "") +
+            '"tables": {\n' +
+            ",\n".join(f'"{name}": {lines(map(plain, tables[name]))}' for name in names) +
+            "\n}\n}\n")
 
 
 def clean_source(text, options):
@@ -259,62 +247,52 @@ def clean_source(text, options):
     return text + (f"; {options.origin}" if options.origin else "")
 
 
-def round_digits(cell):
-    return f"{float(cell):.9g}" if re.fullmatch(r"-?\d+\.\d+(e[-+]?\d+)?", cell) else cell
-
-
-def keep_choices(tables, before):
+def keep_choices(rows, before):
     """Answers of questions that these rows leave open stay as they were, and say so. Their source
     is the calibration's: an import makes one calibration of each source."""
-    header, rows = tables["calibration_choice"]
-    places = [header.index(name) for name in ("class", "question", "evidence")]
-    old = {}
-    if "calibration_choice" in before and before["calibration_choice"][0] == header:
-        for row in before["calibration_choice"][1]:
-            old[row[places[0]], row[places[1]]] = row
+    old = {(row["class"], row["question"]): row for row in before}
     for number, row in enumerate(rows):
-        was = old.get((row[places[0]], row[places[1]]))
-        open_still = row[places[2]].endswith(UNANSWERED)
-        if was and open_still and not was[places[2]].endswith(UNANSWERED):
-            kept = list(was[:-1]) + [row[-1]]
-            kept[places[2]] = was[places[2]].removesuffix(EARLIER) + EARLIER
-            rows[number] = kept
+        was = old.get((row["class"], row["question"]))
+        open_still = row["evidence"].endswith(UNANSWERED)
+        if was and open_still and not was["evidence"].endswith(UNANSWERED):
+            rows[number] = {**was, "source": row["source"],
+                            "evidence": was["evidence"].removesuffix(EARLIER) + EARLIER}
 
 
-def take_newest(header, rows, options):
+def take_newest(rows, options):
     """Rows of the newest run; what it took from imports is among them."""
-    if header[-1] != "source":
-        return header, rows
-    runs = [int(re.match(r"run (\d+), |", row[-1]).group(1) or 0) for row in rows]
-    rows = [row for row, run in zip(rows, runs) if run == max(runs)]
-    return header, [row[:-1] + [clean_source(row[-1], options)] for row in rows]
+    if "source" not in rows[0]:
+        return rows
+    runs = [int(re.match(r"run (\d+), |", row["source"]).group(1) or 0) for row in rows]
+    return [{**row, "source": clean_source(row["source"], options)}
+            for row, run in zip(rows, runs) if run == max(runs)]
 
 
 def write_files(measurement, options):
-    tables = read_tables(measurement.run("export", "--database", measurement.database))
-    tables = {name: take_newest(*table, options) for name, table in tables.items()}
+    tables = json.loads(measurement.run("export", "--database", measurement.database))["tables"]
+    tables = {name: take_newest(rows, options) for name, rows in tables.items()}
     if options.rows:
-        text = write_tables(tables, ["model", "quality", "quality_entry"])
+        text = write_document(tables, ["model", "quality", "quality_entry"])
         packed = subprocess.run(["zstd", "-19", "-q", "-c"], input=text.encode(),
                                 stdout=subprocess.PIPE, check=True).stdout
         with open(options.rows, "wb") as file:
             file.write(packed)
-        print(f"{options.rows}: {len(tables['quality_entry'][1])} rows, {len(packed)} bytes",
+        print(f"{options.rows}: {len(tables['quality_entry'])} rows, {len(packed)} bytes",
               file=sys.stderr)
-    if not options.csv:
+    if not options.profile:
         return
-    head = ""
-    if os.path.exists(options.csv):
-        with open(options.csv, encoding="utf-8") as file:
-            text = file.read()
-        head = "".join(line + "\n" for line in text.split("\n") if line.startswith("#"))
-        keep_choices(tables, read_tables(text))
+    notes = []
+    if os.path.exists(options.profile):
+        with open(options.profile, encoding="utf-8") as file:
+            before = json.load(file)
+        notes = before.get("note", [])
+        keep_choices(tables["calibration_choice"], before["tables"].get("calibration_choice", []))
     for name in ("quality", "calibration", "calibration_choice"):
-        tables[name] = (tables[name][0], [[round_digits(cell) for cell in row]
-                                          for row in tables[name][1]])
-    with open(options.csv, "w", encoding="utf-8") as file:
-        file.write(write_tables(tables, ["model", "quality", "calibration", "calibration_choice"],
-                                head))
+        tables[name] = [{key: float(f"{cell:.9g}") if isinstance(cell, float) else cell
+                         for key, cell in row.items()} for row in tables[name]]
+    with open(options.profile, "w", encoding="utf-8") as file:
+        file.write(write_document(tables, ["model", "quality", "calibration",
+                                           "calibration_choice"], notes))
 
 
 def main():
@@ -327,7 +305,7 @@ def main():
     parser.add_argument("--contexts", type=int, required=True)
     parser.add_argument("--variants", required=True)
     parser.add_argument("--origin", default="", help="where the weights are from, for the sources")
-    parser.add_argument("--csv", help="the profile; comments at its beginning stay")
+    parser.add_argument("--profile", help="the profile; its note stays")
     parser.add_argument("--rows", help="the rows of all entries, packed with zstd")
     options = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="kvterrace-tables-")

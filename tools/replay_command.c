@@ -87,8 +87,6 @@ static const command_option replay_rows[] = {
     SETTING_OPTION("replay.limit", "limit", 0, "N", "Requests to replay (replay.limit)"),
     SETTING_OPTION("replay.scale", "scale", 0, "X",
                    "Live: factor on bytes and seconds (replay.scale)"),
-    SETTING_OPTION("prefill.csv", "prefill-csv", 0, "PREFIX",
-                   "Measured prefill times (prefill.csv)"),
     SETTING_OPTION("replay.plan_log", "plan-log", 0, "FILE",
                    "Write every move, one line each (replay.plan_log); of several runs, to "
                    "FILE.POLICY.SEED"),

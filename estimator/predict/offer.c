@@ -394,8 +394,8 @@ kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_mode holes, con
  * What a GPU sustains is imported, not measured here: the vendor's dense bf16 peak (A100 312e12,
  * H100 SXM 989e12 FLOP/s, NVIDIA data tables) times the utilisation that published prefill times
  * imply, 0.50 and 0.60. For comparison, NVIDIA's 407 ms for 5,000 tokens of a 70B model in fp8 on
- * two H100 is 0.45, and a measured RTX 3090 reaches 60e12 FLOP/s. A measured table
- * (kvt_prefill_read_csv) replaces the preset where one exists.
+ * two H100 is 0.45, and a measured RTX 3090 reaches 60e12 FLOP/s. A measured model of the profile
+ * replaces the preset where one exists.
  */
 typedef struct prefill_preset {
     const char *name;

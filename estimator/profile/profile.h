@@ -139,16 +139,6 @@ typedef struct kvt_codec_curve {
     bool imported;             /* speeds that were not measured here */
 } kvt_codec_curve;
 
-/*
- * Reads a ladder of variants (CSV, also .zst; profiles/ladder-codec-trial.csv shows the columns and
- * says where each row comes from). Lines that start with # are skipped; the source may not be
- * empty; sizes fall from row to row.
- * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE; KVT_E_IO; KVT_E_MEMORY.
- */
-KVT_NODISCARD kvt_status kvt_ladder_read_csv(const char *path, kvt_codec_curve *curves,
-                                             uint32_t capacity, uint32_t *count_out, char *message,
-                                             size_t message_size);
-
 /* The curve of one variant. KVT_OK; KVT_MISS; KVT_E_DATABASE. */
 KVT_NODISCARD kvt_status kvt_profile_codec(kvt_profile *profile, kvt_variant variant,
                                            kvt_codec_curve *out);
@@ -246,69 +236,7 @@ KVT_NODISCARD kvt_status profile_basis_import(kvt_profile *profile, const void *
                                               uint64_t bytes, const char *source,
                                               const char *command_line);
 
-/* ---- curves from elsewhere, and to elsewhere ---- */
-
-/*
- * Brings curves from a CSV file (also .zst) into the profile: device speeds, task scores or losses,
- * prefill times, calibrations; docs/PROFILE.md lists tables and columns. Every row has a source,
- * its own or `source` (may be NULL then). The whole file comes in, or nothing. KVT_OK; KVT_E_PARSE
- * (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_IO; KVT_E_READ_ONLY;
- * KVT_E_DATABASE; KVT_E_MEMORY.
- */
-KVT_NODISCARD kvt_status kvt_profile_import(kvt_profile *profile, const char *path,
-                                            const char *source, const char *command_line,
-                                            uint64_t *rows_out, char *message, size_t message_size);
-
-typedef enum kvt_cell_kind {
-    KVT_CELL_NULL,
-    KVT_CELL_INTEGER,
-    KVT_CELL_REAL,
-    KVT_CELL_TEXT
-} kvt_cell_kind;
-
-typedef struct kvt_profile_cell {
-    const char *column;
-    kvt_cell_kind kind;
-    int64_t integer;
-    double real;
-    const char *text; /* until the visit returns */
-} kvt_profile_cell;
-
-/* One row; returning false ends the visits. */
-typedef bool kvt_profile_visit(void *context, const char *table, const kvt_profile_cell *cells,
-                               size_t cell_count);
-
-/*
- * Visits the rows of one table, or of every one that an import takes (NULL), in an order that an
- * import can take them in; interrupted runs are left out. Tables "run" and "learned" are for
- * reading alone. KVT_OK; KVT_E_ARGUMENT (no such table); KVT_E_CANCELLED; KVT_E_DATABASE;
- * KVT_E_MEMORY.
- */
-KVT_NODISCARD kvt_status kvt_profile_export(kvt_profile *profile, const char *table,
-                                            kvt_profile_visit *visit, void *context);
-
-typedef enum kvt_spread {
-    KVT_SPREAD_UNKNOWN, /* no repetitions were kept */
-    KVT_SPREAD_WITHIN,  /* the two overlap */
-    KVT_SPREAD_BEYOND
-} kvt_spread;
-
-/* One figure of one curve in two profiles. */
-typedef struct kvt_profile_change {
-    const char *curve;    /* "device ssd0 read", "codec lossless ...", until the visit returns */
-    const char *quantity; /* "bytes_per_s" */
-    double before;        /* NaN: only in the other profile */
-    double after;
-    double change; /* (after - before) / before; infinite from 0, NaN when one is missing */
-    kvt_spread spread;
-} kvt_profile_change;
-
-typedef bool kvt_profile_compare(void *context, const kvt_profile_change *change);
-
-/* Compares what answers in two profiles, ordered by curve. KVT_OK; KVT_E_CANCELLED;
- * KVT_E_DATABASE; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status kvt_profile_diff(kvt_profile *before, kvt_profile *after,
-                                          kvt_profile_compare *visit, void *context);
+/* ---- old runs ---- */
 
 /* A run that goes. Texts until the visit returns. */
 typedef struct kvt_profile_gc_run {
@@ -341,18 +269,6 @@ typedef struct kvt_profile_gc_result {
  * KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status kvt_profile_gc(kvt_profile *profile, const kvt_profile_gc_request *request,
                                         kvt_profile_gc_result *out);
-/* ---- everything, for whoever shows it ---- */
-
-/*
- * Visits every row of a view (which is handed on as the table), with the columns of
- * docs/PROFILE.md: "runs" (all of them); "mixed", "codecs", "models", "quality_sets", "quality" (by
- * set_id), "calibrations", "rungs", "choices" (by calibration_id), "learned", "bases" (all, without
- * their objects), "prefill" (what answers: of the newest complete run that measured the same
- * thing). KVT_OK; KVT_E_ARGUMENT (no
- * such view); KVT_E_CANCELLED (a visit returned false); KVT_E_DATABASE; KVT_E_MEMORY.
- */
-KVT_NODISCARD kvt_status kvt_profile_list(kvt_profile *profile, const char *view,
-                                          kvt_profile_visit *visit, void *context);
 
 /* ---- prefill ---- */
 

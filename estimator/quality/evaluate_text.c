@@ -3,10 +3,11 @@
  * evaluate_text.c - texts from JSONL, and evaluation entries cut from them. Thread rule: see
  * evaluate.h.
  */
-#include "estimator/profile/csv.h"
+#include "estimator/exchange/text_file.h"
 #include "estimator/quality/evaluate.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,76 +115,73 @@ static kvt_status evaluate_marks_read(const json_t *root, size_t bytes, evaluate
     return KVT_OK;
 }
 
-/* The text of a line; of one with token ids none, and its ids in the marks. */
-static kvt_status evaluate_text_find(csv_input *input, const json_t *root, const char **text,
-                                     evaluate_marks *marks)
+/* The text of a line; of one with token ids none, and its ids in the marks. *fault says what is
+ * wrong. */
+static kvt_status evaluate_text_find(const json_t *root, const char **text, evaluate_marks *marks,
+                                     const char **fault)
 {
     static const char *const members[] = {"text", "context", "input"};
-    const char *wrong = "no string \"text\", \"context\" or \"input\"";
+    *fault = "no string \"text\", \"context\" or \"input\"";
     *text = NULL;
     if (json_object_get(root, "tokens") != NULL) {
-        kvt_status status = evaluate_tokens_read(root, &marks->tokens, &wrong);
+        kvt_status status = evaluate_tokens_read(root, &marks->tokens, fault);
         if (status == KVT_OK) *text = "";
-        return status == KVT_E_PARSE ? csv_fail(input, wrong) : status;
+        return status;
     }
     for (size_t i = 0; i < 3 && (*text == NULL || *text[0] == '\0'); i++)
         *text = json_string_value(json_object_get(root, members[i]));
-    return *text != NULL ? KVT_OK : csv_fail(input, wrong);
+    return *text != NULL ? KVT_OK : KVT_E_PARSE;
 }
 
-static kvt_status evaluate_line_read(csv_input *input, const json_t *root, evaluate_texts *texts,
-                                     size_t *capacity)
+static kvt_status evaluate_line_read(const json_t *root, evaluate_texts *texts, size_t *capacity,
+                                     const char **fault)
 {
     const char *text;
     evaluate_marks marks = {.context = 0};
-    kvt_status status = evaluate_text_find(input, root, &text, &marks);
+    kvt_status status = evaluate_text_find(root, &text, &marks, fault);
     if (status != KVT_OK) return status;
     const bool ids = marks.tokens != NULL;
     const size_t size = ids ? marks.tokens->count : strlen(text);
+    *fault = "\"context\" or \"questions\" do not fit the text";
     status = evaluate_marks_read(root, size, &marks);
     /* Ids say what is their context, and two tokens follow it at least. */
     if (status == KVT_OK && ids && (marks.context == 0 || marks.context + 2 > size))
         status = KVT_E_PARSE;
-    if (status == KVT_E_PARSE)
-        status = csv_fail(input, "\"context\" or \"questions\" do not fit the text");
     if (status == KVT_OK) status = evaluate_texts_add(texts, capacity, text, marks);
     if (status != KVT_OK) evaluate_marks_free(&marks);
     return status;
 }
 
-/* The reader of CSV files is used for its bytes alone: plain or compressed, of limited size. */
-static kvt_status evaluate_texts_parse(csv_input *input, evaluate_texts *texts)
+static kvt_status evaluate_texts_parse(const text_file *file, evaluate_texts *texts, char *message,
+                                       size_t message_size)
 {
+    const char *end = file->bytes + file->size, *line = file->bytes, *next;
     size_t capacity = 0;
-    while (input->position < input->byte_count) {
-        const char *line = input->bytes + input->position;
-        const char *newline = memchr(line, '\n', input->byte_count - input->position);
-        size_t length =
-            newline != NULL ? (size_t)(newline - line) : input->byte_count - input->position;
+    kvt_status status = KVT_OK;
+    for (unsigned number = 1; status == KVT_OK && line < end; number++, line = next) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line)), *fault;
         json_error_t error;
-        input->position += length + (newline != NULL);
-        input->line++;
-        json_t *root = json_loadb(line, length, JSON_REJECT_DUPLICATES, &error);
-        if (root == NULL) return csv_fail(input, error.text);
-        kvt_status status = evaluate_line_read(input, root, texts, &capacity);
+        next = newline != NULL ? newline + 1 : end;
+        json_t *root = json_loadb(line, (size_t)((newline != NULL ? newline : end) - line),
+                                  JSON_REJECT_DUPLICATES, &error);
+        fault = error.text;
+        status = root != NULL ? evaluate_line_read(root, texts, &capacity, &fault) : KVT_E_PARSE;
         json_decref(root);
-        if (status != KVT_OK) return status;
+        if (status == KVT_E_PARSE && message != NULL)
+            (void)snprintf(message, message_size, "%s:%u: %s", file->path, number, fault);
     }
-    return KVT_OK;
+    return status;
 }
 
 kvt_status evaluate_texts_read(const char *path, evaluate_texts *texts_out, char *message,
                                size_t message_size)
 {
-    csv_input *input = malloc(sizeof *input);
+    text_file file;
     *texts_out = (evaluate_texts){NULL, NULL, 0};
-    if (input == NULL) return KVT_E_MEMORY;
-    kvt_status status = csv_open(input, path, message, message_size);
-    if (status == KVT_OK) {
-        status = evaluate_texts_parse(input, texts_out);
-        csv_close(input);
-    }
-    free(input);
+    kvt_status status = text_file_read(&file, path, message, message_size);
+    if (status != KVT_OK) return status;
+    status = evaluate_texts_parse(&file, texts_out, message, message_size);
+    text_file_free(&file);
     if (status != KVT_OK) evaluate_texts_free(texts_out);
     return status;
 }

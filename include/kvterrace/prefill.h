@@ -19,7 +19,8 @@ typedef struct kvt_prefill {
     double linear_seconds_per_token;
     double square_seconds_per_token2; /* prefill(start, end) adds this times end^2 - start^2 */
     double fixed_seconds;             /* per prefill call */
-    const double *table_seconds; /* measured seconds from 0 to i * table_step tokens, or NULL */
+    const double
+        *table_seconds; /* seconds from 0 to i * table_step tokens, the caller's, or NULL */
     uint32_t table_count;
     uint32_t table_step;
 } kvt_prefill;
@@ -30,21 +31,6 @@ KVT_API KVT_NODISCARD kvt_status kvt_prefill_preset(const char *name, kvt_prefil
 /* Seconds to compute tokens start..end-1 on top of start cached ones; 0 when end <= start. Without
  * fixed_seconds, so that costs of adjacent ranges add up. Beyond a table's end: its last slope. */
 KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end);
-
-/*
- * Reads measured per-layer times (CSV, also .zst: FILE_attention, FILE_dense, FILE_per_sequence;
- * prefix is the path up to "_attention.csv") into a table
- * for a model of `layers` layers. kvt_prefill_free releases the table.
- * KVT_OK; KVT_E_PARSE (message: file, line, reason); KVT_E_GONE (no such file); KVT_E_IO;
- * KVT_E_MEMORY; KVT_E_ARGUMENT (layers not in 1..65535).
- */
-KVT_API KVT_NODISCARD kvt_status kvt_prefill_read_csv(const char *prefix, uint32_t layers,
-                                                      kvt_prefill *out, char *message,
-                                                      size_t message_size);
-
-/* Releases the table that kvt_prefill_read_csv made and clears *prefill; one without a table may be
- * passed too, and so may NULL. One thread at a time. */
-KVT_API void kvt_prefill_free(kvt_prefill *prefill);
 
 /* The index-th preset's name; NULL past the last. */
 KVT_API const char *kvt_prefill_preset_at(size_t index);

@@ -6,7 +6,7 @@
  */
 #include "bench_codecs.h"
 
-#include "estimator/profile/file_kind.h"
+#include "estimator/exchange/file_kind.h"
 
 #include "codecs/codecs.h"
 #include "codecs/record_note.h"

@@ -202,7 +202,7 @@ static const workload_trace workload_traces[GRID_FAMILIES] = {
  * open at a time. */
 #define WORKLOAD_CONVERSATIONS_PER_S (1.0 / 300.0)
 
-/* The exact variants of the shipped ladder (profiles/ladder-codec-trial.csv; a test compares). */
+/* The exact variants of the shipped ladder (profiles/ladder-codec-trial.json; a test compares). */
 static const double workload_lossless_share = 10.6 / 16.0;
 static const double workload_lossless_encode = 1.3e9, workload_lossless_decode = 3.0e9;
 

@@ -203,8 +203,8 @@ kvt_status bench_policy_run(const bench_policy_options *options, char *message, 
  * ladder of the codec trial.
  */
 
-/* Bits and relative loss as the codec trial (profiles/ladder-codec-trial.csv) measured them, its KL
- * mapped to loss by one factor; decode rates as this library reaches them on one core. */
+/* Bits and relative loss as the codec trial (profiles/ladder-codec-trial.json) measured them, its
+ * KL mapped to loss by one factor; decode rates as this library reaches them on one core. */
 const policy_rung policy_rungs[] = {
     {"raw", 16.0, 0.0, 1e13},        {"lossless", 10.6, 0.0, 3e9},    {"planes 8", 8.5, 1e-5, 8e9},
     {"planes 6", 6.5, 2e-4, 9e9},    {"planes 6/4", 5.5, 2e-3, 1e10}, {"planes 4", 4.5, 3e-3, 1e10},

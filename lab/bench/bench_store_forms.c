@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"
-#include "estimator/profile/profile.h"
+#include "estimator/exchange/exchange.h"
 
 #include <kvterrace/names.h>
 #include <stdlib.h>
@@ -38,25 +38,18 @@ typedef struct forms_site {
 /* A profile whose calibration has the form as its only rung. */
 static kvt_status forms_profile(const char *folder, const char *variant, char *path, size_t size)
 {
-    char csv[256];
     kvt_profile *profile = NULL;
-    uint64_t rows;
     char message[256] = "";
     (void)snprintf(path, size, "%s/profile.db", folder);
-    (void)snprintf(csv, sizeof csv, "%s/rungs.csv", folder);
-    FILE *file = fopen(csv, "we");
-    if (file == NULL) return KVT_E_IO;
-    fprintf(file,
-            "[model]\nmodel,layers,kv_heads,head_dim\nbench,32,8,128\n\n[calibration]\nmodel,class,"
-            "position,variant,bits_per_element,loss\nbench,all,0,\"%s\","
-            "4.5,0.001\n",
-            variant);
-    if (fclose(file) != 0) return KVT_E_IO;
+    json_t *tables = json_pack("{s:[{s:s, s:i, s:i, s:i}], s:[{s:s, s:s, s:i, s:s, s:f, s:f}]}",
+                               "model", "model", "bench", "layers", 32, "kv_heads", 8, "head_dim",
+                               128, "calibration", "model", "bench", "class", "all", "position", 0,
+                               "variant", variant, "bits_per_element", 4.5, "loss", 0.001);
     kvt_status status =
         kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, message, sizeof message);
     if (status == KVT_OK)
-        status =
-            kvt_profile_import(profile, csv, "bench store", "", &rows, message, sizeof message);
+        status = exchange_import_tables(profile, tables, "bench store", message, sizeof message);
+    json_decref(tables);
     kvt_profile_close(profile);
     if (status != KVT_OK) fprintf(stderr, "kvterrace bench store: %s\n", message);
     return status;

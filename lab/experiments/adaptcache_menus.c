@@ -16,6 +16,7 @@
 
 #include "codecs/codecs.h"
 #include "codecs/drop.h"
+#include "estimator/exchange/exchange.h"
 #include "estimator/profile/profile_quality.h"
 
 #include <kvterrace/codec.h>
@@ -73,12 +74,12 @@ static kvt_status menu_read_ladder(experiment *run, uint32_t menu, uint32_t task
     char path[1024];
     kvt_cost_model *model = &run->models[menu][task];
     const kvt_cost_model *first = &run->models[menu][0];
-    (void)snprintf(path, sizeof path, "%s/ladder-%s-%s.csv", run->options->ladders,
+    (void)snprintf(path, sizeof path, "%s/ladder-%s-%s.json", run->options->ladders,
                    menu_ladders[menu], menu_tasks[task]);
     kvt_status status = menu_host(run->options, model);
     if (status == KVT_OK)
-        status = kvt_ladder_read_csv(path, model->variants, KVT_VARIANTS_MAX, &model->variant_count,
-                                     message, message_size);
+        status = exchange_ladder_read(path, model->variants, KVT_VARIANTS_MAX,
+                                      &model->variant_count, message, message_size);
     bool alike = status == KVT_OK && model->variant_count == first->variant_count;
     for (uint32_t i = 0; alike && i < model->variant_count; i++)
         alike = memcmp(&model->variants[i].variant, &first->variants[i].variant,
@@ -203,7 +204,7 @@ static void menu_thin(menu_curves *curves, uint32_t most)
     }
 }
 
-/* The speed of a codec on a GPU, from codecs-gpu.csv: that of the variant that stands for it. */
+/* The speed of a codec on a GPU, from codecs-gpu.json: that of the variant that stands for it. */
 static kvt_status menu_speed(kvt_profile *profile, kvt_variant variant, kvt_codec_curve *curve,
                              char *message, size_t message_size)
 {
@@ -219,7 +220,7 @@ static kvt_status menu_speed(kvt_profile *profile, kvt_variant variant, kvt_code
     if (status != KVT_OK) {
         char name[96];
         (void)kvt_variant_format(variant, name, sizeof name);
-        (void)snprintf(message, message_size, "codecs-gpu.csv has no speed for %s", name);
+        (void)snprintf(message, message_size, "codecs-gpu.json has no speed for %s", name);
         return status;
     }
     curve->encode_bytes_per_s = speed.encode_bytes_per_s;
@@ -386,15 +387,15 @@ static kvt_status menu_read_profile(experiment *run, char *message, size_t messa
 {
     char speeds[1024];
     kvt_profile *profile;
-    (void)snprintf(speeds, sizeof speeds, "%s/codecs-gpu.csv", run->options->ladders);
+    (void)snprintf(speeds, sizeof speeds, "%s/codecs-gpu.json", run->options->ladders);
     kvt_status status =
         kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, message_size);
     if (status != KVT_OK) return status;
     uint64_t rows;
-    status = kvt_profile_import(profile, run->options->profile, NULL, NULL, &rows, message,
-                                message_size);
+    status =
+        exchange_import(profile, run->options->profile, NULL, NULL, &rows, message, message_size);
     if (status == KVT_OK)
-        status = kvt_profile_import(profile, speeds, NULL, NULL, &rows, message, message_size);
+        status = exchange_import(profile, speeds, NULL, NULL, &rows, message, message_size);
     if (status == KVT_OK) status = menu_read_curves(run, profile, message, message_size);
     kvt_profile_close(profile);
     return status;

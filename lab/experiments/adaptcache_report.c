@@ -33,7 +33,7 @@ static const char *const notes_ladders[] = {
 };
 static const char *const notes_assumed[] = {
     "prefill: FLOP model of Llama-3.1-8B at half of the A100's peak; DRAM at 25 GB/s",
-    "speed of decoding: profiles/codecs-gpu.csv, or the ladder's; encoding and moves are free",
+    "speed of decoding: profiles/codecs-gpu.json, or the ladder's; encoding and moves are free",
     "lengths of code contexts: LongBench's LCC and RepoBench-P; the others from real texts",
     "a variant coded from a lossy one loses the sum of both losses",
     "a system recomputes where that is faster than loading, but where its name says always loads",

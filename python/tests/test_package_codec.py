@@ -3,6 +3,7 @@
 """kvterrace.codec: single records go out and come back, as the store keeps them; bad input."""
 
 import array
+import json
 import math
 import mmap
 import os
@@ -112,16 +113,17 @@ class Records(PackageCase):
         command = os.path.join(BUILD, "kvterrace")
         if not os.path.exists(command):
             self.skipTest("the command is not built")
-        path, rows = os.path.join(self.folder(), "profile"), []
-        for position, variant in enumerate(LOSSY):
-            rows.append(f'tiny,00000001,t,{position},"{variant}",{6 - position},'
-                        f'{0.001 * (position + 1)},{0.002 * (position + 1)},1,made up,,made up')
-        with open(path + ".csv", "w", encoding="ascii") as file:
-            file.write("[model]\nmodel,digest,parameters,layers,heads,kv_heads,head_dim,vocab\n"
-                       "tiny,00000001,1000,2,4,2,64,0\n\n[calibration]\nmodel,digest,class,"
-                       "position,variant,bits_per_element,loss,loss_upper,accepted,evidence,"
-                       "counts,source\n" + "\n".join(rows) + "\n")
-        subprocess.run([command, "profile", "import", path + ".csv", "--quiet", "--database",
+        path = os.path.join(self.folder(), "profile")
+        rungs = [{"model": "tiny", "digest": "00000001", "class": "t", "position": position,
+                  "variant": variant, "bits_per_element": 6 - position,
+                  "loss": 0.001 * (position + 1), "loss_upper": 0.002 * (position + 1),
+                  "source": "made up"} for position, variant in enumerate(LOSSY)]
+        model = {"model": "tiny", "digest": "00000001", "parameters": 1000, "layers": 2,
+                 "heads": 4, "kv_heads": 2, "head_dim": 64}
+        with open(path + ".json", "w", encoding="ascii") as file:
+            json.dump({"schema": "kvterrace-profile-export-1",
+                       "tables": {"model": [model], "calibration": rungs}}, file)
+        subprocess.run([command, "profile", "import", path + ".json", "--quiet", "--database",
                         path + ".db"], check=True)
         return path + ".db"
 

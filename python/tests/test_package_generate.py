@@ -31,8 +31,7 @@ UNWRAPPED = {
         "kvt_operations_read", "kvt_watch_write"],
     "batches are called off by the queue's close and by tasks that are cancelled": ["kvt_cancel"],
     "models of prefill are settings of a store": [
-        "kvt_prefill_preset", "kvt_prefill_preset_at", "kvt_prefill_seconds",
-        "kvt_prefill_read_csv", "kvt_prefill_free"],
+        "kvt_prefill_preset", "kvt_prefill_preset_at", "kvt_prefill_seconds"],
     "a basis stays as long as its store; kvterrace inspect lists them": [
         "kvt_basis_at", "kvt_basis_remove"],
     "other hosts are settings of a store": ["kvt_remote_options_init"],

@@ -23,7 +23,7 @@ fake_lmcache.install(_FOLDER.name)
 from kvterrace import lmcache  # noqa: E402  (behind the classes)
 
 PROFILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles",
-                       "smollm2-135m-instruct.csv")
+                       "smollm2-135m-instruct.json")
 SHAPE = (2, 3, 16, 64)  # K and V, layers, tokens, heads x dim
 BYTES = 2 * 3 * 16 * 64 * 2
 

@@ -261,7 +261,7 @@ void loop_contender_mix(const loop_ladder *ladder, double loss, loop_contender *
 uint32_t loop_ladder_find(const loop_ladder *ladder, kvt_variant variant);
 
 /* Adds the contender's variants to a run's copy of the profile as the calibration of a class of its
- * own, whose name it gives. KVT_OK; what kvt_profile_import says. */
+ * own, whose name it gives. KVT_OK; what exchange_import_tables says. */
 KVT_NODISCARD kvt_status loop_ladder_write(const loop_site *site, const loop_ladder *ladder,
                                            const loop_contender *contender, const char *path,
                                            char *message, size_t message_size);

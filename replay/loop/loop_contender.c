@@ -6,6 +6,7 @@
  * A store takes lossy variants from a calibration in its profile. A contender of one variant or of
  * a mix gets a calibration of these alone, written into the run's own copy of the profile.
  */
+#include "estimator/exchange/exchange.h"
 #include "estimator/profile/profile_internal.h"
 #include "replay/loop/loop.h"
 
@@ -251,17 +252,18 @@ void loop_contender_mix(const loop_ladder *ladder, double loss, loop_contender *
 
 /* ---- the calibration of a run ---- */
 
-static void ladder_write_rung(const loop_site *site, const kvt_codec_curve *curve,
-                              uint32_t position, FILE *file)
+static void ladder_add_rung(const loop_site *site, const kvt_codec_curve *curve, json_t *rungs)
 {
     const profile_model *facts = &site->measured.facts;
     char name[QUALITY_NAME_BYTES];
     if (loop_variant_is_exact(curve->variant)) return;
     (void)kvt_variant_format(curve->variant, name, sizeof name);
-    (void)fprintf(file, "%s,%s,%s,%u,\"%s\",%.17g,%.17g,%.17g\n", facts->name, facts->digest,
-                  LOOP_CLASS_OWN, position, name,
-                  8.0 * kvt_dtype_bytes(KVT_DTYPE_FP16) * curve->stored_share, curve->loss,
-                  curve->loss_upper);
+    (void)json_array_append_new(
+        rungs, json_pack("{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f}", "model", facts->name, "digest",
+                         facts->digest, "class", LOOP_CLASS_OWN, "position",
+                         (int)json_array_size(rungs), "variant", name, "bits_per_element",
+                         8.0 * kvt_dtype_bytes(KVT_DTYPE_FP16) * curve->stored_share, "loss",
+                         curve->loss, "loss_upper", curve->loss_upper));
 }
 
 /* The larger variant comes first. */
@@ -269,28 +271,18 @@ kvt_status loop_ladder_write(const loop_site *site, const loop_ladder *ladder,
                              const loop_contender *contender, const char *path, char *message,
                              size_t size)
 {
-    char csv[512];
     const uint32_t first = loop_ladder_find(ladder, contender->variant);
     const uint32_t second = loop_ladder_find(ladder, contender->other);
     kvt_profile *profile = NULL;
-    uint64_t rows = 0;
-    (void)snprintf(csv, sizeof csv, "%s.csv", path);
-    FILE *file = fopen(csv, "w");
-    if (file == NULL) return KVT_E_IO;
-    (void)fputs(
-        "[calibration]\nmodel,digest,class,position,variant,bits_per_element,loss,loss_upper\n",
-        file);
-    if (first < ladder->all) ladder_write_rung(site, &ladder->curves[first], 0, file);
+    json_t *rungs = json_array();
+    if (first < ladder->all) ladder_add_rung(site, &ladder->curves[first], rungs);
     if (contender->forms == LOOP_FORMS_MIX && contender->other_share > 0 && second < ladder->all)
-        ladder_write_rung(site, &ladder->curves[second], 1, file);
-    kvt_status status = fclose(file) == 0 ? KVT_OK : KVT_E_IO;
-    if (status != KVT_OK) (void)snprintf(message, size, "%.300s: cannot be written", csv);
-    if (status == KVT_OK)
-        status = kvt_profile_open(path, KVT_PROFILE_WRITE | KVT_PROFILE_FOREIGN, &profile, message,
-                                  size);
-    if (status == KVT_OK)
-        status = kvt_profile_import(profile, csv, "replay", "replay", &rows, message, size);
+        ladder_add_rung(site, &ladder->curves[second], rungs);
+    json_t *tables = json_pack("{s:o}", "calibration", rungs);
+    kvt_status status =
+        kvt_profile_open(path, KVT_PROFILE_WRITE | KVT_PROFILE_FOREIGN, &profile, message, size);
+    if (status == KVT_OK) status = exchange_import_tables(profile, tables, "replay", message, size);
     kvt_profile_close(profile);
-    (void)remove(csv);
+    json_decref(tables);
     return status;
 }

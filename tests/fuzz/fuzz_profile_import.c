@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_profile_import.c - any bytes as a CSV file to import: they come in whole and can be exported
- * and read, or nothing does and the message names the line. The bytes are handed over through a
+ * fuzz_profile_import.c - any bytes as a document of rows to import: they come in whole and can be
+ * exported and read, or nothing does and the message says why. The bytes are handed over through a
  * file in memory.
  */
-#include "estimator/profile/profile.h"
+#include "estimator/exchange/exchange.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,22 +14,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static bool count_row(void *context, const char *table, const kvt_profile_cell *cells, size_t count)
+static uint64_t count_rows(kvt_profile *profile)
 {
-    uint64_t *rows = context;
-    if (table[0] == '\0' || count == 0) abort();
-    for (size_t i = 0; i < count; i++) {
-        if (cells[i].kind == KVT_CELL_REAL && !isfinite(cells[i].real)) abort();
-    }
-    ++*rows;
-    return true;
-}
-
-static uint64_t count_rows(kvt_profile *profile, const char *table)
-{
-    uint64_t rows = 0;
-    if (kvt_profile_export(profile, table, count_row, &rows) != KVT_OK) abort();
-    return rows;
+    json_t *tables = json_object(), *rows;
+    const char *name;
+    uint64_t count = 0;
+    if (exchange_export(profile, NULL, tables) != KVT_OK) abort();
+    json_object_foreach(tables, name, rows) count += json_array_size(rows);
+    json_decref(tables);
+    return count;
 }
 
 static void read_all(kvt_profile *profile)
@@ -61,11 +53,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    uint64_t before = count_rows(profile, NULL);
+    uint64_t before = count_rows(profile);
     kvt_status status =
-        kvt_profile_import(profile, path, "fuzz", NULL, &rows, message, sizeof message);
+        exchange_import(profile, path, "fuzz", NULL, &rows, message, sizeof message);
     close(file);
-    uint64_t after = count_rows(profile, NULL);
+    uint64_t after = count_rows(profile);
     if (status == KVT_OK) {
         /* Rows of models that are known already add none; curves that make their model add two. */
         if (rows == 0 || after < before || after > before + 2 * rows) abort();

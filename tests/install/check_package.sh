@@ -121,16 +121,16 @@ command=$prefix/bin/kvterrace
 mkdir "$work/away"
 cd "$work/away"
 "$command" bench adaptcache --quick --quiet --json >"$work/adaptcache.json"
-"$command" profile import profiles/devices.csv --quiet --database p.db
+"$command" profile import profiles/devices.json --quiet --database p.db
 "$command" replay --workload poisson --policy lru --set workload.requests=5 --quiet \
-    --set replay.ladder=profiles/ladder-codec-trial.csv >"$work/out"
+    --set replay.ladder=profiles/ladder-codec-trial.json >"$work/out"
 "$command" profile quality --model reference_model/model --quiet --quick --contexts=1 \
     --answer-tokens 0 \
     --text recall=reference_model/texts/recall-512.jsonl --database p.db >"$work/out"
 # A file of the working directory comes first.
 mkdir profiles
-echo nonsense >profiles/devices.csv
-! "$command" profile import profiles/devices.csv --quiet --database q.db 2>"$work/out" ||
+echo nonsense >profiles/devices.json
+! "$command" profile import profiles/devices.json --quiet --database q.db 2>"$work/out" ||
     { echo "the installed file was preferred"; exit 1; }
 
 say "documents, manual page, completions"

@@ -4,6 +4,7 @@
 The command's path is the test program's first argument.
 """
 
+import csv
 import json
 import os
 import shutil
@@ -18,6 +19,27 @@ WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
             "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
 
 
+def rows_document(text):
+    """The document of tables that are short to write: a line [table], a line of names, then a line
+    of values for each row. An empty value is no field, a value that reads as a number is one."""
+    def value(cell):
+        try:
+            number = json.loads(cell)
+        except ValueError:
+            return cell
+        return number if isinstance(number, (int, float)) else cell
+
+    tables, names, rows = {}, None, None
+    for cells in csv.reader(text.splitlines()):
+        if len(cells) == 1 and cells[0].startswith("["):
+            names, rows = None, tables.setdefault(cells[0][1:-1], [])
+        elif names is None:
+            names = cells
+        else:
+            rows.append({name: value(cell) for name, cell in zip(names, cells) if cell})
+    return json.dumps({"schema": "kvterrace-profile-export-1", "tables": tables})
+
+
 class CommandCase(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="kvterrace-test-")
@@ -30,6 +52,9 @@ class CommandCase(unittest.TestCase):
         with open(self.path(name), "wb") as file:
             file.write(text if isinstance(text, bytes) else text.encode())
         return self.path(name)
+
+    def put_rows(self, name, text):
+        return self.put(name, rows_document(text))
 
     def run_command(self, *arguments, code=0, environment=None):
         result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,

@@ -14,6 +14,7 @@
 #include "estimator/predict/predict.h"
 #include "failing_sqlite.h"
 #include "profile_scratch.h"
+#include "rows_text.h"
 
 #include <math.h>
 #include <signal.h>
@@ -22,60 +23,45 @@
 
 enum { IMPORT_ROWS = 40 };
 
-static char csv_path[128];
+static char rows_path[128];
 
 /* Every table that an import takes; IMPORT_ROWS rows of prefill. */
-static void put_csv(void)
+static void put_rows(void)
 {
-    snprintf(csv_path, sizeof csv_path, "%s/rows.csv", scratch.folder);
-    FILE *file = fopen(csv_path, "w");
-    assert_non_null(file);
-    fputs("[model]\nmodel,layers,kv_heads,head_dim\nm,2,1,32\n"
-          "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\nd,ssd,read,1e9,1e-5\n"
-          "[device_point]\ndevice,direction,request_bytes,depth,bytes_per_s,latency_seconds_p50\n"
-          "d,read,4096,1,1e8,1e-5\n"
-          "[codec]\nvariant,stored_share,encode_bytes_per_s,decode_bytes_per_s\nraw,1,1e9,2e9\n"
-          "kivi:k4v4 g64,0.28,1e9,2e9\n"
-          "[quality]\nmodel,class,variant,metric,bits_per_element,loss_mean\n"
-          "m,c,kivi:k4v4 g64,top1,4.5,0.1\n"
-          "[quality_entry]\nmodel,class,entry,variant,bits_per_element,kl\n"
-          "m,c,0,kivi:k4v4 g64,4.5,0.001\n"
-          "[quality_map]\nmodel,family,position,attention_error,loss\nm,kivi,0,0,0\n"
-          "[calibration]\nmodel,class,position,variant,bits_per_element,loss,counts\n"
-          "m,c,0,raw,16,0,\nm,c,1,kivi:k4v4 g64,4.5,0.1,0a0b\n"
-          "[calibration_choice]\nmodel,class,question,chosen\nm,c,split,k4v4\n"
-          "[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2\n",
-          file);
+    char text[4096];
+    int used = snprintf(
+        text, sizeof text, "%s",
+        "[model]\nmodel,layers,kv_heads,head_dim\nm,2,1,32\n"
+        "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\nd,ssd,read,1e9,1e-5\n"
+        "[device_point]\ndevice,direction,request_bytes,depth,bytes_per_s,latency_seconds_p50\n"
+        "d,read,4096,1,1e8,1e-5\n"
+        "[codec]\nvariant,stored_share,encode_bytes_per_s,decode_bytes_per_s\nraw,1,1e9,2e9\n"
+        "kivi:k4v4 g64,0.28,1e9,2e9\n"
+        "[quality]\nmodel,class,variant,metric,bits_per_element,loss_mean\n"
+        "m,c,kivi:k4v4 g64,top1,4.5,0.1\n"
+        "[quality_entry]\nmodel,class,entry,variant,bits_per_element,kl\n"
+        "m,c,0,kivi:k4v4 g64,4.5,0.001\n"
+        "[quality_map]\nmodel,family,position,attention_error,loss\nm,kivi,0,0,0\n"
+        "[calibration]\nmodel,class,position,variant,bits_per_element,loss,counts\n"
+        "m,c,0,raw,16,0,\nm,c,1,kivi:k4v4 g64,4.5,0.1,0a0b\n"
+        "[calibration_choice]\nmodel,class,question,chosen\nm,c,split,k4v4\n"
+        "[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2\n");
     for (int i = 0; i < IMPORT_ROWS; i++)
-        fprintf(file, "p%d,1e-4,1e-9\n", i);
-    assert_int_equal(fclose(file), 0);
+        used += snprintf(text + used, sizeof text - (size_t)used, "p%d,1e-4,1e-9\n", i);
+    snprintf(rows_path, sizeof rows_path, "%s/rows.json", scratch.folder);
+    rows_text_write(rows_path, text);
 }
 
 static int setup(void **state)
 {
     if (scratch_make(state) != 0) return -1;
-    put_csv();
+    put_rows();
     return 0;
 }
 
 static int teardown(void **state)
 {
-    return unlink(csv_path) != 0 || scratch_remove(state) != 0;
-}
-
-static bool count_row(void *context, const char *table, const kvt_profile_cell *cells, size_t count)
-{
-    (void)table;
-    for (size_t i = 0; i < count; i++)
-        if (cells[i].kind == KVT_CELL_REAL && !isfinite(cells[i].real)) abort();
-    ++*(uint64_t *)context;
-    return true;
-}
-
-static bool count_change(void *context, const kvt_profile_change *change)
-{
-    *(uint64_t *)context += change->change != 0;
-    return true;
+    return unlink(rows_path) != 0 || scratch_remove(state) != 0;
 }
 
 /* Everything that reads a profile, and one import and gc. The first status that is not KVT_OK. */
@@ -84,14 +70,24 @@ static kvt_status use_all(kvt_profile *profile, bool writes)
     kvt_codec_curve curves[KVT_VARIANTS_MAX];
     kvt_profile_gc_request request = {.struct_size = sizeof request, .dry_run = !writes};
     kvt_profile_gc_result collected;
-    uint64_t rows = 0, changes = 0;
+    json_t *tables = json_object(), *changes = json_array();
+    const json_t *change;
+    bool differ = false;
+    uint64_t rows = 0;
+    size_t at;
     uint32_t count;
     kvt_status status = KVT_OK;
-    if (writes) status = kvt_profile_import(profile, csv_path, "s", NULL, &rows, NULL, 0);
-    if (status == KVT_OK) status = kvt_profile_export(profile, NULL, count_row, &rows);
-    if (status == KVT_OK) status = kvt_profile_export(profile, "run", count_row, &rows);
-    if (status == KVT_OK) status = kvt_profile_diff(profile, profile, count_change, &changes);
-    if (status == KVT_OK && changes != 0) return KVT_E_STATE;
+    if (writes) status = exchange_import(profile, rows_path, "s", NULL, &rows, NULL, 0);
+    if (status == KVT_OK) status = exchange_export(profile, NULL, tables);
+    if (status == KVT_OK) status = exchange_export(profile, "run", tables);
+    if (status == KVT_OK) status = exchange_diff(profile, profile, changes);
+    json_array_foreach(changes, at, change)
+    {
+        if (json_number_value(json_object_get(change, "change")) != 0) differ = true;
+    }
+    json_decref(tables);
+    json_decref(changes);
+    if (status == KVT_OK && differ) return KVT_E_STATE;
     if (status == KVT_OK) {
         status =
             kvt_profile_ladder(profile, "m", "c", NULL, curves, KVT_VARIANTS_MAX, &count, NULL, 0);

@@ -6,7 +6,7 @@
  * A child is killed before its nth call that changes a file, or that one fails, for every n until
  * the open ends by itself (step_calls.h).
  */
-#include "estimator/profile/profile.h"
+#include "rows_text.h"
 #include "store_support.h"
 #include "tests/torture/step_calls.h"
 
@@ -27,19 +27,13 @@ typedef struct open_site {
 /* A profile, so that nothing is measured; the same for all. */
 static void open_make_profile(const char *path)
 {
-    char csv[96];
     kvt_profile *profile;
-    uint64_t rows;
-    snprintf(csv, sizeof csv, "%s.csv", path);
-    FILE *file = fopen(csv, "w");
-    assert_non_null(file);
-    fputs("[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
-          "ssd0,ssd,read,1e9,0\nssd0,ssd,write,1e9,0\n"
-          "ssd1,ssd,read,1e9,0\nssd1,ssd,write,1e9,0\n",
-          file);
-    assert_int_equal(fclose(file), 0);
     assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
-    assert_int_equal(kvt_profile_import(profile, csv, "s", NULL, &rows, NULL, 0), KVT_OK);
+    rows_text_import(profile,
+                     "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
+                     "ssd0,ssd,read,1e9,0\nssd0,ssd,write,1e9,0\n"
+                     "ssd1,ssd,read,1e9,0\nssd1,ssd,write,1e9,0\n",
+                     "s");
     kvt_profile_close(profile);
 }
 

@@ -3,6 +3,7 @@
  * test_bench_grid_workload.c - what a cell is replayed with: the capacity and its split, the forms
  * of the shipped ladder, servers for the load, the share of scans; no setting of the engine.
  */
+#include "estimator/exchange/exchange.h"
 #include "lab/bench/bench_grid.h"
 
 #include <setjmp.h>
@@ -76,9 +77,9 @@ static void forms_are_the_shipped_ones(void **state)
     replay_workload workload;
     replay_options options;
     assert_non_null(source);
-    (void)snprintf(path, sizeof path, "%s/profiles/ladder-codec-trial.csv", source);
+    (void)snprintf(path, sizeof path, "%s/profiles/ladder-codec-trial.json", source);
     assert_int_equal(
-        kvt_ladder_read_csv(path, curves, KVT_VARIANTS_MAX, &count, message, sizeof message),
+        exchange_ladder_read(path, curves, KVT_VARIANTS_MAX, &count, message, sizeof message),
         KVT_OK);
     open_sources(&sources);
     draw(&sources, cell_named("turns8-zipf0.6-cap20-ssd3"), &workload, &options);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "basis_support.h"
+#include "estimator/exchange/exchange.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_quality.h"
 #include "profile_scratch.h"
@@ -30,17 +31,12 @@ static basis_made make_basis(uint64_t seed)
     return made;
 }
 
-static bool count_row(void *context, const char *table, const kvt_profile_cell *cells, size_t count)
-{
-    (void)table, (void)cells, (void)count;
-    (*(uint32_t *)context)++;
-    return true;
-}
-
 static uint32_t list_bases(kvt_profile *profile)
 {
-    uint32_t rows = 0;
-    assert_int_equal(kvt_profile_list(profile, "bases", count_row, &rows), KVT_OK);
+    json_t *views = json_object();
+    assert_int_equal(exchange_view(profile, "bases", views), KVT_OK);
+    const uint32_t rows = (uint32_t)json_array_size(json_object_get(views, "bases"));
+    json_decref(views);
     return rows;
 }
 
@@ -131,20 +127,20 @@ static void a_file_comes_in_by_import(void **state)
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(kvt_profile_import(profile, path, "here", "x", &rows, scratch.message,
-                                            sizeof scratch.message),
+        assert_int_equal(exchange_import(profile, path, "here", "x", &rows, scratch.message,
+                                         sizeof scratch.message),
                          KVT_OK);
         assert_int_equal(rows, again == 0);
     }
     assert_int_equal(truncate(path, (off_t)made.bytes - 7), 0);
-    assert_int_equal(kvt_profile_import(profile, path, "here", "x", &rows, scratch.message,
-                                        sizeof scratch.message),
-                     KVT_E_PARSE);
+    assert_int_equal(
+        exchange_import(profile, path, "here", "x", &rows, scratch.message, sizeof scratch.message),
+        KVT_E_PARSE);
     assert_non_null(strstr(scratch.message, path));
     (void)unlink(path);
-    assert_int_equal(kvt_profile_import(profile, path, "here", "x", &rows, scratch.message,
-                                        sizeof scratch.message),
-                     KVT_E_GONE);
+    assert_int_equal(
+        exchange_import(profile, path, "here", "x", &rows, scratch.message, sizeof scratch.message),
+        KVT_E_GONE);
     assert_int_equal(list_bases(profile), 1);
     kvt_profile_close(profile);
     basis_made_free(&made);
@@ -221,16 +217,11 @@ static void gc_keeps_the_bases_of_rows(void **state)
     basis_made_free(&taken);
 }
 
-static bool see_change(void *context, const kvt_profile_change *change)
-{
-    if (strncmp(change->curve, "basis ", 6) == 0 && isnan(change->before) && change->after > 4096)
-        (*(uint32_t *)context)++;
-    return true;
-}
-
 static void diff_names_a_basis_of_one_profile(void **state)
 {
     (void)state;
+    json_t *changes = json_array(), *change;
+    size_t i;
     uint32_t seen = 0;
     kvt_profile *empty = NULL;
     basis_made made = make_basis(13);
@@ -238,7 +229,14 @@ static void diff_names_a_basis_of_one_profile(void **state)
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
     assert_int_equal(profile_basis_import(profile, made.object, made.bytes, "s", NULL), KVT_OK);
     assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &empty, NULL, 0), KVT_OK);
-    assert_int_equal(kvt_profile_diff(empty, profile, see_change, &seen), KVT_OK);
+    assert_int_equal(exchange_diff(empty, profile, changes), KVT_OK);
+    json_array_foreach(changes, i, change)
+    {
+        seen += strncmp(json_string_value(json_object_get(change, "curve")), "basis ", 6) == 0 &&
+                json_is_null(json_object_get(change, "before")) &&
+                json_number_value(json_object_get(change, "after")) > 4096;
+    }
+    json_decref(changes);
     assert_int_equal(seen, 1);
     kvt_profile_close(empty);
     kvt_profile_close(profile);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_estimator_profile_import.c - curves from CSV: what comes in, whose source it carries, what
- * answers beside measurements; bad rows are named by line and nothing comes in; every column of the
- * schema is exported.
+ * test_estimator_profile_import.c - curves from a document of rows: what comes in, whose source it
+ * carries, what answers beside measurements; bad rows are named down to the field and nothing comes
+ * in; every column of the schema is exported; ladders in files.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,38 +11,40 @@
 
 #include <cmocka.h>
 
+#include "estimator/exchange/exchange_rows.h"
 #include "estimator/predict/predict.h"
-#include "estimator/profile/csv.h"
 #include "profile_scratch.h"
+#include "rows_text.h"
 
 #include <kvterrace/codec.h>
-
-static char csv_path[128];
-
-static void put_csv(const void *bytes, size_t count)
-{
-    snprintf(csv_path, sizeof csv_path, "%s/import.csv", scratch.folder);
-    FILE *file = fopen(csv_path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, count, file), count);
-    assert_int_equal(fclose(file), 0);
-}
 
 static kvt_status import_bytes(kvt_profile *profile, const void *bytes, size_t count,
                                const char *source, uint64_t *rows)
 {
-    put_csv(bytes, count);
-    kvt_status status = kvt_profile_import(profile, csv_path, source, "command", rows,
-                                           scratch.message, sizeof scratch.message);
-    assert_int_equal(unlink(csv_path), 0);
+    char path[128];
+    snprintf(path, sizeof path, "%s/import.json", scratch.folder);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+    kvt_status status = exchange_import(profile, path, source, "command", rows, scratch.message,
+                                        sizeof scratch.message);
+    assert_int_equal(unlink(path), 0);
     return status;
 }
 
+/* The tables of rows_text.h as a document. */
 static kvt_status import_text(kvt_profile *profile, const char *text, const char *source)
 {
     uint64_t rows;
+    json_t *document = exchange_document("", rows_text_tables(text));
+    char *bytes = json_dumps(document, 0);
+    assert_non_null(bytes);
     scratch.message[0] = '\0';
-    return import_bytes(profile, text, strlen(text), source, &rows);
+    kvt_status status = import_bytes(profile, bytes, strlen(bytes), source, &rows);
+    free(bytes);
+    json_decref(document);
+    return status;
 }
 
 static void must_import(kvt_profile *profile, const char *text, const char *source)
@@ -58,12 +60,10 @@ static kvt_profile *open_new(void)
 }
 
 static const char device_rows[] =
-    "# a comment\n"
     "[device]\n"
     "device,tier,direction,bytes_per_s,request_seconds,source\n"
-    "\n"
-    "fast,ssd,read,7e9,6e-5,\"a data sheet, page 2\"\r\n"
-    "fast,ssd,write,5e9,2e-5,\"a data sheet, page 2\"\n"
+    "fast,ssd,read,7e9,6e-5,a data sheet; page 2\n"
+    "fast,ssd,write,5e9,2e-5,a data sheet; page 2\n"
     "slow,ssd,read,1e9,1e-4,\n"
     "[device_point]\n"
     "device,direction,request_bytes,depth,bytes_per_s,latency_seconds_p50\n"
@@ -91,7 +91,7 @@ static void rows_carry_their_source(void **state)
                                     "0 AND length(host_identity) > 0"),
                      2);
     assert_int_equal(scratch_number("SELECT count(*) FROM run r JOIN device d ON d.run_id = r.id "
-                                    "WHERE (r.source = 'a data sheet, page 2' AND d.name = 'fast') "
+                                    "WHERE (r.source = 'a data sheet; page 2' AND d.name = 'fast') "
                                     "OR (r.source = 'a paper' AND d.name = 'slow')"),
                      2);
     assert_int_equal(scratch_number("SELECT count(*) FROM device_mixed"), 1);
@@ -126,7 +126,7 @@ static const char quality_rows[] = "[model]\n"
                                    "[quality]\n"
                                    "model,class,variant,metric,bits_per_element,score,score_exact,"
                                    "loss_mean,loss_low,loss_high,kl\n"
-                                   "m,qa,\"kivi:k4v4,g64\",f1,4.5,48,50,,,,-1e-3\n"
+                                   "m,qa,kivi:k4v4 g64,f1,4.5,48,50,,,,-1e-3\n"
                                    "m,qa,kivi:k2v2 g64,f1,2.5,,,0.25,0.2,0.3,\n"
                                    "m,qa,planes:k8v8 g64,f1,8.5,51,50,,,,\n"
                                    "m,qa,planes:k4v4 g64,f1,4.5,,,0.02,,,\n"
@@ -210,159 +210,318 @@ static void ladder_from_quality_and_calibration(void **state)
 }
 
 typedef struct bad_file {
-    const char *text;
-    const char *expected; /* part of the message */
+    const char *text; /* ' stands for " */
+    const char *expected;
 } bad_file;
 
-#define DEVICE_HEAD "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
-#define QUALITY_HEAD                                                                               \
-    "[quality]\nmodel,class,variant,metric,bits_per_element,loss_mean,loss_low,method\n"
-#define GOOD_DEVICE "good,ssd,read,1e9,1e-5\n"
+#define DOCUMENT(members) "{'schema': 'kvterrace-profile-export-1', " members "}"
+#define ROWS(table, rows) DOCUMENT("'tables': {'" table "': [" rows "]}")
+#define GOOD_FIELDS                                                                                \
+    "'tier': 'ssd', 'direction': 'read', 'bytes_per_s': 1e9, 'request_seconds': 1e-5"
+#define GOOD "{'device': 'good', " GOOD_FIELDS "}"
+#define RATE(value)                                                                                \
+    ROWS("device",                                                                                 \
+         GOOD ", {'device': 'd', 'tier': 'ssd', 'direction': 'read', 'bytes_per_s': " value        \
+              ", 'request_seconds': 0}")
+#define CODEC(variant, threads)                                                                    \
+    ROWS("codec", "{'variant': " variant ", 'stored_share': 1, 'encode_bytes_per_s': 1, "          \
+                  "'decode_bytes_per_s': 1, 'threads': " threads "}")
+#define QUALITY(fields)                                                                            \
+    ROWS("quality", "{'model': 'm', 'class': 'qa', 'variant': 'raw', 'metric': 'f1', "             \
+                    "'bits_per_element': 16" fields "}")
+#define NO_RATE "device[1].bytes_per_s: not a number above 0, up to 1e18"
 
 static const bad_file bad_files[] = {
-    {"", "no row"},
-    {"# nothing\n", "no row"},
-    {DEVICE_HEAD, "no row"},
-    {"a,b,c\n", ":1: a line such as [quality]"},
-    {"[nothing]\na,b\n", ":1: no such table"},
-    {"[run]\nid\n1\n", "exported for reading"},
-    {"[learned]\nkind\n1\n", "exported for reading"},
-    {"[device]\ndevice,tier,direction,bytes_per_s\n", "request_seconds: the column is missing"},
-    {"[device]\ndevice,tier,direction,bytes_per_s,request_seconds,color\n", "no column 'color'"},
-    {"[device]\ndevice,tier,device\n", "names twice the column 'device'"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,read,1e9\n", ":4: 4 fields, and the header has 5"},
-    {DEVICE_HEAD GOOD_DEVICE ",ssd,read,1e9,0\n", ":4: device: is empty"},
-    {DEVICE_HEAD GOOD_DEVICE "d,tape,read,1e9,0\n", ":4: tier: not hbm, dram or ssd"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,both,1e9,0\n", ":4: direction: not read or write"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,read,0,0\n", ":4: bytes_per_s: not a number above 0"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,read,1e999,0\n", ":4: bytes_per_s: not a number above 0"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,read,nan,0\n", ":4: bytes_per_s: not a number above 0"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,read,0x10,0\n", ":4: bytes_per_s: not a number above 0"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,read,1e9,-1\n", "request_seconds: not a number of at least 0"},
-    {DEVICE_HEAD GOOD_DEVICE "d,ssd,read,1e305,0\n",
-     "bytes_per_s: not a number above 0, up to 1e18"},
-    {DEVICE_HEAD GOOD_DEVICE "a-name-of-more-than-thirty-one-letters,ssd,read,1e9,0\n",
-     "out of its bounds"},
-    {DEVICE_HEAD GOOD_DEVICE GOOD_DEVICE, ":4: the same curve or point twice"},
-    {DEVICE_HEAD GOOD_DEVICE "good,dram,write,1e9,1e-5\n", ":4: an earlier row of this device"},
-    {DEVICE_HEAD GOOD_DEVICE "\"d,ssd,read,1e9,0\n", "a quote that is never closed"},
-    {DEVICE_HEAD GOOD_DEVICE "\"d\"x,ssd,read,1e9,0\n", ":4: text behind a closing quote"},
-    {"[device_point]\ndevice,direction,request_bytes,depth,bytes_per_s,latency_seconds_p50\n"
-     "d,read,4096,1,1e9,0\n",
-     ":3: no row of [device]"},
-    {"[codec]\nvariant,stored_share,encode_bytes_per_s,decode_bytes_per_s,threads\nzip,1,1,1,1\n",
-     ":3: variant: no such variant"},
-    {"[codec]\nvariant,stored_share,encode_bytes_per_s,decode_bytes_per_s,threads\nraw,1,1,1,-1\n",
-     ":3: threads: not a whole number"},
-    {"[codec]\nvariant,stored_share,encode_bytes_per_s,decode_bytes_per_s,threads\nraw,1,1,1,"
-     "99999999999999999999\n",
-     ":3: threads: not a whole number"},
-    {QUALITY_HEAD "m,qa,raw,f1,16,,,\n", ":3: needs loss_mean, or score and score_exact"},
-    {QUALITY_HEAD "m,qa,raw,f1,16,1.5,,\n", ":3: loss_mean: not a number from 0 to 1"},
-    {QUALITY_HEAD "m,qa,raw,f1,16,0.1,0.2,\n", ":3: a value out of its bounds"},
-    {QUALITY_HEAD "m,qa,raw,f1,16,0.1,,guess\n", ":3: a value out of its bounds"},
-    {"[model]\nmodel,layers\nm,32\nm,16\n", ":4: the profile knows this model with another shape"},
-    {"[calibration]\nmodel,class,position,variant,bits_per_element,loss,counts\n"
-     "m,qa,0,raw,16,0,abc\n",
-     ":3: counts: not hexadecimal bytes"},
-    {"[quality_entry]\nmodel,class,entry,variant,bits_per_element\nm,qa,0,raw,16\n",
-     ":3: no row of [quality]"},
+    {"", "line 1, column 0: "},
+    {"[]", "the document: not an object"},
+    {"{}", "schema: not 'kvterrace-profile-export-1'"},
+    {"{'schema': 1}", "schema: not 'kvterrace-profile-export-1'"},
+    {"{'schema': 'kvterrace-profile-export-2', 'tables': {}}", "schema: not "},
+    {"[device]\ndevice,tier\nd,ssd\n", "line 1, column "},
+    {DOCUMENT("'color': 1"), "color: a document has no such member"},
+    {DOCUMENT("'note': 1"), "tables: not an object"},
+    {DOCUMENT("'tables': []"), "tables: not an object"},
+    {DOCUMENT("'tables': {}"), "import.json: no row"},
+    {DOCUMENT("'tables': {'device': []}"), "import.json: no row"},
+    {DOCUMENT("'tables': {'device': {}}"), "device: not an array of rows"},
+    {DOCUMENT("'tables': {'nothing': []}"), "tables.nothing: no such table: it is none of model "},
+    {ROWS("run", "{'id': 1}"), "run[0]: this table is exported for reading"},
+    {ROWS("learned", "{'kind': 1}"), "learned[0]: this table is exported for reading"},
+    {ROWS("ladder", "{}"), "ladder[0]: a ladder is read by replay.ladder"},
+    {ROWS("device", GOOD ", 1"), "device[1]: not an object"},
+    {ROWS("device", GOOD ", [[[[]]]]"), "device[1]: not an object"},
+    {ROWS("device", GOOD ", {}"), "device[1].device: is missing"},
+    {ROWS("device", "{'device': 'd', 'tier': 'ssd', 'direction': 'read', 'bytes_per_s': 1}"),
+     "device[0].request_seconds: is missing"},
+    {ROWS("device", "{'device': 'd', 'color': 1, " GOOD_FIELDS "}"),
+     "device[0].color: the table has no such field"},
+    {ROWS("device", "{'device': 'd', 'device': 'd', " GOOD_FIELDS "}"), "duplicate object key"},
+    {ROWS("device", GOOD) ROWS("device", GOOD), "end of file expected"},
+    {"{'schema': 'kvterrace-profile-export-1', 'tables': {'device': [" GOOD, "line 1, column "},
+    {ROWS("device", GOOD ", {'device': '', " GOOD_FIELDS "}"), "device[1].device: is empty"},
+    {ROWS("device", GOOD ", {'device': null, " GOOD_FIELDS "}"), "device[1].device: is missing"},
+    {ROWS("device", GOOD ", {'device': 5, " GOOD_FIELDS "}"), "device[1].device: not a text"},
+    {ROWS("device", GOOD ", {'device': ['d'], " GOOD_FIELDS "}"), "device[1].device: not a text"},
+    {ROWS("device", "{'device': 'd', 'direct': true, " GOOD_FIELDS "}"),
+     "device[0].direct: not 0 or 1"},
+    {ROWS("device", "{'device': 'd', 'tier': 'tape', 'direction': 'read', 'bytes_per_s': 1, "
+                    "'request_seconds': 0}"),
+     "device[0].tier: not hbm, dram or ssd"},
+    {ROWS("device", "{'device': 'd', 'tier': 'ssd', 'direction': 'both', 'bytes_per_s': 1, "
+                    "'request_seconds': 0}"),
+     "device[0].direction: not read or write"},
+    {ROWS("device", "{'device': 'd', 'tier': 'ssd', 'direction': 'read', 'bytes_per_s': 1, "
+                    "'request_seconds': -1}"),
+     "device[0].request_seconds: not a number of at least 0"},
+    {RATE("0"), NO_RATE},
+    {RATE("-1e9"), NO_RATE},
+    {RATE("1e305"), NO_RATE},
+    {RATE("'1e9'"), NO_RATE},
+    {RATE("{}"), NO_RATE},
+    {RATE("1e999"), "real number overflow"},
+    {RATE("99999999999999999999"), "too big integer"},
+    {RATE("nan"), "invalid token"},
+    {RATE("Infinity"), "invalid token"},
+    {RATE("0x10"), "line 1, column "},
+    {ROWS("device", GOOD ", {'device': 'a-name-of-more-than-thirty-one-letters', " GOOD_FIELDS "}"),
+     "device[1]: a value out of its bounds"},
+    {ROWS("device", GOOD ", " GOOD), "device[1]: the same curve or point twice"},
+    {ROWS("device", GOOD ", {'device': 'good', 'tier': 'dram', 'direction': 'write', "
+                         "'bytes_per_s': 1e9, 'request_seconds': 1e-5}"),
+     "device[1]: an earlier row of this device"},
+    {ROWS("device_point", "{'device': 'd', 'direction': 'read', 'request_bytes': 4096, 'depth': 1, "
+                          "'bytes_per_s': 1e9, 'latency_seconds_p50': 0}"),
+     "device_point[0]: no row of 'device'"},
+    {CODEC("'zip'", "1"), "codec[0].variant: no such variant"},
+    {CODEC("'raw'", "-1"), "codec[0].threads: not a whole number"},
+    {CODEC("'raw'", "1.5"), "codec[0].threads: not a whole number"},
+    {CODEC("'raw'", "0"), "codec[0]: a value out of its bounds"},
+    {QUALITY(""), "quality[0]: needs loss_mean, or score and score_exact"},
+    {QUALITY(", 'score': 4"), "quality[0]: needs loss_mean, or score and score_exact"},
+    {QUALITY(", 'loss_mean': 1.5"), "quality[0].loss_mean: not a number from 0 to 1"},
+    {QUALITY(", 'loss_mean': 0.1, 'loss_low': 0.2"), "quality[0]: a value out of its bounds"},
+    {QUALITY(", 'loss_mean': 0.1, 'method': 'guess'"), "quality[0]: a value out of its bounds"},
+    {ROWS("model", "{'model': 'm', 'layers': 32}, {'model': 'm', 'layers': 16}"),
+     "model[1]: the profile knows this model with another shape"},
+    {ROWS("calibration", "{'model': 'm', 'class': 'qa', 'position': 0, 'variant': 'raw', "
+                         "'bits_per_element': 16, 'loss': 0, 'counts': 'abc'}"),
+     "calibration[0].counts: not hexadecimal bytes"},
+    {ROWS("quality_entry", "{'model': 'm', 'class': 'qa', 'entry': 0, 'variant': 'raw', "
+                           "'bits_per_element': 16}"),
+     "quality_entry[0]: no row of 'quality'"},
 };
+
+static char *with_quotes(const char *text)
+{
+    char *copy = strdup(text);
+    assert_non_null(copy);
+    for (char *c = copy; *c != '\0'; c++)
+        if (*c == '\'') *c = '"';
+    return copy;
+}
+
+static kvt_status import_quoted(kvt_profile *profile, const char *text, const char *source)
+{
+    char *bytes = with_quotes(text);
+    uint64_t rows = 7;
+    kvt_status status = import_bytes(profile, bytes, strlen(bytes), source, &rows);
+    assert_true(status == KVT_OK || rows == 0);
+    free(bytes);
+    return status;
+}
+
+/* An array in an array, deeper than any reader follows. */
+static void refuse_depth(kvt_profile *profile)
+{
+    enum { DEPTH = 100000 };
+    char *deep = malloc(DEPTH);
+    uint64_t rows;
+    assert_non_null(deep);
+    memset(deep, '[', DEPTH);
+    assert_int_equal(import_bytes(profile, deep, DEPTH, "s", &rows), KVT_E_PARSE);
+    assert_non_null(strstr(scratch.message, "maximum parsing depth"));
+    free(deep);
+}
 
 static void bad_rows_are_named_and_nothing_comes_in(void **state)
 {
     (void)state;
     kvt_profile *profile = open_new();
     for (size_t i = 0; i < sizeof bad_files / sizeof bad_files[0]; i++) {
-        kvt_status status = import_text(profile, bad_files[i].text, "a paper");
-        if (status != KVT_E_PARSE || strstr(scratch.message, bad_files[i].expected) == NULL) {
+        kvt_status status = import_quoted(profile, bad_files[i].text, "a paper");
+        char *expected = with_quotes(bad_files[i].expected);
+        if (status != KVT_E_PARSE || strstr(scratch.message, expected) == NULL)
             fail_msg("file %zu: %s: %s, not %s", i, kvt_status_name(status), scratch.message,
-                     bad_files[i].expected);
-        }
-        assert_non_null(strstr(scratch.message, "import.csv"));
+                     expected);
+        assert_non_null(strstr(scratch.message, "import.json"));
+        free(expected);
     }
-    assert_int_equal(import_text(profile, DEVICE_HEAD GOOD_DEVICE, NULL), KVT_E_PARSE);
-    assert_non_null(strstr(scratch.message, ":3: a row without a source"));
-    assert_int_equal(import_text(profile, DEVICE_HEAD GOOD_DEVICE, ""), KVT_E_PARSE);
+    refuse_depth(profile);
+    assert_int_equal(import_quoted(profile, ROWS("device", GOOD), NULL), KVT_E_PARSE);
+    assert_non_null(strstr(scratch.message, "device[0]: a row without a source"));
+    assert_int_equal(import_quoted(profile, ROWS("device", GOOD), ""), KVT_E_PARSE);
     uint64_t rows;
-    assert_int_equal(kvt_profile_import(profile, "no/such.csv", "s", NULL, &rows, scratch.message,
-                                        sizeof scratch.message),
+    assert_int_equal(exchange_import(profile, "no/such.json", "s", NULL, &rows, scratch.message,
+                                     sizeof scratch.message),
                      KVT_E_GONE);
     kvt_profile_close(profile);
     assert_int_equal(scratch_number("SELECT (SELECT count(*) FROM run) + (SELECT count(*) FROM "
                                     "model) + (SELECT count(*) FROM device)"),
                      0);
+    /* The same rows without their fault come in. */
+    profile = open_new();
+    assert_int_equal(import_quoted(profile, ROWS("device", GOOD), "a paper"), KVT_OK);
+    assert_int_equal(import_quoted(profile, CODEC("'raw'", "1"), "a paper"), KVT_OK);
+    assert_int_equal(import_quoted(profile, QUALITY(", 'loss_mean': 0.1"), "a paper"), KVT_OK);
+    kvt_profile_close(profile);
 }
 
-/* Any byte changed, and cut anywhere: the file comes in or is refused with its line, and the
+/* Any byte changed, and cut anywhere: the file comes in or is refused with a reason, and the
  * profile is sound either way. */
 static void hostile_bytes(void **state)
 {
     (void)state;
-    char bytes[sizeof device_rows + sizeof quality_rows];
+    char text[sizeof device_rows + sizeof quality_rows];
     uint64_t rows;
     size_t refused = 0, taken = 0;
-    int count = snprintf(bytes, sizeof bytes, "%s%s", device_rows, quality_rows);
+    snprintf(text, sizeof text, "%s%s", device_rows, quality_rows);
+    json_t *document = exchange_document("", rows_text_tables(text));
+    char *bytes = json_dumps(document, JSON_COMPACT);
+    json_decref(document);
+    assert_non_null(bytes);
+    const size_t count = strlen(bytes);
     kvt_profile *profile = NULL;
     assert_int_equal(kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
     static const char changes[] = {'\0', '"', ',', '\n', '9', '-', '[', (char)0xff};
-    for (size_t at = 0; at < (size_t)count; at += 3) {
+    for (size_t at = 0; at < count; at += 3) {
         char before = bytes[at];
         bytes[at] = changes[at / 3 % sizeof changes];
-        kvt_status status = import_bytes(profile, bytes, (size_t)count, "s", &rows);
+        kvt_status status = import_bytes(profile, bytes, count, "s", &rows);
         bytes[at] = before;
         refused += status == KVT_E_PARSE;
         taken += status == KVT_OK;
         assert_true(status == KVT_OK || (status == KVT_E_PARSE && rows == 0));
         if (at % 9 != 0) continue;
         status = import_bytes(profile, bytes, at, "s", &rows);
-        assert_true(status == KVT_OK || (status == KVT_E_PARSE && rows == 0));
+        assert_true(status == KVT_E_PARSE && rows == 0);
     }
     kvt_profile_close(profile);
+    free(bytes);
     assert_true(refused > 100 && taken > 20);
 }
 
-typedef struct column_count {
-    size_t rows;
-    const char *table;
-} column_count;
-
-static bool count_rows(void *context, const char *table, const kvt_profile_cell *cells,
-                       size_t count)
+/* The seventeenth digit of a number, and what an export of it says, are those of the double. */
+static void doubles_come_back_equal(void **state)
 {
-    column_count *counted = context;
-    counted->rows++;
-    counted->table = table;
-    return count > 0 && cells[0].column != NULL;
+    (void)state;
+    static const double values[] = {1.0 / 3,  0.1,  4.9406564584124654e-324, 1e17 / 3,
+                                    2.5e-308, 1e18, 123456789.12345678,      9007199254740993.0,
+                                    5e-1,     7};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        kvt_profile *profile = open_new();
+        json_t *tables =
+            json_pack("{s:[{s:s, s:f, s:f}]}", "prefill", "name", "p", "linear_seconds_per_token",
+                      values[i], "square_seconds_per_token2", 1e-9);
+        json_t *out = json_object();
+        kvt_prefill prefill;
+        assert_int_equal(exchange_import_tables(profile, tables, "s", NULL, 0), KVT_OK);
+        json_decref(tables);
+        assert_int_equal(exchange_export(profile, "prefill", out), KVT_OK);
+        kvt_profile_close(profile);
+        json_t *document = exchange_document("", out);
+        char *bytes = json_dumps(document, 0);
+        uint64_t rows;
+        json_decref(document);
+        assert_non_null(bytes);
+        profile = open_new();
+        assert_int_equal(import_bytes(profile, bytes, strlen(bytes), NULL, &rows), KVT_OK);
+        assert_int_equal(kvt_profile_prefill(profile, "p", &prefill), KVT_OK);
+        assert_memory_equal(&prefill.linear_seconds_per_token, &values[i], sizeof values[i]);
+        kvt_profile_close(profile);
+        free(bytes);
+    }
 }
 
-static bool stop_at_once(void *context, const char *table, const kvt_profile_cell *cells,
-                         size_t count)
+static size_t count_exported(kvt_profile *profile, const char *table)
 {
-    (void)context;
-    (void)table;
-    (void)cells;
-    (void)count;
-    return false;
+    json_t *tables = json_object(), *rows;
+    const char *name;
+    size_t count = 0;
+    assert_int_equal(exchange_export(profile, table, tables), KVT_OK);
+    json_object_foreach(tables, name, rows) count += json_array_size(rows);
+    json_decref(tables);
+    return count;
 }
 
 static void exports_by_table(void **state)
 {
     (void)state;
-    column_count counted = {0};
     kvt_profile *profile = open_new();
     must_import(profile, quality_rows, "table 1");
-    assert_int_equal(kvt_profile_export(profile, "quality", count_rows, &counted), KVT_OK);
-    assert_int_equal(counted.rows, 6);
-    counted.rows = 0;
-    assert_int_equal(kvt_profile_export(profile, NULL, count_rows, &counted), KVT_OK);
-    assert_int_equal(counted.rows, 1 + 6 + 4);
-    counted.rows = 0;
-    assert_int_equal(kvt_profile_export(profile, "run", count_rows, &counted), KVT_OK);
-    assert_int_equal(counted.rows, 1);
-    assert_int_equal(kvt_profile_export(profile, "nothing", count_rows, &counted), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_profile_export(profile, NULL, stop_at_once, NULL), KVT_E_CANCELLED);
+    assert_int_equal(count_exported(profile, "quality"), 6);
+    assert_int_equal(count_exported(profile, NULL), 1 + 6 + 4);
+    assert_int_equal(count_exported(profile, "run"), 1);
+    json_t *tables = json_object();
+    assert_int_equal(exchange_export(profile, "nothing", tables), KVT_E_ARGUMENT);
+    json_decref(tables);
     kvt_profile_close(profile);
+}
+
+/* ---- a ladder in a file ---- */
+
+#define RUNG(variant, bits, loss, upper, rate)                                                     \
+    "{'variant': " variant ", 'bits': " bits ", 'loss': " loss ", 'loss_upper': " upper            \
+    ", 'encode_bytes_per_s': " rate ", 'decode_bytes_per_s': 1e9, 'source': 'exact'}"
+#define RAW RUNG("'raw'", "16", "0", "0", "1e9")
+
+static kvt_status read_ladder(const char *text, kvt_codec_curve *curves, uint32_t *count)
+{
+    char path[128], *bytes = with_quotes(text);
+    snprintf(path, sizeof path, "%s/ladder.json", scratch.folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(bytes, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    kvt_status status =
+        exchange_ladder_read(path, curves, 2, count, scratch.message, sizeof scratch.message);
+    assert_int_equal(unlink(path), 0);
+    free(bytes);
+    return status;
+}
+
+static void ladders_are_read_from_files(void **state)
+{
+    (void)state;
+    static const bad_file bad[] = {
+        {ROWS("ladder", ""), "ladder: no form"},
+        {ROWS("model", "{'model': 'm'}"), "ladder: no form"},
+        {ROWS("ladder", RAW "," RAW), "ladder[1].bits: sizes must fall"},
+        {ROWS("ladder", RAW "," RAW "," RAW), "more forms than a ladder can have"},
+        {ROWS("ladder", RUNG("'zip'", "16", "0", "0", "1")), "ladder[0].variant: no such variant"},
+        {ROWS("ladder", RUNG("'raw@row'", "16", "0", "0", "1")),
+         "ladder[0].variant: no such variant"},
+        {ROWS("ladder", RUNG("'raw'", "18", "0", "0", "1")), "ladder[0].bits: more than 17"},
+        {ROWS("ladder", RUNG("'raw'", "0", "0", "0", "1")), "ladder[0].bits: not a number above 0"},
+        {ROWS("ladder", RUNG("'raw'", "16", "2", "0", "1")), "ladder[0].loss: not a number from 0"},
+        {ROWS("ladder", RUNG("'raw'", "16", "0.2", "0.1", "1")),
+         "ladder[0].loss_upper: below loss"},
+        {ROWS("ladder", RUNG("'raw'", "16", "0", "0", "0.5")), "at least 1 byte/s"},
+        {ROWS("ladder", "{'variant': 'raw'}"), "ladder[0].bits: is missing"},
+    };
+    kvt_codec_curve curves[2];
+    uint32_t count;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        kvt_status status = read_ladder(bad[i].text, curves, &count);
+        if (status != KVT_E_PARSE || count != 0 || strstr(scratch.message, bad[i].expected) == NULL)
+            fail_msg("ladder %zu: %s: %s", i, kvt_status_name(status), scratch.message);
+    }
+    assert_int_equal(
+        read_ladder(ROWS("ladder", RAW "," RUNG("'kivi:k4v4 g64'", "4.5", "0.01", "0.02", "2e9")),
+                    curves, &count),
+        KVT_OK);
+    assert_int_equal(count, 2);
+    assert_true(curves[1].stored_share == 4.5 / 16 && curves[1].loss == 0.01 &&
+                curves[1].loss_upper == 0.02 && curves[1].encode_bytes_per_s == 2e9);
 }
 
 /* Tables of the schema, the sheet that shows each, and the columns that names stand for there. */
@@ -387,8 +546,8 @@ static const char *const shown[][3] = {
 
 static bool sheet_shows(const char *sheet_name, const char *column)
 {
-    const csv_table *table = NULL;
-    for (size_t i = 0; (table = csv_table_at(i)) != NULL; i++)
+    const rows_table *table = NULL;
+    for (size_t i = 0; (table = rows_table_at(i)) != NULL; i++)
         if (strcmp(table->name, sheet_name) == 0) break;
     assert_non_null(table);
     char ending[64];
@@ -441,7 +600,9 @@ int main(void)
         cmocka_unit_test(ladder_from_quality_and_calibration),
         cmocka_unit_test(bad_rows_are_named_and_nothing_comes_in),
         cmocka_unit_test(hostile_bytes),
+        cmocka_unit_test(doubles_come_back_equal),
         cmocka_unit_test(exports_by_table),
+        cmocka_unit_test(ladders_are_read_from_files),
         cmocka_unit_test(every_column_of_the_schema_is_exported),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);

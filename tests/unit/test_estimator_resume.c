@@ -6,8 +6,8 @@
 #include "codecs/kv_sample.h"
 #include "lab/bench/worker_pool.h"
 
+#include "estimator/exchange/exchange.h"
 #include "estimator/measure/measure.h"
-#include "estimator/profile/profile.h"
 #include <kvterrace/codec.h>
 
 #include <math.h>
@@ -76,29 +76,28 @@ static kvt_status bench_measure(bench *at, int calls, bool writes)
                                       writes ? 16u << 20 : 0, &at->request);
 }
 
-typedef struct run_count {
-    int runs, complete;
-} run_count;
-
-static bool count_run(void *context, const char *table, const kvt_profile_cell *cells, size_t count)
+/* The rows of a view; released by json_decref. */
+static json_t *bench_view(const bench *at, const char *view)
 {
-    (void)table;
-    run_count *runs = context;
-    runs->runs++;
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(cells[i].column, "complete") != 0) continue;
-        assert_int_equal(cells[i].kind, KVT_CELL_INTEGER);
-        runs->complete += (int)cells[i].integer;
-    }
-    return true;
+    json_t *views = json_object();
+    assert_int_equal(exchange_view(at->profile, view, views), KVT_OK);
+    json_t *rows = json_incref(json_object_get(views, view));
+    json_decref(views);
+    return rows;
 }
 
 static void assert_runs(bench *at, int runs, int complete)
 {
-    run_count found = {0, 0};
-    assert_int_equal(kvt_profile_list(at->profile, "runs", count_run, &found), KVT_OK);
-    assert_int_equal(found.runs, runs);
-    assert_int_equal(found.complete, complete);
+    json_t *rows = bench_view(at, "runs"), *row;
+    size_t i;
+    int found = 0;
+    json_array_foreach(rows, i, row)
+    {
+        found += (int)json_integer_value(json_object_get(row, "complete"));
+    }
+    assert_int_equal(json_array_size(rows), runs);
+    assert_int_equal(found, complete);
+    json_decref(rows);
 }
 
 static size_t count_points(bench *at)
@@ -181,66 +180,29 @@ static void reads_go_on_after_whole_writes(void **state)
     bench_close(&at);
 }
 
-typedef struct mixed_rows {
-    int count;
-    double worst;
-} mixed_rows;
-
-static bool take_mixed(void *context, const char *table, const kvt_profile_cell *cells,
-                       size_t count)
-{
-    (void)table;
-    mixed_rows *rows = context;
-    double mixed = 0.0, unmixed = 0.0;
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(cells[i].column, "bytes_per_s") == 0) mixed = cells[i].real;
-        if (strcmp(cells[i].column, "unmixed_bytes_per_s") == 0) unmixed = cells[i].real;
-    }
-    rows->count++;
-    rows->worst = fmax(rows->worst, fabs(mixed / unmixed - 1.0));
-    return true;
-}
-
 /* The simulated device serves one request after the other, so mixing costs nothing there. */
 static void mixing_is_measured(void **state)
 {
     (void)state;
     bench at;
-    mixed_rows rows = {0, 0.0};
+    json_t *rows, *row;
+    size_t i;
     bench_open(&at);
     assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
-    assert_int_equal(kvt_profile_list(at.profile, "mixed", take_mixed, &rows), KVT_OK);
-    assert_int_equal(rows.count, 0);
+    rows = bench_view(&at, "mixed");
+    assert_int_equal(json_array_size(rows), 0);
+    json_decref(rows);
     assert_int_equal(bench_measure(&at, 1000000, true), KVT_OK);
-    assert_int_equal(kvt_profile_list(at.profile, "mixed", take_mixed, &rows), KVT_OK);
-    assert_int_equal(rows.count, 2);
-    assert_true(rows.worst < 0.02);
+    rows = bench_view(&at, "mixed");
+    assert_int_equal(json_array_size(rows), 2);
+    json_array_foreach(rows, i, row)
+    {
+        const double mixed = json_number_value(json_object_get(row, "bytes_per_s"));
+        const double unmixed = json_number_value(json_object_get(row, "unmixed_bytes_per_s"));
+        assert_true(fabs(mixed / unmixed - 1.0) < 0.02);
+    }
+    json_decref(rows);
     bench_close(&at);
-}
-
-typedef struct codec_rows {
-    const char *source;
-    int by_threads[3];
-    int others;
-} codec_rows;
-
-static bool take_codec(void *context, const char *table, const kvt_profile_cell *cells,
-                       size_t count)
-{
-    (void)table;
-    codec_rows *rows = context;
-    const char *source = "";
-    int64_t threads = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(cells[i].column, "source") == 0) source = cells[i].text;
-        if (strcmp(cells[i].column, "threads") == 0) threads = cells[i].integer;
-    }
-    if (strcmp(source, rows->source) != 0 || threads < 1 || threads > 2) {
-        rows->others++;
-    } else {
-        rows->by_threads[threads]++;
-    }
-    return true;
 }
 
 /* Interrupted among the rows of the second pass, then gone on with. */
@@ -249,7 +211,8 @@ static void codecs_go_on_and_use_threads(void **state)
     (void)state;
     bench at;
     worker_pool pool;
-    codec_rows rows = {.source = "a dump"};
+    json_t *rows, *row;
+    size_t i, by_threads[3] = {0};
     bench_open(&at);
     worker_pool_open(&pool, 2);
     const kvt_layout layout = {
@@ -271,22 +234,21 @@ static void codecs_go_on_and_use_threads(void **state)
     at.calls_left = 1000;
     assert_int_equal(kvt_profile_measure_codecs(at.profile, &at.request), KVT_OK);
     assert_runs(&at, 1, 1);
-    assert_int_equal(kvt_profile_list(at.profile, "codecs", take_codec, &rows), KVT_OK);
-    assert_int_equal(rows.others, 0);
-    assert_int_equal(rows.by_threads[1], rows.by_threads[2]);
-    assert_true(rows.by_threads[1] >= 20);
-    assert_int_equal(kvt_profile_list(at.profile, "nothing", take_codec, &rows), KVT_E_ARGUMENT);
+    rows = bench_view(&at, "codecs");
+    json_array_foreach(rows, i, row)
+    {
+        const json_int_t threads = json_integer_value(json_object_get(row, "threads"));
+        assert_string_equal(json_string_value(json_object_get(row, "source")), "a dump");
+        assert_in_range(threads, 1, 2);
+        by_threads[threads]++;
+    }
+    assert_int_equal(by_threads[1], by_threads[2]);
+    assert_true(by_threads[1] >= 20);
+    assert_int_equal(exchange_view(at.profile, "nothing", rows), KVT_E_ARGUMENT);
+    json_decref(rows);
     free(source);
     worker_pool_close(&pool);
     bench_close(&at);
-}
-
-static bool refuse_row(void *context, const char *table, const kvt_profile_cell *cells,
-                       size_t count)
-{
-    (void)table;
-    (void)context;
-    return cells == NULL && count == 0;
 }
 
 static void every_view_can_be_listed(void **state)
@@ -296,14 +258,12 @@ static void every_view_can_be_listed(void **state)
                                         "quality", "quality_sets", "rungs",   "calibrations",
                                         "choices", "learned",      "prefill", NULL};
     bench at;
-    run_count found = {0, 0};
     bench_open(&at);
     for (size_t i = 0; views[i] != NULL; i++) {
-        assert_int_equal(kvt_profile_list(at.profile, views[i], count_run, &found), KVT_OK);
+        json_t *rows = bench_view(&at, views[i]);
+        assert_int_equal(json_array_size(rows), 0);
+        json_decref(rows);
     }
-    assert_int_equal(found.runs, 0);
-    assert_int_equal(bench_measure(&at, 1000000, false), KVT_OK);
-    assert_int_equal(kvt_profile_list(at.profile, "runs", refuse_row, NULL), KVT_E_CANCELLED);
     bench_close(&at);
 }
 

@@ -6,6 +6,7 @@
 #include "lab/experiments/adaptcache_experiment.h"
 
 #include "codecs/codecs.h"
+#include "estimator/exchange/exchange.h"
 
 #include <kvterrace/codec.h>
 
@@ -229,27 +230,31 @@ static void a_mix_offers_its_rungs(void **state)
 
 static void write_profile(char path[64], const char *without)
 {
-    static const char *const rows[] = {"kivi:k4v4 g64,0.01,5",  "kivi:k2v2 g64,0.2,3",
-                                       "drop:stream 50,0.4,8",  "planes:k4v4 g64,0.01,4.5",
-                                       "planes:k8v8 g64,0,8.5", "entropy:k0.5v1,0.03,2.7"};
+    static const struct {
+        const char *variant;
+        double loss, bits;
+    } rows[] = {{"kivi:k4v4 g64", 0.01, 5},    {"kivi:k2v2 g64", 0.2, 3},
+                {"drop:stream 50", 0.4, 8},    {"planes:k4v4 g64", 0.01, 4.5},
+                {"planes:k8v8 g64", 0.0, 8.5}, {"entropy:k0.5v1", 0.03, 2.7}};
     static const char *const classes[] = {"qa", "summarisation", "agent"};
+    json_t *quality = json_array();
+    for (size_t c = 0; c < 3; c++)
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            if (c == 2 && without != NULL && strstr(rows[i].variant, without) != NULL) continue;
+            json_array_append_new(
+                quality,
+                json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:i, s:s, s:f}", "model", "m",
+                          "class", classes[c], "method", "continuation", "metric", "top1",
+                          "variant", rows[i].variant, "loss_mean", rows[i].loss, "bits_per_element",
+                          rows[i].bits, "entries", 7, "source", "test", "rouge_l", 0.75));
+        }
+    json_t *document = exchange_document("", json_pack("{s:o}", "quality", quality));
     (void)snprintf(path, 64, "/tmp/kvt-adaptcache-XXXXXX");
     const int file = mkstemp(path);
     assert_true(file >= 0);
-    FILE *out = fdopen(file, "w");
-    assert_non_null(out);
-    fputs("[quality]\nmodel,class,method,metric,variant,loss_mean,bits_per_element,entries,source,"
-          "rouge_l\n",
-          out);
-    for (size_t c = 0; c < 3; c++)
-        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-            char variant[64];
-            (void)snprintf(variant, sizeof variant, "%.*s", (int)strcspn(rows[i], ","), rows[i]);
-            if (c == 2 && without != NULL && strstr(variant, without) != NULL) continue;
-            fprintf(out, "m,%s,continuation,top1,%s%s,7,test,0.75\n", classes[c], variant,
-                    rows[i] + strcspn(rows[i], ","));
-        }
-    assert_int_equal(fclose(out), 0);
+    assert_int_equal(json_dumpfd(document, file, 0), 0);
+    assert_int_equal(close(file), 0);
+    json_decref(document);
 }
 
 static void profiles_make_both_menus(void **state)
@@ -336,7 +341,7 @@ static void profiles_without_a_class_are_refused(void **state)
     assert_int_equal(sound->models[1][0].variants[3].variant.codec, KVT_CODEC_KIVI);
     small_close(sound);
     assert_int_equal(unlink(path), 0);
-    options.profile = "/nonexistent/profile.csv";
+    options.profile = "/nonexistent/profile.json";
     assert_int_equal(experiment_open(&run, &options, message, sizeof message), KVT_E_GONE);
     experiment_close(&run);
 }

@@ -7,6 +7,7 @@
 #include "ladder_support.h"
 #include "replay/replay.h"
 #include "replay/results.h"
+#include "rows_text.h"
 #include "store/store.h"
 
 #include <jansson.h>
@@ -44,19 +45,15 @@ static void write_file(const char *name, const char *text)
 static int make_folder(void **state)
 {
     (void)state;
-    char path[96], message[256];
-    uint64_t rows = 0;
+    char message[256];
     kvt_profile *profile = NULL;
     support_make_folder(folder, sizeof folder);
     (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
     ladder_make_profile(profile_path, test_rungs, TEST_RUNGS);
-    write_file("measurements.csv", measurements);
-    (void)snprintf(path, sizeof path, "%s/measurements.csv", folder);
     assert_int_equal(
         kvt_profile_open(profile_path, KVT_PROFILE_WRITE, &profile, message, sizeof message),
         KVT_OK);
-    if (kvt_profile_import(profile, path, "made up", "", &rows, message, sizeof message) != KVT_OK)
-        fail_msg("%s", message);
+    rows_text_import(profile, measurements, "made up");
     kvt_profile_close(profile);
     return 0;
 }

@@ -86,10 +86,13 @@ static void a_bare_simulation_says_what_it_assumes(void **state)
 static void impossible_settings_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"replay.servers=0",          "replay.warmup=1",
-                                      "replay.bytes_per_token=0",  "replay.block_tokens=0",
-                                      "store.variant=lossless",    "store.holes=mixed",
-                                      "prefill.csv=no/such/table", "store.profile=no/such/profile"};
+    static const char *const bad[] = {"replay.servers=0",
+                                      "replay.warmup=1",
+                                      "replay.bytes_per_token=0",
+                                      "replay.block_tokens=0",
+                                      "store.variant=lossless",
+                                      "store.holes=mixed",
+                                      "store.profile=no/such/profile"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const char *const settings[] = {bad[i], NULL};
         char message[256] = "";

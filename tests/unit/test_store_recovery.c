@@ -6,6 +6,7 @@
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile.h"
 #include "lock_scratch.h"
+#include "rows_text.h"
 #include "store_support.h"
 
 #include <fcntl.h>
@@ -450,8 +451,7 @@ static void test_bad_options(void **state)
 static void test_profile_of_another_device(void **state)
 {
     recovery_site *site = *state;
-    char path[128], imported[128];
-    uint64_t rows;
+    char path[128];
     kvt_profile *profile = NULL;
     kvt_device *device = NULL;
     kvt_device_config config = {.struct_size = sizeof config,
@@ -481,23 +481,18 @@ static void test_profile_of_another_device(void **state)
     kvt_close(store);
     site->options.profile_foreign = false;
 
-    snprintf(imported, sizeof imported, "%s/import.csv", site->folder);
-    FILE *file = fopen(imported, "w");
-    assert_non_null(file);
-    fputs("[device]\ndevice,tier,direction,bytes_per_s,request_seconds\nssd0,ssd,read,1,0\n"
-          "ssd0,ssd,write,1,0\n",
-          file);
-    assert_int_equal(fclose(file), 0);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(kvt_profile_open(path, KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_OK);
-    assert_int_equal(kvt_profile_import(profile, imported, "s", NULL, &rows, NULL, 0), KVT_OK);
+    rows_text_import(profile,
+                     "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
+                     "ssd0,ssd,read,1,0\nssd0,ssd,write,1,0\n",
+                     "s");
     kvt_profile_close(profile);
     store = recovery_open(site); /* measured briefly, as without a curve */
     assert_int_equal(kvt_device_stats_at(store, 0, &stats), KVT_OK);
     assert_true(stats.read_bytes_per_s > 1e3);
     kvt_close(store);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(unlink(imported), 0);
     site->options.profile_path = NULL;
 }
 

@@ -8,7 +8,6 @@ that make a ladder of a calibration, and its order of steps against a command th
 Nothing here depends on how long anything takes.
 """
 
-import csv
 import json
 import os
 import stat
@@ -80,8 +79,8 @@ class ProfileCodecs(CommandCase):
         # Its tables on another machine lack the basis, which is exported by itself.
         done = self.run_command("profile", "export", "--database", "p.db")
         self.assertIn(f"the bases {start} are not in the tables", done.stderr)
-        self.put("p.csv", done.stdout)
-        done = self.run_command("profile", "import", "p.csv", "--database", "q.db")
+        self.put("p.json", done.stdout)
+        done = self.run_command("profile", "import", "p.json", "--database", "q.db")
         self.assertIn("imported", done.stderr + done.stdout)
         done = self.run_command("profile", "export", "--database", "q.db")
         self.assertNotIn("the bases", done.stderr)
@@ -112,23 +111,23 @@ class Ladder(CommandCase):
     """A ladder file of a calibration."""
 
     def ladder(self, limit, with_bases, threads=0):
-        path = self.path("ladder.csv")
+        path = self.path("ladder.json")
         bench_codecs.ladder(path, CALIBRATED, limit, with_bases, threads)
         with open(path, encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+            return json.load(file)["tables"]["ladder"]
 
     def test_rungs_within_the_limit(self):
         rows = self.ladder(0.05, False)
         self.assertEqual([row["variant"] for row in rows],
-                         ["raw", "planes:k8v8 g64", "entropy:k0.25v0.5", "entropy:k0.5v1"])
+                         ["raw", "planes:k8v8,g64", "entropy:k0.25v0.5", "entropy:k0.5v1"])
         rows = self.ladder(0.02, True)
         self.assertEqual([row["variant"] for row in rows],
-                         ["raw", "planes:k8v8 g64", "entropy:k0.25v0.5", "transform:0F451 s0.5"])
+                         ["raw", "planes:k8v8,g64", "entropy:k0.25v0.5", "transform:0F451,s0.5"])
         # Of the same basis, at the step of nearest size, with most threads; of another one none.
-        self.assertEqual(float(rows[-1]["decode_bytes_per_s"]), 2 * 2 * 2e8)
-        self.assertEqual(float(rows[2]["encode_bytes_per_s"]), 2 * 1e9)
+        self.assertEqual(rows[-1]["decode_bytes_per_s"], 2 * 2 * 2e8)
+        self.assertEqual(rows[2]["encode_bytes_per_s"], 2 * 1e9)
         rows = self.ladder(0.02, True, 1)
-        self.assertEqual(float(rows[-1]["decode_bytes_per_s"]), 2 * 2e8)
+        self.assertEqual(rows[-1]["decode_bytes_per_s"], 2 * 2e8)
         self.assertEqual(len(self.ladder(0.0005, True)), 1)
 
     def test_what_lies_closest_goes(self):

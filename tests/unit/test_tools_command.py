@@ -232,7 +232,7 @@ class CommandTest(CommandCase):
         exported = self.run_json("profile", "export", "--database", "q.db", "--table", "quality")
         self.assertTrue(exported["tables"]["quality"])
         # What is shipped of the same model is read.
-        shipped = os.path.join(REFERENCE, "..", "profiles", "reference-model.csv")
+        shipped = os.path.join(REFERENCE, "..", "profiles", "reference-model.json")
         self.run_command("profile", "import", shipped, "--database", "r.db")
         exported = self.run_json("profile", "export", "--database", "r.db", "--table", "quality")
         rows = exported["tables"]["quality"]
@@ -286,10 +286,10 @@ class CommandTest(CommandCase):
         self.assertEqual(bits, sorted(bits, reverse=True))
         self.assertTrue(any(row["accepted"] for row in document["rungs"]))
         # A form that was not timed has the speed of its codec's nearest one.
-        self.put("speeds.csv", "[codec]\nvariant,stored_share,encode_bytes_per_s,"
+        self.put_rows("speeds.json", "[codec]\nvariant,stored_share,encode_bytes_per_s,"
                  "decode_bytes_per_s,source\nraw,1,5e9,1e10,test\nkivi:k4v4,0.28,4e9,6e9,test\n"
                  "planes:k4v4 g64,0.28,3e9,9e9,test\nentropy:k0.25v0.5 vchan,0.22,1e9,3e9,test\n")
-        self.run_command("profile", "import", "speeds.csv", "--database", "c.db")
+        self.run_command("profile", "import", "speeds.json", "--database", "c.db")
         self.run_json("replay", *WORKLOAD, "--set", "store.profile=c.db",
                       "--set", "replay.ladder=profile:reference_model:short")
         self.fails("no calibration or quality", "replay", *WORKLOAD, "--set",
@@ -400,8 +400,8 @@ class CommandTest(CommandCase):
                    "workload.rate=2")
 
     def test_replay_compare(self):
-        ladder = self.put("ladder.csv", "variant,bits,loss,loss_upper,encode_bytes_per_s,"
-                          "decode_bytes_per_s,source\n"
+        ladder = self.put_rows("ladder.json", "[ladder]\nvariant,bits,loss,loss_upper,"
+                          "encode_bytes_per_s,decode_bytes_per_s,source\n"
                           "raw,16,0,0,4.8e9,1e13,exact\n"
                           "planes:k8v8 g64,8.5,0.001,0.0013,3.1e9,9e9,x\n"
                           "planes:k2v2 g64,2.5,0.066,0.1,3.3e9,15e9,x\n")

@@ -19,12 +19,10 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import COMMAND, WORKLOAD, CommandCase  # noqa: E402
+from command_case import COMMAND, WORKLOAD, CommandCase, rows_document  # noqa: E402
 
 TRACE = ('{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}\n'
          '{"timestamp": 9, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n')
-PREFILL = ("[prefill]\nname,tokens_max,fixed_seconds,linear_seconds_per_token,"
-           "square_seconds_per_token2\n")
 LIVE = ["replay", *WORKLOAD, "--mode", "live", "--policy", "lru", "--set", "workload.requests=3"]
 SIM = ["replay", *WORKLOAD, "--policy", "lru", "--set", "workload.requests=3"]
 
@@ -42,7 +40,7 @@ class FilesTest(CommandCase):
 
     def make_profile(self):
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles")
-        self.run_command("profile", "import", os.path.join(source, "devices.csv"), "--database",
+        self.run_command("profile", "import", os.path.join(source, "devices.json"), "--database",
                          "p.db")
 
     def test_no_output_over_standard_input(self):
@@ -195,8 +193,9 @@ class FilesTest(CommandCase):
         self.fails("No such file", "bench", "devices", "-D", "none")
         self.fails("No such file", "profile", "devices", "-D", "none", "--database", "i.db")
         self.fails("/proc/x", *SIM, "--plan-log", "/proc/x")
-        self.fails("not UTF-8", "profile", "import", "--source", "here", "--database", "i.db",
-                   self.put("latin.csv", PREFILL.encode() + b"caf\xe9,1000,0,0.001,0\n"))
+        latin = rows_document("[model]\nmodel\ncafe\n").encode().replace(b"cafe", b"caf\xe9")
+        self.fails("latin.json: line 1, column 76: unable to decode byte 0xe9", "profile", "import",
+                   "--source", "here", "--database", "i.db", self.put("latin.json", latin))
         self.fails("replay.block_tokens has no effect here: the trace has blocks of 512",
                    "replay", "--trace", self.put("trace.jsonl", TRACE), "--policy", "lru", "--set",
                    "replay.block_tokens=64")
@@ -232,7 +231,7 @@ class FilesTest(CommandCase):
             self.assertNotIn("memory", result.stderr)
         self.make_profile()
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles")
-        self.run_command("profile", "import", os.path.join(source, "reference-model.csv"),
+        self.run_command("profile", "import", os.path.join(source, "reference-model.json"),
                          "--database", "p.db")
         export = ["profile", "export", "--database", "p.db"]
         for arguments in (export, [*export, "--json"], ["--help"],

@@ -144,7 +144,7 @@ class MannersTest(CommandCase):
     def test_interrupted_comparison(self):
         """A comparison ends between two runs, and its document is whole: rows or an error."""
         ladder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles",
-                              "ladder-adaptcache-code.csv")
+                              "ladder-adaptcache-code.json")
         out, errors = self.interrupted(
             ["replay", "--compare", "--quick", *WORKLOAD, "--set", f"replay.ladder={ladder}",
              "--set", "workload.requests=400", "--set", "tier.dram.capacity=10g", "--set",
@@ -174,10 +174,10 @@ class MannersTest(CommandCase):
         document = self.run_json("--help")
         self.assertEqual(list(document["exit_codes"]), ["0", "1", "2", "77", "130"])
         shipped = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles",
-                               "llama-3.1-8b.csv")
+                               "llama-3.1-8b.json")
         self.run_command("profile", "import", shipped, "--database", "a.db")
         self.run_command("profile", "import", "--source", "s", "--database", "b.db",
-                         self.put("m.csv", "[model]\nmodel,layers\nm,32\n"))
+                         self.put_rows("m.json", "[model]\nmodel,layers\nm,32\n"))
         self.run_command("profile", "diff", "a.db", "a.db")
         self.run_command("profile", "diff", "a.db", "b.db", code=1)
         self.run_command("profile", "diff", "a.db", code=2)
@@ -186,7 +186,8 @@ class MannersTest(CommandCase):
                          "device.h.capacity=64MiB", code=77)
 
     def test_a_database_that_was_read(self):
-        self.run_command("profile", "import", self.put("m.csv", "[model]\nmodel,layers\nm,32\n"),
+        self.run_command("profile", "import",
+                         self.put_rows("m.json", "[model]\nmodel,layers\nm,32\n"),
                          "--source", "s", "--database", "p.db")
         with open(self.path("p.db"), "rb") as file:
             before = file.read()
@@ -194,7 +195,7 @@ class MannersTest(CommandCase):
                       ["profile", "diff", "p.db"], ["inspect"], ["replay", *WORKLOAD, "--policy",
                                                                 "lru", "--database"]):
             self.run_command(*words, "p.db")
-            self.assertEqual(sorted(os.listdir(self.folder)), ["m.csv", "p.db"], words)
+            self.assertEqual(sorted(os.listdir(self.folder)), ["m.json", "p.db"], words)
         with open(self.path("p.db"), "rb") as file:
             self.assertEqual(file.read(), before)
         document = self.run_json("inspect", "p.db")

@@ -68,8 +68,8 @@ class ProfileTest(CommandCase):
         first = ["--variants", "planes:k6v4,g64;planes:k2v2,g64"]
         document = self.run_json("quality", *shape, *first, "--database", "a.db")
         rows = self.run_command("export", "--database", "a.db").stdout
-        self.put("rows.csv", rows)
-        self.run_command("import", "rows.csv", "--database", "b.db")
+        self.put("rows.json", rows)
+        self.run_command("import", "rows.json", "--database", "b.db")
         again = self.run_json("quality", *shape, *first, "--finish", "--database", "b.db")
         self.assertEqual(again["resumed_rows"], 6)
         for one in (again, document):  # rows do not keep the size with padding
@@ -87,7 +87,7 @@ class ProfileTest(CommandCase):
         self.assertEqual(more["resumed_rows"], 3)
         self.assertEqual(more["sets"][0]["variants"][0]["kl"],
                          document["sets"][0]["variants"][0]["kl"])
-        self.run_command("import", "rows.csv", "--database", "c.db")
+        self.run_command("import", "rows.json", "--database", "c.db")
         ladder = self.run_json("calibrate", *shape[:-2], "--finish", "--database", "c.db")
         self.assertEqual(ladder["resumed_rows"], 6)
         # Other texts have other settings; other versions may code otherwise.
@@ -95,7 +95,7 @@ class ProfileTest(CommandCase):
                    "two=" + text, *first, "--finish", "--database", "c.db")
         other = re.sub(r"( by kvterrace )[0-9.]+", r"\g<1>0.0.1", rows)
         self.assertNotEqual(other, rows)
-        self.run_command("import", self.put("other.csv", other), "--database", "d.db")
+        self.run_command("import", self.put("other.json", other), "--database", "d.db")
         self.fails("no entry of some class is whole", "quality", *shape, *first, "--finish",
                    "--database", "d.db")
         self.fails("nothing was measured", "calibrate", *shape[:-2], "--finish", "--database",
@@ -111,11 +111,11 @@ class ProfileTest(CommandCase):
                 "--command", COMMAND, *shape, *variants]
 
         def tables(database, name):
-            result = subprocess.run([*tool, "--database", database, "--csv", name + ".csv",
-                                     "--rows", name + ".zst"], cwd=self.folder, text=True,
+            result = subprocess.run([*tool, "--database", database, "--profile", name + ".json",
+                                     "--rows", name + "-rows.json.zst"], cwd=self.folder, text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
             self.assertEqual(result.returncode, 0, result.stderr)
-            with open(self.path(name + ".csv"), encoding="utf-8") as file:
+            with open(self.path(name + ".json"), encoding="utf-8") as file:
                 self.assertNotIn(os.path.abspath(REFERENCE), file.read())
             return result.stdout, result.stderr.replace(name, "")
 
@@ -124,9 +124,9 @@ class ProfileTest(CommandCase):
         first = tables("a.db", "a")
         self.assertIn("| **two**, 4 entries |", first[0])
         self.assertIn("| top1, worse | 0.02 |", first[0])
-        self.run_command("import", "a.zst", "--database", "b.db")
+        self.run_command("import", "a-rows.json.zst", "--database", "b.db")
         self.assertEqual(tables("b.db", "b")[0], first[0])
-        self.run_command("import", "a.csv", "--database", "c.db")
+        self.run_command("import", "a.json", "--database", "c.db")
         ladders = self.run_json("export", "--table", "calibration", "--database", "c.db")
         self.assertEqual(len(ladders["tables"]["calibration"]), 6)
 
@@ -335,7 +335,7 @@ class ProfileTest(CommandCase):
         """What was published stands beside what was measured, and says where it is from."""
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles")
         for name in ("devices", "llama-3.1-8b", "prefill"):
-            self.run_command("import", os.path.join(source, name + ".csv"), "--database", "p.db")
+            self.run_command("import", os.path.join(source, name + ".json"), "--database", "p.db")
         document, _ = self.make_page()
         sets = [(row["model"], row["class"]) for row in document["quality_sets"]]
         self.assertEqual(len(sets), len(set(sets)))

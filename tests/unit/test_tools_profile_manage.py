@@ -53,15 +53,15 @@ class ManageTest(CommandCase):
                  "model,class,variant,metric,bits_per_element,loss_mean,kl,source\n"
                  'm,qa,"planes:k4v4,g64",f1,4.5,0.1234567890123456,-1e-7,"a ""paper"", p. 3"\n'
                  "m,qa,planes:k2v2 g64,f1,2.5,0.3,,\n")
-        result = self.run_command("profile", "import", self.put("q.csv", table), "--source",
+        result = self.run_command("profile", "import", self.put_rows("q.json", table), "--source",
                                   "own\nmeasurement", "--database", "a.db")
         self.assertIn("3 rows imported", result.stderr)
         # What is exported can be imported, and then it is the same.
         first = self.run_command("profile", "export", "--database", "a.db").stdout
-        self.assertIn('"a ""paper"", p. 3"', first)
-        self.run_command("profile", "import", self.put("a.csv", first), "--database", "b.db")
-        second = self.run_command("profile", "export", "--database", "b.db", "--csv").stdout
-        self.assertEqual(first, second)
+        self.assertIn('"a \\"paper\\", p. 3"', first)
+        self.run_command("profile", "import", self.put("a.json", first), "--database", "b.db")
+        second = self.run_command("profile", "export", "--database", "b.db").stdout
+        self.assertEqual(first, second.replace("b.db", "a.db"))
         result = self.run_command("profile", "diff", "a.db", "b.db")
         self.assertIn("0 of", result.stdout)
         document = self.run_json("profile", "export", "--database", "b.db", "--table", "quality")
@@ -73,18 +73,18 @@ class ManageTest(CommandCase):
         self.assertEqual({row["kind"] for row in runs["tables"]["run"]}, {"import"})
         # The ladder of a model is what replay reads.
         ladder = self.run_command("profile", "export", "--ladder", "m:qa", "--database", "b.db")
-        self.put("ladder.csv", ladder.stdout)
+        self.put("ladder.json", ladder.stdout)
         document = self.run_json("replay", *WORKLOAD, "--policy", "utility", "--set",
-                                 "replay.ladder=ladder.csv")
-        self.assertIn("ladder.csv", document["note"])
+                                 "replay.ladder=ladder.json")
+        self.assertIn("ladder.json", document["note"])
         # Refusals: nothing comes in, and the file is named with the line.
         before = self.run_command("profile", "export", "--database", "b.db").stdout
-        self.fails("bad.csv:6: kl: not a number", "profile", "import",
-                   self.put("bad.csv", table.replace("-1e-7", "low")), "--source", "s",
+        self.fails("bad.json: quality[0].kl: not a number", "profile", "import",
+                   self.put_rows("bad.json", table.replace("-1e-7", "low")), "--source", "s",
                    "--database", "b.db")
-        self.fails("without a source", "profile", "import", "q.csv", "--database", "b.db")
-        self.fails("no.csv", "profile", "import", "no.csv", "--database", "b.db")
-        self.fails("which FILE.csv?", "profile", "import", "--database", "b.db")
+        self.fails("without a source", "profile", "import", "q.json", "--database", "b.db")
+        self.fails("no.json", "profile", "import", "no.json", "--database", "b.db")
+        self.fails("which FILE.json?", "profile", "import", "--database", "b.db")
         self.fails("no such table", "profile", "export", "--table", "x", "--database", "b.db")
         self.fails("no such profile", "profile", "export", "--database", "none.db")
         self.fails("MODEL:CLASS", "profile", "export", "--ladder", "m", "--database", "b.db")
@@ -97,7 +97,8 @@ class ManageTest(CommandCase):
                  "model,class,variant,metric,bits_per_element,loss_mean\n"
                  'cafe,qa,"planes:k4v4,g64",f1,4.5,LOSS\n')
         for name, loss in (("a", "0.1"), ("b", "0.2")):
-            self.run_command("profile", "import", self.put("t.csv", table.replace("LOSS", loss)),
+            rows = self.put_rows("t.json", table.replace("LOSS", loss))
+            self.run_command("profile", "import", rows,
                              "--source", "s", "--database", name + ".db")
             # An import refuses such bytes; a profile may have them from elsewhere.
             with contextlib.closing(sqlite3.connect(os.path.join(self.folder, name + ".db"))) as db:
@@ -112,7 +113,7 @@ class ManageTest(CommandCase):
 
     def test_full_output(self):
         """A disk that is full is not a lack of memory."""
-        self.run_command("profile", "import", self.put("m.csv", "[model]\nmodel,layers\n" +
+        self.run_command("profile", "import", self.put_rows("m.json", "[model]\nmodel,layers\n" +
                          "".join("m%d,32\n" % i for i in range(2000))), "--source", "s",
                          "--database", "a.db")
         for arguments in (["export", "--json"], ["show", "--json"]):
@@ -132,7 +133,7 @@ class ManageTest(CommandCase):
         source = os.environ.get("KVT_SOURCE_DIR")
         if not source:
             self.skipTest("KVT_SOURCE_DIR is not set")
-        for name in ("devices.csv", "prefill.csv"):
+        for name in ("devices.json", "prefill.json"):
             self.run_command("profile", "import", os.path.join(source, "profiles", name),
                              "--database", "p.db")
         self.assertIn("imported", self.run_command("profile", "show", "--database", "p.db").stdout)
@@ -157,14 +158,12 @@ class ManageTest(CommandCase):
         self.fails('no prefill model "x"', *arguments, "--set", "prefill.profile=x")
         self.fails("store.profile is not set", "replay", *WORKLOAD,
                    "--set", "tier.ssd.capacity=8GiB", "--set", "tier.ssd.devices=ssd-1")
-        self.fails("exclude each other", *arguments, "--set", "prefill.profile=x", "--set",
-                   "prefill.csv=y")
 
     def test_diff_gc(self):
         row = "[prefill]\nname,linear_seconds_per_token,square_seconds_per_token2\np,{},1e-9\n"
         for name, value in (("a.db", "1e-4"), ("b.db", "1.2e-4")):
-            self.run_command("profile", "import", self.put("p.csv", row.format(value)), "--source",
-                             "s", "--database", name)
+            rows = self.put_rows("p.json", row.format(value))
+            self.run_command("profile", "import", rows, "--source", "s", "--database", name)
         result = self.run_command("profile", "diff", "a.db", "b.db", code=1)
         self.assertIn("+20.0 %", result.stdout)
         self.assertNotIn("square", result.stdout)
@@ -175,7 +174,7 @@ class ManageTest(CommandCase):
         self.fails("--threshold", "profile", "diff", "a.db", "b.db", "--threshold", "much")
         self.fails("no such profile", "profile", "diff", "a.db", "none.db")
         # The second import of the same thing replaces the first one.
-        self.run_command("profile", "import", "p.csv", "--source", "s", "--database", "a.db")
+        self.run_command("profile", "import", "p.json", "--source", "s", "--database", "a.db")
         result = self.run_command("profile", "gc", "--dry-run", "--database", "a.db")
         self.assertIn("1 runs and 0 models without curves would go", result.stdout)
         document = self.run_json("profile", "gc", "--database", "a.db")

@@ -407,7 +407,7 @@ class PageTest(ReportCase):
             "settings": ["settings"],
         }
         self.run_command("profile", "import", os.path.join(
-            os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles", "devices.csv"),
+            os.path.dirname(os.path.abspath(__file__)), "..", "..", "profiles", "devices.json"),
             "--database", "p.db")
         documents = []
         for kind, arguments in outputs.items():

@@ -15,7 +15,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import COMMAND, CommandCase  # noqa: E402
+from command_case import COMMAND, CommandCase, rows_document  # noqa: E402
 
 ROW = '{"timestamp": %d, "input_length": %s, "output_length": 1, "hash_ids": [1]}\n'
 FILES = {
@@ -62,12 +62,13 @@ FILES = {
     "huge.ini": b"[tier.dram]\ncapacity = 18446744073709551615\n",
     "small.ini": b"[device.a]\ntier = ssd\nbackend = file\npath = f\ncapacity = 4096\n",
     "sim.ini": b"[device.a]\ntier = dram\nbackend = sim\ncapacity = 64MiB\n",
-    "nan.csv": b"[prefill]\nmodel,tokens\nm,nan\n",
-    "table.csv": b"[nothing]\nmodel\nm\n",
-    "bom.csv": b"\xef\xbb\xbf[model]\nmodel,layers\nm,32\n",
-    "rate.csv": b"[device]\ndevice,tier,direction,bytes_per_s,request_seconds\nd,ssd,read,3e30,0\n",
-    "bits.csv": b"variant,bits,loss,loss_upper,encode_bytes_per_s,decode_bytes_per_s,source\n"
-                b"raw,45,0,0,1e9,1e9,s\n",
+    "nan.json": rows_document("[prefill]\nname\nm\n").replace('"m"', "NaN").encode(),
+    "table.json": rows_document("[nothing]\nmodel\nm\n").encode(),
+    "bom.json": b"\xef\xbb\xbf" + rows_document("[model]\nmodel,layers\nm,32\n").encode(),
+    "rate.json": rows_document("[device]\ndevice,tier,direction,bytes_per_s,request_seconds\n"
+                               "d,ssd,read,3e30,0\n").encode(),
+    "bits.json": rows_document("[ladder]\nvariant,bits,loss,loss_upper,encode_bytes_per_s,"
+                               "decode_bytes_per_s,source\nraw,45,0,0,1e9,1e9,s\n").encode(),
 }
 SIM = ["replay", "--workload", "poisson", "--set", "workload.requests=20"]
 LIVE = [*SIM, "--mode", "live"]
@@ -133,8 +134,7 @@ CASES = [
     (["replay", "--trace", "gzip.jsonl"], "gzip.jsonl:1: this is compressed with gzip: unpack it"),
     (["replay", "--trace", "epoch.jsonl"], "not from 1970"),
     (["replay", "--trace", "blocks.jsonl"], "holds 4 ids, and 1000 tokens in blocks of 512 make 2"),
-    (setting("replay.ladder=two.csv"),
-     "two.csv:1: 2 fields, where 7 are meant: variant,bits,loss,"),
+    (setting("replay.ladder=two.json"), "two.json: ladder[0].loss: is missing"),
     (["report", "later.json"], "is of another version of kvterrace"),
     (["check-config", "text.ini"], "this file holds other bytes"),
     (["check-config", "large.ini"], "of a file system with"),
@@ -179,10 +179,9 @@ CASES = [
     ([*SIM, "--set", "tier.ssd.capacity=1g", "--set", "tier.ssd.read_bandwidth=25Gbit/s"],
      "not bytes per second"),
     (setting("tier.ssd.devices=x"), "store.profile is not set"),
-    (setting("replay.ladder=nope.csv"), "nope.csv: No such file"),
-    (setting("replay.ladder=garbage"), "garbage:1: "),
-    (setting("replay.ladder=bits.csv"), "bits.csv:2: a number out of range"),
-    (setting("prefill.csv=nope"), "nope_attention.csv"),
+    (setting("replay.ladder=nope.json"), "nope.json: No such file"),
+    (setting("replay.ladder=garbage"), "garbage: line 1, "),
+    (setting("replay.ladder=bits.json"), "bits.json: ladder[0].bits: more than 17"),
     (setting("prefill.profile=nope"), "no effect here: store.profile is not set"),
     ([*SIM, "--set", "prefill.profile=nope", "--database", "good.db"], "nope"),
     ([*SIM, "--database", "garbage"], "not an SQLite database"),
@@ -246,19 +245,20 @@ CASES = [
     (["profile", "show", "--database", "cut.db"], "cut.db"),
     (["profile", "show", "--html", "x.html"], "kvterrace report"),
     (["profile", "show", "--token-bytes", "0"], "--token-bytes"),
-    (["profile", "import"], "which FILE.csv?"),
-    (["profile", "import", "garbage", "--database", "new.db"], "garbage:1: "),
+    (["profile", "import"], "which FILE.json?"),
+    (["profile", "import", "garbage", "--database", "new.db"], "garbage: line 1, "),
     (["profile", "import", "empty", "--database", "new.db"], "empty"),
     (["profile", "import", "adir", "--database", "new.db"], "adir"),
-    (["profile", "import", "nan.csv", "--source", "x", "--database", "new.db"], "nan.csv:"),
-    (["profile", "import", "table.csv", "--source", "x", "--database", "new.db"],
-     "no such table: [nothing] is none of [model] [device] "),
-    (["profile", "import", "bom.csv", "--source", "x", "--database", "new.db"],
-     "bom.csv:1: this is text with a byte order mark"),
-    (["profile", "import", "rate.csv", "--source", "x", "--database", "new.db"],
-     "rate.csv:3: bytes_per_s: not a number above 0, up to 1e18"),
+    (["profile", "import", "nan.json", "--source", "x", "--database", "new.db"],
+     "nan.json: line 1, column "),
+    (["profile", "import", "table.json", "--source", "x", "--database", "new.db"],
+     "tables.nothing: no such table: it is none of model device "),
+    (["profile", "import", "bom.json", "--source", "x", "--database", "new.db"],
+     "bom.json: this is text with a byte order mark"),
+    (["profile", "import", "rate.json", "--source", "x", "--database", "new.db"],
+     "rate.json: device[0].bytes_per_s: not a number above 0, up to 1e18"),
     (["profile", "export", "--table", "nothing", "--database", "good.db"], "no such table"),
-    (["profile", "export", "--ladder", "nope:x", "--database", "good.db"], "no JSON"),
+    (["profile", "export", "--ladder", "nope:x", "--database", "good.db"], "no model nope"),
     (["profile", "diff", "good.db"], "which PROFILE.db?"),
     (["profile", "diff", "good.db", "nope.db"], "nope.db: no such profile"),
     (["profile", "diff", "good.db", "good.db", "--threshold", "much"], "not a share"),
@@ -330,7 +330,7 @@ CASES = [
     (["bench", "grid", "--set", "store.alpha=1"], "no effect here"),
     (["bench", "adaptcache", "--seeds", "99"], "from 1 to 40"),
     (["bench", "adaptcache", "--class", "qa"], "three times"),
-    (["bench", "adaptcache", "--profile", "no_such_profile"], "no_such_profile.csv"),
+    (["bench", "adaptcache", "--profile", "no_such_profile"], "no_such_profile.json"),
     (["bench", "adaptcache", "--zipf", "1"], "are both run"),
     (["profile", "quality", "--model", MODEL, "--text", "ids.jsonl", "--database", "good.db"],
      "text 1 has the token id 4093, and the model's vocabulary ends at 671"),
@@ -349,7 +349,8 @@ class WrongTest(CommandCase):
         os.mkdir(self.path("adir"))
         with sqlite3.connect(self.path("foreign.db")) as database:
             database.execute("CREATE TABLE t(x)")
-        self.run_command("profile", "import", self.put("m.csv", "[model]\nmodel,layers\nm,32\n"),
+        self.run_command("profile", "import",
+                         self.put_rows("m.json", "[model]\nmodel,layers\nm,32\n"),
                          "--source", "s", "--database", "good.db")
         self.put("lru.ini", "[store]\nladder = calibrated\nladder_layout = 32x8x128:bf16\n"
                  "[tier.dram]\ncapacity = 1g\n")
@@ -360,7 +361,7 @@ class WrongTest(CommandCase):
         self.put("blocks.jsonl", row.format(0, [1, 2, 3, 4]))
         self.put("bom.jsonl", b"\xef\xbb\xbf" + row.format(0, [1, 2]).encode())
         self.put("gzip.jsonl", gzip.compress(row.format(0, [1, 2]).encode()))
-        self.put("two.csv", "a,b\n")
+        self.put_rows("two.json", "[ladder]\nvariant,bits\nraw,16\n")
         self.put("later.json", '{"schema": "kvterrace-replay-99"}')
         drive = "[device.a]\ntier = ssd\nbackend = file\npath = {}\ncapacity = {}\n"
         self.put("e.ini", "")

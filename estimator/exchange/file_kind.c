@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* file_kind.c - the first bytes of formats that are taken for others: file_kind.h. */
-#include "estimator/profile/file_kind.h"
+#include "estimator/exchange/file_kind.h"
 
 #include <string.h>
 

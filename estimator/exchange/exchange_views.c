@@ -1,18 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_list.c - the tables of a profile as rows for whoever shows them: what answers for each
- * thing, with where it is from. Nothing is decided on these; kvt_profile_device and its neighbours
- * give the numbers to decide on.
+ * exchange_views.c - rows of a profile for files and for people: its tables with names for keys,
+ * what answers for each thing, and the figures by which two profiles are compared. Nothing is
+ * decided on these; kvt_profile_device and its neighbours give the numbers to decide on.
  *
  * Thread rule: as profile.h says.
  */
+#include "estimator/exchange/exchange.h"
+#include "estimator/exchange/exchange_rows.h"
 #include "estimator/profile/profile_internal.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-#define LIST_COLUMNS_MAX 48
+/* ---- rows of a statement ---- */
+
+static json_t *view_cell(sqlite3_stmt *statement, int column)
+{
+    json_t *cell = NULL;
+    switch (sqlite3_column_type(statement, column)) {
+    case SQLITE_INTEGER: return json_integer(sqlite3_column_int64(statement, column));
+    case SQLITE_FLOAT: cell = json_real(sqlite3_column_double(statement, column)); break;
+    case SQLITE_TEXT:
+        /* A text of the database need not be UTF-8. */
+        cell = json_string((const char *)sqlite3_column_text(statement, column));
+        return cell != NULL ? cell : json_string("?");
+    default: break;
+    }
+    return cell != NULL ? cell : json_null();
+}
+
+/* Puts all rows under a name. */
+static kvt_status view_rows(kvt_profile *profile, const char *sql, const char *name, json_t *into)
+{
+    json_t *rows = json_array();
+    sqlite3_stmt *statement = NULL;
+    bool sound = json_object_set_new(into, name, rows) == 0;
+    int result = sql != NULL && sound
+                     ? sqlite3_prepare_v2(profile->database, sql, -1, &statement, NULL)
+                     : SQLITE_NOMEM;
+    const int columns = sqlite3_column_count(statement);
+    while (result == SQLITE_OK && sound) {
+        result = sqlite3_step(statement);
+        if (result != SQLITE_ROW) break;
+        result = SQLITE_OK;
+        json_t *row = json_object();
+        for (int i = 0; i < columns; i++)
+            sound &= json_object_set_new(row, sqlite3_column_name(statement, i),
+                                         view_cell(statement, i)) == 0;
+        sound &= json_array_append_new(rows, row) == 0;
+    }
+    sqlite3_finalize(statement);
+    if (!sound) return KVT_E_MEMORY;
+    const kvt_status status = profile_status(result);
+    return status == KVT_OK || status == KVT_E_MEMORY ? status : KVT_E_DATABASE;
+}
+
+/* ---- tables as import takes them ---- */
+
+/* variant_name(codec, mode, rate) in SQL. */
+static void view_variant_name(sqlite3_context *context, int count, sqlite3_value **values)
+{
+    char name[160];
+    const kvt_variant variant = {.codec = (uint16_t)sqlite3_value_int(values[0]),
+                                 .mode = (uint16_t)sqlite3_value_int(values[1]),
+                                 .rate = (uint32_t)sqlite3_value_int64(values[2])};
+    (void)count;
+    rows_variant_name(variant, name);
+    sqlite3_result_text(context, name, -1, SQLITE_TRANSIENT);
+}
+
+static kvt_status view_table(kvt_profile *profile, const rows_table *table, json_t *tables)
+{
+    sqlite3_str *sql = sqlite3_str_new(NULL);
+    for (size_t i = 0; i < table->column_count; i++)
+        sqlite3_str_appendf(sql, "%s%s AS %s", i == 0 ? "SELECT " : ", ", table->columns[i].sql,
+                            table->columns[i].name);
+    sqlite3_str_appendf(sql, " FROM %s", table->from);
+    char *text = sqlite3_str_finish(sql);
+    const kvt_status status = view_rows(profile, text, table->name, tables);
+    sqlite3_free(text);
+    if (status == KVT_OK && json_array_size(json_object_get(tables, table->name)) == 0)
+        (void)json_object_del(tables, table->name);
+    return status;
+}
+
+kvt_status exchange_export(kvt_profile *profile, const char *name, json_t *tables)
+{
+    const rows_table *table;
+    kvt_status status = name != NULL ? KVT_E_ARGUMENT : KVT_OK;
+    int result = sqlite3_create_function(profile->database, "variant_name", 3,
+                                         SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS,
+                                         NULL, view_variant_name, NULL, NULL);
+    /* One snapshot, so that curves of a writer in between do not come without their device. */
+    if (result == SQLITE_OK) result = sqlite3_exec(profile->database, "BEGIN", NULL, NULL, NULL);
+    if (result != SQLITE_OK) return profile_status(result);
+    for (size_t i = 0; status == KVT_OK || status == KVT_E_ARGUMENT; i++) {
+        if ((table = rows_table_at(i)) == NULL) break;
+        if (name != NULL ? strcmp(table->name, name) == 0 : table->checks != NULL)
+            status = view_table(profile, table, tables);
+    }
+    (void)sqlite3_exec(profile->database, "COMMIT", NULL, NULL, NULL);
+    return status;
+}
+
+json_t *exchange_document(const char *database, json_t *tables)
+{
+    return json_pack("{s:s, s:s, s:s, s:o}", "schema", ROWS_SCHEMA, "version",
+                     profile_library_version, "database", database, "tables", tables);
+}
+
+/* ---- what answers ---- */
 
 /* The row that answers among those that are about the same thing; between the two stands what makes
  * things the same. */
@@ -96,60 +195,13 @@ static const struct {
                 "fixed_seconds, source FROM " LIST_PREFILL " WHERE place = 1 ORDER BY name"},
 };
 
-static const char *list_find(const char *view)
+kvt_status exchange_view(kvt_profile *profile, const char *view, json_t *views)
 {
-    for (size_t i = 0; i < sizeof list_views / sizeof list_views[0]; i++) {
-        if (strcmp(list_views[i].name, view) == 0) return list_views[i].sql;
-    }
-    return NULL;
-}
-
-static kvt_profile_cell list_cell(sqlite3_stmt *statement, int column)
-{
-    kvt_profile_cell cell = {.column = sqlite3_column_name(statement, column)};
-    switch (sqlite3_column_type(statement, column)) {
-    case SQLITE_INTEGER:
-        cell.kind = KVT_CELL_INTEGER;
-        cell.integer = sqlite3_column_int64(statement, column);
-        break;
-    case SQLITE_FLOAT:
-        cell.kind = KVT_CELL_REAL;
-        cell.real = sqlite3_column_double(statement, column);
-        break;
-    case SQLITE_TEXT:
-        cell.kind = KVT_CELL_TEXT;
-        cell.text = (const char *)sqlite3_column_text(statement, column);
-        if (cell.text == NULL) cell.text = "";
-        break;
-    default: cell.kind = KVT_CELL_NULL; break;
-    }
-    return cell;
-}
-
-kvt_status kvt_profile_list(kvt_profile *profile, const char *view, kvt_profile_visit *visit,
-                            void *context)
-{
-    assert(profile != NULL && view != NULL && visit != NULL);
-    kvt_profile_cell cells[LIST_COLUMNS_MAX];
-    sqlite3_stmt *statement = NULL;
-    const char *sql = list_find(view);
-    if (sql == NULL) return KVT_E_ARGUMENT;
-    int result = sqlite3_prepare_v2(profile->database, sql, -1, &statement, NULL);
-    int columns = sqlite3_column_count(statement);
-    assert(columns <= LIST_COLUMNS_MAX);
-    bool more = true;
-    while (more && (result == SQLITE_OK || result == SQLITE_ROW)) {
-        result = sqlite3_step(statement);
-        if (result != SQLITE_ROW) break;
-        for (int i = 0; i < columns; i++)
-            cells[i] = list_cell(statement, i);
-        more = visit(context, view, cells, (size_t)columns);
-    }
-    sqlite3_finalize(statement);
-    if (!more) return KVT_E_CANCELLED;
-    if (result == SQLITE_DONE) return KVT_OK;
-    kvt_status status = profile_status(result);
-    return status == KVT_E_MEMORY ? status : KVT_E_DATABASE;
+    assert(profile != NULL && view != NULL && views != NULL);
+    for (size_t i = 0; i < sizeof list_views / sizeof list_views[0]; i++)
+        if (strcmp(list_views[i].name, view) == 0)
+            return view_rows(profile, list_views[i].sql, view, views);
+    return KVT_E_ARGUMENT;
 }
 
 /* ---- two profiles curve by curve ---- */
@@ -246,83 +298,68 @@ static char *diff_statement(void)
     return sqlite3_str_finish(sql);
 }
 
-typedef struct diff_side {
-    sqlite3_stmt *row;
-    bool present;
-    const char *curve;
-    const char *quantity;
-    double value, low, high; /* low NAN: no repetitions to tell the spread */
-} diff_side;
-
-static int diff_next(diff_side *side)
+static json_t *diff_number(double value)
 {
-    int result = sqlite3_step(side->row);
-    side->present = result == SQLITE_ROW;
-    if (!side->present) return result == SQLITE_DONE ? SQLITE_OK : result;
-    side->curve = (const char *)sqlite3_column_text(side->row, 0);
-    side->quantity = (const char *)sqlite3_column_text(side->row, 1);
-    if (side->curve == NULL || side->quantity == NULL) return SQLITE_NOMEM;
-    side->value = sqlite3_column_double(side->row, 2);
-    bool known = sqlite3_column_type(side->row, 3) != SQLITE_NULL &&
-                 sqlite3_column_type(side->row, 4) != SQLITE_NULL;
-    side->low = known ? sqlite3_column_double(side->row, 3) : NAN;
-    side->high = known ? sqlite3_column_double(side->row, 4) : NAN;
-    return SQLITE_OK;
+    return isfinite(value) ? json_real(value) : json_null();
 }
 
-static int diff_start(diff_side *side, kvt_profile *profile)
+static double diff_value(const json_t *figure, const char *key)
 {
+    const json_t *value = json_object_get(figure, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+/* One change; a figure that is only in the other profile is NULL. */
+static json_t *diff_change(const json_t *before, const json_t *after)
+{
+    const json_t *named = before != NULL ? before : after;
+    const double from = diff_value(before, "value"), to = diff_value(after, "value");
+    const char *spread = "unknown";
+    /* Repetitions overlap, or do not; without any there is nothing to compare. */
+    if (diff_value(before, "low") <= diff_value(after, "high") &&
+        diff_value(after, "low") <= diff_value(before, "high"))
+        spread = "within";
+    else if (diff_value(before, "low") > diff_value(after, "high") ||
+             diff_value(after, "low") > diff_value(before, "high"))
+        spread = "beyond";
+    return json_pack("{s:O, s:O, s:o, s:o, s:o, s:s}", "curve", json_object_get(named, "curve"),
+                     "quantity", json_object_get(named, "quantity"), "before", diff_number(from),
+                     "after", diff_number(to), "change",
+                     diff_number(from == to ? 0.0 : (to - from) / fabs(from)), "spread", spread);
+}
+
+/* Below 0: the figure is only in the first profile, or the second one has no more. */
+static int diff_order(const json_t *before, const json_t *after)
+{
+    static const char *const keys[] = {"curve", "quantity"};
+    int order = 0;
+    if (before == NULL || after == NULL) return before != NULL ? -1 : 1;
+    for (size_t i = 0; i < 2 && order == 0; i++)
+        order = strcmp(json_string_value(json_object_get(before, keys[i])),
+                       json_string_value(json_object_get(after, keys[i])));
+    return order;
+}
+
+kvt_status exchange_diff(kvt_profile *before, kvt_profile *after, json_t *changes)
+{
+    json_t *figures = json_object();
     char *sql = diff_statement();
-    int result = sql != NULL ? sqlite3_prepare_v2(profile->database, sql, -1, &side->row, NULL)
-                             : SQLITE_NOMEM;
+    kvt_status status = view_rows(before, sql, "before", figures);
+    if (status == KVT_OK) status = view_rows(after, sql, "after", figures);
     sqlite3_free(sql);
-    return result == SQLITE_OK ? diff_next(side) : result;
-}
-
-static int diff_order(const diff_side *before, const diff_side *after)
-{
-    if (!before->present || !after->present) return before->present ? -1 : 1;
-    int order = strcmp(before->curve, after->curve);
-    return order != 0 ? order : strcmp(before->quantity, after->quantity);
-}
-
-static kvt_profile_change diff_compare(const diff_side *before, const diff_side *after, int order)
-{
-    const diff_side *named = order <= 0 ? before : after;
-    kvt_profile_change change = {.curve = named->curve,
-                                 .quantity = named->quantity,
-                                 .before = order <= 0 ? before->value : NAN,
-                                 .after = order >= 0 ? after->value : NAN,
-                                 .change = NAN,
-                                 .spread = KVT_SPREAD_UNKNOWN};
-    if (order != 0) return change;
-    double step = after->value - before->value;
-    change.change = step == 0.0 ? 0.0 : step / fabs(before->value);
-    if (!isnan(before->low) && !isnan(after->low)) {
-        bool meet = before->low <= after->high && after->low <= before->high;
-        change.spread = meet ? KVT_SPREAD_WITHIN : KVT_SPREAD_BEYOND;
+    const json_t *sides[2] = {json_object_get(figures, "before"),
+                              json_object_get(figures, "after")};
+    size_t at[2] = {0, 0};
+    while (status == KVT_OK) {
+        const json_t *first = json_array_get(sides[0], at[0]);
+        const json_t *second = json_array_get(sides[1], at[1]);
+        if (first == NULL && second == NULL) break;
+        const int order = diff_order(first, second);
+        json_t *change = diff_change(order <= 0 ? first : NULL, order >= 0 ? second : NULL);
+        if (json_array_append_new(changes, change) != 0) status = KVT_E_MEMORY;
+        at[0] += order <= 0;
+        at[1] += order >= 0;
     }
-    return change;
-}
-
-kvt_status kvt_profile_diff(kvt_profile *before, kvt_profile *after, kvt_profile_compare *visit,
-                            void *context)
-{
-    assert(before != NULL && after != NULL && visit != NULL);
-    diff_side sides[2] = {{0}, {0}};
-    bool proceed = true;
-    int result = diff_start(&sides[0], before);
-    if (result == SQLITE_OK) result = diff_start(&sides[1], after);
-    while (result == SQLITE_OK && proceed && (sides[0].present || sides[1].present)) {
-        int order = diff_order(&sides[0], &sides[1]);
-        kvt_profile_change change = diff_compare(&sides[0], &sides[1], order);
-        proceed = visit(context, &change);
-        if (order <= 0) result = diff_next(&sides[0]);
-        if (order >= 0 && result == SQLITE_OK) result = diff_next(&sides[1]);
-    }
-    sqlite3_finalize(sides[0].row);
-    sqlite3_finalize(sides[1].row);
-    if (result == SQLITE_OK && !proceed) return KVT_E_CANCELLED;
-    kvt_status status = profile_status(result);
-    return status == KVT_OK || status == KVT_E_MEMORY ? status : KVT_E_DATABASE;
+    json_decref(figures);
+    return status;
 }
