@@ -287,8 +287,9 @@ static void bad_requests_are_refused(void **state)
     kvt_profile_close(profile);
 }
 
+/* Reports come between points and every 100 ms, so what has been stored is told by done alone. */
 typedef struct cancel_plan {
-    int calls_left;
+    double stop_at; /* part of the points that ends the run; above 1: none */
     double last_done;
 } cancel_plan;
 
@@ -298,7 +299,7 @@ static bool cancel_later(void *context, double done, const char *what)
     assert_non_null(what);
     assert_true(done >= plan->last_done && done <= 1.0);
     plan->last_done = done;
-    return plan->calls_left-- > 0;
+    return done < plan->stop_at;
 }
 
 /* Cancelled runs answer only while no complete one exists. */
@@ -311,24 +312,24 @@ static void cancelling_keeps_what_was_stored(void **state)
     kvt_profile_request request = small_request(false);
     kvt_device_curve curve;
     kvt_device_point point;
-    cancel_plan plan = {.calls_left = 0};
+    cancel_plan plan = {.stop_at = 0.0};
     request.progress = cancel_later;
     request.progress_context = &plan;
     assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
                      KVT_E_CANCELLED);
     assert_int_equal(kvt_profile_device(profile, "sim0", &curve), KVT_MISS);
-    plan = (cancel_plan){.calls_left = 6};
+    plan = (cancel_plan){.stop_at = 0.2};
     assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
                      KVT_E_CANCELLED);
     assert_int_equal(device->in_flight, 0);
     assert_int_equal(kvt_profile_device(profile, "sim0", &curve), KVT_OK);
     assert_int_equal(kvt_profile_point_at(profile, "sim0", 0, &point), KVT_OK);
     assert_int_equal(kvt_profile_point_at(profile, "sim0", 19, &point), KVT_END);
-    plan = (cancel_plan){.calls_left = 1000000};
+    plan = (cancel_plan){.stop_at = 2.0};
     assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
                      KVT_OK);
     assert_true(plan.last_done == 1.0);
-    plan = (cancel_plan){.calls_left = 4};
+    plan = (cancel_plan){.stop_at = 0.1};
     assert_int_equal(kvt_profile_measure_device(profile, device, KVT_TIER_SSD, 0, 0, &request),
                      KVT_E_CANCELLED);
     assert_int_equal(kvt_profile_point_at(profile, "sim0", 19, &point), KVT_OK);
