@@ -389,7 +389,7 @@ KVT_API uint8_t kvt_policy_option(const kvt_policy *policy, uint64_t handle);
 /*
  * What "utility" has learned of how soon entries are used again. A rate is a sum of reuse experts,
  * one for each kind and half-life; the weight of one is the number of further uses that it lets
- * expect of one counted use (docs/POLICY.md, "Rates").
+ * expect of one counted use (docs/POLICY.md, "How soon an entry comes back").
  */
 #define KVT_REUSE_HALF_LIVES 6
 typedef enum kvt_reuse_kind {
