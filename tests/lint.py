@@ -56,11 +56,13 @@ ROOM_INCLUDES = {
                "store/scratch.h"},
     "replay": set(LIBRARY) | {"estimator/exchange", "replay/rivals"},
     "replay/loop": set(LIBRARY) | BESIDE | {"replay"},
-    "lab/bench": set(LIBRARY) | BESIDE | {"replay/rivals", "replay", "lab/decode"},
+    "lab/bench": set(LIBRARY) | BESIDE | {"replay/rivals", "replay", "lab/decode", "tools/command"},
     "lab/experiments": set(LIBRARY) | {"estimator/exchange", "replay", "lab/bench"},
     "lab/decode": set(LIBRARY) | BESIDE,
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
-              "store/options.h", "replay", "replay/loop", "tools/inspect"} | BESIDE | set(LAB),
+              "store/options.h", "replay", "replay/loop", "tools/command",
+              "tools/inspect"} | BESIDE | set(LAB),
+    "tools/command": {"estimator/model", "estimator/quality"},
     "tools/inspect": set(LIBRARY),
     "python": set(),
 }
@@ -130,7 +132,7 @@ BASE_CALLS_ALLOWED = {(os.path.join("lab", "bench", "bench_restart.c"), "clock_g
 # (KVT_CPU), the grid the folder of real traces (KVT_DATA_DIR). OpenBLAS is told about kernels in
 # the environment alone.
 TEST_CALLS_ALLOWED = {(os.path.join("tools", "bench_command.c"), "getenv"),
-                      (os.path.join("tools", "profile_common.c"), "getenv")}
+                      (os.path.join("tools", "command", "variants.c"), "getenv")}
 
 LINE_COLUMNS = 100
 FUNCTION_LINES = 70

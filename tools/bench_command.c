@@ -8,7 +8,7 @@
  * behind it. The other three end between two runs and print what was finished. One thread; the
  * replays of the grid have their own.
  */
-#include "command.h"
+#include "commands.h"
 #include "profile_measure.h"
 
 #include "lab/bench/bench.h"

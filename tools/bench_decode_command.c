@@ -3,7 +3,7 @@
  * bench_decode_command.c - kvterrace bench decode: sparse decode on attention of dumps. One thread;
  * an interruption ends it between two units, without results.
  */
-#include "command.h"
+#include "commands.h"
 
 #include "lab/decode/decode.h"
 

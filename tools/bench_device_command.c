@@ -5,8 +5,8 @@
  *
  * One thread. Which devices may be overwritten is decided as for profile: see device_list.h.
  */
-#include "command.h"
-#include "device_list.h"
+#include "commands.h"
+#include "tools/command/device_list.h"
 
 #include "base/config_values.h"
 #include "lab/bench/bench.h"

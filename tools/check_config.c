@@ -10,7 +10,7 @@
  * opening alone can tell stays unseen: what lies on drives, whether a drive or a GPU answers,
  * locks, permissions. One thread.
  */
-#include "command.h"
+#include "commands.h"
 
 #include "base/config_values.h"
 #include "replay/replay.h"

@@ -3,7 +3,7 @@
  * clear_command.c - kvterrace clear: copies for other hosts stop counting. It is a clear of a store
  * that keeps nothing itself, over the engine of a configuration. One thread.
  */
-#include "command.h"
+#include "commands.h"
 
 #include "base/clock.h"
 

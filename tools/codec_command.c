@@ -2,10 +2,11 @@
 /*
  * codec_command.c - kvterrace encode and decode: any codec on a KV dump of one's own. One thread.
  */
-#include "command.h"
+#include "commands.h"
 #include "profile_document.h"
 
-#include "lab/bench/bench_codecs.h"
+#include "estimator/quality/kv_files.h"
+#include "tools/command/variants.h"
 #include "tools/inspect/basis_files.h"
 
 #include <math.h>
@@ -94,7 +95,7 @@ static void codec_print(const kvt_record_info *info)
         printf("tokens     %u kept\n", (unsigned)info->stored_tokens);
 }
 
-static int codec_show_encoded(const codec_arguments *arguments, const bench_file_result *result)
+static int codec_show_encoded(const codec_arguments *arguments, const kv_file_result *result)
 {
     if (!arguments->common.json) {
         codec_print(&result->info);
@@ -146,7 +147,7 @@ static int codec_encode(void *context)
     const char *input = arguments->inputs.items[0];
     const char *name = arguments->variant != NULL ? arguments->variant : CODEC_USUAL_VARIANT;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    bench_file_result result;
+    kv_file_result result;
     kvt_variant variant;
     basis_files bases = {.count = 0};
     if (arguments->bases.count != 0 && strncmp(name, "transform", 9) != 0)
@@ -161,8 +162,8 @@ static int codec_encode(void *context)
     if (status == KVT_OK && !basis_files_serve(&bases, variant, message, sizeof message))
         status = KVT_E_MISMATCH;
     if (status == KVT_OK)
-        status = bench_file_encode(input, variant, basis_files_all(&bases), arguments->output,
-                                   &result, message, sizeof message);
+        status = kv_file_encode(input, variant, basis_files_all(&bases), arguments->output, &result,
+                                message, sizeof message);
     basis_files_free(&bases);
     if (status != KVT_OK) return command_fail_content(status, message);
     if (result.ignored > 0)
@@ -205,8 +206,8 @@ static int codec_decode(void *context)
         status = basis_files_read(&bases, arguments->bases.items, arguments->bases.count, message,
                                   sizeof message);
     if (status == KVT_OK)
-        status = bench_file_decode(arguments->inputs.items[0], basis_files_all(&bases),
-                                   arguments->output, &info, message, sizeof message);
+        status = kv_file_decode(arguments->inputs.items[0], basis_files_all(&bases),
+                                arguments->output, &info, message, sizeof message);
     if (status == KVT_E_MISMATCH) {
         char reason[256] = "";
         if (!basis_files_serve_record(&bases, &info, reason, sizeof reason))

@@ -6,7 +6,7 @@
  * The budget goes to stderr before the long part, a line for every tenth of the runs after it where
  * stderr is no terminal. The threads are those of the comparison; this file has one.
  */
-#include "command.h"
+#include "commands.h"
 
 #include "base/config_values.h"
 #include "replay/compare.h"

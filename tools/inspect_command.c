@@ -6,7 +6,7 @@
  * -shm file beside it from SQLite. inspect tells by a file's first bytes what it is. verify needs
  * the configuration of the store, which must be closed. One thread.
  */
-#include "command.h"
+#include "commands.h"
 #include "inspect_watch.h"
 #include "profile_document.h"
 

@@ -5,7 +5,7 @@
 #ifndef TOOLS_INSPECT_WATCH_H
 #define TOOLS_INSPECT_WATCH_H
 
-#include "command.h"
+#include "tools/command/command.h"
 
 /* Reads the file of a store that runs: kind, written_ns, clock_ns, metrics, operations. KVT_OK with
  * the document, the caller's; the statuses of watch_read. */

@@ -7,7 +7,7 @@
  * Contenders run one after the other in this thread; a mix runs last, because what utility served
  * says how much it may lose.
  */
-#include "command.h"
+#include "commands.h"
 #include "profile_measure.h"
 #include "report.h"
 

@@ -6,13 +6,14 @@
  * next point; what was measured stays in the database, files made for the occasion are removed, and
  * the same command goes on where it stopped (profile_resume_find).
  */
-#include "command.h"
-#include "device_list.h"
+#include "commands.h"
 #include "profile_document.h"
+#include "tools/command/device_list.h"
 
 #include "estimator/exchange/exchange.h"
-#include "lab/bench/bench_codecs.h"
-#include "lab/bench/worker_pool.h"
+#include "estimator/measure/measure.h"
+#include "estimator/quality/kv_files.h"
+#include "tools/command/worker_pool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -293,8 +294,8 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
     kvt_status status = KVT_OK;
     for (; count < arguments->kv.count && status == KVT_OK; count++) {
         kv[count] = (kvt_profile_kv){.name = NULL};
-        status = bench_kv_read(arguments->kv.items[count], PROFILE_KV_BYTES, &kv[count], message,
-                               message_size);
+        status = kv_file_read(arguments->kv.items[count], PROFILE_KV_BYTES, &kv[count], message,
+                              message_size);
     }
     if (status == KVT_OK) {
         profile_next(progress, "codecs: ", share);
@@ -312,7 +313,7 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
                                          "--basis learns some, profile import FILE.kvtbasis takes "
                                          "one, and bench transform times made ones");
     for (uint32_t i = 0; i < count; i++)
-        bench_kv_free(&kv[i]);
+        kv_file_free(&kv[i]);
     return status;
 }
 

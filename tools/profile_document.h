@@ -6,7 +6,7 @@
 #ifndef TOOLS_PROFILE_DOCUMENT_H
 #define TOOLS_PROFILE_DOCUMENT_H
 
-#include "command.h"
+#include "tools/command/command.h"
 
 #include "estimator/profile/profile.h"
 

@@ -3,7 +3,7 @@
  * profile_manage_command.c - kvterrace profile import, export, diff, gc: what is done to a
  * profile database as a whole. One thread.
  */
-#include "command.h"
+#include "commands.h"
 #include "profile_document.h"
 
 #include "estimator/exchange/exchange.h"

@@ -7,18 +7,11 @@
 #define TOOLS_PROFILE_MEASURE_H
 
 #include "profile_document.h"
+#include "tools/command/variants.h"
 
 #include "estimator/quality/quality.h"
 
 #include <jansson.h>
-
-/* Reads names with blanks or ';' between them; NULL: the usual ones, or the few of --quick.
- * KVT_OK; KVT_E_ARGUMENT (a name that is none, or more than capacity; the message says which);
- * KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status command_parse_variants(const char *list, bool quick,
-                                                quality_variant *variants, uint32_t capacity,
-                                                uint32_t *count_out, char *message,
-                                                size_t message_size);
 
 #define MEASURE_CLASS "text" /* of texts that name none */
 

@@ -4,8 +4,8 @@
  * best instruction set and the figures that decisions are made on; the JSON document and the page
  * have the rest. One thread.
  */
-#include "command.h"
 #include "profile_document.h"
+#include "tools/command/command.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /*
  * recover_command.c - kvterrace recover: a new catalog for a store that lost its own. One thread.
  */
-#include "command.h"
+#include "commands.h"
 
 #include <kvterrace/recover.h>
 

@@ -6,7 +6,7 @@
  * Runs are made one after the other in this thread: every policy with every seed. Exit 1 when a
  * live run gave back wrong bytes or its moves differ from its plan log.
  */
-#include "command.h"
+#include "commands.h"
 #include "profile_document.h"
 #include "report.h"
 

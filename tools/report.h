@@ -10,7 +10,7 @@
 #ifndef TOOLS_REPORT_H
 #define TOOLS_REPORT_H
 
-#include "command.h"
+#include "tools/command/command.h"
 
 #include <jansson.h>
 

@@ -7,7 +7,7 @@
  * is escaped; in the data every '<' is written as \u003c, which JSON reads back as the same
  * character and HTML cannot take for the end of the script element that holds it. One thread.
  */
-#include "command.h"
+#include "commands.h"
 #include "profile_document.h"
 #include "report.h"
 

@@ -4,9 +4,9 @@
  * simulator beside the store. report_verdict_runs.c has the sentences of replays,
  * report_verdict_bench.c those of measurements. One thread.
  */
-#include "command.h"
 #include "profile_document.h"
 #include "report.h"
+#include "tools/command/command.h"
 
 #include <ctype.h>
 #include <math.h>

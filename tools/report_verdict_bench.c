@@ -2,9 +2,9 @@
 /*
  * report_verdict_bench.c - verdicts on measurements: benches, a profile, and quality. One thread.
  */
-#include "command.h"
 #include "profile_document.h"
 #include "report.h"
+#include "tools/command/command.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
  * settings_command.c - kvterrace settings: the table of settings with kinds and defaults. One
  * thread.
  */
-#include "command.h"
+#include "commands.h"
 
 #include "base/config_values.h"
 #include "base/nearest.h"

@@ -22,7 +22,7 @@
 #include "estimator/profile/profile_internal.h"
 #include "estimator/quality/calibrate.h"
 #include "estimator/quality/quality_round_trip.h"
-#include "worker_pool.h"
+#include "tools/command/worker_pool.h"
 
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/load.h>

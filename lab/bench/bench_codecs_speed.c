@@ -14,7 +14,7 @@
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
 #include "estimator/quality/quality_round_trip.h"
-#include "worker_pool.h"
+#include "tools/command/worker_pool.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "bench_parts.h"
 
-#include "worker_pool.h"
+#include "tools/command/worker_pool.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
 #include "codecs/kernels/cpu.h"
 #include "codecs_support.h"
 #include "estimator/model/safetensors.h"
+#include "estimator/quality/kv_files.h"
 #include "estimator/quality/quality_round_trip.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/bench_codecs.h"
@@ -198,19 +199,19 @@ static void dumps_come_back(void **state)
 {
     dump *d = *state;
     char message[256] = "";
-    bench_file_result result;
+    kv_file_result result;
     kvt_record_info info;
     safetensors *file;
     dump_write(d);
-    assert_status(bench_file_encode(d->path, variant_of("lossless"), (kvt_record_bases){0},
-                                    d->record, &result, message, sizeof message),
+    assert_status(kv_file_encode(d->path, variant_of("lossless"), (kvt_record_bases){0}, d->record,
+                                 &result, message, sizeof message),
                   KVT_OK);
     assert_true(result.queried);
     assert_int_equal(result.query_rows, QUERIES);
     assert_true(result.attention_error == 0.0 && result.nmse[0] == 0.0 && result.nmse[1] == 0.0);
-    assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
-                                    sizeof message),
-                  KVT_OK);
+    assert_status(
+        kv_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message, sizeof message),
+        KVT_OK);
     assert_int_equal(info.record_bytes, result.info.record_bytes);
     assert_status(safetensors_open(d->back, &file, message, sizeof message), KVT_OK);
     assert_int_equal(safetensors_count(file), 2 * LAYERS);
@@ -223,8 +224,8 @@ static void dumps_come_back(void **state)
         assert_memory_equal(tensor->data, d->tensors[i].data, tensor->bytes);
     }
     safetensors_close(file);
-    assert_status(bench_file_encode(d->path, variant_of("kivi:k4v4,g32"), (kvt_record_bases){0},
-                                    NULL, &result, message, sizeof message),
+    assert_status(kv_file_encode(d->path, variant_of("kivi:k4v4,g32"), (kvt_record_bases){0}, NULL,
+                                 &result, message, sizeof message),
                   KVT_OK);
     assert_true(result.attention_error > 0.0 && result.attention_error < 0.5);
 }
@@ -245,7 +246,7 @@ static void every_type_comes_back(void **state)
         "raw", "lossless", "kivi:k4v4,g32", "planes:k4v4,g32", "entropy:k0.5v1", "drop:stream,50"};
     dump *d = *state;
     char message[256];
-    bench_file_result result;
+    kv_file_result result;
     kvt_record_info info;
     safetensors *file;
     uint32_t exact = 0;
@@ -266,8 +267,8 @@ static void every_type_comes_back(void **state)
         for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
             message[0] = '\0';
             kvt_status status =
-                bench_file_encode(d->path, variant_of(variants[v]), (kvt_record_bases){0},
-                                  d->record, &result, message, sizeof message);
+                kv_file_encode(d->path, variant_of(variants[v]), (kvt_record_bases){0}, d->record,
+                               &result, message, sizeof message);
             if (v < 2 && status != KVT_OK) fail_msg("%s: %s", variants[v], message);
             if (status != KVT_OK) {
                 assert_status(status, KVT_E_UNSUPPORTED);
@@ -275,8 +276,8 @@ static void every_type_comes_back(void **state)
                 continue;
             }
             assert_true(v < 2 || !bytes || v == 5);
-            status = bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
-                                       sizeof message);
+            status = kv_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
+                                    sizeof message);
             if (status != KVT_OK) fail_msg("%s of %s: %s", variants[v], types[t].name, message);
             assert_status(safetensors_open(d->back, &file, message, sizeof message), KVT_OK);
             for (size_t i = 0; i < d->count; i++) {
@@ -299,10 +300,10 @@ static void every_type_comes_back(void **state)
 static void refuses(dump *d, const char *part)
 {
     char message[256] = "";
-    bench_file_result result;
+    kv_file_result result;
     dump_write(d);
-    assert_status(bench_file_encode(d->path, variant_of("raw"), (kvt_record_bases){0}, d->record,
-                                    &result, message, sizeof message),
+    assert_status(kv_file_encode(d->path, variant_of("raw"), (kvt_record_bases){0}, d->record,
+                                 &result, message, sizeof message),
                   KVT_E_PARSE);
     if (strstr(message, part) == NULL) fail_msg("'%s' does not say '%s'", message, part);
     assert_int_not_equal(access(d->record, F_OK), 0);
@@ -371,11 +372,11 @@ static void damaged_records(void **state)
 {
     dump *d = *state;
     char message[256] = "";
-    bench_file_result result;
+    kv_file_result result;
     kvt_record_info info;
     dump_write(d);
-    assert_status(bench_file_encode(d->path, variant_of("planes:k4v4,g32"), (kvt_record_bases){0},
-                                    d->record, &result, message, sizeof message),
+    assert_status(kv_file_encode(d->path, variant_of("planes:k4v4,g32"), (kvt_record_bases){0},
+                                 d->record, &result, message, sizeof message),
                   KVT_OK);
     const long sizes[] = {(long)result.info.record_bytes - 1, 5000, 100, 0};
     FILE *file = fopen(d->record, "r+b");
@@ -383,20 +384,20 @@ static void damaged_records(void **state)
     assert_int_equal(fseek(file, (long)result.info.head_bytes + 10, SEEK_SET), 0);
     assert_int_not_equal(fputc(0x5a ^ 0xff, file), EOF);
     assert_int_equal(fclose(file), 0);
-    assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
-                                    sizeof message),
-                  KVT_E_CORRUPT);
+    assert_status(
+        kv_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message, sizeof message),
+        KVT_E_CORRUPT);
     assert_non_null(strstr(message, "dump.kvt"));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         assert_int_equal(truncate(d->record, sizes[i]), 0);
-        assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
-                                        sizeof message),
+        assert_status(kv_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
+                                     sizeof message),
                       KVT_E_CORRUPT);
     }
     assert_int_equal(unlink(d->record), 0);
-    assert_status(bench_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message,
-                                    sizeof message),
-                  KVT_E_GONE);
+    assert_status(
+        kv_file_decode(d->record, (kvt_record_bases){0}, d->back, &info, message, sizeof message),
+        KVT_E_GONE);
     assert_int_not_equal(access(d->back, F_OK), 0);
 }
 

@@ -6,7 +6,7 @@
 #include "codecs_support.h"
 
 #include "codecs/record_format.h"
-#include "lab/bench/worker_pool.h"
+#include "tools/command/worker_pool.h"
 
 static const kvt_layout shaped = {.layers = 5,
                                   .kv_heads = 2,

@@ -8,7 +8,7 @@
 
 #include "codecs/kernels/cpu.h"
 #include "lab/bench/engine_views.h"
-#include "lab/bench/worker_pool.h"
+#include "tools/command/worker_pool.h"
 
 enum { FILL = 0x5a, TOKENS = 75 };
 

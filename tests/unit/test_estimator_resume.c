@@ -4,7 +4,7 @@
  * was measured in the same way; reads and writes at once; codecs by threads and on given KV.
  */
 #include "codecs/kv_sample.h"
-#include "lab/bench/worker_pool.h"
+#include "tools/command/worker_pool.h"
 
 #include "estimator/exchange/exchange.h"
 #include "estimator/measure/measure.h"

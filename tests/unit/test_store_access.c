@@ -3,8 +3,8 @@
  * test_store_access.c - put, get, delete, prefixes, eviction, migration, sharing of reads.
  */
 #include "codecs/record.h"
-#include "lab/bench/worker_pool.h"
 #include "store_support.h"
+#include "tools/command/worker_pool.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -6,9 +6,9 @@
  * The linker sends the codecs' calls here first (cmake/tests.cmake). The test is one thread,
  * without background or executors, so a control lock that cannot be taken is held by this call.
  */
-#include "lab/bench/worker_pool.h"
 #include "store/store.h"
 #include "store_support.h"
+#include "tools/command/worker_pool.h"
 
 kvt_status __real_kvt_record_bound(const kvt_record_spec *spec, uint64_t *bytes_out,
                                    uint64_t *scratch_bytes_out);

@@ -165,7 +165,8 @@ typedef struct command_common {
 
 extern const command_option command_common_options[];
 
-/* Finds the command that argv names below the group and runs it. Returns the exit code. */
+/* The whole of a program: finds the command that argv names below the group, whose name is the
+ * program's, and runs it. Returns the exit code. */
 int command_main(const command_spec *group, int argc, char **argv);
 
 /* ---- command_options.c ---- */
@@ -241,9 +242,6 @@ int command_misuse(const char *format, ...) __attribute__((format(printf, 1, 2))
 void command_suggest(char *message, size_t size, const char *text,
                      const char *(*name_at)(size_t index));
 
-/* "unknown variant 'x'", with the usual one that is near. */
-void command_unknown_variant(const char *name, char *message, size_t message_size);
-
 /* A note to stderr, left out by --quiet. */
 void command_note(const command_common *common, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -269,10 +267,6 @@ typedef struct view_member {
     double value;
 } view_member;
 bool view_put_numbers(json_t *object, const view_member *members, size_t count);
-
-/* Starts the command anew with OpenBLAS' kernels for this processor, when it chose those of an old
- * one because it does not know this one. Called before anything is opened. */
-void command_choose_blas(void);
 
 /* Flushes stdout; what could not be written is an error. With --json a failure that said nothing
  * yet gets a document. Returns code, or EXIT_FAILED. */
@@ -331,65 +325,5 @@ const char *command_data_text(command_common *common, const char *text);
 
 /* The same of a setting's value, when it was set; what else it may be starts with `except`. */
 void command_data_setting(command_common *common, const char *key, const char *except);
-
-/* ---- compare_command.c: kvterrace replay --compare ---- */
-
-typedef struct compare_arguments {
-    const char *trace; /* or NULL: generated */
-    const char *policies;
-    const char *speeds; /* --speeds, or NULL */
-    uint32_t sessions;  /* 0: not given */
-    uint32_t threads;
-    bool quick;
-    const char *machine;
-} compare_arguments;
-
-/* Runs the comparison and prints it; returns the exit code. */
-int command_compare(const command_common *common, const compare_arguments *arguments);
-
-/* Has settings count as effective where one of the policies of a list obeys them; NULL: those of
- * store.policy. KVT_OK; KVT_E_MEMORY. */
-kvt_status command_try_policies(kvt_config *config, const char *policies);
-
-/* One line about this machine: system, processor. */
-void command_describe_machine(char *text, size_t size);
-
-/* ---- loop_command.c: kvterrace replay --mode live --model ---- */
-
-typedef struct loop_arguments {
-    const char *trace; /* or NULL: generated */
-    const char *policies, *report;
-    const char *model, *tokenizer, *name, *cache;
-    command_list texts;                                                    /* [CLASS=]FILE */
-    uint32_t contexts, context_tokens, continuation_tokens, answer_tokens; /* 0: not given */
-    unsigned prefill; /* the place in once|each */
-    unsigned loss;    /* the place in top1|rouge_l|f1 */
-    unsigned use;     /* the place in worse|answers|recall */
-    double mix_loss;  /* below 0: not given */
-    bool observe;
-} loop_arguments;
-
-/* Runs the contenders and prints them; returns the exit code. */
-int command_loop(const command_common *common, const loop_arguments *arguments);
-
-/* KVT_E_CONFIG, with a message, when replay.block_tokens was set to another length than the blocks
- * of the trace have. */
-KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
-                                              uint64_t wanted, char *message, size_t message_size);
-
-/* ---- the commands ---- */
-
-extern const command_spec bench_spec, check_config_spec, clear_spec, decode_spec, encode_spec,
-    inspect_spec, profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
-
-/* Of profile. */
-extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,
-    profile_diff_spec, profile_dumps_spec, profile_export_spec, profile_gc_spec,
-    profile_import_spec, profile_mixed_spec, profile_quality_spec, profile_show_spec;
-
-/* Of bench. */
-extern const command_spec bench_decode_spec, bench_devices_spec, bench_live_spec,
-    bench_pipeline_spec, bench_remote_spec, bench_restart_spec, bench_sequence_spec,
-    bench_store_spec, bench_stripe_spec;
 
 #endif

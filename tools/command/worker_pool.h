@@ -5,8 +5,8 @@
  *
  * Thread rule: one loop at a time.
  */
-#ifndef BENCH_WORKER_POOL_H
-#define BENCH_WORKER_POOL_H
+#ifndef TOOLS_WORKER_POOL_H
+#define TOOLS_WORKER_POOL_H
 
 #include <assert.h>
 #include <pthread.h>

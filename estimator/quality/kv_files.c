@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_codecs_file.c - codecs on KV dumps that lie in files, and the dumps as memory.
- *
- * Thread rule: any thread; calls share nothing.
+ * kv_files.c - codecs on KV dumps that lie in files, and the dumps as memory. Any thread.
  */
-#include "bench_codecs.h"
+#include "kv_files.h"
 
 #include "estimator/exchange/file_kind.h"
 
@@ -77,7 +75,7 @@ static kvt_status file_write(const char *path, const void *bytes, uint64_t count
 
 static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant,
                                    kvt_record_bases bases, quality_round_trip *round_trip,
-                                   bench_file_result *result)
+                                   kv_file_result *result)
 {
     kvt_status status = quality_round_trip_open(&dump->layout, round_trip);
     if (status != KVT_OK) return status;
@@ -128,13 +126,13 @@ static kvt_status file_say_unsupported(const char *path, const kvt_layout *layou
     return KVT_E_UNSUPPORTED;
 }
 
-kvt_status bench_file_encode(const char *path, kvt_variant variant, kvt_record_bases bases,
-                             const char *target, bench_file_result *result_out, char *message,
-                             size_t message_size)
+kvt_status kv_file_encode(const char *path, kvt_variant variant, kvt_record_bases bases,
+                          const char *target, kv_file_result *result_out, char *message,
+                          size_t message_size)
 {
     quality_dump dump;
     quality_round_trip round_trip = {.source = NULL};
-    *result_out = (bench_file_result){.queried = false};
+    *result_out = (kv_file_result){.queried = false};
     message[0] = '\0';
     kvt_status status = quality_dump_open_bytes(path, &dump, message, message_size);
     if (status != KVT_OK) return status;
@@ -280,8 +278,8 @@ static kvt_status file_list(file_record *record)
     return status;
 }
 
-kvt_status bench_file_decode(const char *path, kvt_record_bases bases, const char *target,
-                             kvt_record_info *info_out, char *message, size_t message_size)
+kvt_status kv_file_decode(const char *path, kvt_record_bases bases, const char *target,
+                          kvt_record_info *info_out, char *message, size_t message_size)
 {
     file_record record = {.bytes = NULL};
     message[0] = '\0';
@@ -338,8 +336,8 @@ static void kv_shorten(kvt_profile_kv *kv, unsigned char *bytes, uint32_t tokens
     }
 }
 
-kvt_status bench_kv_read(const char *path, uint64_t most_bytes, kvt_profile_kv *out, char *message,
-                         size_t message_size)
+kvt_status kv_file_read(const char *path, uint64_t most_bytes, kvt_profile_kv *out, char *message,
+                        size_t message_size)
 {
     quality_dump dump = {.file = NULL};
     uint64_t bytes = 0;
@@ -359,7 +357,7 @@ kvt_status bench_kv_read(const char *path, uint64_t most_bytes, kvt_profile_kv *
     return status;
 }
 
-void bench_kv_free(kvt_profile_kv *kv)
+void kv_file_free(kvt_profile_kv *kv)
 {
     union {
         const void *given;

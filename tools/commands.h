@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * commands.h - the commands of kvterrace, and what they call of each other. One thread.
+ */
+#ifndef TOOLS_COMMANDS_H
+#define TOOLS_COMMANDS_H
+
+#include "tools/command/command.h"
+
+/* ---- compare_command.c: kvterrace replay --compare ---- */
+
+typedef struct compare_arguments {
+    const char *trace; /* or NULL: generated */
+    const char *policies;
+    const char *speeds; /* --speeds, or NULL */
+    uint32_t sessions;  /* 0: not given */
+    uint32_t threads;
+    bool quick;
+    const char *machine;
+} compare_arguments;
+
+/* Runs the comparison and prints it; returns the exit code. */
+int command_compare(const command_common *common, const compare_arguments *arguments);
+
+/* Has settings count as effective where one of the policies of a list obeys them; NULL: those of
+ * store.policy. KVT_OK; KVT_E_MEMORY. */
+kvt_status command_try_policies(kvt_config *config, const char *policies);
+
+/* One line about this machine: system, processor. */
+void command_describe_machine(char *text, size_t size);
+
+/* ---- loop_command.c: kvterrace replay --mode live --model ---- */
+
+typedef struct loop_arguments {
+    const char *trace; /* or NULL: generated */
+    const char *policies, *report;
+    const char *model, *tokenizer, *name, *cache;
+    command_list texts;                                                    /* [CLASS=]FILE */
+    uint32_t contexts, context_tokens, continuation_tokens, answer_tokens; /* 0: not given */
+    unsigned prefill; /* the place in once|each */
+    unsigned loss;    /* the place in top1|rouge_l|f1 */
+    unsigned use;     /* the place in worse|answers|recall */
+    double mix_loss;  /* below 0: not given */
+    bool observe;
+} loop_arguments;
+
+/* Runs the contenders and prints them; returns the exit code. */
+int command_loop(const command_common *common, const loop_arguments *arguments);
+
+/* KVT_E_CONFIG, with a message, when replay.block_tokens was set to another length than the blocks
+ * of the trace have. */
+KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
+                                              uint64_t wanted, char *message, size_t message_size);
+
+/* ---- the commands ---- */
+
+extern const command_spec bench_spec, check_config_spec, clear_spec, decode_spec, encode_spec,
+    inspect_spec, profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
+
+/* Of profile. */
+extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,
+    profile_diff_spec, profile_dumps_spec, profile_export_spec, profile_gc_spec,
+    profile_import_spec, profile_mixed_spec, profile_quality_spec, profile_show_spec;
+
+/* Of bench. */
+extern const command_spec bench_decode_spec, bench_devices_spec, bench_live_spec,
+    bench_pipeline_spec, bench_remote_spec, bench_restart_spec, bench_sequence_spec,
+    bench_store_spec, bench_stripe_spec;
+
+#endif
