@@ -16,7 +16,6 @@ typedef struct compare_arguments {
     uint32_t sessions;  /* 0: not given */
     uint32_t threads;
     bool quick;
-    const char *machine;
 } compare_arguments;
 
 /* Runs the comparison and prints it; returns the exit code. */
@@ -26,8 +25,14 @@ int command_compare(const command_common *common, const compare_arguments *argum
  * store.policy. KVT_OK; KVT_E_MEMORY. */
 kvt_status command_try_policies(kvt_config *config, const char *policies);
 
-/* One line about this machine: system, processor. */
-void command_describe_machine(char *text, size_t size);
+/* Whether a policy has this name. */
+bool command_policy_known(const char *name);
+
+/* What results say of their run: one line about this machine (system, processor), and the time. */
+typedef struct command_run {
+    char machine[512], date[32];
+} command_run;
+void command_describe_run(command_run *run);
 
 /* ---- loop_command.c: kvterrace replay --mode live --model ---- */
 

@@ -13,7 +13,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define COMPARE_POLICIES_MAX 32u
@@ -60,21 +59,13 @@ static kvt_status compare_fault(compare_session *session, const char *text)
     return KVT_E_CONFIG;
 }
 
-static bool compare_is_known(const char *name)
-{
-    const char *known;
-    for (size_t i = 0; (known = kvt_policy_name_at(i)) != NULL; i++)
-        if (strcmp(known, name) == 0) return true;
-    return false;
-}
-
 static kvt_status compare_take_policy(compare_session *session, const char *name)
 {
     replay_compare *plan = &session->plan;
     if (strcmp(name, "utility") == 0) return KVT_OK; /* it is the other side of every row */
     for (size_t i = 0; i < plan->policy_count; i++)
         if (strcmp(session->policies[i], name) == 0) return KVT_OK;
-    if (!compare_is_known(name) || plan->policy_count == COMPARE_POLICIES_MAX) {
+    if (!command_policy_known(name) || plan->policy_count == COMPARE_POLICIES_MAX) {
         bool oracle = strcmp(name, "oracle") == 0;
         (void)snprintf(session->message, sizeof session->message,
                        oracle ? "--policy: '%.100s' knows what comes and is no baseline"
@@ -255,17 +246,12 @@ static kvt_status compare_prepare(compare_session *session)
 
 static kvt_status compare_print(const compare_session *session, const replay_compare_result *result)
 {
-    char date[32];
-    time_t now = time(NULL);
-    struct tm calendar;
-    if (!gmtime_r(&now, &calendar) ||
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &calendar) == 0) {
-        date[0] = '\0';
-    }
+    command_run run;
+    command_describe_run(&run);
     const replay_compare_head head = {.version = kvt_version(),
                                       .command = session->common->line,
-                                      .machine = session->arguments->machine,
-                                      .date = date};
+                                      .machine = run.machine,
+                                      .date = run.date};
     return session->common->json ? replay_compare_print_json(&session->plan, result, &head, stdout)
                                  : replay_compare_print_text(&session->plan, result, &head, stdout);
 }

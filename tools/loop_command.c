@@ -17,7 +17,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define LOOP_CONTENDERS_MAX 16u
 #define LOOP_SEEDS_MAX      100u
@@ -295,41 +294,19 @@ static kvt_status loop_run_all(loop_work *work)
 
 /* ---- results ---- */
 
-static kvt_status loop_write_page(loop_work *work, const loop_report *report)
+static kvt_status loop_print_page(const void *report, FILE *out)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    report_page page = {0};
-    json_t *document = NULL;
-    FILE *stream = open_memstream(&text, &bytes);
-    kvt_status status = stream != NULL ? loop_print_json(report, stream) : KVT_E_MEMORY;
-    if (stream != NULL && fclose(stream) != 0 && status == KVT_OK) status = KVT_E_MEMORY;
-    if (status == KVT_OK) document = json_loadb(text, bytes, 0, NULL);
-    if (status == KVT_OK && document == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK) status = report_page_open(&page);
-    if (status == KVT_OK) status = report_page_add(&page, report->workload, document);
-    if (status == KVT_OK)
-        status =
-            report_page_save(&page, work->arguments->report, work->message, sizeof work->message);
-    report_page_close(&page);
-    json_decref(document);
-    free(text);
-    return status;
+    return loop_print_json(report, out);
 }
 
 static kvt_status loop_print(loop_work *work)
 {
-    char machine[512], date[32] = "";
-    const time_t now = time(NULL);
-    struct tm calendar;
-    command_describe_machine(machine, sizeof machine);
-    if (gmtime_r(&now, &calendar) == NULL ||
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &calendar) == 0)
-        date[0] = '\0';
+    command_run run;
+    command_describe_run(&run);
     const loop_report report = {.version = kvt_version(),
                                 .command = work->common->line,
-                                .machine = machine,
-                                .date = date,
+                                .machine = run.machine,
+                                .date = run.date,
                                 .site = &work->site,
                                 .requests = &work->requests,
                                 .ladder = &work->ladder,
@@ -340,7 +317,8 @@ static kvt_status loop_print(loop_work *work)
     kvt_status status =
         work->common->json ? loop_print_json(&report, stdout) : loop_print_text(&report, stdout);
     if (status == KVT_OK && work->arguments->report != NULL) {
-        status = loop_write_page(work, &report);
+        status = report_page_write(work->arguments->report, report.workload, loop_print_page,
+                                   &report, work->message, sizeof work->message);
         if (status == KVT_OK) command_note(work->common, "report: %s", work->arguments->report);
     }
     return status;

@@ -202,12 +202,11 @@ kvt_status command_try_policies(kvt_config *config, const char *policies)
     return status;
 }
 
-static bool replay_policy_known(const char *name)
+bool command_policy_known(const char *name)
 {
     const char *known;
-    for (size_t i = 0; (known = kvt_policy_name_at(i)) != NULL; i++) {
+    for (size_t i = 0; (known = kvt_policy_name_at(i)) != NULL; i++)
         if (strcmp(known, name) == 0) return true;
-    }
     return false;
 }
 
@@ -220,7 +219,7 @@ static kvt_status replay_take_policies(replay_session *session, const char *list
     char *name;
     while ((name = strsep(&rest, ",")) != NULL) {
         bool oracle = !session->arguments->live && strcmp(name, REPLAY_ORACLE) == 0;
-        if (!oracle && !replay_policy_known(name)) {
+        if (!oracle && !command_policy_known(name)) {
             if (strcmp(name, REPLAY_ORACLE) == 0) {
                 (void)snprintf(session->message, sizeof session->message,
                                "policy 'oracle' knows what comes: it is of simulations alone");
@@ -411,9 +410,10 @@ static void replay_keep_finished(replay_session *session)
     session->result_count = kept;
 }
 
-/* One line about this machine: system, processor, cores. */
-void command_describe_machine(char *text, size_t size)
+void command_describe_run(command_run *run)
 {
+    const time_t now = time(NULL);
+    struct tm calendar;
     struct utsname system;
     char model[128] = "unknown processor";
     char line[256];
@@ -423,30 +423,16 @@ void command_describe_machine(char *text, size_t size)
         if (sscanf(line, "model name : %127[^\n]", model) == 1) break;
     }
     if (file) (void)fclose(file);
-    (void)snprintf(text, size, "%s %s %s, %s", system.sysname, system.release, system.machine,
-                   model);
+    (void)snprintf(run->machine, sizeof run->machine, "%s %s %s, %s", system.sysname,
+                   system.release, system.machine, model);
+    if (gmtime_r(&now, &calendar) == NULL ||
+        strftime(run->date, sizeof run->date, "%Y-%m-%dT%H:%M:%SZ", &calendar) == 0)
+        run->date[0] = '\0';
 }
 
-/* The page of what --json would print. */
-static kvt_status replay_write_page(const replay_report *report, const char *path, char *message,
-                                    size_t message_size)
+static kvt_status replay_print_page(const void *report, FILE *out)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    report_page page = {0};
-    json_t *document = NULL;
-    FILE *stream = open_memstream(&text, &bytes);
-    kvt_status status = stream != NULL ? replay_print_json(report, stream) : KVT_E_MEMORY;
-    if (stream != NULL && fclose(stream) != 0 && status == KVT_OK) status = KVT_E_MEMORY;
-    if (status == KVT_OK) document = json_loadb(text, bytes, 0, NULL);
-    if (status == KVT_OK && document == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK) status = report_page_open(&page);
-    if (status == KVT_OK) status = report_page_add(&page, report->workload->name, document);
-    if (status == KVT_OK) status = report_page_save(&page, path, message, message_size);
-    report_page_close(&page);
-    json_decref(document);
-    free(text);
-    return status;
+    return replay_print_json(report, out);
 }
 
 /* Whether the profile that the run is based on is a busy machine's. */
@@ -470,18 +456,12 @@ static bool replay_is_profile_busy(const replay_session *session)
 static kvt_status replay_print(replay_session *session)
 {
     const replay_arguments *arguments = session->arguments;
-    char machine[512], date[32];
-    time_t now = time(NULL);
-    struct tm calendar;
-    command_describe_machine(machine, sizeof machine);
-    if (!gmtime_r(&now, &calendar) ||
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &calendar) == 0) {
-        date[0] = '\0';
-    }
+    command_run run;
+    command_describe_run(&run);
     replay_report report = {.version = kvt_version(),
                             .command = arguments->common.line,
-                            .machine = machine,
-                            .date = date,
+                            .machine = run.machine,
+                            .date = run.date,
                             .options = &session->options,
                             .store = arguments->live ? &session->store : NULL,
                             .workload = &session->workload,
@@ -491,8 +471,8 @@ static kvt_status replay_print(replay_session *session)
     kvt_status status = arguments->common.json ? replay_print_json(&report, stdout)
                                                : replay_print_text(&report, stdout);
     if (status == KVT_OK && arguments->report) {
-        status = replay_write_page(&report, arguments->report, session->message,
-                                   sizeof session->message);
+        status = report_page_write(arguments->report, report.workload->name, replay_print_page,
+                                   &report, session->message, sizeof session->message);
         if (status == KVT_OK) command_note(&arguments->common, "report: %s", arguments->report);
     }
     return status;
@@ -665,11 +645,8 @@ static int replay_run_session(replay_arguments *arguments)
 
 static int replay_run_comparison(replay_arguments *arguments)
 {
-    char machine[512];
-    command_describe_machine(machine, sizeof machine);
     arguments->comparison.trace = arguments->trace;
     arguments->comparison.policies = arguments->policies;
-    arguments->comparison.machine = machine;
     return command_compare(&arguments->common, &arguments->comparison);
 }
 

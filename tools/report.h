@@ -14,22 +14,12 @@
 
 #include <jansson.h>
 
-/* The documents of one page: an array of {"name", "document", "verdict"}. */
-typedef struct report_page {
-    json_t *entries;
-} report_page;
-
-/* KVT_OK; KVT_E_MEMORY. Close in every case. */
-KVT_NODISCARD kvt_status report_page_open(report_page *page);
-void report_page_close(report_page *page);
-
-/* Adds a document under a name for the reader. KVT_OK; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status report_page_add(report_page *page, const char *name, json_t *document);
-
-/* Writes the page to a file, whole or not at all. KVT_OK; KVT_E_CONFIG and KVT_E_IO with a message;
- * KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status report_page_save(const report_page *page, const char *path, char *message,
-                                          size_t message_size);
+/* Writes the page of what `print` prints, one JSON document, to a file, whole or not at all; the
+ * name is for the reader. KVT_OK; KVT_E_CONFIG and KVT_E_IO with a message; KVT_E_MEMORY; what
+ * print says. */
+KVT_NODISCARD kvt_status report_page_write(const char *path, const char *name,
+                                           kvt_status (*print)(const void *report, FILE *out),
+                                           const void *report, char *message, size_t message_size);
 
 /* ---- verdicts ---- */
 

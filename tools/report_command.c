@@ -16,6 +16,7 @@
 #include <kvterrace/kvterrace.h>
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the page ---- */
@@ -25,19 +26,24 @@ extern const unsigned char report_part_page[];
 extern const unsigned char report_part_style[];
 extern const unsigned char report_part_script[];
 
-kvt_status report_page_open(report_page *page)
+/* The documents of one page: an array of {"name", "document", "verdict"}. */
+typedef struct report_page {
+    json_t *entries;
+} report_page;
+
+static kvt_status report_page_open(report_page *page)
 {
     page->entries = json_array();
     return page->entries != NULL ? KVT_OK : KVT_E_MEMORY;
 }
 
-void report_page_close(report_page *page)
+static void report_page_close(report_page *page)
 {
     json_decref(page->entries);
     page->entries = NULL;
 }
 
-kvt_status report_page_add(report_page *page, const char *name, json_t *document)
+static kvt_status report_page_add(report_page *page, const char *name, json_t *document)
 {
     json_t *verdict = report_verdict_make(document);
     json_t *entry = json_pack("{s:o, s:O, s:o?}", "name", view_string(name), "document", document,
@@ -170,8 +176,8 @@ static kvt_status page_write(const report_page *page, FILE *file)
     return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
 }
 
-kvt_status report_page_save(const report_page *page, const char *path, char *message,
-                            size_t message_size)
+static kvt_status report_page_save(const report_page *page, const char *path, char *message,
+                                   size_t message_size)
 {
     char *partial = NULL;
     kvt_status status = whole_file_begin(path, &partial, message, message_size);
@@ -215,6 +221,28 @@ static kvt_status print_json(const report_page *page)
     if (failed == 0) return command_print_exact(root);
     json_decref(root);
     return KVT_E_MEMORY;
+}
+
+kvt_status report_page_write(const char *path, const char *name,
+                             kvt_status (*print)(const void *report, FILE *out), const void *report,
+                             char *message, size_t message_size)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    report_page page = {0};
+    json_t *document = NULL;
+    FILE *stream = open_memstream(&text, &bytes);
+    kvt_status status = stream != NULL ? print(report, stream) : KVT_E_MEMORY;
+    if (stream != NULL && fclose(stream) != 0 && status == KVT_OK) status = KVT_E_MEMORY;
+    if (status == KVT_OK) document = json_loadb(text, bytes, 0, NULL);
+    if (status == KVT_OK && document == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK) status = report_page_open(&page);
+    if (status == KVT_OK) status = report_page_add(&page, name, document);
+    if (status == KVT_OK) status = report_page_save(&page, path, message, message_size);
+    report_page_close(&page);
+    json_decref(document);
+    free(text);
+    return status;
 }
 
 /* The verdicts as text, or as one JSON document of the schema kvterrace-report-1. */
