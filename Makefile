@@ -4,7 +4,7 @@
 .PHONY: help build demo test test-nvme check lint format bench fuzz asan tsan install clean
 .PHONY: setup configure torture soak soak-calls soak-python test-docs test-engines docs wheel
 .PHONY: soak-python-asan soak-python-tsan test-wheel
-.PHONY: bench-codecs
+.PHONY: lab bench-codecs
 .DEFAULT_GOAL := help
 
 BUILD := build
@@ -30,6 +30,7 @@ export V ?= 0
 
 help:
 	@echo "make build    the library and the command, in Release: build/kvterrace"
+	@echo "make lab      the program of the benches too: build/kvlab"
 	@echo "make demo     profiles this machine, replays a workload, lets a model answer from a store"
 	@echo "make test     builds, then runs all tests"
 	@echo "make check    what CI runs: tests, lint, short benches"
@@ -65,6 +66,9 @@ configure: setup
 build: configure
 	@$(STEP)/build.log "Building the library and the command" $(CMAKE) --build --preset release \
 		--target kvterrace_static kvterrace_shared kvterrace_command kvterrace_python
+
+lab: build
+	@$(STEP)/build-lab.log "Building kvlab" $(CMAKE) --build --preset release --target kvlab
 
 demo: build
 	@tools/demo.sh $(BUILD)
@@ -111,7 +115,7 @@ soak-python-asan soak-python-tsan: soak-python-%:
 check:
 	@.ci/run
 
-test-docs: build
+test-docs: lab
 	@$(STEP)/build-drives.log "Building the emulated drive" $(CMAKE) --build --preset release \
 		--target emulated_drive
 	@tests/docs.sh $(BUILD)
@@ -130,16 +134,16 @@ format:
 	@tools/bootstrap.sh lint
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
-bench: build
-	@$(BUILD)/kvterrace bench devices
+bench: lab
+	@$(BUILD)/kvlab devices
 
 # SmolLM2's folder and its texts (docs/REFERENCE_MODEL.md); without them the reference model alone.
 MODEL ?=
 TEXTS ?=
 JSON ?=
 
-bench-codecs: build
-	@python3 tools/bench_codecs.py $(BUILD) $(if $(MODEL),--model $(call shell_word,$(MODEL))) \
+bench-codecs: lab
+	@python3 lab/bench_codecs.py $(BUILD) $(if $(MODEL),--model $(call shell_word,$(MODEL))) \
 		$(if $(TEXTS),--texts $(call shell_word,$(TEXTS))) $(if $(JSON),--json) $(if $(QUICK),--quick)
 
 test-nvme: configure

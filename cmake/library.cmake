@@ -81,7 +81,7 @@ target_include_directories(kvterrace_shared INTERFACE
 
 # The command takes the objects of the rooms and not the library: it looks inside them.
 add_executable(kvterrace_command)
-kvt_add_rooms(kvterrace_command ${KVT_LIBRARY_ROOMS} rivals replay tools command inspect lab quality
+kvt_add_rooms(kvterrace_command ${KVT_LIBRARY_ROOMS} rivals replay tools command inspect quality
   exchange)
 set_target_properties(kvterrace_command PROPERTIES OUTPUT_NAME kvterrace LINKER_LANGUAGE C)
 target_link_libraries(kvterrace_command PRIVATE kvt_flags ${KVT_LIBRARY_DEPS}

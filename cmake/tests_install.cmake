@@ -41,15 +41,15 @@ kvt_script_test(unit/test_model_configs "unit;estimator" ${Python3_EXECUTABLE}
 kvt_script_test(unit/test_reference_convert "unit;estimator" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_reference_convert.py $<TARGET_FILE:run_estimator_model>)
 kvt_script_test(unit/test_bench_sequence "unit;bench" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_sequence.py $<TARGET_FILE:kvterrace_command>)
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_sequence.py $<TARGET_FILE:kvlab>)
 kvt_script_test(unit/test_bench_store "unit;bench" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_store.py $<TARGET_FILE:kvterrace_command>)
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_store.py $<TARGET_FILE:kvlab>)
 kvt_script_test(unit/test_bench_restart "unit;bench" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_restart.py $<TARGET_FILE:kvterrace_command>)
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_restart.py $<TARGET_FILE:kvlab>)
 kvt_script_test(unit/test_bench_interrupt "unit;bench" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_interrupt.py $<TARGET_FILE:kvterrace_command>)
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_interrupt.py $<TARGET_FILE:kvlab>)
 kvt_script_test(unit/test_bench_grid "unit;bench" ${Python3_EXECUTABLE}
-  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_grid.py $<TARGET_FILE:kvterrace_command>)
+  ${CMAKE_SOURCE_DIR}/tests/unit/test_bench_grid.py $<TARGET_FILE:kvlab>)
 kvt_script_test(unit/test_policy_sessions "unit;policy" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_policy_sessions.py $<TARGET_FILE:kvterrace_command>)
 kvt_script_test(unit/test_replay_explain "unit;replay" ${Python3_EXECUTABLE}
@@ -57,7 +57,7 @@ kvt_script_test(unit/test_replay_explain "unit;replay" ${Python3_EXECUTABLE}
 kvt_script_test(unit/test_policy_dual_milp "unit;policy" ${Python3_EXECUTABLE}
   ${CMAKE_SOURCE_DIR}/tests/unit/test_policy_dual_milp.py $<TARGET_FILE:test_policy_dual>)
 kvt_script_test(torture/drives "torture;tiers" ${CMAKE_SOURCE_DIR}/tests/torture/check_drives.sh
-  ${CMAKE_SOURCE_DIR}/tests/support/drives ${CMAKE_BINARY_DIR} $<TARGET_FILE:kvterrace_command>)
+  ${CMAKE_SOURCE_DIR}/tests/support/drives ${CMAKE_BINARY_DIR} $<TARGET_FILE:kvlab>)
 
 # The Python package, imported from the build; without it the tests say why and skip. A sanitizer's
 # library comes before the interpreter's own; AddressSanitizer keeps 16 MiB of what was freed, so

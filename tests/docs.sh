@@ -60,7 +60,7 @@ reason() {
 commands() {
     awk '/^```/ { fenced = !fenced; next }
          fenced { next }
-         more || /^    (kvterrace|build\/kvterrace|make|cc|export|mkdir|apt-get|tests\/)[ \/a-z]/ {
+         more || /^    ((build\/)?(kvterrace|kvlab)|make|cc|export|mkdir|apt-get|tests\/)[ \/a-z]/ {
              line = $0
              sub(/^ +/, "", line)
              more = sub(/ *\\$/, " ", line)

@@ -59,17 +59,12 @@ KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint
 
 /* ---- the commands ---- */
 
-extern const command_spec bench_spec, check_config_spec, clear_spec, decode_spec, encode_spec,
-    inspect_spec, profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
+extern const command_spec check_config_spec, clear_spec, decode_spec, encode_spec, inspect_spec,
+    profile_spec, recover_spec, replay_spec, report_spec, settings_spec, verify_spec;
 
 /* Of profile. */
 extern const command_spec profile_attention_spec, profile_basis_spec, profile_calibrate_spec,
     profile_diff_spec, profile_dumps_spec, profile_export_spec, profile_gc_spec,
     profile_import_spec, profile_mixed_spec, profile_quality_spec, profile_show_spec;
-
-/* Of bench. */
-extern const command_spec bench_decode_spec, bench_devices_spec, bench_live_spec,
-    bench_pipeline_spec, bench_remote_spec, bench_restart_spec, bench_sequence_spec,
-    bench_store_spec, bench_stripe_spec;
 
 #endif

@@ -311,7 +311,7 @@ static kvt_status profile_measure_codecs(kvt_profile *profile, const profile_arg
         command_note(&arguments->common, "transform: not measured, because its speed is that of a "
                                          "basis and the profile has none: profile calibrate "
                                          "--basis learns some, profile import FILE.kvtbasis takes "
-                                         "one, and bench transform times made ones");
+                                         "one, and kvlab transform times made ones");
     for (uint32_t i = 0; i < count; i++)
         kv_file_free(&kv[i]);
     return status;

@@ -237,7 +237,7 @@ void verdict_grid(const json_t *document, json_t *verdict)
     if (json_is_true(json_object_get(document, "quick")))
         verdict_next(verdict, "Run again without --quick: a quarter of the cells and 3 seeds say "
                               "little.");
-    verdict_next(verdict, sums.behind > 0 ? "Explain the worst cell: bench grid --cell NAME, then "
+    verdict_next(verdict, sums.behind > 0 ? "Explain the worst cell: kvlab grid --cell NAME, then "
                                             "replay with its settings."
                                           : "Replay a trace of your own: replay --trace FILE.");
 }

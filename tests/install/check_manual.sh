@@ -32,7 +32,7 @@ for first in $(commands_of); do
     check_options "$first"
     grep -q "^.SS \"kvterrace $(echo "$first" | sed 's/-/\\\\-/g')\"" "$man" ||
         fail "the page has no section for $first"
-    if [ "$first" = profile ] || [ "$first" = bench ]; then
+    if [ "$first" = profile ]; then
         for second in $(commands_of "$first"); do
             check_options "$first" "$second"
         done

@@ -120,7 +120,6 @@ command=$prefix/bin/kvterrace
 "$command" --version
 mkdir "$work/away"
 cd "$work/away"
-"$command" bench adaptcache --quick --quiet --json >"$work/adaptcache.json"
 "$command" profile import profiles/devices.json --quiet --database p.db
 "$command" replay --workload poisson --policy lru --set workload.requests=5 --quiet \
     --set replay.ladder=profiles/ladder-codec-trial.json >"$work/out"

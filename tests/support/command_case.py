@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of the kvterrace command share: a folder of their own, and runs of the command in it.
 
-The command's path is the test program's first argument.
+The command's path is the test program's first argument. Where the first word of a command line is
+kvlab, it is that program's, beside the command.
 """
 
 import csv
@@ -17,6 +18,12 @@ COMMAND = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "kvterrace"
 
 WORKLOAD = ["--workload", "poisson", "--set", "workload.requests=200", "--set",
             "workload.tokens_median=2000", "--set", "workload.tokens_max=8000"]
+
+
+def command_line(*words):
+    if words[:1] == ("kvlab",):
+        return [os.path.join(os.path.dirname(COMMAND), "kvlab"), *words[1:]]
+    return [COMMAND, *words]
 
 
 def rows_document(text):
@@ -57,7 +64,7 @@ class CommandCase(unittest.TestCase):
         return self.put(name, rows_document(text))
 
     def run_command(self, *arguments, code=0, environment=None):
-        result = subprocess.run([COMMAND, *arguments], cwd=self.folder, text=True,
+        result = subprocess.run(command_line(*arguments), cwd=self.folder, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=1000,
                                 stdin=subprocess.DEVNULL, env=environment)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)

@@ -24,7 +24,7 @@ fail() {
 
 run up --size 32Mi --ram 0 --for 550 400 800 >/dev/null || exit 77
 sed -i 's/^emulated = yes$/&\ntimeout = 0/' "$folder/drives.ini" # however busy the machine is
-"$command" bench stripe --quick --json --config "$folder/drives.ini" >"$folder/bench.json"
+"$command" stripe --quick --json --config "$folder/drives.ini" >"$folder/bench.json"
 grep -q '"engine": "io_uring+direct\|"engine": "threads+direct' "$folder/bench.json" ||
     fail "the bench did not use the drives: $(cat "$folder/bench.json")"
 rm "$folder/bench.json"

@@ -27,7 +27,7 @@ POLICIES = {"none", "lru", "lru-leaf", "gdsf", "s3fifo", "w-tinylfu", "pensieve"
 class GridTest(CommandCase):
     def grid(self, *arguments, code=0):
         environment = {k: v for k, v in os.environ.items() if k != "KVT_DATA_DIR"}
-        result = subprocess.run([COMMAND, "bench", "grid", *arguments], capture_output=True,
+        result = subprocess.run([COMMAND, "grid", *arguments], capture_output=True,
                                 text=True, cwd=self.folder, env=environment, timeout=WAIT_SECONDS,
                                 check=False)
         self.assertEqual(result.returncode, code, result.stderr)
@@ -117,7 +117,7 @@ class GridTest(CommandCase):
 
     def test_an_interrupted_run_prints_what_it_has(self):
         with open(self.path("errors"), "w", encoding="utf-8") as errors:
-            bench = subprocess.Popen([COMMAND, "bench", "grid", "--half", "tuning", "--seeds", "2",
+            bench = subprocess.Popen([COMMAND, "grid", "--half", "tuning", "--seeds", "2",
                                       "--data", "nothing", "--json"], stdout=subprocess.PIPE,
                                      stderr=errors, text=True, cwd=self.folder)
         try:

@@ -37,7 +37,7 @@ class InterruptTest(CommandCase):
     def interrupt(self, *arguments, number=signal.SIGINT, everyone=True, files=True):
         """Interrupts the bench as Ctrl-C does, or its first process alone."""
         with open(self.path("errors"), "w", encoding="utf-8") as errors:
-            bench = subprocess.Popen([COMMAND, "bench", *arguments], cwd=self.folder,
+            bench = subprocess.Popen([COMMAND, *arguments], cwd=self.folder,
                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=errors, start_new_session=True)
             try:

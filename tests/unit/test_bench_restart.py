@@ -24,7 +24,7 @@ def main(command):
     folder = tempfile.mkdtemp(prefix="kvterrace-restart-")
     try:
         result = subprocess.run(
-            [command, "bench", "restart", "--quick", "--json", "--directory", folder],
+            [command, "restart", "--quick", "--json", "--directory", folder],
             capture_output=True, text=True, check=False)
         if result.returncode != 0:
             sys.exit(f"test_bench_restart: exit {result.returncode}: {result.stderr}")

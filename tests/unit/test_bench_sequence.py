@@ -19,7 +19,7 @@ def check(condition, what, document):
 
 
 def run(command, *arguments):
-    result = subprocess.run([command, "bench", *arguments, "--quick", "--json"],
+    result = subprocess.run([command, *arguments, "--quick", "--json"],
                             capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"test_bench_sequence: exit {result.returncode}: {result.stderr}")

@@ -21,7 +21,7 @@ def check(condition, what, document):
 
 def main(command):
     result = subprocess.run(
-        [command, "bench", "store", "--quick", "--json", "--size", "2000"],
+        [command, "store", "--quick", "--json", "--size", "2000"],
         capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"test_bench_store: exit {result.returncode}: {result.stderr}")

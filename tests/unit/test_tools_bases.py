@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bases save and cost: `bench bases` in its short form, the parts of tools/bench_codecs.py
+"""What bases save and cost: `kvlab bases` in its short form, the parts of lab/bench_codecs.py
 that make a ladder of a calibration, and its order of steps against a command that only notes them.
 
     test_tools_bases.py COMMAND
@@ -17,7 +17,7 @@ import unittest
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
-sys.path.insert(0, os.path.join(SOURCE, "tools"))
+sys.path.insert(0, os.path.join(SOURCE, "lab"))
 import bench_codecs  # noqa: E402
 from command_case import CommandCase  # noqa: E402
 from kvtbasis import HEAD, LAYER, LAYERS4, make_basis  # noqa: E402
@@ -32,7 +32,7 @@ class BenchBases(CommandCase):
             self.put(name + ".kvtbasis", data)
             self.forms.append(f"transform:{digest.hex()[:5].upper()},s0.25")
             self.options += ["--basis", name + ".kvtbasis"]
-        self.bench = ["bench", "bases", "--quick", "--tokens", "96", "--rate", "400MB"]
+        self.bench = ["kvlab", "bases", "--quick", "--tokens", "96", "--rate", "400MB"]
 
     def test_every_form_is_loaded_and_checked(self):
         document = self.run_json(*self.bench, *self.options, "--variants", "; ".join(self.forms))
@@ -51,7 +51,7 @@ class BenchBases(CommandCase):
         self.assertEqual(document["forms"][0]["of_first"], 1)
 
     def test_what_is_refused(self):
-        self.fails("which basis", "bench", "bases", "--variants", "entropy:k0.5v0.5")
+        self.fails("which basis", "kvlab", "bases", "--variants", "entropy:k0.5v0.5")
         self.fails("transform:12345,s1 needs a basis", *self.bench, *self.options, "--variants",
                    "transform:12345,s1")
         self.fails("unknown variant", *self.bench, *self.options, "--variants", "nothing")
@@ -153,7 +153,7 @@ class Ladder(CommandCase):
 # Answers each command with a document of the real one's form, and notes it.
 FAKE = '''#!{python}
 import json, os, sys
-words = sys.argv[1:]
+words = ["kvlab"][os.path.basename(sys.argv[0]) != "kvlab":] + sys.argv[1:]
 with open({notes!r}, "a") as file:
     file.write(json.dumps(words) + "\\n")
 calls = sum(1 for _ in open({notes!r}))
@@ -177,7 +177,7 @@ elif two == ["profile", "calibrate"]:
     print(json.dumps({calibrated}))
 elif two == ["profile", "show"]:
     print(json.dumps({{"codecs": {codecs} if calls > {shown} else []}}))
-elif two == ["bench", "bases"]:
+elif two == ["kvlab", "bases"]:
     print(json.dumps({{"forms": [{{"form": "entropy:k0.333v0.75", "load_s": 0.2, "of_first": 1.0,
                                   "limit": "decoding"}}]}}))
 elif words[0] == "replay":
@@ -185,7 +185,7 @@ elif words[0] == "replay":
                                     "quality_mean": 0.99, "hit_token_ratio":
                                     {{"total": 0.5, "dram": 0.2, "ssd": 0.3}}}}
                                    for seed in range(3)]}}))
-elif two == ["bench", "transform"]:
+elif two == ["kvlab", "transform"]:
     print(json.dumps({{"segments": []}}))
 '''
 
@@ -195,17 +195,16 @@ class Steps(CommandCase):
 
     def fake(self, stop=0):
         os.makedirs(self.path("build"), exist_ok=True)
-        command = self.path("build/kvterrace")
         calibrated = {key: CALIBRATED[key] for key in ("choices", "ladders")}
-        with open(command, "w", encoding="utf-8") as file:
-            file.write(FAKE.format(python=sys.executable, notes=self.path("notes"), stop=stop,
-                                   calibrated=calibrated, codecs=CALIBRATED["codecs"], shown=5))
-        os.chmod(command, os.stat(command).st_mode | stat.S_IXUSR)
+        text = FAKE.format(python=sys.executable, notes=self.path("notes"), stop=stop,
+                           calibrated=calibrated, codecs=CALIBRATED["codecs"], shown=5)
+        for program in ("kvterrace", "kvlab"):
+            os.chmod(self.put("build/" + program, text), stat.S_IRWXU)
         if os.path.exists(self.path("notes")):
             os.remove(self.path("notes"))
 
     def bench(self, *more, code=0):
-        script = os.path.join(SOURCE, "tools", "bench_codecs.py")
+        script = os.path.join(SOURCE, "lab", "bench_codecs.py")
         done = subprocess.run([sys.executable, script, self.path("build"), *more], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
                               cwd=SOURCE)
@@ -219,9 +218,9 @@ class Steps(CommandCase):
         document = json.loads(done.stdout)
         self.assertEqual(document["schema"], "kvterrace-bench-codecs-1")
         names = [" ".join(call[:2 if call[0] != "replay" else 1]) for call in calls]
-        self.assertEqual(names[:6], ["profile basis", "bench bases", "profile calibrate",
+        self.assertEqual(names[:6], ["profile basis", "kvlab bases", "profile calibrate",
                                      "profile show", "profile import", "profile codecs"])
-        self.assertEqual(names[-1], "bench transform")
+        self.assertEqual(names[-1], "kvlab transform")
         self.assertEqual(names.count("replay"),
                          2 * (len(bench_codecs.LIMITS) + 2))  # each setting, with and without
         self.assertIn("--output", calls[0])
@@ -269,7 +268,7 @@ class Steps(CommandCase):
         os.chmod(self.path("build/kvterrace"), 0o755)
         with open(self.path("notes"), "w", encoding="utf-8"):
             pass
-        script = os.path.join(SOURCE, "tools", "bench_codecs.py")
+        script = os.path.join(SOURCE, "lab", "bench_codecs.py")
         done = subprocess.run([sys.executable, script, self.path("build")], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
         self.assertEqual(done.returncode, 1)

@@ -28,19 +28,21 @@ class CommandTest(CommandCase):
     def test_help(self):
         for arguments in ([], ["profile"], ["profile", "devices"], ["profile", "import"],
                           ["profile", "export"], ["profile", "diff"], ["profile", "gc"],
-                          ["replay"], ["bench"],
-                          ["bench", "devices"], ["bench", "stripe"], ["bench", "codecs"],
+                          ["replay"], ["kvlab"],
+                          ["kvlab", "devices"], ["kvlab", "stripe"], ["kvlab", "codecs"],
                           ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
                           ["clear"], ["check-config"]):
             with self.subTest(arguments=arguments):
                 text = self.run_command(*arguments, "--help").stdout
-                self.assertIn("Usage: kvterrace" + "".join(" " + a for a in arguments), text)
+                name = arguments if arguments[:1] == ["kvlab"] else ["kvterrace", *arguments]
+                self.assertIn("Usage: " + " ".join(name), text)
                 self.assertTrue(all(len(line) <= 80 for line in text.splitlines()), text)
         text = self.run_command("--help").stdout
-        for name in ("profile", "replay", "bench", "report", "encode", "decode", "inspect",
+        for name in ("profile", "replay", "report", "encode", "decode", "inspect",
                      "verify", "recover", "clear", "check-config"):
             self.assertIn(f"\n  {name} ", text)
         self.assertRegex(self.run_command("--version").stdout, r"^kvterrace \d+\.\d+\.\d+\n$")
+        self.assertRegex(self.run_command("kvlab", "-V").stdout, r"^kvlab \d+\.\d+\.\d+\n$")
 
     def test_usage(self):
         self.fails("Usage", code=2)
@@ -66,11 +68,11 @@ class CommandTest(CommandCase):
         self.fails("which FILE", "check-config")
         self.fails("--seconds", "profile", "devices", "--seconds", "soon")
         for count in ("0", "-1", "+1", "1x", "", "1000000", " 1"):
-            self.fails("--iterations", "bench", "devices", "--quick", "--iterations", count)
+            self.fails("--iterations", "kvlab", "devices", "--quick", "--iterations", count)
         self.fails("which FILE", "encode")
         self.fails("which FILE", "decode")
         self.fails("--output", "decode", "x.kvt")
-        self.fails("--contexts", "bench", "codecs", "--contexts", "0")
+        self.fails("--contexts", "kvlab", "codecs", "--contexts", "0")
 
     def test_settings(self):
         self.fails("store.polcy: unknown setting", "check-config", "--set", "store.polcy=lru",
@@ -671,7 +673,7 @@ class CommandTest(CommandCase):
         memory = device("a", "ssd", "memory", capacity="32MiB")
         other = device("b", "ssd", "memory", capacity="32MiB", read_bandwidth="200MB/s")
         host = device("c", "dram", "memory", capacity="32MiB")
-        document = self.run_json("bench", "stripe", "--quick", *memory, *other, *host)
+        document = self.run_json("kvlab", "stripe", "--quick", *memory, *other, *host)
         self.assertEqual(document["schema"], "kvterrace-bench-stripe-1")
         self.assertEqual([row["device"] for row in document["drives"]], ["a", "b"])
         rows = document["results"]
@@ -684,12 +686,12 @@ class CommandTest(CommandCase):
         with open(self.path("old"), "wb") as file:
             file.truncate(32 << 20)
         old = device("d", "ssd", "file", path="old")
-        self.fails("may hold data", "bench", "stripe", "--quick", *memory, *old, code=1)
-        self.fails("2 to 64", "bench", "stripe", "--quick", *memory, code=1)
-        self.fails("unrecognized", "bench", "stripe", "--directory", ".")
+        self.fails("may hold data", "kvlab", "stripe", "--quick", *memory, *old, code=1)
+        self.fails("2 to 64", "kvlab", "stripe", "--quick", *memory, code=1)
+        self.fails("unrecognized", "kvlab", "stripe", "--directory", ".")
 
     def test_bench_codecs(self):
-        arguments = ["bench", "codecs", "--quick", "--variants",
+        arguments = ["kvlab", "codecs", "--quick", "--variants",
                      "raw kivi:k4v4,g64;planes:k2v2,g64"]
         document = self.run_json(*arguments)
         self.fails("kvterrace report", *arguments, "--plot", "figure.svg")
@@ -722,8 +724,8 @@ class CommandTest(CommandCase):
                                          ("encode", 2)] * (len(timed) // 4))
         self.assertIn("enc x3", self.run_command(*arguments[:-1], "raw", "--workers", "3").stdout)
         self.assertIn("memcpy", self.run_command(*arguments[:-1], "raw").stdout)
-        self.fails("unknown variant 'fly'", "bench", "codecs", "--variants", "fly")
-        self.fails("tokenizer", "bench", "codecs", "--model", "x")
+        self.fails("unknown variant 'fly'", "kvlab", "codecs", "--variants", "fly")
+        self.fails("tokenizer", "kvlab", "codecs", "--model", "x")
 
     def test_bench_codecs_model(self):
         data = os.environ.get("KVT_DATA_DIR", "")
@@ -735,7 +737,7 @@ class CommandTest(CommandCase):
         variants = "kivi:k4v4,g64;kivi:k4v4,g64@row;planes:k4v4,g64;planes:k2v2,g64"
         rows = {}
         for threads in ("1", "2"):
-            document = self.run_json("bench", "codecs", "--quick", "--variants", variants,
+            document = self.run_json("kvlab", "codecs", "--quick", "--variants", variants,
                                      *arguments, "--threads", threads)
             rows[threads] = [row for row in document["losses"] if row["source"] != "sample"]
         self.assertEqual(rows["1"], rows["2"])
@@ -747,7 +749,7 @@ class CommandTest(CommandCase):
         self.assertLess(abs(planes["kl"] / kivi["kl"] - 1), 0.02)
         self.assertGreater(found["planes:k2v2,g64"]["kl"], planes["kl"])
         self.assertIn("kl", document["results"][0])
-        self.fails("contexts", "bench", "codecs", *arguments[:-1], "9999", "--variants", "raw")
+        self.fails("contexts", "kvlab", "codecs", *arguments[:-1], "9999", "--variants", "raw")
 
 
 if __name__ == "__main__":

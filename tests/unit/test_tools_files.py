@@ -19,7 +19,8 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import COMMAND, WORKLOAD, CommandCase, rows_document  # noqa: E402
+from command_case import (  # noqa: E402
+    COMMAND, WORKLOAD, CommandCase, command_line, rows_document)
 
 TRACE = ('{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}\n'
          '{"timestamp": 9, "input_length": 512, "output_length": 1, "hash_ids": [1]}\n')
@@ -189,8 +190,8 @@ class FilesTest(CommandCase):
         for command in ("recover", "verify"):
             result = self.run_command(command, "--set", "tier.dram.capacity=1GiB", code=2)
             self.assertIn("store.catalog is not set", result.stderr)
-        self.fails("No such file", "bench", "restart", "-D", "none")
-        self.fails("No such file", "bench", "devices", "-D", "none")
+        self.fails("No such file", "kvlab", "restart", "-D", "none")
+        self.fails("No such file", "kvlab", "devices", "-D", "none")
         self.fails("No such file", "profile", "devices", "-D", "none", "--database", "i.db")
         self.fails("/proc/x", *SIM, "--plan-log", "/proc/x")
         latin = rows_document("[model]\nmodel\ncafe\n").encode().replace(b"cafe", b"caf\xe9")
@@ -235,10 +236,10 @@ class FilesTest(CommandCase):
                          "--database", "p.db")
         export = ["profile", "export", "--database", "p.db"]
         for arguments in (export, [*export, "--json"], ["--help"],
-                          ["profile", "--help"], ["bench", "restart", "--help"],
+                          ["profile", "--help"], ["kvlab", "restart", "--help"],
                           ["--version"]):
             with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
-                result = subprocess.run([COMMAND, *arguments], cwd=self.folder, stdout=full,
+                result = subprocess.run(command_line(*arguments), cwd=self.folder, stdout=full,
                                         stderr=subprocess.PIPE, text=True, check=False)
                 self.assertEqual(result.returncode, 1, result.stderr)
                 self.assertIn("standard output", result.stderr)

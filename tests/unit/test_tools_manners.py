@@ -18,16 +18,20 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import COMMAND, WORKLOAD, CommandCase  # noqa: E402
+from command_case import COMMAND, WORKLOAD, CommandCase, command_line  # noqa: E402
 
 WAIT_SECONDS = 120
 
 
 class MannersTest(CommandCase):
     def commands(self):
-        document = self.run_json("--help")
-        self.assertEqual(document["schema"], "kvterrace-commands-1")
-        return document["commands"]
+        """Of both programs."""
+        found = []
+        for program in ([], ["kvlab"]):
+            document = self.run_json(*program, "--help")
+            self.assertEqual(document["schema"], "kvterrace-commands-1")
+            found += document["commands"]
+        return found
 
     def test_letters(self):
         """A letter means one long name, and a long name has one kind of argument, everywhere."""
@@ -47,7 +51,7 @@ class MannersTest(CommandCase):
 
     def test_every_help(self):
         for command in self.commands():
-            words = command["name"].split()[1:]
+            words = command["name"].removeprefix("kvterrace").split()
             with self.subTest(words=words):
                 text = self.run_command(*words, "--help").stdout
                 self.assertIn("\nExample:\n", text)
@@ -106,7 +110,7 @@ class MannersTest(CommandCase):
         """What a run printed that was interrupted once ready() was true."""
         with open(self.path("out"), "w+", encoding="utf-8") as out, open(
                 self.path("errors"), "w+", encoding="utf-8") as errors:
-            run = subprocess.Popen([COMMAND, *arguments], cwd=self.folder, stdout=out,
+            run = subprocess.Popen(command_line(*arguments), cwd=self.folder, stdout=out,
                                    stdin=subprocess.DEVNULL, stderr=errors)
             try:
                 end = time.monotonic() + WAIT_SECONDS
@@ -165,7 +169,7 @@ class MannersTest(CommandCase):
         self.assertIn("interrupted", errors)
         left = {name for name in os.listdir(self.folder) if not name.startswith("new.db")}
         self.assertEqual(left, {"out", "errors"})
-        out, _ = self.interrupted(["bench", "grid", "--quick", "--json"],
+        out, _ = self.interrupted(["kvlab", "grid", "--quick", "--json"],
                                   lambda: os.path.getsize(self.path("errors")) > 0)
         self.assertTrue(json.loads(out)["schema"].startswith("kvterrace-"))
 

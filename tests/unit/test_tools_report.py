@@ -263,7 +263,7 @@ class VerdictTest(ReportCase):
         self.assertIn("is 0.970; at most 0.95", sentences[2][1])
         self.assertIn("Best rivals: lru, gdsf.", sentences[3][1])
         self.assertEqual(sentences[5][1], "c: 1.200 [1.100, 1.300] of lru; because.")
-        self.assertIn("bench grid --cell", following)
+        self.assertIn("kvlab grid --cell", following)
         self.page(document)
 
     def test_live(self):

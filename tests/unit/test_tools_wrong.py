@@ -15,7 +15,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from command_case import COMMAND, CommandCase, rows_document  # noqa: E402
+from command_case import COMMAND, CommandCase, command_line, rows_document  # noqa: E402
 
 ROW = '{"timestamp": %d, "input_length": %s, "output_length": 1, "hash_ids": [1]}\n'
 FILES = {
@@ -74,7 +74,7 @@ SIM = ["replay", "--workload", "poisson", "--set", "workload.requests=20"]
 LIVE = [*SIM, "--mode", "live"]
 MODEL = os.path.join(os.environ["KVT_SOURCE_DIR"], "reference_model", "model")
 PROFILES = os.path.join(os.environ["KVT_SOURCE_DIR"], "profiles")
-ADAPTCACHE = ["bench", "adaptcache", "--quick", "--ladders", PROFILES]
+ADAPTCACHE = ["kvlab", "adaptcache", "--quick", "--ladders", PROFILES]
 DEVICE = ["--set", "device.a.tier=ssd", "--set", "device.a.backend=file", "--set", "device.a.path="]
 
 
@@ -94,8 +94,8 @@ def device(path):
 CASES = [
     (["foo"], "unknown command 'foo'"),
     (["replya"], "did you mean 'replay'?"),
-    (["bench", "foo"], "unknown command 'foo'"),
-    (["bench", "codec"], "did you mean 'codecs'?"),
+    (["kvlab", "foo"], "unknown command 'foo'"),
+    (["kvlab", "codec"], "did you mean 'codecs'?"),
     (["replay", "--nope"], "unrecognized option '--nope'"),
     (["replay", "--polciy", "lru"], "did you mean '--policy'?"),
     (["replay", "-Z"], "unrecognized option '-Z'"),
@@ -316,22 +316,22 @@ CASES = [
     (["report"], "which FILE?"),
     (["report", "garbage"], "garbage: no JSON"),
     (["report", "nope.json"], "nope.json: No such file"),
-    (["bench", "codecs", "--variants", "foo"], "unknown variant 'foo'"),
-    (["bench", "codecs", "--isa", "neon"], "unknown instruction set 'neon'"),
-    (["bench", "codecs", "--plot", "x"], "kvterrace report"),
-    (["bench", "devices", "--config", "nope.ini"], "nope.ini: No such file"),
-    (["bench", "devices", "--iterations", "0"], "'0' is not from 1 to 999999"),
-    (["bench", "devices", "--iterations", "abc"], "'abc' is not from 1 to 999999"),
-    (["bench", "devices", "--directory", "nodir"], "No such file"),
-    (["bench", "policy", "--size", "0"], "'0' is not from 1 to 20000000"),
-    (["bench", "policy", "--size", "1g"], "'1g' is not from 1 to 20000000"),
-    (["bench", "policy", "--seeds", "99"], "'99' is not from 1 to 7"),
-    (["bench", "grid", "--half", "hiden"], "did you mean 'hidden'?"),
-    (["bench", "grid", "--set", "store.alpha=1"], "no effect here"),
-    (["bench", "adaptcache", "--seeds", "99"], "from 1 to 40"),
-    (["bench", "adaptcache", "--class", "qa"], "three times"),
-    (["bench", "adaptcache", "--profile", "no_such_profile"], "no_such_profile.json"),
-    (["bench", "adaptcache", "--zipf", "1"], "are both run"),
+    (["kvlab", "codecs", "--variants", "foo"], "unknown variant 'foo'"),
+    (["kvlab", "codecs", "--isa", "neon"], "unknown instruction set 'neon'"),
+    (["kvlab", "codecs", "--plot", "x"], "kvterrace report"),
+    (["kvlab", "devices", "--config", "nope.ini"], "nope.ini: No such file"),
+    (["kvlab", "devices", "--iterations", "0"], "'0' is not from 1 to 999999"),
+    (["kvlab", "devices", "--iterations", "abc"], "'abc' is not from 1 to 999999"),
+    (["kvlab", "devices", "--directory", "nodir"], "No such file"),
+    (["kvlab", "policy", "--size", "0"], "'0' is not from 1 to 20000000"),
+    (["kvlab", "policy", "--size", "1g"], "'1g' is not from 1 to 20000000"),
+    (["kvlab", "policy", "--seeds", "99"], "'99' is not from 1 to 7"),
+    (["kvlab", "grid", "--half", "hiden"], "did you mean 'hidden'?"),
+    (["kvlab", "grid", "--set", "store.alpha=1"], "no effect here"),
+    (["kvlab", "adaptcache", "--seeds", "99"], "from 1 to 40"),
+    (["kvlab", "adaptcache", "--class", "qa"], "three times"),
+    (["kvlab", "adaptcache", "--profile", "no_such_profile"], "no_such_profile.json"),
+    (["kvlab", "adaptcache", "--zipf", "1"], "are both run"),
     (["profile", "quality", "--model", MODEL, "--text", "ids.jsonl", "--database", "good.db"],
      "text 1 has the token id 4093, and the model's vocabulary ends at 671"),
     ([*ADAPTCACHE, "--profile", "reference-model"],
@@ -374,12 +374,12 @@ class WrongTest(CommandCase):
     def test_every_case(self):
         before = sorted(os.listdir(self.folder))
         for arguments, part, *code in CASES:
-            words = 2 if arguments[0] in ("bench", "profile") else 1
+            words = 2 if arguments[0] in ("kvlab", "profile") else 1
             with self.subTest(arguments=arguments):
-                result = subprocess.run([COMMAND, *arguments[:words], "--json",
-                                         *arguments[words:]], cwd=self.folder,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, timeout=600)
+                result = subprocess.run(
+                    command_line(*arguments[:words], "--json", *arguments[words:]),
+                    cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE, timeout=600)
                 errors = result.stderr.decode()
                 self.assertEqual(result.returncode, code[0] if code else 2, errors)
                 self.assertIn(part, errors)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_device_command.c - the benches of devices, pools and stores: configured devices, or the
+ * kvlab_devices.c - the benches of devices, pools and stores: configured devices, or the
  * emulated drives that tests/support/drives set up.
  *
  * One thread. Which devices may be overwritten is decided as for profile: see device_list.h.
  */
-#include "commands.h"
+#include "kvlab.h"
 #include "tools/command/device_list.h"
+#include "tools/command/variants.h"
 
 #include "base/config_values.h"
 #include "lab/bench/bench.h"
@@ -150,7 +151,7 @@ const command_spec bench_devices_spec = {
              "over two throttled members with proportional and with equal shares. A device with "
              "content is only read, unless store.format gives it up.",
     .details = BENCH_DRIVES_OR "else a memory device and a file.",
-    .example = "  kvterrace bench devices --quick",
+    .example = "  kvlab devices --quick",
     .options = bench_folder_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_devices_run, .devices = BENCH_ANY},
@@ -166,7 +167,7 @@ const command_spec bench_stripe_spec = {
              "as one pool, with proportional and equal shares and in turn (round robin), objects "
              "of 16, 64 and 256 MiB.",
     .details = BENCH_DRIVES_OR "else four throttled memory devices.",
-    .example = "  kvterrace bench stripe --quick",
+    .example = "  kvlab stripe --quick",
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_stripe_run, .devices = BENCH_SSD},
@@ -184,7 +185,7 @@ const command_spec bench_sequence_spec = {
              "the error against full attention; beside them InfLLM, PQCache and SWARM at the same "
              "error.",
     .details = BENCH_DRIVES_OR "else four throttled memory devices.",
-    .example = "  kvterrace bench sequence --quick",
+    .example = "  kvlab sequence --quick",
     .options = bench_list_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_sequence_run, .devices = BENCH_SSD},
@@ -211,7 +212,7 @@ const command_spec bench_pipeline_spec = {
              "RetroInfer at the same error, each with its own schedule. A layer's computing is a "
              "wait, for a GPU would do it; everything is measured again with none.",
     .details = BENCH_DRIVES_OR "else four throttled memory devices.",
-    .example = "  kvterrace bench pipeline --quick",
+    .example = "  kvlab pipeline --quick",
     .options = bench_pipeline_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_pipeline_run, .devices = BENCH_SSD},
@@ -234,7 +235,7 @@ const command_spec bench_remote_spec = {
              "client, and gets of a store, checked and decoded; what asking for 512 keys takes, "
              "and what the engine's memory "
              "takes. With --faults: a store under load while nodes fail.",
-    .example = "  kvterrace bench remote --quick",
+    .example = "  kvlab remote --quick",
     .options = bench_remote_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_remote_run},
@@ -249,7 +250,7 @@ const command_spec bench_restart_spec = {
              "of the bytes that comes back. Then gets beside the background's write-back.",
     .details = "Up to 200,000 entries the members are files of 24 KiB an entry in DIR (/var/tmp); "
                "beyond, they keep their labels alone, which the output marks.",
-    .example = "  kvterrace bench restart --quick --iterations 10k",
+    .example = "  kvlab restart --quick --iterations 10k",
     .options = bench_restart_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_restart_run, .devices = BENCH_OWN},
@@ -266,7 +267,7 @@ const command_spec bench_store_spec = {
     .details =
         "Takes 2 GiB of memory. Exits 1 when bytes are wrong. Of a get's time, checksum is what "
         "a checked copy takes beyond memcpy; below 0 where it is the faster one.",
-    .example = "  kvterrace bench store --quick",
+    .example = "  kvlab store --quick",
     .options = bench_store_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_store_run, .devices = BENCH_OWN},
@@ -281,9 +282,32 @@ const command_spec bench_live_spec = {
              "far the mean times to the first token lie apart and whether both rank the policies "
              "alike. Exits 1 when a mean differs by more than 10 %, when policies that the "
              "simulator tells apart by more than 5 % rank otherwise, or when bytes are wrong.",
-    .example = "  kvterrace bench live --quick",
+    .example = "  kvlab live --quick",
     .options = bench_live_options,
     .argument_bytes = sizeof(bench_arguments),
     .standard = &(const bench_arguments){.bench = bench_live_run, .devices = BENCH_OWN},
+    .run = bench_run,
+};
+
+static int transform_run(const bench_options *options)
+{
+    command_choose_blas();
+    const kvt_status status = bench_transform_run(options);
+    return status == KVT_OK ? EXIT_FINE : command_fail(status, "");
+}
+
+static const command_option transform_options[] = {BENCH_QUICK("Three repetitions of each timing"),
+                                                   {0}};
+
+const command_spec bench_transform_spec = {
+    .name = "transform",
+    .summary = "the transform codec's products beside sgemm",
+    .about = "Times the matrix products of the transform codec beside OpenBLAS's sgemm on the "
+             "blocks that occur, and encoding and decoding under a basis that is learnt on "
+             "generated KV, on every instruction set. One thread.",
+    .example = "  kvlab transform --quick",
+    .options = transform_options,
+    .argument_bytes = sizeof(bench_arguments),
+    .standard = &(const bench_arguments){.bench = transform_run, .devices = BENCH_OWN},
     .run = bench_run,
 };

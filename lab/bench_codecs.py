@@ -3,8 +3,8 @@
 """What the transform codec saves and costs, on two models: `make bench-codecs`.
 
     points 1 to 3   `profile basis`: bits at entropy's KL, recall, bits over order 0
-    point 4         `bench transform`: GB/s of a core on this machine
-    point 5         `bench bases`: loads over two drives of 100 MB/s, two decoding threads
+    point 4         `kvlab transform`: GB/s of a core on this machine
+    point 5         `kvlab bases`: loads over two drives of 100 MB/s, two decoding threads
     point 6         `replay`: a policy with and without the rungs, at equal loss limits
 
 The reference model lies in the repository. SmolLM2 joins where --model names its folder and --texts
@@ -77,9 +77,9 @@ def loads(options, name, report, rate):
         step = equal_step(report["judged"][0], basis["span"])
         forms.append(f"transform:{basis['hash'][:5].upper()},{step}")
         bases += ["--basis", os.path.join(options.work, f"{name}-{basis['span']}.kvtbasis")]
-    return run(options.command, ["bench", "bases", *bases, "--variants", " ".join(forms),
-                                 "--tokens", "512" if options.quick else "1024", "--rate", rate,
-                                 "--json"])
+    return run(options.lab, ["bases", *bases, "--variants", " ".join(forms),
+                             "--tokens", "512" if options.quick else "1024", "--rate", rate,
+                             "--json"])
 
 
 def calibrate(options, name, model, classes, learn):
@@ -205,6 +205,7 @@ def main():
                         help="the reference model alone, all steps as small as they go")
     options = parser.parse_args()
     options.command = os.path.join(options.build, "kvterrace")
+    options.lab = os.path.join(options.build, "kvlab")
     options.work = options.work or os.path.join(options.build, "bench-codecs")
     os.makedirs(options.work, exist_ok=True)
     count = "1" if options.quick else str(options.judge)
@@ -234,8 +235,8 @@ def main():
             return 1
         one["calibrated"] = calibrated
         one["replay"] = replay(options, name, calibrated)
-    document["transform"] = run(options.command, ["bench", "transform", "--json"]
-                                + (["--quick"] if options.quick else []))
+    document["transform"] = run(options.lab, ["transform", "--json"]
+                                + ["--quick"] * options.quick)
     if options.json:
         json.dump(document, sys.stdout, indent=1)
         print()

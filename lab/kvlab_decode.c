@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_decode_command.c - kvterrace bench decode: sparse decode on attention of dumps. One thread;
- * an interruption ends it between two units, without results.
+ * kvlab_decode.c - kvlab decode: sparse decode on attention of dumps. One thread; an interruption
+ * ends it between two units, without results.
  */
-#include "commands.h"
+#include "kvlab.h"
 
 #include "lab/decode/decode.h"
 
@@ -76,7 +76,7 @@ const command_spec bench_decode_spec = {
         "of the attention that was read, error of the output against full attention. The "
         "queries of a dump with the metadata `queries: last` are those of its last tokens; "
         "others come after all of it.",
-    .example = "  kvterrace bench decode --quick",
+    .example = "  kvlab decode --quick",
     .options = bench_decode_rows,
     .argument_bytes = sizeof(bench_decode_arguments),
     .run = bench_decode_start,

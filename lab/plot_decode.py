@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws error against bytes read, from JSON of `kvterrace bench decode`, a panel for each dump.
+"""Draws error against bytes read, from JSON of `kvlab decode`, a panel for each dump.
 
-    kvterrace bench decode --dump qa.safetensors --json > decode.json
+    kvlab decode --dump qa.safetensors --json > decode.json
     plot_decode.py decode.json... > error.svg
 
 Both axes are logarithmic; bytes are coded ones of one step over all units. Standard library alone.

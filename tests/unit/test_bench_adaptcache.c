@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_replay_adaptcache.c - AdaptCache's experiment: its choices on runs worked out by hand,
+ * test_bench_adaptcache.c - AdaptCache's experiment: its choices on runs worked out by hand,
  * single systems whose times are known, menus of a profile, and the whole of it in small.
  */
 #include "lab/experiments/adaptcache_experiment.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_command.c - kvterrace bench: codecs, the decision engine, AdaptCache's experiment and the
- * grid; bench_device_command.c has the benches of devices and of a whole store.
+ * kvlab.c - the program of the evidence: its cases, and those of codecs, of the decision engine, of
+ * AdaptCache's experiment and of the grid; kvlab_devices.c has those of devices and of stores.
  *
  * A bench of devices or codecs runs in a process of its own. A measurement looks at no flag between
  * two requests, and one that waits for a device could not: another process ends it and cleans up
  * behind it. The other three end between two runs and print what was finished. One thread; the
  * replays of the grid have their own.
  */
-#include "commands.h"
-#include "profile_measure.h"
+#include "kvlab.h"
+#include "tools/command/variants.h"
 
 #include "lab/bench/bench.h"
 #include "lab/bench/bench_grid.h"
@@ -56,7 +56,7 @@ static int guard_wait(pid_t child, const sigset_t *before)
     }
     if (ended == child && WIFEXITED(status)) return WEXITSTATUS(status);
     if (ended == child && WIFSIGNALED(status))
-        fprintf(stderr, "kvterrace bench: signal %d ended it\n", WTERMSIG(status));
+        fprintf(stderr, "kvlab: signal %d ended it\n", WTERMSIG(status));
     return EXIT_FAILED;
 }
 
@@ -105,7 +105,7 @@ static int bench_end(kvt_status status, const char *message)
     return command_fail(status, status == KVT_E_CANCELLED ? "interrupted" : message);
 }
 
-/* ---- bench policy ---- */
+/* ---- policy ---- */
 
 typedef struct bench_policy_arguments {
     command_common common;
@@ -147,14 +147,14 @@ static const command_spec bench_policy_spec = {
              "AdaptCache's greedy, with the best uniform variant and with LRU order; then lets "
              "the engine work on them, ten calls an entry, and says how far its own state is from "
              "the bound and how long its decisions take.",
-    .example = "  kvterrace bench policy --size 100k --seeds 1",
+    .example = "  kvlab policy --size 100k --seeds 1",
     .options = bench_policy_rows,
     .argument_bytes = sizeof(bench_policy_arguments),
     .run = bench_policy_start,
     .own_guard = true,
 };
 
-/* ---- bench adaptcache ---- */
+/* ---- adaptcache ---- */
 
 typedef struct bench_adaptcache_arguments {
     command_common common;
@@ -282,14 +282,14 @@ static const command_spec bench_adaptcache_spec = {
              "compression, prefill and the best uniform mix, at six rates up to saturation, each "
              "task alone and all in one store, with even and with Zipf popularity. With "
              "--profile, losses and their spread are those that were measured on a model.",
-    .example = "  kvterrace bench adaptcache --quick",
+    .example = "  kvlab adaptcache --quick",
     .options = bench_adaptcache_options,
     .argument_bytes = sizeof(bench_adaptcache_arguments),
     .run = bench_adaptcache_run,
     .own_guard = true,
 };
 
-/* ---- bench grid ---- */
+/* ---- grid ---- */
 
 typedef struct grid_arguments {
     command_common common;
@@ -394,7 +394,7 @@ static const command_spec bench_grid_spec = {
              "turns, popularity, capacity and devices, long contexts, drift, scans, crowds, and "
              "real traces. Says for each cell the ratio to its best rival and the bound that no "
              "policy can pass.",
-    .example = "  kvterrace bench grid --quick",
+    .example = "  kvlab grid --quick",
     .options = grid_rows,
     .argument_bytes = sizeof(grid_arguments),
     .run = grid_start,
@@ -482,49 +482,11 @@ static const command_spec bench_codecs_spec = {
              "one thread, beside memcpy; says what each variant costs in bits and does to the "
              "numbers. With models it runs their own KV through records and compares what they "
              "predict on top of it.",
-    .example = "  kvterrace bench codecs --quick --variants 'lossless planes:k4v4,g64'",
+    .example = "  kvlab codecs --quick --variants 'lossless planes:k4v4,g64'",
     .options = bench_codecs_rows,
     .argument_bytes = sizeof(bench_codecs_arguments),
     .run = bench_codecs_start,
     .lists = LISTS_VARIANTS,
-};
-
-typedef struct bench_transform_arguments {
-    command_common common;
-    bench_options options;
-    command_progress bar;
-} bench_transform_arguments;
-
-static const command_option bench_transform_rows[] = {
-    QUICK_OPTION(bench_transform_arguments, options.quick, "Three repetitions of each timing"),
-    {0},
-};
-
-static int bench_transform_start(void *context)
-{
-    bench_transform_arguments *arguments = context;
-    bench_options *options = &arguments->options;
-    command_choose_blas();
-    options->out = stdout;
-    options->json = arguments->common.json;
-    options->progress = progress_show;
-    options->progress_context = &arguments->bar;
-    progress_start(&arguments->bar, &arguments->common);
-    const kvt_status status = bench_transform_run(options);
-    progress_end(&arguments->bar);
-    return status == KVT_OK ? EXIT_FINE : command_fail(status, "");
-}
-
-static const command_spec bench_transform_spec = {
-    .name = "transform",
-    .summary = "the transform codec's products beside sgemm",
-    .about = "Times the matrix products of the transform codec beside OpenBLAS's sgemm on the "
-             "blocks that occur, and encoding and decoding under a basis that is learnt on "
-             "generated KV, on every instruction set. One thread.",
-    .example = "  kvterrace bench transform --quick",
-    .options = bench_transform_rows,
-    .argument_bytes = sizeof(bench_transform_arguments),
-    .run = bench_transform_start,
 };
 
 typedef struct bench_bases_arguments {
@@ -593,7 +555,7 @@ static const command_spec bench_bases_spec = {
              "threads, and without the drives' limit, and says which of both takes longer. Layered "
              "loads follow: until the first layer is there, and until the last one is. Every "
              "load is checked.",
-    .example = "  kvterrace bench bases --basis ref-head.kvtbasis \\\n"
+    .example = "  kvlab bases --basis ref-head.kvtbasis \\\n"
                "    --variants 'entropy:k0.25v1 transform:12345,s1'",
     .options = bench_bases_rows,
     .argument_bytes = sizeof(bench_bases_arguments),
@@ -601,19 +563,24 @@ static const command_spec bench_bases_spec = {
     .run = bench_bases_start,
 };
 
-static const command_spec *const bench_commands[] = {
+static const command_spec *const kvlab_commands[] = {
     &bench_adaptcache_spec, &bench_bases_spec,  &bench_codecs_spec,    &bench_decode_spec,
     &bench_devices_spec,    &bench_grid_spec,   &bench_live_spec,      &bench_pipeline_spec,
     &bench_policy_spec,     &bench_remote_spec, &bench_restart_spec,   &bench_sequence_spec,
     &bench_store_spec,      &bench_stripe_spec, &bench_transform_spec, NULL,
 };
 
-const command_spec bench_spec = {
-    .name = "bench",
-    .summary = "measure the library's own parts beside this machine's limits",
-    .about = "Measures parts of the library beside this machine's own limits. An interruption "
-             "prints the rows that were finished and removes what the bench made.",
-    .commands = bench_commands,
+static const command_spec kvlab_spec = {
+    .name = "kvlab",
+    .about = "Measures parts of kvterrace beside this machine's own limits and beside published "
+             "methods. An interruption prints the rows that were finished and removes what the "
+             "bench made.",
+    .commands = kvlab_commands,
     .guard = bench_guard,
-    .example = "  kvterrace bench codecs --quick",
+    .example = "  kvlab codecs --quick",
 };
+
+int main(int argc, char **argv)
+{
+    return command_main(&kvlab_spec, argc, argv);
+}
