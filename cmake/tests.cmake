@@ -102,6 +102,10 @@ function(kvt_room_program name source)
   endif()
 endfunction()
 
+# The run of a program's cases, and its main where it has none.
+add_library(kvt_test_cases OBJECT ${CMAKE_SOURCE_DIR}/tests/support/cases.c)
+target_link_libraries(kvt_test_cases PRIVATE kvt_flags PkgConfig::CMOCKA)
+
 # Unit tests' stores open with an engine that is not there where the environment says so.
 add_library(kvt_absent_engine OBJECT ${CMAKE_SOURCE_DIR}/tests/support/absent_engine.c)
 target_link_libraries(kvt_absent_engine PRIVATE kvt_flags)
@@ -112,7 +116,7 @@ function(kvt_test_program source kind)
   kvt_room_program(${name} ${source})
   string(REGEX MATCH "^[a-z]+_([a-z]+)" ignored ${name})
   set(room ${CMAKE_MATCH_1})
-  target_link_libraries(${name} PRIVATE PkgConfig::CMOCKA)
+  target_link_libraries(${name} PRIVATE kvt_test_cases PkgConfig::CMOCKA)
   foreach(wrapped ${KVT_WRAPPED_${name}})
     target_link_options(${name} PRIVATE LINKER:--wrap=${wrapped})
   endforeach()

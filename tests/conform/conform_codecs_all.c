@@ -404,7 +404,7 @@ static void check_layout(kvt_variant variant, const kvt_layout *layout, content 
     free(room);
 }
 
-static void conform_every_shape(void **state)
+TEST(conform_every_shape)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
     (void)state;
@@ -425,7 +425,7 @@ static void conform_every_shape(void **state)
 
 /* One matrix a layer: MLA's latent with and without its rope part, the rope part alone, and shapes
  * that fill no group. */
-static void conform_one_side(void **state)
+TEST(conform_one_side)
 {
     static const shape latents[] = {{2, 1, 512, 130}, {1, 1, 576, 65}, {3, 1, 64, 300},
                                     {1, 1, 576, 1},   {2, 2, 24, 77},  {1, 1, 9, 64}};
@@ -447,9 +447,8 @@ static void conform_one_side(void **state)
     }
 }
 
-static void conform_opaque_sizes(void **state)
+TEST(conform_opaque_sizes)
 {
-    (void)state;
     for (size_t v = 0; v < VARIANT_COUNT; v++) {
         const kvt_variant variant = variant_at(v);
         if (kvt_codec_find(variant.codec)->flags & KVT_CODEC_FLAG_NEEDS_SHAPE) continue;
@@ -466,9 +465,8 @@ static void conform_opaque_sizes(void **state)
     }
 }
 
-static void conform_card_is_sound(void **state)
+TEST(conform_card_is_sound)
 {
-    (void)state;
     assert_non_null(kvt_codec_at(0));
     for (size_t c = 0; kvt_codec_at(c) != NULL; c++) {
         const kvt_codec *codec = kvt_codec_at(c);
@@ -501,15 +499,4 @@ static void conform_card_is_sound(void **state)
             assert_int_not_equal(kvt_codec_at(other)->id, codec->id);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conform_card_is_sound),
-        cmocka_unit_test(conform_every_shape),
-        cmocka_unit_test(conform_one_side),
-        cmocka_unit_test(conform_opaque_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

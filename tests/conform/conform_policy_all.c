@@ -605,9 +605,8 @@ static uint64_t model_run(const char *name, uint8_t holes, uint64_t seed, int ca
     return hash;
 }
 
-static void every_policy_keeps_the_rules(void **state)
+TEST(every_policy_keeps_the_rules)
 {
-    (void)state;
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
         const char *name = kvt_policy_name_at(i);
         for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -623,9 +622,8 @@ static void every_policy_keeps_the_rules(void **state)
     }
 }
 
-static void every_policy_repeats_itself(void **state)
+TEST(every_policy_repeats_itself)
 {
-    (void)state;
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
         const char *name = kvt_policy_name_at(i);
         uint64_t first;
@@ -636,9 +634,8 @@ static void every_policy_repeats_itself(void **state)
     }
 }
 
-static void nothing_to_do_is_an_empty_plan(void **state)
+TEST(nothing_to_do_is_an_empty_plan)
 {
-    (void)state;
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
         model *m = malloc(sizeof *m);
         assert_non_null(m);
@@ -653,14 +650,4 @@ static void nothing_to_do_is_an_empty_plan(void **state)
         kvt_policy_close(m->policy);
         free(m);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_policy_keeps_the_rules),
-        cmocka_unit_test(every_policy_repeats_itself),
-        cmocka_unit_test(nothing_to_do_is_an_empty_plan),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

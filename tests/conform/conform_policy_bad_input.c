@@ -289,9 +289,8 @@ static void over_all_policies(void (*part)(bench *))
 }
 
 #define PART(name)                                                                                 \
-    static void test_##name(void **state)                                                          \
+    TEST(name)                                                                                     \
     {                                                                                              \
-        (void)state;                                                                               \
         over_all_policies(name);                                                                   \
     }
 PART(wrong_numbers_change_nothing)
@@ -299,15 +298,3 @@ PART(wrong_counts_change_nothing)
 PART(bytes_above_the_capacity_are_refused)
 PART(removed_handles_come_back)
 PART(clocks_may_do_anything)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_numbers_change_nothing),
-        cmocka_unit_test(test_wrong_counts_change_nothing),
-        cmocka_unit_test(test_bytes_above_the_capacity_are_refused),
-        cmocka_unit_test(test_removed_handles_come_back),
-        cmocka_unit_test(test_clocks_may_do_anything),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

@@ -208,18 +208,16 @@ static void check_all(site *at)
     free(at->target);
 }
 
-static void memory_conforms(void **state)
+TEST(memory_conforms)
 {
-    (void)state;
     static site at = {.config = {.backend = "memory", .addresses = "conform"}};
     check_all(&at);
     remote_memory_clear("conform");
     assert_int_equal(remote_memory_count("conform", NULL), 0);
 }
 
-static void fault_conforms(void **state)
+TEST(fault_conforms)
 {
-    (void)state;
     static site at = {.config = {.backend = "fault"},
                       .faults = {.inner = {.backend = "memory", .addresses = "conform"}}};
     at.config.faults = &at.faults;
@@ -227,9 +225,8 @@ static void fault_conforms(void **state)
     remote_memory_clear("conform");
 }
 
-static void mooncake_conforms(void **state)
+TEST(mooncake_conforms)
 {
-    (void)state;
     static site at = {.config = {.backend = "mooncake", .addresses = "127.0.0.1:50051"}};
     char message[200];
     remote_client *client = NULL;
@@ -257,21 +254,18 @@ static void servers_conform(const bench_cluster_options *options)
     bench_cluster_stop(&at.cluster);
 }
 
-static void single_conforms(void **state)
+TEST(single_conforms)
 {
-    (void)state;
     servers_conform(&(bench_cluster_options){.nodes = 1, .single = true});
 }
 
-static void cluster_conforms(void **state)
+TEST(cluster_conforms)
 {
-    (void)state;
     servers_conform(&(bench_cluster_options){.nodes = 3});
 }
 
-static void configuration_is_refused(void **state)
+TEST(configuration_is_refused)
 {
-    (void)state;
     static const char *const wrong[] = {"",           "host",     "host:",  ":6379",   "host:0",
                                         "host:65536", "host:12a", "a b:1x", "h/x:6379"};
     remote_client *client = NULL;
@@ -291,10 +285,5 @@ static void configuration_is_refused(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_conforms),   cmocka_unit_test(fault_conforms),
-        cmocka_unit_test(mooncake_conforms), cmocka_unit_test(single_conforms),
-        cmocka_unit_test(cluster_conforms),  cmocka_unit_test(configuration_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

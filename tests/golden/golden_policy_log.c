@@ -156,9 +156,8 @@ static const char *const names[] = {"none",      "lru",      "lru-leaf",  "utili
                                     "lru-twice", "lfu",      "gdsf",      "sieve",   "s3fifo",
                                     "w-tinylfu", "pensieve", "adaptcache"};
 
-static void the_plan_log_is_the_pinned_one(void **state)
+TEST(the_plan_log_is_the_pinned_one)
 {
-    (void)state;
     log_text log = {calloc(1, LOG_SIZE), 0};
     assert_non_null(log.text);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -182,10 +181,4 @@ static void the_plan_log_is_the_pinned_one(void **state)
     }
     free(pinned);
     free(log.text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_plan_log_is_the_pinned_one)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

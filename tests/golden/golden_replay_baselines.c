@@ -13,13 +13,7 @@
 
 #include <kvterrace/policy.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "cases.h"
 #include "conversation_support.h"
 #include <math.h>
 #include <stdio.h>
@@ -87,16 +81,16 @@ static void expect_hits(const char *name, const double truth[4], double toleranc
     }
 }
 
-static void policies_of_one_definition_hit_the_same(void **state)
+TEST_ALL(conversation_load, conversation_release);
+
+TEST(policies_of_one_definition_hit_the_same)
 {
-    (void)state;
     expect_hits("lru", (double[]){.054, .139, .287, .359}, 0.001);
     expect_hits("fifo", (double[]){.053, .130, .266, .348}, 0.001);
 }
 
-static void the_others_are_near(void **state)
+TEST(the_others_are_near)
 {
-    (void)state;
     expect_hits("gdsf", (double[]){.056, .148, .295, .357}, 0.01);
     expect_hits("s3fifo", (double[]){.077, .153, .254, .356}, 0.01);
     expect_hits("sieve", (double[]){.059, .098, .210, .354}, 0.01);
@@ -109,18 +103,16 @@ static void the_others_are_near(void **state)
  * this trace, where a block looks like a one-hit wonder until the next turn, that shows.
  * LFU without ageing equals SIEVE here, whose hand never wraps. Pensieve with one cost is LRU.
  */
-static void the_rest_is_as_defined_here(void **state)
+TEST(the_rest_is_as_defined_here)
 {
-    (void)state;
     expect_hits("w-tinylfu", (double[]){.081, .126, .175, .232}, 0.001);
     expect_hits("lfu", (double[]){.059, .098, .210, .354}, 0.001);
     expect_hits("pensieve", (double[]){.054, .139, .287, .359}, 0.001);
     expect_hits("lru-twice", (double[]){.091, .177, .213, .213}, 0.001);
 }
 
-static void belady_is_the_ceiling(void **state)
+TEST(belady_is_the_ceiling)
 {
-    (void)state;
     static const double truth[4] = {.255, .355, .366, .366};
     for (int i = 0; i < 4; i++) {
         double hits = replay_belady(&conversation, rooms[i]);
@@ -129,15 +121,4 @@ static void belady_is_the_ceiling(void **state)
         for (size_t k = 0; i == 0 && kvt_policy_name_at(k) != NULL; k++)
             assert_true(hit_ratio(kvt_policy_name_at(k), rooms[i]) <= hits + 1e-12);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(policies_of_one_definition_hit_the_same),
-        cmocka_unit_test(the_others_are_near),
-        cmocka_unit_test(the_rest_is_as_defined_here),
-        cmocka_unit_test(belady_is_the_ceiling),
-    };
-    return cmocka_run_group_tests(tests, conversation_load, conversation_release);
 }

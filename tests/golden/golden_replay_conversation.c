@@ -8,13 +8,7 @@
  */
 #include "replay/replay.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "cases.h"
 #include "conversation_support.h"
 #include <math.h>
 #include <stdlib.h>
@@ -39,18 +33,18 @@ static void expect_near(double value, double wanted, double tolerance)
     if (fabs(value - wanted) > tolerance) fail_msg("%.5f, wanted %.5f", value, wanted);
 }
 
-static void the_trace_is_what_it_should_be(void **state)
+TEST_ALL(conversation_load, conversation_release);
+
+TEST(the_trace_is_what_it_should_be)
 {
-    (void)state;
     assert_int_equal(conversation.request_count, 12031);
     assert_int_equal(conversation.block_refs, 288500);
     assert_int_equal(conversation.distinct_blocks, 182790);
     assert_int_equal(conversation.grid_ns, 3000000000u);
 }
 
-static void lru_hits_what_other_simulators_hit(void **state)
+TEST(lru_hits_what_other_simulators_hit)
 {
-    (void)state;
     static const struct {
         uint64_t blocks;
         double hits;
@@ -64,9 +58,8 @@ static void lru_hits_what_other_simulators_hit(void **state)
     }
 }
 
-static void an_unlimited_cache_hits_the_ceiling(void **state)
+TEST(an_unlimited_cache_hits_the_ceiling)
 {
-    (void)state;
     replay_result result;
     replay_run("lru", 200000, &result);
     expect_near(result.hit_block_ratio[0], 0.366, 0.0005);
@@ -75,23 +68,11 @@ static void an_unlimited_cache_hits_the_ceiling(void **state)
     assert_int_equal(result.evictions, 0);
 }
 
-static void no_cache_loads_eight_servers_to_three_quarters(void **state)
+TEST(no_cache_loads_eight_servers_to_three_quarters)
 {
-    (void)state;
     replay_result result;
     replay_run("none", 1, &result);
     expect_near(result.rho, 0.74, 0.005);
     expect_near(result.hit_block_ratio[0], 0.0, 0.0);
     assert_int_equal(result.bytes_written[KVT_TIER_DRAM], 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_trace_is_what_it_should_be),
-        cmocka_unit_test(lru_hits_what_other_simulators_hit),
-        cmocka_unit_test(an_unlimited_cache_hits_the_ceiling),
-        cmocka_unit_test(no_cache_loads_eight_servers_to_three_quarters),
-    };
-    return cmocka_run_group_tests(tests, conversation_load, conversation_release);
 }

@@ -9,13 +9,7 @@
  */
 #include "replay/replay.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "cases.h"
 #include "conversation_support.h"
 #include <math.h>
 #include <stdlib.h>
@@ -70,59 +64,42 @@ static void expect_found(const hosts_trial *trial, double found, double writes)
         fail_msg("%.4f written, wanted %.3f", hosts.written_per_use, writes);
 }
 
-static void random_routing_gains_most(void **state)
+TEST_ALL(conversation_load, conversation_release);
+
+TEST(random_routing_gains_most)
 {
-    (void)state;
     expect_found(&(hosts_trial){REPLAY_ROUTE_RANDOM, 0, false, PRIVATE}, 0.083, 0);
     expect_found(&(hosts_trial){REPLAY_ROUTE_RANDOM, 0, false, REPLAY_PUBLISH_ALL}, 0.359, 0.64);
 }
 
-static void spilled_requests_find_what_is_shared(void **state)
+TEST(spilled_requests_find_what_is_shared)
 {
-    (void)state;
     expect_found(&(hosts_trial){REPLAY_ROUTE_SPILL, 0.2, false, PRIVATE}, 0.273, 0);
     expect_found(&(hosts_trial){REPLAY_ROUTE_SPILL, 0.2, false, REPLAY_PUBLISH_ALL}, 0.359, 0.64);
 }
 
-static void sticky_routing_gains_nothing(void **state)
+TEST(sticky_routing_gains_nothing)
 {
-    (void)state;
     expect_found(&(hosts_trial){REPLAY_ROUTE_STICKY, 0, false, PRIVATE}, 0.359, 0);
     expect_found(&(hosts_trial){REPLAY_ROUTE_STICKY, 0, false, REPLAY_PUBLISH_ALL}, 0.360, 0.64);
 }
 
-static void a_second_use_publishes_a_quarter(void **state)
+TEST(a_second_use_publishes_a_quarter)
 {
-    (void)state;
     expect_found(&(hosts_trial){REPLAY_ROUTE_SPILL, 0.2, false, REPLAY_PUBLISH_SECOND_USE}, 0.309,
                  0.23 * 0.64);
     expect_found(&(hosts_trial){REPLAY_ROUTE_RANDOM, 0, false, REPLAY_PUBLISH_SECOND_USE}, 0.224,
                  0.153);
 }
 
-static void what_leaves_a_host_comes_too_late(void **state)
+TEST(what_leaves_a_host_comes_too_late)
 {
-    (void)state;
     expect_found(&(hosts_trial){REPLAY_ROUTE_SPILL, 0.2, false, REPLAY_PUBLISH_LEAVING}, 0.283,
                  0.449);
 }
 
-static void restarts_lose_what_is_not_shared(void **state)
+TEST(restarts_lose_what_is_not_shared)
 {
-    (void)state;
     expect_found(&(hosts_trial){REPLAY_ROUTE_STICKY, 0, true, PRIVATE}, 0.339, 0);
     expect_found(&(hosts_trial){REPLAY_ROUTE_STICKY, 0, true, REPLAY_PUBLISH_ALL}, 0.360, 0.64);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_routing_gains_most),
-        cmocka_unit_test(spilled_requests_find_what_is_shared),
-        cmocka_unit_test(sticky_routing_gains_nothing),
-        cmocka_unit_test(a_second_use_publishes_a_quarter),
-        cmocka_unit_test(what_leaves_a_host_comes_too_late),
-        cmocka_unit_test(restarts_lose_what_is_not_shared),
-    };
-    return cmocka_run_group_tests(tests, conversation_load, conversation_release);
 }

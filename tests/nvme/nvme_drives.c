@@ -46,9 +46,8 @@ static int open_block(int number, int flags)
     return fd;
 }
 
-static void test_facts(void **state)
+TEST(facts)
 {
-    (void)state;
     for (int i = 0; i < DRIVES; i++) {
         char serial[32];
         uint64_t bytes = 0;
@@ -71,9 +70,8 @@ static void test_facts(void **state)
 }
 
 /* What is written by commands is read through the block layer, and the other way round. */
-static void test_other_way(void **state)
+TEST(other_way)
 {
-    (void)state;
     unsigned char *written = scratch_buffer(REQUEST);
     unsigned char *got = scratch_buffer(REQUEST);
     const kvt_device_region region = {written, REQUEST};
@@ -115,9 +113,8 @@ static void expect_refused(kvt_device *device, kvt_io io, kvt_status expected, i
     assert_int_equal(io.os_error, os_error);
 }
 
-static void test_refused_by_drive(void **state)
+TEST(refused_by_drive)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(2 * MIB);
     for (int life = 0; life < 3; life++) { /* ring, threads, single calls */
         kvt_device *device = open_drive_with(0, life == 1);
@@ -140,9 +137,8 @@ static void test_refused_by_drive(void **state)
 }
 
 /* Many at once, one of them on the bad sector: it alone fails, at once, and stays failing. */
-static void test_media_error(void **state)
+TEST(media_error)
 {
-    (void)state;
     enum { COUNT = 16 };
     kvt_device *device = open_drive(1);
     unsigned char *buffer = scratch_buffer(COUNT * 65536);
@@ -189,9 +185,8 @@ static tiers_pool *open_pool(void)
 }
 
 /* An object over all drives in proportion to their speed comes back as it was. */
-static void test_pool(void **state)
+TEST(pool)
 {
-    (void)state;
     enum { OBJECT = 32 * MIB };
     tiers_location *location = NULL;
     tiers_pool *pool = open_pool();
@@ -222,9 +217,8 @@ static void expect_open(int number, kvt_status expected, const char *words)
     scratch_refused(&config, expected, words);
 }
 
-static void test_in_use(void **state)
+TEST(in_use)
 {
-    (void)state;
     kvt_device *device = open_drive(2);
     expect_open(2, KVT_E_LOCKED, "open elsewhere");
     kvt_device_config block = {
@@ -251,9 +245,8 @@ static bool is_foreign(int number)
 }
 
 /* Partitions, and a file system that leaves the place of the label blank. */
-static void test_foreign(void **state)
+TEST(foreign)
 {
-    (void)state;
     unsigned char *sector = scratch_buffer(4096);
     memset(sector, 0, 4096);
     assert_false(is_foreign(2));
@@ -338,9 +331,8 @@ static uint32_t read_until_gone(kvt_device *device, unsigned char *buffer, uint3
 
 /* The drive is pulled with operations in flight: each ends, later ones say that it is gone, and
  * once it is back its bytes are there. */
-static void test_pulled(void **state)
+TEST(pulled)
 {
-    (void)state;
     kvt_device *device = open_drive(3);
     unsigned char *buffer = scratch_buffer(32 * 65536);
     pthread_t puller;
@@ -370,19 +362,4 @@ static void test_pulled(void **state)
     kvt_device_close(device);
     free(expected);
     free(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_facts),
-        cmocka_unit_test(test_other_way),
-        cmocka_unit_test(test_refused_by_drive),
-        cmocka_unit_test(test_media_error),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_in_use),
-        cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_pulled),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

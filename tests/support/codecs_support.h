@@ -6,15 +6,11 @@
 #ifndef SUPPORT_CODECS_SUPPORT_H
 #define SUPPORT_CODECS_SUPPORT_H
 
+#include "cases.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"

@@ -7,12 +7,10 @@
 #ifndef SUPPORT_DEVICE_SCRATCH_H
 #define SUPPORT_DEVICE_SCRATCH_H
 
+#include "cases.h"
+
 #include <ftw.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +19,6 @@
 #include <unistd.h>
 
 #include "tiers/devices/device_ops.h"
-#include <cmocka.h>
 
 /* A new folder in the working directory. */
 static inline void scratch_make(char *folder, size_t size)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes drop_vectors.h: small K and V tensors with the scores that token dropping gives them.
+"""Writes drop_vectors.json: small K and V tensors with the scores that token dropping gives them.
 
-    python3 tests/support/make_drop_vectors.py > tests/support/drop_vectors.h
+    python3 tests/support/make_drop_vectors.py > tests/support/drop_vectors.json
 
 An independent computation: one head and one token at a time, from the published definitions
 (StreamingLLM arXiv 2309.17453, K-norm 2406.11430, KeyDiff 2504.15364, LagKV 2504.04704, in the
 forms of NVIDIA's kvpress), with correctly rounded sums and libm. Only the standard library is used.
 """
 
+import json
 import math
 import random
 import struct
@@ -121,19 +122,7 @@ def mean_over_heads(parts):
     return [math.fsum(column) / len(parts) for column in zip(*parts)]
 
 
-def print_numbers(name, kind, texts):
-    print(f"static const {kind} {name}[] = {{")
-    line = "   "
-    for text in texts:
-        if len(line) + len(text) + 2 > 98:
-            print(line)
-            line = "   "
-        line += f" {text},"
-    print(line)
-    print("};")
-
-
-def print_case(number, case):
+def case_of(number, case):
     name, dtype, tokens, heads, dim, lag, sinks, first, keep = case
     rng = random.Random(1000 + number)
     k, v = draw(rng, tokens, heads, dim, dtype), draw(rng, tokens, heads, dim, dtype)
@@ -144,43 +133,17 @@ def print_case(number, case):
         scores["knorm"].append(knorm(keys))
         scores["keydiff"].append(keydiff(keys))
         scores["lagkv"].append(lagkv(keys, values, here, lag))
-    for side, bits in (("k", k), ("v", v)):
-        print_numbers(f"drop_case{number}_{side}", "uint16_t",
-                      [f"0x{b:04x}" for row in bits for part in row for b in part])
-    for method, parts in scores.items():
-        means = mean_over_heads(parts)
-        print_numbers(f"drop_case{number}_{method}", "double", [repr(s) for s in means])
-        print_numbers(f"drop_case{number}_{method}_kept", "uint32_t",
-                      [str(t) for t in select(means, here, keep)])
-    return (f'    {{"{name}", KVT_DTYPE_{dtype.upper()}, {tokens}, {heads}, {dim}, {lag}, {sinks}, '
-            f"{first}, {keep},\n     drop_case{number}_k, drop_case{number}_v,\n     "
-            f"{{drop_case{number}_knorm, drop_case{number}_keydiff, drop_case{number}_lagkv}},\n"
-            f"     {{drop_case{number}_knorm_kept, drop_case{number}_keydiff_kept, "
-            f"drop_case{number}_lagkv_kept}},\n"
-            f"     {len(select(mean_over_heads(scores['knorm']), here, keep))}}},")
+    means = {method: mean_over_heads(parts) for method, parts in scores.items()}
+    return {"name": name, "dtype": dtype, "tokens": tokens, "heads": heads, "dim": dim, "lag": lag,
+            "sinks": sinks, "first_position": first, "keep_permille": keep,
+            "k": [bits for row in k for part in row for bits in part],
+            "v": [bits for row in v for part in row for bits in part], "scores": means,
+            "kept": {method: select(mean, here, keep) for method, mean in means.items()}}
 
 
 def main():
-    print("/* SPDX-License-Identifier: Apache-2.0 */\n/*\n"
-          " * drop_vectors.h - written by make_drop_vectors.py: tensors, scores and kept tokens."
-          "\n * Not to be edited.\n */")
-    print("/* clang-format off */")
-    print("#ifndef SUPPORT_DROP_VECTORS_H\n#define SUPPORT_DROP_VECTORS_H\n")
-    print("#include <kvterrace/types.h>\n")
-    print("enum { DROP_VECTOR_KNORM, DROP_VECTOR_KEYDIFF, DROP_VECTOR_LAGKV, DROP_VECTOR_METHODS };"
-          "\n")
-    print("typedef struct drop_vector_case {\n    const char *name;\n    uint8_t dtype;\n"
-          "    uint32_t tokens;\n    uint16_t heads;\n    uint16_t dim;\n    uint32_t lag;\n"
-          "    uint32_t sinks;\n    uint32_t first_position;\n    uint16_t keep_permille;\n"
-          "    const uint16_t *k; /* [tokens][heads][dim] */\n    const uint16_t *v;\n"
-          "    const double *scores[DROP_VECTOR_METHODS]; /* means over the heads */\n"
-          "    const uint32_t *kept[DROP_VECTOR_METHODS];\n    uint32_t kept_count;\n"
-          "} drop_vector_case;\n")
-    rows = [print_case(number, case) for number, case in enumerate(CASES)]
-    print("\nstatic const drop_vector_case drop_vector_cases[] = {")
-    for row in rows:
-        print(row)
-    print("};\n\n#endif")
+    rows = [json.dumps(case_of(number, case)) for number, case in enumerate(CASES)]
+    print("[\n" + ",\n".join(rows) + "\n]")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,10 @@
 #ifndef TESTS_METRICS_SUPPORT_H
 #define TESTS_METRICS_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "cases.h"
 
-#include <cmocka.h>
+#include <stdbool.h>
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

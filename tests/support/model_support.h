@@ -8,18 +8,14 @@
 #ifndef SUPPORT_MODEL_SUPPORT_H
 #define SUPPORT_MODEL_SUPPORT_H
 
+#include "cases.h"
+
 #include "estimator/model/model.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { NAIVE_LAYERS_MAX = 3, NAIVE_MATRICES = 7 };
 

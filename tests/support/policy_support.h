@@ -6,14 +6,10 @@
 #ifndef SUPPORT_POLICY_SUPPORT_H
 #define SUPPORT_POLICY_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "cases.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <kvterrace/policy.h>
 

@@ -7,12 +7,7 @@
 #ifndef TESTS_REMOTE_SUPPORT_H
 #define TESTS_REMOTE_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include "base/clock.h"
 #include "remote/client.h"

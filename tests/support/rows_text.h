@@ -7,15 +7,13 @@
 #ifndef TESTS_ROWS_TEXT_H
 #define TESTS_ROWS_TEXT_H
 
+#include "cases.h"
+
 #include "estimator/exchange/exchange.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* The next value, without its comma; false at the end of the line. */
 static inline bool rows_text_value(const char **line, char *value, size_t size)

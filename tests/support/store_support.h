@@ -6,17 +6,14 @@
 #ifndef TESTS_STORE_SUPPORT_H
 #define TESTS_STORE_SUPPORT_H
 
+#include "cases.h"
+
 #include "codecs/kv_sample.h"
 #include "tiers/devices/device_fault.h"
 #include "tiers/devices/device_ops.h"
 
 #include <kvterrace/kvterrace.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -530,19 +530,17 @@ static void run_shapes(const shape *list, size_t count, uint32_t share)
     }
 }
 
-static void odd_shapes(void **state)
+TEST(odd_shapes)
 {
-    (void)state;
     run_shapes(shapes, sizeof shapes / sizeof shapes[0], 1);
 }
 
-static void streamed_targets(void **state)
+TEST(streamed_targets)
 {
-    (void)state;
     run_shapes(large, sizeof large / sizeof large[0], 10);
 }
 
-static void opaque_entries(void **state)
+TEST(opaque_entries)
 {
     static const uint64_t sizes[] = {1, 63, 4097, 300001};
     (void)state;
@@ -557,10 +555,5 @@ int main(int count, char **arguments)
 {
     if (count > 1) hostile_times = (uint32_t)strtoul(arguments[1], NULL, 10);
     if (count > 2) hostile_state ^= strtoull(arguments[2], NULL, 10) << 20;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(odd_shapes),
-        cmocka_unit_test(streamed_targets),
-        cmocka_unit_test(opaque_entries),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -3,20 +3,18 @@
  * torture_estimator_faults.c - devices that fail, vanish or say busy while they are measured: the
  * status is theirs, nothing stays in flight, and the profile keeps its earlier answer.
  */
+#include "cases.h"
+
 #include "tiers/devices/device_fault.h"
 
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static kvt_profile *open_profile(void)
 {
@@ -48,9 +46,8 @@ static kvt_status measure(kvt_profile *profile, kvt_device *device)
 }
 
 /* The n-th operation fails, for n over a whole measurement. */
-static void nth_operation_fails(void **state)
+TEST(nth_operation_fails)
 {
-    (void)state;
     kvt_profile *profile = open_profile();
     kvt_device *device = open_sim(1000000000);
     tiers_fault_counts counts;
@@ -82,9 +79,8 @@ static void nth_operation_fails(void **state)
     kvt_profile_close(profile);
 }
 
-static void device_vanishes(void **state)
+TEST(device_vanishes)
 {
-    (void)state;
     kvt_profile *profile = open_profile();
     kvt_device *device = open_sim(1000000000);
     kvt_device_curve curve;
@@ -98,9 +94,8 @@ static void device_vanishes(void **state)
 }
 
 /* Busy now and then only delays. */
-static void device_says_busy(void **state)
+TEST(device_says_busy)
 {
-    (void)state;
     kvt_profile *profile = open_profile();
     kvt_device *device = open_sim(1000000000);
     kvt_device_curve curve;
@@ -118,9 +113,8 @@ static void device_says_busy(void **state)
 }
 
 /* A real file through whatever engine this machine gives. */
-static void file_device_is_measured(void **state)
+TEST(file_device_is_measured)
 {
-    (void)state;
     char path[64];
     snprintf(path, sizeof path, "estimator-file-XXXXXX");
     int file = mkstemp(path);
@@ -148,15 +142,4 @@ static void file_device_is_measured(void **state)
     kvt_device_close(device);
     kvt_profile_close(profile);
     assert_int_equal(unlink(path), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nth_operation_fails),
-        cmocka_unit_test(device_vanishes),
-        cmocka_unit_test(device_says_busy),
-        cmocka_unit_test(file_device_is_measured),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,14 +4,13 @@
  * stays sound, keeps what was complete, and can be measured on. A second part fails every n-th
  * allocation of SQLite.
  */
+#include "cases.h"
 #include "failing_sqlite.h"
 
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <sqlite3.h>
 
 static char folder[64];
@@ -108,11 +106,12 @@ static kvt_profile *reopen(uint32_t flags)
     return profile;
 }
 
+TEST_ALL(make_folder, remove_folder);
+
 /* Killed at the start of point n: exactly the points before it are there. Reports come between
  * points and, when a machine is slow, inside them too, so n is an upper bound. */
-static void killed_runs_leave_whole_points(void **state)
+TEST(killed_runs_leave_whole_points)
 {
-    (void)state;
     for (int calls = 0; calls < 20; calls += 3) {
         kvt_device_curve curve;
         run_and_kill(calls);
@@ -136,9 +135,8 @@ static void killed_runs_leave_whole_points(void **state)
 }
 
 /* Killed by a clock instead, at places that no callback chooses, making included. */
-static void killed_anywhere_stays_sound(void **state)
+TEST(killed_anywhere_stays_sound)
 {
-    (void)state;
     for (int round = 0; round < 30; round++) {
         const struct timespec wait = {0, 200000L + 700000L * round};
         const bool fresh = round % 3 == 0;
@@ -172,9 +170,8 @@ static void killed_anywhere_stays_sound(void **state)
 /* ---- allocations that fail ---- */
 
 /* From the n-th allocation on all fail, for growing n, until a whole session gets through. */
-static void failed_allocations_are_reported(void **state)
+TEST(failed_allocations_are_reported)
 {
-    (void)state;
     long n = 1, failures = 0;
     for (;; n += 1 + n / 16) {
         kvt_profile *profile = NULL;
@@ -197,11 +194,6 @@ static void failed_allocations_are_reported(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_runs_leave_whole_points),
-        cmocka_unit_test(killed_anywhere_stays_sound),
-        cmocka_unit_test(failed_allocations_are_reported),
-    };
     if (!failing_sqlite_install()) return 1;
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return tests_run();
 }

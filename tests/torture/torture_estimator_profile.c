@@ -4,13 +4,8 @@
  * allocations of SQLite that fail, and on files with flipped bits: imports happen whole or
  * not at all, and whatever opens can be exported, compared and cleaned up.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "estimator/predict/predict.h"
 #include "failing_sqlite.h"
 #include "profile_scratch.h"
@@ -110,9 +105,10 @@ static void expect_whole_imports(void)
                      0);
 }
 
-static void killed_imports_are_whole(void **state)
+TEST_ALL(setup, teardown);
+
+TEST(killed_imports_are_whole)
 {
-    (void)state;
     scratch_remove_profile();
     kvt_profile_close(scratch_open(KVT_PROFILE_WRITE));
     for (int round = 0; round < 24; round++) {
@@ -145,9 +141,8 @@ static void killed_imports_are_whole(void **state)
 /* ---- allocations that fail ---- */
 
 /* From the n-th allocation on all fail, for growing n, until a whole session gets through. */
-static void failed_allocations_are_reported(void **state)
+TEST(failed_allocations_are_reported)
 {
-    (void)state;
     long n = 1, failures = 0;
     scratch_remove_profile();
     kvt_profile_close(scratch_open(KVT_PROFILE_WRITE));
@@ -180,9 +175,8 @@ static void put_bytes(const char *bytes, size_t count)
     assert_int_equal(fclose(file), 0);
 }
 
-static void flipped_bits_are_refused_or_harmless(void **state)
+TEST(flipped_bits_are_refused_or_harmless)
 {
-    (void)state;
     size_t count, refused = 0, used = 0;
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
@@ -213,11 +207,6 @@ static void flipped_bits_are_refused_or_harmless(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_imports_are_whole),
-        cmocka_unit_test(failed_allocations_are_reported),
-        cmocka_unit_test(flipped_bits_are_refused_or_harmless),
-    };
     if (!failing_sqlite_install()) return 1;
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return tests_run();
 }

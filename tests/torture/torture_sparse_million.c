@@ -205,9 +205,8 @@ static void check_errors(const layer_site *s, const float *outputs)
     free(exact);
 }
 
-static void test_a_layer_from_open_to_close(void **state)
+TEST(a_layer_from_open_to_close)
 {
-    (void)state;
     static layer_site s;
     site_open(&s);
     const kvt_sparse_options options = sequence_options();
@@ -239,6 +238,5 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--tokens") == 0) tokens = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_layer_from_open_to_close)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -276,15 +276,13 @@ static void torture_allocations(torture_life *life, int64_t stride)
     site_stop(&s);
 }
 
-static void test_the_nth_allocation_fails(void **state)
+TEST(the_nth_allocation_fails)
 {
-    (void)state;
     torture_allocations(torture_run, 7);
 }
 
-static void test_the_nth_allocation_of_a_kept_one_fails(void **state)
+TEST(the_nth_allocation_of_a_kept_one_fails)
 {
-    (void)state;
     opened_in_place = 0;
     torture_allocations(torture_kept, 11);
     assert_true(opened_in_place > 20);
@@ -310,35 +308,20 @@ static void torture_operations(torture_life *life, uint32_t kinds, uint64_t stri
     site_stop(&s);
 }
 
-static void test_the_nth_read_fails(void **state)
+TEST(the_nth_read_fails)
 {
-    (void)state;
     torture_operations(torture_run, TIERS_FAULT_READS, 3);
 }
 
-static void test_the_nth_write_fails(void **state)
+TEST(the_nth_write_fails)
 {
-    (void)state;
     torture_operations(torture_run, TIERS_FAULT_WRITES, 2);
 }
 
-static void test_the_nth_operation_of_a_kept_one_fails(void **state)
+TEST(the_nth_operation_of_a_kept_one_fails)
 {
-    (void)state;
     opened_in_place = 0;
     torture_operations(torture_kept, TIERS_FAULT_READS, 1);
     torture_operations(torture_kept, TIERS_FAULT_WRITES, 2);
     assert_true(opened_in_place > 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_nth_allocation_fails),
-        cmocka_unit_test(test_the_nth_read_fails),
-        cmocka_unit_test(test_the_nth_write_fails),
-        cmocka_unit_test(test_the_nth_allocation_of_a_kept_one_fails),
-        cmocka_unit_test(test_the_nth_operation_of_a_kept_one_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

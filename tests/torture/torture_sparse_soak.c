@@ -208,9 +208,8 @@ static void disturb(sequence_site *s, uint32_t turn)
     assert_int_equal(tiers_fault_add(s->drives[turn / 3 % SITE_DRIVES].device, &rule), KVT_OK);
 }
 
-static void test_sequences_soak(void **state)
+TEST(sequences_soak)
 {
-    (void)state;
     static soak_thread threads[SEQUENCES];
     sequence_site s;
     site_start(&s, 48 * MIB, 24 * MIB);
@@ -260,6 +259,5 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--seconds") == 0) soak_seconds = strtod(argv[i + 1], NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sequences_soak)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

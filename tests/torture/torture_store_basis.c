@@ -190,22 +190,19 @@ static void sweep(step_child *child, bool with_basis, bool with_entries, long le
     }
 }
 
-static void a_basis_is_added_and_used(void **state)
+TEST(a_basis_is_added_and_used)
 {
-    (void)state;
     sweep(child_uses, false, false, 5);
 }
 
-static void a_basis_is_removed(void **state)
+TEST(a_basis_is_removed)
 {
-    (void)state;
     sweep(child_removes, true, false, 0);
 }
 
 /* Kills at every point of an open, and the nth allocation: torture_store_open fails its files. */
-static void a_basis_is_read_at_open(void **state)
+TEST(a_basis_is_read_at_open)
 {
-    (void)state;
     static const step_kind kinds[] = {STEP_POINT, STEP_ALLOCATE};
     for (int kind = 0; kind < 2; kind++) {
         bool counted = true;
@@ -237,14 +234,11 @@ static int remove_site(void **state)
     return 0;
 }
 
+TEST_ALL(make_site, remove_site);
+
 int main(void)
 {
     /* Hundreds of runs with their syncs, which a kill of the process alone does not need. */
     if (chdir("/dev/shm") != 0) print_message("no /dev/shm: every sync is the disk's\n");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_basis_is_added_and_used),
-        cmocka_unit_test(a_basis_is_removed),
-        cmocka_unit_test(a_basis_is_read_at_open),
-    };
-    return cmocka_run_group_tests(tests, make_site, remove_site);
+    return tests_run();
 }

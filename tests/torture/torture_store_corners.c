@@ -107,9 +107,8 @@ static void corners_wait_read(kvt_device *device, uint64_t before)
 
 /* A get finds its entry rotten while a move of the same entry waits for staging memory: the get
  * must not hold its own while it waits for the move. A hang ends in the test's time limit. */
-static void test_rot_under_a_move(void **state)
+TEST(rot_under_a_move)
 {
-    (void)state;
     static const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 640};
     support_fault faults[2] = {{.capacity_bytes = 1500 << 10}, {.capacity_bytes = 8 << 20}};
@@ -199,9 +198,8 @@ static int corners_count_rows(const char *catalog)
 
 /* An entry goes up and comes down again while a slow reader still holds its first place: the
  * deletion of the first place's row, which comes last, must not take the new row. */
-static void test_up_and_down_under_a_reader(void **state)
+TEST(up_and_down_under_a_reader)
 {
-    (void)state;
     char folder[64], catalog[96], path[96];
     support_make_folder(folder, sizeof folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
@@ -254,9 +252,8 @@ static void test_up_and_down_under_a_reader(void **state)
 
 /* An entry has gone up, and a slow reader still holds the place below. A delete that a flush has
  * confirmed does not leave the row of that place behind, which a kill would bring back. */
-static void test_deleted_above_a_reader(void **state)
+TEST(deleted_above_a_reader)
 {
-    (void)state;
     char folder[64], catalog[96], path[96];
     support_make_folder(folder, sizeof folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
@@ -308,9 +305,8 @@ static void test_deleted_above_a_reader(void **state)
 }
 
 /* The lower tier is lost: the upper one evicts and goes on. */
-static void test_dead_lower_tier(void **state)
+TEST(dead_lower_tier)
 {
-    (void)state;
     static const char *const policies[] = {"lru", "utility"};
     for (int p = 0; p < 2; p++) {
         support_fault faults[2] = {{.capacity_bytes = 300 << 10}, {.capacity_bytes = 8 << 20}};
@@ -339,9 +335,8 @@ static void test_dead_lower_tier(void **state)
 
 /* Several drives, almost full: whole stripe units cannot use the last bytes of each, and the policy
  * must know. */
-static void test_nearly_full_drives(void **state)
+TEST(nearly_full_drives)
 {
-    (void)state;
     static const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 300};
     static const char *const names[] = {"ssd0", "ssd1", "ssd2"};
@@ -361,9 +356,8 @@ static void test_nearly_full_drives(void **state)
 }
 
 /* Entries that the lossless form does not shrink come out larger than planned. */
-static void test_incompressible(void **state)
+TEST(incompressible)
 {
-    (void)state;
     static const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 100000};
     for (uint64_t capacity = 424 << 10; capacity <= 448 << 10; capacity += 8 << 10) {
         kvt_store_options options = corners_options("lru");
@@ -379,9 +373,8 @@ static void test_incompressible(void **state)
 }
 
 /* A failed sync is told to the flush that relies on it, and the drive is trusted no more. */
-static void test_failed_sync(void **state)
+TEST(failed_sync)
 {
-    (void)state;
     char folder[64], catalog[96], path[96];
     support_make_folder(folder, sizeof folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
@@ -408,9 +401,8 @@ static void test_failed_sync(void **state)
 
 /* A delete of an entry whose eviction is planned and not begun holds, whatever becomes of the plan.
  */
-static void test_delete_of_a_planned_victim(void **state)
+TEST(delete_of_a_planned_victim)
 {
-    (void)state;
     support_fault faults[2] = {{.capacity_bytes = 100 << 10}, {.capacity_bytes = 100 << 10}};
     kvt_device_config devices[2] = {support_fault_config(&faults[0], "dram"),
                                     support_fault_config(&faults[1], "ssd")};
@@ -445,9 +437,8 @@ static void test_delete_of_a_planned_victim(void **state)
 }
 
 /* One catalog, one store. */
-static void test_catalog_of_another_store(void **state)
+TEST(catalog_of_another_store)
 {
-    (void)state;
     char folder[64], catalog[96], paths[2][96], message[256];
     support_make_folder(folder, sizeof folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
@@ -488,9 +479,8 @@ static void test_catalog_of_another_store(void **state)
 }
 
 /* The very first open was cut short after SQLite had made the file. */
-static void test_unfinished_catalog(void **state)
+TEST(unfinished_catalog)
 {
-    (void)state;
     char folder[64], catalog[96];
     support_make_folder(folder, sizeof folder);
     snprintf(catalog, sizeof catalog, "%s/catalog.db", folder);
@@ -506,9 +496,8 @@ static void test_unfinished_catalog(void **state)
 }
 
 /* A small move budget is saved up until an entry can move. */
-static void test_small_move_budget(void **state)
+TEST(small_move_budget)
 {
-    (void)state;
     support_fault fault = {.capacity_bytes = 8 << 20};
     kvt_device_config device = support_fault_config(&fault, "ssd");
     kvt_store_options options = corners_options("utility");
@@ -529,22 +518,4 @@ static void test_small_move_budget(void **state)
         used = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
     }
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rot_under_a_move),
-        cmocka_unit_test(test_up_and_down_under_a_reader),
-        cmocka_unit_test(test_deleted_above_a_reader),
-        cmocka_unit_test(test_dead_lower_tier),
-        cmocka_unit_test(test_nearly_full_drives),
-        cmocka_unit_test(test_incompressible),
-        cmocka_unit_test(test_failed_sync),
-        cmocka_unit_test(test_delete_of_a_planned_victim),
-        cmocka_unit_test(test_catalog_of_another_store),
-        cmocka_unit_test(test_unfinished_catalog),
-        cmocka_unit_test(test_small_move_budget),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

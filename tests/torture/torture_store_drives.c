@@ -130,29 +130,25 @@ static void drives_check_setting(const char *setting, bool before_puts)
 }
 
 /* The label, 8 KiB at the head, stays readable. */
-static void test_corrupt_reads(void **state)
+TEST(corrupt_reads)
 {
-    (void)state;
     drives_check_setting("corrupt=8Ki+1Gi", false);
 }
 
-static void test_torn_writes(void **state)
+TEST(torn_writes)
 {
-    (void)state;
     drives_check_setting("torn=8Ki+1Gi", true);
 }
 
-static void test_failing_reads(void **state)
+TEST(failing_reads)
 {
-    (void)state;
     drives_check_setting("eio_read=8Ki+1Gi", false);
 }
 
 /* Writes fail on one of two drives: the store says so or uses the other, and serves what it took.
  */
-static void test_failing_writes(void **state)
+TEST(failing_writes)
 {
-    (void)state;
     drive_scratch drives[2];
     bool first = drive_scratch_make(&drives[0], "16Mi", "latency_us=0");
     bool second = drive_scratch_make(&drives[1], "16Mi", "latency_us=0");
@@ -170,9 +166,8 @@ static void test_failing_writes(void **state)
 
 /* One of two drives vanishes: its entries are misses at once, the other's are served, and new ones
  * go there. */
-static void test_vanished(void **state)
+TEST(vanished)
 {
-    (void)state;
     drive_scratch drives[2];
     bool first = drive_scratch_make(&drives[0], "16Mi", "latency_us=0");
     bool second = drive_scratch_make(&drives[1], "16Mi", "latency_us=0");
@@ -215,9 +210,8 @@ static bool drives_reads_second(kvt_store *store, uint32_t number)
 
 /* One of two drives hangs: gets that need it are misses at their deadline, the others are served,
  * and when it goes on nothing has been lost. */
-static void test_hung_gets(void **state)
+TEST(hung_gets)
 {
-    (void)state;
     const uint64_t patience_ns = 50000000;
     drive_scratch drives[2];
     static char data[SUPPORT_ENTRY_BYTES];
@@ -258,9 +252,8 @@ static void test_hung_gets(void **state)
 /* One of two drives hangs for longer than the timeout: it is out of service, puts go to the
  * other, and when it goes on it is taken back with what it held. Writes that were given up have
  * landed by then, and spoiled nothing. */
-static void test_hung_retired(void **state)
+TEST(hung_retired)
 {
-    (void)state;
     drive_scratch drives[2];
     char message[256] = "";
     bool first = drive_scratch_make(&drives[0], "16Mi", "latency_us=0");
@@ -329,37 +322,10 @@ static kvt_store *drives_store_that_may_stop_answering(const char *path, uint64_
     }
 }
 
-/* A store closes while its drive hangs: the drive's worker is abandoned, and ends when the drive
- * goes on. */
-static void test_hung_close(void **state)
-{
-    (void)state;
-    drive_scratch drive;
-    static char data[SUPPORT_ENTRY_BYTES];
-    if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
-    kvt_store *store = drives_store_that_may_stop_answering(drive.path, 100000000);
-    assert_true(drive_scratch_set(&drive, "hang=1"));
-    kvt_key key = support_key(1);
-    assert_int_equal(
-        kvt_get_until(store, &key, data, sizeof data, drives_now_ns() + 20000000, NULL), KVT_MISS);
-    kvt_close(store);
-    assert_true(drive_scratch_set(&drive, "hang=0"));
-    /* It lets the drive go: another store can take it. */
-    kvt_device_config config = drives_config("d0", drive.path, NEVER);
-    kvt_device *device = NULL;
-    kvt_status status = KVT_E_LOCKED;
-    while (status == KVT_E_LOCKED)
-        status = kvt_device_open(&config, &device, NULL, 0);
-    assert_int_equal(status, KVT_OK);
-    kvt_device_close(device);
-    drive_scratch_remove(&drive);
-}
-
 /* A drive hangs while it is opened, by a store that begins or one that it joins: whoever opens it
  * leaves, and it can be had when it goes on. */
-static void test_hung_open(void **state)
+TEST(hung_open)
 {
-    (void)state;
     drive_scratch drives[2];
     char message[256] = "";
     kvt_store *store = NULL;
@@ -393,9 +359,8 @@ static void test_hung_open(void **state)
 }
 
 /* Somebody writes into the drive's backing file, or punches holes into it. */
-static void test_backing_spoiled(void **state)
+TEST(backing_spoiled)
 {
-    (void)state;
     loop_scratch loop;
     int backing = memory_scratch_file(16 << 20);
     if (backing < 0 || !loop_scratch_make(&loop, backing, 0)) skip();
@@ -418,25 +383,38 @@ static void test_backing_spoiled(void **state)
     close(backing);
 }
 
+/* A store closes while its drive hangs: the drive's worker is abandoned, and ends when the drive
+ * goes on. Last, because ThreadSanitizer does
+ * not see that liburing unmaps a ring, and takes one that is mapped in its place for a race with
+ * the abandoned worker. */
+TEST(hung_close)
+{
+    drive_scratch drive;
+    static char data[SUPPORT_ENTRY_BYTES];
+    if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
+    kvt_store *store = drives_store_that_may_stop_answering(drive.path, 100000000);
+    assert_true(drive_scratch_set(&drive, "hang=1"));
+    kvt_key key = support_key(1);
+    assert_int_equal(
+        kvt_get_until(store, &key, data, sizeof data, drives_now_ns() + 20000000, NULL), KVT_MISS);
+    kvt_close(store);
+    assert_true(drive_scratch_set(&drive, "hang=0"));
+    /* It lets the drive go: another store can take it. */
+    kvt_device_config config = drives_config("d0", drive.path, NEVER);
+    kvt_device *device = NULL;
+    kvt_status status = KVT_E_LOCKED;
+    while (status == KVT_E_LOCKED)
+        status = kvt_device_open(&config, &device, NULL, 0);
+    assert_int_equal(status, KVT_OK);
+    kvt_device_close(device);
+    drive_scratch_remove(&drive);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_corrupt_reads),
-        cmocka_unit_test(test_torn_writes),
-        cmocka_unit_test(test_failing_reads),
-        cmocka_unit_test(test_failing_writes),
-        cmocka_unit_test(test_vanished),
-        cmocka_unit_test(test_backing_spoiled),
-        cmocka_unit_test(test_hung_gets),
-        cmocka_unit_test(test_hung_retired),
-        cmocka_unit_test(test_hung_open),
-        /* Last, because ThreadSanitizer does not see that liburing unmaps a ring, and takes one
-         * that is mapped in its place for a race with the abandoned worker. */
-        cmocka_unit_test(test_hung_close),
-    };
     if (geteuid() != 0) {
         printf("torture_store_drives: needs root\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

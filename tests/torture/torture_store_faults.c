@@ -111,9 +111,8 @@ static void faults_nth(const char *policy, tiers_fault_action action, uint32_t k
     kvt_close(site.store);
 }
 
-static void test_nth_fault(void **state)
+TEST(nth_fault)
 {
-    (void)state;
     static const char *const policies[] = {"lru", "utility"};
     static const struct {
         tiers_fault_action action;
@@ -135,9 +134,8 @@ static void test_nth_fault(void **state)
 }
 
 /* A vanished device: everything on it becomes a miss, the other one keeps serving. */
-static void test_gone(void **state)
+TEST(gone)
 {
-    (void)state;
     faults_site site = {0};
     faults_open(&site, "lru", 0);
     for (uint32_t i = 0; i < 30; i++) {
@@ -193,9 +191,8 @@ static void *faults_hammer(void *argument)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     static const char *const policies[] = {"lru", "utility"};
     for (size_t p = 0; p < 2; p++) {
         faults_site site = {0};
@@ -222,14 +219,4 @@ static void test_threads(void **state)
         faults_check_empty(site.store);
         kvt_close(site.store);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nth_fault),
-        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,9 +65,8 @@ static void check_recovers(site *s, kvt_status expected)
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
 }
 
-static void test_no_memory(void **state)
+TEST(no_memory)
 {
-    (void)state;
     site s;
     site_make(&s, NULL);
     put_some(&s, 0, ENTRIES / 2);
@@ -81,9 +80,9 @@ static void test_no_memory(void **state)
     support_remove_folder(s.folder);
 }
 
-static void test_no_room(void **state)
+/* Last, because its mounts are its own. */
+TEST(no_room)
 {
-    (void)state;
     char folder[64];
     support_make_folder(folder, sizeof folder);
     if (!small_filesystem_mount(folder, "size=1m")) {
@@ -114,9 +113,5 @@ static void test_no_room(void **state)
 int main(void)
 {
     if (!failing_sqlite_install()) return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_no_room), /* last: its mounts are its own */
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

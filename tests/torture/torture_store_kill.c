@@ -82,9 +82,8 @@ static uint32_t kill_run(kill_site *site, uint32_t stop, long extra_ns)
     return reported;
 }
 
-static void test_kill(void **state)
+TEST(kill)
 {
-    (void)state;
     for (uint32_t run = 0; run < 8; run++) {
         kill_site site;
         memset(&site, 0, sizeof site);
@@ -112,10 +111,4 @@ static void test_kill(void **state)
         kvt_close(store);
         support_remove_folder(site.folder);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kill)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

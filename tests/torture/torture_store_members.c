@@ -89,9 +89,8 @@ static void take_out(crowd *c, support_fault *disk, const char *name, int round)
     }
 }
 
-static void test_devices_come_and_go(void **state)
+TEST(devices_come_and_go)
 {
-    (void)state;
     static const char *const names[DISKS] = {"disk0", "disk1", "disk2"};
     char folder[64], catalog[96], paths[DISKS][96];
     support_fault disks[DISKS];
@@ -150,10 +149,4 @@ static void test_devices_come_and_go(void **state)
         assert_int_equal(disk_stats(c.store, i).used_bytes, 0);
     kvt_close(c.store);
     support_remove_folder(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_devices_come_and_go)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

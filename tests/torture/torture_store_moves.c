@@ -177,9 +177,8 @@ static void check_failed_changes(site *s, uint64_t failed)
     assert_true(failed <= 8 * ENTRIES);
 }
 
-static void test_a_change_of_form_that_cannot_be_written(void **state)
+TEST(a_change_of_form_that_cannot_be_written)
 {
-    (void)state;
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
         site s;
@@ -201,46 +200,11 @@ static void test_a_change_of_form_that_cannot_be_written(void **state)
     }
 }
 
-/* A member on a file system that is full: its file has holes that nothing can fill any more. */
-static void test_a_file_system_that_fills(void **state)
-{
-    (void)state;
-    char folder[64];
-    support_make_folder(folder, sizeof folder);
-    if (!small_filesystem_mount(folder, "size=16m")) {
-        support_remove_folder(folder);
-        skip();
-    }
-    site s;
-    site_make(&s, 1, 0);
-    snprintf(s.paths[0], sizeof s.paths[0], "%s/disk0", folder);
-    s.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
-    site_open(&s);
-    /* The measurement has written the file; what holds no label becomes a hole again. */
-    int file = open(s.paths[0], O_RDWR);
-    assert_true(file >= 0);
-    assert_int_equal(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 20, 7 << 20),
-                     0);
-    assert_int_equal(close(file), 0);
-    put_all(&s, ENTRIES);
-    want_raw(&s);
-    small_filesystem_fill(folder);
-    work(&s, ROUNDS);
-    check_failed_changes(&s, support_stats(s.store).moves_failed_space);
-    site_reopen(&s);
-    check_nothing_lost(&s, ENTRIES, 0);
-    kvt_close(s.store);
-    support_remove_folder(s.folder);
-    small_filesystem_unmount(folder);
-    support_remove_folder(folder);
-}
-
 /* ---- between tiers ---- */
 
 /* Puts into a full DRAM above an SSD that takes no writes: they fail, and what is stored stays. */
-static void test_a_demotion_that_cannot_be_written(void **state)
+TEST(a_demotion_that_cannot_be_written)
 {
-    (void)state;
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
         site s;
@@ -286,9 +250,8 @@ static uint64_t free_room(site *s)
 
 /* The policy counts on room below that is not there. Only then, and only for a put, does an entry
  * go that was to make room: a tick's demotions and promotions give nothing up. */
-static void test_room_that_is_not_there(void **state)
+TEST(room_that_is_not_there)
 {
-    (void)state;
     site s;
     site_make(&s, 1, 400 << 10);
     s.options.high_watermark = 0.5;
@@ -315,9 +278,8 @@ static void test_room_that_is_not_there(void **state)
 }
 
 /* Hot entries go up into a DRAM that takes no writes. */
-static void test_a_promotion_that_cannot_be_written(void **state)
+TEST(a_promotion_that_cannot_be_written)
 {
-    (void)state;
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
         site s;
@@ -343,9 +305,8 @@ static void test_a_promotion_that_cannot_be_written(void **state)
 /* ---- new layouts ---- */
 
 /* A device drains onto one that takes no writes: what lies on it stays there. */
-static void test_a_drain_that_cannot_be_written(void **state)
+TEST(a_drain_that_cannot_be_written)
 {
-    (void)state;
     static const kvt_status faults[] = {KVT_E_IO, KVT_E_SPACE};
     for (int i = 0; i < 2; i++) {
         site s;
@@ -371,9 +332,8 @@ static void test_a_drain_that_cannot_be_written(void **state)
 
 /* Neither a get nor a move that cannot read an entry costs it, and a put of its key stores it anew
  * until a read has succeeded. */
-static void test_a_source_that_cannot_be_read(void **state)
+TEST(a_source_that_cannot_be_read)
 {
-    (void)state;
     site s;
     store_lossless(&s);
     put_all(&s, ENTRIES);
@@ -407,9 +367,8 @@ static void spend_tries(kvt_store *store, uint32_t number)
 }
 
 /* A drain ends, at the cost of what cannot be read for good; before that, nothing goes. */
-static void test_a_drain_of_what_cannot_be_read(void **state)
+TEST(a_drain_of_what_cannot_be_read)
 {
-    (void)state;
     site s;
     site_make(&s, 2, 0);
     site_open(&s);
@@ -431,17 +390,36 @@ static void test_a_drain_of_what_cannot_be_read(void **state)
     site_end(&s);
 }
 
-int main(void)
+/* A member on a file system that is full: its file has holes that nothing can fill any more.
+ * Last, because its mounts are its own. */
+TEST(a_file_system_that_fills)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_source_that_cannot_be_read),
-        cmocka_unit_test(test_a_drain_of_what_cannot_be_read),
-        cmocka_unit_test(test_a_change_of_form_that_cannot_be_written),
-        cmocka_unit_test(test_a_demotion_that_cannot_be_written),
-        cmocka_unit_test(test_room_that_is_not_there),
-        cmocka_unit_test(test_a_promotion_that_cannot_be_written),
-        cmocka_unit_test(test_a_drain_that_cannot_be_written),
-        cmocka_unit_test(test_a_file_system_that_fills), /* last: its mounts are its own */
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    char folder[64];
+    support_make_folder(folder, sizeof folder);
+    if (!small_filesystem_mount(folder, "size=16m")) {
+        support_remove_folder(folder);
+        skip();
+    }
+    site s;
+    site_make(&s, 1, 0);
+    snprintf(s.paths[0], sizeof s.paths[0], "%s/disk0", folder);
+    s.options.variant = (kvt_variant){.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
+    site_open(&s);
+    /* The measurement has written the file; what holds no label becomes a hole again. */
+    int file = open(s.paths[0], O_RDWR);
+    assert_true(file >= 0);
+    assert_int_equal(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 20, 7 << 20),
+                     0);
+    assert_int_equal(close(file), 0);
+    put_all(&s, ENTRIES);
+    want_raw(&s);
+    small_filesystem_fill(folder);
+    work(&s, ROUNDS);
+    check_failed_changes(&s, support_stats(s.store).moves_failed_space);
+    site_reopen(&s);
+    check_nothing_lost(&s, ENTRIES, 0);
+    kvt_close(s.store);
+    support_remove_folder(s.folder);
+    small_filesystem_unmount(folder);
+    support_remove_folder(folder);
 }

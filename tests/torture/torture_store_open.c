@@ -140,27 +140,23 @@ static void open_sweep(step_kind does, bool filled)
     support_remove_folder(folder);
 }
 
-static void test_killed_first_open(void **state)
+TEST(killed_first_open)
 {
-    (void)state;
     open_sweep(STEP_KILL, false);
 }
 
-static void test_failed_first_open(void **state)
+TEST(failed_first_open)
 {
-    (void)state;
     open_sweep(STEP_FAIL, false);
 }
 
-static void test_killed_later_open(void **state)
+TEST(killed_later_open)
 {
-    (void)state;
     open_sweep(STEP_KILL, true);
 }
 
-static void test_failed_later_open(void **state)
+TEST(failed_later_open)
 {
-    (void)state;
     open_sweep(STEP_FAIL, true);
 }
 
@@ -168,11 +164,5 @@ int main(void)
 {
     /* Hundreds of opens with their syncs, which a kill of the process alone does not need. */
     if (chdir("/dev/shm") != 0) print_message("no /dev/shm: every sync is the disk's\n");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_first_open),
-        cmocka_unit_test(test_failed_first_open),
-        cmocka_unit_test(test_killed_later_open),
-        cmocka_unit_test(test_failed_later_open),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -383,7 +383,7 @@ static bool has_way(const site *s, int from, int into)
     return from == into || codecs_made_from(s->forms[from], s->forms[into]) != CODECS_WAY_NONE;
 }
 
-static void every_pair_on_every_pair_of_tiers(void **state)
+TEST(every_pair_on_every_pair_of_tiers)
 {
     site *s = *state;
     for (int from = 0; from < FORMS; from++)
@@ -416,7 +416,7 @@ static void sweep_allocations(site *s, int from, int into, int source, int targe
     }
 }
 
-static void every_pair_without_each_thing(void **state)
+TEST(every_pair_without_each_thing)
 {
     site *s = *state;
     uint32_t turn = 0;
@@ -456,13 +456,11 @@ static int remove_site(void **state)
     return 0;
 }
 
+TEST_ALL(make_site, remove_site);
+
 int main(void)
 {
     /* Thousands of records, whose syncs nothing here needs. */
     if (chdir("/dev/shm") != 0) print_message("no /dev/shm: every sync is the disk's\n");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_pair_on_every_pair_of_tiers),
-        cmocka_unit_test(every_pair_without_each_thing),
-    };
-    return cmocka_run_group_tests(tests, make_site, remove_site);
+    return tests_run();
 }

@@ -5,8 +5,11 @@
  */
 #include "rebuild_site.h"
 
+TEST_ALL(group_setup, group_teardown);
+TEST_EACH(setup, teardown);
+
 /* Blocks of a member rot: what is lost is what lay there, and nothing else. */
-static void test_damaged_blocks(void **state)
+TEST(damaged_blocks)
 {
     rebuild_site *site = *state;
     remove_catalog(site);
@@ -38,7 +41,7 @@ static void test_damaged_blocks(void **state)
 
 /* A member's file was cut off: what is left of it is scanned, and the rest is said to be missing.
  */
-static void test_truncated_member(void **state)
+TEST(truncated_member)
 {
     rebuild_site *site = *state;
     remove_catalog(site);
@@ -101,7 +104,7 @@ static kvt_status recover_failing(rebuild_site *site, failing_device *failing, u
 }
 
 /* Sectors that cannot be read cost the records that they are part of, and are counted. */
-static void test_unreadable_sectors(void **state)
+TEST(unreadable_sectors)
 {
     rebuild_site *site = *state;
     failing_device failing = {.count = 8};
@@ -131,7 +134,7 @@ static void test_unreadable_sectors(void **state)
 }
 
 /* A member that vanishes, or hangs, while it is scanned: what lies elsewhere is recovered. */
-static void test_member_fails_in_the_scan(void **state)
+TEST(member_fails_in_the_scan)
 {
     rebuild_site *site = *state;
     uint64_t members[REBUILD_ENTRIES];
@@ -155,7 +158,7 @@ static void test_member_fails_in_the_scan(void **state)
 
 /* Blocks that claim to be records of places where they do not lie, of other extents, of another
  * store, with notes that are longer than they are: none gets into the catalog, none hurts. */
-static void test_hostile_notes(void **state)
+TEST(hostile_notes)
 {
     static _Alignas(4096) uint8_t blocks[2][4096];
     rebuild_site *site = *state;
@@ -210,16 +213,4 @@ static void test_hostile_notes(void **state)
     assert_int_equal(report.entries, entries);
     assert_true(report.elsewhere > 0 && report.without_note > 0);
     (void)check_all(site);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_damaged_blocks, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_truncated_member, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unreadable_sectors, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_member_fails_in_the_scan, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_hostile_notes, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

@@ -98,7 +98,9 @@ static void check_all(site *s)
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
 }
 
-static void test_a_get_finds_the_device_back(void **state)
+TEST_EACH(site_setup, site_teardown);
+
+TEST(a_get_finds_the_device_back)
 {
     site *s = *state;
     go_until(s, "get: load failed");
@@ -106,7 +108,7 @@ static void test_a_get_finds_the_device_back(void **state)
     check_all(s);
 }
 
-static void test_a_move_finds_its_source_back(void **state)
+TEST(a_move_finds_its_source_back)
 {
     site *s = *state;
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
@@ -125,7 +127,7 @@ static void *delete_thread(void *argument)
 
 /* A delete waits for a move of its entry; meanwhile the device goes, and the entry is set aside for
  * its return. It does not come back with the device. */
-static void test_a_deleted_entry_stays_away(void **state)
+TEST(a_deleted_entry_stays_away)
 {
     site *s = *state;
     pthread_t thread;
@@ -147,16 +149,4 @@ static void test_a_deleted_entry_stays_away(void **state)
     assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &s->configs[0], NULL, 0), KVT_OK);
     assert_int_equal(support_get(s->store, 3, NULL), KVT_MISS);
     assert_int_equal(support_get(s->store, 4, NULL), KVT_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_get_finds_the_device_back, site_setup,
-                                        site_teardown),
-        cmocka_unit_test_setup_teardown(test_a_move_finds_its_source_back, site_setup,
-                                        site_teardown),
-        cmocka_unit_test_setup_teardown(test_a_deleted_entry_stays_away, site_setup, site_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

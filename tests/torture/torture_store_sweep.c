@@ -644,9 +644,8 @@ static void sweep_policy(sweep_totals *totals, int all)
     }
 }
 
-static void test_sweep(void **state)
+TEST(sweep)
 {
-    (void)state;
     static const char *const policies[] = {"lru", "utility"};
     const char *wish = getenv("KVT_SWEEP_ALL");
     int all = wish != NULL && wish[0] >= '1' && wish[0] <= '2' ? wish[0] - '0' : 0;
@@ -684,8 +683,4 @@ static int sweep_tear_down(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sweep)};
-    return cmocka_run_group_tests(tests, sweep_set_up, sweep_tear_down);
-}
+TEST_ALL(sweep_set_up, sweep_tear_down);

@@ -83,9 +83,8 @@ static void drives_check_range(kvt_device *device, const drive_scratch *drive)
     drives_expect(device, KVT_IO_WRITE, 0, UNIT, KVT_OK, 0);
 }
 
-static void test_range(void **state)
+TEST(range)
 {
-    (void)state;
     drive_scratch drive;
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
     kvt_device *device = drives_open(drive.path);
@@ -95,9 +94,8 @@ static void test_range(void **state)
     drive_scratch_remove(&drive);
 }
 
-static void test_range_through_loop(void **state)
+TEST(range_through_loop)
 {
-    (void)state;
     drive_scratch drive;
     loop_scratch loop;
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
@@ -116,9 +114,8 @@ static void test_range_through_loop(void **state)
 
 /* A pool of two drives: an object whose unit lies in the range fails, another does not, the member
  * stays, and the bytes are there once the range is well. */
-static void test_range_in_pool(void **state)
+TEST(range_in_pool)
 {
-    (void)state;
     drive_scratch drives[2];
     bool made[2] = {false, false};
     for (int i = 0; i < 2; i++)
@@ -166,9 +163,8 @@ static void test_range_in_pool(void **state)
 
 /* ---- a drive that vanishes, and one that does not answer ---- */
 
-static void test_killed(void **state)
+TEST(killed)
 {
-    (void)state;
     drive_scratch drive;
     static _Alignas(BLOCK) char written[UNIT], got[UNIT];
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
@@ -207,9 +203,8 @@ static void test_killed(void **state)
     drive_scratch_remove(&drive);
 }
 
-static void test_killed_under_loop(void **state)
+TEST(killed_under_loop)
 {
-    (void)state;
     drive_scratch drive;
     loop_scratch loop;
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
@@ -231,9 +226,8 @@ static void test_killed_under_loop(void **state)
 
 /* A hung drive completes nothing, and what was submitted stays in flight with its buffer; it goes
  * on where it was once the drive does. */
-static void test_hang(void **state)
+TEST(hang)
 {
-    (void)state;
     drive_scratch drive;
     static _Alignas(BLOCK) char buffer[UNIT], expected[UNIT];
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
@@ -260,9 +254,8 @@ static void test_hang(void **state)
 
 /* ---- writes that are torn, reads that are wrong: the device cannot know ---- */
 
-static void test_unresponsive(void **state)
+TEST(unresponsive)
 {
-    (void)state;
     drive_scratch drive;
     static _Alignas(BLOCK) char first[UNIT], second[UNIT], got[UNIT];
     if (!drive_scratch_make(&drive, "16Mi", "latency_us=0")) skip();
@@ -286,9 +279,8 @@ static void test_unresponsive(void **state)
 
 /* ---- loop devices ---- */
 
-static void test_truncated(void **state)
+TEST(truncated)
 {
-    (void)state;
     loop_scratch loop;
     int backing = memory_scratch_file(DRIVE_BYTES);
     if (backing < 0 || !loop_scratch_make(&loop, backing, 0)) skip();
@@ -310,9 +302,8 @@ static void test_truncated(void **state)
 }
 
 /* The device shrinks: beyond its end reads give nothing, across it they are short. */
-static void test_shrunk(void **state)
+TEST(shrunk)
 {
-    (void)state;
     loop_scratch loop;
     int backing = memory_scratch_file(DRIVE_BYTES);
     if (backing < 0 || !loop_scratch_make(&loop, backing, 0)) skip();
@@ -331,9 +322,8 @@ static void test_shrunk(void **state)
     close(backing);
 }
 
-static void test_full(void **state)
+TEST(full)
 {
-    (void)state;
     loop_scratch loop;
     char path[64];
     int backing = full_scratch_file(DRIVE_BYTES, 1 << 20);
@@ -360,9 +350,8 @@ static void test_full(void **state)
     if (!made) skip();
 }
 
-static void test_read_only(void **state)
+TEST(read_only)
 {
-    (void)state;
     loop_scratch loop;
     int backing = memory_scratch_file(DRIVE_BYTES);
     if (backing < 0 || !loop_scratch_make(&loop, backing, LO_FLAGS_READ_ONLY)) skip();
@@ -382,9 +371,8 @@ static void test_read_only(void **state)
 }
 
 /* A loop without a file opens and has no size; one that is detached while in use stays. */
-static void test_detached(void **state)
+TEST(detached)
 {
-    (void)state;
     loop_scratch loop;
     int backing = memory_scratch_file(DRIVE_BYTES);
     if (backing < 0 || !loop_scratch_make(&loop, backing, 0)) skip();
@@ -409,23 +397,9 @@ static void test_detached(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_range),
-        cmocka_unit_test(test_range_through_loop),
-        cmocka_unit_test(test_range_in_pool),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_killed_under_loop),
-        cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_unresponsive),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_shrunk),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_read_only),
-        cmocka_unit_test(test_detached),
-    };
     if (geteuid() != 0) {
         printf("torture_tiers_drives: needs root\n");
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

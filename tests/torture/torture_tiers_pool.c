@@ -6,17 +6,13 @@
  * Allocation failures are made by standing in for malloc, calloc and realloc, which a sanitizer
  * does as well; under one, only the operations fail.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
 
@@ -173,9 +169,8 @@ static bool torture_run(torture *t)
     return status == KVT_OK;
 }
 
-static void test_every_allocation_fails_once(void **state)
+TEST(every_allocation_fails_once)
 {
-    (void)state;
     if (!TORTURE_ALLOCATIONS) {
         print_message("allocations are the sanitizer's: not failed here\n");
         skip();
@@ -220,31 +215,17 @@ static void torture_operations(kvt_status injected, tiers_fault_action action)
     assert_true(nth > 30);
 }
 
-static void test_every_operation_fails_once(void **state)
+TEST(every_operation_fails_once)
 {
-    (void)state;
     torture_operations(KVT_E_IO, TIERS_FAULT_FAIL);
 }
 
-static void test_the_member_goes_at_every_operation(void **state)
+TEST(the_member_goes_at_every_operation)
 {
-    (void)state;
     torture_operations(KVT_E_GONE, TIERS_FAULT_FAIL);
 }
 
-static void test_the_device_is_busy_at_every_operation(void **state)
+TEST(the_device_is_busy_at_every_operation)
 {
-    (void)state;
     torture_operations(KVT_OK, TIERS_FAULT_BUSY);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_allocation_fails_once),
-        cmocka_unit_test(test_every_operation_fails_once),
-        cmocka_unit_test(test_the_member_goes_at_every_operation),
-        cmocka_unit_test(test_the_device_is_busy_at_every_operation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

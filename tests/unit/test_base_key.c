@@ -3,17 +3,15 @@
  * test_base_key.c - BLAKE2b, and the keys made with it: the vectors of docs/FORMAT.md, what every
  * field changes, and what is refused. test_base_key.py makes the same vectors in Python.
  */
+#include "cases.h"
+
 #include "base/blake2b.h"
 
 #include <jansson.h>
 #include <kvterrace/key.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* Reads hexadecimal digits. Returns the bytes read. */
 static size_t read_hex(const char *text, uint8_t *out, size_t most)
@@ -36,9 +34,8 @@ static void digest_in_steps(const uint8_t *data, size_t bytes, size_t step, size
 }
 
 /* The example of RFC 7693, appendix A. */
-static void test_blake2b_gives_the_digest_of_the_rfc(void **state)
+TEST(blake2b_gives_the_digest_of_the_rfc)
 {
-    (void)state;
     static const char expected[] =
         "ba80a53f981c4d0d6a2797b69f12f6e94c212f14685ac4b74b12bb6fdbffa2d1"
         "7d87c5392aab792dc252d5de4533cc9518d38aa8dbf1925ab92386edd4009923";
@@ -49,9 +46,8 @@ static void test_blake2b_gives_the_digest_of_the_rfc(void **state)
 }
 
 /* One digest over the digests of messages of 0 to 400 bytes, as Python's hashlib gives it. */
-static void test_blake2b_agrees_with_another_program_at_every_length(void **state)
+TEST(blake2b_agrees_with_another_program_at_every_length)
 {
-    (void)state;
     static const char expected[] =
         "eadf29b11d22e9079e0cb15e19d42f47da736aa23e7f734a29729f24b280773d";
     static const size_t sizes[] = {1, 24, 32, 64};
@@ -71,9 +67,8 @@ static void test_blake2b_agrees_with_another_program_at_every_length(void **stat
     assert_memory_equal(digest, wanted, sizeof wanted);
 }
 
-static void test_a_digest_does_not_depend_on_the_steps(void **state)
+TEST(a_digest_does_not_depend_on_the_steps)
 {
-    (void)state;
     uint8_t data[400], whole[32], stepped[32];
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (uint8_t)(i * 7);
@@ -147,9 +142,8 @@ static FILE *open_page(void)
     return fopen(path, "r");
 }
 
-static void test_the_vectors_of_the_page(void **state)
+TEST(the_vectors_of_the_page)
 {
-    (void)state;
     char line[2048];
     bool inside = false;
     uint32_t spaces = 0, hashes = 0, keys = 0;
@@ -198,9 +192,8 @@ static kvt_space full_space(void)
     return space;
 }
 
-static void test_every_field_changes_the_hash(void **state)
+TEST(every_field_changes_the_hash)
 {
-    (void)state;
     static const uint8_t other[] = {1, 2, 4};
     enum { CASES = 16 };
     kvt_space spaces[CASES];
@@ -231,9 +224,8 @@ static void test_every_field_changes_the_hash(void **state)
     }
 }
 
-static void test_a_text_does_not_run_into_the_next(void **state)
+TEST(a_text_does_not_run_into_the_next)
 {
-    (void)state;
     kvt_space one, two;
     kvt_space_hash a, b;
     kvt_space_init(&one);
@@ -263,9 +255,8 @@ static void expect_refused(const kvt_space *space)
     assert_memory_equal(&hash, &zero, sizeof hash);
 }
 
-static void test_bad_spaces_are_refused(void **state)
+TEST(bad_spaces_are_refused)
 {
-    (void)state;
     kvt_space space = full_space();
     kvt_space_hash hash;
     assert_int_equal(kvt_space_make(&space, NULL), KVT_E_ARGUMENT);
@@ -298,9 +289,8 @@ static void test_bad_spaces_are_refused(void **state)
     free(text);
 }
 
-static void test_bad_names_are_refused(void **state)
+TEST(bad_names_are_refused)
 {
-    (void)state;
     static const kvt_key zero;
     static const uint8_t name[KVT_NAME_MAX];
     const kvt_space space = full_space();
@@ -315,19 +305,4 @@ static void test_bad_names_are_refused(void **state)
     assert_int_equal(kvt_key_make(&hash, name, KVT_NAME_MAX + 1, 0, &key), KVT_E_ARGUMENT);
     assert_int_equal(kvt_key_make(&hash, name, SIZE_MAX, 0, &key), KVT_E_ARGUMENT);
     assert_memory_equal(&key, &zero, sizeof key);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blake2b_gives_the_digest_of_the_rfc),
-        cmocka_unit_test(test_blake2b_agrees_with_another_program_at_every_length),
-        cmocka_unit_test(test_a_digest_does_not_depend_on_the_steps),
-        cmocka_unit_test(test_the_vectors_of_the_page),
-        cmocka_unit_test(test_every_field_changes_the_hash),
-        cmocka_unit_test(test_a_text_does_not_run_into_the_next),
-        cmocka_unit_test(test_bad_spaces_are_refused),
-        cmocka_unit_test(test_bad_names_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,9 +10,8 @@
 #include <math.h>
 #include <stdio.h>
 
-static void log2_agrees_with_libm(void **state)
+TEST(log2_agrees_with_libm)
 {
-    (void)state;
     uint64_t dice = 3;
     for (int i = 0; i < 200000; i++) {
         double unit = (double)(test_draw(&dice) >> 11) * 0x1p-53;
@@ -23,9 +22,8 @@ static void log2_agrees_with_libm(void **state)
     assert_true(fabs(number_log2(1.0)) < 1e-16);
 }
 
-static void exp2_agrees_with_libm(void **state)
+TEST(exp2_agrees_with_libm)
 {
-    (void)state;
     uint64_t dice = 4;
     for (int i = 0; i < 200000; i++) {
         double x = ((double)(test_draw(&dice) >> 11) * 0x1p-53 - 0.5) * 2000.0;
@@ -38,9 +36,8 @@ static void exp2_agrees_with_libm(void **state)
     assert_true(number_exp2(1e300) == ldexp(1.0, 1023));
 }
 
-static void log2_add_adds(void **state)
+TEST(log2_add_adds)
 {
-    (void)state;
     assert_true(fabs(number_log2_add(3.0, 3.0) - 4.0) < 1e-15);
     assert_true(fabs(number_log2_add(0.0, 1.0) - log2(3.0)) < 1e-15);
     assert_true(fabs(number_log2_add(1.0, 0.0) - log2(3.0)) < 1e-15);
@@ -49,9 +46,8 @@ static void log2_add_adds(void **state)
     assert_true(number_log2_add(0.0, 3.2e8) == 3.2e8);
 }
 
-static void doubles_are_printed_exactly(void **state)
+TEST(doubles_are_printed_exactly)
 {
-    (void)state;
     uint64_t dice = 5;
     for (int i = 0; i < 50000; i++) {
         uint64_t bits = test_draw(&dice);
@@ -74,9 +70,8 @@ static void doubles_are_printed_exactly(void **state)
     assert_string_equal(line, "-0x1.8p-3 0x0p+0");
 }
 
-static void text_is_bounded_like_snprintf(void **state)
+TEST(text_is_bounded_like_snprintf)
 {
-    (void)state;
     for (size_t size = 0; size < 12; size++) {
         char ours[16];
         char theirs[16];
@@ -95,16 +90,4 @@ static void text_is_bounded_like_snprintf(void **state)
     assert_false(text_equal("lru-leaf", "lru"));
     assert_false(number_is_finite(NAN) || number_is_finite(INFINITY));
     assert_true(number_is_finite(-1e308));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(log2_agrees_with_libm),
-        cmocka_unit_test(exp2_agrees_with_libm),
-        cmocka_unit_test(log2_add_adds),
-        cmocka_unit_test(doubles_are_printed_exactly),
-        cmocka_unit_test(text_is_bounded_like_snprintf),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,11 @@
  * test_base_settings.c - settings into the fields of a struct: kinds, defaults, modes, ranges. What
  * a file may say is tested in test_store_config.c.
  */
+#include "cases.h"
+
 #include "base/config_values.h"
 #include "base/settings_fields.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,9 +56,8 @@ static kvt_config *configured(const char *const *assignments)
 }
 
 /* Without a configuration every field gets its setting's default, and one without keeps its own. */
-static void test_defaults(void **state)
+TEST(defaults)
 {
-    (void)state;
     fields out = {.put_staging_bytes = 77};
     settings_read(NULL, NULL, rows, ROWS, SETTINGS_ALL_MODES, &out);
     assert_true(out.tick_seconds == 0.05);
@@ -74,9 +69,8 @@ static void test_defaults(void **state)
     assert_true(out.copies && out.bounds);
 }
 
-static void test_values(void **state)
+TEST(values)
 {
-    (void)state;
     const char *const set[] = {"store.tick=500ms",         "store.staging=1MiB",
                                "store.put_staging=2k",     "store.moves_per_tick=99999999999",
                                "store.copies=no",          "tier.dram.striping=round_robin",
@@ -98,9 +92,8 @@ static void test_values(void **state)
 }
 
 /* A setting that has no effect in the mode is not read, so that it can be reported. */
-static void test_modes(void **state)
+TEST(modes)
 {
-    (void)state;
     const char *const set[] = {"store.moves_per_tick=3", "replay.bounds=no", NULL};
     kvt_config *config = configured(set);
     fields out = {.moves = 9, .bounds = true};
@@ -111,9 +104,8 @@ static void test_modes(void **state)
     kvt_config_free(config);
 }
 
-static void test_ranges(void **state)
+TEST(ranges)
 {
-    (void)state;
     fields out = {.staging_bytes = 4096};
     assert_null(settings_out_of_range(rows, ROWS, &out));
     out.staging_bytes = 4095;
@@ -172,9 +164,8 @@ static void set_alone(kvt_config *config, const kvt_setting *setting, char key[6
 
 /* Each setting of the table, alone in each of the worlds: where its condition fails it is refused
  * by name, where it holds it is taken, and there is a world of either kind for each condition. */
-static void test_every_setting_has_an_effect_or_is_refused(void **state)
+TEST(every_setting_has_an_effect_or_is_refused)
 {
-    (void)state;
     const kvt_setting *setting;
     for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
         unsigned taken = 0, refused = 0;
@@ -204,9 +195,8 @@ static void test_every_setting_has_an_effect_or_is_refused(void **state)
 }
 
 /* What the sentence says, by the kinds of conditions. */
-static void test_the_reason_is_said(void **state)
+TEST(the_reason_is_said)
 {
-    (void)state;
     static const struct {
         const char *set[4];
         const char *reason; /* NULL: it has an effect */
@@ -240,9 +230,8 @@ static void test_the_reason_is_said(void **state)
 }
 
 /* A configuration that stands for several policies, as a comparison's. */
-static void test_policies_that_are_tried(void **state)
+TEST(policies_that_are_tried)
 {
-    (void)state;
     static const char *const set[] = {"store.variant=lossless", "store.alpha=3", NULL};
     char message[768] = "";
     kvt_config *config = configured(set);
@@ -254,18 +243,4 @@ static void test_policies_that_are_tried(void **state)
     assert_int_equal(kvt_config_check_effects(config, message, sizeof message), KVT_E_CONFIG);
     assert_non_null(strstr(message, "store.alpha has no effect here: store.policy is lru,lfu"));
     kvt_config_free(config);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_modes),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_every_setting_has_an_effect_or_is_refused),
-        cmocka_unit_test(test_the_reason_is_said),
-        cmocka_unit_test(test_policies_that_are_tried),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

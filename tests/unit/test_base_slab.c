@@ -2,14 +2,11 @@
 /*
  * test_base_slab.c - cells of a slab are zeroed, apart from each other, aligned, and used again.
  */
+#include "cases.h"
+
 #include "base/slab.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { CELL = 72, CELLS = 5000 }; /* more than the first pieces hold */
 
@@ -30,9 +27,8 @@ static void take_all(base_slab *slab)
             assert_int_equal(cells[i][at], 1 + i % 255);
 }
 
-static void test_cells_are_apart_and_come_back(void **state)
+TEST(cells_are_apart_and_come_back)
 {
-    (void)state;
     base_slab slab;
     base_slab_open(&slab, CELL);
     take_all(&slab);
@@ -47,19 +43,9 @@ static void test_cells_are_apart_and_come_back(void **state)
     base_slab_close(&slab);
 }
 
-static void test_a_slab_that_was_never_opened_closes(void **state)
+TEST(a_slab_that_was_never_opened_closes)
 {
-    (void)state;
     base_slab slab = {0};
     base_slab_close(&slab);
     assert_null(slab.pieces);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cells_are_apart_and_come_back),
-        cmocka_unit_test(test_a_slab_that_was_never_opened_closes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,15 +2,10 @@
 /*
  * test_base_wait.c - the clock of the library, sleeps, and condition waits with deadlines.
  */
+#include "cases.h"
+
 #include "base/thread.h"
 #include "base/wait.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 typedef struct wait_gate {
     pthread_mutex_t lock;
@@ -29,9 +24,8 @@ static void *gate_open(void *argument)
 }
 
 /* The clocks go forward, and a sleep ends no earlier than it was asked to. */
-static void clock_goes_forward(void **state)
+TEST(clock_goes_forward)
 {
-    (void)state;
     uint64_t begin_ns = base_clock_ns();
     double begin = base_clock_seconds();
     assert_true(begin >= 1e-9 * (double)begin_ns - 1e-6);
@@ -43,9 +37,8 @@ static void clock_goes_forward(void **state)
 }
 
 /* A deadline that has passed ends the wait before it begins; a later one ends it, and not early. */
-static void wait_ends_at_its_deadline(void **state)
+TEST(wait_ends_at_its_deadline)
 {
-    (void)state;
     wait_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
     base_condition_init(&gate.changed);
     pthread_mutex_lock(&gate.lock);
@@ -59,9 +52,8 @@ static void wait_ends_at_its_deadline(void **state)
 }
 
 /* A wait ends when the condition is signalled, with a deadline and without one. */
-static void wait_ends_when_signalled(void **state)
+TEST(wait_ends_when_signalled)
 {
-    (void)state;
     const uint64_t deadlines_ns[] = {BASE_CLOCK_NEVER, base_clock_ns() + UINT64_C(600000000000)};
     for (int i = 0; i < 2; i++) {
         wait_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -79,9 +71,8 @@ static void wait_ends_when_signalled(void **state)
 
 /* A leap puts the clock ahead by as much as it says; what is waited for after it comes as it would
  * have come, also where the system waits. */
-static void clock_leaps(void **state)
+TEST(clock_leaps)
 {
-    (void)state;
     const uint64_t leap_ns = UINT64_C(3600000000000);
     wait_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
     const uint64_t begin_ns = base_clock_ns(), system_ns = base_clock_system_ns(begin_ns);
@@ -101,15 +92,4 @@ static void clock_leaps(void **state)
     assert_true(base_clock_ns() >= deadline_ns && base_clock_ns() < deadline_ns + leap_ns / 2);
     pthread_mutex_unlock(&gate.lock);
     pthread_cond_destroy(&gate.changed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clock_goes_forward),
-        cmocka_unit_test(wait_ends_at_its_deadline),
-        cmocka_unit_test(wait_ends_when_signalled),
-        cmocka_unit_test(clock_leaps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,9 +75,8 @@ static kvt_status decode(const kvt_decoding *decoding, const guarded *record, ui
     return status;
 }
 
-static void records_are_those_of_the_store(void **state)
+TEST(records_are_those_of_the_store)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         basis_record r = basis_record_make(span, KVT_DTYPE_BF16, 300, 0, 32);
         basis_made stranger = basis_made_of(r.made.basis.shape, 78);
@@ -112,9 +111,8 @@ static void records_are_those_of_the_store(void **state)
     }
 }
 
-static void a_basis_says_what_it_is_for(void **state)
+TEST(a_basis_says_what_it_is_for)
 {
-    (void)state;
     basis_record r = basis_record_make(TRANSFORM_SPAN_LAYER, KVT_DTYPE_FP16, 20, 0, 32);
     public_basis *own = public_basis_read(&r.made);
     const kvt_coding_basis_info *info = &own->info;
@@ -137,9 +135,8 @@ static void a_basis_says_what_it_is_for(void **state)
     basis_record_free(&r);
 }
 
-static void a_coarser_record_is_made_with_the_basis(void **state)
+TEST(a_coarser_record_is_made_with_the_basis)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         basis_record fine = basis_record_make(span, KVT_DTYPE_BF16, 290, 0, 21);
         basis_record coarse = basis_record_make(span, KVT_DTYPE_BF16, 290, 0, 63);
@@ -182,9 +179,8 @@ static void a_coarser_record_is_made_with_the_basis(void **state)
     }
 }
 
-static void a_basis_that_is_absent_is_a_mismatch(void **state)
+TEST(a_basis_that_is_absent_is_a_mismatch)
 {
-    (void)state;
     basis_record r = basis_record_make(TRANSFORM_SPAN_LAYERS4, KVT_DTYPE_FP32, 90, 0, 40);
     basis_made stranger = basis_made_of(r.made.basis.shape, 78);
     assert_status(basis_made_write(&stranger), KVT_OK);
@@ -214,9 +210,8 @@ static void a_basis_that_is_absent_is_a_mismatch(void **state)
     basis_record_free(&r);
 }
 
-static void wrong_bases_are_named(void **state)
+TEST(wrong_bases_are_named)
 {
-    (void)state;
     basis_record r = basis_record_make(TRANSFORM_SPAN_HEAD, KVT_DTYPE_BF16, 40, 0, 40);
     public_basis *own = public_basis_read(&r.made);
     const kvt_coding_basis *const none[] = {own->basis, NULL};
@@ -247,9 +242,8 @@ static void wrong_bases_are_named(void **state)
     basis_record_free(&r);
 }
 
-static void objects_are_not_trusted(void **state)
+TEST(objects_are_not_trusted)
 {
-    (void)state;
     const transform_shape shape = {
         .layers = 2, .kv_heads = 1, .head_dim = 16, .rotary_dim = 16, .sides = 2, .span = 2};
     basis_made made = basis_made_of(shape, 3);
@@ -281,17 +275,4 @@ static void objects_are_not_trusted(void **state)
     assert_status(kvt_coding_basis_read(made.object, made.bytes, memory, NULL, &basis), KVT_OK);
     assert_non_null(basis);
     basis_made_free(&made);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_those_of_the_store),
-        cmocka_unit_test(a_basis_says_what_it_is_for),
-        cmocka_unit_test(a_coarser_record_is_made_with_the_basis),
-        cmocka_unit_test(a_basis_that_is_absent_is_a_mismatch),
-        cmocka_unit_test(wrong_bases_are_named),
-        cmocka_unit_test(objects_are_not_trusted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

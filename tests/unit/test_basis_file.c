@@ -2,15 +2,10 @@
 /*
  * test_basis_file.c - a basis is written and read back; shapes, and every check of the reader.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "basis/basis_layout.h"
 #include "basis_support.h"
+#include "cases.h"
 
 static const transform_shape head_shape = {
     .layers = 3, .kv_heads = 2, .head_dim = 16, .rotary_dim = 16, .sides = 2, .span = 1};
@@ -53,9 +48,8 @@ static void check_round_trip(transform_shape shape)
     basis_made_free(&made);
 }
 
-static void every_span_comes_back(void **state)
+TEST(every_span_comes_back)
 {
-    (void)state;
     transform_shape shape = head_shape;
     check_round_trip(shape);
     shape.span = TRANSFORM_SPAN_LAYER;
@@ -72,9 +66,8 @@ static void every_span_comes_back(void **state)
     check_round_trip(shape);
 }
 
-static void spans_cover_every_element_once(void **state)
+TEST(spans_cover_every_element_once)
 {
-    (void)state;
     for (uint32_t layers = 1; layers < 10; layers++) {
         for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
             transform_shape shape = head_shape;
@@ -90,9 +83,8 @@ static void spans_cover_every_element_once(void **state)
     }
 }
 
-static void shapes_out_of_range_are_refused(void **state)
+TEST(shapes_out_of_range_are_refused)
 {
-    (void)state;
     uint64_t bytes;
     transform_shape wrong[12];
     for (size_t i = 0; i < 12; i++)
@@ -124,9 +116,8 @@ static void shapes_out_of_range_are_refused(void **state)
 
 /* Each byte of the header that is changed, with a right hash, gives a status: a basis only when it
  * is a byte that says where the basis comes from. */
-static void no_byte_of_the_header_is_trusted(void **state)
+TEST(no_byte_of_the_header_is_trusted)
 {
-    (void)state;
     static const uint8_t values[] = {0, 1, 2, 3, 4, 0x7f, 0x80, 0xff};
     basis_made made = basis_made_of(head_shape, 3);
     assert_is(basis_made_write(&made), KVT_OK);
@@ -152,9 +143,8 @@ static void no_byte_of_the_header_is_trusted(void **state)
     basis_made_free(&made);
 }
 
-static void a_changed_or_cut_object_is_refused(void **state)
+TEST(a_changed_or_cut_object_is_refused)
 {
-    (void)state;
     transform_basis basis;
     basis_made made = basis_made_of(head_shape, 5);
     assert_is(basis_made_write(&made), KVT_OK);
@@ -176,9 +166,8 @@ static void a_changed_or_cut_object_is_refused(void **state)
 }
 
 /* A number that is none, or out of range, in each of the sections. */
-static void wrong_numbers_are_refused(void **state)
+TEST(wrong_numbers_are_refused)
 {
-    (void)state;
     static const uint16_t matrix[] = {0x7fc0, 0x7f80, 0xff80, 0x0001, 0x0080, 0x7f00};
     basis_made made = basis_made_of(head_shape, 9);
     assert_is(basis_made_write(&made), KVT_OK);
@@ -208,9 +197,8 @@ static void wrong_numbers_are_refused(void **state)
     basis_made_free(&made);
 }
 
-static void tables_are_checked(void **state)
+TEST(tables_are_checked)
 {
-    (void)state;
     basis_made made = basis_made_of(head_shape, 13);
     made.basis.tables[31].low_bits = TRANSFORM_LOW_BITS_MAX + 1;
     assert_is(basis_made_write(&made), KVT_E_CORRUPT);
@@ -231,9 +219,8 @@ static void tables_are_checked(void **state)
 }
 
 /* A matrix that does not undo the other one: another sign, another scale, another span's. */
-static void an_inverse_that_is_none_is_refused(void **state)
+TEST(an_inverse_that_is_none_is_refused)
 {
-    (void)state;
     basis_made made = basis_made_of(head_shape, 17);
     assert_is(basis_made_write(&made), KVT_OK);
     for (uint32_t span = 0; span < transform_span_count(&head_shape); span++)
@@ -250,19 +237,4 @@ static void an_inverse_that_is_none_is_refused(void **state)
     memset(made.inverse + 512, 0, 256 * sizeof(uint16_t));
     assert_false(basis_inverse_holds(&made.basis, 2));
     basis_made_free(&made);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_span_comes_back),
-        cmocka_unit_test(spans_cover_every_element_once),
-        cmocka_unit_test(shapes_out_of_range_are_refused),
-        cmocka_unit_test(no_byte_of_the_header_is_trusted),
-        cmocka_unit_test(a_changed_or_cut_object_is_refused),
-        cmocka_unit_test(wrong_numbers_are_refused),
-        cmocka_unit_test(tables_are_checked),
-        cmocka_unit_test(an_inverse_that_is_none_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,9 +91,8 @@ static kvt_status grouped_decode(grouped *g, const guarded *record, uint64_t byt
     return status;
 }
 
-static void groups_come_back(void **state)
+TEST(groups_come_back)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         grouped g;
         grouped_make(&g, span);
@@ -109,9 +108,8 @@ static void groups_come_back(void **state)
     }
 }
 
-static void a_coarser_record_of_groups(void **state)
+TEST(a_coarser_record_of_groups)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         grouped g;
         guarded coarse;
@@ -142,13 +140,4 @@ static void a_coarser_record_of_groups(void **state)
         free(coarse.data);
         grouped_free(&g);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_come_back),
-        cmocka_unit_test(a_coarser_record_of_groups),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

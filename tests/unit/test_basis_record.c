@@ -13,9 +13,8 @@
 static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
 
 /* The codes come back as the segments alone would give them, and the sinks as they were. */
-static void records_hold_the_segments(void **state)
+TEST(records_hold_the_segments)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         for (uint32_t d = 0; d < 3; d++) {
             for (uint32_t first = 0; first <= 1000; first += 1000) {
@@ -29,9 +28,8 @@ static void records_hold_the_segments(void **state)
     }
 }
 
-static void every_instruction_set_makes_the_same(void **state)
+TEST(every_instruction_set_makes_the_same)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         basis_record r = basis_record_make(span, dtypes[span - 1], 270, 1, 64);
         for (int level = CODECS_CPU_SCALAR; level <= (int)codecs_cpu_best(); level++) {
@@ -52,9 +50,8 @@ static void every_instruction_set_makes_the_same(void **state)
 }
 
 /* The record of the first tokens decodes to the first tokens of the record. */
-static void a_prefix_of_tokens_is_the_tokens_of_the_prefix(void **state)
+TEST(a_prefix_of_tokens_is_the_tokens_of_the_prefix)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         basis_record whole = basis_record_make(span, KVT_DTYPE_BF16, 600, 0, 40);
         basis_record part = basis_record_prefix(&whole, 301);
@@ -67,9 +64,8 @@ static void a_prefix_of_tokens_is_the_tokens_of_the_prefix(void **state)
     }
 }
 
-static void a_derived_record_is_the_encoded_one(void **state)
+TEST(a_derived_record_is_the_encoded_one)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         for (uint32_t first = 0; first <= 4; first += 4) {
             basis_record fine = basis_record_make(span, KVT_DTYPE_FP16, 290, first, 21);
@@ -104,9 +100,8 @@ static void a_derived_record_is_the_encoded_one(void **state)
 }
 
 /* One matrix, one layer of the whole record, and one layer of its ranges alone. */
-static void layers_come_alone(void **state)
+TEST(layers_come_alone)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         for (uint32_t first = 0; first <= 4; first += 4) {
             basis_record r = basis_record_make(span, KVT_DTYPE_BF16, 270, first, 30);
@@ -124,9 +119,8 @@ static void layers_come_alone(void **state)
     }
 }
 
-static void views_and_workers_make_the_same(void **state)
+TEST(views_and_workers_make_the_same)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         for (uint32_t first = 2; first <= 4; first += 2) {
             basis_record r = basis_record_make(span, KVT_DTYPE_FP32, 130, first, 64);
@@ -139,9 +133,8 @@ static void views_and_workers_make_the_same(void **state)
 }
 
 /* An element that is not finite makes its span raw, and nothing else; of all spans, the record. */
-static void spans_that_are_not_taken_are_raw(void **state)
+TEST(spans_that_are_not_taken_are_raw)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         basis_record r = basis_record_make(span, KVT_DTYPE_FP32, 64, 0, 64);
         static const uint32_t last[] = {11, 10, 8}; /* matrix that makes the last span raw */
@@ -165,9 +158,8 @@ static void spans_that_are_not_taken_are_raw(void **state)
     }
 }
 
-static void without_the_basis_there_is_a_status(void **state)
+TEST(without_the_basis_there_is_a_status)
 {
-    (void)state;
     basis_record r = basis_record_make(TRANSFORM_SPAN_LAYER, KVT_DTYPE_BF16, 40, 0, 64);
     basis_record other = basis_record_make(TRANSFORM_SPAN_HEAD, KVT_DTYPE_BF16, 40, 0, 64);
     basis_record_bind(&r);
@@ -218,9 +210,8 @@ static void without_the_basis_there_is_a_status(void **state)
 }
 
 /* Every field of the name, every cut of the record, and a name where none belongs. */
-static void damaged_names_are_corrupt(void **state)
+TEST(damaged_names_are_corrupt)
 {
-    (void)state;
     basis_record r = basis_record_make(TRANSFORM_SPAN_LAYERS4, KVT_DTYPE_BF16, 70, 0, 64);
     const uint64_t name = RECORD_LEVELS_AT + r.spec.layout.layers;
     kvt_record_info info;
@@ -252,9 +243,8 @@ static void damaged_names_are_corrupt(void **state)
     basis_record_free(&r);
 }
 
-static void names_are_read_and_written(void **state)
+TEST(names_are_read_and_written)
 {
-    (void)state;
     static const char *const wrong[] = {"transform",           "transform:s0.5",
                                         "transform:1F3A,s1",   "transform:1F3AG",
                                         "transform:1F3A9,s0",  "transform:1F3A9,s16",
@@ -275,21 +265,4 @@ static void names_are_read_and_written(void **state)
         assert_status(kvt_variant_parse(text, &back), KVT_OK);
         assert_memory_equal(&back, &variant, sizeof back);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_hold_the_segments),
-        cmocka_unit_test(every_instruction_set_makes_the_same),
-        cmocka_unit_test(a_prefix_of_tokens_is_the_tokens_of_the_prefix),
-        cmocka_unit_test(a_derived_record_is_the_encoded_one),
-        cmocka_unit_test(layers_come_alone),
-        cmocka_unit_test(views_and_workers_make_the_same),
-        cmocka_unit_test(spans_that_are_not_taken_are_raw),
-        cmocka_unit_test(without_the_basis_there_is_a_status),
-        cmocka_unit_test(damaged_names_are_corrupt),
-        cmocka_unit_test(names_are_read_and_written),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

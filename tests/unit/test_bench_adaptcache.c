@@ -3,6 +3,8 @@
  * test_bench_adaptcache.c - AdaptCache's experiment: its choices on runs worked out by hand,
  * single systems whose times are known, menus of a profile, and the whole of it in small.
  */
+#include "cases.h"
+
 #include "lab/experiments/adaptcache_experiment.h"
 
 #include "codecs/codecs.h"
@@ -10,12 +12,6 @@
 
 #include <kvterrace/codec.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -84,9 +80,8 @@ static experiment *made_up(experiment_options *options, const double ttft[4][4],
 
 /* Seeds 0 and 1 choose, 2 and 3 judge. System 1 is fastest of those as good as 0.97, system 2 is
  * faster and worse, system 3 is slower. */
-static void choices_are_runs_and_judged_on_other_seeds(void **state)
+TEST(choices_are_runs_and_judged_on_other_seeds)
 {
-    (void)state;
     static const double ttft[4][4] = {{8, 8, 6, 9}, {2, 4, 2, 4}, {1, 1, 1, 1}, {5, 5, 1, 1}};
     static const double quality[4][4] = {
         {.97, .97, .9, .9}, {.96, .98, .99, .99}, {.96, .96, 1, 1}, {1, 1, 1, 1}};
@@ -114,9 +109,8 @@ static void choices_are_runs_and_judged_on_other_seeds(void **state)
 }
 
 /* One seed chooses and judges. */
-static void one_seed_does_both(void **state)
+TEST(one_seed_does_both)
 {
-    (void)state;
     static const double ttft[4][4] = {{8, 1, 1, 1}, {2, 1, 1, 1}, {1, 1, 1, 1}, {5, 1, 1, 1}};
     static const double quality[4][4] = {{1}, {1}, {1}, {1}};
     experiment_options options;
@@ -150,9 +144,8 @@ static experiment_outcome measure(const experiment *run, const char *name)
     return out;
 }
 
-static void prefill_and_raw_lose_nothing(void **state)
+TEST(prefill_and_raw_lose_nothing)
 {
-    (void)state;
     const experiment_options options = small_options(stdout);
     experiment *run = small_open(&options);
     experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
@@ -185,9 +178,8 @@ static void prefill_and_raw_lose_nothing(void **state)
 }
 
 /* KIVI at 2 bits: all but the first uses hit, each context with its own loss. */
-static void losses_are_the_contexts_own(void **state)
+TEST(losses_are_the_contexts_own)
 {
-    (void)state;
     const experiment_options options = small_options(stdout);
     experiment *run = small_open(&options);
     experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
@@ -202,9 +194,8 @@ static void losses_are_the_contexts_own(void **state)
 }
 
 /* A mix of one rung in both tiers holds that rung alone, and is blind to its losses. */
-static void a_mix_offers_its_rungs(void **state)
+TEST(a_mix_offers_its_rungs)
 {
-    (void)state;
     const experiment_options options = small_options(stdout);
     experiment *run = small_open(&options);
     const kvt_cost_model *model = &run->models[EXPERIMENT_MENU_OURS][0];
@@ -257,9 +248,8 @@ static void write_profile(char path[64], const char *without)
     json_decref(document);
 }
 
-static void profiles_make_both_menus(void **state)
+TEST(profiles_make_both_menus)
 {
-    (void)state;
     char path[64], name[64];
     experiment_options options = small_options(stdout);
     write_profile(path, NULL);
@@ -291,9 +281,8 @@ static void profiles_make_both_menus(void **state)
 }
 
 /* A smaller host holds less, a slower one computes longer, and losses may be those of answers. */
-static void hosts_and_measures_are_what_is_said(void **state)
+TEST(hosts_and_measures_are_what_is_said)
 {
-    (void)state;
     char path[64];
     experiment_options options = small_options(stdout);
     write_profile(path, NULL);
@@ -319,9 +308,8 @@ static void hosts_and_measures_are_what_is_said(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-static void profiles_without_a_class_are_refused(void **state)
+TEST(profiles_without_a_class_are_refused)
 {
-    (void)state;
     char path[64], message[512] = "";
     experiment_options options = small_options(stdout);
     experiment run;
@@ -364,9 +352,8 @@ static char *small_text(bool json)
     return text;
 }
 
-static void every_system_has_a_row_at_every_rate(void **state)
+TEST(every_system_has_a_row_at_every_rate)
 {
-    (void)state;
     char *text = small_text(true), *again = small_text(true);
     assert_string_equal(text, again); /* with two threads */
     json_t *document = json_loads(text, 0, NULL);
@@ -406,9 +393,8 @@ static bool no_further(void *context, double done, const char *what)
     return done < 0.5;
 }
 
-static void interrupted_runs_end(void **state)
+TEST(interrupted_runs_end)
 {
-    (void)state;
     char message[512] = "";
     double done = 0.0;
     experiment_options options = small_options(stdout);
@@ -418,21 +404,4 @@ static void interrupted_runs_end(void **state)
     options.progress_context = &done;
     assert_int_equal(experiment_run(&options, message, sizeof message), KVT_E_CANCELLED);
     assert_true(done >= 0.5 && done < 0.6);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(choices_are_runs_and_judged_on_other_seeds),
-        cmocka_unit_test(one_seed_does_both),
-        cmocka_unit_test(prefill_and_raw_lose_nothing),
-        cmocka_unit_test(losses_are_the_contexts_own),
-        cmocka_unit_test(a_mix_offers_its_rungs),
-        cmocka_unit_test(profiles_make_both_menus),
-        cmocka_unit_test(hosts_and_measures_are_what_is_said),
-        cmocka_unit_test(profiles_without_a_class_are_refused),
-        cmocka_unit_test(every_system_has_a_row_at_every_rate),
-        cmocka_unit_test(interrupted_runs_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

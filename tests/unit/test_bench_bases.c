@@ -84,7 +84,9 @@ static verify_counts look(seen *to)
     return counts;
 }
 
-static void a_sound_store_has_its_basis(void **state)
+TEST_EACH(make_site, remove_site);
+
+TEST(a_sound_store_has_its_basis)
 {
     seen found;
     (void)state;
@@ -99,7 +101,7 @@ static void a_sound_store_has_its_basis(void **state)
     assert_memory_equal(found.last.hash, site.made.basis.hash, sizeof found.last.hash);
 }
 
-static void a_missing_basis_is_named(void **state)
+TEST(a_missing_basis_is_named)
 {
     seen found;
     (void)state;
@@ -112,7 +114,7 @@ static void a_missing_basis_is_named(void **state)
     assert_memory_equal(found.last.hash, site.made.basis.hash, sizeof found.last.hash);
 }
 
-static void a_damaged_basis_is_named(void **state)
+TEST(a_damaged_basis_is_named)
 {
     seen found;
     (void)state;
@@ -129,7 +131,7 @@ static void a_damaged_basis_is_named(void **state)
 }
 
 /* A file by another's name is refused here as the store refuses it. */
-static void a_basis_by_the_wrong_name_is_damaged(void **state)
+TEST(a_basis_by_the_wrong_name_is_damaged)
 {
     seen found;
     (void)state;
@@ -144,16 +146,4 @@ static void a_basis_by_the_wrong_name_is_damaged(void **state)
     assert_int_equal(found.last.state, BASIS_FILE_DAMAGED);
     assert_int_equal(found.last.status, KVT_E_MISMATCH);
     basis_made_free(&other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_sound_store_has_its_basis, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(a_missing_basis_is_named, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(a_damaged_basis_is_named, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(a_basis_by_the_wrong_name_is_damaged, make_site,
-                                        remove_site),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,9 +92,10 @@ static uint32_t read_rungs(kvt_codec_curve *curves)
     return count;
 }
 
-static void a_stopped_calibration_goes_on(void **state)
+TEST_ALL(scratch_make_files, scratch_remove_files);
+
+TEST(a_stopped_calibration_goes_on)
 {
-    (void)state;
     static calibrate_report whole, stopped, again;
     uint32_t calls = UINT32_MAX;
     calibrate_options options = model_options(&calls);
@@ -142,9 +143,8 @@ static void assert_rows_are_kept(const char *const *paths)
     assert_true(rows[0].attention_error != 0.125 && rows[1].attention_error == 0.125);
 }
 
-static void dumps_calibrate_too(void **state)
+TEST(dumps_calibrate_too)
 {
-    (void)state;
     char folder[96], paths[ENTRIES][128];
     const char *list[ENTRIES];
     static const char *const texts[] = {files.plain};
@@ -245,9 +245,8 @@ static uint32_t press(const kvt_store_options *options, const kvt_codec_curve *c
     return lossy;
 }
 
-static void a_store_takes_the_ladder(void **state)
+TEST(a_store_takes_the_ladder)
 {
-    (void)state;
     static calibrate_report report;
     kvt_codec_curve curves[8];
     uint32_t calls = UINT32_MAX;
@@ -280,14 +279,4 @@ static void a_store_takes_the_ladder(void **state)
     assert_int_equal(kvt_open(&store, &none, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 32, not 2 x 2 x 64"));
     scratch_remove_database();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stopped_calibration_goes_on),
-        cmocka_unit_test(dumps_calibrate_too),
-        cmocka_unit_test(a_store_takes_the_ladder),
-    };
-    return cmocka_run_group_tests(tests, scratch_make_files, scratch_remove_files);
 }

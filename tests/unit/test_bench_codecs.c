@@ -32,7 +32,7 @@ static kvt_variant variant_of(const char *name)
 
 /* ---- trips ---- */
 
-static void exact_codecs_lose_nothing(void **state)
+TEST(exact_codecs_lose_nothing)
 {
     quality_round_trip round_trip;
     (void)state;
@@ -50,7 +50,7 @@ static void exact_codecs_lose_nothing(void **state)
 }
 
 /* More bits, less error; the error is that of the numbers and of nothing else. */
-static void error_falls_with_bits(void **state)
+TEST(error_falls_with_bits)
 {
     quality_round_trip round_trip;
     double before[2] = {1.0, 1.0};
@@ -74,7 +74,7 @@ static void error_falls_with_bits(void **state)
 }
 
 /* Zeros have no energy; a value that is no number is no error to be silent about. */
-static void energy_of_zero(void **state)
+TEST(energy_of_zero)
 {
     quality_round_trip round_trip;
     (void)state;
@@ -87,7 +87,7 @@ static void energy_of_zero(void **state)
     quality_round_trip_close(&round_trip);
 }
 
-static void dropped_tokens_are_known(void **state)
+TEST(dropped_tokens_are_known)
 {
     quality_round_trip round_trip;
     quality_round_trip_kv kv;
@@ -195,7 +195,7 @@ static void dump_write(dump *d)
         fail_msg("%s", message);
 }
 
-static void dumps_come_back(void **state)
+TEST_WITH(dump_make, dump_remove, dumps_come_back)
 {
     dump *d = *state;
     char message[256] = "";
@@ -232,7 +232,7 @@ static void dumps_come_back(void **state)
 
 /* Every element type and every codec: what is encoded exactly comes back byte for byte and under
  * its type's name, and what a codec does not take leaves no record. */
-static void every_type_comes_back(void **state)
+TEST_WITH(dump_make, dump_remove, every_type_comes_back)
 {
     static const struct {
         const char *name;
@@ -310,7 +310,7 @@ static void refuses(dump *d, const char *part)
 }
 
 /* A dump with one kind of 8-bit floats in K and the other in V, and queries of either. */
-static void kinds_of_small_floats_do_not_mix(void **state)
+TEST_WITH(dump_make, dump_remove, kinds_of_small_floats_do_not_mix)
 {
     dump *d = *state;
     for (size_t i = 0; i < d->count; i++) {
@@ -334,7 +334,7 @@ static void kinds_of_small_floats_do_not_mix(void **state)
     assert_non_null(strstr(message, "k.0: the element type F8_E4M3"));
 }
 
-static void dumps_that_do_not_fit(void **state)
+TEST_WITH(dump_make, dump_remove, dumps_that_do_not_fit)
 {
     dump *d = *state;
     const safetensors_tensor sound = d->tensors[4]; /* v.1 */
@@ -368,7 +368,7 @@ static void dumps_that_do_not_fit(void **state)
 }
 
 /* A record cut anywhere, or with a byte turned, gives an error and no file. */
-static void damaged_records(void **state)
+TEST_WITH(dump_make, dump_remove, damaged_records)
 {
     dump *d = *state;
     char message[256] = "";
@@ -403,7 +403,7 @@ static void damaged_records(void **state)
 
 /* ---- the bench ---- */
 
-static void bench_refuses(void **state)
+TEST(bench_refuses)
 {
     char message[256] = "";
     const char *unknown[] = {"raw", "kivi:k5v5"}, *nowhere[] = {"nowhere"};
@@ -423,7 +423,7 @@ static void bench_refuses(void **state)
     assert_non_null(strstr(message, "tokenizer"));
 }
 
-static void bench_reports(void **state)
+TEST(bench_reports)
 {
     char message[256] = "", *text = NULL;
     size_t bytes = 0;
@@ -462,22 +462,4 @@ static void bench_reports(void **state)
     assert_true(planes == json_number_value(json_object_get(json_array_get(losses, 1), "nmse_k")));
     json_decref(root);
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_codecs_lose_nothing),
-        cmocka_unit_test(error_falls_with_bits),
-        cmocka_unit_test(energy_of_zero),
-        cmocka_unit_test(dropped_tokens_are_known),
-        cmocka_unit_test_setup_teardown(dumps_come_back, dump_make, dump_remove),
-        cmocka_unit_test_setup_teardown(every_type_comes_back, dump_make, dump_remove),
-        cmocka_unit_test_setup_teardown(kinds_of_small_floats_do_not_mix, dump_make, dump_remove),
-        cmocka_unit_test_setup_teardown(dumps_that_do_not_fit, dump_make, dump_remove),
-        cmocka_unit_test_setup_teardown(damaged_records, dump_make, dump_remove),
-        cmocka_unit_test(bench_refuses),
-        cmocka_unit_test(bench_reports),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

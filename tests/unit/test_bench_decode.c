@@ -3,23 +3,20 @@
  * test_bench_decode.c - the bench of sparse decode: exact where everything is read, ordered where
  * it must be, and dumps of foreign shapes.
  */
+#include "cases.h"
+
 #include "base/half.h"
 #include "base/number/number.h"
 #include "lab/decode/decode.h"
 #include "lab/decode/decode_layer.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static void everything_read_is_exact(void **state)
+TEST(everything_read_is_exact)
 {
-    (void)state;
     decode_source source;
     decode_unit unit;
     const decode_options options = {.seed = 3};
@@ -143,9 +140,8 @@ static void check_document(const json_t *document)
     assert_int_equal(i, 4);
 }
 
-static void a_dump_is_judged(void **state)
+TEST(a_dump_is_judged)
 {
-    (void)state;
     dump_site *s = dump_open(700, 2, 40, 6, 9);
     char message[200], *texts[2] = {NULL, NULL};
     size_t size[2];
@@ -168,9 +164,8 @@ static void a_dump_is_judged(void **state)
     dump_close(s);
 }
 
-static void foreign_dumps_are_refused(void **state)
+TEST(foreign_dumps_are_refused)
 {
-    (void)state;
     char message[200];
     const struct {
         uint32_t tokens, query_heads;
@@ -199,9 +194,8 @@ static void foreign_dumps_are_refused(void **state)
 }
 
 /* Two groups of tokens that are active together, and one that is active with both. */
-static void coactive_tokens_share_clusters(void **state)
+TEST(coactive_tokens_share_clusters)
 {
-    (void)state;
     decode_profile profile;
     decode_items items = {.count = 0};
     uint32_t *medoids = NULL;
@@ -250,9 +244,8 @@ static const decode_method layer_methods[] = {
 };
 
 /* What a method reads: nothing twice in a step, within its parts, whole blocks, all at 1. */
-static void layers_are_read_by_methods(void **state)
+TEST(layers_are_read_by_methods)
 {
-    (void)state;
     decode_layer layer;
     assert_int_equal(decode_layer_open(1500, 8, 6, 3, 4, &layer), KVT_OK);
     for (size_t m = 0; m < sizeof layer_methods / sizeof layer_methods[0]; m++) {
@@ -280,16 +273,4 @@ static void layers_are_read_by_methods(void **state)
         decode_trial_close(&trial);
     }
     decode_layer_close(&layer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_read_is_exact),
-        cmocka_unit_test(a_dump_is_judged),
-        cmocka_unit_test(coactive_tokens_share_clusters),
-        cmocka_unit_test(layers_are_read_by_methods),
-        cmocka_unit_test(foreign_dumps_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,10 @@
  * test_bench_grid_cells.c - the grid's cells: every level that they are to cover, names that tell
  * them apart, and a draw of the hidden half that stays as it was drawn.
  */
+#include "cases.h"
+
 #include "lab/bench/bench_grid.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,9 +54,8 @@ static void check_pair(unsigned first, unsigned second, bool quick, unsigned wan
             assert_int_equal(met[a][b], wanted);
 }
 
-static void any_two_levels_meet(void **state)
+TEST(any_two_levels_meet)
 {
-    (void)state;
     for (unsigned first = 0; first < 4; first++) {
         for (unsigned second = first + 1; second < 4; second++) {
             check_pair(first, second, false, 4);
@@ -70,9 +65,8 @@ static void any_two_levels_meet(void **state)
 }
 
 /* Forms and load are balanced, and neither goes along with a level of another factor. */
-static void forms_and_loads_are_spread(void **state)
+TEST(forms_and_loads_are_spread)
 {
-    (void)state;
     unsigned lossless = 0, heavy = 0, both = 0, at[4][LEVELS] = {{0}};
     for (size_t i = 0; i < grid_cell_count(); i++) {
         const grid_cell *cell = grid_cell_at(i);
@@ -94,9 +88,8 @@ static void forms_and_loads_are_spread(void **state)
             assert_int_equal(at[f][level], 8);
 }
 
-static void every_family_has_both_halves(void **state)
+TEST(every_family_has_both_halves)
 {
-    (void)state;
     unsigned cells[GRID_FAMILIES] = {0}, hidden[GRID_FAMILIES] = {0}, quick[GRID_FAMILIES] = {0};
     assert_true(grid_cell_count() >= 80);
     for (size_t i = 0; i < grid_cell_count(); i++) {
@@ -113,9 +106,8 @@ static void every_family_has_both_halves(void **state)
     }
 }
 
-static void names_tell_cells_apart(void **state)
+TEST(names_tell_cells_apart)
 {
-    (void)state;
     for (size_t i = 0; i < grid_cell_count(); i++)
         for (size_t j = 0; j < i; j++)
             assert_string_not_equal(grid_cell_at(i)->name, grid_cell_at(j)->name);
@@ -123,9 +115,8 @@ static void names_tell_cells_apart(void **state)
 
 /* The sum over the names of the hidden cells, as it was when the seed was written down. A cell that
  * changes its half, or its name, changes it. */
-static void the_draw_stays(void **state)
+TEST(the_draw_stays)
 {
-    (void)state;
     uint64_t sum = 0;
     for (size_t i = 0; i < grid_cell_count(); i++) {
         uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -134,16 +125,4 @@ static void the_draw_stays(void **state)
         if (grid_is_hidden(i)) sum += hash;
     }
     assert_int_equal(sum, UINT64_C(0x991c620f6ec2b4f1));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_two_levels_meet),
-        cmocka_unit_test(forms_and_loads_are_spread),
-        cmocka_unit_test(every_family_has_both_halves),
-        cmocka_unit_test(names_tell_cells_apart),
-        cmocka_unit_test(the_draw_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

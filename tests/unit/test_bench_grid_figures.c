@@ -2,14 +2,10 @@
 /*
  * test_bench_grid_figures.c - ratios, intervals and totals of the grid on planted figures.
  */
+#include "cases.h"
+
 #include "lab/bench/bench_grid.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +18,8 @@ static void assert_near(double value, double wanted)
 }
 
 /* 1, 2, 3 have the standard error 1/sqrt(3), and t is 4.303 at two degrees of freedom. */
-static void interval_is_students(void **state)
+TEST(interval_is_students)
 {
-    (void)state;
     const double values[] = {1.0, 2.0, 3.0}, equal[] = {0.9, 0.9};
     grid_interval found = grid_interval_of(values, 3);
     assert_near(found.mean, 2.0);
@@ -68,9 +63,8 @@ static void plant_cell(grid_result *result, const double ours[SEEDS], double bou
 
 /* The best rival is the one with the least mean in its better form; one without a mean is none. The
  * ratio is the mean of the seeds' ratios, which differs from the ratio of the means. */
-static void ratio_is_paired_with_the_best_rival(void **state)
+TEST(ratio_is_paired_with_the_best_rival)
 {
-    (void)state;
     static const double ours[SEEDS] = {1.2, 2.0, 4.0};
     grid_result result;
     plant_cell(&result, ours, 0.5);
@@ -86,9 +80,8 @@ static void ratio_is_paired_with_the_best_rival(void **state)
     free(result.runs);
 }
 
-static void totals_count_what_is_lost_and_has_room(void **state)
+TEST(totals_count_what_is_lost_and_has_room)
 {
-    (void)state;
     static const double lost[SEEDS] = {1.1, 2.2, 4.4}, even[SEEDS] = {1.0, 2.0, 4.0};
     static const double won[SEEDS] = {0.8, 1.6, 3.2}, tight[SEEDS] = {1.02, 2.04, 4.08};
     grid_result results[6];
@@ -115,9 +108,8 @@ static void totals_count_what_is_lost_and_has_room(void **state)
 }
 
 /* Without a mean of our own where a rival has one, a cell is lost. */
-static void no_mean_of_ours_is_a_loss(void **state)
+TEST(no_mean_of_ours_is_a_loss)
 {
-    (void)state;
     static const double ours[SEEDS] = {0.1, 0.1, 0.1};
     grid_result result;
     grid_totals totals;
@@ -131,9 +123,8 @@ static void no_mean_of_ours_is_a_loss(void **state)
     free(result.runs);
 }
 
-static void reasons_name_the_cause(void **state)
+TEST(reasons_name_the_cause)
 {
-    (void)state;
     static const double ours[SEEDS] = {2.0, 3.0, 5.0};
     grid_result result;
     char text[768];
@@ -155,16 +146,4 @@ static void reasons_name_the_cause(void **state)
     grid_explain(&result, text, sizeof text);
     assert_non_null(strstr(text, "its requests wait longer"));
     free(result.runs);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(interval_is_students),
-        cmocka_unit_test(ratio_is_paired_with_the_best_rival),
-        cmocka_unit_test(totals_count_what_is_lost_and_has_room),
-        cmocka_unit_test(no_mean_of_ours_is_a_loss),
-        cmocka_unit_test(reasons_name_the_cause),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

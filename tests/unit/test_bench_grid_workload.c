@@ -3,15 +3,11 @@
  * test_bench_grid_workload.c - what a cell is replayed with: the capacity and its split, the forms
  * of the shipped ladder, servers for the load, the share of scans; no setting of the engine.
  */
+#include "cases.h"
+
 #include "estimator/exchange/exchange.h"
 #include "lab/bench/bench_grid.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +39,8 @@ static void draw(const grid_sources *sources, const grid_cell *cell, replay_work
         grid_draw_workload(sources, cell, 5, workload, options, message, sizeof message), KVT_OK);
 }
 
-static void capacity_is_split(void **state)
+TEST(capacity_is_split)
 {
-    (void)state;
     grid_sources sources;
     replay_workload workload;
     replay_options options;
@@ -66,9 +61,8 @@ static void capacity_is_split(void **state)
 }
 
 /* The table in code is the shipped ladder's, so that a run needs no file. */
-static void forms_are_the_shipped_ones(void **state)
+TEST(forms_are_the_shipped_ones)
 {
-    (void)state;
     const char *source = getenv("KVT_SOURCE_DIR");
     char path[1024], message[256];
     kvt_codec_curve curves[KVT_VARIANTS_MAX];
@@ -95,9 +89,8 @@ static void forms_are_the_shipped_ones(void **state)
 }
 
 /* Without a cache the servers have the cell's load at most in the busiest part. */
-static void servers_carry_the_load(void **state)
+TEST(servers_carry_the_load)
 {
-    (void)state;
     static const char *const names[] = {"turns16-zipf0.6-cap80-dram", "turns3-zipf0-cap20-dram",
                                         "scan0.5-turns1-zipf0.9-cap20-dram"};
     grid_sources sources;
@@ -119,9 +112,8 @@ static void servers_carry_the_load(void **state)
 }
 
 /* Half of the requests of the scan cells of strength 0.5 are for documents of their own. */
-static void scans_have_their_share(void **state)
+TEST(scans_have_their_share)
 {
-    (void)state;
     grid_sources sources;
     replay_workload workload;
     replay_options options;
@@ -141,9 +133,8 @@ static void scans_have_their_share(void **state)
     grid_sources_close(&sources);
 }
 
-static void the_engine_has_its_defaults(void **state)
+TEST(the_engine_has_its_defaults)
 {
-    (void)state;
     grid_sources sources;
     replay_workload workload;
     replay_options options, usual;
@@ -159,14 +150,4 @@ static void the_engine_has_its_defaults(void **state)
     replay_workload_free(&workload);
     replay_options_free(&usual);
     grid_sources_close(&sources);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(capacity_is_split),           cmocka_unit_test(forms_are_the_shipped_ones),
-        cmocka_unit_test(servers_carry_the_load),      cmocka_unit_test(scans_have_their_share),
-        cmocka_unit_test(the_engine_has_its_defaults),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,10 @@
  * test_bench_live.c - the live bench judges planted readings: ratios, ranks, pairs, wrong bytes,
  * and prints them; the settings are the ones that are promised. No store runs here.
  */
+#include "cases.h"
+
 #include "lab/bench/bench_live.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +20,8 @@ static void plant(live_results *results, uint32_t setting, uint32_t policy, doub
     if (setting + 1 > results->setting_count) results->setting_count = setting + 1;
 }
 
-static void ranks_and_ratios_are_of_one_setting(void **state)
+TEST(ranks_and_ratios_are_of_one_setting)
 {
-    (void)state;
     live_results results = {0};
     plant(&results, 0, 0, 1.05, 1.00);
     plant(&results, 0, 1, 2.20, 2.00);
@@ -46,9 +41,8 @@ static void ranks_and_ratios_are_of_one_setting(void **state)
     assert_true(results.totals.ratio_least > 0.947 && results.totals.ratio_least < 0.948);
 }
 
-static void a_ratio_beyond_a_tenth_misses_the_promise(void **state)
+TEST(a_ratio_beyond_a_tenth_misses_the_promise)
 {
-    (void)state;
     for (int side = 0; side < 2; side++) {
         live_results results = {0};
         plant(&results, 0, 0, 1.0, 1.0);
@@ -63,9 +57,8 @@ static void a_ratio_beyond_a_tenth_misses_the_promise(void **state)
     }
 }
 
-static void ranks_count_where_the_simulator_tells_apart(void **state)
+TEST(ranks_count_where_the_simulator_tells_apart)
 {
-    (void)state;
     live_results results = {0};
     plant(&results, 0, 0, 1.02, 1.00);
     plant(&results, 0, 1, 1.00, 1.04); /* the other way round, but within 5 % */
@@ -79,9 +72,8 @@ static void ranks_count_where_the_simulator_tells_apart(void **state)
     assert_false(results.totals.met);
 }
 
-static void wrong_bytes_and_no_rows_miss_the_promise(void **state)
+TEST(wrong_bytes_and_no_rows_miss_the_promise)
 {
-    (void)state;
     live_results results = {0};
     live_judge(&results);
     assert_false(results.totals.met);
@@ -92,9 +84,8 @@ static void wrong_bytes_and_no_rows_miss_the_promise(void **state)
     assert_false(results.totals.met);
 }
 
-static void the_settings_are_those_promised(void **state)
+TEST(the_settings_are_those_promised)
 {
-    (void)state;
     uint32_t by_speed[3] = {0}, low = 0, high = 0, slow = 0;
     for (uint32_t i = 0; i < LIVE_SETTINGS; i++) {
         const live_setting *setting = &live_settings[i];
@@ -130,9 +121,8 @@ static json_t *print(const live_results *results)
     return document;
 }
 
-static void the_document_has_every_row(void **state)
+TEST(the_document_has_every_row)
 {
-    (void)state;
     static const char *const keys[] = {"live_ttft_s", "sim_ttft_s", "ratio",
                                        "rank_live",   "rank_sim",   "wrong_bytes"};
     live_results results = {.policy_count = LIVE_POLICIES};
@@ -158,17 +148,4 @@ static void the_document_has_every_row(void **state)
     assert_true(json_is_true(json_object_get(totals, "met")));
     assert_int_equal(json_integer_value(json_object_get(totals, "rows")), 48);
     json_decref(document);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_and_ratios_are_of_one_setting),
-        cmocka_unit_test(a_ratio_beyond_a_tenth_misses_the_promise),
-        cmocka_unit_test(ranks_count_where_the_simulator_tells_apart),
-        cmocka_unit_test(wrong_bytes_and_no_rows_miss_the_promise),
-        cmocka_unit_test(the_settings_are_those_promised),
-        cmocka_unit_test(the_document_has_every_row),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

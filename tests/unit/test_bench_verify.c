@@ -145,7 +145,9 @@ static uint64_t file_sum(const char *path)
     return sum;
 }
 
-static void test_sound(void **state)
+TEST_EACH(setup, teardown);
+
+TEST(sound)
 {
     verify_fixture *fixture = *state;
     verify_counts counts;
@@ -168,7 +170,7 @@ static void test_sound(void **state)
 
 /* A device that trims what is given back keeps what was only looked at: rounds, because trimming is
  * the worker's, beside the walk and after it. */
-static void test_sound_with_trim(void **state)
+TEST(sound_with_trim)
 {
     verify_fixture *fixture = *state;
     verify_counts counts;
@@ -184,7 +186,7 @@ static void test_sound_with_trim(void **state)
     assert_true(before[1] == file_sum(fixture->path[1]));
 }
 
-static void test_damaged(void **state)
+TEST(damaged)
 {
     verify_fixture *fixture = *state;
     verify_counts counts;
@@ -196,7 +198,7 @@ static void test_damaged(void **state)
     assert_int_equal(seen.entries, 1);
 }
 
-static void test_missing(void **state)
+TEST(missing)
 {
     verify_fixture *fixture = *state;
     verify_counts counts;
@@ -214,7 +216,7 @@ static void test_missing(void **state)
     assert_int_equal(counts.faulty, VERIFY_ENTRIES);
 }
 
-static void test_exchanged(void **state)
+TEST(exchanged)
 {
     verify_fixture *fixture = *state;
     verify_counts counts;
@@ -227,7 +229,7 @@ static void test_exchanged(void **state)
     assert_int_equal(counts.faulty, VERIFY_ENTRIES);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
     verify_fixture *fixture = *state;
     char message[256] = "";
@@ -286,7 +288,7 @@ static bool seen_entry(void *context, const inspect_entry *entry)
     return true;
 }
 
-static void test_inspect(void **state)
+TEST(inspect)
 {
     verify_fixture *fixture = *state;
     char message[256] = "";
@@ -314,7 +316,7 @@ static void test_inspect(void **state)
 }
 
 /* A record on its own, as a file. */
-static void test_inspect_record(void **state)
+TEST(inspect_record)
 {
     verify_fixture *fixture = *state;
     static unsigned char data[SUPPORT_ENTRY_BYTES];
@@ -359,15 +361,5 @@ int main(int argc, char **argv)
         fixture_make(&fixture);
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sound, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_sound_with_trim, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damaged, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_missing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_exchanged, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_inspect, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_inspect_record, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -118,7 +118,7 @@ static void check_level(const uint8_t *source)
     }
 }
 
-static void every_level_gives_the_value_of_the_library(void **state)
+TEST(every_level_gives_the_value_of_the_library)
 {
     const codecs_cpu before = codecs_cpu_level();
     uint8_t *source = malloc(LARGE_BYTES);
@@ -131,12 +131,4 @@ static void every_level_gives_the_value_of_the_library(void **state)
     }
     codecs_cpu_force(before);
     free(source);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_level_gives_the_value_of_the_library),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

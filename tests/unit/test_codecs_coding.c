@@ -84,9 +84,8 @@ static void site_free(site *s)
     free(s->decoded.data);
 }
 
-static void records_are_those_of_the_store(void **state)
+TEST(records_are_those_of_the_store)
 {
-    (void)state;
     for (size_t v = 0; v < VARIANTS; v++) {
         encoded e = encoded_make(shaped, variants[v], NULL);
         const kvt_coding coding = coding_of(variants[v]);
@@ -123,9 +122,8 @@ static void run_backwards(void *context, uint32_t tasks, kvt_codec_task task, vo
         task(argument, i, i % WORKERS);
 }
 
-static void lent_threads_change_nothing(void **state)
+TEST(lent_threads_change_nothing)
 {
-    (void)state;
     const kvt_codec_workers workers = {
         .struct_size = sizeof workers, .count = WORKERS, .run = run_backwards};
     for (size_t v = 0; v < VARIANTS; v++) {
@@ -145,9 +143,8 @@ static void lent_threads_change_nothing(void **state)
     }
 }
 
-static void sinks_are_raw_unless_none_are_wanted(void **state)
+TEST(sinks_are_raw_unless_none_are_wanted)
 {
-    (void)state;
     const uint64_t row = 2 * 32 * 2;
     kvt_coding coding = coding_of("planes:k2v2,g32");
     coding.first_position = 0;
@@ -172,9 +169,8 @@ static void sinks_are_raw_unless_none_are_wanted(void **state)
     site_free(&s);
 }
 
-static void levels_and_scores_come_through(void **state)
+TEST(levels_and_scores_come_through)
 {
-    (void)state;
     const int8_t levels[] = {0, 0, 0, 0, -1, -1};
     kvt_coding coding = coding_of("planes:k4v4,g32");
     site plain = site_make(&coding);
@@ -242,16 +238,14 @@ static void check_derived(const char *from, const char *to)
     site_free(&wanted);
 }
 
-static void a_coarser_record_is_made_of_a_record(void **state)
+TEST(a_coarser_record_is_made_of_a_record)
 {
-    (void)state;
     check_derived("entropy:k0.25v0.25", "entropy:k0.75v0.75");
     check_derived("planes:k6v6,g32", "planes:k4v6,g32");
 }
 
-static void damage_is_found(void **state)
+TEST(damage_is_found)
 {
-    (void)state;
     for (size_t v = 0; v < VARIANTS; v++) {
         const kvt_coding coding = coding_of(variants[v]);
         site s = site_make(&coding);
@@ -273,9 +267,8 @@ static void damage_is_found(void **state)
     }
 }
 
-static void a_decoder_may_expect_a_key(void **state)
+TEST(a_decoder_may_expect_a_key)
 {
-    (void)state;
     const kvt_coding coding = coding_of("lossless");
     site s = site_make(&coding);
     kvt_key key = coding.key;
@@ -306,9 +299,8 @@ static kvt_status encode_into(const site *s, const kvt_coding *coding, uint64_t 
     return status;
 }
 
-static void wrong_arguments_are_named(void **state)
+TEST(wrong_arguments_are_named)
 {
-    (void)state;
     const kvt_coding coding = coding_of("entropy:k0.25v0.5");
     site s = site_make(&coding);
     uint8_t *record = s.record.data, *scratch = s.scratch.data;
@@ -357,19 +349,4 @@ static void wrong_arguments_are_named(void **state)
     assert_status(kvt_coding_inspect(record + 4, room - 64, &info), KVT_E_ARGUMENT);
     assert_status(kvt_coding_inspect(NULL, room, &info), KVT_E_ARGUMENT);
     site_free(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_those_of_the_store),
-        cmocka_unit_test(lent_threads_change_nothing),
-        cmocka_unit_test(sinks_are_raw_unless_none_are_wanted),
-        cmocka_unit_test(levels_and_scores_come_through),
-        cmocka_unit_test(a_coarser_record_is_made_of_a_record),
-        cmocka_unit_test(damage_is_found),
-        cmocka_unit_test(a_decoder_may_expect_a_key),
-        cmocka_unit_test(wrong_arguments_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,21 +4,93 @@
  * keys. The index has its own file.
  */
 #include "codecs_support.h"
-#include "drop_vectors.h"
 
 #include "codecs/drop.h"
 #include "codecs/drop_number.h"
 #include "codecs/element.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 
-enum { CASES = sizeof drop_vector_cases / sizeof drop_vector_cases[0] };
+enum { CASES = 6, METHODS = 3, TOKENS_MOST = 32, ELEMENTS_MOST = 1024 };
 
-static const uint8_t method_of[DROP_VECTOR_METHODS] = {DROP_METHOD_KNORM, DROP_METHOD_KEYDIFF,
-                                                       DROP_METHOD_LAGKV};
+static const uint8_t method_of[METHODS] = {DROP_METHOD_KNORM, DROP_METHOD_KEYDIFF,
+                                           DROP_METHOD_LAGKV};
 
-static drop_settings settings_of(const drop_vector_case *c, int method)
+/* What make_drop_vectors.py computed; the scores are means over the heads. */
+typedef struct vector_case {
+    char name[32];
+    uint8_t dtype;
+    uint32_t tokens, lag, sinks, first_position, kept_count;
+    uint16_t heads, dim, keep_permille;
+    uint16_t k[ELEMENTS_MOST], v[ELEMENTS_MOST]; /* [tokens][heads][dim] */
+    double scores[METHODS][TOKENS_MOST];
+    uint32_t kept[METHODS][TOKENS_MOST];
+} vector_case;
+
+static vector_case vector_cases[CASES];
+
+static void read_elements(const json_t *list, const vector_case *c, uint16_t *elements)
+{
+    assert_int_equal(json_array_size(list), (size_t)c->tokens * c->heads * c->dim);
+    assert_in_range(json_array_size(list), 1, ELEMENTS_MOST);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        elements[i] = (uint16_t)json_integer_value(json_array_get(list, i));
+}
+
+static void read_method(json_t *row, vector_case *c, int method, const char *name)
+{
+    const json_t *scores = json_object_get(json_object_get(row, "scores"), name);
+    const json_t *kept = json_object_get(json_object_get(row, "kept"), name);
+    assert_int_equal(json_array_size(scores), c->tokens);
+    assert_in_range(c->tokens, 1, TOKENS_MOST);
+    assert_in_range(json_array_size(kept), 1, c->tokens);
+    c->kept_count = (uint32_t)json_array_size(kept);
+    for (uint32_t t = 0; t < c->tokens; t++)
+        c->scores[method][t] = json_number_value(json_array_get(scores, t));
+    for (uint32_t t = 0; t < c->kept_count; t++)
+        c->kept[method][t] = (uint32_t)json_integer_value(json_array_get(kept, t));
+}
+
+static int read_vectors(void **state)
+{
+    (void)state;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/support/drop_vectors.json", getenv("KVT_SOURCE_DIR"));
+    json_t *rows = json_load_file(path, 0, NULL);
+    assert_int_equal(json_array_size(rows), CASES);
+    for (size_t i = 0; i < CASES; i++) {
+        json_t *row = json_array_get(rows, i), *k, *v;
+        vector_case *c = &vector_cases[i];
+        const char *name, *dtype;
+        int tokens, heads, dim, lag, sinks, first, keep;
+        assert_int_equal(json_unpack(row, "{ss,ss,si,si,si,si,si,si,si,so,so}", "name", &name,
+                                     "dtype", &dtype, "tokens", &tokens, "heads", &heads, "dim",
+                                     &dim, "lag", &lag, "sinks", &sinks, "first_position", &first,
+                                     "keep_permille", &keep, "k", &k, "v", &v),
+                         0);
+        *c = (vector_case){.dtype = strcmp(dtype, "bf16") == 0 ? KVT_DTYPE_BF16 : KVT_DTYPE_FP16,
+                           .tokens = (uint32_t)tokens,
+                           .lag = (uint32_t)lag,
+                           .sinks = (uint32_t)sinks,
+                           .first_position = (uint32_t)first,
+                           .heads = (uint16_t)heads,
+                           .dim = (uint16_t)dim,
+                           .keep_permille = (uint16_t)keep};
+        snprintf(c->name, sizeof c->name, "%s", name);
+        read_elements(k, c, c->k);
+        read_elements(v, c, c->v);
+        read_method(row, c, 0, "knorm");
+        read_method(row, c, 1, "keydiff");
+        read_method(row, c, 2, "lagkv");
+    }
+    json_decref(rows);
+    return 0;
+}
+TEST_ALL(read_vectors, NULL);
+
+static drop_settings settings_of(const vector_case *c, int method)
 {
     drop_settings settings = {.method = method_of[method],
                               .keep_permille = c->keep_permille,
@@ -27,7 +99,7 @@ static drop_settings settings_of(const drop_vector_case *c, int method)
     return settings;
 }
 
-static drop_shape shape_of(const drop_vector_case *c)
+static drop_shape shape_of(const vector_case *c)
 {
     drop_shape shape = {c->tokens, c->heads, c->dim, c->dtype};
     return shape;
@@ -51,13 +123,12 @@ static double *scores_of(const drop_settings *settings, const drop_shape *shape,
     return scores;
 }
 
-static void scores_are_the_published_ones(void **state)
+TEST(scores_are_the_published_ones)
 {
-    (void)state;
     for (int i = 0; i < CASES; i++) {
-        const drop_vector_case *c = &drop_vector_cases[i];
+        const vector_case *c = &vector_cases[i];
         const drop_shape shape = shape_of(c);
-        for (int method = 0; method < DROP_VECTOR_METHODS; method++) {
+        for (int method = 0; method < METHODS; method++) {
             const drop_settings settings = settings_of(c, method);
             double *scores = scores_of(&settings, &shape, c->first_position, c->k, c->v);
             for (uint32_t t = 0; t < c->tokens; t++) {
@@ -72,14 +143,13 @@ static void scores_are_the_published_ones(void **state)
     }
 }
 
-static void selections_are_the_published_ones(void **state)
+TEST(selections_are_the_published_ones)
 {
-    (void)state;
     for (int i = 0; i < CASES; i++) {
-        const drop_vector_case *c = &drop_vector_cases[i];
+        const vector_case *c = &vector_cases[i];
         const drop_shape shape = shape_of(c);
         const drop_place place = {c->first_position, c->tokens, c->first_position + c->tokens};
-        for (int method = 0; method < DROP_VECTOR_METHODS; method++) {
+        for (int method = 0; method < METHODS; method++) {
             const drop_settings settings = settings_of(c, method);
             drop_plan plan;
             uint32_t kept[64];
@@ -94,11 +164,10 @@ static void selections_are_the_published_ones(void **state)
 }
 
 /* fp32 holds every fp16 and bf16 value, so its scores are the same doubles. */
-static void scores_do_not_depend_on_the_dtype(void **state)
+TEST(scores_do_not_depend_on_the_dtype)
 {
-    (void)state;
     for (int i = 0; i < CASES; i++) {
-        const drop_vector_case *c = &drop_vector_cases[i];
+        const vector_case *c = &vector_cases[i];
         const size_t count = (size_t)c->tokens * c->heads * c->dim;
         float *k = malloc(count * sizeof *k);
         float *v = malloc(count * sizeof *v);
@@ -107,7 +176,7 @@ static void scores_do_not_depend_on_the_dtype(void **state)
             k[e] = codecs_element_load((const uint8_t *)c->k, e, c->dtype);
             v[e] = codecs_element_load((const uint8_t *)c->v, e, c->dtype);
         }
-        for (int method = 0; method < DROP_VECTOR_METHODS; method++) {
+        for (int method = 0; method < METHODS; method++) {
             const drop_settings settings = settings_of(c, method);
             drop_shape shape = shape_of(c);
             double *narrow = scores_of(&settings, &shape, c->first_position, c->k, c->v);
@@ -123,9 +192,8 @@ static void scores_do_not_depend_on_the_dtype(void **state)
 }
 
 /* Elements that are not finite count as zero, and a channel without a span as well. */
-static void holes_in_the_definitions_are_filled(void **state)
+TEST(holes_in_the_definitions_are_filled)
 {
-    (void)state;
     enum { TOKENS = 12, DIM = 8 };
     float k[TOKENS * DIM];
     float zeroed[TOKENS * DIM];
@@ -137,7 +205,7 @@ static void holes_in_the_definitions_are_filled(void **state)
     k[8] = INFINITY;
     k[90] = -INFINITY;
     zeroed[3] = zeroed[8] = zeroed[90] = 0.0f;
-    for (int method = 0; method < DROP_VECTOR_METHODS; method++) {
+    for (int method = 0; method < METHODS; method++) {
         const drop_settings settings = {
             .method = method_of[method], .keep_permille = 500, .lag = 3};
         double *a = scores_of(&settings, &shape, 0, k, k);
@@ -150,7 +218,7 @@ static void holes_in_the_definitions_are_filled(void **state)
         free(b);
     }
     memset(k, 0, sizeof k);
-    for (int method = 0; method < DROP_VECTOR_METHODS; method++) {
+    for (int method = 0; method < METHODS; method++) {
         const drop_settings settings = {
             .method = method_of[method], .keep_permille = 500, .lag = 3};
         double *a = scores_of(&settings, &shape, 0, k, k);
@@ -161,9 +229,8 @@ static void holes_in_the_definitions_are_filled(void **state)
     }
 }
 
-static void shapes_and_methods_are_checked(void **state)
+TEST(shapes_and_methods_are_checked)
 {
-    (void)state;
     double scores[4];
     double scratch[64];
     const uint16_t k[32] = {0};
@@ -188,9 +255,8 @@ static void shapes_and_methods_are_checked(void **state)
     assert_status(drop_scores(&settings, &shape, 0, NULL, NULL, scores, NULL), KVT_OK);
 }
 
-static void a_stream_keeps_sinks_and_the_end_of_the_chain(void **state)
+TEST(a_stream_keeps_sinks_and_the_end_of_the_chain)
 {
-    (void)state;
     const drop_settings settings = {.method = DROP_METHOD_STREAM, .keep_permille = 500, .sinks = 4};
     const drop_place whole = {0, 100, 100};
     drop_plan plan;
@@ -215,9 +281,8 @@ static void a_stream_keeps_sinks_and_the_end_of_the_chain(void **state)
     assert_int_equal(found, 50);
 }
 
-static void plans_count_what_is_protected(void **state)
+TEST(plans_count_what_is_protected)
 {
-    (void)state;
     drop_settings settings = {
         .method = DROP_METHOD_KNORM, .keep_permille = 250, .sinks = 4, .recent = 10};
     drop_plan plan;
@@ -260,9 +325,8 @@ static uint32_t next_random(uint32_t *state)
 }
 
 /* A token is kept exactly when fewer than the wanted number of tokens come before it. */
-static void selection_takes_the_best_and_breaks_ties_low(void **state)
+TEST(selection_takes_the_best_and_breaks_ties_low)
 {
-    (void)state;
     uint32_t seed = 1;
     for (uint32_t round = 0; round < 400; round++) {
         double scores[200];
@@ -298,9 +362,8 @@ static void selection_takes_the_best_and_breaks_ties_low(void **state)
     }
 }
 
-static void rows_go_out_and_back(void **state)
+TEST(rows_go_out_and_back)
 {
-    (void)state;
     enum { TOKENS = 9, ROW = 5 };
     uint8_t source[TOKENS * ROW];
     const uint32_t index[] = {0, 1, 4, 5, 8};
@@ -333,9 +396,8 @@ static void rows_go_out_and_back(void **state)
     free(back.data);
 }
 
-static void own_functions_are_close_to_libm(void **state)
+TEST(own_functions_are_close_to_libm)
 {
-    (void)state;
     assert_true(drop_exp(0.0) == 1.0);
     assert_true(drop_exp(-1e9) == 0.0 && drop_exp(-INFINITY) == 0.0);
     assert_true(drop_log(1.0) == 0.0);
@@ -374,9 +436,8 @@ static void turn_key(float *key, const double *frequencies, uint32_t rotary_dim,
 }
 
 /* Turned keys are those that the model would have made at the new positions. */
-static void keys_turn_to_their_new_positions(void **state)
+TEST(keys_turn_to_their_new_positions)
 {
-    (void)state;
     enum { KEPT = 5, HEADS = 2, DIM = 20, ROTARY = 16, ROW = HEADS * DIM };
     const uint32_t index[KEPT] = {0, 3, 4, 9000, 130000};
     double frequencies[ROTARY / 2];
@@ -416,9 +477,8 @@ static void keys_turn_to_their_new_positions(void **state)
     }
 }
 
-static void keys_that_stay_keep_their_bits(void **state)
+TEST(keys_that_stay_keep_their_bits)
 {
-    (void)state;
     const uint32_t index[2] = {0, 1};
     double frequencies[2];
     uint16_t keys[8] = {0x7e01, 0xfc00, 0x0001, 0x8000, 0x3c00, 0x1234, 0x4321, 0x7fff};
@@ -440,23 +500,4 @@ static void keys_that_stay_keep_their_bits(void **state)
     frequencies[1] = NAN;
     assert_status(drop_rerotate(&shape, &rope, index, 5, 0, keys), KVT_E_UNSUPPORTED);
     assert_memory_equal(keys, before, sizeof keys);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_the_published_ones),
-        cmocka_unit_test(selections_are_the_published_ones),
-        cmocka_unit_test(scores_do_not_depend_on_the_dtype),
-        cmocka_unit_test(holes_in_the_definitions_are_filled),
-        cmocka_unit_test(shapes_and_methods_are_checked),
-        cmocka_unit_test(a_stream_keeps_sinks_and_the_end_of_the_chain),
-        cmocka_unit_test(plans_count_what_is_protected),
-        cmocka_unit_test(selection_takes_the_best_and_breaks_ties_low),
-        cmocka_unit_test(rows_go_out_and_back),
-        cmocka_unit_test(own_functions_are_close_to_libm),
-        cmocka_unit_test(keys_turn_to_their_new_positions),
-        cmocka_unit_test(keys_that_stay_keep_their_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -183,9 +183,8 @@ static void check_errors(const matrix *m, const entropy_settings *settings)
     }
 }
 
-static void test_round_trips_within_half_a_step(void **unused)
+TEST(round_trips_within_half_a_step)
 {
-    (void)unused;
     static const uint32_t steps[] = {4, 9, 16, 33, 64, 162, 256};
     for (size_t i = 0; i < SHAPES; i++) {
         matrix m = matrix_make(shapes[i]);
@@ -208,9 +207,8 @@ static void test_round_trips_within_half_a_step(void **unused)
     }
 }
 
-static void test_every_instruction_set_gives_the_same(void **unused)
+TEST(every_instruction_set_gives_the_same)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     static const uint32_t steps[] = {4, 27, 50, 256};
     for (size_t i = 0; i < SMALL_SHAPES; i++) {
@@ -272,9 +270,8 @@ static void check_size(matrix *m, const entropy_settings *settings)
     assert_true((double)written * 8 > bits);
 }
 
-static void test_size_is_within_three_percent(void **unused)
+TEST(size_is_within_three_percent)
 {
-    (void)unused;
     static const entropy_shape sizes[] = {{768, 32, KVT_DTYPE_FP16},
                                           {768, 128, KVT_DTYPE_BF16},
                                           {1024, 1024, KVT_DTYPE_BF16},
@@ -292,23 +289,22 @@ static void test_size_is_within_three_percent(void **unused)
     }
 }
 
-static void test_gaussian_rates(void **unused)
+TEST(gaussian_rates)
 {
-    (void)unused;
     /* Entropy of a gaussian quantised at .25, .5 and 1 deviations. */
     static const struct {
         uint32_t step;
         double bits;
     } known[] = {{16, 4.0471}, {32, 3.0471}, {64, 2.1048}};
     matrix m = matrix_make((entropy_shape){2048, 256, KVT_DTYPE_FP32});
-    uint64_t state = 88172645463325252;
+    uint64_t dice = 88172645463325252;
     for (uint64_t i = 0; i < (uint64_t)2048 * 256; i++) {
         double sum = 0;
         for (unsigned k = 0; k < 12; k++) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            sum += (double)(state >> 40) / 16777216.0 - 0.5;
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            sum += (double)(dice >> 40) / 16777216.0 - 0.5;
         }
         value_put(&m.shape, m.source.data, i, (float)sum);
     }
@@ -334,9 +330,8 @@ static double squared_error(const matrix *m)
     return sum;
 }
 
-static void test_centroids_lower_the_error(void **unused)
+TEST(centroids_lower_the_error)
 {
-    (void)unused;
     static const uint32_t steps[] = {32, 64, 128, 192};
     static const double share[] = {0.99, 0.95, 0.85, 0.95};
     matrix m = matrix_make((entropy_shape){768, 128, KVT_DTYPE_BF16});
@@ -356,9 +351,8 @@ static void test_centroids_lower_the_error(void **unused)
     matrix_free(&m);
 }
 
-static void test_3x_the_step_is_derived_exactly(void **unused)
+TEST(3x_the_step_is_derived_exactly)
 {
-    (void)unused;
     static const uint32_t steps[] = {4, 7, 16, 27, 81, 85, 243, 256};
     for (size_t i = 0; i < SHAPES; i++) {
         matrix m = matrix_make(shapes[i]);
@@ -386,9 +380,8 @@ static void test_3x_the_step_is_derived_exactly(void **unused)
     }
 }
 
-static void test_derive_refuses_too_large_a_step(void **unused)
+TEST(derive_refuses_too_large_a_step)
 {
-    (void)unused;
     matrix m = matrix_make(shapes[4]);
     guarded derived = guarded_make(m.bytes);
     uint64_t fine;
@@ -402,9 +395,8 @@ static void test_derive_refuses_too_large_a_step(void **unused)
     matrix_free(&m);
 }
 
-static void test_given_tables(void **unused)
+TEST(given_tables)
 {
-    (void)unused;
     matrix m = matrix_make(shapes[6]);
     uint32_t counts[256] = {0};
     rans_table table;
@@ -441,9 +433,8 @@ static void test_given_tables(void **unused)
 }
 
 /* Shares make a table, not sizes: counts of a large sample are not cut off at the top. */
-static void test_counts_of_large_samples(void **unused)
+TEST(counts_of_large_samples)
 {
-    (void)unused;
     uint32_t few[256] = {0};
     uint32_t many[256] = {0};
     rans_table small;
@@ -464,9 +455,8 @@ static void test_counts_of_large_samples(void **unused)
 }
 
 /* A table made for coarse codes sends most fine ones through escapes; they come back too. */
-static void test_foreign_tables_lose_only_bytes(void **unused)
+TEST(foreign_tables_lose_only_bytes)
 {
-    (void)unused;
     matrix m = matrix_make((entropy_shape){300, 64, KVT_DTYPE_FP32});
     uint32_t counts[256] = {0};
     rans_table table;
@@ -484,9 +474,8 @@ static void test_foreign_tables_lose_only_bytes(void **unused)
 }
 
 /* All equal, zero, far outliers, large and small scales. */
-static void test_odd_values(void **unused)
+TEST(odd_values)
 {
-    (void)unused;
     static const float scales[] = {0.0f, 1.0f, 30000.0f, 0x1p-14f};
     for (size_t i = 0; i < SMALL_SHAPES; i++) {
         for (unsigned kind = 0; kind < 16; kind++) {
@@ -514,9 +503,8 @@ static void test_odd_values(void **unused)
     }
 }
 
-static void test_what_is_not_finite_is_not_taken(void **unused)
+TEST(what_is_not_finite_is_not_taken)
 {
-    (void)unused;
     static const uint32_t odd[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffffffff, 0x7f810000};
     for (size_t i = 0; i < SMALL_SHAPES; i++) {
         matrix m = matrix_make(shapes[i]);
@@ -544,9 +532,8 @@ static void test_what_is_not_finite_is_not_taken(void **unused)
     }
 }
 
-static void test_fp32_extremes(void **unused)
+TEST(fp32_extremes)
 {
-    (void)unused;
     matrix m = matrix_make((entropy_shape){256, 16, KVT_DTYPE_FP32});
     static const float sizes[] = {3.0e38f, 1.0e17f, 1.0e-18f, 1.0e-30f, 1.0e-45f};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -574,9 +561,8 @@ static void test_fp32_extremes(void **unused)
     matrix_free(&m);
 }
 
-static void test_capacity_is_exact(void **unused)
+TEST(capacity_is_exact)
 {
-    (void)unused;
     for (size_t i = 0; i < 8; i++) {
         matrix m = matrix_make(shapes[i]);
         uint64_t need;
@@ -604,9 +590,8 @@ static void test_capacity_is_exact(void **unused)
     }
 }
 
-static void test_same_input_gives_same_bytes(void **unused)
+TEST(same_input_gives_same_bytes)
 {
-    (void)unused;
     matrix m = matrix_make(shapes[8]);
     uint64_t first;
     uint64_t second;
@@ -623,9 +608,8 @@ static void test_same_input_gives_same_bytes(void **unused)
     matrix_free(&m);
 }
 
-static void test_bytes_are_pinned(void **unused)
+TEST(bytes_are_pinned)
 {
-    (void)unused;
     matrix m = matrix_make(shapes[4]);
     uint64_t written;
     entropy_settings settings = settings_of(24, ENTROPY_AXIS_CHANNEL, true);
@@ -640,9 +624,8 @@ static void test_bytes_are_pinned(void **unused)
     matrix_free(&m);
 }
 
-static void test_cut_encodings_are_refused(void **unused)
+TEST(cut_encodings_are_refused)
 {
-    (void)unused;
     static const size_t chosen[] = {3, 4, 5, 7, 9};
     for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++) {
         matrix m = matrix_make(shapes[chosen[i]]);
@@ -661,9 +644,8 @@ static void test_cut_encodings_are_refused(void **unused)
 
 /* A checksum outside notices damage; here it must only be harmless, the same on every machine, and
  * a derived encoding of it too. */
-static void test_flipped_bytes_are_harmless(void **unused)
+TEST(flipped_bytes_are_harmless)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     static const size_t chosen[] = {3, 9};
     for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++) {
@@ -699,29 +681,4 @@ static void test_flipped_bytes_are_harmless(void **unused)
         matrix_free(&m);
     }
     codecs_cpu_force(level);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips_within_half_a_step),
-        cmocka_unit_test(test_every_instruction_set_gives_the_same),
-        cmocka_unit_test(test_size_is_within_three_percent),
-        cmocka_unit_test(test_gaussian_rates),
-        cmocka_unit_test(test_centroids_lower_the_error),
-        cmocka_unit_test(test_3x_the_step_is_derived_exactly),
-        cmocka_unit_test(test_derive_refuses_too_large_a_step),
-        cmocka_unit_test(test_given_tables),
-        cmocka_unit_test(test_foreign_tables_lose_only_bytes),
-        cmocka_unit_test(test_counts_of_large_samples),
-        cmocka_unit_test(test_odd_values),
-        cmocka_unit_test(test_what_is_not_finite_is_not_taken),
-        cmocka_unit_test(test_fp32_extremes),
-        cmocka_unit_test(test_capacity_is_exact),
-        cmocka_unit_test(test_same_input_gives_same_bytes),
-        cmocka_unit_test(test_bytes_are_pinned),
-        cmocka_unit_test(test_cut_encodings_are_refused),
-        cmocka_unit_test(test_flipped_bytes_are_harmless),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,9 +62,8 @@ static void check_group(const grouped *g, uint32_t group, const uint8_t *decoded
 }
 
 /* Through every variant, with 1, 2 and 5 groups: the whole is what its groups are. */
-static void groups_are_their_own_records(void **state)
+TEST(groups_are_their_own_records)
 {
-    (void)state;
     for (uint32_t i = 0; i < VARIANTS * 3; i++) {
         const uint32_t count = counts[i % 3];
         grouped g;
@@ -96,9 +95,8 @@ static void groups_are_their_own_records(void **state)
 }
 
 /* Layers are counted over the groups; what lies outside of the range is not written. */
-static void layers_count_over_groups(void **state)
+TEST(layers_count_over_groups)
 {
-    (void)state;
     grouped g;
     kvt_view views[KVT_GROUPS_MAX];
     grouped_make(&g, groups_shapes, 4, "planes:k8v8,g64", "lossless");
@@ -142,7 +140,7 @@ static void layers_count_over_groups(void **state)
 
 /* Planes are dropped, and coarser steps derived, as the groups' own records are; those that are
  * exact stay. */
-static void other_variants_are_derived(void **state)
+TEST(other_variants_are_derived)
 {
     static const char *const ways[][2] = {{"planes:k8v8,g64", "planes:k4v3,g64"},
                                           {"planes:k4v3,g64", "planes:k2v2,g64"},
@@ -195,9 +193,8 @@ static void other_variants_are_derived(void **state)
 }
 
 /* A store's note goes into the head's slot, and takes nothing away. */
-static void notes_go_into_the_head(void **state)
+TEST(notes_go_into_the_head)
 {
-    (void)state;
     grouped g;
     kvt_record_info info;
     const uint8_t note[48] = {7, 8, 9};
@@ -218,7 +215,7 @@ static void notes_go_into_the_head(void **state)
 }
 
 /* Every byte of head and table is checked, and what they imply. */
-static void damage_is_found(void **state)
+TEST(damage_is_found)
 {
     static const uint64_t places[] = {9,    24,    40,    100,   112,   120,  170,  3000,
                                       4095, 5000,  8192,  8200,  8204,  8216, 8224, 8239,
@@ -263,7 +260,7 @@ static kvt_status after_change(grouped *g, uint64_t at, uint64_t value, unsigned
 }
 
 /* With every checksum right: what contradicts is corrupt. */
-static void contradictions_are_found(void **state)
+TEST(contradictions_are_found)
 {
     enum { ROW = 8192, NEXT = 8192 + 48, LAST = 8192 + 48 * GROUPS_SHAPES };
     static const struct {
@@ -324,9 +321,8 @@ static void contradictions_are_found(void **state)
 }
 
 /* No record of a group is one of groups, and the calls for one group's record say so. */
-static void groups_do_not_nest(void **state)
+TEST(groups_do_not_nest)
 {
-    (void)state;
     grouped g;
     kvt_record_info info;
     uint64_t memory[512], bytes;
@@ -347,9 +343,8 @@ static void groups_do_not_nest(void **state)
 }
 
 /* The specification is checked before anything is written. */
-static void bad_specs_are_refused(void **state)
+TEST(bad_specs_are_refused)
 {
-    (void)state;
     kvt_layout layouts[KVT_GROUPS_MAX + 1], all;
     kvt_variant raw[KVT_GROUPS_MAX + 1];
     uint64_t bytes, scratch;
@@ -389,7 +384,7 @@ static void bad_specs_are_refused(void **state)
 }
 
 /* Nothing shrinks: the head says raw, as every group does. */
-static void what_does_not_shrink_is_raw(void **state)
+TEST(what_does_not_shrink_is_raw)
 {
     static const kvt_layout bytes[] = {{.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4001},
                                        {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 999}};
@@ -419,20 +414,4 @@ static void what_does_not_shrink_is_raw(void **state)
                                            g.scratch.data, g.scratch.bytes, &raw),
                       KVT_E_SPACE);
     grouped_free(&g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_are_their_own_records),
-        cmocka_unit_test(layers_count_over_groups),
-        cmocka_unit_test(other_variants_are_derived),
-        cmocka_unit_test(notes_go_into_the_head),
-        cmocka_unit_test(damage_is_found),
-        cmocka_unit_test(contradictions_are_found),
-        cmocka_unit_test(groups_do_not_nest),
-        cmocka_unit_test(bad_specs_are_refused),
-        cmocka_unit_test(what_does_not_shrink_is_raw),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,9 +31,8 @@ static void turn_exactly(double *head, uint32_t rotary, uint8_t pairing, double 
 }
 
 /* Encodes with half of the tokens dropped, decodes layer 1's keys, turns them. */
-static void record_keys_turn_in_double(void **state)
+TEST(record_keys_turn_in_double)
 {
-    (void)state;
     for (unsigned n = 0; n < 4; n++) {
         const uint16_t rotary = n < 2 ? 32 : 20;
         const kvt_rope rope = {.struct_size = sizeof rope,
@@ -79,9 +78,8 @@ static void record_keys_turn_in_double(void **state)
 }
 
 /* What does not fit is refused, and the keys stay as they are. */
-static void wrong_keys_are_refused(void **state)
+TEST(wrong_keys_are_refused)
 {
-    (void)state;
     const kvt_rope good = {.struct_size = sizeof good, .rotary_dim = 32, .base = 10000.0};
     const double frequencies[16] = {7.0};
     const struct {
@@ -132,13 +130,4 @@ static void wrong_keys_are_refused(void **state)
                       cases[i].wanted);
         assert_int_equal(memcmp(keys, before, sizeof keys) == 0, cases[i].wanted != KVT_OK);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(record_keys_turn_in_double),
-        cmocka_unit_test(wrong_keys_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,9 +100,8 @@ static void check_case(vectors *file, const vector_case *c)
     free(values.data);
 }
 
-static void kivi_equals_the_oracle(void **state)
+TEST(kivi_equals_the_oracle)
 {
-    (void)state;
     for (int level = CODECS_CPU_SCALAR; level <= (int)codecs_cpu_best(); level++) {
         vectors file = vectors_open();
         codecs_cpu_force((codecs_cpu)level);
@@ -121,9 +120,8 @@ static void kivi_equals_the_oracle(void **state)
 
 /* Rounding a product with the rounded inverse to fp16 is the division, and the product never lies
  * in the middle of two fp16 numbers: all significands. */
-static void the_inverse_divides_exactly(void **state)
+TEST(the_inverse_divides_exactly)
 {
-    (void)state;
     for (uint32_t b = 1024; b < 2048; b++) {
         const float inverse = 1.0f / (float)b;
         for (uint32_t a = 1024; a < 3072; a++) {
@@ -138,7 +136,7 @@ static void the_inverse_divides_exactly(void **state)
     }
 }
 
-static void sizes_are_the_published_ones(void **state)
+TEST(sizes_are_the_published_ones)
 {
     static const struct {
         const char *variant;
@@ -160,7 +158,7 @@ static void sizes_are_the_published_ones(void **state)
 }
 
 /* K keeps the last T mod R tokens raw, V the last min(T, R). */
-static void the_window_is_raw(void **state)
+TEST(the_window_is_raw)
 {
     static const uint32_t tokens[] = {1, 31, 32, 63, 64, 65, 127, 128, 200};
     (void)state;
@@ -184,7 +182,7 @@ static void the_window_is_raw(void **state)
     }
 }
 
-static void constant_groups_are_exact(void **state)
+TEST(constant_groups_are_exact)
 {
     const kvt_layout layout = {
         .layers = 1, .kv_heads = 1, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = 64};
@@ -201,7 +199,7 @@ static void constant_groups_are_exact(void **state)
 }
 
 /* One element that cannot be coded makes its matrix raw, and only its matrix. */
-static void what_cannot_be_coded_stays_raw(void **state)
+TEST(what_cannot_be_coded_stays_raw)
 {
     static const struct {
         uint8_t dtype;
@@ -235,7 +233,7 @@ static void what_cannot_be_coded_stays_raw(void **state)
 }
 
 /* The fp32 dequantisation is scale * code + minimum in one rounding to the output. */
-static void both_dequantisations_share_codes(void **state)
+TEST(both_dequantisations_share_codes)
 {
     const kvt_layout layout = {
         .layers = 1, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = 128};
@@ -251,7 +249,7 @@ static void both_dequantisations_share_codes(void **state)
     encoded_free(&half);
 }
 
-static void odd_heads_are_left_to_lossless(void **state)
+TEST(odd_heads_are_left_to_lossless)
 {
     kvt_record_spec spec = {
         .generation = 1,
@@ -270,19 +268,4 @@ static void odd_heads_are_left_to_lossless(void **state)
         assert_status(kvt_record_bound(&spec, &bound, &scratch), KVT_E_UNSUPPORTED);
         spec.layout.dtype = KVT_DTYPE_FP16;
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kivi_equals_the_oracle),
-        cmocka_unit_test(the_inverse_divides_exactly),
-        cmocka_unit_test(sizes_are_the_published_ones),
-        cmocka_unit_test(the_window_is_raw),
-        cmocka_unit_test(constant_groups_are_exact),
-        cmocka_unit_test(what_cannot_be_coded_stays_raw),
-        cmocka_unit_test(both_dequantisations_share_codes),
-        cmocka_unit_test(odd_heads_are_left_to_lossless),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

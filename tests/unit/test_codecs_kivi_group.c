@@ -96,7 +96,7 @@ static void check_kernels(const kvt_layout *layout, const char *name, kvt_side s
     free(parts_of_first.data);
 }
 
-static void every_kernel_gives_the_scalar_bytes(void **state)
+TEST(every_kernel_gives_the_scalar_bytes)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
     static const char *const names[] = {
@@ -122,7 +122,7 @@ static void every_kernel_gives_the_scalar_bytes(void **state)
 }
 
 /* An infinite minimum, and scales that are infinite or negative, are found by every kernel. */
-static void unsound_metadata_are_refused(void **state)
+TEST(unsound_metadata_are_refused)
 {
     static const uint16_t wrong[] = {0x7c00, 0xfc00, 0x7e00, 0x8000, 0xbc00};
     (void)state;
@@ -161,13 +161,4 @@ static void unsound_metadata_are_refused(void **state)
         }
     }
     codecs_cpu_force(codecs_cpu_best());
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kernel_gives_the_scalar_bytes),
-        cmocka_unit_test(unsound_metadata_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

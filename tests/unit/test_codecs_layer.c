@@ -3,15 +3,12 @@
  * test_codecs_layer.c - one layer of a record, decoded from its own ranges beside the head, equals
  * the layer of the whole record, for every codec; damage and missing ranges are found.
  */
+#include "cases.h"
+
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
 #include "codecs/record.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,9 +199,8 @@ static void check_variant(const char *name)
     free_site(&s);
 }
 
-static void test_every_codec(void **state)
+TEST(every_codec)
 {
-    (void)state;
     static const char *const names[] = {"raw",
                                         "lossless",
                                         "lossless:fast",
@@ -223,9 +219,8 @@ static void test_every_codec(void **state)
     layout.sides = 0;
 }
 
-static void test_bad_arguments(void **state)
+TEST(bad_arguments)
 {
-    (void)state;
     site s = make_site("raw");
     kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
     uint32_t count = 1;
@@ -236,11 +231,4 @@ static void test_bad_arguments(void **state)
     assert_int_equal(layer_ranges(s.record, 8192, 0, ranges, KVT_RECORD_RANGES_MAX, &count),
                      KVT_E_CORRUPT);
     free_site(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_codec),
-                                       cmocka_unit_test(test_bad_arguments)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,12 +3,8 @@
  * test_codecs_lineage.c - which variant is made from which other, and in which way. That derived
  * and dropped records are right is tested with the records.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "cases.h"
 
 #include "codecs/codecs.h"
 
@@ -19,7 +15,7 @@ static kvt_variant named(const char *name)
     return variant;
 }
 
-static void each_pair_has_its_way(void **state)
+TEST(each_pair_has_its_way)
 {
     static const struct {
         const char *from, *to;
@@ -63,19 +59,9 @@ static void each_pair_has_its_way(void **state)
     }
 }
 
-static void unknown_codecs_make_nothing(void **state)
+TEST(unknown_codecs_make_nothing)
 {
-    (void)state;
     const kvt_variant unknown = {.codec = 127};
     assert_int_equal(codecs_made_from(unknown, named("raw")), CODECS_WAY_NONE);
     assert_int_equal(codecs_made_from(unknown, unknown), CODECS_WAY_NONE);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_pair_has_its_way),
-        cmocka_unit_test(unknown_codecs_make_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,9 +40,8 @@ static double bits_of(kvt_layout layout, const void *source)
     return bits;
 }
 
-static void kv_like_entries_shrink(void **state)
+TEST(kv_like_entries_shrink)
 {
-    (void)state;
     /* 16 bits at a ratio of 1.44; fp16 and fp32 carry more mantissa that nothing shrinks. */
     assert_true(bits_of(layout_of(KVT_DTYPE_BF16), NULL) <= 16.0 / 1.44);
     assert_true(bits_of(layout_of(KVT_DTYPE_FP16), NULL) <= 16.0 / 1.15);
@@ -57,7 +56,7 @@ static float float_of_bits(uint32_t bits)
 }
 
 /* fp32 and fp16 entries that hold bf16 values have mantissa bits that are always zero. */
-static void hidden_bf16_is_noticed(void **state)
+TEST(hidden_bf16_is_noticed)
 {
     kvt_layout bf16 = layout_of(KVT_DTYPE_BF16);
     const size_t count = 2 * (size_t)TOKENS * WIDTH;
@@ -84,7 +83,7 @@ static void hidden_bf16_is_noticed(void **state)
     free(half);
 }
 
-static void constant_entries_almost_vanish(void **state)
+TEST(constant_entries_almost_vanish)
 {
     kvt_layout layout = layout_of(KVT_DTYPE_BF16);
     uint8_t *source = calloc(2 * (size_t)TOKENS * WIDTH, 2);
@@ -94,7 +93,7 @@ static void constant_entries_almost_vanish(void **state)
     free(source);
 }
 
-static void opaque_repeats_are_found(void **state)
+TEST(opaque_repeats_are_found)
 {
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 1 << 20};
     const kvt_layout noise = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 1 << 14};
@@ -110,7 +109,7 @@ static void opaque_repeats_are_found(void **state)
 }
 
 /* All 65536 patterns in every position of a tile, with and without bases. */
-static void every_16_bit_pattern_survives(void **state)
+TEST(every_16_bit_pattern_survives)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16};
     const size_t count = 2 * 65536;
@@ -131,7 +130,7 @@ static void every_16_bit_pattern_survives(void **state)
 
 /* A segment of any bytes decodes to something or is refused; nothing is written past the target.
  * Every single-byte change and every cut of a sound segment is tried. */
-static void damaged_segments_are_bounded(void **state)
+TEST(damaged_segments_are_bounded)
 {
     const kvt_layout layout = {
         .layers = 1, .kv_heads = 1, .head_dim = 24, .dtype = KVT_DTYPE_FP16, .tokens = 100};
@@ -180,7 +179,7 @@ static void damaged_segments_are_bounded(void **state)
     free(scratch.data);
 }
 
-static void sample_is_pinned_and_seeded(void **state)
+TEST(sample_is_pinned_and_seeded)
 {
     const kvt_layout layout = layout_of(KVT_DTYPE_BF16);
     const size_t bytes = 4 * (size_t)TOKENS * WIDTH;
@@ -209,7 +208,7 @@ static void sample_is_pinned_and_seeded(void **state)
 }
 
 /* Tokens differ, all values are finite, and about one channel in ten has a mean far from zero. */
-static void sample_looks_like_kv(void **state)
+TEST(sample_looks_like_kv)
 {
     const kvt_layout layout = layout_of(KVT_DTYPE_FP32);
     const size_t count = 2 * (size_t)TOKENS * WIDTH;
@@ -242,7 +241,7 @@ static void sample_looks_like_kv(void **state)
 }
 
 /* A run is one frame: what lies behind it decodes to nothing, and is refused all the same. */
-static void frames_in_a_row_are_refused(void **state)
+TEST(frames_in_a_row_are_refused)
 {
     static const uint8_t skippable[8] = {0x50, 0x2a, 0x4d, 0x18};
     enum { RUN = 4096 };
@@ -271,20 +270,4 @@ static void frames_in_a_row_are_refused(void **state)
                       kind == 0 ? KVT_OK : KVT_E_CORRUPT);
     }
     free(scratch.data);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kv_like_entries_shrink),
-        cmocka_unit_test(hidden_bf16_is_noticed),
-        cmocka_unit_test(constant_entries_almost_vanish),
-        cmocka_unit_test(opaque_repeats_are_found),
-        cmocka_unit_test(every_16_bit_pattern_survives),
-        cmocka_unit_test(damaged_segments_are_bounded),
-        cmocka_unit_test(frames_in_a_row_are_refused),
-        cmocka_unit_test(sample_is_pinned_and_seeded),
-        cmocka_unit_test(sample_looks_like_kv),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

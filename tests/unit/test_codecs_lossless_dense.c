@@ -134,9 +134,8 @@ static kvt_status round_trip(const lossless_dense_shape *shape, const guarded *s
     return first_status;
 }
 
-static void test_every_bit_comes_back(void **unused)
+TEST(every_bit_comes_back)
 {
-    (void)unused;
     static const struct {
         uint32_t tokens;
         uint32_t row;
@@ -175,9 +174,8 @@ static double ratio_of(uint8_t dtype, unsigned kind)
     return ratio;
 }
 
-static void test_ratios_on_the_sample(void **unused)
+TEST(ratios_on_the_sample)
 {
-    (void)unused;
     double bf16 = ratio_of(KVT_DTYPE_BF16, 0);
     double fp16 = ratio_of(KVT_DTYPE_FP16, 0);
     double fp32 = ratio_of(KVT_DTYPE_FP32, 0);
@@ -196,9 +194,8 @@ static void test_ratios_on_the_sample(void **unused)
     assert_true(few_bits >= 2.35);
 }
 
-static void test_capacity_is_exact(void **unused)
+TEST(capacity_is_exact)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     static const unsigned kinds[] = {0, 3, 6, 8, 9};
     for (size_t d = 0; d < sizeof dtypes; d++) {
@@ -232,9 +229,8 @@ static void test_capacity_is_exact(void **unused)
     }
 }
 
-static void test_bytes_are_pinned(void **unused)
+TEST(bytes_are_pinned)
 {
-    (void)unused;
     for (size_t d = 0; d < sizeof dtypes; d++) {
         uint64_t written;
         const lossless_dense_shape shape = {200, 100, dtypes[d]};
@@ -250,9 +246,8 @@ static void test_bytes_are_pinned(void **unused)
     }
 }
 
-static void test_other_dtypes_stay_raw(void **unused)
+TEST(other_dtypes_stay_raw)
 {
-    (void)unused;
     uint8_t source[256] = {0};
     uint8_t target[256];
     uint64_t written;
@@ -264,9 +259,8 @@ static void test_other_dtypes_stay_raw(void **unused)
 }
 
 /* A checksum outside notices damage; here it must only be harmless and the same everywhere. */
-static void test_damage_is_harmless(void **unused)
+TEST(damage_is_harmless)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     for (size_t d = 0; d < sizeof dtypes; d++) {
         const lossless_dense_shape shape = {70, 9, dtypes[d]};
@@ -306,14 +300,4 @@ static void test_damage_is_harmless(void **unused)
         free(decoded.data);
         free(first.data);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_bit_comes_back),  cmocka_unit_test(test_ratios_on_the_sample),
-        cmocka_unit_test(test_capacity_is_exact),     cmocka_unit_test(test_bytes_are_pinned),
-        cmocka_unit_test(test_other_dtypes_stay_raw), cmocka_unit_test(test_damage_is_harmless),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

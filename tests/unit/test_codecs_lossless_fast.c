@@ -123,9 +123,8 @@ static kvt_status round_trip(uint8_t dtype, const guarded *source, uint64_t *wri
     return first_status;
 }
 
-static void test_every_bit_comes_back(void **unused)
+TEST(every_bit_comes_back)
 {
-    (void)unused;
     static const uint64_t lengths[] = {1,   2,   3,   63,   64,   65,    127,   128,
                                        129, 511, 513, 1000, 4097, 65535, 65536, ELEMENTS_MAX};
     for (size_t d = 0; d < sizeof dtypes; d++) {
@@ -156,9 +155,8 @@ static double ratio_of(uint8_t dtype, unsigned kind)
     return ratio;
 }
 
-static void test_ratios_on_the_sample(void **unused)
+TEST(ratios_on_the_sample)
 {
-    (void)unused;
     double bf16 = ratio_of(KVT_DTYPE_BF16, 0);
     double fp16 = ratio_of(KVT_DTYPE_FP16, 0);
     double fp32 = ratio_of(KVT_DTYPE_FP32, 0);
@@ -174,9 +172,8 @@ static void test_ratios_on_the_sample(void **unused)
     assert_true(bf16_in_fp32 >= 2.6);
 }
 
-static void test_unaligned_buffers(void **unused)
+TEST(unaligned_buffers)
 {
-    (void)unused;
     enum { COUNT = 700001 };
     guarded source = guarded_make(2 * COUNT + 64);
     guarded target = guarded_make(2 * COUNT + 64);
@@ -198,9 +195,8 @@ static void test_unaligned_buffers(void **unused)
     free(decoded.data);
 }
 
-static void test_bytes_are_pinned(void **unused)
+TEST(bytes_are_pinned)
 {
-    (void)unused;
     for (size_t d = 0; d < sizeof dtypes; d++) {
         uint64_t written;
         guarded source = guarded_make((uint64_t)20000 * kvt_dtype_bytes(dtypes[d]));
@@ -216,9 +212,8 @@ static void test_bytes_are_pinned(void **unused)
     }
 }
 
-static void test_other_dtypes_stay_raw(void **unused)
+TEST(other_dtypes_stay_raw)
 {
-    (void)unused;
     uint8_t source[256] = {0};
     uint8_t target[256];
     uint64_t written;
@@ -233,9 +228,8 @@ static void test_other_dtypes_stay_raw(void **unused)
                   KVT_E_CORRUPT);
 }
 
-static void test_capacity_is_exact(void **unused)
+TEST(capacity_is_exact)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     static const unsigned kinds[] = {0, 3, 6, 8};
     for (size_t d = 0; d < sizeof dtypes; d++) {
@@ -270,9 +264,8 @@ static void test_capacity_is_exact(void **unused)
     }
 }
 
-static void test_damage_is_harmless(void **unused)
+TEST(damage_is_harmless)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     for (size_t d = 0; d < sizeof dtypes; d++) {
         enum { COUNT = 1021 };
@@ -316,15 +309,4 @@ static void test_damage_is_harmless(void **unused)
         free(decoded.data);
         free(first.data);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_bit_comes_back),  cmocka_unit_test(test_ratios_on_the_sample),
-        cmocka_unit_test(test_unaligned_buffers),     cmocka_unit_test(test_bytes_are_pinned),
-        cmocka_unit_test(test_other_dtypes_stay_raw), cmocka_unit_test(test_capacity_is_exact),
-        cmocka_unit_test(test_damage_is_harmless),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

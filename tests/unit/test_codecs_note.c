@@ -36,7 +36,7 @@ static void check_note(const encoded *e, const uint8_t *wanted, uint64_t bytes)
 
 /* Put, replaced by a shorter and a longer one, removed: then the record is what the encoder gave.
  */
-static void notes_come_and_go(void **state)
+TEST(notes_come_and_go)
 {
     static const size_t sizes[] = {8, 120, 64, 2000, 0, 256, 0};
     uint8_t note[2000];
@@ -60,7 +60,7 @@ static void notes_come_and_go(void **state)
 }
 
 /* The longest one fits, and eight bytes more do not; then the record has no note at all. */
-static void what_does_not_fit_is_left_out(void **state)
+TEST(what_does_not_fit_is_left_out)
 {
     static uint8_t note[4096];
     (void)state;
@@ -81,7 +81,7 @@ static void what_does_not_fit_is_left_out(void **state)
 }
 
 /* Planes are dropped into the other slot, which has no note: the old one's does not count. */
-static void the_slot_that_counts_has_the_note(void **state)
+TEST(the_slot_that_counts_has_the_note)
 {
     uint8_t note[64], second[96];
     kvt_record_drop drop;
@@ -108,7 +108,7 @@ static void the_slot_that_counts_has_the_note(void **state)
 
 /* A reader of minor 1 takes what a later minor version adds for something to ignore: the fields
  * that it knows must be those of the record without the note. */
-static void older_readers_see_the_record(void **state)
+TEST(older_readers_see_the_record)
 {
     uint8_t note[200];
     (void)state;
@@ -133,7 +133,7 @@ static void older_readers_see_the_record(void **state)
 }
 
 /* Every bit of a slot with a note is covered, and a sound checksum does not excuse a wrong note. */
-static void damage_is_found(void **state)
+TEST(damage_is_found)
 {
     uint8_t note[104];
     kvt_record_info info;
@@ -167,16 +167,4 @@ static void damage_is_found(void **state)
     assert_status(record_note_set(e.record.data, note, sizeof note), KVT_E_CORRUPT);
     assert_status(record_note_of_slot(e.record.data + 4096, &found, &bytes), KVT_E_CORRUPT);
     encoded_free(&e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(notes_come_and_go),
-        cmocka_unit_test(what_does_not_fit_is_left_out),
-        cmocka_unit_test(the_slot_that_counts_has_the_note),
-        cmocka_unit_test(older_readers_see_the_record),
-        cmocka_unit_test(damage_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,9 +104,8 @@ static void check_workers(const encoded *e, const kvt_codec_extras *extras)
     check_same(e, &order.workers, extras);
 }
 
-static void every_codec_writes_the_same_record(void **state)
+TEST(every_codec_writes_the_same_record)
 {
-    (void)state;
     for (unsigned i = 0; i < VARIANTS; i++) {
         encoded e = encoded_make(shaped, variants[i], NULL);
         check_workers(&e, NULL);
@@ -114,9 +113,8 @@ static void every_codec_writes_the_same_record(void **state)
     }
 }
 
-static void opaque_entries_are_shared_out_by_piece(void **state)
+TEST(opaque_entries_are_shared_out_by_piece)
 {
-    (void)state;
     encoded e = encoded_make(pieces, "lossless", NULL);
     check_workers(&e, NULL);
     encoded_free(&e);
@@ -126,9 +124,8 @@ static void opaque_entries_are_shared_out_by_piece(void **state)
 }
 
 /* Some matrices cannot be coded, then none. */
-static void matrices_that_stay_raw(void **state)
+TEST(matrices_that_stay_raw)
 {
-    (void)state;
     uint64_t bytes;
     const uint64_t matrix = kvt_layout_matrix_bytes(&shaped);
     assert_status(kvt_layout_bytes(&shaped, &bytes), KVT_OK);
@@ -149,7 +146,7 @@ static void matrices_that_stay_raw(void **state)
     free(source);
 }
 
-static void extras_reach_the_workers(void **state)
+TEST(extras_reach_the_workers)
 {
     static const int8_t levels[] = {0, 1, -1, 0, 2, -2, 0, 0, 1, 1};
     kvt_codec_extras extras = {.struct_size = sizeof extras,
@@ -169,9 +166,8 @@ static void extras_reach_the_workers(void **state)
     encoded_free(&e);
 }
 
-static void what_does_not_fit_is_refused_alike(void **state)
+TEST(what_does_not_fit_is_refused_alike)
 {
-    (void)state;
     worker_pool pool;
     worker_pool_open(&pool, 3);
     for (unsigned i = 0; i < VARIANTS; i++) {
@@ -195,9 +191,8 @@ static void what_does_not_fit_is_refused_alike(void **state)
     worker_pool_close(&pool);
 }
 
-static void too_little_scratch_is_refused(void **state)
+TEST(too_little_scratch_is_refused)
 {
-    (void)state;
     worker_pool pool;
     worker_pool_open(&pool, 2);
     encoded e = encoded_make(shaped, "entropy:k0.25v0.5", NULL);
@@ -217,9 +212,8 @@ static void too_little_scratch_is_refused(void **state)
 }
 
 /* One damaged byte in every segment in turn, and what decoding says on one thread. */
-static void damage_is_found(void **state)
+TEST(damage_is_found)
 {
-    (void)state;
     worker_pool pool;
     worker_pool_open(&pool, 4);
     for (unsigned i = 0; i < VARIANTS; i++) {
@@ -245,18 +239,4 @@ static void damage_is_found(void **state)
         encoded_free(&e);
     }
     worker_pool_close(&pool);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec_writes_the_same_record),
-        cmocka_unit_test(opaque_entries_are_shared_out_by_piece),
-        cmocka_unit_test(matrices_that_stay_raw),
-        cmocka_unit_test(extras_reach_the_workers),
-        cmocka_unit_test(what_does_not_fit_is_refused_alike),
-        cmocka_unit_test(too_little_scratch_is_refused),
-        cmocka_unit_test(damage_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

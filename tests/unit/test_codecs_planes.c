@@ -67,7 +67,7 @@ static void fill_shape(const kvt_layout *layout, unsigned shape, uint8_t *target
     }
 }
 
-static void error_never_grows_with_planes(void **state)
+TEST(error_never_grows_with_planes)
 {
     static const char *const settings[] = {"g64", "g32,vhead", "g128,vchan"};
     static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
@@ -131,7 +131,7 @@ static void fill_steps(const kvt_layout *layout, unsigned most, float low, uint8
 /* What holds for any content: with p planes an element errs at most bounds[p] steps, and a plane
  * never takes it beyond the larger of its error before and that bound. Its 4-bit code is that of
  * its distance rounded to fp16, which is off by up to 2^-8 steps. */
-static void error_keeps_its_bound_on_levels(void **state)
+TEST(error_keeps_its_bound_on_levels)
 {
     static const float bounds[] = {4.0f, 2.0f, 0.5f, 0.125f, 0.03125f};
     const float rounding = 1.0f / 256.0f + 1e-5f;
@@ -164,7 +164,7 @@ static void error_keeps_its_bound_on_levels(void **state)
 }
 
 /* The outermost of 4 levels: the mean of its cell, less what crowds there beyond a sixth. */
-static void crowded_ends_bias_the_outer_levels(void **state)
+TEST(crowded_ends_bias_the_outer_levels)
 {
     static const unsigned crowds[] = {0, 6, 14};
     kvt_layout layout = small;
@@ -195,7 +195,7 @@ static void crowded_ends_bias_the_outer_levels(void **state)
     free(source);
 }
 
-static void four_bits_are_kivi(void **state)
+TEST(four_bits_are_kivi)
 {
     static const char *const names[][2] = {{"planes:k4v4,g64,vhead", "kivi:k4v4,g64"},
                                            {"planes:k4v4,g32,vhead", "kivi:k4v4,g32"},
@@ -218,7 +218,7 @@ static void four_bits_are_kivi(void **state)
 }
 
 /* The smallest and the largest element of a group decode to themselves from 4 bits on. */
-static void extremes_stay_exact(void **state)
+TEST(extremes_stay_exact)
 {
     const kvt_layout layout = {
         .layers = 1, .kv_heads = 1, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = 64};
@@ -246,7 +246,7 @@ static void extremes_stay_exact(void **state)
 }
 
 /* A group of negative zeros has the range 0, whose sign must not reach the stored scale. */
-static void negative_zeros_come_back(void **state)
+TEST(negative_zeros_come_back)
 {
     static const char *const names[] = {"planes:k8v8,g64", "planes:k4v4,g64", "kivi:k4v4,g64"};
     (void)state;
@@ -273,7 +273,7 @@ static void negative_zeros_come_back(void **state)
 }
 
 /* Attention averages rounding out, but not a bias: 6 and 8 bits must err to both sides alike. */
-static void fine_planes_are_unbiased(void **state)
+TEST(fine_planes_are_unbiased)
 {
     enum { TOKENS = 256, WIDTH = 64 };
     const kvt_layout layout = {
@@ -306,9 +306,8 @@ static void fine_planes_are_unbiased(void **state)
 }
 
 /* Fine codes nest in the 4-bit codes, and levels rise with them. */
-static void fine_codes_are_nested_and_ordered(void **state)
+TEST(fine_codes_are_nested_and_ordered)
 {
-    (void)state;
     for (int32_t code = 1; code < 256; code++) {
         assert_true(group_fine_level(code) > group_fine_level(code - 1));
     }
@@ -327,7 +326,7 @@ static void fine_codes_are_nested_and_ordered(void **state)
     }
 }
 
-static void sizes_follow_the_planes(void **state)
+TEST(sizes_follow_the_planes)
 {
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 8, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 256};
@@ -419,7 +418,7 @@ static void check_drop(kvt_layout layout, const kvt_codec_extras *extras, const 
     encoded_free(&direct);
 }
 
-static void dropping_planes_is_encoding_at_the_lower_rate(void **state)
+TEST(dropping_planes_is_encoding_at_the_lower_rate)
 {
     static const char *const settings[] = {"g64", "g32,vhead", "g64,vchan,vfirst"};
     int8_t levels[6] = {1, -1, 0, 2, -3, 0};
@@ -442,7 +441,7 @@ static void dropping_planes_is_encoding_at_the_lower_rate(void **state)
 }
 
 /* Equal planes, or the first side one ahead: only header and table are written. */
-static void dropping_the_last_planes_moves_nothing(void **state)
+TEST(dropping_the_last_planes_moves_nothing)
 {
     static const char *const steps[] = {"planes:k8v6,g64", "planes:k6v6,g64", "planes:k6v4,g64",
                                         "planes:k4v4,g64", "planes:k3v3,g64", "planes:k2v2,g64"};
@@ -468,7 +467,7 @@ static void dropping_the_last_planes_moves_nothing(void **state)
 }
 
 /* A rewrite that was torn leaves the record as it was. */
-static void a_torn_drop_leaves_the_larger_record(void **state)
+TEST(a_torn_drop_leaves_the_larger_record)
 {
     kvt_variant variant;
     kvt_record_drop drop;
@@ -488,7 +487,7 @@ static void a_torn_drop_leaves_the_larger_record(void **state)
     encoded_free(&e);
 }
 
-static void drops_that_are_none_are_refused(void **state)
+TEST(drops_that_are_none_are_refused)
 {
     static const char *const wrong[] = {"planes:k8v4,g64",
                                         "planes:k4v6,g64",
@@ -518,7 +517,7 @@ static void drops_that_are_none_are_refused(void **state)
     encoded_free(&e);
 }
 
-static void every_flipped_byte_is_found(void **state)
+TEST(every_flipped_byte_is_found)
 {
     static const char *const names[] = {"planes:k8v4,g32", "kivi:k4v2,g32,r32"};
     const kvt_layout layout = {
@@ -553,7 +552,7 @@ static void every_flipped_byte_is_found(void **state)
 }
 
 /* Sinks and recent window are positions in the whole chain. */
-static void sinks_and_window_are_of_the_chain(void **state)
+TEST(sinks_and_window_are_of_the_chain)
 {
     const kvt_layout layout = {
         .layers = 1, .kv_heads = 1, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 64};
@@ -589,26 +588,4 @@ static void sinks_and_window_are_of_the_chain(void **state)
         }
         encoded_free(&e);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_never_grows_with_planes),
-        cmocka_unit_test(error_keeps_its_bound_on_levels),
-        cmocka_unit_test(crowded_ends_bias_the_outer_levels),
-        cmocka_unit_test(four_bits_are_kivi),
-        cmocka_unit_test(extremes_stay_exact),
-        cmocka_unit_test(negative_zeros_come_back),
-        cmocka_unit_test(fine_planes_are_unbiased),
-        cmocka_unit_test(fine_codes_are_nested_and_ordered),
-        cmocka_unit_test(sizes_follow_the_planes),
-        cmocka_unit_test(dropping_planes_is_encoding_at_the_lower_rate),
-        cmocka_unit_test(dropping_the_last_planes_moves_nothing),
-        cmocka_unit_test(a_torn_drop_leaves_the_larger_record),
-        cmocka_unit_test(drops_that_are_none_are_refused),
-        cmocka_unit_test(every_flipped_byte_is_found),
-        cmocka_unit_test(sinks_and_window_are_of_the_chain),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,14 @@
  * test_codecs_rans.c - the interleaved coder: tables, sizes, room, damage, and that every
  * instruction set gives the same bytes.
  */
+#include "cases.h"
+
 #include "codecs/kernels/cpu.h"
 #include "codecs/rans.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SYMBOLS_MAX = 200000, GUARD = 64, STATE_COUNTS = 3, ESCAPE_BITS = 8 };
 
@@ -114,9 +112,8 @@ static void stream_fill(stream *made, size_t count, unsigned spread)
     rans_fill_decode_table(&table, &made->decode);
 }
 
-static void test_tables_are_sound_and_close(void **unused)
+TEST(tables_are_sound_and_close)
 {
-    (void)unused;
     uint8_t *symbols = malloc(SYMBOLS_MAX);
     assert_non_null(symbols);
     for (unsigned spread = 0; spread <= 120; spread += 5) {
@@ -132,9 +129,8 @@ static void test_tables_are_sound_and_close(void **unused)
     free(symbols);
 }
 
-static void test_tables_take_extremes(void **unused)
+TEST(tables_take_extremes)
 {
-    (void)unused;
     uint32_t counts[256];
     rans_table table;
     for (unsigned s = 0; s < 256; s++) {
@@ -163,9 +159,8 @@ static void test_tables_take_extremes(void **unused)
     assert_int_equal(table.of[0] + table.of[1] + table.of[255], 256);
 }
 
-static void test_counting_samples_long_streams(void **unused)
+TEST(counting_samples_long_streams)
 {
-    (void)unused;
     uint32_t whole[256];
     uint32_t counts[256];
     uint8_t *symbols = malloc(SYMBOLS_MAX);
@@ -203,9 +198,8 @@ static void check_table_travels(const rans_table *table)
     }
 }
 
-static void test_tables_travel(void **unused)
+TEST(tables_travel)
 {
-    (void)unused;
     uint8_t symbols[4096];
     uint32_t counts[256];
     rans_table table;
@@ -224,9 +218,8 @@ static void test_tables_travel(void **unused)
     check_table_travels(&table);
 }
 
-static void test_unsound_tables_are_refused(void **unused)
+TEST(unsound_tables_are_refused)
 {
-    (void)unused;
     rans_table read;
     const uint8_t reversed[] = {5, 4, 0xff, 0xff, 0xff};
     const uint8_t zero_first[] = {0, 4, 0x11, 0x11, 0x11};
@@ -282,9 +275,8 @@ static void check_round_trip(stream *made, size_t count, unsigned spread, uint32
     free(first_code);
 }
 
-static void test_round_trips_on_every_instruction_set(void **unused)
+TEST(round_trips_on_every_instruction_set)
 {
-    (void)unused;
     static const size_t lengths[] = {0, 1, 15, 16, 17, 127, 128, 129, 1000, 4096, 33333};
     static const unsigned spreads[] = {0, 1, 2, 5, 17, 60, 255};
     const codecs_cpu level = codecs_cpu_level();
@@ -301,9 +293,8 @@ static void test_round_trips_on_every_instruction_set(void **unused)
     stream_free(made);
 }
 
-static void test_size_is_the_tables_entropy(void **unused)
+TEST(size_is_the_tables_entropy)
 {
-    (void)unused;
     stream *made = stream_make();
     for (unsigned spread = 3; spread <= 120; spread += 13) {
         uint32_t counts[256];
@@ -325,9 +316,8 @@ static void test_size_is_the_tables_entropy(void **unused)
     stream_free(made);
 }
 
-static void test_room_is_kept(void **unused)
+TEST(room_is_kept)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     enum { COUNT = 1000 };
     stream *made = stream_make();
@@ -353,9 +343,8 @@ static void test_room_is_kept(void **unused)
     stream_free(made);
 }
 
-static void test_damage_is_harmless_and_same_everywhere(void **unused)
+TEST(damage_is_harmless_and_same_everywhere)
 {
-    (void)unused;
     const codecs_cpu level = codecs_cpu_level();
     enum { COUNT = 700 };
     stream *made = stream_make();
@@ -386,20 +375,4 @@ static void test_damage_is_harmless_and_same_everywhere(void **unused)
     assert_false(stream_decode(made, COUNT, 64, code, bytes, COUNT));
     codecs_cpu_force(level);
     stream_free(made);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables_are_sound_and_close),
-        cmocka_unit_test(test_tables_take_extremes),
-        cmocka_unit_test(test_counting_samples_long_streams),
-        cmocka_unit_test(test_tables_travel),
-        cmocka_unit_test(test_unsound_tables_are_refused),
-        cmocka_unit_test(test_round_trips_on_every_instruction_set),
-        cmocka_unit_test(test_size_is_the_tables_entropy),
-        cmocka_unit_test(test_room_is_kept),
-        cmocka_unit_test(test_damage_is_harmless_and_same_everywhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,7 +118,9 @@ static void check_reads_the_same(reader *paths, kvt_layout layout, const char *v
     encoded_free(&e);
 }
 
-static void reader_decodes_every_dtype(void **state)
+TEST_ALL(reader_open, reader_close);
+
+TEST(reader_decodes_every_dtype)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16, KVT_DTYPE_FP32, KVT_DTYPE_FP8};
     static const char *const variants[] = {"raw", "lossless"};
@@ -134,7 +136,7 @@ static void reader_decodes_every_dtype(void **state)
     }
 }
 
-static void reader_decodes_several_tiles(void **state)
+TEST(reader_decodes_several_tiles)
 {
     const kvt_layout layout = {
         .layers = 1, .kv_heads = 9, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 300};
@@ -142,7 +144,7 @@ static void reader_decodes_several_tiles(void **state)
     check_reads_the_same(*state, layout, "lossless", NULL);
 }
 
-static void reader_decodes_opaque_pieces(void **state)
+TEST(reader_decodes_opaque_pieces)
 {
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 8388608 + 700000};
     uint8_t *source = malloc(layout.opaque_bytes);
@@ -155,7 +157,7 @@ static void reader_decodes_opaque_pieces(void **state)
     free(source);
 }
 
-static void reader_refuses_damage(void **state)
+TEST(reader_refuses_damage)
 {
     static const uint64_t places[] = {9, 40, 170, 3000, 4095, 5000, 8200, 12000, 12300};
     const kvt_layout layout = {
@@ -208,7 +210,7 @@ static kvt_layout layout_of(unsigned i)
     return layout;
 }
 
-static void reader_decodes_groups_and_drops(void **state)
+TEST(reader_decodes_groups_and_drops)
 {
     static const char *const variants[] = {"kivi:k2v8,g32",
                                            "kivi:k4v4,g64,r64",
@@ -234,7 +236,7 @@ static void reader_decodes_groups_and_drops(void **state)
 }
 
 /* Without the extension, too; the flag alone says so. */
-static void reader_decodes_one_side(void **state)
+TEST(reader_decodes_one_side)
 {
     static const char *const variants[] = {"raw", "lossless", "raw", "lossless"};
     need_tools(*state);
@@ -250,7 +252,7 @@ static void reader_decodes_one_side(void **state)
 }
 
 /* Its other slot and table count; a matrix that cannot be coded is raw in it. */
-static void reader_follows_dropped_planes(void **state)
+TEST(reader_follows_dropped_planes)
 {
     static const char *const fewer[] = {"planes:k6v8", "planes:k6v2", "planes:k2v2"};
     uint64_t bytes;
@@ -276,7 +278,7 @@ static void reader_follows_dropped_planes(void **state)
 }
 
 /* Header, table, parts and checksums of these are read; their values are not. */
-static void reader_checks_records_of_other_codecs(void **state)
+TEST(reader_checks_records_of_other_codecs)
 {
     static const char *const variants[] = {"entropy:k0.5v1,vchan", "drop:stream,50+entropy",
                                            "lossless:fast"};
@@ -293,7 +295,7 @@ static void reader_checks_records_of_other_codecs(void **state)
 }
 
 /* A note changes nothing of what is read, with the extension and without, in either slot. */
-static void reader_reads_records_with_notes(void **state)
+TEST(reader_reads_records_with_notes)
 {
     static const char *const variants[] = {"raw", "lossless", "kivi:k4v4,g64,r64",
                                            "planes:k8v8,g64"};
@@ -321,7 +323,7 @@ static void reader_reads_records_with_notes(void **state)
 }
 
 /* Heads of groups, each group's record, and what contradicts. */
-static void reader_reads_groups(void **state)
+TEST(reader_reads_groups)
 {
     static const char *const variants[][2] = {{"raw", "raw"},
                                               {"lossless", "lossless"},
@@ -348,21 +350,4 @@ static void reader_reads_groups(void **state)
         }
         grouped_free(&g);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reader_decodes_every_dtype),
-        cmocka_unit_test(reader_decodes_several_tiles),
-        cmocka_unit_test(reader_decodes_opaque_pieces),
-        cmocka_unit_test(reader_refuses_damage),
-        cmocka_unit_test(reader_decodes_groups_and_drops),
-        cmocka_unit_test(reader_decodes_one_side),
-        cmocka_unit_test(reader_follows_dropped_planes),
-        cmocka_unit_test(reader_checks_records_of_other_codecs),
-        cmocka_unit_test(reader_reads_records_with_notes),
-        cmocka_unit_test(reader_reads_groups),
-    };
-    return cmocka_run_group_tests(tests, reader_open, reader_close);
 }

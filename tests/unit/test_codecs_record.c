@@ -81,15 +81,14 @@ static void flip_every_byte(kvt_layout layout, const char *variant)
     encoded_free(&e);
 }
 
-static void every_flipped_byte_is_found(void **state)
+TEST(every_flipped_byte_is_found)
 {
-    (void)state;
     flip_every_byte(small_bf16, "lossless");
     flip_every_byte(small_bf16, "raw");
     flip_every_byte(odd_opaque, "lossless");
 }
 
-static void every_truncation_is_found(void **state)
+TEST(every_truncation_is_found)
 {
     kvt_record_info info;
     (void)state;
@@ -108,7 +107,7 @@ static void every_truncation_is_found(void **state)
     encoded_free(&e);
 }
 
-static void bytes_after_the_record_are_ignored(void **state)
+TEST(bytes_after_the_record_are_ignored)
 {
     kvt_record_info info;
     (void)state;
@@ -121,9 +120,8 @@ static void bytes_after_the_record_are_ignored(void **state)
     encoded_free(&e);
 }
 
-static void later_versions_are_told_apart(void **state)
+TEST(later_versions_are_told_apart)
 {
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     const record_header good = header_of(&e);
     record_header header = good;
@@ -155,9 +153,8 @@ static void later_versions_are_told_apart(void **state)
     encoded_free(&e);
 }
 
-static void sound_checksums_do_not_excuse_wrong_fields(void **state)
+TEST(sound_checksums_do_not_excuse_wrong_fields)
 {
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     const record_header good = header_of(&e);
     for (size_t i = 0; i < sizeof good; i++) {
@@ -188,9 +185,8 @@ static void sound_checksums_do_not_excuse_wrong_fields(void **state)
 }
 
 /* A stage that does not exist, layouts that take none, and chains that do not hold the entry. */
-static void drop_stages_and_chains_are_checked(void **state)
+TEST(drop_stages_and_chains_are_checked)
 {
-    (void)state;
     kvt_layout layout = small_bf16;
     layout.tokens_may_drop = 1;
     encoded e = encoded_make(layout, "drop:stream,50", NULL);
@@ -218,9 +214,8 @@ static void drop_stages_and_chains_are_checked(void **state)
 }
 
 /* There is no number for the slot that a rewrite would go to. */
-static void the_last_sequence_is_not_rewritten(void **state)
+TEST(the_last_sequence_is_not_rewritten)
 {
-    (void)state;
     kvt_layout layout = small_bf16;
     kvt_record_drop drop;
     kvt_variant fewer;
@@ -238,9 +233,8 @@ static void the_last_sequence_is_not_rewritten(void **state)
     encoded_free(&e);
 }
 
-static void padding_must_be_zero(void **state)
+TEST(padding_must_be_zero)
 {
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     record_segment segment = record_segment_at(e.record.data, 3);
     assert_true(segment.padded_bytes > segment.stored_bytes);
@@ -253,7 +247,7 @@ static void padding_must_be_zero(void **state)
     encoded_free(&e);
 }
 
-static void the_higher_slot_counts(void **state)
+TEST(the_higher_slot_counts)
 {
     kvt_record_info info;
     (void)state;
@@ -284,9 +278,8 @@ static void the_higher_slot_counts(void **state)
     encoded_free(&e);
 }
 
-static void another_key_or_generation_is_a_mismatch(void **state)
+TEST(another_key_or_generation_is_a_mismatch)
 {
-    (void)state;
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     kvt_record_spec expected = e.spec;
     assert_status(kvt_record_decode(e.record.data, e.record.bytes, &expected, e.decoded.data,
@@ -304,7 +297,7 @@ static void another_key_or_generation_is_a_mismatch(void **state)
     encoded_free(&e);
 }
 
-static void wrong_sizes_and_arguments_are_refused(void **state)
+TEST(wrong_sizes_and_arguments_are_refused)
 {
     uint64_t bound;
     uint64_t scratch;
@@ -354,7 +347,7 @@ static void wrong_sizes_and_arguments_are_refused(void **state)
     encoded_free(&o);
 }
 
-static void alignment_is_per_run_of_layers(void **state)
+TEST(alignment_is_per_run_of_layers)
 {
     /* 40 KiB a layer raw: a run of 64 KiB ends after every second layer. */
     const kvt_layout layout = {
@@ -386,7 +379,7 @@ static void alignment_is_per_run_of_layers(void **state)
     encoded_free(&e);
 }
 
-static void an_incompressible_entry_is_a_raw_record(void **state)
+TEST(an_incompressible_entry_is_a_raw_record)
 {
     kvt_record_info info;
     const kvt_layout bytes_of = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 4480};
@@ -409,7 +402,7 @@ static void an_incompressible_entry_is_a_raw_record(void **state)
     encoded_free(&as_raw);
 }
 
-static void single_segments_fall_back_to_raw(void **state)
+TEST(single_segments_fall_back_to_raw)
 {
     kvt_record_info info;
     const kvt_layout layout = {
@@ -433,7 +426,7 @@ static void single_segments_fall_back_to_raw(void **state)
 }
 
 /* The pinned form: a change of these numbers is a change of the format. */
-static void golden_raw_record(void **state)
+TEST(golden_raw_record)
 {
     uint8_t source[96];
     const kvt_layout layout = {.layers = 2,
@@ -460,7 +453,7 @@ static void golden_raw_record(void **state)
 }
 
 /* A caller of another version: with fields that are unknown here, or without the last ones. */
-static void extras_of_other_versions(void **state)
+TEST(extras_of_other_versions)
 {
     struct {
         kvt_codec_extras known;
@@ -492,27 +485,4 @@ static void extras_of_other_versions(void **state)
     free(first.data);
     free(second.data);
     encoded_free(&e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_flipped_byte_is_found),
-        cmocka_unit_test(every_truncation_is_found),
-        cmocka_unit_test(bytes_after_the_record_are_ignored),
-        cmocka_unit_test(later_versions_are_told_apart),
-        cmocka_unit_test(sound_checksums_do_not_excuse_wrong_fields),
-        cmocka_unit_test(drop_stages_and_chains_are_checked),
-        cmocka_unit_test(the_last_sequence_is_not_rewritten),
-        cmocka_unit_test(padding_must_be_zero),
-        cmocka_unit_test(the_higher_slot_counts),
-        cmocka_unit_test(another_key_or_generation_is_a_mismatch),
-        cmocka_unit_test(wrong_sizes_and_arguments_are_refused),
-        cmocka_unit_test(alignment_is_per_run_of_layers),
-        cmocka_unit_test(an_incompressible_entry_is_a_raw_record),
-        cmocka_unit_test(single_segments_fall_back_to_raw),
-        cmocka_unit_test(extras_of_other_versions),
-        cmocka_unit_test(golden_raw_record),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

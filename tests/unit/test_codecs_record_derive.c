@@ -37,7 +37,7 @@ static void check_derived(const encoded *fine, const encoded *direct)
     free(derived.data);
 }
 
-static void derived_is_what_encoding_gives(void **state)
+TEST(derived_is_what_encoding_gives)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_BF16, KVT_DTYPE_FP16, KVT_DTYPE_FP32};
     static const char *const pairs[][2] = {
@@ -63,9 +63,8 @@ static void derived_is_what_encoding_gives(void **state)
 }
 
 /* Three times and three times again is nine times. */
-static void derivations_add_up(void **state)
+TEST(derivations_add_up)
 {
-    (void)state;
     const kvt_layout layout = small_layout(KVT_DTYPE_BF16);
     encoded fine = encoded_make(layout, "entropy:k0.125v0.25", NULL);
     encoded middle = encoded_make(layout, "entropy:k0.375v0.75", fine.source.data);
@@ -81,9 +80,8 @@ static void derivations_add_up(void **state)
 }
 
 /* Raw tokens and a matrix that cannot be coded are handed on as they are. */
-static void raw_parts_are_kept(void **state)
+TEST(raw_parts_are_kept)
 {
-    (void)state;
     kvt_layout layout = small_layout(KVT_DTYPE_FP32);
     const kvt_codec_extras extras = {
         .struct_size = sizeof extras, .sink_tokens = 1030, .recent_tokens = 20};
@@ -111,7 +109,7 @@ static void raw_parts_are_kept(void **state)
     encoded_free(&direct);
 }
 
-static void other_variants_are_refused(void **state)
+TEST(other_variants_are_refused)
 {
     static const struct {
         const char *from;
@@ -146,9 +144,8 @@ static void other_variants_are_refused(void **state)
     }
 }
 
-static void room_is_exact(void **state)
+TEST(room_is_exact)
 {
-    (void)state;
     const codecs_cpu level = codecs_cpu_level();
     encoded fine = encoded_make(small_layout(KVT_DTYPE_BF16), "entropy:k0.25v0.5", NULL);
     kvt_variant to;
@@ -178,9 +175,8 @@ static void room_is_exact(void **state)
     encoded_free(&fine);
 }
 
-static void damage_is_noticed(void **state)
+TEST(damage_is_noticed)
 {
-    (void)state;
     encoded fine = encoded_make(small_layout(KVT_DTYPE_BF16), "entropy:k0.25v0.5", NULL);
     guarded target = guarded_make(fine.record.bytes);
     kvt_variant to;
@@ -208,7 +204,7 @@ static void damage_is_noticed(void **state)
 
 /* Counts of all matrices of an entry, per layer and side, or all layers together. */
 /* The rate of the record and the head of an encoding say the same. */
-static void another_rate_is_refused(void **state)
+TEST(another_rate_is_refused)
 {
     static const uint32_t rates[] = {1, 1 << 10, 1 << 20, 1 << 21};
     (void)state;
@@ -270,9 +266,8 @@ static void count_entry(const encoded *e, bool per_layer, uint32_t *counts)
     }
 }
 
-static void given_tables_serve(void **state)
+TEST(given_tables_serve)
 {
-    (void)state;
     const kvt_layout layout = small_layout(KVT_DTYPE_BF16);
     uint32_t *counts = malloc(sizeof *counts * 6 * KVT_ENTROPY_SYMBOLS);
     assert_non_null(counts);
@@ -306,9 +301,8 @@ static void given_tables_serve(void **state)
     encoded_free(&own);
 }
 
-static void bad_counts_are_refused(void **state)
+TEST(bad_counts_are_refused)
 {
-    (void)state;
     static uint32_t counts[2 * KVT_ENTROPY_SYMBOLS];
     const kvt_layout layout = small_layout(KVT_DTYPE_BF16);
     static const struct {
@@ -344,20 +338,4 @@ static void bad_counts_are_refused(void **state)
                       cases[i].status);
         encoded_free(&e);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(derived_is_what_encoding_gives),
-        cmocka_unit_test(derivations_add_up),
-        cmocka_unit_test(raw_parts_are_kept),
-        cmocka_unit_test(other_variants_are_refused),
-        cmocka_unit_test(room_is_exact),
-        cmocka_unit_test(damage_is_noticed),
-        cmocka_unit_test(another_rate_is_refused),
-        cmocka_unit_test(given_tables_serve),
-        cmocka_unit_test(bad_counts_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

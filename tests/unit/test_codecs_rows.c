@@ -73,7 +73,7 @@ static void check_raw_rows(encoded *e, uint32_t keep, uint32_t kept[LAYERS][TOKE
     free(one.data);
 }
 
-static void every_method_keeps_whole_rows(void **state)
+TEST(every_method_keeps_whole_rows)
 {
     static const char *const methods[] = {"stream", "knorm", "keydiff", "lagkv", "scores"};
     static uint32_t kept[LAYERS][TOKENS];
@@ -100,7 +100,7 @@ static void every_method_keeps_whole_rows(void **state)
 }
 
 /* What a codec stores after a drop is what it stores of the kept rows alone. */
-static void codecs_see_the_kept_rows_only(void **state)
+TEST(codecs_see_the_kept_rows_only)
 {
     static const char *const codecs[] = {"planes:k8v6,g64", "kivi:k4v4,g64", "entropy"};
     (void)state;
@@ -121,7 +121,7 @@ static void codecs_see_the_kept_rows_only(void **state)
     }
 }
 
-static void planes_drop_after_tokens(void **state)
+TEST(planes_drop_after_tokens)
 {
     kvt_record_drop drop;
     (void)state;
@@ -143,7 +143,7 @@ static void planes_drop_after_tokens(void **state)
 }
 
 /* What a record holds follows from its layout, place and variant. */
-static void kept_tokens_are_known_without_the_record(void **state)
+TEST(kept_tokens_are_known_without_the_record)
 {
     static const char *const names[] = {"drop:stream,50", "drop:stream,3.1+planes", "drop:knorm,25",
                                         "drop:lagkv,75", "planes"};
@@ -175,7 +175,7 @@ static void kept_tokens_are_known_without_the_record(void **state)
 
 /* Tokens dropped once more are those that would have been dropped at once: the kept rows at their
  * places, zeros elsewhere, give the record of the entry itself. */
-static void a_smaller_share_is_part_of_a_larger_one(void **state)
+TEST(a_smaller_share_is_part_of_a_larger_one)
 {
     static const char *const pairs[][2] = {{"drop:stream,50", "drop:stream,25"},
                                            {"drop:scores,50", "drop:scores,25+planes:k4v4,g64"},
@@ -213,9 +213,8 @@ static void a_smaller_share_is_part_of_a_larger_one(void **state)
     }
 }
 
-static void every_flipped_index_byte_is_found(void **state)
+TEST(every_flipped_index_byte_is_found)
 {
-    (void)state;
     encoded e = make("drop:keydiff,50+planes:k2v2,g64", NULL, 0);
     kvt_record_info info;
     static uint32_t kept[TOKENS];
@@ -229,7 +228,7 @@ static void every_flipped_index_byte_is_found(void **state)
     encoded_free(&e);
 }
 
-static void drops_that_may_not_be_are_refused(void **state)
+TEST(drops_that_may_not_be_are_refused)
 {
     uint64_t bound;
     uint64_t scratch;
@@ -260,18 +259,4 @@ static void drops_that_may_not_be_are_refused(void **state)
     free(room.data);
     free(more.data);
     encoded_free(&e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_method_keeps_whole_rows),
-        cmocka_unit_test(codecs_see_the_kept_rows_only),
-        cmocka_unit_test(planes_drop_after_tokens),
-        cmocka_unit_test(kept_tokens_are_known_without_the_record),
-        cmocka_unit_test(a_smaller_share_is_part_of_a_larger_one),
-        cmocka_unit_test(every_flipped_index_byte_is_found),
-        cmocka_unit_test(drops_that_may_not_be_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,9 +44,8 @@ static record_header header_of(const encoded *e)
 }
 
 /* A layout's matrices are side K's of twice as many, and the two names of two sides are one. */
-static void sizes_follow_the_sides(void **state)
+TEST(sizes_follow_the_sides)
 {
-    (void)state;
     uint64_t bytes;
     kvt_layout layout = latent;
     const uint64_t matrix = UINT64_C(576) * 2 * 130;
@@ -75,9 +74,8 @@ static void sizes_follow_the_sides(void **state)
 }
 
 /* Two sides are written as they were before there was another number: 0 and 2 alike. */
-static void records_of_two_sides_are_unchanged(void **state)
+TEST(records_of_two_sides_are_unchanged)
 {
-    (void)state;
     for (uint32_t i = 0; i < VARIANTS; i++) {
         kvt_layout layout = latent_for(variants[i]);
         layout.sides = 0;
@@ -93,9 +91,8 @@ static void records_of_two_sides_are_unchanged(void **state)
 }
 
 /* A library that knows one critical flag refuses these records as of a later version. */
-static void records_say_so(void **state)
+TEST(records_say_so)
 {
-    (void)state;
     for (uint32_t i = 0; i < VARIANTS; i++) {
         kvt_record_info info;
         encoded e = encoded_make(latent_for(variants[i]), variants[i], NULL);
@@ -119,9 +116,8 @@ static void records_say_so(void **state)
 }
 
 /* Of an opaque entry there are no sides to count. */
-static void opaque_records_have_no_sides(void **state)
+TEST(opaque_records_have_no_sides)
 {
-    (void)state;
     kvt_record_info info;
     const kvt_layout layout = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = 5000};
     const uint8_t bytes[5000] = {1};
@@ -135,9 +131,8 @@ static void opaque_records_have_no_sides(void **state)
 }
 
 /* Notes, matrices alone, and there is no V. */
-static void parts_of_records_are_read(void **state)
+TEST(parts_of_records_are_read)
 {
-    (void)state;
     for (uint32_t i = 0; i < VARIANTS; i++) {
         kvt_record_info info;
         uint8_t note[48] = {7};
@@ -168,9 +163,8 @@ static void parts_of_records_are_read(void **state)
 }
 
 /* A layer's one matrix is coded as K of two sides is, whatever is asked for V. */
-static void settings_of_k_apply(void **state)
+TEST(settings_of_k_apply)
 {
-    (void)state;
     for (uint32_t i = 0; i < VARIANTS; i++) {
         kvt_layout both = latent_for(variants[i]);
         if (strstr(variants[i], "lagkv") != NULL) continue; /* chooses tokens by V as well */
@@ -208,7 +202,7 @@ static void settings_of_k_apply(void **state)
 }
 
 /* Planes are dropped, and steps made coarser, to what encoding gives. */
-static void coarser_records_are_made(void **state)
+TEST(coarser_records_are_made)
 {
     static const char *const pairs[][2] = {{"planes:k8v8,g64", "planes:k3v2,g64"},
                                            {"planes:k6v4,g64,vfirst", "planes:k2v4,g64,vfirst"},
@@ -250,7 +244,7 @@ static void coarser_records_are_made(void **state)
 }
 
 /* Into a paged pool whose layers have addresses of their own; a view of two sides is refused. */
-static void views_have_one_side(void **state)
+TEST(views_have_one_side)
 {
     enum { BLOCK = 16, BLOCKS = 12 };
     static const uint32_t table[] = {7, 2, 11, 0, 4, 9, 1, 10, 3};
@@ -295,7 +289,7 @@ static void views_have_one_side(void **state)
 }
 
 /* Levels and counts have places for V, which nobody reads. */
-static void extras_for_v_count_for_nothing(void **state)
+TEST(extras_for_v_count_for_nothing)
 {
     static uint32_t counts[2][KVT_ENTROPY_SYMBOLS];
     const int8_t levels[2][6] = {{-1, 0, 1, 0, 0, 0}, {-1, 100, 1, -100, 0, 3}};
@@ -327,20 +321,4 @@ static void extras_for_v_count_for_nothing(void **state)
         free(records[0].data);
         free(records[1].data);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_follow_the_sides),
-        cmocka_unit_test(records_of_two_sides_are_unchanged),
-        cmocka_unit_test(records_say_so),
-        cmocka_unit_test(opaque_records_have_no_sides),
-        cmocka_unit_test(parts_of_records_are_read),
-        cmocka_unit_test(settings_of_k_apply),
-        cmocka_unit_test(coarser_records_are_made),
-        cmocka_unit_test(views_have_one_side),
-        cmocka_unit_test(extras_for_v_count_for_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

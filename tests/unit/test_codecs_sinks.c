@@ -57,9 +57,8 @@ static uint32_t exact_front(const encoded *e)
     return least;
 }
 
-static void the_position_says_which_tokens_are_raw(void **state)
+TEST(the_position_says_which_tokens_are_raw)
 {
-    (void)state;
     for (size_t v = 0; v < sizeof lossy / sizeof lossy[0]; v++) {
         for (uint32_t first = 0; first <= KVT_SINK_TOKENS + 1; first++) {
             const uint32_t wanted = first < KVT_SINK_TOKENS ? KVT_SINK_TOKENS - first : 0;
@@ -72,7 +71,7 @@ static void the_position_says_which_tokens_are_raw(void **state)
     }
 }
 
-static void extras_count_as_they_are(void **state)
+TEST(extras_count_as_they_are)
 {
     const kvt_codec_extras none = {.struct_size = sizeof none};
     const kvt_codec_extras usual = {.struct_size = sizeof usual, .sink_tokens = KVT_SINK_TOKENS};
@@ -90,7 +89,7 @@ static void extras_count_as_they_are(void **state)
 }
 
 /* A derived record has the raw tokens of the record that it is made of, whether it has some. */
-static void coarser_records_keep_the_front(void **state)
+TEST(coarser_records_keep_the_front)
 {
     static const struct {
         const char *from, *to;
@@ -128,7 +127,7 @@ static void coarser_records_keep_the_front(void **state)
     }
 }
 
-static void a_drop_stage_keeps_them_and_stores_them_raw(void **state)
+TEST(a_drop_stage_keeps_them_and_stores_them_raw)
 {
     static const char *const methods[] = {"stream", "knorm", "keydiff", "lagkv", "scores"};
     static float scores[TOKENS];
@@ -166,9 +165,8 @@ static void a_drop_stage_keeps_them_and_stores_them_raw(void **state)
     }
 }
 
-static void an_entry_of_sinks_alone_is_raw(void **state)
+TEST(an_entry_of_sinks_alone_is_raw)
 {
-    (void)state;
     kvt_layout layout = whole;
     layout.tokens = KVT_SINK_TOKENS;
     encoded e = encoded_make(layout, "planes:k4v4,g64", NULL);
@@ -181,16 +179,4 @@ static void an_entry_of_sinks_alone_is_raw(void **state)
     assert_status(encoded_decode(&e), KVT_OK);
     assert_memory_equal(e.decoded.data, e.source.data, e.source.bytes);
     encoded_free(&e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_position_says_which_tokens_are_raw),
-        cmocka_unit_test(extras_count_as_they_are),
-        cmocka_unit_test(coarser_records_keep_the_front),
-        cmocka_unit_test(a_drop_stage_keeps_them_and_stores_them_raw),
-        cmocka_unit_test(an_entry_of_sinks_alone_is_raw),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

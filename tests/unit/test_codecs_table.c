@@ -5,9 +5,8 @@
 #include "codecs/codec_table.h"
 #include "codecs_support.h"
 
-static void table_finds_by_id_and_name(void **state)
+TEST(table_finds_by_id_and_name)
 {
-    (void)state;
     assert_string_equal(kvt_codec_find(KVT_CODEC_RAW)->name, "raw");
     assert_int_equal(kvt_codec_find_name("lossless")->id, KVT_CODEC_LOSSLESS);
     assert_null(kvt_codec_find(0));
@@ -22,7 +21,7 @@ static void table_finds_by_id_and_name(void **state)
     assert_null(kvt_codec_at(SIZE_MAX));
 }
 
-static void variant_names_go_round(void **state)
+TEST(variant_names_go_round)
 {
     static const char *const names[] = {"raw",
                                         "lossless",
@@ -45,7 +44,7 @@ static void variant_names_go_round(void **state)
     }
 }
 
-static void variant_parse_refuses_others(void **state)
+TEST(variant_parse_refuses_others)
 {
     static const char *const names[] = {"",
                                         "raw ",
@@ -79,7 +78,7 @@ static void variant_parse_refuses_others(void **state)
     }
 }
 
-static void short_names_take_defaults(void **state)
+TEST(short_names_take_defaults)
 {
     static const char *const names[][2] = {{"kivi", "kivi:k4v4,g64"},
                                            {"kivi:k2v2", "kivi:k2v2,g64"},
@@ -96,7 +95,7 @@ static void short_names_take_defaults(void **state)
     }
 }
 
-static void variant_format_cuts_and_terminates(void **state)
+TEST(variant_format_cuts_and_terminates)
 {
     const kvt_variant lossless = {KVT_CODEC_LOSSLESS, KVT_LOSSLESS_DENSE, 0};
     const kvt_variant unknown = {200, 3, 4000000000u};
@@ -110,16 +109,4 @@ static void variant_format_cuts_and_terminates(void **state)
     size_t length = kvt_variant_format(unknown, text, sizeof text);
     assert_string_equal(text, "codec200:mode3:rate4000000000");
     assert_int_equal(length, strlen(text));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(table_finds_by_id_and_name),
-        cmocka_unit_test(variant_names_go_round),
-        cmocka_unit_test(variant_parse_refuses_others),
-        cmocka_unit_test(short_names_take_defaults),
-        cmocka_unit_test(variant_format_cuts_and_terminates),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static double worst_component(const transform_site *site)
 
 /* Products of inputs in pairs of bf16, and of plain ones before them, have the bits of the
  * specification wherever the pairs begin. */
-static void pairs_round_as_the_specification(void **state)
+TEST(pairs_round_as_the_specification)
 {
     enum { WIDTH = 24, INPUTS = 15, TOKENS = 250 };
     static uint16_t matrix[WIDTH * WIDTH], rows[INPUTS];
@@ -110,7 +110,7 @@ static void pairs_round_as_the_specification(void **state)
 
 /* Sums of the codes that are not 0 have the bits of those of all codes: of none and all, in one
  * part and two, of rows that no panel, group of eight components or part of the block holds. */
-static void sparse_sums_are_those_of_all_codes(void **state)
+TEST(sparse_sums_are_those_of_all_codes)
 {
     enum { WIDTH = 150, INPUTS = 133, FIRST = 3 };
     static const double shares[] = {0.0, 0.02, 0.3, 0.7, 1.0};
@@ -180,7 +180,7 @@ static void sparse_sums_are_those_of_all_codes(void **state)
 }
 
 /* Plain products of every instruction set, of all numbers of outputs and tokens that tiles cut. */
-static void products_round_as_the_specification(void **state)
+TEST(products_round_as_the_specification)
 {
     enum { WIDTH = 40, INPUTS = 33 };
     static uint16_t matrix[WIDTH * WIDTH], rows[INPUTS];
@@ -253,7 +253,7 @@ static void code_everywhere(transform_site *site)
     codecs_cpu_force(codecs_cpu_best());
 }
 
-static void components_come_back_within_half_a_step(void **state)
+TEST(components_come_back_within_half_a_step)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
     static const double slack[] = {0.1, 0.6, 0.1}; /* of rounding an element of up to 30 */
@@ -277,9 +277,8 @@ static void components_come_back_within_half_a_step(void **state)
 }
 
 /* Without a rounding of its own: an identity, means of zero, elements that are whole steps. */
-static void whole_steps_come_back_exactly(void **state)
+TEST(whole_steps_come_back_exactly)
 {
-    (void)state;
     transform_shape shape = small_shape;
     shape.rotary_dim = 0;
     basis_made made = basis_made_of(shape, 2);
@@ -303,7 +302,7 @@ static void whole_steps_come_back_exactly(void **state)
 /* Hadamard's matrix of 16 over 4, which bf16 has exactly, is orthonormal. At the finest step that
  * codes of 16 bits leave it, what comes back is the input but for a thousandth: exact where the
  * element's own rounding is coarser than that. */
-static void an_orthonormal_basis_gives_the_input_back(void **state)
+TEST(an_orthonormal_basis_gives_the_input_back)
 {
     enum { TOKENS = 300, SCALE = 32 };
     const double most = 16.0 / (4.0 * SCALE) * 0.5 / TRANSFORM_STEP_ONE; /* sum of |G| half steps */
@@ -340,9 +339,8 @@ static void an_orthonormal_basis_gives_the_input_back(void **state)
     basis_made_free(&made);
 }
 
-static void a_derived_step_is_the_encoded_one(void **state)
+TEST(a_derived_step_is_the_encoded_one)
 {
-    (void)state;
     for (uint8_t span = TRANSFORM_SPAN_HEAD; span <= TRANSFORM_SPAN_LAYERS4; span++) {
         transform_shape shape = small_shape;
         shape.span = span;
@@ -379,9 +377,8 @@ static void a_derived_step_is_the_encoded_one(void **state)
 
 /* The segment of keys at their positions is the one of keys turned back by kvt_keys_rerotate, under
  * a basis that turns nothing; and decoding turns them as that call does. */
-static void keys_turn_as_rerotate_turns_them(void **state)
+TEST(keys_turn_as_rerotate_turns_them)
 {
-    (void)state;
     for (uint32_t form = 0; form < 4; form++) {
         transform_shape shape = small_shape;
         shape.pairing = form % 2 == 0 ? KVT_ROPE_HALVES : KVT_ROPE_NEIGHBOURS;
@@ -415,7 +412,7 @@ static void keys_turn_as_rerotate_turns_them(void **state)
 }
 
 /* Any run of tokens, and a segment of the first tokens alone. */
-static void tokens_stand_alone(void **state)
+TEST(tokens_stand_alone)
 {
     static const uint32_t runs[][2] = {{0, 1}, {255, 2}, {256, 256}, {511, 89}, {599, 1}, {17, 0}};
     (void)state;
@@ -457,9 +454,8 @@ static void tokens_stand_alone(void **state)
 }
 
 /* Elements far outside of what the spreads say: escapes, and exceptions where nothing is stored. */
-static void codes_that_tables_lack_come_back(void **state)
+TEST(codes_that_tables_lack_come_back)
 {
-    (void)state;
     basis_made made = basis_made_of(small_shape, 53);
     for (uint16_t step = 1; step <= 243; step = (uint16_t)(step * 9)) {
         transform_site site = site_make(segment_of(&made.basis, 1, 290, KVT_DTYPE_FP32, step), 4);
@@ -475,9 +471,8 @@ static void codes_that_tables_lack_come_back(void **state)
     basis_made_free(&made);
 }
 
-static void bits_are_near_the_entropy_of_the_codes(void **state)
+TEST(bits_are_near_the_entropy_of_the_codes)
 {
-    (void)state;
     transform_shape shape = small_shape;
     shape.kv_heads = 8;
     shape.head_dim = 64;
@@ -503,7 +498,7 @@ static void bits_are_near_the_entropy_of_the_codes(void **state)
     basis_made_free(&made);
 }
 
-static void some_elements_are_not_taken(void **state)
+TEST(some_elements_are_not_taken)
 {
     static const float wrong[] = {NAN, INFINITY, -INFINITY, 2e18f, 1e5f};
     (void)state;
@@ -535,9 +530,8 @@ static void some_elements_are_not_taken(void **state)
 }
 
 /* Cut short, and every byte changed: a status, and nothing past the targets. */
-static void any_bytes_give_a_status(void **state)
+TEST(any_bytes_give_a_status)
 {
-    (void)state;
     basis_made made = basis_made_of(small_shape, 83);
     transform_site site = site_make(segment_of(&made.basis, 0, 258, KVT_DTYPE_FP16, 100), 4);
     uint32_t refused = 0;
@@ -564,24 +558,4 @@ static void any_bytes_give_a_status(void **state)
     assert_status(site_decode(&site, 0, 258), KVT_OK);
     site_free(&site);
     basis_made_free(&made);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_round_as_the_specification),
-        cmocka_unit_test(products_round_as_the_specification),
-        cmocka_unit_test(sparse_sums_are_those_of_all_codes),
-        cmocka_unit_test(components_come_back_within_half_a_step),
-        cmocka_unit_test(whole_steps_come_back_exactly),
-        cmocka_unit_test(an_orthonormal_basis_gives_the_input_back),
-        cmocka_unit_test(a_derived_step_is_the_encoded_one),
-        cmocka_unit_test(keys_turn_as_rerotate_turns_them),
-        cmocka_unit_test(tokens_stand_alone),
-        cmocka_unit_test(codes_that_tables_lack_come_back),
-        cmocka_unit_test(bits_are_near_the_entropy_of_the_codes),
-        cmocka_unit_test(some_elements_are_not_taken),
-        cmocka_unit_test(any_bytes_give_a_status),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

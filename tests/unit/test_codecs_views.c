@@ -158,34 +158,29 @@ static void views_get_the_packed_elements(uint8_t dtype)
     }
 }
 
-static void fp16_is_the_same(void **state)
+TEST(fp16_is_the_same)
 {
-    (void)state;
     views_get_the_packed_elements(KVT_DTYPE_FP16);
 }
 
-static void bf16_is_the_same(void **state)
+TEST(bf16_is_the_same)
 {
-    (void)state;
     views_get_the_packed_elements(KVT_DTYPE_BF16);
 }
 
-static void fp32_is_the_same(void **state)
+TEST(fp32_is_the_same)
 {
-    (void)state;
     views_get_the_packed_elements(KVT_DTYPE_FP32);
 }
 
-static void fp8_is_the_same(void **state)
+TEST(fp8_is_the_same)
 {
-    (void)state;
     views_get_the_packed_elements(KVT_DTYPE_FP8);
 }
 
 /* The latent of MLA: one side, one head. */
-static void one_side_is_the_same(void **state)
+TEST(one_side_is_the_same)
 {
-    (void)state;
     const kvt_layout latent = {.layers = 3,
                                .kv_heads = 1,
                                .head_dim = 576,
@@ -200,9 +195,8 @@ static void one_side_is_the_same(void **state)
 }
 
 /* Matrices that packed decoding writes past the caches, and rows that are larger than a tile. */
-static void large_matrices_are_the_same(void **state)
+TEST(large_matrices_are_the_same)
 {
-    (void)state;
     static const kvt_layout large[] = {
         {.layers = 1, .kv_heads = 8, .head_dim = 128, .dtype = KVT_DTYPE_BF16, .tokens = 300},
         {.layers = 1, .kv_heads = 33, .head_dim = 160, .dtype = KVT_DTYPE_FP32, .tokens = 37},
@@ -220,9 +214,8 @@ static void large_matrices_are_the_same(void **state)
 }
 
 /* Elements that no codec takes, so that raw groups, raw tiles and raw matrices occur. */
-static void elements_of_any_bits_are_the_same(void **state)
+TEST(elements_of_any_bits_are_the_same)
 {
-    (void)state;
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = TOKENS};
     uint64_t bytes, random = 88172645463325252u;
@@ -246,9 +239,8 @@ static void elements_of_any_bits_are_the_same(void **state)
     free(source);
 }
 
-static void workers_write_into_views(void **state)
+TEST(workers_write_into_views)
 {
-    (void)state;
     const kvt_layout layout = {
         .layers = 5, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
     worker_pool pool;
@@ -271,9 +263,8 @@ static void workers_write_into_views(void **state)
 }
 
 /* Sinks and windows are stored raw beside the coded rows. */
-static void raw_tokens_reach_their_rows(void **state)
+TEST(raw_tokens_reach_their_rows)
 {
-    (void)state;
     const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
     static const char *const coded[] = {"kivi:k4v4,g32", "planes:k6v4,g32", "entropy:k0.25v0.5",
@@ -299,9 +290,8 @@ static void raw_tokens_reach_their_rows(void **state)
 }
 
 /* A drop stage looks at whole matrices. */
-static void a_drop_stage_takes_matrices_in_one_run(void **state)
+TEST(a_drop_stage_takes_matrices_in_one_run)
 {
-    (void)state;
     const kvt_layout layout = {.layers = 2,
                                .kv_heads = 2,
                                .head_dim = 32,
@@ -335,9 +325,8 @@ static void a_drop_stage_takes_matrices_in_one_run(void **state)
     encoded_free(&e);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
-    (void)state;
     kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 32, .dtype = KVT_DTYPE_FP16, .tokens = TOKENS};
     encoded e = encoded_make(layout, "kivi:k4v4,g32", NULL);
@@ -371,22 +360,4 @@ static void what_does_not_fit_is_refused(void **state)
                                          0, 0, e.scratch.data, e.scratch.bytes),
                   KVT_E_CORRUPT);
     encoded_free(&e);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fp16_is_the_same),
-        cmocka_unit_test(bf16_is_the_same),
-        cmocka_unit_test(fp32_is_the_same),
-        cmocka_unit_test(fp8_is_the_same),
-        cmocka_unit_test(one_side_is_the_same),
-        cmocka_unit_test(large_matrices_are_the_same),
-        cmocka_unit_test(elements_of_any_bits_are_the_same),
-        cmocka_unit_test(workers_write_into_views),
-        cmocka_unit_test(raw_tokens_reach_their_rows),
-        cmocka_unit_test(a_drop_stage_takes_matrices_in_one_run),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

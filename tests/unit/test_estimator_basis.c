@@ -170,9 +170,8 @@ static double code_entry(const transform_basis *basis, uint16_t step, double err
     return (double)stored * 8.0 / (4.0 * TEST_TOKENS * 16.0);
 }
 
-static void wider_spans_take_fewer_bits(void **state)
+TEST(wider_spans_take_fewer_bits)
 {
-    (void)state;
     static const double even[4] = {1.0, 1.0, 1.0, 1.0};
     double bits[4];
     double errors[4][4];
@@ -194,9 +193,8 @@ static void wider_spans_take_fewer_bits(void **state)
 }
 
 /* Errors have one size in the metric times the weight. */
-static void weights_and_metric_shape_the_errors(void **state)
+TEST(weights_and_metric_shape_the_errors)
 {
-    (void)state;
     static const double uneven[4] = {1.0, 4.0, 0.5, 4.0};
     double errors[4];
     learnt l = learn(TRANSFORM_SPAN_LAYER, false, uneven);
@@ -212,9 +210,8 @@ static void weights_and_metric_shape_the_errors(void **state)
 }
 
 /* Components of entries of the same kind: uncorrelated, and as far spread as the basis says. */
-static void components_are_what_the_basis_says(void **state)
+TEST(components_are_what_the_basis_says)
 {
-    (void)state;
     learnt l = learn(TRANSFORM_SPAN_LAYER, true, NULL);
     const kvt_layout layout = test_layout();
     float *entry = test_entry(55);
@@ -249,9 +246,8 @@ static void components_are_what_the_basis_says(void **state)
 }
 
 /* Errors that are drawn have deviation 1 in the metric. */
-static void noise_is_white_in_the_metric(void **state)
+TEST(noise_is_white_in_the_metric)
 {
-    (void)state;
     basis_learner *learner;
     float noise[2000][2][8];
     double power[2] = {0.0, 0.0};
@@ -267,9 +263,8 @@ static void noise_is_white_in_the_metric(void **state)
     basis_learner_close(learner);
 }
 
-static void the_same_calls_give_the_same_bytes(void **state)
+TEST(the_same_calls_give_the_same_bytes)
 {
-    (void)state;
     learnt first = learn(TRANSFORM_SPAN_HEAD, true, NULL);
     learnt again = learn(TRANSFORM_SPAN_HEAD, true, NULL);
     assert_memory_equal(first.basis.hash, again.basis.hash, sizeof first.basis.hash);
@@ -277,9 +272,8 @@ static void the_same_calls_give_the_same_bytes(void **state)
     free(again.object);
 }
 
-static void calls_out_of_order_are_refused(void **state)
+TEST(calls_out_of_order_are_refused)
 {
-    (void)state;
     basis_learner *learner;
     basis_origin origin = {.model = ""};
     uint8_t *object;
@@ -305,17 +299,4 @@ static void calls_out_of_order_are_refused(void **state)
     assert_status(basis_learner_entry(learner, BASIS_LEARN, &layout, entry), KVT_E_UNSUPPORTED);
     free(entry);
     basis_learner_close(learner);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wider_spans_take_fewer_bits),
-        cmocka_unit_test(weights_and_metric_shape_the_errors),
-        cmocka_unit_test(components_are_what_the_basis_says),
-        cmocka_unit_test(noise_is_white_in_the_metric),
-        cmocka_unit_test(the_same_calls_give_the_same_bytes),
-        cmocka_unit_test(calls_out_of_order_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,18 +5,14 @@
  * absent, weights by what noise does to attention, and dumps that are none or do not fit. The last
  * test is of a real dump and skips without it. Single thread.
  */
+#include "cases.h"
+
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/half.h"
 #include "basis/basis_file.h"
@@ -210,9 +206,10 @@ static void refused(const quality_dump_lesson *lesson, kvt_status wanted, const 
     quality_bases_free(&bases);
 }
 
-static void the_same_dumps_give_the_same_bytes(void **state)
+TEST_ALL(make_dumps, remove_dumps);
+
+TEST(the_same_dumps_give_the_same_bytes)
 {
-    (void)state;
     const quality_dump_lesson lesson = lesson_of(true, true);
     quality_bases one = learn(&lesson), two = learn(&lesson);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
@@ -259,9 +256,8 @@ static double code(const quality_bases *bases, uint32_t span, const char *path, 
 }
 
 /* All spans code an entry that taught none of them; the wider, the fewer bits at its error. */
-static void a_basis_codes_what_did_not_teach(void **state)
+TEST(a_basis_codes_what_did_not_teach)
 {
-    (void)state;
     const quality_dump_lesson lesson = lesson_of(true, true);
     quality_bases bases = learn(&lesson);
     char fresh[96];
@@ -280,9 +276,8 @@ static void a_basis_codes_what_did_not_teach(void **state)
 }
 
 /* Without queries, or their places, a basis is made plainly, and says so. */
-static void a_basis_says_what_it_was_made_with(void **state)
+TEST(a_basis_says_what_it_was_made_with)
 {
-    (void)state;
     static const dump_given bare = {.rows = 0};
     char path[DUMPS][96];
     const char *bares[DUMPS];
@@ -330,9 +325,8 @@ static double spread_of_keys(const transform_basis *head, uint32_t layer)
 
 /* Queries so small that weights hardly depend on keys: what is heard of noise lets their steps
  * grow, where without it each layer's signal has the same ratio to its steps. */
-static void noise_weighs_the_layers(void **state)
+TEST(noise_weighs_the_layers)
 {
-    (void)state;
     dump_given quiet = usual;
     quiet.quiet = 0.02f;
     for (uint32_t i = 0; i < DUMPS; i++)
@@ -358,9 +352,8 @@ static bool stop_at_third(void *context, const char *what)
     return ++*calls < 3;
 }
 
-static void bad_dumps_are_named(void **state)
+TEST(bad_dumps_are_named)
 {
-    (void)state;
     quality_dump_lesson lesson = lesson_of(true, true);
     char odd[96];
     const char *odds[] = {paths[0], odd};
@@ -414,9 +407,8 @@ static bool count_steps(void *context, const char *what)
     return true;
 }
 
-static void steps_are_counted(void **state)
+TEST(steps_are_counted)
 {
-    (void)state;
     for (int asked = 0; asked < 2; asked++) {
         uint32_t calls = 0;
         quality_dump_lesson lesson = lesson_of(asked, asked);
@@ -456,9 +448,8 @@ static kvt_status read_notes(const safetensors_note *notes, size_t count, qualit
     return status;
 }
 
-static void metadata_says_how_keys_turn(void **state)
+TEST(metadata_says_how_keys_turn)
 {
-    (void)state;
     static quality_rope read, parsed;
     uint32_t positions[2];
     kvt_status placed;
@@ -486,9 +477,8 @@ static void metadata_says_how_keys_turn(void **state)
     assert_int_equal(read_notes(NULL, 0, &read, positions, &placed), KVT_MISS);
 }
 
-static void metadata_that_makes_no_sense(void **state)
+TEST(metadata_that_makes_no_sense)
 {
-    (void)state;
     static quality_rope read;
     static const char *const pairs[][4] = {
         /* theta, pairing, dim, frequencies; "" is absent */
@@ -529,9 +519,8 @@ static void metadata_that_makes_no_sense(void **state)
 
 /* ---- a real dump ---- */
 
-static void a_real_dump_teaches(void **state)
+TEST(a_real_dump_teaches)
 {
-    (void)state;
     const char *data = getenv("KVT_DATA_DIR");
     char path[512];
     if (data == NULL) {
@@ -562,20 +551,4 @@ static void a_real_dump_teaches(void **state)
         assert_true(basis->spreads[0] > basis->spreads[width - 1] + 16);
     }
     quality_bases_free(&bases);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_dumps_give_the_same_bytes),
-        cmocka_unit_test(a_basis_codes_what_did_not_teach),
-        cmocka_unit_test(a_basis_says_what_it_was_made_with),
-        cmocka_unit_test(noise_weighs_the_layers),
-        cmocka_unit_test(bad_dumps_are_named),
-        cmocka_unit_test(steps_are_counted),
-        cmocka_unit_test(metadata_says_how_keys_turn),
-        cmocka_unit_test(metadata_that_makes_no_sense),
-        cmocka_unit_test(a_real_dump_teaches),
-    };
-    return cmocka_run_group_tests(tests, make_dumps, remove_dumps);
 }

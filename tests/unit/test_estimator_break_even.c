@@ -3,16 +3,12 @@
  * test_estimator_break_even.c - break-even points against cases worked out by hand, and against the
  * times that they compare: just below one choice is faster, just above the other.
  */
+#include "cases.h"
+
 #include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 static void assert_near(double value, double expected, double relative)
 {
@@ -26,9 +22,8 @@ static kvt_codec_curve form(double share, double decode_bytes_per_s)
 }
 
 /* A quarter of the bytes, decoded at 4 GB/s, raw at 8 GB/s: 0.75 / (1/4 - 1/8) = 6 GB/s. */
-static void a_form_pays_below_a_bandwidth(void **state)
+TEST(a_form_pays_below_a_bandwidth)
 {
-    (void)state;
     kvt_codec_curve raw = form(1.0, 8e9), small = form(0.25, 4e9);
     double bandwidth = kvt_break_even_bandwidth(&raw, &small);
     assert_near(bandwidth, 6e9, 1e-12);
@@ -44,9 +39,8 @@ static void a_form_pays_below_a_bandwidth(void **state)
     assert_near(kvt_break_even_bandwidth(&raw, &small), 3e9, 1e-12);
 }
 
-static void forms_that_always_or_never_pay(void **state)
+TEST(forms_that_always_or_never_pay)
 {
-    (void)state;
     kvt_codec_curve raw = form(1.0, 8e9);
     kvt_codec_curve quick = form(0.5, 9e9), as_quick = form(0.5, 8e9), slow = form(1.0, 1e9);
     kvt_codec_curve larger = form(1.01, 100e9);
@@ -57,9 +51,8 @@ static void forms_that_always_or_never_pay(void **state)
 }
 
 /* 1e-3 + 1e6 / 1e9 * 0.5 + 1e6 / 2e9 = 2 ms. */
-static void a_load_is_the_sum_of_its_parts(void **state)
+TEST(a_load_is_the_sum_of_its_parts)
 {
-    (void)state;
     kvt_affine read = {.request_seconds = 1e-3, .bytes_per_s = 1e9};
     kvt_codec_curve half = form(0.5, 2e9), free_raw = form(1.0, 0.0);
     assert_near(kvt_load_seconds(&read, &half, 1e6), 2e-3, 1e-12);
@@ -71,9 +64,8 @@ static void a_load_is_the_sum_of_its_parts(void **state)
  * 10 ns * n^2 at n = 8000. With 1 ms before each load: n^2 * 1e-8 - 8e-5 n - 1e-3 = 0 at
  * n = (8e-5 + sqrt(64e-10 + 4e-11)) / 2e-8 = 4000 + sqrt(16e6 + 1e5) = 8012.4805...
  */
-static void a_context_is_worth_loading_from_a_length(void **state)
+TEST(a_context_is_worth_loading_from_a_length)
 {
-    (void)state;
     kvt_affine read = {.bytes_per_s = 1e9};
     kvt_codec_curve raw = form(1.0, 0.0);
     kvt_prefill prefill = {.linear_seconds_per_token = 20e-6, .square_seconds_per_token2 = 10e-9};
@@ -93,9 +85,8 @@ static void a_context_is_worth_loading_from_a_length(void **state)
     assert_near(kvt_break_even_tokens(&read, &half, 1e5, &prefill), 13000.0, 1e-12);
 }
 
-static void lengths_at_the_edges(void **state)
+TEST(lengths_at_the_edges)
 {
-    (void)state;
     kvt_affine read = {.bytes_per_s = 10e9};
     kvt_codec_curve raw = form(1.0, 0.0);
     kvt_prefill prefill = {.linear_seconds_per_token = 20e-6, .square_seconds_per_token2 = 10e-9};
@@ -121,9 +112,8 @@ static void lengths_at_the_edges(void **state)
 }
 
 /* Rows every 1000 tokens: 0, 0.05, 0.15, 0.35 s; loading takes 100 us a token. */
-static void measured_tables_are_lines_between_rows(void **state)
+TEST(measured_tables_are_lines_between_rows)
 {
-    (void)state;
     static const double rows[] = {0.0, 0.05, 0.15, 0.35};
     kvt_affine read = {.bytes_per_s = 1e9};
     kvt_codec_curve raw = form(1.0, 0.0);
@@ -136,9 +126,8 @@ static void measured_tables_are_lines_between_rows(void **state)
     assert_true(kvt_break_even_tokens(&read, &raw, 4e4, &prefill) == 0.0);
 }
 
-static void presets_can_be_listed(void **state)
+TEST(presets_can_be_listed)
 {
-    (void)state;
     kvt_prefill prefill;
     size_t count = 0;
     while (kvt_prefill_preset_at(count) != NULL) {
@@ -146,18 +135,4 @@ static void presets_can_be_listed(void **state)
         count++;
     }
     assert_true(count >= 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_form_pays_below_a_bandwidth),
-        cmocka_unit_test(forms_that_always_or_never_pay),
-        cmocka_unit_test(a_load_is_the_sum_of_its_parts),
-        cmocka_unit_test(a_context_is_worth_loading_from_a_length),
-        cmocka_unit_test(lengths_at_the_edges),
-        cmocka_unit_test(measured_tables_are_lines_between_rows),
-        cmocka_unit_test(presets_can_be_listed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

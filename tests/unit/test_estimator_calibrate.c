@@ -4,19 +4,15 @@
  * known: which candidate wins and when the default stays, rungs that a cheaper one beats, losses
  * that do not fall, forms that a layout does not take.
  */
+#include "cases.h"
+
 #include "estimator/quality/calibrate.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ENTRIES = 24 };
 
@@ -230,9 +226,8 @@ static void assert_order(const calibrate_ladder *ladder)
     }
 }
 
-static void defaults_stay_where_they_are_right(void **state)
+TEST(defaults_stay_where_they_are_right)
 {
-    (void)state;
     world w = plain_world();
     calibrate_ladder ladder = run(&w);
     assert_chosen(&ladder, "planes: V axis", "row");
@@ -249,9 +244,8 @@ static void defaults_stay_where_they_are_right(void **state)
     assert_true(ladder.rung_count > 10);
 }
 
-static void answers_invert_with_the_model(void **state)
+TEST(answers_invert_with_the_model)
 {
-    (void)state;
     world w = plain_world();
     w.v_more = 0.5;
     w.v_channel = 0.5;
@@ -271,9 +265,8 @@ static void answers_invert_with_the_model(void **state)
 }
 
 /* A difference of 3 % under noise of 60 % is not seen with 24 entries. */
-static void doubt_leaves_the_default(void **state)
+TEST(doubt_leaves_the_default)
 {
-    (void)state;
     world w = plain_world();
     w.v_more = 0.97;
     w.noise = 0.6;
@@ -284,9 +277,8 @@ static void doubt_leaves_the_default(void **state)
     assert_order(&ladder);
 }
 
-static void layouts_and_methods(void **state)
+TEST(layouts_and_methods)
 {
-    (void)state;
     world w = plain_world();
     w.attention = true;
     calibrate_ladder ladder = run(&w);
@@ -325,9 +317,8 @@ static kvt_status pair_measure(void *context, const quality_variant *variants, u
     return KVT_OK;
 }
 
-static void pairs_are_compared_by_entry(void **state)
+TEST(pairs_are_compared_by_entry)
 {
-    (void)state;
     /* The second is twice the first in three entries, and missing in one; 1 bit less. */
     double kl[] = {0.1, 0.2, 0.4, 0.3, 0.2, 0.4, 0.8, -1.0};
     const calibrate_source source = {
@@ -352,9 +343,8 @@ static void pairs_are_compared_by_entry(void **state)
 }
 
 /* Two entries have one degree of freedom: 12.7 standard errors, not 2. */
-static void two_entries_prove_little(void **state)
+TEST(two_entries_prove_little)
 {
-    (void)state;
     double kl[] = {0.1, 0.1, 0.2, 0.3};
     const calibrate_source source = {
         .entries = 2, .trials = 10, .measure = pair_measure, .context = kl};
@@ -372,9 +362,8 @@ static void two_entries_prove_little(void **state)
 }
 
 /* Entries of one document are no proof of each other. */
-static void documents_are_what_counts(void **state)
+TEST(documents_are_what_counts)
 {
-    (void)state;
     double kl[] = {0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3};
     static const uint64_t documents[4] = {5, 5, 7, 7};
     const calibrate_source source = {.entries = 4,
@@ -395,9 +384,8 @@ static void documents_are_what_counts(void **state)
     calibrate_rows_free(&rows);
 }
 
-static void each_class_has_a_ladder(void **state)
+TEST(each_class_has_a_ladder)
 {
-    (void)state;
     world w = plain_world();
     w.of_class = 4.0;
     w.class_token = 1.0;
@@ -422,9 +410,8 @@ static void each_class_has_a_ladder(void **state)
     assert_null(strstr(choice_of(&ladders[2], "entropy: V axis")->evidence, "disagrees"));
 }
 
-static void a_class_that_disagrees_is_named(void **state)
+TEST(a_class_that_disagrees_is_named)
 {
-    (void)state;
     world w = plain_world();
     w.of_class = 1.0;
     w.token = 0.25;
@@ -438,9 +425,8 @@ static void a_class_that_disagrees_is_named(void **state)
 }
 
 /* Questions are pairs, so they need fewer entries than the rungs. */
-static void questions_are_asked_on_fewer_entries(void **state)
+TEST(questions_are_asked_on_fewer_entries)
 {
-    (void)state;
     world all = plain_world(), half = plain_world();
     all.of_class = half.of_class = all.class_token = half.class_token = 1.0;
     run_classes(&all);
@@ -468,9 +454,8 @@ static uint32_t count_rungs(const calibrate_ladder *ladder, const char *start)
 
 /* Every span that pays has rungs: a wider one is better and slower, so that neither beats the
  * other, nor either of them what needs no basis. */
-static void bases_join_the_ladder(void **state)
+TEST(bases_join_the_ladder)
 {
-    (void)state;
     world w = plain_world();
     w.basis[0] = w.basis[1] = 0.2;
     w.taught[0] = true;
@@ -493,9 +478,8 @@ static void bases_join_the_ladder(void **state)
         assert_string_not_equal(ladders[0].choices[i].question, "entropy: basis");
 }
 
-static void bases_that_lose_elsewhere_are_refused(void **state)
+TEST(bases_that_lose_elsewhere_are_refused)
 {
-    (void)state;
     world w = plain_world();
     w.basis[0] = 0.0005;
     w.basis[1] = 2.0;
@@ -517,23 +501,4 @@ static void bases_that_lose_elsewhere_are_refused(void **state)
     run_classes(&w);
     assert_chosen(&ladders[0], "entropy: basis", "none");
     assert_non_null(strstr(choice_of(&ladders[0], "entropy: basis")->evidence, "no clear gain"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_stay_where_they_are_right),
-        cmocka_unit_test(answers_invert_with_the_model),
-        cmocka_unit_test(doubt_leaves_the_default),
-        cmocka_unit_test(layouts_and_methods),
-        cmocka_unit_test(pairs_are_compared_by_entry),
-        cmocka_unit_test(two_entries_prove_little),
-        cmocka_unit_test(documents_are_what_counts),
-        cmocka_unit_test(each_class_has_a_ladder),
-        cmocka_unit_test(a_class_that_disagrees_is_named),
-        cmocka_unit_test(questions_are_asked_on_fewer_entries),
-        cmocka_unit_test(bases_join_the_ladder),
-        cmocka_unit_test(bases_that_lose_elsewhere_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,12 @@
  * test_estimator_isotonic.c - fits that never fall: known cases, the optimum against a search over
  * a grid, and the map's values, bounds and ends.
  */
+#include "cases.h"
+
 #include "estimator/quality/quality.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static void assert_close(double is, double wanted)
 {
@@ -30,9 +26,8 @@ static void assert_fit(const double *y, const double *weights, const double *wan
         assert_close(points[i].y, wanted[i]);
 }
 
-static void known_fits(void **state)
+TEST(known_fits)
 {
-    (void)state;
     assert_fit((double[]){1, 2, 3}, NULL, (double[]){1, 2, 3}, 3);
     assert_fit((double[]){3, 2, 1}, NULL, (double[]){2, 2, 2}, 3);
     assert_fit((double[]){1, 3, 2, 4}, NULL, (double[]){1, 2.5, 2.5, 4}, 4);
@@ -64,9 +59,8 @@ static double search(const isotonic_point *points, uint32_t count, int from)
     return best;
 }
 
-static void no_sequence_fits_better(void **state)
+TEST(no_sequence_fits_better)
 {
-    (void)state;
     uint64_t seed = 7;
     for (int round = 0; round < 200; round++) {
         isotonic_point points[5], fitted[5];
@@ -84,9 +78,8 @@ static void no_sequence_fits_better(void **state)
     }
 }
 
-static void maps_bound_what_lies_between(void **state)
+TEST(maps_bound_what_lies_between)
 {
-    (void)state;
     isotonic_point points[] = {{0.3, 0.20, 0.25, 1},
                                {0.1, 0.05, 0.30, 1},
                                {0.2, 0.04, 0.06, 1},
@@ -110,14 +103,4 @@ static void maps_bound_what_lies_between(void **state)
     assert_false(isotonic_map_at(points, count, 0.61, &y, &upper));
     assert_int_equal(isotonic_map_fit(points, 0), 0);
     assert_false(isotonic_map_at(points, 0, 0.0, &y, &upper));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_fits),
-        cmocka_unit_test(no_sequence_fits_better),
-        cmocka_unit_test(maps_bound_what_lies_between),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,17 +6,14 @@
 #include "estimator/profile/profile.h"
 
 #include "basis_support.h"
+#include "cases.h"
 #include "codecs/record.h"
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile_internal.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void assert_near(double value, double expected, double relative)
 {
@@ -63,9 +60,8 @@ static kvt_profile_request small_request(bool quick)
                                  .command_line = "test"};
 }
 
-static void sim_parameters_come_back(void **state)
+TEST(sim_parameters_come_back)
 {
-    (void)state;
     static const struct {
         uint64_t read, write, latency_ns;
     } models[] = {{1000000000, 500000000, 100000},
@@ -97,9 +93,8 @@ static void sim_parameters_come_back(void **state)
 }
 
 /* On one server with a queue, everything about a point is known beforehand. */
-static void sim_points_are_exact(void **state)
+TEST(sim_points_are_exact)
 {
-    (void)state;
     kvt_device_config config = sim_config(1000000000, 1000000000, 100000);
     kvt_profile *profile = open_profile();
     kvt_device *device = open_device(&config);
@@ -129,9 +124,8 @@ static void sim_points_are_exact(void **state)
 }
 
 /* A device that overlaps its latencies, and one whose depth 1 cannot reach the bandwidth. */
-static void fit_separates_latency_from_bandwidth(void **state)
+TEST(fit_separates_latency_from_bandwidth)
 {
-    (void)state;
     kvt_device_point points[10];
     size_t count = 0;
     const uint32_t sizes[] = {1u << 12, 1u << 14, 1u << 16, 1u << 18, 1u << 20};
@@ -162,9 +156,8 @@ static void fit_separates_latency_from_bandwidth(void **state)
 
 /* Small requests wait for 40 us of the CPU's, large ones for 400 MB/s, never for both: the rate is
  * what the two largest reach, not what a line through all of them promises. */
-static void fit_knows_a_saturated_device(void **state)
+TEST(fit_knows_a_saturated_device)
 {
-    (void)state;
     kvt_device_point points[10];
     size_t count = 0;
     const uint32_t sizes[] = {1u << 12, 1u << 14, 1u << 16, 1u << 18, 1u << 20};
@@ -190,9 +183,8 @@ static void fit_knows_a_saturated_device(void **state)
     assert_true(fit.bytes_per_s > 410e6);
 }
 
-static void memory_device_is_measured(void **state)
+TEST(memory_device_is_measured)
 {
-    (void)state;
     kvt_device_config config = {.struct_size = sizeof config,
                                 .name = "ram",
                                 .backend = "memory",
@@ -221,9 +213,8 @@ static void memory_device_is_measured(void **state)
 }
 
 /* Only the range handed over is written. */
-static void writes_stay_in_their_range(void **state)
+TEST(writes_stay_in_their_range)
 {
-    (void)state;
     kvt_device_config config = {.struct_size = sizeof config,
                                 .name = "ram",
                                 .backend = "memory",
@@ -257,9 +248,8 @@ static void writes_stay_in_their_range(void **state)
     kvt_profile_close(profile);
 }
 
-static void bad_requests_are_refused(void **state)
+TEST(bad_requests_are_refused)
 {
-    (void)state;
     kvt_device_config config = sim_config(1000000000, 1000000000, 1000);
     kvt_profile *profile = open_profile();
     kvt_device *device = open_device(&config);
@@ -303,9 +293,8 @@ static bool cancel_later(void *context, double done, const char *what)
 }
 
 /* Cancelled runs answer only while no complete one exists. */
-static void cancelling_keeps_what_was_stored(void **state)
+TEST(cancelling_keeps_what_was_stored)
 {
-    (void)state;
     kvt_device_config config = sim_config(1000000000, 1000000000, 100000);
     kvt_profile *profile = open_profile();
     kvt_device *device = open_device(&config);
@@ -337,9 +326,8 @@ static void cancelling_keeps_what_was_stored(void **state)
     kvt_profile_close(profile);
 }
 
-static void codecs_are_measured(void **state)
+TEST(codecs_are_measured)
 {
-    (void)state;
     kvt_profile *profile = open_profile();
     kvt_profile_request request = small_request(true);
     request.repetitions = 1;
@@ -386,9 +374,8 @@ static void codecs_are_measured(void **state)
 
 /* A basis of the profile has speeds of its own, at steps that its tables were made for; one that is
  * damaged is passed over. */
-static void bases_are_measured(void **state)
+TEST(bases_are_measured)
 {
-    (void)state;
     const transform_shape shape = {.layers = 2,
                                    .kv_heads = 2,
                                    .head_dim = 32,
@@ -421,21 +408,4 @@ static void bases_are_measured(void **state)
     kvt_profile_close(profile);
     basis_made_free(&made);
     basis_made_free(&other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sim_parameters_come_back),
-        cmocka_unit_test(sim_points_are_exact),
-        cmocka_unit_test(fit_separates_latency_from_bandwidth),
-        cmocka_unit_test(fit_knows_a_saturated_device),
-        cmocka_unit_test(memory_device_is_measured),
-        cmocka_unit_test(writes_stay_in_their_range),
-        cmocka_unit_test(bad_requests_are_refused),
-        cmocka_unit_test(cancelling_keeps_what_was_stored),
-        cmocka_unit_test(codecs_are_measured),
-        cmocka_unit_test(bases_are_measured),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -193,9 +193,10 @@ static void keys_turn_like_the_decoder(const naive_model *m, const model *loaded
     model_session_close(session);
 }
 
-static void llama2c_layout_agrees(void **state)
+TEST_ALL(make_folder_and_tokens, remove_folder);
+
+TEST(llama2c_layout_agrees)
 {
-    (void)state;
     for (int tied = 0; tied < 2; tied++) {
         model_config config = naive_config();
         config.tied = tied == 1;
@@ -239,9 +240,8 @@ static void write_ternary(const naive_model *m, const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
-static void ternary_layout_agrees(void **state)
+TEST(ternary_layout_agrees)
 {
-    (void)state;
     model_config config = naive_config();
     config.tied = true;
     config.bare_norm = true;
@@ -367,7 +367,7 @@ static naive_model folder_model(bool tied, uint64_t seed)
     return naive_make(config, seed);
 }
 
-static void folder_agrees_in_every_dtype(void **state)
+TEST(folder_agrees_in_every_dtype)
 {
     static const uint8_t dtypes[] = {KVT_DTYPE_FP32, KVT_DTYPE_FP16, KVT_DTYPE_BF16};
     (void)state;
@@ -399,9 +399,8 @@ static void refused(const char *path, kvt_status wanted, const char *words)
     if (strstr(message, words) == NULL) fail_msg("'%s' is not in '%s'", words, message);
 }
 
-static void folder_refuses_what_it_cannot_run(void **state)
+TEST(folder_refuses_what_it_cannot_run)
 {
-    (void)state;
     static const struct {
         const char *from, *to;
         kvt_status status;
@@ -448,9 +447,8 @@ static void folder_refuses_what_it_cannot_run(void **state)
 
 /* ---- running ---- */
 
-static void pieces_equal_the_whole(void **state)
+TEST(pieces_equal_the_whole)
 {
-    (void)state;
     static const uint32_t steps[] = {1, 7, 64, 149};
     naive_model m = naive_make(naive_config(), 5);
     naive_write(&m, in_folder("model.bin"));
@@ -495,9 +493,8 @@ static void copy_rows(const model_config *c, const outcome *o, uint32_t count, c
 }
 
 /* Tokens masked out give what a context without them gives. */
-static void dropped_tokens_are_not_seen(void **state)
+TEST(dropped_tokens_are_not_seen)
 {
-    (void)state;
     enum { CONTEXT = 100, REST = TOKENS - CONTEXT };
     naive_model m = naive_make(naive_config(), 6);
     naive_write(&m, in_folder("model.bin"));
@@ -551,9 +548,8 @@ static void dropped_tokens_are_not_seen(void **state)
 }
 
 /* 16-bit KV gives the bytes that the same values in fp32 give. */
-static void half_precision_past_is_decoded(void **state)
+TEST(half_precision_past_is_decoded)
 {
-    (void)state;
     enum { CONTEXT = 40 };
     naive_model m = naive_make(naive_config(), 7);
     naive_write(&m, in_folder("model.bin"));
@@ -602,9 +598,8 @@ static void half_precision_past_is_decoded(void **state)
     naive_free(&m);
 }
 
-static void wrong_requests_are_refused(void **state)
+TEST(wrong_requests_are_refused)
 {
-    (void)state;
     naive_model m = naive_make(naive_config(), 8);
     naive_write(&m, in_folder("model.bin"));
     model *loaded = naive_open(in_folder("model.bin"));
@@ -650,9 +645,8 @@ static void write_model(const uint8_t *bytes, size_t size)
 }
 
 /* Headers of any value and files of any length are refused, or load as what they say. */
-static void hostile_files_are_refused(void **state)
+TEST(hostile_files_are_refused)
 {
-    (void)state;
     static const int32_t values[] = {0, -1, 1, 3, INT32_MIN, INT32_MAX, 65536, 1 << 20};
     for (int ternary = 0; ternary < 2; ternary++) {
         model_config config = naive_config();
@@ -690,9 +684,8 @@ static void hostile_files_are_refused(void **state)
     }
 }
 
-static void ternary_refuses_other_versions(void **state)
+TEST(ternary_refuses_other_versions)
 {
-    (void)state;
     model_config config = naive_config();
     config.tied = config.bare_norm = true;
     naive_model m = naive_make(config, 12);
@@ -721,9 +714,8 @@ static void ternary_refuses_other_versions(void **state)
 /* ---- fp16 and bf16 ---- */
 
 /* Every 16-bit value survives; between two neighbours the nearer wins, at the middle the even. */
-static void halves_round_to_nearest(void **state)
+TEST(halves_round_to_nearest)
 {
-    (void)state;
     for (uint32_t bits = 0; bits < 0x10000u; bits++) {
         uint16_t half = (uint16_t)bits;
         float fp16 = half_to_float(half), bf16 = half_bf16_to_float(half);
@@ -748,22 +740,4 @@ static void halves_round_to_nearest(void **state)
     assert_int_equal(half_from_float(65520.0f), 0x7c00);
     assert_int_equal(half_bf16_from_float(1.00390625f), 0x3f80); /* half a step: to the even one */
     assert_int_equal(half_bf16_from_float(1.01171875f), 0x3f82);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama2c_layout_agrees),
-        cmocka_unit_test(ternary_layout_agrees),
-        cmocka_unit_test(folder_agrees_in_every_dtype),
-        cmocka_unit_test(folder_refuses_what_it_cannot_run),
-        cmocka_unit_test(pieces_equal_the_whole),
-        cmocka_unit_test(dropped_tokens_are_not_seen),
-        cmocka_unit_test(half_precision_past_is_decoded),
-        cmocka_unit_test(wrong_requests_are_refused),
-        cmocka_unit_test(hostile_files_are_refused),
-        cmocka_unit_test(ternary_refuses_other_versions),
-        cmocka_unit_test(halves_round_to_nearest),
-    };
-    return cmocka_run_group_tests(tests, make_folder_and_tokens, remove_folder);
 }

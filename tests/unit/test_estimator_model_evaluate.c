@@ -57,9 +57,10 @@ static evaluate_result run(bench_case *b, evaluate_transform transform, void *co
     return result;
 }
 
-static void exact_against_exact_is_nothing(void **state)
+TEST_ALL(make_folder, remove_folder);
+
+TEST(exact_against_exact_is_nothing)
 {
-    (void)state;
     bench_case b = case_make(41);
     evaluate_result result = run(&b, evaluate_exact, NULL);
     assert_true(result.kl == 0.0 && result.top1 == 1.0 && result.nll_delta == 0.0);
@@ -69,9 +70,8 @@ static void exact_against_exact_is_nothing(void **state)
 
 /* The entry's own figures against one plain run over all its tokens: what is left is the rounding
  * of the context's KV to fp16. */
-static void entries_hold_the_exact_run(void **state)
+TEST(entries_hold_the_exact_run)
 {
-    (void)state;
     bench_case b = case_make(42);
     const model_config *c = &b.m.c;
     enum { ALL = CONTEXT + CONTINUATION };
@@ -120,9 +120,8 @@ static kvt_status scale_values(void *context, evaluate_kv *kv)
 }
 
 /* A larger change is a larger loss, and the entry is as before after each run. */
-static void changes_are_seen(void **state)
+TEST(changes_are_seen)
 {
-    (void)state;
     bench_case b = case_make(43);
     double small = 0.95, large = 0.5, sum = 0.0;
     evaluate_token tokens[CONTINUATION];
@@ -140,9 +139,8 @@ static void changes_are_seen(void **state)
 }
 
 /* The entry's own attention outputs stand for computing them once more. */
-static void kept_outputs_are_those_of_a_probe(void **state)
+TEST(kept_outputs_are_those_of_a_probe)
 {
-    (void)state;
     bench_case b = case_make(44);
     const evaluate_entry *e = b.entry;
     double factor = 0.7;
@@ -191,9 +189,8 @@ static kvt_status move_on(void *context, evaluate_kv *kv)
     return KVT_OK;
 }
 
-static void drops_positions_and_failures_pass_through(void **state)
+TEST(drops_positions_and_failures_pass_through)
 {
-    (void)state;
     bench_case b = case_make(44);
     const model_config *c = &b.m.c;
     evaluate_result dropped = run(&b, drop_all, NULL), moved = run(&b, move_on, NULL), failed;
@@ -252,9 +249,8 @@ static void attend_plainly(const model_config *c, const float *query, const mode
 
 enum { PROBE_TOKENS = 37, PROBE_ROWS = 70 };
 
-static void probes_equal_sums_in_double(void **state)
+TEST(probes_equal_sums_in_double)
 {
-    (void)state;
     uint64_t random = 77;
     model_config c = {.dim = 24, .heads = 4, .kv_heads = 2, .head_dim = 6, .layers = 1};
     size_t row = 12;
@@ -309,9 +305,8 @@ static void probes_equal_sums_in_double(void **state)
         free(all[i]);
 }
 
-static void scores_by_hand(void **state)
+TEST(scores_by_hand)
 {
-    (void)state;
     const float even[2] = {500.0f, 500.0f}, odd[2] = {0.0f, logf(9.0f)};
     assert_close(model_log_sum(even, 2), 500 + log(2), 1e-12, "log sum");
     assert_close(model_kl(even, odd, 2), -log(2) - (log(0.1) + log(0.9)) / 2, 1e-7, "KL");
@@ -321,9 +316,8 @@ static void scores_by_hand(void **state)
     assert_int_equal(model_best(odd, 2), 1);
 }
 
-static void texts_are_repaired(void **state)
+TEST(texts_are_repaired)
 {
-    (void)state;
     static const char *const pairs[][2] = {
         {"plain \xe2\x80\x9cquote\xe2\x80\x9d", "plain \xe2\x80\x9cquote\xe2\x80\x9d"},
         {"\xc3\xa2\xe2\x82\xac\xc5\x93Hi\xc3\xa2\xe2\x82\xac she", "\"Hi\" she"},
@@ -350,9 +344,8 @@ static void write_texts(const char *lines)
     assert_int_equal(fclose(file), 0);
 }
 
-static void texts_name_their_bad_lines(void **state)
+TEST(texts_name_their_bad_lines)
 {
-    (void)state;
     static const char *const bad[] = {"{\"text\": \"a\"}\n{\"text\": 1}\n",
                                       "{\"text\": \"a\"}\n{\"other\": \"b\"}\n",
                                       "{\"text\": \"a\"}\n\n", "{\"text\": \"a\"}\n[\n"};
@@ -368,9 +361,8 @@ static void texts_name_their_bad_lines(void **state)
 }
 
 /* A compressed file is read by its own name as well as by that without .zst. */
-static void texts_are_unpacked(void **state)
+TEST(texts_are_unpacked)
 {
-    (void)state;
     static const char text[] = "{\"text\": \"packed\"}\n";
     char packed[256];
     size_t bytes = ZSTD_compress(packed, sizeof packed, text, sizeof text - 1, 1);
@@ -391,9 +383,8 @@ static void texts_are_unpacked(void **state)
 }
 
 /* 259 byte pieces and nothing else: a text of n bytes is n + 2 tokens. */
-static void sets_start_at_texts_and_are_disjoint(void **state)
+TEST(sets_start_at_texts_and_are_disjoint)
 {
-    (void)state;
     FILE *file = fopen(in_folder("vocabulary.bin"), "wb");
     assert_non_null(file);
     naive_put(file, &(int32_t){4}, 4);
@@ -424,22 +415,4 @@ static void sets_start_at_texts_and_are_disjoint(void **state)
     evaluate_set_free(&set);
     evaluate_texts_free(&texts);
     tokenizer_close(tokens);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_against_exact_is_nothing),
-        cmocka_unit_test(entries_hold_the_exact_run),
-        cmocka_unit_test(changes_are_seen),
-        cmocka_unit_test(kept_outputs_are_those_of_a_probe),
-        cmocka_unit_test(drops_positions_and_failures_pass_through),
-        cmocka_unit_test(probes_equal_sums_in_double),
-        cmocka_unit_test(scores_by_hand),
-        cmocka_unit_test(texts_are_repaired),
-        cmocka_unit_test(texts_name_their_bad_lines),
-        cmocka_unit_test(texts_are_unpacked),
-        cmocka_unit_test(sets_start_at_texts_and_are_disjoint),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

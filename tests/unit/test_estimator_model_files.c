@@ -133,7 +133,9 @@ static const struct {
          "a_setting_of_tomorrow: {\"b\":[1,2]} is no setting that the decoder knows"),
 };
 
-static void settings_are_known_or_named(void **state)
+TEST_ALL(make_folder, remove_folder);
+
+TEST(settings_are_known_or_named)
 {
     model_config config;
     char message[256];
@@ -146,7 +148,7 @@ static void settings_are_known_or_named(void **state)
 }
 
 /* Spellings of the same model, keys that change nothing, and what an absent key means. */
-static void settings_that_change_nothing(void **state)
+TEST(settings_that_change_nothing)
 {
     static const struct {
         const char *from, *to;
@@ -212,7 +214,7 @@ static void put_tensors(const safetensors_tensor *tensors, size_t count)
 }
 
 /* What a tensor without a place in the model says must be what the model is. */
-static void tensors_without_a_place(void **state)
+TEST(tensors_without_a_place)
 {
     static const char *const names[] = {"model.layers.0.self_attn.q_proj.bias",
                                         "model.layers.4.input_layernorm.weight",
@@ -259,9 +261,8 @@ static void tensors_without_a_place(void **state)
 }
 
 /* What somebody takes for a model, and what lies beside one and would change it. */
-static void other_kinds_are_named(void **state)
+TEST(other_kinds_are_named)
 {
-    (void)state;
     write_reference_config();
     write_text("model.safetensors", "not looked at");
     write_text("adapter_config.json", "{}");
@@ -284,7 +285,7 @@ static void other_kinds_are_named(void **state)
 /* ---- llama2.c ---- */
 
 /* The factors of the rotation, which are not read, are those that are computed, or zero. */
-static void rotation_is_that_of_the_base(void **state)
+TEST(rotation_is_that_of_the_base)
 {
     model_config config = naive_config();
     (void)state;
@@ -312,16 +313,4 @@ static void rotation_is_that_of_the_base(void **state)
     refused(in_folder("model.bin"), KVT_E_UNSUPPORTED, "not that of base 10000");
     free(factors);
     naive_free(&m);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settings_are_known_or_named),
-        cmocka_unit_test(settings_that_change_nothing),
-        cmocka_unit_test(tensors_without_a_place),
-        cmocka_unit_test(other_kinds_are_named),
-        cmocka_unit_test(rotation_is_that_of_the_base),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -87,9 +87,10 @@ static void assert_near(const float *is, const double *wanted, size_t count, con
             fail_msg("%s %zu: %.9g, not %.9g", what, i, (double)is[i], wanted[i]);
 }
 
-static void long_texts_agree_with_the_plain_pass(void **state)
+TEST_ALL(open_model, close_model);
+
+TEST(long_texts_agree_with_the_plain_pass)
 {
-    (void)state;
     size_t layer = TOKENS * row_floats();
     double *logits = calloc((size_t)TOKENS * plain.c.vocab, sizeof *logits);
     double *k = calloc(plain.c.layers * layer, sizeof *k);
@@ -210,9 +211,8 @@ static void assert_sequences_agree(const sequence *alone, const sequence *togeth
     }
 }
 
-static void several_sequences_equal_each_alone(void **state)
+TEST(several_sequences_equal_each_alone)
 {
-    (void)state;
     static const sequence shapes[SEQUENCES] = {
         {.past = 699, .count = 1, .dtype = KVT_DTYPE_FP16},
         {.past = 0, .count = 300, .first_logits = 290, .dtype = KVT_DTYPE_FP32},
@@ -253,9 +253,8 @@ static void several_sequences_equal_each_alone(void **state)
 }
 
 /* More rows of logits than are computed together, wanted by ones and twos. */
-static void many_rows_are_handed_to_their_requests(void **state)
+TEST(many_rows_are_handed_to_their_requests)
 {
-    (void)state;
     enum { COUNT = 45 };
     model_request requests[COUNT];
     float *logits = calloc(4 * COUNT * (size_t)plain.c.vocab, sizeof *logits);
@@ -278,9 +277,8 @@ static void many_rows_are_handed_to_their_requests(void **state)
     free(logits);
 }
 
-static void one_wrong_request_runs_none(void **state)
+TEST(one_wrong_request_runs_none)
 {
-    (void)state;
     float logits[2][128] = {{0}};
     const uint32_t outside = plain.c.vocab;
     model_request requests[2] = {
@@ -297,15 +295,4 @@ static void one_wrong_request_runs_none(void **state)
     requests[1].token_count = 1;
     assert_int_equal(model_forward_many(session, requests, 2), KVT_OK);
     assert_same(logits[0], logits[1], plain.c.vocab, "logit");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(long_texts_agree_with_the_plain_pass),
-        cmocka_unit_test(several_sequences_equal_each_alone),
-        cmocka_unit_test(many_rows_are_handed_to_their_requests),
-        cmocka_unit_test(one_wrong_request_runs_none),
-    };
-    return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -4,18 +4,16 @@
  * folder: likelihood as measured elsewhere, greedy text as documented, generation from kept KV, and
  * the loss of 4-bit KV as the codec trial found it. Skipped without KVT_DATA_DIR.
  */
+#include "cases.h"
+
 #include "base/half.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/evaluate.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STORIES = 40, IDS_MAX = 2048, VOCAB = 512, LAYERS_MAX = 8 };
 
@@ -74,9 +72,10 @@ static int close_all(void **state)
     return 0;
 }
 
-static void likelihood_is_as_measured(void **state)
+TEST_ALL(NULL, close_all);
+
+TEST(likelihood_is_as_measured)
 {
-    (void)state;
     open_all();
     for (size_t m = 0; m < 2; m++) {
         double sum = 0.0, count = 0.0;
@@ -99,9 +98,8 @@ static void likelihood_is_as_measured(void **state)
 }
 
 /* Token by token, each on top of the KV of all before. */
-static void greedy_text_is_as_documented(void **state)
+TEST(greedy_text_is_as_documented)
 {
-    (void)state;
     open_all();
     for (size_t m = 0; m < 2; m++) {
         enum { LENGTH = 96 };
@@ -181,9 +179,8 @@ static kvt_status four_bits(void *context, evaluate_kv *kv)
 }
 
 /* Few entries here, so the bounds are wide: a factor of two for KL, a fifth for attention. */
-static void four_bits_lose_what_the_trial_found(void **state)
+TEST(four_bits_lose_what_the_trial_found)
 {
-    (void)state;
     enum { ENTRIES = 2 };
     evaluate_set set;
     open_all();
@@ -212,14 +209,4 @@ static void four_bits_lose_what_the_trial_found(void **state)
         assert_true(mean.top1 > 0.95 && mean.top1 < 1.0);
     }
     evaluate_set_free(&set);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(likelihood_is_as_measured),
-        cmocka_unit_test(greedy_text_is_as_documented),
-        cmocka_unit_test(four_bits_lose_what_the_trial_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, close_all);
 }

@@ -3,6 +3,8 @@
  * test_estimator_offer.c - the prefill model against the published table, and properties of the
  * offers built from a cost model.
  */
+#include "cases.h"
+
 #include "codecs/codecs.h"
 #include "codecs/record.h"
 #include "estimator/predict/predict.h"
@@ -10,12 +12,8 @@
 #include "estimator/profile/profile.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void assert_near(double value, double expected, double relative)
 {
@@ -24,9 +22,8 @@ static void assert_near(double value, double expected, double relative)
 }
 
 /* Seconds as research prints them: two significant digits, so half of the last one is allowed. */
-static void preset_matches_published_table(void **state)
+TEST(preset_matches_published_table)
 {
-    (void)state;
     static const struct {
         uint32_t tokens;
         double a100, a100_half_digit, h100, h100_half_digit;
@@ -51,9 +48,8 @@ static void preset_matches_published_table(void **state)
 }
 
 /* Eq. 5 by its own arithmetic, and costs of adjacent ranges that add up. */
-static void prefill_follows_the_formula(void **state)
+TEST(prefill_follows_the_formula)
 {
-    (void)state;
     kvt_prefill prefill;
     assert_int_equal(kvt_prefill_preset("llama-3.1-8b:a100", &prefill), KVT_OK);
     double d = 4096.0, layers = 32.0, n = 10000.0, p = 3000.0;
@@ -68,9 +64,8 @@ static void prefill_follows_the_formula(void **state)
     assert_true(isfinite(kvt_prefill_seconds(&prefill, 0, UINT32_MAX)));
 }
 
-static void table_interpolates_and_extends(void **state)
+TEST(table_interpolates_and_extends)
 {
-    (void)state;
     static const double seconds[] = {0.0, 1.0, 3.0};
     kvt_prefill prefill = {.table_seconds = seconds, .table_count = 3, .table_step = 100};
     assert_near(kvt_prefill_seconds(&prefill, 0, 50), 0.5, 1e-12);
@@ -144,9 +139,8 @@ static kvt_policy_entry build(const kvt_cost_model *model, kvt_hole_mode holes,
     return entry;
 }
 
-static void options_have_the_promised_order_and_costs(void **state)
+TEST(options_have_the_promised_order_and_costs)
 {
-    (void)state;
     kvt_cost_model model = small_model();
     kvt_option options[KVT_OPTIONS_MAX];
     const double source = 64 << 20;
@@ -185,9 +179,8 @@ static void options_have_the_promised_order_and_costs(void **state)
 }
 
 /* Raw records are planned to the byte, whatever their layout. */
-static void raw_records_take_what_is_planned(void **state)
+TEST(raw_records_take_what_is_planned)
 {
-    (void)state;
     kvt_cost_model model = small_model();
     kvt_option options[KVT_OPTIONS_MAX];
     for (uint32_t i = 0; i < 60; i++) {
@@ -205,9 +198,8 @@ static void raw_records_take_what_is_planned(void **state)
 }
 
 /* Token drop alone has raw as its codec, and takes what its curve says. */
-static void dropped_tokens_take_no_room(void **state)
+TEST(dropped_tokens_take_no_room)
 {
-    (void)state;
     kvt_cost_model model = small_model();
     kvt_option options[KVT_OPTIONS_MAX];
     assert_int_equal(kvt_variant_parse("drop:stream,50", &model.variants[1].variant), KVT_OK);
@@ -221,9 +213,8 @@ static void dropped_tokens_take_no_room(void **state)
     if (half < 0.49 * whole || half > 0.51 * whole) fail_msg("%.0f of %.0f bytes", half, whole);
 }
 
-static void absent_tiers_and_opaque_entries(void **state)
+TEST(absent_tiers_and_opaque_entries)
 {
-    (void)state;
     kvt_cost_model model = small_model();
     model.present[KVT_TIER_HBM] = false;
     model.read[KVT_TIER_HBM].bytes_per_s = 0.0;
@@ -240,9 +231,8 @@ static void absent_tiers_and_opaque_entries(void **state)
 
 /* What recomputing costs: of the whole path where holes end it, of the place where they do not. The
  * entries of a path carry all of it together. */
-static void recomputing_is_shared_along_a_path(void **state)
+TEST(recomputing_is_shared_along_a_path)
 {
-    (void)state;
     kvt_cost_model model = small_model();
     kvt_policy_entry entry = {.struct_size = sizeof entry};
     kvt_offer offer = {.layout = block, .request_tokens = 4096};
@@ -267,9 +257,8 @@ static void recomputing_is_shared_along_a_path(void **state)
     assert_true(entry.recompute_seconds == 9.0);
 }
 
-static void what_is_learned_goes_before_the_curves(void **state)
+TEST(what_is_learned_goes_before_the_curves)
 {
-    (void)state;
     kvt_cost_model model = small_model();
     model.variants[2] = model.variants[1];
     model.variants[2].variant = (kvt_variant){.codec = KVT_CODEC_KIVI};
@@ -304,9 +293,8 @@ static void what_is_learned_goes_before_the_curves(void **state)
 }
 
 /* More bytes never cost less, and never take fewer stored bytes; a plain generator draws sizes. */
-static void costs_grow_with_size(void **state)
+TEST(costs_grow_with_size)
 {
-    (void)state;
     kvt_cost_model model = small_model();
     uint64_t random = 0x9e3779b97f4a7c15u;
     for (int round = 0; round < 2000; round++) {
@@ -330,9 +318,8 @@ static void costs_grow_with_size(void **state)
 
 /* A coarse variant is coded from a fine lossy one that loses a quarter of it or less; its bound has
  * what that adds, and stays within the model's limit. */
-static void fine_lossy_variants_are_coded_again(void **state)
+TEST(fine_lossy_variants_are_coded_again)
 {
-    (void)state;
     static const struct {
         const char *name;
         double share, loss, upper;
@@ -382,9 +369,8 @@ static void expect_argument_error(const kvt_cost_model *model, const kvt_offer *
     assert_int_equal(entry.option_count, 0);
 }
 
-static void bad_models_are_refused(void **state)
+TEST(bad_models_are_refused)
 {
-    (void)state;
     kvt_cost_model good = small_model(), model = good;
     const kvt_offer sound = {.layout = block};
     kvt_offer offer = sound;
@@ -422,23 +408,4 @@ static void bad_models_are_refused(void **state)
         model.variants[1].decode_bytes_per_s = bad[i];
         expect_argument_error(&model, &sound);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(preset_matches_published_table),
-        cmocka_unit_test(prefill_follows_the_formula),
-        cmocka_unit_test(table_interpolates_and_extends),
-        cmocka_unit_test(options_have_the_promised_order_and_costs),
-        cmocka_unit_test(raw_records_take_what_is_planned),
-        cmocka_unit_test(dropped_tokens_take_no_room),
-        cmocka_unit_test(absent_tiers_and_opaque_entries),
-        cmocka_unit_test(recomputing_is_shared_along_a_path),
-        cmocka_unit_test(what_is_learned_goes_before_the_curves),
-        cmocka_unit_test(costs_grow_with_size),
-        cmocka_unit_test(fine_lossy_variants_are_coded_again),
-        cmocka_unit_test(bad_models_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

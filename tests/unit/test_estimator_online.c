@@ -3,13 +3,10 @@
  * test_estimator_online.c - what is learned of devices while a store runs: simulated devices with
  * known seconds, seeded noise.
  */
+#include "cases.h"
+
 #include "estimator/predict/predict.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -67,9 +64,8 @@ static double online_worst(const online_device *device, online_truth *truth)
     return worst;
 }
 
-static void test_finds_all_terms(void **state)
+TEST(finds_all_terms)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         online_truth truth = {2e-3, 150e6, seed % 2 == 0 ? 1 / 150e6 : 0, 0.05, seed};
         online_device device;
@@ -86,9 +82,8 @@ static void test_finds_all_terms(void **state)
     }
 }
 
-static void test_drift_reopens(void **state)
+TEST(drift_reopens)
 {
-    (void)state;
     static const double slowing[] = {0.5, 0.8, 2.0};
     for (int which = 0; which < 3; which++) {
         for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -117,9 +112,8 @@ static void test_drift_reopens(void **state)
     }
 }
 
-static void test_noise_alone_is_no_drift(void **state)
+TEST(noise_alone_is_no_drift)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         online_truth truth = {1e-4, 200e6, 0.5 / 200e6, 0.3, seed};
         online_device device;
@@ -136,9 +130,8 @@ static void test_noise_alone_is_no_drift(void **state)
     }
 }
 
-static void test_goes_on_after_restart(void **state)
+TEST(goes_on_after_restart)
 {
-    (void)state;
     online_device device;
     online_device_init(&device, 1e-4, 400e6);
     online_device_resume(&device, 3e-4, 100e6, 1000);
@@ -149,9 +142,8 @@ static void test_goes_on_after_restart(void **state)
 }
 
 /* A busy machine: figures stop at four times the curve, and only long evidence moves the curve. */
-static void test_figures_stay_within_bounds(void **state)
+TEST(figures_stay_within_bounds)
 {
-    (void)state;
     online_device device;
     online_factor factor;
     online_work work = {.bytes = 1e6};
@@ -187,9 +179,8 @@ static void test_figures_stay_within_bounds(void **state)
 
 /* Nothing is faster than it is: four achievements far below a figure are enough, however much stood
  * behind it. */
-static void test_faster_is_proof(void **state)
+TEST(faster_is_proof)
 {
-    (void)state;
     online_device device;
     online_factor factor;
     online_work work = {.bytes = 1e6};
@@ -252,9 +243,8 @@ static void feed_seconds(double first, double second, double bytes)
 
 /* A stopped clock, one with coarse steps, a stopped machine: no figure becomes nothing or endless.
  */
-static void test_no_clock_breaks_the_figures(void **state)
+TEST(no_clock_breaks_the_figures)
 {
-    (void)state;
     static const double seconds[] = {0, 1e-12, 1e-9, 1e-6, 1, 1e5, 1e30, INFINITY};
     static const double sizes[] = {1, 64, 1e6, 0x1p46};
     const size_t count = sizeof seconds / sizeof seconds[0];
@@ -270,9 +260,8 @@ static void test_no_clock_breaks_the_figures(void **state)
 }
 
 /* Requests of next to no bytes prove nothing of the seconds of bytes, however often they do. */
-static void test_small_requests_leave_the_bandwidth(void **state)
+TEST(small_requests_leave_the_bandwidth)
 {
-    (void)state;
     online_device device;
     online_work work = {.bytes = 64};
     online_device_init(&device, 1e-4, 400e6);
@@ -282,9 +271,8 @@ static void test_small_requests_leave_the_bandwidth(void **state)
     assert_true(bytes_per_s > 100e6 && bytes_per_s < 1600e6);
 }
 
-static void test_figures_decay_towards_the_curve(void **state)
+TEST(figures_decay_towards_the_curve)
 {
-    (void)state;
     online_device device;
     online_factor factor;
     online_work work = {.bytes = 1e6};
@@ -303,9 +291,8 @@ static void test_figures_decay_towards_the_curve(void **state)
     assert_true(fabs(online_factor_value(&factor) - 2) < 1e-9);
 }
 
-static void test_average_cuts_hiccups(void **state)
+TEST(average_cuts_hiccups)
 {
-    (void)state;
     online_average average = {0, 0, 0};
     uint64_t seed = 7;
     for (int i = 0; i < 400; i++)
@@ -318,9 +305,8 @@ static void test_average_cuts_hiccups(void **state)
     assert_true(fabs(average.value - 4.0) < 0.05);
 }
 
-static void test_error_quantiles(void **state)
+TEST(error_quantiles)
 {
-    (void)state;
     online_error error = {.total = 0};
     assert_true(online_error_quantile(&error, 0.5) <= 0);
     for (int i = 1; i <= 1000; i++)
@@ -335,22 +321,4 @@ static void test_error_quantiles(void **state)
     online_error_observe(&error, 1e9, 1.0); /* beyond the last bin */
     online_error_observe(&error, 1.0, 0.0); /* nothing to compare with */
     assert_int_equal(error.observations, 41001);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finds_all_terms),
-        cmocka_unit_test(test_drift_reopens),
-        cmocka_unit_test(test_noise_alone_is_no_drift),
-        cmocka_unit_test(test_goes_on_after_restart),
-        cmocka_unit_test(test_figures_stay_within_bounds),
-        cmocka_unit_test(test_faster_is_proof),
-        cmocka_unit_test(test_no_clock_breaks_the_figures),
-        cmocka_unit_test(test_small_requests_leave_the_bandwidth),
-        cmocka_unit_test(test_figures_decay_towards_the_curve),
-        cmocka_unit_test(test_average_cuts_hiccups),
-        cmocka_unit_test(test_error_quantiles),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

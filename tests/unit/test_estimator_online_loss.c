@@ -3,13 +3,10 @@
  * test_estimator_online_loss.c - factors of entries and classes from single questions: simulated
  * with the spread and the reliability that were measured on trained models.
  */
+#include "cases.h"
+
 #include "estimator/predict/predict.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 static double loss_uniform(uint64_t *state)
@@ -84,9 +81,8 @@ static loss_errors loss_simulate(const online_loss_prior *prior, int questions, 
     return errors;
 }
 
-static void test_shrunk_beats_none_and_raw(void **state)
+TEST(shrunk_beats_none_and_raw)
 {
-    (void)state;
     static const int questions[] = {1, 2, 5, 20};
     for (size_t trial = 0; trial < LOSS_TRIALS; trial++) {
         online_loss_prior prior =
@@ -108,9 +104,8 @@ static void test_shrunk_beats_none_and_raw(void **state)
     }
 }
 
-static void test_prior_follows_reliability(void **state)
+TEST(prior_follows_reliability)
 {
-    (void)state;
     online_loss_prior none = online_loss_prior_of(0.5, 0);
     online_loss_prior half = online_loss_prior_of(0.5, 0.5);
     online_loss_prior all = online_loss_prior_of(0.5, 1);
@@ -130,9 +125,8 @@ static void test_prior_follows_reliability(void **state)
     assert_true(theirs > 2);
 }
 
-static void test_one_question_moves_little(void **state)
+TEST(one_question_moves_little)
 {
-    (void)state;
     online_loss_prior prior = online_loss_prior_of(0.26, 0.20);
     online_loss_class of_class;
     online_loss_entry entry = {0, 0};
@@ -151,9 +145,8 @@ static void test_one_question_moves_little(void **state)
     assert_true(weight > 900 && weight < 1100);
 }
 
-static void test_class_is_learned_and_resumed(void **state)
+TEST(class_is_learned_and_resumed)
 {
-    (void)state;
     online_loss_prior prior = online_loss_prior_of(0.53, 0.75);
     online_loss_class of_class, later;
     uint64_t seed = 5;
@@ -178,9 +171,8 @@ static void test_class_is_learned_and_resumed(void **state)
     assert_true(fabs(online_loss_expect(&prior, &later, &entry).mean / 5.0 - 1) < 0.15);
 }
 
-static void test_drift_of_a_class_reopens(void **state)
+TEST(drift_of_a_class_reopens)
 {
-    (void)state;
     online_loss_prior prior = online_loss_prior_of(0.26, 0.20);
     for (uint64_t seed = 1; seed <= 10; seed++) {
         uint64_t dice = seed;
@@ -204,16 +196,4 @@ static void test_drift_of_a_class_reopens(void **state)
         assert_true(reopened);
         assert_true(fabs(online_loss_class_factor(&prior, &of_class, NULL) / 2.0 - 1) < 0.2);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shrunk_beats_none_and_raw),
-        cmocka_unit_test(test_prior_follows_reliability),
-        cmocka_unit_test(test_one_question_moves_little),
-        cmocka_unit_test(test_class_is_learned_and_resumed),
-        cmocka_unit_test(test_drift_of_a_class_reopens),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

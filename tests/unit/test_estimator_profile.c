@@ -3,13 +3,13 @@
  * test_estimator_profile.c - opening profile databases: made whole, refused when foreign, damaged,
  * newer, measured elsewhere or not writable; and never changed by being refused.
  */
+#include "cases.h"
+
 #include "estimator/measure/measure.h"
 #include "estimator/profile/profile.h"
 
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <sqlite3.h>
 
 static char folder[64];
@@ -149,9 +148,10 @@ static void expect_refusal(kvt_status expected)
     free(after);
 }
 
-static void made_when_absent_and_kept(void **state)
+TEST_ALL(make_folder, remove_folder);
+
+TEST(made_when_absent_and_kept)
 {
-    (void)state;
     kvt_profile *profile = NULL;
     kvt_device_curve curve;
     remove_profile();
@@ -173,9 +173,8 @@ static void made_when_absent_and_kept(void **state)
     kvt_profile_close(profile);
 }
 
-static void newest_run_wins(void **state)
+TEST(newest_run_wins)
 {
-    (void)state;
     kvt_device_curve curve;
     remove_profile();
     kvt_profile *profile = must_open(KVT_PROFILE_WRITE);
@@ -198,9 +197,8 @@ static void newest_run_wins(void **state)
 
 /* A device with content is measured again by its reads alone: what is known of its writes stays,
  * as long as it is the same device. */
-static void reads_alone_keep_the_writes(void **state)
+TEST(reads_alone_keep_the_writes)
 {
-    (void)state;
     kvt_device_curve curve;
     kvt_device_point point;
     remove_profile();
@@ -232,9 +230,8 @@ static void reads_alone_keep_the_writes(void **state)
     remove_profile();
 }
 
-static void foreign_files_are_refused(void **state)
+TEST(foreign_files_are_refused)
 {
-    (void)state;
     static const char text[] =
         "size,depth,MB/s\n4096,1,69\nnotes of somebody else, kept for years, "
         "and longer than a database header is\n";
@@ -255,9 +252,8 @@ static void foreign_files_are_refused(void **state)
     assert_int_equal(rmdir(path), 0);
 }
 
-static void other_versions_are_refused(void **state)
+TEST(other_versions_are_refused)
 {
-    (void)state;
     make_profile();
     change("PRAGMA user_version = 4; PRAGMA wal_checkpoint(TRUNCATE)");
     expect_refusal(KVT_E_VERSION);
@@ -267,9 +263,8 @@ static void other_versions_are_refused(void **state)
     expect_refusal(KVT_E_VERSION);
 }
 
-static void changed_schemas_are_refused(void **state)
+TEST(changed_schemas_are_refused)
 {
-    (void)state;
     static const char *const changes[] = {
         "CREATE TABLE extra (x)",
         "CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM device; END",
@@ -296,9 +291,8 @@ static void changed_schemas_are_refused(void **state)
 /* A truncated file is refused at every length. A length of 0 stays refused as well: it may be
  * somebody's file that was only just made. The last page is an empty table's, mostly zeros: cutting
  * into those changes nothing. */
-static void truncated_files_are_refused(void **state)
+TEST(truncated_files_are_refused)
 {
-    (void)state;
     size_t count;
     make_profile();
     char *bytes = take_file(&count);
@@ -311,9 +305,8 @@ static void truncated_files_are_refused(void **state)
 }
 
 /* Bit flips are refused or harmless: whatever opens can be read to the end without a fault. */
-static void flipped_bits_are_harmless(void **state)
+TEST(flipped_bits_are_harmless)
 {
-    (void)state;
     size_t count, refused = 0;
     make_profile();
     char *bytes = take_file(&count);
@@ -344,9 +337,8 @@ static void flipped_bits_are_harmless(void **state)
     assert_true(refused > 10);
 }
 
-static void another_hosts_profile_is_a_mismatch(void **state)
+TEST(another_hosts_profile_is_a_mismatch)
 {
-    (void)state;
     kvt_profile *profile = NULL;
     make_profile();
     change("UPDATE run SET host_identity = 'machine:0123', host_name = 'elsewhere'");
@@ -364,9 +356,8 @@ static void another_hosts_profile_is_a_mismatch(void **state)
 }
 
 /* What was measured by another major.minor of the library is refused as long as it answers. */
-static void another_versions_figures_are_a_mismatch(void **state)
+TEST(another_versions_figures_are_a_mismatch)
 {
-    (void)state;
     make_profile();
     change("UPDATE run SET library_version = '0.2.99'");
     kvt_profile_close(must_open(KVT_PROFILE_READ));
@@ -382,9 +373,8 @@ static void another_versions_figures_are_a_mismatch(void **state)
 
 /* Every table but run and model leads to a run, and a run's row says who measured, on what, when,
  * with which version, seed and command. */
-static void every_row_has_a_run(void **state)
+TEST(every_row_has_a_run)
 {
-    (void)state;
     make_profile();
     sqlite3 *database = NULL;
     sqlite3_stmt *statement = NULL;
@@ -440,9 +430,8 @@ static int child_tries_read_only_places(void)
     return 0;
 }
 
-static void read_only_places(void **state)
+TEST(read_only_places)
 {
-    (void)state;
     int result = 0;
     make_profile();
     assert_int_equal(chmod(path, 0444), 0);
@@ -459,9 +448,8 @@ static void read_only_places(void **state)
     assert_int_equal(WEXITSTATUS(result), 0);
 }
 
-static void odd_paths(void **state)
+TEST(odd_paths)
 {
-    (void)state;
     kvt_profile *profile = NULL;
     char other[200], longest[8192];
     assert_int_equal(kvt_profile_open("", KVT_PROFILE_WRITE, &profile, NULL, 0), KVT_E_DATABASE);
@@ -480,24 +468,4 @@ static void odd_paths(void **state)
     assert_int_equal(access(other, F_OK), 0);
     assert_int_equal(unlink(other), 0);
     kvt_profile_close(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(made_when_absent_and_kept),
-        cmocka_unit_test(newest_run_wins),
-        cmocka_unit_test(reads_alone_keep_the_writes),
-        cmocka_unit_test(foreign_files_are_refused),
-        cmocka_unit_test(other_versions_are_refused),
-        cmocka_unit_test(changed_schemas_are_refused),
-        cmocka_unit_test(truncated_files_are_refused),
-        cmocka_unit_test(flipped_bits_are_harmless),
-        cmocka_unit_test(another_hosts_profile_is_a_mismatch),
-        cmocka_unit_test(another_versions_figures_are_a_mismatch),
-        cmocka_unit_test(every_row_has_a_run),
-        cmocka_unit_test(read_only_places),
-        cmocka_unit_test(odd_paths),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

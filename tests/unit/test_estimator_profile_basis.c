@@ -4,14 +4,9 @@
  * memory and from a file; a damaged one is a status; gc keeps the bases that rows
  * need; show and diff know them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "basis_support.h"
+#include "cases.h"
 #include "estimator/exchange/exchange.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/profile/profile_quality.h"
@@ -40,9 +35,10 @@ static uint32_t list_bases(kvt_profile *profile)
     return rows;
 }
 
-static void a_basis_comes_in_and_out(void **state)
+TEST_ALL(scratch_make, scratch_remove);
+
+TEST(a_basis_comes_in_and_out)
 {
-    (void)state;
     basis_made made = make_basis(3);
     const uint32_t start = transform_hash_start(made.basis.hash);
     profile_basis out;
@@ -73,9 +69,8 @@ static void a_basis_comes_in_and_out(void **state)
     basis_made_free(&made);
 }
 
-static void what_is_no_basis_stays_out(void **state)
+TEST(what_is_no_basis_stays_out)
 {
-    (void)state;
     basis_made made = make_basis(4);
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
@@ -93,9 +88,8 @@ static void what_is_no_basis_stays_out(void **state)
 }
 
 /* Two bases that a variant's 20 bits could not tell apart. */
-static void a_name_is_of_one_basis(void **state)
+TEST(a_name_is_of_one_basis)
 {
-    (void)state;
     basis_made made = make_basis(5), other = make_basis(6);
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
@@ -113,9 +107,8 @@ static void a_name_is_of_one_basis(void **state)
     basis_made_free(&other);
 }
 
-static void a_file_comes_in_by_import(void **state)
+TEST(a_file_comes_in_by_import)
 {
-    (void)state;
     char path[160];
     uint64_t rows = 9;
     basis_made made = make_basis(7);
@@ -147,9 +140,8 @@ static void a_file_comes_in_by_import(void **state)
 }
 
 /* Bytes of an object that changed on the disk: the profile opens, the basis does not come out. */
-static void a_damaged_object_is_a_status(void **state)
+TEST(a_damaged_object_is_a_status)
 {
-    (void)state;
     basis_made made = make_basis(8);
     profile_basis out;
     scratch_remove_profile();
@@ -176,9 +168,8 @@ static void a_damaged_object_is_a_status(void **state)
     "sqlite_version, zstd_version, command_line, seed, '' FROM run WHERE id = 1;"
 
 /* Runs 2 and 3 learnt a basis each; 3 replaces 2, and its ladder has a rung of the first. */
-static void gc_keeps_the_bases_of_rows(void **state)
+TEST(gc_keeps_the_bases_of_rows)
 {
-    (void)state;
     basis_made used = make_basis(10), unused = make_basis(11), taken = make_basis(12);
     kvt_profile_gc_result result;
     const kvt_profile_gc_request request = {.struct_size = sizeof request};
@@ -217,9 +208,8 @@ static void gc_keeps_the_bases_of_rows(void **state)
     basis_made_free(&taken);
 }
 
-static void diff_names_a_basis_of_one_profile(void **state)
+TEST(diff_names_a_basis_of_one_profile)
 {
-    (void)state;
     json_t *changes = json_array(), *change;
     size_t i;
     uint32_t seen = 0;
@@ -241,18 +231,4 @@ static void diff_names_a_basis_of_one_profile(void **state)
     kvt_profile_close(empty);
     kvt_profile_close(profile);
     basis_made_free(&made);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_basis_comes_in_and_out),
-        cmocka_unit_test(what_is_no_basis_stays_out),
-        cmocka_unit_test(a_name_is_of_one_basis),
-        cmocka_unit_test(a_file_comes_in_by_import),
-        cmocka_unit_test(a_damaged_object_is_a_status),
-        cmocka_unit_test(gc_keeps_the_bases_of_rows),
-        cmocka_unit_test(diff_names_a_basis_of_one_profile),
-    };
-    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -4,13 +4,8 @@
  * carries, what answers beside measurements; bad rows are named down to the field and nothing comes
  * in; every column of the schema is exported; ladders in files.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "estimator/exchange/exchange_rows.h"
 #include "estimator/predict/predict.h"
 #include "profile_scratch.h"
@@ -73,9 +68,10 @@ static const char device_rows[] =
     "read_latency_seconds_p50,read_latency_seconds_p99\n"
     "slow,4096,8,0.5,3e8,4e8,1e-4,2e-4\n";
 
-static void rows_carry_their_source(void **state)
+TEST_ALL(scratch_make, scratch_remove);
+
+TEST(rows_carry_their_source)
 {
-    (void)state;
     kvt_device_curve curve;
     kvt_device_point point;
     kvt_profile *profile = open_new();
@@ -102,9 +98,8 @@ static void rows_carry_their_source(void **state)
 
 /* A published curve answers as long as nothing is measured; not even a newer import hides what was
  * measured, and an interrupted measurement is still one. */
-static void measured_before_imported(void **state)
+TEST(measured_before_imported)
 {
-    (void)state;
     kvt_device_curve curve;
     kvt_profile *profile = open_new();
     must_import(profile, device_rows, "a paper");
@@ -148,9 +143,8 @@ static uint32_t take_ladder(kvt_profile *profile, kvt_codec_curve *curves, uint3
     return count;
 }
 
-static void ladder_from_quality_and_calibration(void **state)
+TEST(ladder_from_quality_and_calibration)
 {
-    (void)state;
     kvt_codec_curve curves[KVT_VARIANTS_MAX];
     kvt_layout layout = {.layers = 32, .kv_heads = 8, .head_dim = 128};
     uint32_t count;
@@ -343,9 +337,8 @@ static void refuse_depth(kvt_profile *profile)
     free(deep);
 }
 
-static void bad_rows_are_named_and_nothing_comes_in(void **state)
+TEST(bad_rows_are_named_and_nothing_comes_in)
 {
-    (void)state;
     kvt_profile *profile = open_new();
     for (size_t i = 0; i < sizeof bad_files / sizeof bad_files[0]; i++) {
         kvt_status status = import_quoted(profile, bad_files[i].text, "a paper");
@@ -378,9 +371,8 @@ static void bad_rows_are_named_and_nothing_comes_in(void **state)
 
 /* Any byte changed, and cut anywhere: the file comes in or is refused with a reason, and the
  * profile is sound either way. */
-static void hostile_bytes(void **state)
+TEST(hostile_bytes)
 {
-    (void)state;
     char text[sizeof device_rows + sizeof quality_rows];
     uint64_t rows;
     size_t refused = 0, taken = 0;
@@ -411,9 +403,8 @@ static void hostile_bytes(void **state)
 }
 
 /* The seventeenth digit of a number, and what an export of it says, are those of the double. */
-static void doubles_come_back_equal(void **state)
+TEST(doubles_come_back_equal)
 {
-    (void)state;
     static const double values[] = {1.0 / 3,  0.1,  4.9406564584124654e-324, 1e17 / 3,
                                     2.5e-308, 1e18, 123456789.12345678,      9007199254740993.0,
                                     5e-1,     7};
@@ -453,9 +444,8 @@ static size_t count_exported(kvt_profile *profile, const char *table)
     return count;
 }
 
-static void exports_by_table(void **state)
+TEST(exports_by_table)
 {
-    (void)state;
     kvt_profile *profile = open_new();
     must_import(profile, quality_rows, "table 1");
     assert_int_equal(count_exported(profile, "quality"), 6);
@@ -489,9 +479,8 @@ static kvt_status read_ladder(const char *text, kvt_codec_curve *curves, uint32_
     return status;
 }
 
-static void ladders_are_read_from_files(void **state)
+TEST(ladders_are_read_from_files)
 {
-    (void)state;
     static const bad_file bad[] = {
         {ROWS("ladder", ""), "ladder: no form"},
         {ROWS("model", "{'model': 'm'}"), "ladder: no form"},
@@ -559,9 +548,8 @@ static bool sheet_shows(const char *sheet_name, const char *column)
     return false;
 }
 
-static void every_column_of_the_schema_is_exported(void **state)
+TEST(every_column_of_the_schema_is_exported)
 {
-    (void)state;
     kvt_profile_close(open_new());
     sqlite3 *database = NULL;
     sqlite3_stmt *row = NULL;
@@ -590,20 +578,4 @@ static void every_column_of_the_schema_is_exported(void **state)
     assert_int_equal(sqlite3_finalize(row), SQLITE_OK);
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
     assert_true(columns > 6 * sizeof shown / sizeof shown[0]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_carry_their_source),
-        cmocka_unit_test(measured_before_imported),
-        cmocka_unit_test(ladder_from_quality_and_calibration),
-        cmocka_unit_test(bad_rows_are_named_and_nothing_comes_in),
-        cmocka_unit_test(hostile_bytes),
-        cmocka_unit_test(doubles_come_back_equal),
-        cmocka_unit_test(exports_by_table),
-        cmocka_unit_test(ladders_are_read_from_files),
-        cmocka_unit_test(every_column_of_the_schema_is_exported),
-    };
-    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -3,13 +3,8 @@
  * test_estimator_profile_manage.c - a profile as a whole: what gc drops and keeps, what diff finds,
  * and that readers see whole measurements while somebody writes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "profile_scratch.h"
 #include "rows_text.h"
 
@@ -97,9 +92,10 @@ static void make_history(void)
                                "(20, 'device', 'd', 'read', 1, 1, 1, NULL, NULL, NULL);");
 }
 
-static void gc_drops_what_answers_for_nothing(void **state)
+TEST_ALL(scratch_make, scratch_remove);
+
+TEST(gc_drops_what_answers_for_nothing)
 {
-    (void)state;
     kvt_device_curve before, after;
     make_history();
     kvt_profile *profile = scratch_open(KVT_PROFILE_READ);
@@ -137,9 +133,8 @@ static void gc_drops_what_answers_for_nothing(void **state)
 }
 
 /* An interrupted run that alone knows a device stays, however old. */
-static void gc_keeps_what_alone_answers(void **state)
+TEST(gc_keeps_what_alone_answers)
 {
-    (void)state;
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
     scratch_measure(profile, "disk", 1000000000, 0);
@@ -217,9 +212,8 @@ static void import_text(kvt_profile *profile, const char *text)
     rows_text_import(profile, text, "s");
 }
 
-static void diff_tells_change_from_spread(void **state)
+TEST(diff_tells_change_from_spread)
 {
-    (void)state;
     kvt_profile *before = open_memory(), *after = open_memory();
     static const char points[] =
         "[device]\ndevice,tier,direction,bytes_per_s,request_seconds\nd,ssd,read,%s,1e-4\n"
@@ -285,9 +279,8 @@ static int child_reads(void)
     return 0;
 }
 
-static void readers_see_whole_measurements(void **state)
+TEST(readers_see_whole_measurements)
 {
-    (void)state;
     pid_t children[READERS];
     uint64_t rate = 100000000;
     int running = READERS;
@@ -313,15 +306,4 @@ static void readers_see_whole_measurements(void **state)
     assert_int_equal(scratch_number("SELECT count(*) FROM pragma_integrity_check WHERE "
                                     "integrity_check <> 'ok'"),
                      0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gc_drops_what_answers_for_nothing),
-        cmocka_unit_test(gc_keeps_what_alone_answers),
-        cmocka_unit_test(diff_tells_change_from_spread),
-        cmocka_unit_test(readers_see_whole_measurements),
-    };
-    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -3,12 +3,8 @@
  * test_estimator_profile_shipped.c - the files of profiles/ that import takes: they come in, each
  * row with a source, and they agree with the presets that are built in.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "cases.h"
 
 #include "estimator/exchange/exchange.h"
 #include "estimator/predict/predict.h"
@@ -38,9 +34,8 @@ static kvt_profile *open_with(const char *const *names)
     return profile;
 }
 
-static void prefill_agrees_with_the_presets(void **state)
+TEST(prefill_agrees_with_the_presets)
 {
-    (void)state;
     static const char *const files[] = {"prefill.json", NULL};
     static const char *const names[] = {"llama-3.1-8b:a100", "llama-3.1-8b:h100"};
     kvt_profile *profile = open_with(files);
@@ -72,9 +67,8 @@ static void prefill_agrees_with_the_presets(void **state)
     kvt_profile_close(profile);
 }
 
-static void devices_are_there_by_name(void **state)
+TEST(devices_are_there_by_name)
 {
-    (void)state;
     static const char *const files[] = {"devices.json", NULL};
     static const struct {
         const char *name;
@@ -91,9 +85,8 @@ static void devices_are_there_by_name(void **state)
     kvt_profile_close(profile);
 }
 
-static void published_losses_make_ladders(void **state)
+TEST(published_losses_make_ladders)
 {
-    (void)state;
     static const char *const files[] = {"llama-3.1-8b.json", "codecs-gpu.json", NULL};
     kvt_profile *profile = open_with(files);
     kvt_codec_curve curves[KVT_VARIANTS_MAX];
@@ -116,9 +109,8 @@ static void published_losses_make_ladders(void **state)
 }
 
 /* Curves and ladders of a real model: of each task, and of tasks that were not measured. */
-static void a_real_model_has_ladders(void **state)
+TEST(a_real_model_has_ladders)
 {
-    (void)state;
     static const char *const files[] = {"smollm2-135m-instruct.json", "codecs-gpu.json", NULL};
     static const char *const classes[] = {"summarisation", "qa", "agent", "pooled"};
     static const char name[] = "smollm2-135m-instruct";
@@ -155,15 +147,4 @@ static void a_real_model_has_ladders(void **state)
         assert_true(recall.kl > quality.kl && quality.loss_mean >= recall.loss_mean);
     }
     kvt_profile_close(profile);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefill_agrees_with_the_presets),
-        cmocka_unit_test(devices_are_there_by_name),
-        cmocka_unit_test(published_losses_make_ladders),
-        cmocka_unit_test(a_real_model_has_ladders),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

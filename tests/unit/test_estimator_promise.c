@@ -4,15 +4,13 @@
  * they say, worlds of classes drawn at random; what was promised before does not; they tighten with
  * more classes and loosen where these differ.
  */
+#include "cases.h"
+
 #include "estimator/quality/promise.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ENTRIES = 40, CLASSES = 6, VARIANTS = 5, TRIALS = 200 };
 
@@ -58,9 +56,8 @@ static promise_rows world(uint64_t seed, uint32_t class_count, double class_sd, 
                           .trials = TRIALS};
 }
 
-static void classes_left_out_keep_the_limits(void **state)
+TEST(classes_left_out_keep_the_limits)
 {
-    (void)state;
     promise_trial sum[3] = {{.limit = 0.01}, {.limit = 0.02}, {.limit = 0.05}}, trials[3];
     for (uint64_t seed = 0; seed < 60; seed++) {
         promise_rows of = world(seed, CLASSES, 0.6, 0.5);
@@ -88,9 +85,8 @@ static void classes_left_out_keep_the_limits(void **state)
     assert_true(sum[2].entry_offered > 100);
 }
 
-static void more_and_likelier_classes_tighten(void **state)
+TEST(more_and_likelier_classes_tighten)
 {
-    (void)state;
     promise_bound few[VARIANTS], many[VARIANTS], apart[VARIANTS], one[VARIANTS];
     promise_rows of = world(1, 2, 0.1, 0.4);
     assert_int_equal(promise_of_others(&of, 0, few), KVT_OK);
@@ -110,9 +106,8 @@ static void more_and_likelier_classes_tighten(void **state)
     assert_true(without[2].mean == one[2].mean && without[2].entry == one[2].entry);
 }
 
-static void bounds_of_a_class_that_was_seen(void **state)
+TEST(bounds_of_a_class_that_was_seen)
 {
-    (void)state;
     promise_bound own[VARIANTS], others[VARIANTS];
     promise_rows of = world(3, CLASSES, 0.3, 0.5);
     assert_int_equal(promise_of_class(&of, 1, own), KVT_OK);
@@ -134,9 +129,8 @@ static void bounds_of_a_class_that_was_seen(void **state)
 
 /* The mean over all documents that a class could have is known here: 20 of them bound it nearly as
  * often as the bound says, though losses are skewed. So it is with the half that was left out. */
-static void bounds_hold_for_documents_that_were_not_seen(void **state)
+TEST(bounds_hold_for_documents_that_were_not_seen)
 {
-    (void)state;
     enum { WORLDS = 1000 };
     const double sd = 0.6, whole = exp(sd * sd / 2.0);
     uint32_t means = 0, offered = 0, kept = 0, seen = 0, within = 0;
@@ -164,9 +158,8 @@ static void bounds_hold_for_documents_that_were_not_seen(void **state)
     assert_int_equal(none[0].mean_offered, 0);
 }
 
-static void little_evidence_promises_little(void **state)
+TEST(little_evidence_promises_little)
 {
-    (void)state;
     promise_bound bounds[VARIANTS];
     promise_rows of = world(5, 1, 0.0, 0.5);
     for (uint32_t e = 0; e < ENTRIES; e++)
@@ -187,16 +180,4 @@ static void little_evidence_promises_little(void **state)
     promise_trial trial = {.limit = 0.5};
     assert_int_equal(promise_try(&of, &trial, 1), KVT_OK);
     assert_int_equal(trial.mean_offered, 0); /* there is no other class */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_left_out_keep_the_limits),
-        cmocka_unit_test(more_and_likelier_classes_tighten),
-        cmocka_unit_test(bounds_of_a_class_that_was_seen),
-        cmocka_unit_test(bounds_hold_for_documents_that_were_not_seen),
-        cmocka_unit_test(little_evidence_promises_little),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

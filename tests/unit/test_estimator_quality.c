@@ -21,9 +21,10 @@ static quality_variant variant_of(const char *name)
 
 /* ---- variants ---- */
 
-static void names_are_read_and_told_apart(void **state)
+TEST_ALL(scratch_make_files, scratch_remove_files);
+
+TEST(names_are_read_and_told_apart)
 {
-    (void)state;
     quality_variant merged = variant_of("kivi:k4v4,g64@row"), plain = variant_of("kivi:k4v4,g64");
     assert_true(merged.merged && !plain.merged);
     assert_string_equal(merged.name, "kivi:k4v4,g64@row");
@@ -58,9 +59,8 @@ static void check_answers(const char *exact, const char *other, double rouge_l, 
     assert_true(fabs(found_f1 - f1) < 1e-12);
 }
 
-static void answers_compare_as_by_hand(void **state)
+TEST(answers_compare_as_by_hand)
 {
-    (void)state;
     check_answers("abcd", "abcd", 1.0, 1.0);
     check_answers("abcd", "dcba", 0.25, 1.0);
     check_answers("abcd", "aced", 2.0 * 3 / 8, 2.0 * 3 / 8);
@@ -72,9 +72,8 @@ static void answers_compare_as_by_hand(void **state)
 
 /* ---- figures ---- */
 
-static void ranks_share_ties(void **state)
+TEST(ranks_share_ties)
 {
-    (void)state;
     const double x[] = {1, 2, 3, 4, 5}, same[] = {10, 20, 30, 40, 50}, back[] = {5, 4, 3, 2, 1};
     /* Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 1 - rounding of the tie = sqrt(0.9). */
     const double tied[] = {1, 2, 2, 3}, plain[] = {1, 2, 3, 4}, flat[] = {7, 7, 7, 7};
@@ -118,9 +117,8 @@ static void fill_rows(quality_row rows[ROWS * COLUMNS], const double effects[ROW
     }
 }
 
-static void figures_find_what_was_put_in(void **state)
+TEST(figures_find_what_was_put_in)
 {
-    (void)state;
     quality_row rows[ROWS * COLUMNS];
     quality_curve curves[COLUMNS];
     quality_spread spread;
@@ -162,9 +160,8 @@ static void figures_find_what_was_put_in(void **state)
 }
 
 /* An interval of no width would be a promise. */
-static void one_entry_says_nothing_of_others(void **state)
+TEST(one_entry_says_nothing_of_others)
 {
-    (void)state;
     quality_row row = {.present = true, .loss = 0.25, .kl = 0.1};
     quality_curve curve;
     quality_spread spread;
@@ -175,9 +172,8 @@ static void one_entry_says_nothing_of_others(void **state)
 }
 
 /* A variant without rows has no curve, and one that lacks a row says nothing about entries. */
-static void missing_rows_are_left_out(void **state)
+TEST(missing_rows_are_left_out)
 {
-    (void)state;
     quality_row rows[ROWS * COLUMNS];
     quality_curve curves[COLUMNS];
     quality_spread spread;
@@ -219,9 +215,8 @@ static void check_text(const tokenizer *tokens, const quality_entry *entry, uint
     assert_string_equal(found + 1, text);
 }
 
-static void questions_become_tokens(void **state)
+TEST(questions_become_tokens)
 {
-    (void)state;
     tokenizer *tokens = open_tokenizer();
     quality_entries entries;
     const char *const paths[] = {files.asked};
@@ -252,9 +247,8 @@ static void questions_become_tokens(void **state)
     tokenizer_close(tokens);
 }
 
-static void plain_texts_are_joined_and_cut(void **state)
+TEST(plain_texts_are_joined_and_cut)
 {
-    (void)state;
     tokenizer *tokens = open_tokenizer();
     quality_entries entries;
     const char *const paths[] = {files.plain, files.asked};
@@ -281,9 +275,8 @@ static void plain_texts_are_joined_and_cut(void **state)
     tokenizer_close(tokens);
 }
 
-static void marks_beyond_the_text_are_refused(void **state)
+TEST(marks_beyond_the_text_are_refused)
 {
-    (void)state;
     static const char *const lines[] = {
         "{\"text\": \"abc\", \"context\": 3, \"questions\": []}",
         "{\"text\": \"abc\", \"context\": 0, \"questions\": []}",
@@ -370,9 +363,8 @@ static kvt_status measure(measured *m, const char *const *names, uint32_t count,
     return status;
 }
 
-static void rows_order_variants_and_ignore_threads(void **state)
+TEST(rows_order_variants_and_ignore_threads)
 {
-    (void)state;
     static const char *const names[] = {"raw", "planes:k8v8,g64", "planes:k2v2,g64",
                                         "drop:stream,50", "kivi:k4v4,g64@row"};
     enum { COUNT = 5 };
@@ -399,9 +391,8 @@ static void rows_order_variants_and_ignore_threads(void **state)
     }
 }
 
-static void questions_are_answered_or_not(void **state)
+TEST(questions_are_answered_or_not)
 {
-    (void)state;
     static const char *const names[] = {"raw", "planes:k2v2,g64"};
     measured m = {.left_out = UINT32_MAX};
     assert_int_equal(measure(&m, names, 2, files.asked, 1), KVT_OK);
@@ -413,9 +404,8 @@ static void questions_are_answered_or_not(void **state)
     }
 }
 
-static void what_is_not_wanted_is_left_out(void **state)
+TEST(what_is_not_wanted_is_left_out)
 {
-    (void)state;
     static const char *const names[] = {"raw", "planes:k8v8,g64"};
     measured m = {.left_out = 3};
     assert_int_equal(measure(&m, names, 2, files.plain, 2), KVT_OK);
@@ -465,9 +455,8 @@ static kvt_status change_much(void *context, evaluate_kv *kv)
     return KVT_OK;
 }
 
-static void drafts_do_not_change_answers(void **state)
+TEST(drafts_do_not_change_answers)
 {
-    (void)state;
     quality_entries entries;
     quality_answers answers;
     evaluate_entry *judged = NULL;
@@ -525,7 +514,7 @@ static void drafts_do_not_change_answers(void **state)
 /* ---- likelihood ---- */
 
 /* Token 1 three times of four and token 0 once, of a vocabulary of 4: add-one gives 4/8 and 2/8. */
-static void likelihood_is_that_of_the_unigram_model(void **state)
+TEST(likelihood_is_that_of_the_unigram_model)
 {
     static const uint32_t ids[] = {1, 1, 0, 1};
     const quality_entry entry = {.tokens = ids, .context_tokens = 1, .continuation_tokens = 3};
@@ -549,25 +538,4 @@ static void likelihood_is_that_of_the_unigram_model(void **state)
     /* Nothing known is nothing held against a model. */
     assert_int_equal(quality_likelihood_of(entries, nats, 0, 4, &found), KVT_OK);
     assert_true(isnan(found.nats) && isnan(found.unigram_nats) && quality_understands(&found));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_are_read_and_told_apart),
-        cmocka_unit_test(answers_compare_as_by_hand),
-        cmocka_unit_test(ranks_share_ties),
-        cmocka_unit_test(figures_find_what_was_put_in),
-        cmocka_unit_test(one_entry_says_nothing_of_others),
-        cmocka_unit_test(missing_rows_are_left_out),
-        cmocka_unit_test(questions_become_tokens),
-        cmocka_unit_test(plain_texts_are_joined_and_cut),
-        cmocka_unit_test(marks_beyond_the_text_are_refused),
-        cmocka_unit_test(rows_order_variants_and_ignore_threads),
-        cmocka_unit_test(questions_are_answered_or_not),
-        cmocka_unit_test(what_is_not_wanted_is_left_out),
-        cmocka_unit_test(drafts_do_not_change_answers),
-        cmocka_unit_test(likelihood_is_that_of_the_unigram_model),
-    };
-    return cmocka_run_group_tests(tests, scratch_make_files, scratch_remove_files);
 }

@@ -3,6 +3,8 @@
  * test_estimator_quality_attention.c - the probe of attention against sums in double, on random KV:
  * errors per head, mass and flips, dropped tokens, dtypes, exact variants; KV dumps there and back.
  */
+#include "cases.h"
+
 #include "base/half.h"
 #include "codecs/record.h"
 #include "estimator/model/model.h"
@@ -10,16 +12,10 @@
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, WIDTH = 16, TOKENS = 96, ROWS = 3 };
 
@@ -215,9 +211,8 @@ static void assert_close(double is, double wanted, double tolerance, const char 
     if (!(fabs(is - wanted) <= tolerance)) fail_msg("%s: %.9g, not %.9g", what, is, wanted);
 }
 
-static void variants_are_judged_as_in_double(void **state)
+TEST(variants_are_judged_as_in_double)
 {
-    (void)state;
     static const char *const names[] = {"kivi:k4v4,g32",
                                         "planes:k2v2,g32",
                                         "entropy:k0.5v1,vchan",
@@ -259,9 +254,8 @@ static void variants_are_judged_as_in_double(void **state)
     assert_true(flipped > 9);
 }
 
-static void exact_variants_lose_nothing(void **state)
+TEST(exact_variants_lose_nothing)
 {
-    (void)state;
     kvt_layout layout = layout_of(KVT_DTYPE_BF16);
     quality_attention *a;
     quality_row row;
@@ -279,9 +273,8 @@ static void exact_variants_lose_nothing(void **state)
     quality_attention_close(a);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
-    (void)state;
     kvt_layout layout = layout_of(KVT_DTYPE_FP16);
     quality_attention *a;
     assert_int_equal(quality_attention_open(&layout, HEADS + 1, ROWS, &a), KVT_E_ARGUMENT);
@@ -305,9 +298,8 @@ static void what_does_not_fit_is_refused(void **state)
     quality_attention_close(a);
 }
 
-static void sgemm_has_a_rate(void **state)
+TEST(sgemm_has_a_rate)
 {
-    (void)state;
     kvt_layout layout = layout_of(KVT_DTYPE_FP16);
     double square = 0.0, shape = 0.0;
     model_set_blas_threads(1);
@@ -317,9 +309,8 @@ static void sgemm_has_a_rate(void **state)
 
 /* ---- dumps ---- */
 
-static void dumps_come_back(void **state)
+TEST(dumps_come_back)
 {
-    (void)state;
     enum { DUMP_ROWS = 10 };
     char path[] = "quality-dump-XXXXXX", message[256] = "";
     int file = mkstemp(path);
@@ -369,16 +360,4 @@ static void dumps_come_back(void **state)
     assert_memory_equal(all, q[1], sizeof all);
     quality_dump_close(&dump);
     assert_int_equal(unlink(path), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(variants_are_judged_as_in_double),
-        cmocka_unit_test(exact_variants_lose_nothing),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(sgemm_has_a_rate),
-        cmocka_unit_test(dumps_come_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

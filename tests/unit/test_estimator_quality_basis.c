@@ -4,16 +4,12 @@
  * wider spans need fewer of them, and what is refused. The model's output projection is the metric
  * of V.
  */
+#include "cases.h"
+
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <kvterrace/codec.h>
 
@@ -102,9 +98,8 @@ static void check_bits(const quality_basis_judged *judged, uint32_t rows, uint32
     assert_true(bits > 0.0 && bits < 0.6 * QUALITY_BASIS_BITS);
 }
 
-static void bases_of_the_reference_model_save_bits(void **state)
+TEST(bases_of_the_reference_model_save_bits)
 {
-    (void)state;
     quality_basis_report *report = &first_report;
     assert_int_equal(run(model_path, 9, report), KVT_OK);
     check_files(report);
@@ -137,9 +132,8 @@ static void bases_of_the_reference_model_save_bits(void **state)
     }
 }
 
-static void the_same_texts_give_the_same_bases(void **state)
+TEST(the_same_texts_give_the_same_bases)
 {
-    (void)state;
     assert_int_equal(run(model_path, 9, &second_report), KVT_OK);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
         assert_string_equal(first_report.hashes[s], second_report.hashes[s]);
@@ -160,9 +154,8 @@ static uint32_t count_lines(const char *path)
 
 /* A run that was killed in a line, and one whose bases come from files: nothing that is there is
  * judged again, and the report is the same. */
-static void what_was_judged_is_kept(void **state)
+TEST(what_was_judged_is_kept)
 {
-    (void)state;
     (void)remove(rows_path);
     kept_rows = rows_path;
     assert_int_equal(run(model_path, 9, &second_report), KVT_OK);
@@ -195,9 +188,8 @@ static void what_was_judged_is_kept(void **state)
 }
 
 /* A report of two settings of entropy and two rows of heads. */
-static void what_lies_between_rows_is_found(void **state)
+TEST(what_lies_between_rows_is_found)
 {
-    (void)state;
     const struct {
         uint8_t span;
         double bits, kl;
@@ -221,9 +213,8 @@ static void what_lies_between_rows_is_found(void **state)
     assert_true(isnan(judged.rows[0].order0_bits));
 }
 
-static void the_gram_matrix_is_the_projection_squared(void **state)
+TEST(the_gram_matrix_is_the_projection_squared)
 {
-    (void)state;
     model *m;
     double gram[32 * 32];
     assert_int_equal(model_open(model_path, &m, message, sizeof message), KVT_OK);
@@ -245,9 +236,8 @@ static void the_gram_matrix_is_the_projection_squared(void **state)
     model_close(m);
 }
 
-static void what_cannot_be_learnt_is_refused(void **state)
+TEST(what_cannot_be_learnt_is_refused)
 {
-    (void)state;
     const quality_entry short_one = {.context_tokens = KVT_SINK_TOKENS};
     const quality_entry *const entries[] = {&short_one};
     const char *const texts[] = {text_path};
@@ -323,9 +313,8 @@ static kvt_status calibrate(kvt_profile *profile, uint32_t contexts, uint32_t mo
     return calibrate_profile_run(profile, &options, report, message, sizeof message);
 }
 
-static void a_calibration_learns_once(void **state)
+TEST(a_calibration_learns_once)
 {
-    (void)state;
     kvt_profile *profile = NULL;
     static calibrate_report report;
     profile_basis basis;
@@ -358,15 +347,6 @@ static void a_calibration_learns_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bases_of_the_reference_model_save_bits),
-        cmocka_unit_test(the_same_texts_give_the_same_bases),
-        cmocka_unit_test(what_was_judged_is_kept),
-        cmocka_unit_test(what_lies_between_rows_is_found),
-        cmocka_unit_test(the_gram_matrix_is_the_projection_squared),
-        cmocka_unit_test(what_cannot_be_learnt_is_refused),
-        cmocka_unit_test(a_calibration_learns_once),
-    };
     find_reference();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -3,22 +3,18 @@
  * test_estimator_quality_dumps.c - quality from dumps into a profile: figures, bounds without
  * scores, fits with them, going on after an interruption, and what is refused.
  */
+#include "cases.h"
+
 #include "base/half.h"
 #include "estimator/profile/profile_internal.h"
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 2, HEADS = 2, KV_HEADS = 1, WIDTH = 32, TOKENS = 128, ROWS = 9, DUMPS = 4 };
 
@@ -121,9 +117,10 @@ static quality_dumps_report run(kvt_profile *profile, const quality_dumps_option
     return report;
 }
 
-static void without_scores_losses_are_bounds(void **state)
+TEST_ALL(make_dumps, remove_dumps);
+
+TEST(without_scores_losses_are_bounds)
 {
-    (void)state;
     kvt_profile *profile = open_profile();
     quality_dumps_options options = options_of(DUMPS);
     quality_dumps_report report = run(profile, &options);
@@ -193,9 +190,8 @@ static void put_scores(kvt_profile *profile, const quality_dumps_report *report,
     assert_int_equal(profile_run_complete(profile, run_row), KVT_OK);
 }
 
-static void scores_give_fits(void **state)
+TEST(scores_give_fits)
 {
-    (void)state;
     kvt_profile *profile = open_profile();
     quality_dumps_options options = options_of(DUMPS);
     quality_dumps_report first = run(profile, &options);
@@ -243,9 +239,8 @@ static bool stop_after_two(void *context, double done, const char *what)
     return --*(int *)context > 0;
 }
 
-static void an_interrupted_run_goes_on(void **state)
+TEST(an_interrupted_run_goes_on)
 {
-    (void)state;
     kvt_profile *profile = open_profile();
     quality_dumps_options options = options_of(DUMPS);
     quality_dumps_report report;
@@ -282,9 +277,8 @@ static void assert_refused(const quality_dumps_options *options, const char *wha
     kvt_profile_close(profile);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
-    (void)state;
     quality_dumps_options options = options_of(0);
     assert_refused(&options, "a dump");
     options = options_of(DUMPS);
@@ -294,15 +288,4 @@ static void what_does_not_fit_is_refused(void **state)
     options = options_of(DUMPS);
     assert_refused(&options, "not finite");
     write_dump(paths[2], 13, ROWS, 0.0f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_scores_losses_are_bounds),
-        cmocka_unit_test(scores_give_fits),
-        cmocka_unit_test(an_interrupted_run_goes_on),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-    };
-    return cmocka_run_group_tests(tests, make_dumps, remove_dumps);
 }

@@ -40,9 +40,10 @@ static kvt_status run(const char *const *names, uint32_t count, uint32_t blocks,
     return run_text(files.plain, names, count, blocks, mixes, report);
 }
 
-static void exact_blocks_lose_nothing(void **state)
+TEST_ALL(scratch_make_files, scratch_remove_files);
+
+TEST(exact_blocks_lose_nothing)
 {
-    (void)state;
     static const char *const names[] = {"raw", "lossless"};
     quality_mixed_report report;
     assert_int_equal(run(names, 2, 3, 4, &report), KVT_OK); /* 33, 33 and 34 tokens */
@@ -52,9 +53,8 @@ static void exact_blocks_lose_nothing(void **state)
 }
 
 /* Predicted from the other half of the contexts: over equal halves the means are the same. */
-static void one_block_is_a_whole_context(void **state)
+TEST(one_block_is_a_whole_context)
 {
-    (void)state;
     static const char *const names[] = {"planes:k2v2,g64", "planes:k2v2,g64"};
     quality_mixed_report report;
     assert_int_equal(run(names, 2, 1, 2, &report), KVT_OK);
@@ -64,9 +64,8 @@ static void one_block_is_a_whole_context(void **state)
     assert_true(report.kl.error_p50 < 1e-9);
 }
 
-static void blocks_go_their_own_ways(void **state)
+TEST(blocks_go_their_own_ways)
 {
-    (void)state;
     static const char *const names[] = {"lossless", "planes:k2v2,g64"};
     quality_mixed_report report, whole;
     assert_int_equal(run(names, 2, 3, 12, &report), KVT_OK);
@@ -83,9 +82,8 @@ static void blocks_go_their_own_ways(void **state)
     assert_true(again.kl.measured == report.kl.measured && again.kl.pearson == report.kl.pearson);
 }
 
-static void what_cannot_be_mixed_is_refused(void **state)
+TEST(what_cannot_be_mixed_is_refused)
 {
-    (void)state;
     static const char *const merged[] = {"kivi:k4v4,g64", "kivi:k4v4,g64@row"};
     static const char *const plain[] = {"raw", "lossless"};
     quality_mixed_report report;
@@ -96,15 +94,4 @@ static void what_cannot_be_mixed_is_refused(void **state)
     /* A text that says what its context is may have a shorter one than was asked for. */
     assert_int_equal(run_text(files.asked, plain, 2, 3, 2, &report), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "no 3 blocks of 32"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_blocks_lose_nothing),
-        cmocka_unit_test(one_block_is_a_whole_context),
-        cmocka_unit_test(blocks_go_their_own_ways),
-        cmocka_unit_test(what_cannot_be_mixed_is_refused),
-    };
-    return cmocka_run_group_tests(tests, scratch_make_files, scratch_remove_files);
 }

@@ -78,9 +78,10 @@ enum { ALL_ROWS = ENTRIES * VARIANTS + 2 * VARIANTS };
 /* Rows of variants; each entry's exact run has one of its own. */
 #define ROWS_SQL "SELECT count(*) FROM quality_entry WHERE mode & 128 = 0"
 
-static void rows_and_curves_are_stored(void **state)
+TEST_ALL(scratch_make_files, scratch_remove_files);
+
+TEST(rows_and_curves_are_stored)
 {
-    (void)state;
     quality_report report;
     scratch_remove_database();
     kvt_status status = run(QUALITY_TOP1, UINT32_MAX, &report);
@@ -141,9 +142,8 @@ static void check_same(const quality_report *a, const quality_report *b)
     }
 }
 
-static void a_stopped_run_goes_on(void **state)
+TEST(a_stopped_run_goes_on)
 {
-    (void)state;
     quality_report whole, stopped, rest;
     scratch_remove_database();
     assert_int_equal(run(QUALITY_F1, UINT32_MAX, &whole), KVT_OK);
@@ -175,9 +175,8 @@ static void a_stopped_run_goes_on(void **state)
 }
 
 /* However short the time is, the same call again and again ends with everything measured. */
-static void too_short_a_time_measures_all_the_same(void **state)
+TEST(too_short_a_time_measures_all_the_same)
 {
-    (void)state;
     quality_report report;
     uint32_t runs = 0;
     kvt_status status = KVT_E_CANCELLED;
@@ -194,9 +193,8 @@ static void too_short_a_time_measures_all_the_same(void **state)
     assert_int_equal(number_of(ROWS_SQL), ALL_ROWS);
 }
 
-static void wrong_requests_are_refused(void **state)
+TEST(wrong_requests_are_refused)
 {
-    (void)state;
     quality_report report;
     const char *const paths[] = {files.plain};
     const quality_class classes[] = {{"pooled", paths, 1}, {"stories", paths, 1}};
@@ -237,15 +235,4 @@ static void wrong_requests_are_refused(void **state)
     assert_true(isnan(report.sets[0].curves[0].rouge_l));
     quality_report_free(&report);
     kvt_profile_close(profile);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_and_curves_are_stored),
-        cmocka_unit_test(a_stopped_run_goes_on),
-        cmocka_unit_test(too_short_a_time_measures_all_the_same),
-        cmocka_unit_test(wrong_requests_are_refused),
-    };
-    return cmocka_run_group_tests(tests, scratch_make_files, scratch_remove_files);
 }

@@ -92,9 +92,10 @@ static int unmake(void **state)
     return scratch_remove_files(state);
 }
 
-static void passages_are_sets_of_their_own(void **state)
+TEST_ALL(make, unmake);
+
+TEST(passages_are_sets_of_their_own)
 {
-    (void)state;
     quality_report report;
     scratch_remove_database();
     if (run(QUALITY_USE_ANSWERS, UINT32_MAX, false, &report) != KVT_OK) fail_msg("%s", message);
@@ -124,9 +125,8 @@ static void passages_are_sets_of_their_own(void **state)
 }
 
 /* The worse is taken entry by entry, so its mean is at least that of either. */
-static void the_use_says_what_a_loss_is(void **state)
+TEST(the_use_says_what_a_loss_is)
 {
-    (void)state;
     quality_report of[QUALITY_USES];
     for (unsigned use = 0; use < QUALITY_USES; use++) {
         scratch_remove_database();
@@ -150,9 +150,8 @@ static void the_use_says_what_a_loss_is(void **state)
     assert_null(quality_use_name(QUALITY_USES));
 }
 
-static void stopped_measurements_keep_passages_and_balance(void **state)
+TEST(stopped_measurements_keep_passages_and_balance)
 {
-    (void)state;
     quality_report whole, stopped, rest;
     scratch_remove_database();
     assert_int_equal(run(QUALITY_USE_WORSE, UINT32_MAX, false, &whole), KVT_OK);
@@ -182,9 +181,8 @@ static void stopped_measurements_keep_passages_and_balance(void **state)
     quality_report_free(&whole);
 }
 
-static void what_is_there_can_be_finished(void **state)
+TEST(what_is_there_can_be_finished)
 {
-    (void)state;
     quality_report stopped, finished;
     scratch_remove_database();
     assert_int_equal(run(QUALITY_USE_WORSE, 14, false, &stopped), KVT_E_CANCELLED);
@@ -255,9 +253,8 @@ static kvt_codec_curve read_rung(const char *name)
 
 /* One ladder of each class and one for all others, whose bounds are wider, of the rows that a
  * measurement of quality has left. */
-static void a_calibration_takes_what_was_measured(void **state)
+TEST(a_calibration_takes_what_was_measured)
 {
-    (void)state;
     static const char *const names[] = {"tasks", "chat", "pooled"};
     quality_report report;
     scratch_remove_database();
@@ -304,9 +301,8 @@ static void a_calibration_takes_what_was_measured(void **state)
 }
 
 /* Each run measures at least one row, however little time it has, and takes the others' rows. */
-static void a_calibration_goes_on_however_short_its_runs(void **state)
+TEST(a_calibration_goes_on_however_short_its_runs)
 {
-    (void)state;
     uint32_t runs = 0;
     scratch_remove_database();
     calibrated_seconds = 1e-9;
@@ -324,9 +320,8 @@ static void a_calibration_goes_on_however_short_its_runs(void **state)
 }
 
 /* Candidates are measured on the asked entries, the rung on the rest too; each row once. */
-static void a_calibration_measures_what_is_missing(void **state)
+TEST(a_calibration_measures_what_is_missing)
 {
-    (void)state;
     static calibrate_report whole;
     scratch_remove_database();
     if (calibrate(LINES, QUALITY_KL, false, UINT32_MAX) != KVT_OK) fail_msg("%s", message);
@@ -350,9 +345,8 @@ static void a_calibration_measures_what_is_missing(void **state)
     scratch_remove_database();
 }
 
-static void passages_that_fit_nothing_are_refused(void **state)
+TEST(passages_that_fit_nothing_are_refused)
 {
-    (void)state;
     model *weights = NULL;
     model_session *session = NULL;
     evaluate_entry *entry = NULL;
@@ -374,9 +368,8 @@ static void passages_that_fit_nothing_are_refused(void **state)
 }
 
 /* Eight entries of two documents that differ say as much as two. */
-static void intervals_are_over_documents(void **state)
+TEST(intervals_are_over_documents)
 {
-    (void)state;
     enum { ROWS = 8 };
     static const double losses[ROWS] = {0.10, 0.11, 0.10, 0.11, 0.40, 0.41, 0.40, 0.41};
     static const uint64_t of_two[ROWS] = {7, 7, 7, 7, 9, 9, 9, 9},
@@ -399,20 +392,4 @@ static void intervals_are_over_documents(void **state)
     static const uint64_t some[4] = {0, 3, 0, 3};
     assert_int_equal(quality_number_documents(some, 4, numbers), 3);
     assert_true(numbers[1] == numbers[3] && numbers[0] != numbers[2]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(passages_are_sets_of_their_own),
-        cmocka_unit_test(the_use_says_what_a_loss_is),
-        cmocka_unit_test(stopped_measurements_keep_passages_and_balance),
-        cmocka_unit_test(what_is_there_can_be_finished),
-        cmocka_unit_test(a_calibration_takes_what_was_measured),
-        cmocka_unit_test(a_calibration_measures_what_is_missing),
-        cmocka_unit_test(a_calibration_goes_on_however_short_its_runs),
-        cmocka_unit_test(passages_that_fit_nothing_are_refused),
-        cmocka_unit_test(intervals_are_over_documents),
-    };
-    return cmocka_run_group_tests(tests, make, unmake);
 }

@@ -30,9 +30,8 @@ static const char three_lines[] =
     "{\"tokens\": [1, 2, 3, 4], \"context\": 2, \"document\": \"a\", \"class\": \"qa\", \"x\": 1}\n"
     "{\"tokens\": [40, 2, 3], \"context\": 1, \"questions\": []}\n";
 
-static void entries_are_cut_as_their_lines_say(void **state)
+TEST(entries_are_cut_as_their_lines_say)
 {
-    (void)state;
     quality_entries entries;
     char good[512];
     snprintf(good, sizeof good, "%s", three_lines);
@@ -74,9 +73,8 @@ static void entries_are_cut_as_their_lines_say(void **state)
     quality_entries_free(&entries);
 }
 
-static void what_does_not_fit_is_refused_with_its_line(void **state)
+TEST(what_does_not_fit_is_refused_with_its_line)
 {
-    (void)state;
     static const char *const lines[] = {
         "{\"tokens\": 3, \"context\": 1}",
         "{\"tokens\": [1, 2, -3], \"context\": 1}",
@@ -118,9 +116,8 @@ static const char small_json[] =
     " \"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\":"
     " {\"<|x|>\": 0, \"a\": 1, \"\\u0120b\": 2, \"\\u010a\": 3, \"\\u00e9\": 4}, \"merges\": []}}";
 
-static void a_byte_level_vocabulary_decodes(void **state)
+TEST(a_byte_level_vocabulary_decodes)
 {
-    (void)state;
     tokenizer *tokens;
     quality_entries entries;
     char text[32];
@@ -148,9 +145,8 @@ static void a_byte_level_vocabulary_decodes(void **state)
     tokenizer_close(tokens);
 }
 
-static void other_tokenizers_are_refused(void **state)
+TEST(other_tokenizers_are_refused)
 {
-    (void)state;
     static const struct {
         const char *what, *instead;
         kvt_status status;
@@ -189,13 +185,4 @@ static int remove_files(void **state)
     return scratch_remove_files(state);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_are_cut_as_their_lines_say),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_its_line),
-        cmocka_unit_test(a_byte_level_vocabulary_decodes),
-        cmocka_unit_test(other_tokenizers_are_refused),
-    };
-    return cmocka_run_group_tests(tests, scratch_make_files, remove_files);
-}
+TEST_ALL(scratch_make_files, remove_files);

@@ -4,17 +4,16 @@
  * one of its training, it answers questions about 512 tokens, and it loses answers where KV is
  * dropped or coded too coarsely.
  */
+#include "cases.h"
+
 #include "estimator/model/model.h"
 #include "estimator/quality/quality.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 enum { VOCAB = 672, CONTEXT = 512, VARIANTS = 3 };
@@ -61,9 +60,10 @@ static int close_all(void **state)
     return 0;
 }
 
-static void shape_is_as_documented(void **state)
+TEST_ALL(open_all, close_all);
+
+TEST(shape_is_as_documented)
 {
-    (void)state;
     const model_config *c = model_config_of(loaded);
     assert_int_equal(c->dim, 128);
     assert_int_equal(c->ffn_dim, 256);
@@ -77,9 +77,8 @@ static void shape_is_as_documented(void **state)
 }
 
 /* check.jsonl was written with the weights, by another implementation and in fp64. */
-static void likelihood_is_the_trainers(void **state)
+TEST(likelihood_is_the_trainers)
 {
-    (void)state;
     FILE *file = fopen(in_folder("model/check.jsonl"), "r");
     char *line = NULL;
     size_t capacity = 0, rows = 0;
@@ -130,9 +129,8 @@ static kvt_status count_variant(void *context, uint32_t entry, uint32_t variant,
     return KVT_OK;
 }
 
-static void answers_are_recalled_and_lost(void **state)
+TEST(answers_are_recalled_and_lost)
 {
-    (void)state;
     const char *path = in_folder("texts/recall-512.jsonl");
     quality_variant variants[VARIANTS];
     quality_entries entries;
@@ -168,14 +166,4 @@ static void answers_are_recalled_and_lost(void **state)
         assert_true(lost >= losses[i].least && lost <= losses[i].most);
     }
     quality_entries_free(&entries);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shape_is_as_documented),
-        cmocka_unit_test(likelihood_is_the_trainers),
-        cmocka_unit_test(answers_are_recalled_and_lost),
-    };
-    return cmocka_run_group_tests(tests, open_all, close_all);
 }

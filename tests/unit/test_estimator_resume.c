@@ -3,6 +3,8 @@
  * test_estimator_resume.c - interrupted measurements go on where they stopped, and only with what
  * was measured in the same way; reads and writes at once; codecs by threads and on given KV.
  */
+#include "cases.h"
+
 #include "codecs/kv_sample.h"
 #include "tools/command/worker_pool.h"
 
@@ -11,13 +13,9 @@
 #include <kvterrace/codec.h>
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct bench {
     kvt_profile *profile;
@@ -111,9 +109,8 @@ static size_t count_points(bench *at)
 
 /* The range is written, then come 40 points and two mixtures; a point that the first part has is
  * not measured again. */
-static void an_interrupted_run_goes_on(void **state)
+TEST(an_interrupted_run_goes_on)
 {
-    (void)state;
     bench at;
     bench_open(&at);
     assert_int_equal(bench_measure(&at, 25, true), KVT_E_CANCELLED); /* in the 26th point */
@@ -134,9 +131,8 @@ static void an_interrupted_run_goes_on(void **state)
     bench_close(&at);
 }
 
-static void other_settings_begin_anew(void **state)
+TEST(other_settings_begin_anew)
 {
-    (void)state;
     bench at;
     bench_open(&at);
     int runs = 0;
@@ -163,9 +159,8 @@ static void other_settings_begin_anew(void **state)
 }
 
 /* A call that may not write takes up a run with all of its writes, not one with a part of them. */
-static void reads_go_on_after_whole_writes(void **state)
+TEST(reads_go_on_after_whole_writes)
 {
-    (void)state;
     bench at;
     bench_open(&at);
     assert_int_equal(bench_measure(&at, 12, true), KVT_E_CANCELLED);
@@ -181,9 +176,8 @@ static void reads_go_on_after_whole_writes(void **state)
 }
 
 /* The simulated device serves one request after the other, so mixing costs nothing there. */
-static void mixing_is_measured(void **state)
+TEST(mixing_is_measured)
 {
-    (void)state;
     bench at;
     json_t *rows, *row;
     size_t i;
@@ -206,9 +200,8 @@ static void mixing_is_measured(void **state)
 }
 
 /* Interrupted among the rows of the second pass, then gone on with. */
-static void codecs_go_on_and_use_threads(void **state)
+TEST(codecs_go_on_and_use_threads)
 {
-    (void)state;
     bench at;
     worker_pool pool;
     json_t *rows, *row;
@@ -251,9 +244,8 @@ static void codecs_go_on_and_use_threads(void **state)
     bench_close(&at);
 }
 
-static void every_view_can_be_listed(void **state)
+TEST(every_view_can_be_listed)
 {
-    (void)state;
     static const char *const views[] = {"runs",    "mixed",        "codecs",  "models",
                                         "quality", "quality_sets", "rungs",   "calibrations",
                                         "choices", "learned",      "prefill", NULL};
@@ -265,17 +257,4 @@ static void every_view_can_be_listed(void **state)
         json_decref(rows);
     }
     bench_close(&at);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_interrupted_run_goes_on),
-        cmocka_unit_test(other_settings_begin_anew),
-        cmocka_unit_test(reads_go_on_after_whole_writes),
-        cmocka_unit_test(mixing_is_measured),
-        cmocka_unit_test(codecs_go_on_and_use_threads),
-        cmocka_unit_test(every_view_can_be_listed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

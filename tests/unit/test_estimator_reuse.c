@@ -2,14 +2,11 @@
 /*
  * test_estimator_reuse.c - half lives by maximum likelihood: processes that are known, seeded.
  */
+#include "cases.h"
+
 #include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -75,9 +72,8 @@ static kvt_reuse *reuse_replay(reuse_world *world, uint32_t watched)
     return reuse;
 }
 
-static void test_finds_half_lives(void **state)
+TEST(finds_half_lives)
 {
-    (void)state;
     static const struct {
         double half_life, branching;
     } classes[] = {{30, 0.5}, {300, 0.8}, {2000, 0.6}};
@@ -108,9 +104,8 @@ static void test_finds_half_lives(void **state)
 }
 
 /* A watched part of many entries finds the same; memory stays what it was. */
-static void test_a_sample_is_enough(void **state)
+TEST(a_sample_is_enough)
 {
-    (void)state;
     reuse_world world = {.seed = 11};
     for (uint64_t entry = 1; entry <= 40000; entry++)
         reuse_cluster(&world, reuse_uniform(&world.seed) * 20000, 20000, entry, 0, 120, 0.7);
@@ -124,9 +119,8 @@ static void test_a_sample_is_enough(void **state)
 }
 
 /* Entries that nearly always come back once, and then hardly: the first use is worth more. */
-static void test_first_uses_have_a_prior(void **state)
+TEST(first_uses_have_a_prior)
 {
-    (void)state;
     reuse_world world = {.seed = 3};
     for (uint64_t entry = 1; entry <= 2000; entry++) {
         double at = reuse_uniform(&world.seed) * 15000;
@@ -143,9 +137,8 @@ static void test_first_uses_have_a_prior(void **state)
     kvt_reuse_close(reuse);
 }
 
-static void test_nothing_and_bad_arguments(void **state)
+TEST(nothing_and_bad_arguments)
 {
-    (void)state;
     kvt_reuse *reuse;
     kvt_reuse_class found;
     assert_int_equal(kvt_reuse_open(3, &reuse), KVT_E_ARGUMENT);
@@ -165,15 +158,4 @@ static void test_nothing_and_bad_arguments(void **state)
     assert_int_equal(kvt_reuse_read(reuse, 1, KVT_REUSE_CLASSES, &found), KVT_E_ARGUMENT);
     kvt_reuse_close(reuse);
     kvt_reuse_close(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finds_half_lives),
-        cmocka_unit_test(test_a_sample_is_enough),
-        cmocka_unit_test(test_first_uses_have_a_prior),
-        cmocka_unit_test(test_nothing_and_bad_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

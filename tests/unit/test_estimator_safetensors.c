@@ -3,16 +3,14 @@
  * test_estimator_safetensors.c - tensors written and read back, files of other writers, and headers
  * that lie about lengths, offsets, shapes and types.
  */
+#include "cases.h"
+
 #include "estimator/model/safetensors.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char path[64];
 
@@ -30,9 +28,10 @@ static int remove_path(void **state)
     return unlink(path);
 }
 
-static void a_dump_comes_back(void **state)
+TEST_ALL(make_path, remove_path);
+
+TEST(a_dump_comes_back)
 {
-    (void)state;
     static const uint16_t keys[2][3][4] = {{{0x3c00, 0xc000}, {1}}, {{0x7bff}}};
     static const uint16_t values[2][3][4] = {{{0x3f80, 0xc000}}};
     static const float queries[1][6][4] = {{{1.5f, -2.25f}}};
@@ -74,9 +73,8 @@ static void a_dump_comes_back(void **state)
     safetensors_close(file);
 }
 
-static void writer_refuses_what_it_cannot_write(void **state)
+TEST(writer_refuses_what_it_cannot_write)
 {
-    (void)state;
     static const float data[4] = {0};
     const safetensors_tensor wrong[][2] = {
         {{.name = "", .dtype = KVT_DTYPE_FP32, .data = data}},
@@ -122,9 +120,8 @@ static kvt_status open_header(const char *header, size_t data_bytes, char *messa
 #define HEADER(tensor) "{" tensor "}"
 #define GOOD           TENSOR("a", "F32", "[2]", "[0, 8]")
 
-static void other_writers_are_read(void **state)
+TEST(other_writers_are_read)
 {
-    (void)state;
     static const struct {
         const char *header;
         size_t data_bytes;
@@ -146,9 +143,8 @@ static void other_writers_are_read(void **state)
     }
 }
 
-static void lying_headers_are_refused(void **state)
+TEST(lying_headers_are_refused)
 {
-    (void)state;
     static const struct {
         const char *header;
         size_t data_bytes;
@@ -203,9 +199,8 @@ static void lying_headers_are_refused(void **state)
     }
 }
 
-static void cut_files_are_refused(void **state)
+TEST(cut_files_are_refused)
 {
-    (void)state;
     static const char header[] = HEADER(GOOD ", " TENSOR("b", "F16", "[3]", "[8, 14]"));
     uint8_t bytes[8 + sizeof header - 1 + 14] = {(uint8_t)(sizeof header - 1)};
     safetensors *file;
@@ -229,16 +224,4 @@ static void cut_files_are_refused(void **state)
     assert_int_equal(safetensors_open("no-such-file", &file, message, sizeof message), KVT_E_GONE);
     assert_non_null(strstr(message, "no-such-file: "));
     assert_int_equal(safetensors_open(".", &file, message, sizeof message), KVT_E_CORRUPT);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_dump_comes_back),
-        cmocka_unit_test(writer_refuses_what_it_cannot_write),
-        cmocka_unit_test(other_writers_are_read),
-        cmocka_unit_test(lying_headers_are_refused),
-        cmocka_unit_test(cut_files_are_refused),
-    };
-    return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -3,16 +3,15 @@
  * test_estimator_text_file.c - texts that users name, plain and packed: every cut of a packed file,
  * one that unpacks to more than is taken, and what is no text.
  */
+#include "cases.h"
+
 #include "estimator/exchange/text_file.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <zstd.h>
 
 static char folder[64], plain[96], packed[96], message[256];
@@ -60,9 +59,10 @@ static void expect_refused(const char *path, kvt_status expected, const char *re
     assert_null(file.bytes);
 }
 
-static void plain_and_packed_are_read(void **state)
+TEST_ALL(make_folder, remove_folder);
+
+TEST(plain_and_packed_are_read)
 {
-    (void)state;
     static const char text[] = "{\"a\": 1}\nand more\n";
     char frames[2 * 4096];
     expect_refused(plain, KVT_E_GONE, "rows: No such file");
@@ -87,9 +87,8 @@ static void plain_and_packed_are_read(void **state)
 }
 
 /* A few kilobytes that unpack to more than anyone measures are refused, not swallowed. */
-static void a_bomb_is_refused(void **state)
+TEST(a_bomb_is_refused)
 {
-    (void)state;
     const size_t bytes = (size_t)80 << 20, bound = ZSTD_compressBound(bytes);
     char *zeros = calloc(1, bytes), *bomb = malloc(bound);
     assert_non_null(zeros);
@@ -104,9 +103,8 @@ static void a_bomb_is_refused(void **state)
     free(bomb);
 }
 
-static void what_is_no_text_is_named(void **state)
+TEST(what_is_no_text_is_named)
 {
-    (void)state;
     char path[5000];
     put(plain, "\x1f\x8b", 2);
     expect_refused(plain, KVT_E_PARSE, "this is compressed with gzip: unpack it");
@@ -119,14 +117,4 @@ static void what_is_no_text_is_named(void **state)
     memset(path, 'a', sizeof path);
     path[sizeof path - 1] = '\0';
     expect_refused(path, KVT_E_GONE, "aaa");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_and_packed_are_read),
-        cmocka_unit_test(a_bomb_is_refused),
-        cmocka_unit_test(what_is_no_text_is_named),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

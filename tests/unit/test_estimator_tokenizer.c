@@ -4,17 +4,15 @@
  * against a plain quadratic merge on random texts, round trips of any bytes, hostile files, and
  * known encodings of the trained models' vocabulary.
  */
+#include "cases.h"
+
 #include "estimator/model/model.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PIECES = 272, TEXT_MAX = 400 };
 
@@ -96,9 +94,10 @@ static void encodes_to(const tokenizer *tokens, const char *text, const uint32_t
         encodes_to(tokens, text, ids, sizeof ids / sizeof ids[0]);                                 \
     } while (0)
 
-static void merges_follow_the_scores(void **state)
+TEST_ALL(make_path, remove_path);
+
+TEST(merges_follow_the_scores)
 {
-    (void)state;
     write_vocabulary(8, PIECES);
     tokenizer *tokens = open_vocabulary(path);
     assert_int_equal(tokenizer_vocab(tokens), PIECES);
@@ -149,9 +148,8 @@ static size_t merge_plainly(uint32_t *ids, size_t count)
     }
 }
 
-static void heap_merges_as_a_scan_does(void **state)
+TEST(heap_merges_as_a_scan_does)
 {
-    (void)state;
     write_vocabulary(8, PIECES);
     tokenizer *tokens = open_vocabulary(path);
     uint64_t random = 4;
@@ -190,9 +188,8 @@ static void comes_back(const tokenizer *tokens, const char *text, size_t bytes)
     assert_int_equal(length, bytes);
 }
 
-static void any_bytes_come_back(void **state)
+TEST(any_bytes_come_back)
 {
-    (void)state;
     write_vocabulary(8, PIECES);
     tokenizer *tokens = open_vocabulary(path);
     uint64_t random = 6;
@@ -220,9 +217,8 @@ static void refused(uint32_t vocab, const char *words)
     if (strstr(message, words) == NULL) fail_msg("'%s' is not in '%s'", words, message);
 }
 
-static void hostile_vocabularies_are_refused(void **state)
+TEST(hostile_vocabularies_are_refused)
 {
-    (void)state;
     uint8_t bytes[8192];
     write_vocabulary(8, 258);
     refused(0, "fewer pieces");
@@ -259,9 +255,8 @@ static void hostile_vocabularies_are_refused(void **state)
 }
 
 /* What the models' own documentation text becomes, and any text of theirs comes back. */
-static void trained_vocabulary_is_read(void **state)
+TEST(trained_vocabulary_is_read)
 {
-    (void)state;
     const char *data = getenv("KVT_DATA_DIR");
     char file[512];
     if (data == NULL || data[0] == '\0') {
@@ -275,16 +270,4 @@ static void trained_vocabulary_is_read(void **state)
     static const char text[] = "A \"dog\".\n\nThe \xe2\x80\x9c end \x01\xff";
     comes_back(tokens, text, sizeof text - 1);
     tokenizer_close(tokens);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_follow_the_scores),
-        cmocka_unit_test(heap_merges_as_a_scan_does),
-        cmocka_unit_test(any_bytes_come_back),
-        cmocka_unit_test(hostile_vocabularies_are_refused),
-        cmocka_unit_test(trained_vocabulary_is_read),
-    };
-    return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -242,9 +242,8 @@ static uint32_t compare_with_plain(uint64_t seed, uint64_t dram, uint64_t ssd)
     return recoded;
 }
 
-static void it_does_what_the_greedy_written_down_does(void **state)
+TEST(it_does_what_the_greedy_written_down_does)
 {
-    (void)state;
     uint32_t recoded = 0;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         recoded += compare_with_plain(seed, 60000, 0);
@@ -256,9 +255,8 @@ static void it_does_what_the_greedy_written_down_does(void **state)
 
 /* Two entries of which one has to shrink for each that comes; used often afterwards, the shrunken
  * one stays as it is. */
-static void what_is_compressed_stays_compressed(void **state)
+TEST(what_is_compressed_stays_compressed)
 {
-    (void)state;
     kvt_move moves[16];
     kvt_plan plan = {moves, 16, 0};
     test_memory memory;
@@ -288,9 +286,8 @@ static void what_is_compressed_stays_compressed(void **state)
     kvt_policy_close(policy);
 }
 
-static void a_use_brings_an_entry_up_in_its_present_form(void **state)
+TEST(a_use_brings_an_entry_up_in_its_present_form)
 {
-    (void)state;
     kvt_move moves[16];
     kvt_plan plan = {moves, 16, 0};
     test_memory memory;
@@ -310,14 +307,4 @@ static void a_use_brings_an_entry_up_in_its_present_form(void **state)
     assert_int_equal(kvt_policy_access(policy, 3 * SECOND, 7, &plan), KVT_OK);
     assert_int_equal(plan.count, 0);
     kvt_policy_close(policy);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_does_what_the_greedy_written_down_does),
-        cmocka_unit_test(what_is_compressed_stays_compressed),
-        cmocka_unit_test(a_use_brings_an_entry_up_in_its_present_form),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,9 +47,10 @@ static kvt_status admit(kvt_policy *policy, uint64_t now_ns, const kvt_policy_en
     return status;
 }
 
-static void a_ladder_stands_for_its_options(void **state)
+TEST_EACH(set_up, NULL);
+
+TEST(a_ladder_stands_for_its_options)
 {
-    (void)state;
     kvt_option options[3] = {test_none(0.0), test_option(1, KVT_TIER_DRAM, 90, 0.01),
                              test_option(2, KVT_TIER_DRAM, 50, 0.02)};
     options[2].loss = 0.01;
@@ -85,9 +86,8 @@ static void a_ladder_stands_for_its_options(void **state)
     assert_int_equal(memory.held_bytes, 0);
 }
 
-static void wrong_ladders_are_refused(void **state)
+TEST(wrong_ladders_are_refused)
 {
-    (void)state;
     kvt_policy *policy = test_open(&config);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 10, 0.1)};
     uint32_t ladder = 7;
@@ -138,9 +138,8 @@ static void plane_options(kvt_option options[4])
 }
 
 /* A full tier has no room for two forms of an entry; dropped planes need none. */
-static void planes_are_dropped_in_place(void **state)
+TEST(planes_are_dropped_in_place)
 {
-    (void)state;
     kvt_policy *policy = test_open(&config);
     kvt_option options[4];
     plane_options(options);
@@ -170,9 +169,8 @@ static void planes_are_dropped_in_place(void **state)
 }
 
 /* What was dropped does not come back: no option with more planes is reachable. */
-static void a_lossy_form_never_rises(void **state)
+TEST(a_lossy_form_never_rises)
 {
-    (void)state;
     kvt_policy *policy = test_open(&config);
     kvt_option options[4];
     plane_options(options);
@@ -193,9 +191,8 @@ static void a_lossy_form_never_rises(void **state)
 }
 
 /* Planes on two tiers: what lies on SSD is read back, what lies in DRAM stays. */
-static void planes_come_back_from_the_tier_below(void **state)
+TEST(planes_come_back_from_the_tier_below)
 {
-    (void)state;
     config.tiers[KVT_TIER_SSD].capacity_bytes = 10000;
     kvt_policy *policy = test_open(&config);
     kvt_option options[3] = {test_none(10.0), test_option(4, KVT_TIER_DRAM, 400, 0.01),
@@ -222,9 +219,8 @@ static void planes_come_back_from_the_tier_below(void **state)
     kvt_policy_close(policy);
 }
 
-static void limits_bar_options(void **state)
+TEST(limits_bar_options)
 {
-    (void)state;
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 2000;
     kvt_policy *policy = test_open(&config);
     kvt_option options[4] = {test_none(10.0), test_option(1, KVT_TIER_DRAM, 400, 5.0),
@@ -282,9 +278,8 @@ static uint64_t tenant_bytes(const kvt_policy *policy, uint64_t first, uint64_t 
 }
 
 /* A tenant at its share makes room from its own entries, however much hotter they are. */
-static void a_share_is_a_limit(void **state)
+TEST(a_share_is_a_limit)
 {
-    (void)state;
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
     kvt_tenant limits = {.struct_size = sizeof limits, .alpha_seconds = 10.0, .loss_limit = 1.0};
@@ -326,9 +321,8 @@ static void a_share_is_a_limit(void **state)
     kvt_policy_close(policy);
 }
 
-static void a_prior_counts_for_the_first_time_only(void **state)
+TEST(a_prior_counts_for_the_first_time_only)
 {
-    (void)state;
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
     assert_int_equal(kvt_policy_set_prior(policy, 3, 2.0), KVT_OK);
@@ -352,9 +346,8 @@ static void a_prior_counts_for_the_first_time_only(void **state)
 }
 
 /* Alpha is the price of a request's quality: a quarter of its tokens is charged a quarter. */
-static void a_loss_is_charged_for_its_share_of_the_request(void **state)
+TEST(a_loss_is_charged_for_its_share_of_the_request)
 {
-    (void)state;
     kvt_option options[2] = {test_none(20.0), test_option(2, KVT_TIER_DRAM, 100, 0.0)};
     options[1].loss = 0.5;
     static const uint32_t request_tokens[3] = {0, 400, 50};
@@ -380,9 +373,8 @@ static void a_loss_is_charged_for_its_share_of_the_request(void **state)
 }
 
 /* Room for two; the two that are said to be used stay, whatever was counted. */
-static void a_rate_that_is_told_replaces_the_count(void **state)
+TEST(a_rate_that_is_told_replaces_the_count)
 {
-    (void)state;
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 100;
     kvt_policy *policy = test_open(&config);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 50, 0.01)};
@@ -420,9 +412,8 @@ static void a_rate_that_is_told_replaces_the_count(void **state)
 }
 
 /* An access that finds nothing stored and the admission that follows are one use. */
-static void a_miss_and_its_admission_count_once(void **state)
+TEST(a_miss_and_its_admission_count_once)
 {
-    (void)state;
     static const char *const names[] = {"utility", "adaptcache"};
     double counted_once = 0.0;
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 50;
@@ -467,9 +458,8 @@ static void a_miss_and_its_admission_count_once(void **state)
     assert_int_equal(memory.held_bytes, 0);
 }
 
-static void the_bound_is_above_what_is_stored(void **state)
+TEST(the_bound_is_above_what_is_stored)
 {
-    (void)state;
     config.tiers[KVT_TIER_SSD].capacity_bytes = 2000;
     kvt_policy *policy = test_open(&config);
     dual_bound bound;
@@ -499,23 +489,4 @@ static void the_bound_is_above_what_is_stored(void **state)
     assert_int_equal(dual_solve(policy, 0, NULL, &bound), KVT_E_UNSUPPORTED);
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_ladder_stands_for_its_options, set_up),
-        cmocka_unit_test_setup(wrong_ladders_are_refused, set_up),
-        cmocka_unit_test_setup(planes_are_dropped_in_place, set_up),
-        cmocka_unit_test_setup(a_lossy_form_never_rises, set_up),
-        cmocka_unit_test_setup(planes_come_back_from_the_tier_below, set_up),
-        cmocka_unit_test_setup(limits_bar_options, set_up),
-        cmocka_unit_test_setup(a_share_is_a_limit, set_up),
-        cmocka_unit_test_setup(a_prior_counts_for_the_first_time_only, set_up),
-        cmocka_unit_test_setup(a_loss_is_charged_for_its_share_of_the_request, set_up),
-        cmocka_unit_test_setup(a_rate_that_is_told_replaces_the_count, set_up),
-        cmocka_unit_test_setup(a_miss_and_its_admission_count_once, set_up),
-        cmocka_unit_test_setup(the_bound_is_above_what_is_stored, set_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,9 +70,10 @@ static void expect_config(kvt_status status)
     assert_int_equal(kvt_policy_open(&config, &opened, NULL, 0), status);
 }
 
-static void a_wrong_configuration_is_named(void **state)
+TEST_EACH(set_up, tear_down);
+
+TEST(a_wrong_configuration_is_named)
 {
-    (void)state;
     const kvt_policy_config good = config;
     double *const numbers[] = {&config.alpha_seconds,
                                &config.half_life_seconds,
@@ -118,9 +119,8 @@ static void a_wrong_configuration_is_named(void **state)
     assert_string_equal(kvt_policy_name_at(0), "none");
 }
 
-static void a_wrong_entry_changes_nothing(void **state)
+TEST(a_wrong_entry_changes_nothing)
 {
-    (void)state;
     const kvt_option good = options[2];
     const double wrong[] = {NAN, -1.0, INFINITY};
     double *const numbers[] = {&options[2].load_seconds, &options[2].decode_seconds,
@@ -160,9 +160,8 @@ static void a_wrong_entry_changes_nothing(void **state)
     assert_int_equal(stats.accesses + stats.entries + stats.ghosts + stats.refused, 0);
 }
 
-static void unknown_names_are_refused(void **state)
+TEST(unknown_names_are_refused)
 {
-    (void)state;
     kvt_explanation x = {.struct_size = sizeof x};
     assert_int_equal(kvt_policy_commit(policy, 0, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_commit(policy, 1, NULL), KVT_E_ARGUMENT);
@@ -182,9 +181,8 @@ static void unknown_names_are_refused(void **state)
     assert_int_equal(stats_now().accesses, 2);
 }
 
-static void an_entry_can_vanish_at_any_moment(void **state)
+TEST(an_entry_can_vanish_at_any_moment)
 {
-    (void)state;
     /* While its PUT is in flight. */
     assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
     assert_int_equal(stats_now().used_bytes[KVT_TIER_DRAM], 100);
@@ -214,9 +212,8 @@ static void an_entry_can_vanish_at_any_moment(void **state)
     assert_int_equal(kvt_policy_remove(policy, 4), KVT_MISS);
 }
 
-static void children_of_a_removed_entry_become_roots(void **state)
+TEST(children_of_a_removed_entry_become_roots)
 {
-    (void)state;
     kvt_explanation x = {.struct_size = sizeof x};
     admit_and_commit(1, 0);
     admit_and_commit(2, 1);
@@ -234,9 +231,8 @@ static void children_of_a_removed_entry_become_roots(void **state)
     assert_int_equal(stats_now().entries, 0);
 }
 
-static void adoption_respects_capacity(void **state)
+TEST(adoption_respects_capacity)
 {
-    (void)state;
     for (uint64_t handle = 1; handle <= 3; handle++) {
         entry.handle = handle;
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
@@ -253,9 +249,8 @@ static void adoption_respects_capacity(void **state)
     assert_int_equal(kvt_policy_option(policy, 2), 2);
 }
 
-static void actual_bytes_correct_the_ledger(void **state)
+TEST(actual_bytes_correct_the_ledger)
 {
-    (void)state;
     const uint64_t less[KVT_TIER_PLACES] = {0, 0, 60, 0};
     const uint64_t most[KVT_TIER_PLACES] = {0, 0, 240, 0};
     const uint64_t more[KVT_TIER_PLACES] = {0, 0, 241, 0};
@@ -278,9 +273,8 @@ static void actual_bytes_correct_the_ledger(void **state)
     assert_int_equal(x.options[1].option.read_bytes[KVT_TIER_DRAM], 240);
 }
 
-static void pins_are_counted(void **state)
+TEST(pins_are_counted)
 {
-    (void)state;
     for (uint64_t handle = 1; handle <= 3; handle++)
         admit_and_commit(handle, 0);
     for (uint64_t handle = 1; handle <= 3; handle++) {
@@ -299,9 +293,8 @@ static void pins_are_counted(void **state)
     assert_int_equal(moves[0].handle, 2);
 }
 
-static void a_plan_keeps_to_its_length(void **state)
+TEST(a_plan_keeps_to_its_length)
 {
-    (void)state;
     plan.capacity = 0;
     assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_REFUSED);
     plan.capacity = 16;
@@ -317,7 +310,7 @@ static void a_plan_keeps_to_its_length(void **state)
     assert_int_equal(plan.count, 2);
 }
 
-static void ghosts_are_bounded_and_the_oldest_goes(void **state)
+TEST(ghosts_are_bounded_and_the_oldest_goes)
 {
     kvt_policy_close(policy);
     config.ghosts_max = 3;
@@ -342,9 +335,8 @@ static void ghosts_are_bounded_and_the_oldest_goes(void **state)
     (void)state;
 }
 
-static void absent_tiers_hold_nothing(void **state)
+TEST(absent_tiers_hold_nothing)
 {
-    (void)state;
     kvt_policy_close(policy);
     memset(config.tiers, 0, sizeof config.tiers);
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
@@ -358,9 +350,8 @@ static void absent_tiers_hold_nothing(void **state)
     }
 }
 
-static void a_late_move_does_not_disturb_later_ones(void **state)
+TEST(a_late_move_does_not_disturb_later_ones)
 {
-    (void)state;
     /* One PUT stays in flight while a thousand others come and go, so ids lap the ledger. */
     assert_int_equal(kvt_policy_admit(policy, SECOND, &entry, &plan), KVT_OK);
     uint64_t first = moves[0].id;
@@ -377,9 +368,8 @@ static void a_late_move_does_not_disturb_later_ones(void **state)
     assert_int_equal(kvt_policy_option(policy, 1), 1);
 }
 
-static void explanations_add_up(void **state)
+TEST(explanations_add_up)
 {
-    (void)state;
     kvt_explanation x = {.struct_size = sizeof x};
     for (uint64_t handle = 1; handle <= 3; handle++)
         admit_and_commit(handle, 0);
@@ -404,9 +394,8 @@ static void explanations_add_up(void **state)
     assert_non_null(strstr(x.reason, "pinned"));
 }
 
-static void largest_capacities_do_not_overflow(void **state)
+TEST(largest_capacities_do_not_overflow)
 {
-    (void)state;
     kvt_policy_close(policy);
     config.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(1) << 61;
     policy = test_open(&config);
@@ -428,9 +417,8 @@ static void largest_capacities_do_not_overflow(void **state)
     expect_config(KVT_E_ARGUMENT);
 }
 
-static void fixed_policies_explain_themselves(void **state)
+TEST(fixed_policies_explain_themselves)
 {
-    (void)state;
     kvt_policy_close(policy);
     config.name = "lru";
     policy = test_open(&config);
@@ -442,27 +430,4 @@ static void fixed_policies_explain_themselves(void **state)
     assert_true(x.accesses_per_s == 0.0);
     assert_true(x.last_access_age_seconds > 1.99 && x.last_access_age_seconds < 2.01);
     assert_non_null(strstr(x.reason, "recency"));
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(a_wrong_configuration_is_named),
-        CASE(a_wrong_entry_changes_nothing),
-        CASE(unknown_names_are_refused),
-        CASE(an_entry_can_vanish_at_any_moment),
-        CASE(children_of_a_removed_entry_become_roots),
-        CASE(adoption_respects_capacity),
-        CASE(actual_bytes_correct_the_ledger),
-        CASE(pins_are_counted),
-        CASE(a_plan_keeps_to_its_length),
-        CASE(ghosts_are_bounded_and_the_oldest_goes),
-        CASE(absent_tiers_hold_nothing),
-        CASE(a_late_move_does_not_disturb_later_ones),
-        CASE(explanations_add_up),
-        CASE(largest_capacities_do_not_overflow),
-        CASE(fixed_policies_explain_themselves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,9 +48,8 @@ static kvt_policy *open_with(const char *name, test_memory *memory, uint64_t dra
 }
 
 /* A tier that was absent while the tables grew is used as soon as it has room. */
-static void test_tier_comes_late(void **state)
+TEST(tier_comes_late)
 {
-    (void)state;
     static const char *const names[] = {"lru", "lru-leaf", "utility"};
     for (int n = 0; n < 3; n++) {
         test_memory memory;
@@ -72,9 +71,8 @@ static void test_tier_comes_late(void **state)
 }
 
 /* Lowering with reservations in flight never leaves a larger capacity than before. */
-static void test_lowered_in_flight(void **state)
+TEST(lowered_in_flight)
 {
-    (void)state;
     test_memory memory;
     kvt_policy *policy = open_with("lru", &memory, 1000, 0);
     for (uint64_t i = 1; i <= 10; i++) {
@@ -106,23 +104,12 @@ static void test_lowered_in_flight(void **state)
     assert_int_equal(memory.held_bytes, 0);
 }
 
-static void test_bad_capacity(void **state)
+TEST(bad_capacity)
 {
-    (void)state;
     test_memory memory;
     kvt_policy *policy = open_with("utility", &memory, 1000, 0);
     assert_int_equal(kvt_policy_set_capacity(policy, KVT_TIER_NONE, 5), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_set_capacity(policy, KVT_TIER_COUNT, 5), KVT_E_ARGUMENT);
     assert_int_equal(kvt_policy_set_capacity(policy, KVT_TIER_SSD, UINT64_MAX), KVT_E_ARGUMENT);
     kvt_policy_close(policy);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tier_comes_late),
-        cmocka_unit_test(test_lowered_in_flight),
-        cmocka_unit_test(test_bad_capacity),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,10 +73,11 @@ static double cost_of_none(uint64_t now_ns, uint64_t handle)
 
 /* ---- survival ---- */
 
+TEST_EACH(set_up, NULL);
+
 /* Copies live 300 s and no longer. */
-static void a_planted_life_is_found(void **state)
+TEST_WITH(NULL, NULL, a_planted_life_is_found)
 {
-    (void)state;
     survival life;
     survival_open(&life);
     assert_true(fabs(survival_chance(&life, 10.0) - 0.5) < 1e-12);
@@ -99,9 +100,8 @@ static void a_planted_life_is_found(void **state)
 }
 
 /* Young copies that are gone say something of older ones, and old ones that are there of young. */
-static void ages_teach_each_other(void **state)
+TEST_WITH(NULL, NULL, ages_teach_each_other)
 {
-    (void)state;
     survival life;
     survival_open(&life);
     for (int i = 0; i < 64; i++)
@@ -123,9 +123,8 @@ static void ages_teach_each_other(void **state)
 
 /* ---- what not storing costs ---- */
 
-static void a_copy_is_the_alternative(void **state)
+TEST(a_copy_is_the_alternative)
 {
-    (void)state;
     open_policy("utility", 1000);
     adopt(1, 1.0, 0.1);
     assert_true(fabs(cost_of_none(SECOND, 1) - 1.0) < 1e-6);
@@ -140,9 +139,8 @@ static void a_copy_is_the_alternative(void **state)
 }
 
 /* Looks at copies that are never there make them worth nothing, and the other way round. */
-static void survival_is_learned_from_the_calls(void **state)
+TEST(survival_is_learned_from_the_calls)
 {
-    (void)state;
     open_policy("utility", 100000);
     for (uint64_t i = 1; i <= 300; i++)
         adopt(i, 1.0, 0.1);
@@ -165,9 +163,8 @@ static void survival_is_learned_from_the_calls(void **state)
 }
 
 /* Two entries alike, but for a copy: the one that somebody else keeps gives way. */
-static void room_goes_to_what_nobody_else_keeps(void **state)
+TEST(room_goes_to_what_nobody_else_keeps)
 {
-    (void)state;
     for (uint64_t shared = 1; shared <= 2; shared++) {
         open_policy("utility", 200);
         adopt(1, 1.0, 0.1);
@@ -185,9 +182,8 @@ static void room_goes_to_what_nobody_else_keeps(void **state)
 }
 
 /* An entry that came from a copy is weighed with it when it is offered. */
-static void an_offer_says_that_it_has_a_copy(void **state)
+TEST(an_offer_says_that_it_has_a_copy)
 {
-    (void)state;
     open_policy("utility", 100);
     adopt(1, 1.0, 0.1);
     double stays = cost_of_none(SECOND, 1);
@@ -273,9 +269,8 @@ static uint32_t small_evicted(const small_entry small[SMALL], int wanted, bool t
 
 /* The engine gives up what loses least of all sets, but for the grain of its order, and what it
  * gives up when the alternative is told as recomputing. */
-static void the_least_loss_gives_way(void **state)
+TEST(the_least_loss_gives_way)
 {
-    (void)state;
     enum { ROUNDS = 400 };
     uint32_t exact = 0, same = 0, other_than_without = 0;
     dice = 7;
@@ -304,9 +299,8 @@ static void the_least_loss_gives_way(void **state)
 
 /* ---- memory, states, other policies ---- */
 
-static void notes_grow_with_the_entries(void **state)
+TEST(notes_grow_with_the_entries)
 {
-    (void)state;
     open_policy("utility", 100 * 2000);
     for (uint64_t i = 1; i <= 2000; i++) {
         adopt(i, 1.0, 0.1);
@@ -318,9 +312,8 @@ static void notes_grow_with_the_entries(void **state)
 }
 
 /* A slot's next entry has no copy of the last one's. */
-static void a_forgotten_entry_leaves_no_note(void **state)
+TEST(a_forgotten_entry_leaves_no_note)
 {
-    (void)state;
     open_policy("utility", 1000);
     adopt(1, 1.0, 0.1);
     set_copy(1, 0.2);
@@ -330,9 +323,8 @@ static void a_forgotten_entry_leaves_no_note(void **state)
     close_policy();
 }
 
-static void wrong_calls_change_nothing(void **state)
+TEST(wrong_calls_change_nothing)
 {
-    (void)state;
     open_policy("utility", 1000);
     adopt(1, 1.0, 0.1);
     assert_int_equal(kvt_policy_set_copy(policy, SECOND, 9, 0.1), KVT_MISS);
@@ -347,9 +339,8 @@ static void wrong_calls_change_nothing(void **state)
     close_policy();
 }
 
-static void no_copy_takes_no_memory(void **state)
+TEST(no_copy_takes_no_memory)
 {
-    (void)state;
     open_policy("utility", 1000);
     adopt(1, 1.0, 0.1);
     uint64_t held = memory.held_bytes;
@@ -366,22 +357,4 @@ static void no_copy_takes_no_memory(void **state)
         assert_int_equal(memory.held_bytes, held);
         close_policy();
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_planted_life_is_found),
-        cmocka_unit_test(ages_teach_each_other),
-        cmocka_unit_test_setup(a_copy_is_the_alternative, set_up),
-        cmocka_unit_test_setup(survival_is_learned_from_the_calls, set_up),
-        cmocka_unit_test_setup(room_goes_to_what_nobody_else_keeps, set_up),
-        cmocka_unit_test_setup(an_offer_says_that_it_has_a_copy, set_up),
-        cmocka_unit_test_setup(the_least_loss_gives_way, set_up),
-        cmocka_unit_test_setup(notes_grow_with_the_entries, set_up),
-        cmocka_unit_test_setup(a_forgotten_entry_leaves_no_note, set_up),
-        cmocka_unit_test_setup(wrong_calls_change_nothing, set_up),
-        cmocka_unit_test_setup(no_copy_takes_no_memory, set_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -319,9 +319,8 @@ static void drawn_check(drawn *x, uint64_t seed)
     if (!drawn_has_points(x)) assert_true(bound->dual <= least * (1.0L + 1e-12L));
 }
 
-static void no_placement_beats_the_dual(void **state)
+TEST(no_placement_beats_the_dual)
 {
-    (void)state;
     drawn *x = malloc(sizeof *x);
     assert_non_null(x);
     long double best_sum = 0.0L, dual_sum = 0.0L;
@@ -352,9 +351,8 @@ static void no_placement_beats_the_dual(void **state)
 }
 
 /* A refused entry that is worth more than all that is stored counts: the tier has room for one. */
-static void what_was_refused_counts(void **state)
+TEST(what_was_refused_counts)
 {
-    (void)state;
     test_memory memory = {.left = -1};
     kvt_policy_config config;
     kvt_policy_config_init(&config);
@@ -464,9 +462,8 @@ static long double many_bound(const drawn *x, const kvt_option options[MANY_FORM
  * So many entries that prices are found on samples and a box of prices decides most of them: the
  * dual is L at its prices, nothing left out, and a placement comes close to it.
  */
-static void all_of_many_entries_count(void **state)
+TEST(all_of_many_entries_count)
 {
-    (void)state;
     drawn *x = calloc(1, sizeof *x);
     assert_non_null(x);
     x->memory.left = -1;
@@ -546,10 +543,5 @@ static int write_instances(const char *name, uint32_t count)
 int main(int argc, char **argv)
 {
     if (argc == 3) return write_instances(argv[1], (uint32_t)strtoul(argv[2], NULL, 10));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_placement_beats_the_dual),
-        cmocka_unit_test(what_was_refused_counts),
-        cmocka_unit_test(all_of_many_entries_count),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

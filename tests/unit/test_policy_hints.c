@@ -87,9 +87,8 @@ static void expect(kvt_hint_kind kind, uint64_t came_true, uint64_t failed, uint
     assert_int_equal(stats.open[kind], open);
 }
 
-static void uses_judge_hints(void **state)
+TEST(uses_judge_hints)
 {
-    (void)state;
     open_policy("utility", 10);
     for (uint64_t handle = 1; handle <= 8; handle++)
         adopt(handle, 100);
@@ -121,9 +120,8 @@ static void uses_judge_hints(void **state)
     close_policy();
 }
 
-static void wrong_arguments_are_named(void **state)
+TEST(wrong_arguments_are_named)
 {
-    (void)state;
     open_policy("utility", 10);
     adopt(1, 1);
     assert_int_equal(hint(1, 1, (kvt_hint_kind)4, 1), KVT_E_ARGUMENT);
@@ -145,9 +143,8 @@ static void wrong_arguments_are_named(void **state)
 }
 
 /* Trust is one half at first, so a hint moves the rate half of the way; then it is gone. */
-static void a_hint_bends_the_rate_and_ends(void **state)
+TEST(a_hint_bends_the_rate_and_ends)
 {
-    (void)state;
     open_policy("utility", 10);
     adopt(1, 100);
     adopt(2, 100);
@@ -162,9 +159,8 @@ static void a_hint_bends_the_rate_and_ends(void **state)
     close_policy();
 }
 
-static void the_trust_follows(void **state)
+TEST(the_trust_follows)
 {
-    (void)state;
     open_policy("utility", 10);
     adopt(1, 10);
     for (uint64_t at = 100; at < 20000; at += 100) {
@@ -191,9 +187,8 @@ static void the_trust_follows(void **state)
 }
 
 /* Saying what the counters expect anyway, or saying it of everything, tells nothing. */
-static void chance_is_not_trusted(void **state)
+TEST(chance_is_not_trusted)
 {
-    (void)state;
     open_policy("utility", 10);
     adopt(1, 10);
     for (uint64_t at = 100; at < 6000; at += 10) {
@@ -211,9 +206,8 @@ static void chance_is_not_trusted(void **state)
 }
 
 /* A caller who says the same again and again is judged when his first word is due. */
-static void repeating_does_not_put_off_the_judgement(void **state)
+TEST(repeating_does_not_put_off_the_judgement)
 {
-    (void)state;
     open_policy("utility", 10);
     adopt(1, 100);
     for (uint64_t at = 100; at < 1000; at += 10)
@@ -239,9 +233,8 @@ static void repeating_does_not_put_off_the_judgement(void **state)
     close_policy();
 }
 
-static void open_hints_are_bounded(void **state)
+TEST(open_hints_are_bounded)
 {
-    (void)state;
     enum { COUNT = 70000, BOUND = 65536 };
     open_policy("utility", COUNT);
     for (uint64_t handle = 1; handle <= COUNT; handle++) {
@@ -256,9 +249,8 @@ static void open_hints_are_bounded(void **state)
     close_policy();
 }
 
-static void other_policies_ignore_hints(void **state)
+TEST(other_policies_ignore_hints)
 {
-    (void)state;
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
         if (strcmp(kvt_policy_name_at(i), "utility") == 0) continue;
         open_policy(kvt_policy_name_at(i), 10);
@@ -331,9 +323,8 @@ static double hits(hint_mode mode, uint64_t seed)
     return (double)found / (double)turns;
 }
 
-static void true_hints_pay_and_lies_do_no_harm(void **state)
+TEST(true_hints_pay_and_lies_do_no_harm)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
         double none = hits(NO_HINTS, seed);
         double truth = hits(TRUE_HINTS, seed);
@@ -345,20 +336,4 @@ static void true_hints_pay_and_lies_do_no_harm(void **state)
         assert_true(random > 1.05 * none);
         assert_true(lies > 0.99 * none);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(uses_judge_hints),
-        cmocka_unit_test(wrong_arguments_are_named),
-        cmocka_unit_test(a_hint_bends_the_rate_and_ends),
-        cmocka_unit_test(the_trust_follows),
-        cmocka_unit_test(chance_is_not_trusted),
-        cmocka_unit_test(repeating_does_not_put_off_the_judgement),
-        cmocka_unit_test(open_hints_are_bounded),
-        cmocka_unit_test(other_policies_ignore_hints),
-        cmocka_unit_test(true_hints_pay_and_lies_do_no_harm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

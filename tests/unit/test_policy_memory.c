@@ -89,9 +89,8 @@ static outcome run(const char *name, long nth)
     return o;
 }
 
-static void every_failed_allocation_leaves_the_engine_as_it_was(void **state)
+TEST(every_failed_allocation_leaves_the_engine_as_it_was)
 {
-    (void)state;
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
         const char *name = kvt_policy_name_at(i);
         outcome whole = run(name, -1);
@@ -107,9 +106,8 @@ static void every_failed_allocation_leaves_the_engine_as_it_was(void **state)
 }
 
 /* A promotion or a tick that cannot get memory is a promotion or a tick without moves. */
-static void optional_moves_do_without_memory(void **state)
+TEST(optional_moves_do_without_memory)
 {
-    (void)state;
     test_memory memory = {.left = -1};
     kvt_policy_config config;
     kvt_policy_config_init(&config);
@@ -143,9 +141,8 @@ static void optional_moves_do_without_memory(void **state)
 }
 
 /* The tables follow what is held, not what has come and gone. */
-static void turnover_needs_no_more_memory(void **state)
+TEST(turnover_needs_no_more_memory)
 {
-    (void)state;
     for (size_t i = 1; kvt_policy_name_at(i) != NULL; i++) {
         test_memory memory = {.left = -1};
         kvt_policy_config config;
@@ -180,9 +177,8 @@ static void turnover_needs_no_more_memory(void **state)
 
 /* Entries with equal options take no memory for them, and an entry that gets other figures changes
  * nobody else's. Options that nobody has any more are used again. */
-static void entries_with_equal_options_share_them(void **state)
+TEST(entries_with_equal_options_share_them)
 {
-    (void)state;
     enum { ENTRIES = 2000 };
     test_memory memory = {.left = -1};
     kvt_policy_config config;
@@ -228,9 +224,8 @@ static void entries_with_equal_options_share_them(void **state)
 }
 
 /* Every entry has figures of its own, which come and go in another order. */
-static void different_options_stay_apart(void **state)
+TEST(different_options_stay_apart)
 {
-    (void)state;
     enum { ENTRIES = 700 };
     test_memory memory = {.left = -1};
     kvt_policy_config config;
@@ -261,16 +256,4 @@ static void different_options_stay_apart(void **state)
     }
     kvt_policy_close(policy);
     assert_int_equal(memory.held_bytes, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_failed_allocation_leaves_the_engine_as_it_was),
-        cmocka_unit_test(turnover_needs_no_more_memory),
-        cmocka_unit_test(optional_moves_do_without_memory),
-        cmocka_unit_test(entries_with_equal_options_share_them),
-        cmocka_unit_test(different_options_stay_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

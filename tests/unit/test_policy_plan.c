@@ -38,15 +38,16 @@ static void expect(kvt_status status, const char *words)
     assert_int_equal(plan_check(&plan, used, capacity, NULL, 0), status);
 }
 
-static void a_sound_plan_passes(void **state)
+TEST_EACH(set_up, NULL);
+
+TEST(a_sound_plan_passes)
 {
-    (void)state;
     expect(KVT_OK, "");
     plan.count = 0;
     expect(KVT_OK, "");
 }
 
-static void each_fault_is_named(void **state)
+TEST(each_fault_is_named)
 {
     plan.count = 5;
     expect(KVT_E_STATE, "more moves than");
@@ -88,7 +89,7 @@ static void each_fault_is_named(void **state)
     expect(KVT_E_STATE, "cannot exist");
 }
 
-static void capacity_is_checked_in_order(void **state)
+TEST(capacity_is_checked_in_order)
 {
     used[KVT_TIER_SSD] = 81;
     expect(KVT_E_STATE, "move 1 passes the capacity");
@@ -117,9 +118,8 @@ static void capacity_is_checked_in_order(void **state)
     expect(KVT_E_STATE, "move 0 passes the capacity");
 }
 
-static void a_line_says_all_of_a_move(void **state)
+TEST(a_line_says_all_of_a_move)
 {
-    (void)state;
     char line[160];
     moves[1].to_variant = (kvt_variant){.codec = 2, .mode = 1, .rate = 8};
     moves[1].gain = -0.25;
@@ -133,9 +133,8 @@ static void a_line_says_all_of_a_move(void **state)
 
 enum { HEAP_ENTRIES = 64 };
 
-static void the_heap_removes_in_order_of_key_then_entry(void **state)
+TEST_WITH(NULL, NULL, the_heap_removes_in_order_of_key_then_entry)
 {
-    (void)state;
     heap_item items[HEAP_ENTRIES];
     uint32_t place[HEAP_ENTRIES];
     double key[HEAP_ENTRIES];
@@ -164,16 +163,4 @@ static void the_heap_removes_in_order_of_key_then_entry(void **state)
         assert_int_equal(h.count, count);
         if (count > 0) assert_int_equal(items[0].entry, least);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_sound_plan_passes, set_up),
-        cmocka_unit_test_setup(each_fault_is_named, set_up),
-        cmocka_unit_test_setup(capacity_is_checked_in_order, set_up),
-        cmocka_unit_test_setup(a_line_says_all_of_a_move, set_up),
-        cmocka_unit_test(the_heap_removes_in_order_of_key_then_entry),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

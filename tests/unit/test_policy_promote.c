@@ -68,9 +68,10 @@ static uint64_t accesses(void)
     return stats.accesses;
 }
 
-static void an_entry_moves_up_no_higher_than_asked(void **state)
+TEST_EACH(set_up, NULL);
+
+TEST(an_entry_moves_up_no_higher_than_asked)
 {
-    (void)state;
     static const char *const names[] = {"utility", "lru", "lru-leaf", "sieve", "fifo", "w-tinylfu"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         open_policy(names[i], 300);
@@ -95,9 +96,8 @@ static void an_entry_moves_up_no_higher_than_asked(void **state)
     }
 }
 
-static void what_cannot_move_is_refused(void **state)
+TEST(what_cannot_move_is_refused)
 {
-    (void)state;
     open_policy("utility", 0);
     adopt(1, SSD);
     assert_int_equal(promote(1, KVT_TIER_HBM), KVT_E_UNSUPPORTED);
@@ -119,9 +119,8 @@ static void what_cannot_move_is_refused(void **state)
 }
 
 /* Entries that lru would drive out for a use stay when each is used more than once a minute. */
-static void a_single_use_does_not_drive_out_better_entries(void **state)
+TEST(a_single_use_does_not_drive_out_better_entries)
 {
-    (void)state;
     for (int hot = 0; hot < 2; hot++) {
         open_policy("utility", 0);
         for (uint64_t handle = 1; handle <= 3; handle++) {
@@ -133,14 +132,4 @@ static void a_single_use_does_not_drive_out_better_entries(void **state)
         if (!hot) assert_int_equal(plan.moves[plan.count - 1].handle, 4);
         close_policy();
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(an_entry_moves_up_no_higher_than_asked, set_up),
-        cmocka_unit_test_setup(what_cannot_move_is_refused, set_up),
-        cmocka_unit_test_setup(a_single_use_does_not_drive_out_better_entries, set_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,9 +110,8 @@ static double rate_of(const kvt_policy *policy, uint64_t handle)
     return worth.uses_per_s;
 }
 
-static void rates_and_weights_go_on(void **state)
+TEST(rates_and_weights_go_on)
 {
-    (void)state;
     uint64_t dice = 5;
     kvt_policy *first = open_named("utility", 0), *second = open_named("utility", 1);
     const uint64_t then_ns = live(first, &dice), now_ns = 86400 * SECOND;
@@ -165,9 +164,8 @@ static void check_victims(const char *name, bool with_uses, bool *same_out)
     kvt_policy_close(second);
 }
 
-static void recency_goes_on(void **state)
+TEST(recency_goes_on)
 {
-    (void)state;
     const char *const names[] = {"lru", "lru-leaf"};
     for (int i = 0; i < 2; i++) {
         bool same;
@@ -180,9 +178,8 @@ static void recency_goes_on(void **state)
 
 /* After an adoption alone a newcomer takes the place of an entry that was used a moment ago; with
  * its uses known, that entry stays, as it does in an engine that goes on. */
-static void newcomers_take_no_place_of_what_is_used(void **state)
+TEST(newcomers_take_no_place_of_what_is_used)
 {
-    (void)state;
     for (int with_uses = 0; with_uses < 2; with_uses++) {
         uint64_t gone[64], now_ns = 86400 * SECOND;
         kvt_policy *first = open_named("utility", 0), *second = open_named("utility", 1);
@@ -197,9 +194,8 @@ static void newcomers_take_no_place_of_what_is_used(void **state)
     }
 }
 
-static void unsound_numbers_are_refused(void **state)
+TEST(unsound_numbers_are_refused)
 {
-    (void)state;
     uint64_t gone[64];
     kvt_policy *policy = open_named("utility", 0);
     kvt_policy_uses uses = {.struct_size = sizeof uses};
@@ -245,15 +241,4 @@ static void unsound_numbers_are_refused(void **state)
     if (kvt_policy_option(policy, 1) != KVT_OPTION_NONE)
         assert_int_equal(kvt_policy_uses_get(policy, SECOND, 1, &uses), KVT_E_UNSUPPORTED);
     kvt_policy_close(policy);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_and_weights_go_on),
-        cmocka_unit_test(recency_goes_on),
-        cmocka_unit_test(newcomers_take_no_place_of_what_is_used),
-        cmocka_unit_test(unsound_numbers_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

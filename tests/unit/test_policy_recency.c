@@ -123,16 +123,14 @@ static void run_against_reference(int tiers, bool equal_sizes, uint64_t seed)
     assert_int_equal(memory.held_bytes, 0);
 }
 
-static void lru_is_textbook_lru(void **state)
+TEST(lru_is_textbook_lru)
 {
-    (void)state;
     run_against_reference(1, true, 21);
     run_against_reference(1, false, 22);
 }
 
-static void lru_in_two_tiers_is_two_lists(void **state)
+TEST(lru_in_two_tiers_is_two_lists)
 {
-    (void)state;
     run_against_reference(2, true, 23);
     run_against_reference(2, false, 24);
 }
@@ -163,9 +161,8 @@ static kvt_status put(kvt_policy *policy, uint64_t handle, uint64_t parent, uint
     return status;
 }
 
-static void lru_drops_a_prefix_and_lru_leaf_does_not(void **state)
+TEST(lru_drops_a_prefix_and_lru_leaf_does_not)
 {
-    (void)state;
     for (int leaf = 0; leaf < 2; leaf++) {
         test_memory memory = {.left = -1};
         kvt_policy *policy = open_dram(leaf ? "lru-leaf" : "lru", 300, &memory);
@@ -179,9 +176,8 @@ static void lru_drops_a_prefix_and_lru_leaf_does_not(void **state)
     }
 }
 
-static void lru_leaf_peels_a_path_in_one_plan(void **state)
+TEST(lru_leaf_peels_a_path_in_one_plan)
 {
-    (void)state;
     test_memory memory = {.left = -1};
     kvt_policy *policy = open_dram("lru-leaf", 300, &memory);
     for (uint64_t handle = 1; handle <= 3; handle++)
@@ -210,9 +206,8 @@ static void lru_leaf_peels_a_path_in_one_plan(void **state)
     kvt_policy_close(policy);
 }
 
-static void aborted_victims_are_the_oldest_again(void **state)
+TEST(aborted_victims_are_the_oldest_again)
 {
-    (void)state;
     test_memory memory = {.left = -1};
     kvt_policy *policy = open_dram("lru", 20000, &memory);
     for (uint64_t handle = 1; handle <= 200; handle++)
@@ -237,9 +232,8 @@ static void aborted_victims_are_the_oldest_again(void **state)
 }
 
 /* What cannot move down, because all below is pinned, leaves. */
-static void lru_evicts_when_nothing_below_may_move(void **state)
+TEST(lru_evicts_when_nothing_below_may_move)
 {
-    (void)state;
     test_memory memory = {.left = -1};
     kvt_policy_config config;
     kvt_policy_config_init(&config);
@@ -270,9 +264,8 @@ static void lru_evicts_when_nothing_below_may_move(void **state)
 }
 
 /* New seconds put an entry into another class of pensieve's; the lists stay whole. */
-static void pensieve_follows_new_seconds(void **state)
+TEST(pensieve_follows_new_seconds)
 {
-    (void)state;
     test_memory memory = {.left = -1};
     kvt_policy *policy = open_dram("pensieve", 300, &memory);
     for (uint64_t handle = 1; handle <= 3; handle++)
@@ -291,9 +284,8 @@ static void pensieve_follows_new_seconds(void **state)
 
 /* Of a thousand entries about as many as the share take the other variant, each the same one
  * whenever it is asked for. */
-static void a_share_of_the_entries_takes_the_other_variant(void **state)
+TEST(a_share_of_the_entries_takes_the_other_variant)
 {
-    (void)state;
     enum { ENTRIES = 1000 };
     test_memory memory = {.left = -1};
     kvt_policy_config config;
@@ -335,9 +327,8 @@ static void a_share_of_the_entries_takes_the_other_variant(void **state)
     kvt_policy_close(policy);
 }
 
-static void none_refuses_all(void **state)
+TEST(none_refuses_all)
 {
-    (void)state;
     test_memory memory = {.left = -1};
     kvt_policy *policy = open_dram("none", 300, &memory);
     assert_int_equal(put(policy, 1, 0, 100), KVT_REFUSED);
@@ -346,20 +337,4 @@ static void none_refuses_all(void **state)
     assert_int_equal(stats.refused, 1);
     assert_int_equal(stats.entries + stats.ghosts, 0);
     kvt_policy_close(policy);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lru_is_textbook_lru),
-        cmocka_unit_test(lru_in_two_tiers_is_two_lists),
-        cmocka_unit_test(lru_drops_a_prefix_and_lru_leaf_does_not),
-        cmocka_unit_test(lru_leaf_peels_a_path_in_one_plan),
-        cmocka_unit_test(aborted_victims_are_the_oldest_again),
-        cmocka_unit_test(lru_evicts_when_nothing_below_may_move),
-        cmocka_unit_test(pensieve_follows_new_seconds),
-        cmocka_unit_test(a_share_of_the_entries_takes_the_other_variant),
-        cmocka_unit_test(none_refuses_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

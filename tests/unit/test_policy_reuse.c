@@ -95,9 +95,8 @@ static double weight_of(const kvt_policy *policy, int kind, int from, int to)
 }
 
 /* Turns do not add up: the last use alone says that another follows, and when. */
-static void sessions_are_told_by_their_last_use(void **state)
+TEST(sessions_are_told_by_their_last_use)
 {
-    (void)state;
     uint64_t dice = 5;
     event *events = malloc(EVENTS * sizeof *events);
     assert_non_null(events);
@@ -128,9 +127,8 @@ static void sessions_are_told_by_their_last_use(void **state)
 
 /* A loop teaches that uses add up for hours; some thousand uses of sessions later most of that is
  * gone. */
-static void what_has_ended_is_forgotten(void **state)
+TEST(what_has_ended_is_forgotten)
 {
-    (void)state;
     uint64_t dice = 5;
     event *events = malloc(EVENTS * sizeof *events);
     assert_non_null(events);
@@ -150,9 +148,8 @@ static void what_has_ended_is_forgotten(void **state)
 
 /* A loop longer than its tier: newcomers only tie with what lies there, so most of it stays and is
  * found again, where replacing at a tie finds nothing. */
-static void a_loop_longer_than_its_tier_finds_most_of_itself(void **state)
+TEST(a_loop_longer_than_its_tier_finds_most_of_itself)
 {
-    (void)state;
     kvt_policy *policy = open_with(900, 1024);
     double at = 1.0;
     int found = 0;
@@ -166,9 +163,8 @@ static void a_loop_longer_than_its_tier_finds_most_of_itself(void **state)
 }
 
 /* Documents of steady popularity: counts tell their rates, over a long memory. */
-static void documents_are_told_by_their_counts(void **state)
+TEST(documents_are_told_by_their_counts)
 {
-    (void)state;
     uint64_t dice = 6;
     kvt_policy *policy = open_with(1000, 1024);
     double at = 1.0, total = 0.0;
@@ -206,9 +202,8 @@ static double stats_weight(const kvt_policy *policy, int from, int to)
 /* A workload of documents becomes one of conversations: within 10,000 uses, little more than the
  * memory of what was learned, the weights say that another use follows with the probability 0.6
  * that was planted, and that it comes within minutes. */
-static void weights_follow_a_changed_workload(void **state)
+TEST(weights_follow_a_changed_workload)
 {
-    (void)state;
     uint64_t dice = 8;
     kvt_policy *policy = open_with(1000, 1024);
     double at = 1.0;
@@ -238,9 +233,8 @@ static void weights_follow_a_changed_workload(void **state)
 }
 
 /* Nothing is learned by a policy without the model. */
-static void only_utility_has_weights(void **state)
+TEST(only_utility_has_weights)
 {
-    (void)state;
     kvt_policy_config config;
     memory = (test_memory){.left = -1};
     kvt_policy_config_init(&config);
@@ -257,9 +251,8 @@ static void only_utility_has_weights(void **state)
 }
 
 /* Uses that add up in one entry and not in its continuations, clocks that stand still or jump. */
-static void a_prefix_has_at_least_the_rate_of_its_continuation(void **state)
+TEST(a_prefix_has_at_least_the_rate_of_its_continuation)
 {
-    (void)state;
     uint64_t dice = 7, now_ns = SECOND;
     kvt_policy *policy = open_with(100000, 1024);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 10, 0.01)};
@@ -314,9 +307,8 @@ static double victim_over_best(kvt_policy *policy, uint32_t number)
 
 /* Sessions and documents fade at different speeds, so the order of victims changes while nothing
  * is used: what a decision gives up stays near the cheapest there is. */
-static void victims_are_near_the_cheapest(void **state)
+TEST(victims_are_near_the_cheapest)
 {
-    (void)state;
     uint64_t dice = 9;
     event *events = malloc(EVENTS * sizeof *events);
     assert_non_null(events);
@@ -357,19 +349,4 @@ static void victims_are_near_the_cheapest(void **state)
     assert_true(worst < 3.0);
     kvt_policy_close(policy);
     free(events);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sessions_are_told_by_their_last_use),
-        cmocka_unit_test(what_has_ended_is_forgotten),
-        cmocka_unit_test(a_loop_longer_than_its_tier_finds_most_of_itself),
-        cmocka_unit_test(documents_are_told_by_their_counts),
-        cmocka_unit_test(weights_follow_a_changed_workload),
-        cmocka_unit_test(only_utility_has_weights),
-        cmocka_unit_test(a_prefix_has_at_least_the_rate_of_its_continuation),
-        cmocka_unit_test(victims_are_near_the_cheapest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,9 +116,8 @@ static kvt_policy *instance_open(const instance *x)
     return policy;
 }
 
-static void greedy_is_within_one_step_of_brute_force(void **state)
+TEST(greedy_is_within_one_step_of_brute_force)
 {
-    (void)state;
     uint64_t dice = 31;
     double sum_greedy = 0.0;
     double sum_best = 0.0;
@@ -158,9 +157,8 @@ static void greedy_is_within_one_step_of_brute_force(void **state)
     assert_true(sum_greedy > 0.95 * sum_best);
 }
 
-static void eviction_follows_the_density_order(void **state)
+TEST(eviction_follows_the_density_order)
 {
-    (void)state;
     uint64_t dice = 32;
     for (int round = 0; round < 200; round++) {
         instance x;
@@ -184,9 +182,8 @@ static void eviction_follows_the_density_order(void **state)
     }
 }
 
-static void hot_and_small_stays_cold_and_large_goes(void **state)
+TEST(hot_and_small_stays_cold_and_large_goes)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 1000, 0);
     kvt_policy *policy = test_open(&config);
@@ -211,9 +208,8 @@ static void hot_and_small_stays_cold_and_large_goes(void **state)
 
 /* A tier is full of large forms, and no entry there can be coded smaller for want of room. Entries
  * of equal worth in a form of a fifth take their place, since the room left over is not lost. */
-static void large_forms_give_way_to_small_ones_of_equal_worth(void **state)
+TEST(large_forms_give_way_to_small_ones_of_equal_worth)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 400, 0);
     kvt_policy *policy = test_open(&config);
@@ -229,9 +225,8 @@ static void large_forms_give_way_to_small_ones_of_equal_worth(void **state)
     kvt_policy_close(policy);
 }
 
-static void a_newcomer_worth_less_is_refused_but_remembered(void **state)
+TEST(a_newcomer_worth_less_is_refused_but_remembered)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 100, 0);
     kvt_policy *policy = test_open(&config);
@@ -249,9 +244,8 @@ static void a_newcomer_worth_less_is_refused_but_remembered(void **state)
     kvt_policy_close(policy);
 }
 
-static void recompute_wins_when_loading_is_slower(void **state)
+TEST(recompute_wins_when_loading_is_slower)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 0, 1000);
     kvt_policy *policy = test_open(&config);
@@ -296,9 +290,8 @@ static uint8_t pushed_out(double ssd_load, double write, uint64_t others)
     return kind;
 }
 
-static void demotes_when_the_lower_tier_pays(void **state)
+TEST(demotes_when_the_lower_tier_pays)
 {
-    (void)state;
     assert_int_equal(pushed_out(0.1, 1e6, 0), KVT_MOVE_CHANGE);
     /* Loading takes as long as recomputing. */
     assert_int_equal(pushed_out(1.0, 1e6, 0), KVT_MOVE_EVICT);
@@ -310,9 +303,8 @@ static void demotes_when_the_lower_tier_pays(void **state)
     assert_int_equal(pushed_out(0.1, 80.0, 3), KVT_MOVE_EVICT);
 }
 
-static void a_full_lower_tier_makes_room_first(void **state)
+TEST(a_full_lower_tier_makes_room_first)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 100, 100);
     kvt_policy *policy = test_open(&config);
@@ -332,9 +324,8 @@ static void a_full_lower_tier_makes_room_first(void **state)
 }
 
 /* A full upper tier has a price: what is worth less there goes straight to the tier below. */
-static void a_newcomer_does_not_push_out_what_is_worth_more(void **state)
+TEST(a_newcomer_does_not_push_out_what_is_worth_more)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 100, 1000);
     kvt_policy *policy = test_open(&config);
@@ -350,9 +341,8 @@ static void a_newcomer_does_not_push_out_what_is_worth_more(void **state)
 }
 
 /* A plan that may not grow long enough to move an entry down does not drop it instead. */
-static void a_short_plan_does_not_evict_what_should_move_down(void **state)
+TEST(a_short_plan_does_not_evict_what_should_move_down)
 {
-    (void)state;
     for (uint32_t length = 2; length <= 6; length++) {
         kvt_policy_config config;
         prepare(&config, 100, 100);
@@ -386,9 +376,8 @@ static void a_short_plan_does_not_evict_what_should_move_down(void **state)
 
 /* The entry on its way up still holds its bytes below: it cannot be dropped to make its own room.
  */
-static void a_promoted_entry_is_not_its_own_victim(void **state)
+TEST(a_promoted_entry_is_not_its_own_victim)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 100, 200);
     kvt_policy *policy = test_open(&config);
@@ -416,9 +405,8 @@ static void a_promoted_entry_is_not_its_own_victim(void **state)
     kvt_policy_close(policy);
 }
 
-static void an_adopted_entry_counts_for_less_than_a_use(void **state)
+TEST(an_adopted_entry_counts_for_less_than_a_use)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 100, 0);
     kvt_policy *policy = test_open(&config);
@@ -437,9 +425,8 @@ static void an_adopted_entry_counts_for_less_than_a_use(void **state)
     kvt_policy_close(policy);
 }
 
-static void promotion_must_pay_for_the_move(void **state)
+TEST(promotion_must_pay_for_the_move)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 1000, 1000);
     config.tiers[KVT_TIER_DRAM].write_bytes_per_s =
@@ -472,9 +459,8 @@ static void promotion_must_pay_for_the_move(void **state)
     kvt_policy_close(policy);
 }
 
-static void tick_keeps_the_watermarks_and_promotes_the_hottest(void **state)
+TEST(tick_keeps_the_watermarks_and_promotes_the_hottest)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 1000, 4000);
     config.high_watermark = 0.9;
@@ -512,9 +498,8 @@ static void tick_keeps_the_watermarks_and_promotes_the_hottest(void **state)
 
 /* A tick passes over entries that the best form of all could not make cheaper: forms measured anew
  * and those of other entries count in that at once. */
-static void a_tick_sees_what_became_cheaper(void **state)
+TEST(a_tick_sees_what_became_cheaper)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 1000, 1000);
     kvt_policy *policy = test_open(&config);
@@ -551,9 +536,8 @@ static void a_tick_sees_what_became_cheaper(void **state)
 }
 
 /* A form that turns out larger frees less; what is stored or reserved stays as it is. */
-static void a_form_has_another_size(void **state)
+TEST(a_form_has_another_size)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 1000, 1000);
     kvt_policy *policy = test_open(&config);
@@ -584,9 +568,8 @@ static void a_form_has_another_size(void **state)
     kvt_policy_close(policy);
 }
 
-static void a_parent_is_as_hot_as_its_hottest_child(void **state)
+TEST(a_parent_is_as_hot_as_its_hottest_child)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 1000, 0);
     kvt_policy *policy = test_open(&config);
@@ -609,9 +592,8 @@ static void a_parent_is_as_hot_as_its_hottest_child(void **state)
     kvt_policy_close(policy);
 }
 
-static void a_rate_that_is_told_decays_in_half_lives(void **state)
+TEST(a_rate_that_is_told_decays_in_half_lives)
 {
-    (void)state;
     kvt_policy_config config;
     prepare(&config, 1000, 0);
     config.half_life_seconds = 10.0;
@@ -643,29 +625,4 @@ static void a_rate_that_is_told_decays_in_half_lives(void **state)
     assert_true(x.accesses_per_s > expected * (1.0 - 1e-6));
     assert_true(x.accesses_per_s < expected * (1.0 + 1e-6));
     kvt_policy_close(policy);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_is_within_one_step_of_brute_force),
-        cmocka_unit_test(eviction_follows_the_density_order),
-        cmocka_unit_test(hot_and_small_stays_cold_and_large_goes),
-        cmocka_unit_test(large_forms_give_way_to_small_ones_of_equal_worth),
-        cmocka_unit_test(a_newcomer_worth_less_is_refused_but_remembered),
-        cmocka_unit_test(recompute_wins_when_loading_is_slower),
-        cmocka_unit_test(demotes_when_the_lower_tier_pays),
-        cmocka_unit_test(a_full_lower_tier_makes_room_first),
-        cmocka_unit_test(a_newcomer_does_not_push_out_what_is_worth_more),
-        cmocka_unit_test(a_short_plan_does_not_evict_what_should_move_down),
-        cmocka_unit_test(a_promoted_entry_is_not_its_own_victim),
-        cmocka_unit_test(an_adopted_entry_counts_for_less_than_a_use),
-        cmocka_unit_test(promotion_must_pay_for_the_move),
-        cmocka_unit_test(tick_keeps_the_watermarks_and_promotes_the_hottest),
-        cmocka_unit_test(a_tick_sees_what_became_cheaper),
-        cmocka_unit_test(a_form_has_another_size),
-        cmocka_unit_test(a_parent_is_as_hot_as_its_hottest_child),
-        cmocka_unit_test(a_rate_that_is_told_decays_in_half_lives),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

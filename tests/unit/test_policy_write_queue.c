@@ -62,10 +62,11 @@ static const kvt_option *slow_to_write(void)
     return options;
 }
 
+TEST_EACH(prepare, no_memory_is_left);
+
 /* The engine counts what it has planned, gives back what was aborted, and lets time pass. */
-static void moves_are_counted_until_their_time_has_passed(void **state)
+TEST(moves_are_counted_until_their_time_has_passed)
 {
-    (void)state;
     const kvt_option *options = slow_to_write();
     kvt_policy *policy = test_open(&config);
     assert_int_equal(admit(policy, SECOND, 1, 0, options, 2), KVT_OK);
@@ -84,9 +85,8 @@ static void moves_are_counted_until_their_time_has_passed(void **state)
 
 /* An entry of DRAM that is pinned cannot leave: what comes goes below, however many forms it has
  * above. */
-static void an_entry_goes_where_room_can_be_had(void **state)
+TEST(an_entry_goes_where_room_can_be_had)
 {
-    (void)state;
     kvt_policy *policy = test_open(&config);
     kvt_option options[7] = {test_none(1000.0)};
     for (uint32_t i = 1; i <= 5; i++)
@@ -105,9 +105,8 @@ static void an_entry_goes_where_room_can_be_had(void **state)
 
 /* A plan that does not fit is taken back with the seconds that its moves had put into the queue,
  * and so is the move of an entry that is removed: however often, nothing waits in the end. */
-static void what_is_not_carried_out_takes_no_time(void **state)
+TEST(what_is_not_carried_out_takes_no_time)
 {
-    (void)state;
     static const char *const names[] = {"utility", "lru", "adaptcache"};
     uint16_t raw = config.variant.codec;
     kvt_option options[3] = {test_none(1000.0), test_option(raw, KVT_TIER_DRAM, 100, 0.01),
@@ -141,9 +140,8 @@ static void what_is_not_carried_out_takes_no_time(void **state)
 }
 
 /* A clock that steps back lets no time pass: time counts from the latest one. */
-static void time_that_steps_back_is_no_time(void **state)
+TEST(time_that_steps_back_is_no_time)
 {
-    (void)state;
     const kvt_option *options = slow_to_write();
     kvt_policy *policy = test_open(&config);
     for (uint64_t handle = 1; handle <= 2; handle++) {
@@ -158,9 +156,8 @@ static void time_that_steps_back_is_no_time(void **state)
 }
 
 /* Whichever call brings the time, the queue has it. */
-static void solving_lets_time_pass(void **state)
+TEST(solving_lets_time_pass)
 {
-    (void)state;
     const kvt_option *options = slow_to_write();
     kvt_policy *policy = test_open(&config);
     for (uint64_t handle = 1; handle <= 2; handle++) {
@@ -175,9 +172,8 @@ static void solving_lets_time_pass(void **state)
 
 /* An entry that saves a second is not worth a write of ten million seconds; it is once the tier has
  * turned out as fast as it is. */
-static void speeds_may_change(void **state)
+TEST(speeds_may_change)
 {
-    (void)state;
     config.tiers[KVT_TIER_SSD].capacity_bytes = 0;
     config.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(1) << 40;
     config.tiers[KVT_TIER_DRAM].write_bytes_per_s = 1.0;
@@ -197,9 +193,8 @@ static void speeds_may_change(void **state)
 
 /* What waits is bytes: a tier that turns out ten times as fast writes them in a tenth of the time.
  */
-static void waiting_bytes_follow_the_speed(void **state)
+TEST(waiting_bytes_follow_the_speed)
 {
-    (void)state;
     const kvt_option *options = slow_to_write();
     kvt_policy *policy = test_open(&config);
     assert_int_equal(admit(policy, SECOND, 1, 0, options, 2), KVT_OK);
@@ -208,22 +203,4 @@ static void waiting_bytes_follow_the_speed(void **state)
     assert_true(fabs(policy->write_queue_s[SSD_LEVEL] - 0.25) < 1e-9);
     test_carry_out(policy, &plan);
     kvt_policy_close(policy);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(moves_are_counted_until_their_time_has_passed, prepare,
-                                        no_memory_is_left),
-        cmocka_unit_test_setup_teardown(an_entry_goes_where_room_can_be_had, prepare,
-                                        no_memory_is_left),
-        cmocka_unit_test_setup_teardown(what_is_not_carried_out_takes_no_time, prepare,
-                                        no_memory_is_left),
-        cmocka_unit_test_setup_teardown(time_that_steps_back_is_no_time, prepare,
-                                        no_memory_is_left),
-        cmocka_unit_test_setup_teardown(solving_lets_time_pass, prepare, no_memory_is_left),
-        cmocka_unit_test_setup_teardown(speeds_may_change, prepare, no_memory_is_left),
-        cmocka_unit_test_setup_teardown(waiting_bytes_follow_the_speed, prepare, no_memory_is_left),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,9 +209,8 @@ static const hostile_case hostile_cases[] = {
     CASE(">3\r\n+message\r\n_\r\n*2\r\n:1\r\n:2\r\n$5\r\nhello\r\n", REMOTE_GET, KVT_OK),
 };
 
-static void answers_end_as_they_should(void **state)
+TEST(answers_end_as_they_should)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof hostile_cases / sizeof hostile_cases[0]; i++) {
         const hostile_case *one = &hostile_cases[i];
         server at = {.login = HELLO_ANSWER, .answer = one->answer, .answer_bytes = one->bytes};
@@ -235,9 +234,8 @@ static void answers_end_as_they_should(void **state)
 }
 
 /* A second answer to one command is an answer that nobody asked for. */
-static void answers_too_many_close_the_connection(void **state)
+TEST(answers_too_many_close_the_connection)
 {
-    (void)state;
     server at = {.login = HELLO_ANSWER, .answer = ":1\r\n:1\r\n", .answer_bytes = 8};
     server_start(&at);
     remote_client *client = open_client(&at, (remote_config){.tls = false});
@@ -256,9 +254,8 @@ static void answers_too_many_close_the_connection(void **state)
 
 /* Half a value, then nothing: the request ends at its deadline, its buffer is its owner's at once,
  * and the node is left alone after the third such end. */
-static void half_a_value_ends_in_time(void **state)
+TEST(half_a_value_ends_in_time)
 {
-    (void)state;
     server at = {.login = HELLO_ANSWER, .answer = "$64\r\nhalf of it", .answer_bytes = 15};
     server_start(&at);
     remote_client *client = open_client(&at, (remote_config){.tls = false});
@@ -286,9 +283,8 @@ static void half_a_value_ends_in_time(void **state)
 
 /* A server that accepts and says nothing: three timeouts, then requests fail at once; it answers
  * again, and is used again. */
-static void silence_opens_the_breaker(void **state)
+TEST(silence_opens_the_breaker)
 {
-    (void)state;
     server at = {.login = "", .answer = ":1\r\n", .answer_bytes = 4};
     server_start(&at);
     remote_client *client = open_client(&at, (remote_config){.connect_ns = 200000000, .seed = 3});
@@ -320,9 +316,8 @@ static void silence_opens_the_breaker(void **state)
     server_stop(&at);
 }
 
-static void a_refused_login_shows_no_secret(void **state)
+TEST(a_refused_login_shows_no_secret)
 {
-    (void)state;
     /* A server may say the password back. */
     server at = {.login = "-WRONGPASS hunter2hunter2 is wrong, kvtuser\r\n",
                  .answer = ":1\r\n",
@@ -387,9 +382,8 @@ static bool says_in_time(remote_client *client, const char *what)
 
 /* The password changes here and there while the client runs: it is read again. A file that others
  * may read, or that is gone, is not taken, and the last password stays. */
-static void a_renewed_password_is_read_again(void **state)
+TEST(a_renewed_password_is_read_again)
 {
-    (void)state;
     char path[] = "kvt-secret-XXXXXX";
     const int made = mkstemp(path);
     assert_true(made >= 0);
@@ -429,9 +423,8 @@ static void a_renewed_password_is_read_again(void **state)
     server_stop(&at);
 }
 
-static void an_old_server_is_spoken_to_in_resp2(void **state)
+TEST(an_old_server_is_spoken_to_in_resp2)
 {
-    (void)state;
     server at = {
         .login = "-ERR unknown command 'HELLO'\r\n", .answer = "$-1\r\n", .answer_bytes = 5};
     server_start(&at);
@@ -443,9 +436,8 @@ static void an_old_server_is_spoken_to_in_resp2(void **state)
 }
 
 /* Every node says that another one has the slot: followed once, then a miss. */
-static void redirections_end(void **state)
+TEST(redirections_end)
 {
-    (void)state;
     static char moved[64];
     server at = {.login = HELLO_ANSWER, .answer = moved};
     server_start(&at);
@@ -462,9 +454,8 @@ static void redirections_end(void **state)
     server_stop(&at);
 }
 
-static void a_name_without_address_is_no_node(void **state)
+TEST(a_name_without_address_is_no_node)
 {
-    (void)state;
     char message[200];
     remote_client *client = NULL;
     const remote_config config = {.backend = "valkey", .addresses = "no-such-host.invalid:6379"};
@@ -480,9 +471,8 @@ static void a_name_without_address_is_no_node(void **state)
 }
 
 /* Nobody listens there: three failures, and then the requests fail without a connection. */
-static void a_closed_port_fails_at_once(void **state)
+TEST(a_closed_port_fails_at_once)
 {
-    (void)state;
     server at = {.login = "", .answer = ""};
     server_start(&at);
     server_stop(&at);
@@ -496,9 +486,8 @@ static void a_closed_port_fails_at_once(void **state)
 
 /* A node that answers probes and no gets is left alone as well: a probe's answer says nothing of
  * gets. */
-static void a_node_that_ignores_gets_is_left_alone(void **state)
+TEST(a_node_that_ignores_gets_is_left_alone)
 {
-    (void)state;
     server at = {
         .login = HELLO_ANSWER, .answer = ":1\r\n", .answer_bytes = 4, .ignores_gets = true};
     server_start(&at);
@@ -536,9 +525,8 @@ static uint32_t gets_until_gone(remote_client *client, uint64_t deadline_ns)
 }
 
 /* A node that sends a byte now and then is no better than one that sends none. */
-static void a_drip_opens_the_breaker(void **state)
+TEST(a_drip_opens_the_breaker)
 {
-    (void)state;
     static const char answer[] =
         "$64\r\n0123456789012345678901234567890123456789012345678901234567890";
     server at = {
@@ -556,9 +544,8 @@ static void a_drip_opens_the_breaker(void **state)
 }
 
 /* Nor is one whose answers are whole and late. */
-static void late_answers_open_the_breaker(void **state)
+TEST(late_answers_open_the_breaker)
 {
-    (void)state;
     server at = {.login = HELLO_ANSWER,
                  .answer = "$5\r\nhello\r\n",
                  .answer_bytes = 11,
@@ -575,9 +562,8 @@ static void late_answers_open_the_breaker(void **state)
 
 /* A node that lets log in and does all but one kind of work, which it breaks in one of these ways,
  * is soon left alone, however much of the other kinds goes well in between. */
-static void a_node_that_breaks_one_kind_is_left_alone(void **state)
+TEST(a_node_that_breaks_one_kind_is_left_alone)
 {
-    (void)state;
     static const char *const words[REMOTE_KINDS] = {"EXISTS", "\r\nGET\r\n", "\r\nSET\r\n",
                                                     "UNLINK"};
     static const char *const answers[] = {"$500000\r\nabc", "$-2\r\n", "", "*1\r\n:1\r\n"};
@@ -613,9 +599,8 @@ static void a_node_that_breaks_one_kind_is_left_alone(void **state)
 }
 
 /* An answer, and then the connection's end: connecting itself is what fails. */
-static void a_node_that_keeps_no_connection_is_left_alone(void **state)
+TEST(a_node_that_keeps_no_connection_is_left_alone)
 {
-    (void)state;
     static const char *const answers[] = {":1\r\n", ":1\r\n:1\r\n"};
     for (size_t how = 0; how < 2; how++) {
         server at = {.login = HELLO_ANSWER,
@@ -643,22 +628,5 @@ static void a_node_that_keeps_no_connection_is_left_alone(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_end_as_they_should),
-        cmocka_unit_test(answers_too_many_close_the_connection),
-        cmocka_unit_test(half_a_value_ends_in_time),
-        cmocka_unit_test(a_node_that_ignores_gets_is_left_alone),
-        cmocka_unit_test(a_drip_opens_the_breaker),
-        cmocka_unit_test(a_node_that_breaks_one_kind_is_left_alone),
-        cmocka_unit_test(a_node_that_keeps_no_connection_is_left_alone),
-        cmocka_unit_test(late_answers_open_the_breaker),
-        cmocka_unit_test(silence_opens_the_breaker),
-        cmocka_unit_test(a_refused_login_shows_no_secret),
-        cmocka_unit_test(a_renewed_password_is_read_again),
-        cmocka_unit_test(an_old_server_is_spoken_to_in_resp2),
-        cmocka_unit_test(redirections_end),
-        cmocka_unit_test(a_name_without_address_is_no_node),
-        cmocka_unit_test(a_closed_port_fails_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

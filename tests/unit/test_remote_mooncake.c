@@ -54,9 +54,8 @@ static uint32_t run_all(remote_client *client, remote_request *requests, uint32_
     return late;
 }
 
-static void whoever_waits_leaves(void **state)
+TEST(whoever_waits_leaves)
 {
-    (void)state;
     remote_client *client = open_client();
     uint8_t value[4096], got[3][4096];
     struct iovec parts[3];
@@ -97,9 +96,8 @@ static void whoever_waits_leaves(void **state)
     remote_close(client);
 }
 
-static void a_put_that_leaves_keeps_its_bytes(void **state)
+TEST(a_put_that_leaves_keeps_its_bytes)
 {
-    (void)state;
     remote_client *client = open_client();
     uint8_t value[1000], got[1000];
     struct iovec part = {value, sizeof value};
@@ -123,9 +121,8 @@ static void a_put_that_leaves_keeps_its_bytes(void **state)
     remote_close(client);
 }
 
-static void a_close_leaves_calls_behind(void **state)
+TEST(a_close_leaves_calls_behind)
 {
-    (void)state;
     remote_client *client = open_client();
     uint8_t got[64];
     struct iovec part = {got, sizeof got};
@@ -142,9 +139,8 @@ static void a_close_leaves_calls_behind(void **state)
     base_sleep(20000000); /* the memory is given back, which a checker of leaks looks at */
 }
 
-static void failures_have_their_status(void **state)
+TEST(failures_have_their_status)
 {
-    (void)state;
     remote_client *client = open_client();
     uint8_t got[64];
     set_mode(FAKE_MOONCAKE_FULL);
@@ -166,9 +162,8 @@ static void failures_have_their_status(void **state)
     remote_close(client);
 }
 
-static void a_life_ends(void **state)
+TEST(a_life_ends)
 {
-    (void)state;
     remote_client *client = open_client();
     char got[16];
     char one[] = "first", two[] = "other";
@@ -189,9 +184,8 @@ static void a_life_ends(void **state)
     remote_close(client);
 }
 
-static void configurations_are_refused(void **state)
+TEST(configurations_are_refused)
 {
-    (void)state;
     static const char *const wrong[] = {"",        "host",         "host:",      ":1",
                                         "host:0",  "udp://h:1",    "host:65536", "a:1, b:2",
                                         "host:1x", "tcp://host:1x"};
@@ -225,13 +219,5 @@ int main(void)
         fprintf(stderr, "no libmooncake_store.so for tests: left out\n");
         return 77;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whoever_waits_leaves),
-        cmocka_unit_test(a_put_that_leaves_keeps_its_bytes),
-        cmocka_unit_test(a_close_leaves_calls_behind),
-        cmocka_unit_test(failures_have_their_status),
-        cmocka_unit_test(a_life_ends),
-        cmocka_unit_test(configurations_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -77,9 +77,8 @@ static const char replies[] =
     "*3\r\n:1\r\n*2\r\n$1\r\na\r\n$2\r\n\r\n\r\n_\r\n%2\r\n+k\r\n:1\r\n+l\r\n*1\r\n:2\r\n"
     "~1\r\n:9\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nkey\r\n";
 
-static void every_cut_reads_alike(void **state)
+TEST(every_cut_reads_alike)
 {
-    (void)state;
     static seen whole, cut;
     static resp_reader reader;
     for (int places = 0; places < 2; places++) {
@@ -98,9 +97,8 @@ static void every_cut_reads_alike(void **state)
     }
 }
 
-static void large_values_go_to_their_place(void **state)
+TEST(large_values_go_to_their_place)
 {
-    (void)state;
     static seen at;
     static resp_reader reader;
     char *bytes = malloc(80000);
@@ -129,9 +127,8 @@ static void large_values_go_to_their_place(void **state)
     free(bytes);
 }
 
-static void nonsense_is_refused(void **state)
+TEST(nonsense_is_refused)
 {
-    (void)state;
     static const char *const wrong[] = {
         "\r\n",
         "x\r\n",
@@ -174,9 +171,8 @@ static void nonsense_is_refused(void **state)
     free(line);
 }
 
-static void a_breaker_opens_and_comes_back(void **state)
+TEST(a_breaker_opens_and_comes_back)
 {
-    (void)state;
     remote_breaker breaker;
     remote_breaker_init(&breaker, 5);
     uint64_t now_ns = 1000;
@@ -210,9 +206,8 @@ static void a_breaker_opens_and_comes_back(void **state)
 
 /* A node that can be reached and does other work well is asked again, and the first failure of what
  * had failed opens for longer. */
-static void a_breaker_remembers_what_has_failed(void **state)
+TEST(a_breaker_remembers_what_has_failed)
 {
-    (void)state;
     remote_breaker breaker;
     remote_breaker_init(&breaker, 5);
     uint64_t now_ns = 1000;
@@ -238,16 +233,4 @@ static void a_breaker_remembers_what_has_failed(void **state)
     remote_breaker_good(&breaker, REMOTE_DELETE);
     assert_false(remote_breaker_suspects(&breaker, REMOTE_DELETE));
     assert_int_equal(breaker.pause_ns, REMOTE_PAUSE_LEAST_NS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cut_reads_alike),
-        cmocka_unit_test(large_values_go_to_their_place),
-        cmocka_unit_test(nonsense_is_refused),
-        cmocka_unit_test(a_breaker_opens_and_comes_back),
-        cmocka_unit_test(a_breaker_remembers_what_has_failed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,9 +39,8 @@ static remote_client *open_client(remote_config config)
     return client;
 }
 
-static void logins_and_rights(void **state)
+TEST(logins_and_rights)
 {
-    (void)state;
     static const char *const arguments[] = {
         "--user", "kvt",   "on",     ">hunter2hunter2", "~kvt1:*", "resetchannels",
         "-@all",  "+get",  "+set",   "+exists",         "+unlink", "+hello",
@@ -106,9 +105,8 @@ static uint32_t get_keys(remote_client *client, uint32_t *late_out)
     return hits;
 }
 
-static void nodes_fail_and_return(void **state)
+TEST(nodes_fail_and_return)
 {
-    (void)state;
     uint32_t late = 0, on_node[3] = {0, 0, 0};
     remote_node_stats node;
     start(&(bench_cluster_options){.nodes = 3});
@@ -138,9 +136,8 @@ static void nodes_fail_and_return(void **state)
 }
 
 /* A client whose map is old or not there is redirected, once a request, and learns. */
-static void redirections_are_followed(void **state)
+TEST(redirections_are_followed)
 {
-    (void)state;
     uint32_t on_node[3] = {0, 0, 0}, late = 0;
     char answer[256], line[160], id[41];
     remote_stats stats;
@@ -185,9 +182,8 @@ static void tell(void *context, const char *key, size_t bytes)
     snprintf(told_key, sizeof told_key, "%.*s", (int)bytes, key);
 }
 
-static void the_feed_names_keys(void **state)
+TEST(the_feed_names_keys)
 {
-    (void)state;
     remote_request *done[1];
     told = 0;
     start(&(bench_cluster_options){.nodes = 1, .single = true});
@@ -231,9 +227,8 @@ static bool make_certificates(const char *folder)
            openssl(folder, "x509 -in cert -signkey key -days 0 -out expired");
 }
 
-static void tls_is_verified(void **state)
+TEST(tls_is_verified)
 {
-    (void)state;
     char folder[] = "kvt-tls-XXXXXX", path[5][128], whole[5][256], here[128];
     assert_non_null(mkdtemp(folder));
     assert_non_null(getcwd(here, sizeof here));
@@ -313,9 +308,8 @@ static void renew(const char *from, const char *to)
 
 /* The server's certificate is one that the client does not trust, then the client's own is one that
  * the server does not: after its files are renewed the same client is served. */
-static void renewed_certificates_are_read_again(void **state)
+TEST(renewed_certificates_are_read_again)
 {
-    (void)state;
     char folder[] = "kvt-tls-XXXXXX", here[128], whole[4][256], ca[300], own[300];
     assert_non_null(mkdtemp(folder));
     assert_non_null(getcwd(here, sizeof here));
@@ -375,13 +369,5 @@ static void renewed_certificates_are_read_again(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logins_and_rights),
-        cmocka_unit_test(nodes_fail_and_return),
-        cmocka_unit_test(redirections_are_followed),
-        cmocka_unit_test(the_feed_names_keys),
-        cmocka_unit_test(tls_is_verified),
-        cmocka_unit_test(renewed_certificates_are_read_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

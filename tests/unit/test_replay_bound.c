@@ -3,15 +3,11 @@
  * test_replay_bound.c - the interval bound against a second computation of the same linear program,
  * against Belady, and against what every policy achieves; the regrets of runs.
  */
+#include "cases.h"
+
 #include "replay/bound.h"
 #include "replay/replay.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,9 +191,8 @@ static void workload_draw(replay_workload *workload, uint64_t seed, uint32_t req
     }
 }
 
-static void few_intervals_are_solved_exactly(void **state)
+TEST(few_intervals_are_solved_exactly)
 {
-    (void)state;
     int bound_by_room = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         replay_options options;
@@ -227,9 +222,8 @@ static void few_intervals_are_solved_exactly(void **state)
 
 /* One block a request: every hit saves the same, so Belady's hits times that is what an optimal
  * policy saves. */
-static void belady_stays_below(void **state)
+TEST(belady_stays_below)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         replay_options options;
         replay_workload workload;
@@ -294,9 +288,8 @@ static void run_is_bounded(const replay_options *options, const replay_workload 
 }
 
 /* Every policy, by seed another host: tiers, forms, spread, warm-up, partial blocks, overlap. */
-static void no_policy_passes_the_bound(void **state)
+TEST(no_policy_passes_the_bound)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         replay_options options;
         replay_workload workload;
@@ -335,9 +328,8 @@ static replay_result run(const replay_options *options, const replay_workload *w
 }
 
 /* What is known of the future is worth something, and is no more than the future. */
-static void an_oracle_saves_more(void **state)
+TEST(an_oracle_saves_more)
 {
-    (void)state;
     double oracle = 0.0, utility = 0.0;
     for (uint64_t seed = 1; seed <= 6; seed++) {
         replay_options options;
@@ -356,9 +348,8 @@ static void an_oracle_saves_more(void **state)
     assert_true(oracle > 1.05 * utility);
 }
 
-static void looking_changes_nothing(void **state)
+TEST(looking_changes_nothing)
 {
-    (void)state;
     replay_options options;
     replay_workload workload;
     workload_generate(&workload, 5, 800);
@@ -376,9 +367,8 @@ static void looking_changes_nothing(void **state)
 }
 
 /* With room for everything in the better tier nothing is left to regret; with none, all of it. */
-static void regrets_vanish_with_room(void **state)
+TEST(regrets_vanish_with_room)
 {
-    (void)state;
     replay_options options;
     replay_workload workload;
     workload_generate(&workload, 6, 800);
@@ -394,17 +384,4 @@ static void regrets_vanish_with_room(void **state)
     assert_true(fabs(none.saved_s) < 1e-9);
     assert_true(none.regret_foresight_s > 0.3 * bound.ideal_s);
     replay_workload_free(&workload);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_intervals_are_solved_exactly),
-        cmocka_unit_test(belady_stays_below),
-        cmocka_unit_test(no_policy_passes_the_bound),
-        cmocka_unit_test(an_oracle_saves_more),
-        cmocka_unit_test(looking_changes_nothing),
-        cmocka_unit_test(regrets_vanish_with_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,15 +2,11 @@
 /*
  * test_replay_compare.c - drawn sessions, pairing, matching, blends, and a whole comparison.
  */
+#include "cases.h"
+
 #include "replay/compare.h"
 #include "replay/workload.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,9 +55,8 @@ static uint32_t shared_blocks(const replay_workload *workload, const replay_requ
     return count;
 }
 
-static void copies_share_the_stem_alone(void **state)
+TEST(copies_share_the_stem_alone)
 {
-    (void)state;
     replay_workload trace, drawn;
     uint32_t sessions, twice = 0;
     trace_make(&trace);
@@ -86,9 +81,8 @@ static void copies_share_the_stem_alone(void **state)
     replay_workload_free(&trace);
 }
 
-static void arrivals_stay_inside_their_step(void **state)
+TEST(arrivals_stay_inside_their_step)
 {
-    (void)state;
     replay_workload trace, drawn, other;
     uint32_t sessions;
     uint64_t off_grid = 0;
@@ -118,9 +112,8 @@ static void arrivals_stay_inside_their_step(void **state)
 
 /* A conversation keeps its own clock from a start that is drawn; conversations share nothing, even
  * where most of them begin alike. */
-static void conversations_start_anew(void **state)
+TEST(conversations_start_anew)
 {
-    (void)state;
     replay_workload trace, drawn;
     uint32_t sessions;
     trace_make(&trace);
@@ -145,9 +138,8 @@ static void conversations_start_anew(void **state)
 }
 
 /* Seeds differ a hundredfold, contenders by a tenth on each: only pairs show that. */
-static void pairs_cancel_what_seeds_share(void **state)
+TEST(pairs_cancel_what_seeds_share)
 {
-    (void)state;
     double theirs[20], ours[20];
     compare_interval difference, ratio;
     for (int i = 0; i < 20; i++) {
@@ -185,9 +177,8 @@ static size_t sampled(compare_state *state, compare_role role, double sigma, dou
     return index;
 }
 
-static void the_fastest_that_is_as_good_everywhere(void **state)
+TEST(the_fastest_that_is_as_good_everywhere)
 {
-    (void)state;
     const replay_compare plan = {.seeds = 2, .tuning_seeds = 2};
     compare_state compared = {.plan = &plan, .seed_count = 4};
     size_t floor = sampled(&compared, COMPARE_BASELINE, 0.7, 5.0, 0.90, 0.95);
@@ -205,9 +196,8 @@ static void the_fastest_that_is_as_good_everywhere(void **state)
 }
 
 /* Each of these was matched when the next had not been tried yet. */
-static void what_is_tried_later_counts_for_all(void **state)
+TEST(what_is_tried_later_counts_for_all)
 {
-    (void)state;
     const replay_compare plan = {.seeds = 2, .tuning_seeds = 2};
     compare_state compared = {.plan = &plan, .seed_count = 4};
     size_t coarse = sampled(&compared, COMPARE_BASELINE, 0.7, 5.0, 0.90, 0.90);
@@ -230,9 +220,8 @@ static void what_is_tried_later_counts_for_all(void **state)
 }
 
 /* Levels 1, 0.997 and 0.99 of a quick plan. */
-static void the_fastest_rival_of_each_level(void **state)
+TEST(the_fastest_rival_of_each_level)
 {
-    (void)state;
     const replay_compare plan = {.seeds = 2, .tuning_seeds = 2, .quick = true};
     compare_state compared = {.plan = &plan, .seed_count = 4};
     compare_match list[6];
@@ -253,9 +242,8 @@ static void the_fastest_rival_of_each_level(void **state)
     compare_pool_free(&compared);
 }
 
-static void verdicts_need_quality_and_an_interval(void **state)
+TEST(verdicts_need_quality_and_an_interval)
 {
-    (void)state;
     const replay_compare plan = {.seeds = 2, .tuning_seeds = 2};
     compare_state compared = {.plan = &plan, .seed_count = 4};
     size_t slow = sampled(&compared, COMPARE_BASELINE, 0.7, 1.0, 1.0, 1.0); /* 9 s evaluated */
@@ -335,9 +323,8 @@ static void run(const replay_options *options, uint64_t seed, const char *policy
     replay_workload_free(&workload);
 }
 
-static void a_blend_offers_its_rungs_alone(void **state)
+TEST(a_blend_offers_its_rungs_alone)
 {
-    (void)state;
     replay_options base;
     replay_result raw, coarse, first, half;
     base_make(&base);
@@ -404,9 +391,8 @@ static void compare_run(const replay_options *base, const replay_generator *gene
 
 /* The load is that of runs without a cache, `none` asked for or not. The rival that chooses forms
  * itself is held against exact forms with all of them to choose from. */
-static void rivals_choose_among_exact_forms_too(void **state)
+TEST(rivals_choose_among_exact_forms_too)
 {
-    (void)state;
     static const char *const policies[] = {"adaptcache"};
     replay_options base;
     replay_compare_result result;
@@ -439,9 +425,8 @@ static void rivals_choose_among_exact_forms_too(void **state)
     replay_options_free(&base);
 }
 
-static void all_see_the_same_workloads(void **state)
+TEST(all_see_the_same_workloads)
 {
-    (void)state;
     replay_options base;
     replay_compare_result result, again;
     const replay_generator generator = small_generator();
@@ -480,9 +465,8 @@ static void all_see_the_same_workloads(void **state)
     replay_options_free(&base);
 }
 
-static void mixes_reach_their_levels(void **state)
+TEST(mixes_reach_their_levels)
 {
-    (void)state;
     replay_options base;
     replay_compare_result result;
     const replay_generator generator = small_generator();
@@ -501,9 +485,8 @@ static void mixes_reach_their_levels(void **state)
     replay_options_free(&base);
 }
 
-static void nonsense_is_refused(void **state)
+TEST(nonsense_is_refused)
 {
-    (void)state;
     replay_options base;
     replay_compare plan;
     replay_compare_result result;
@@ -524,24 +507,4 @@ static void nonsense_is_refused(void **state)
     assert_int_equal(replay_compare_run(&plan, &result, message, sizeof message), KVT_E_CONFIG);
     assert_non_null(strstr(message, "replay.ladder"));
     replay_options_free(&base);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_share_the_stem_alone),
-        cmocka_unit_test(arrivals_stay_inside_their_step),
-        cmocka_unit_test(conversations_start_anew),
-        cmocka_unit_test(pairs_cancel_what_seeds_share),
-        cmocka_unit_test(the_fastest_that_is_as_good_everywhere),
-        cmocka_unit_test(what_is_tried_later_counts_for_all),
-        cmocka_unit_test(the_fastest_rival_of_each_level),
-        cmocka_unit_test(verdicts_need_quality_and_an_interval),
-        cmocka_unit_test(a_blend_offers_its_rungs_alone),
-        cmocka_unit_test(all_see_the_same_workloads),
-        cmocka_unit_test(rivals_choose_among_exact_forms_too),
-        cmocka_unit_test(mixes_reach_their_levels),
-        cmocka_unit_test(nonsense_is_refused),
-    };
-    return cmocka_run_group_tests_name("replay_compare", tests, NULL, NULL);
 }

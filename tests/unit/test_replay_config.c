@@ -188,9 +188,10 @@ static void assert_same(const char *text, bool known)
     "\nprewrite = no\ncapacity = " size "\n"
 #define LADDER "ladder = calibrated\nladder_layout = 2x2x64:bf16\n"
 
-static void a_simulation_is_of_the_store(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(a_simulation_is_of_the_store)
 {
-    (void)state;
     /* Two drives of unlike sizes, whose labels and ends of stripes are not for records; a capacity
      * of DRAM that is no multiple of a page. */
     assert_same("[store]\n" PROFILE "[tier.dram]\ncapacity = 33000001\n" DRIVE("a", "64MiB")
@@ -213,9 +214,8 @@ static void a_simulation_is_of_the_store(void **state)
                 false);
 }
 
-static void what_is_not_simulated_is_named(void **state)
+TEST(what_is_not_simulated_is_named)
 {
-    (void)state;
     char note[4096];
     json_t *said =
         report_of("[store]\ncatalog = @/catalog.db\nget_deadline = 1\n" PROFILE LADDER
@@ -230,9 +230,8 @@ static void what_is_not_simulated_is_named(void **state)
     json_decref(said);
 }
 
-static void what_cannot_be_simulated_is_refused(void **state)
+TEST(what_cannot_be_simulated_is_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *reason;
     } cases[] = {
@@ -257,15 +256,4 @@ static void what_cannot_be_simulated_is_refused(void **state)
             fail_msg("case %zu: %d, %s", i, (int)status, message);
         kvt_config_free(config);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_simulation_is_of_the_store, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(what_is_not_simulated_is_named, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(what_cannot_be_simulated_is_refused, make_folder,
-                                        remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

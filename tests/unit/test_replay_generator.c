@@ -3,15 +3,11 @@
  * test_replay_generator.c - the Poisson workload: reproducible, of the asked shape, and a prefix
  * tree: every block has one predecessor and one position.
  */
+#include "cases.h"
+
 #include "replay/random.h"
 #include "replay/workload.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,9 +35,8 @@ static void generate(const replay_generator *generator, replay_workload *workloa
                      KVT_OK);
 }
 
-static void same_seed_same_workload(void **state)
+TEST(same_seed_same_workload)
 {
-    (void)state;
     replay_generator generator = base_generator();
     replay_workload first, again, other;
     generate(&generator, &first);
@@ -55,9 +50,8 @@ static void same_seed_same_workload(void **state)
     replay_workload_free(&other);
 }
 
-static void paths_form_a_prefix_tree(void **state)
+TEST(paths_form_a_prefix_tree)
 {
-    (void)state;
     replay_generator generator = base_generator();
     replay_workload workload;
     generate(&generator, &workload);
@@ -92,9 +86,8 @@ static void paths_form_a_prefix_tree(void **state)
 
 /* The bounds are far outside what 4000 draws of the fixed seed can miss by chance; the draw is the
  * same on every machine anyhow. */
-static void shape_is_as_asked(void **state)
+TEST(shape_is_as_asked)
 {
-    (void)state;
     replay_generator generator = base_generator();
     replay_workload workload;
     generator.turns_mean = 1.0;
@@ -157,9 +150,8 @@ static double most_popular_share(const replay_workload *workload)
     return (double)most / (double)workload->request_count;
 }
 
-static void popularity_follows_zipf(void **state)
+TEST(popularity_follows_zipf)
 {
-    (void)state;
     replay_generator generator = rooted_generator();
     replay_workload workload;
     generate(&generator, &workload);
@@ -171,9 +163,8 @@ static void popularity_follows_zipf(void **state)
 
 /* The most popular one of 50 has 61.5 % of the draws at any time. With a trade every 10 s, of which
  * most take the first rank from somebody, no context can keep that over 1000 s. */
-static void drift_changes_who_is_popular(void **state)
+TEST(drift_changes_who_is_popular)
 {
-    (void)state;
     replay_generator generator = rooted_generator();
     replay_workload still, drifting;
     generate(&generator, &still);
@@ -196,9 +187,8 @@ static bool is_in_window(uint64_t arrival_ns)
 static const replay_burst burst_of_tests = {
     .per_s = 6.0, .window_seconds = 20.0, .period_seconds = 100.0};
 
-static void scanned_blocks_are_used_once(void **state)
+TEST(scanned_blocks_are_used_once)
 {
-    (void)state;
     replay_generator generator = rooted_generator();
     replay_workload workload;
     generator.contexts = 1; /* whatever does not begin with it is scanned */
@@ -228,9 +218,8 @@ static void scanned_blocks_are_used_once(void **state)
 
 /* In a window one root has its 60 % of the crowd at least; outside nobody has more than the 1/50 of
  * uniform popularity and chance. */
-static void crowds_peak_on_one_context(void **state)
+TEST(crowds_peak_on_one_context)
 {
-    (void)state;
     replay_generator generator = rooted_generator();
     replay_workload workload;
     generator.zipf = 0.0;
@@ -261,9 +250,8 @@ static void crowds_peak_on_one_context(void **state)
 }
 
 /* What is off draws nothing: the workload of the version before drift, scans and crowds. */
-static void what_is_off_changes_nothing(void **state)
+TEST(what_is_off_changes_nothing)
 {
-    (void)state;
     replay_generator generator = base_generator();
     replay_workload workload;
     generator.scan = burst_of_tests;
@@ -284,9 +272,8 @@ static void refuse(const replay_generator *generator, const char *wanted)
 }
 
 /* A message names the setting and its range. */
-static void ranges_are_named(void **state)
+TEST(ranges_are_named)
 {
-    (void)state;
     const double none = strtod("nan", NULL);
     replay_generator g = base_generator();
     g.zipf = none;
@@ -321,9 +308,8 @@ static void ranges_are_named(void **state)
     refuse(&g, "workload.crowd_period: 1 ms to 1e6 s");
 }
 
-static void faulty_settings_are_refused(void **state)
+TEST(faulty_settings_are_refused)
 {
-    (void)state;
     char message[256];
     replay_workload workload;
     replay_generator generator = base_generator();
@@ -345,9 +331,8 @@ static void faulty_settings_are_refused(void **state)
 
 /* The first values of xoshiro256** from the state {1, 2, 3, 4}, worked out by hand from the
  * definition: rotl(s1 * 5, 7) * 9. */
-static void generator_is_xoshiro(void **state)
+TEST(generator_is_xoshiro)
 {
-    (void)state;
     replay_random random = {{1, 2, 3, 4}};
     assert_true(replay_random_next(&random) == 11520);
     assert_true(replay_random_next(&random) == 0);
@@ -356,22 +341,4 @@ static void generator_is_xoshiro(void **state)
         assert_true(replay_random_below(&random, 7) < 7);
     for (int i = 0; i < 1000; i++)
         assert_true(replay_random_unit(&random) < 1.0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_seed_same_workload),
-        cmocka_unit_test(paths_form_a_prefix_tree),
-        cmocka_unit_test(shape_is_as_asked),
-        cmocka_unit_test(popularity_follows_zipf),
-        cmocka_unit_test(faulty_settings_are_refused),
-        cmocka_unit_test(generator_is_xoshiro),
-        cmocka_unit_test(drift_changes_who_is_popular),
-        cmocka_unit_test(scanned_blocks_are_used_once),
-        cmocka_unit_test(crowds_peak_on_one_context),
-        cmocka_unit_test(what_is_off_changes_nothing),
-        cmocka_unit_test(ranges_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

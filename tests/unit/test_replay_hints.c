@@ -3,14 +3,10 @@
  * test_replay_hints.c - hints in the simulator: true ones are worth something, wrong ones do no
  * harm, and a workload without sessions has none to give.
  */
+#include "cases.h"
+
 #include "replay/replay.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
 static replay_workload workload;
@@ -70,9 +66,10 @@ static replay_result run(replay_hints hints, const char *policy)
     return result;
 }
 
-static void hints_are_worth_what_is_true_in_them(void **state)
+TEST_ALL(set_up, tear_down);
+
+TEST(hints_are_worth_what_is_true_in_them)
 {
-    (void)state;
     for (int modelled = 0; modelled < 2; modelled++) {
         options.store_model = modelled != 0;
         replay_result none = run(REPLAY_HINTS_NONE, "utility");
@@ -94,15 +91,13 @@ static void hints_are_worth_what_is_true_in_them(void **state)
     options.store_model = false;
 }
 
-static void other_policies_decide_as_without(void **state)
+TEST(other_policies_decide_as_without)
 {
-    (void)state;
     assert_true(run(REPLAY_HINTS_TRUE, "lru").plan_hash == run(REPLAY_HINTS_NONE, "lru").plan_hash);
 }
 
-static void a_workload_without_sessions_is_refused(void **state)
+TEST(a_workload_without_sessions_is_refused)
 {
-    (void)state;
     replay_result result = {0};
     char message[256];
     uint64_t count = workload.request_count;
@@ -113,14 +108,4 @@ static void a_workload_without_sessions_is_refused(void **state)
         KVT_E_UNSUPPORTED);
     assert_non_null(strstr(message, "replay.hints"));
     workload.request_count = count;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hints_are_worth_what_is_true_in_them),
-        cmocka_unit_test(other_policies_decide_as_without),
-        cmocka_unit_test(a_workload_without_sessions_is_refused),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

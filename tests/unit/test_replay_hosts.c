@@ -6,14 +6,10 @@
  * Prefill takes 1 ms per token and 100 ms per request; a block has 100 tokens of 1,000 bytes and is
  * stored as 114,688 bytes.
  */
+#include "cases.h"
+
 #include "replay/replay.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -99,9 +95,8 @@ static void pair_make(replay_workload *workload, uint32_t blocks)
 
 /* The first one computes 1,050 tokens; the second loads ten blocks over one link, after a round
  * trip, and computes 50. */
-static void a_second_host_loads_what_the_first_computed(void **state)
+TEST(a_second_host_loads_what_the_first_computed)
 {
-    (void)state;
     replay_workload workload;
     replay_options options;
     pair_make(&workload, 10);
@@ -128,9 +123,8 @@ static void a_second_host_loads_what_the_first_computed(void **state)
 }
 
 /* A tier that holds less than the prefix keeps its head, since the tail was touched first. */
-static void a_tier_smaller_than_a_prefix_keeps_its_head(void **state)
+TEST(a_tier_smaller_than_a_prefix_keeps_its_head)
 {
-    (void)state;
     replay_workload workload;
     replay_options options;
     pair_make(&workload, 10);
@@ -150,9 +144,8 @@ static void a_tier_smaller_than_a_prefix_keeps_its_head(void **state)
     replay_workload_free(&workload);
 }
 
-static void a_slow_link_is_left_alone(void **state)
+TEST(a_slow_link_is_left_alone)
 {
-    (void)state;
     replay_workload workload;
     replay_options options;
     pair_make(&workload, 10);
@@ -168,9 +161,8 @@ static void a_slow_link_is_left_alone(void **state)
 }
 
 /* The order of the trial: sharing gains most where routing is poor, nothing where it is perfect. */
-static void sharing_gains_where_routing_is_poor(void **state)
+TEST(sharing_gains_where_routing_is_poor)
 {
-    (void)state;
     static const replay_route routes[] = {REPLAY_ROUTE_RANDOM, REPLAY_ROUTE_SPILL,
                                           REPLAY_ROUTE_STICKY};
     replay_workload workload;
@@ -198,9 +190,8 @@ static void sharing_gains_where_routing_is_poor(void **state)
     replay_workload_free(&workload);
 }
 
-static void a_second_use_writes_less(void **state)
+TEST(a_second_use_writes_less)
 {
-    (void)state;
     replay_workload workload;
     replay_options options;
     conversations(&workload, 1500);
@@ -216,9 +207,8 @@ static void a_second_use_writes_less(void **state)
 }
 
 /* The rate bounds what each host writes, but for what its queue holds at the end. */
-static void the_write_rate_holds(void **state)
+TEST(the_write_rate_holds)
 {
-    (void)state;
     replay_workload workload;
     conversations(&workload, 1500);
     for (uint32_t publish = REPLAY_PUBLISH_ALL; publish <= REPLAY_PUBLISH_SECOND_USE; publish++) {
@@ -238,9 +228,8 @@ static void the_write_rate_holds(void **state)
 }
 
 /* A restart loses a host's tiers; the shared one gives most of it back. */
-static void a_restart_is_cold(void **state)
+TEST(a_restart_is_cold)
 {
-    (void)state;
     replay_workload workload;
     replay_options options;
     conversations(&workload, 1500);
@@ -260,9 +249,8 @@ static void a_restart_is_cold(void **state)
 }
 
 /* Same options, same run; every policy serves every request, on 1 to 64 hosts. */
-static void runs_repeat_under_every_policy(void **state)
+TEST(runs_repeat_under_every_policy)
 {
-    (void)state;
     static const char *const policies[] = {"none", "lru", "lru-leaf", "utility", "gdsf", "oracle"};
     static const uint32_t counts[] = {1, 3, 64};
     replay_workload workload;
@@ -284,9 +272,8 @@ static void runs_repeat_under_every_policy(void **state)
     replay_workload_free(&workload);
 }
 
-static void one_host_without_a_shared_tier_is_as_before(void **state)
+TEST(one_host_without_a_shared_tier_is_as_before)
 {
-    (void)state;
     replay_workload workload;
     replay_options options;
     conversations(&workload, 300);
@@ -309,9 +296,8 @@ static kvt_status settings(const char *const *lines, replay_options *options, ch
     return status;
 }
 
-static void settings_are_read_and_checked(void **state)
+TEST(settings_are_read_and_checked)
 {
-    (void)state;
     replay_options options;
     char message[256];
     const char *good[] = {"replay.hosts=16",
@@ -342,21 +328,4 @@ static void settings_are_read_and_checked(void **state)
     assert_int_equal(settings(many, &options, message), KVT_E_CONFIG);
     const char *model[] = {"replay.hosts=2", "replay.store_model=yes", NULL};
     assert_int_equal(settings(model, &options, message), KVT_E_CONFIG);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_second_host_loads_what_the_first_computed),
-        cmocka_unit_test(a_tier_smaller_than_a_prefix_keeps_its_head),
-        cmocka_unit_test(a_slow_link_is_left_alone),
-        cmocka_unit_test(sharing_gains_where_routing_is_poor),
-        cmocka_unit_test(a_second_use_writes_less),
-        cmocka_unit_test(the_write_rate_holds),
-        cmocka_unit_test(a_restart_is_cold),
-        cmocka_unit_test(runs_repeat_under_every_policy),
-        cmocka_unit_test(one_host_without_a_shared_tier_is_as_before),
-        cmocka_unit_test(settings_are_read_and_checked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

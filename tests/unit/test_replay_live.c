@@ -3,26 +3,21 @@
  * test_replay_live.c - live replay: every byte that a real store gives back is checked, its moves
  * equal the plan log, and the check itself notices a changed byte. No time is judged.
  */
+#include "cases.h"
+
 #include "estimator/profile/profile_internal.h"
 #include "replay/live.h"
 #include "replay/replay.h"
 
 #include <kvterrace/codec.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void contents_differ_and_are_checked(void **state)
+TEST(contents_differ_and_are_checked)
 {
-    (void)state;
     uint8_t first[1003], second[1003], sentinel[1008];
     live_fill(1, 7, first, sizeof first);
     assert_true(live_matches(1, 7, first, sizeof first));
@@ -46,9 +41,8 @@ static void contents_differ_and_are_checked(void **state)
     assert_memory_not_equal(&key, &other, sizeof key);
 }
 
-static void layouts_hold_the_bytes_asked_for(void **state)
+TEST(layouts_hold_the_bytes_asked_for)
 {
-    (void)state;
     static const uint64_t sizes[] = {131072, 512, 500, 4, 12, 7, 1, 131076};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         kvt_layout layout = live_layout(sizes[i], 64);
@@ -152,9 +146,8 @@ static void make_workload(replay_workload *workload)
 
 /* HBM (emulated) and DRAM in memory, two files of different size as SSD members; tiers that hold a
  * fraction of the footprint, so that entries move while requests are served. */
-static void a_store_gives_back_what_was_put(void **state)
+TEST(a_store_gives_back_what_was_put)
 {
-    (void)state;
     char first_path[64], second_path[64], log_path[64], message[512] = "";
     snprintf(first_path, sizeof first_path, "replay_live_%ld_a.tmp", (long)getpid());
     snprintf(second_path, sizeof second_path, "replay_live_%ld_b.tmp", (long)getpid());
@@ -330,9 +323,8 @@ static replay_options small_options(void)
 
 /* In either order each policy begins with the profile as it is, which no run changes; what a run
  * learns is in its own copy, unless store.learn is off. */
-static void policies_begin_alike(void **state)
+TEST(policies_begin_alike)
 {
-    (void)state;
     static const char *const orders[][2] = {{"lru", "utility"}, {"utility", "lru"}};
     char profile_path[64], message[512] = "";
     size_t bytes, bytes_after;
@@ -375,9 +367,8 @@ static void policies_begin_alike(void **state)
 }
 
 /* A run that is interrupted leaves neither files nor labels nor a copy of the profile. */
-static void interrupted_run_leaves_nothing(void **state)
+TEST(interrupted_run_leaves_nothing)
 {
-    (void)state;
     char made_path[64], there_path[64], profile_path[64], message[512] = "";
     (void)snprintf(made_path, sizeof made_path, "replay_live_%ld_made.tmp", (long)getpid());
     (void)snprintf(there_path, sizeof there_path, "replay_live_%ld_there.tmp", (long)getpid());
@@ -418,16 +409,4 @@ static void interrupted_run_leaves_nothing(void **state)
     replay_workload_free(&workload);
     unlink(there_path);
     remove_profile(profile_path);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contents_differ_and_are_checked),
-        cmocka_unit_test(layouts_hold_the_bytes_asked_for),
-        cmocka_unit_test(policies_begin_alike),
-        cmocka_unit_test(interrupted_run_leaves_nothing),
-        cmocka_unit_test(a_store_gives_back_what_was_put),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,9 +85,8 @@ static uint64_t dropped_gets(const replay_result *result)
     return gets;
 }
 
-static void contexts_come_back_in_the_forms_that_the_engine_chose(void **state)
+TEST(contexts_come_back_in_the_forms_that_the_engine_chose)
 {
-    (void)state;
     char folder[64], profile[96], ssd_path[96], trace[96], message[512] = "";
     support_make_folder(folder, sizeof folder);
     (void)snprintf(profile, sizeof profile, "%s/profile.db", folder);
@@ -130,12 +129,4 @@ static void contexts_come_back_in_the_forms_that_the_engine_chose(void **state)
     assert_non_null(strstr(message, "whole contexts"));
     replay_workload_free(&workload);
     support_remove_folder(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contexts_come_back_in_the_forms_that_the_engine_chose),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

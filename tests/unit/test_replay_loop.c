@@ -3,16 +3,12 @@
  * test_replay_loop.c - the parts of the whole loop that need no model: names of contenders, the
  * best uniform mix, and what samples add up to. tests/unit/test_tools_loop.py runs the loop itself.
  */
+#include "cases.h"
+
 #include "replay/loop/loop_sample.h"
 
 #include <kvterrace/codec.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,9 +34,8 @@ static void expect_refused(const char *name, const char *part)
     assert_non_null(strstr(message, part));
 }
 
-static void names_say_policy_and_forms(void **state)
+TEST(names_say_policy_and_forms)
 {
-    (void)state;
     static const struct {
         const char *name, *policy, *variant;
         loop_forms forms;
@@ -91,9 +86,8 @@ static loop_ladder make_ladder(void)
 }
 
 /* No pair and share with so little loss is smaller than the one that is found. */
-static void the_mix_is_the_smallest(void **state)
+TEST(the_mix_is_the_smallest)
 {
-    (void)state;
     const loop_ladder ladder = make_ladder();
     for (double loss = 0.0; loss < 0.3; loss += 0.004) {
         loop_contender mix = {.forms = LOOP_FORMS_MIX};
@@ -119,9 +113,8 @@ static void the_mix_is_the_smallest(void **state)
 }
 
 /* Means, percentiles, forms, and an interval over contexts that holds the mean. */
-static void samples_add_up(void **state)
+TEST(samples_add_up)
 {
-    (void)state;
     const loop_ladder ladder = make_ladder();
     loop_samples samples;
     loop_result result = {.seed = 1};
@@ -173,14 +166,4 @@ static void samples_add_up(void **state)
     assert_int_equal(result.forms[2].hits[0], 0);
     assert_true(isnan(result.forms[2].loss));
     expect_near(result.loss_predicted, 0.02 * (double)result.forms[1].hits[0] / 75);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_say_policy_and_forms),
-        cmocka_unit_test(the_mix_is_the_smallest),
-        cmocka_unit_test(samples_add_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,17 +8,13 @@
  * is large enough to be kept: when an entry is offered then depends on the trace alone. What a
  * store measures and learns of this machine is held at the figures that the simulator is given.
  */
+#include "cases.h"
+
 #include "replay/live.h"
 #include "store/store.h"
 
 #include <kvterrace/codec.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -334,37 +330,22 @@ static void compare_three(uint64_t bytes_per_token, kvt_hole_mode holes)
     site_close(&s);
 }
 
-static void where_holes_end_a_prefix(void **state)
+TEST(where_holes_end_a_prefix)
 {
-    (void)state;
     compare_three(1024, KVT_HOLES_CONTIGUOUS);
 }
 
-static void where_holes_are_recomputed(void **state)
+TEST(where_holes_are_recomputed)
 {
-    (void)state;
     compare_three(1024, KVT_HOLES_MIXED);
 }
 
-static void of_records_that_end_inside_a_grain(void **state)
+TEST(of_records_that_end_inside_a_grain)
 {
-    (void)state;
     compare_three(580, KVT_HOLES_CONTIGUOUS);
 }
 
-static void of_opaque_blocks(void **state)
+TEST(of_opaque_blocks)
 {
-    (void)state;
     compare_three(777, KVT_HOLES_CONTIGUOUS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(where_holes_end_a_prefix),
-        cmocka_unit_test(where_holes_are_recomputed),
-        cmocka_unit_test(of_records_that_end_inside_a_grain),
-        cmocka_unit_test(of_opaque_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,11 @@
  * test_replay_report.c - what replay reads from the settings, and the table that it prints for
  * people.
  */
+#include "cases.h"
+
 #include "replay/replay.h"
 #include "replay/results.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +25,8 @@ static kvt_config *config_with(const char *const *settings)
     return config;
 }
 
-static void settings_become_options(void **state)
+TEST(settings_become_options)
 {
-    (void)state;
     static const char *const settings[] = {"tier.dram.capacity=125GiB",
                                            "tier.dram.read_bandwidth=50GB/s",
                                            "tier.ssd.capacity=1TB",
@@ -67,9 +62,8 @@ static void settings_become_options(void **state)
     kvt_config_free(config);
 }
 
-static void a_bare_simulation_says_what_it_assumes(void **state)
+TEST(a_bare_simulation_says_what_it_assumes)
 {
-    (void)state;
     static const char *const none[] = {NULL};
     char message[256];
     replay_options options;
@@ -83,9 +77,8 @@ static void a_bare_simulation_says_what_it_assumes(void **state)
     kvt_config_free(config);
 }
 
-static void impossible_settings_are_refused(void **state)
+TEST(impossible_settings_are_refused)
 {
-    (void)state;
     static const char *const bad[] = {"replay.servers=0",
                                       "replay.warmup=1",
                                       "replay.bytes_per_token=0",
@@ -105,9 +98,8 @@ static void impossible_settings_are_refused(void **state)
     }
 }
 
-static void numbers_read_well(void **state)
+TEST(numbers_read_well)
 {
-    (void)state;
     char text[RESULTS_TEXT_BYTES];
     assert_string_equal(results_format_seconds(0.0, text), "0");
     assert_string_equal(results_format_seconds(0.0000123, text), "12 us");
@@ -143,9 +135,8 @@ static uint64_t count_of(const char *text, const char *part)
     return count;
 }
 
-static void the_table_names_every_run(void **state)
+TEST(the_table_names_every_run)
 {
-    (void)state;
     char message[256];
     replay_options options;
     replay_workload workload;
@@ -189,16 +180,4 @@ static void the_table_names_every_run(void **state)
     assert_non_null(strstr(table, "no mean exists"));
     free(table);
     replay_workload_free(&workload);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settings_become_options),
-        cmocka_unit_test(a_bare_simulation_says_what_it_assumes),
-        cmocka_unit_test(impossible_settings_are_refused),
-        cmocka_unit_test(numbers_read_well),
-        cmocka_unit_test(the_table_names_every_run),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,14 +5,10 @@
  * The model of these tests: prefill takes 1 ms per token and 100 ms per request; a block has 100
  * tokens of 1000 bytes, so a raw block is 100,000 bytes, stored as 102,400 (whole 4 KiB grains).
  */
+#include "cases.h"
+
 #include "replay/replay.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,9 +87,8 @@ static void expect_seconds(double value, double wanted)
     if (difference < -1e-6 || difference > 1e-6) fail_msg("%.9f, wanted %.9f", value, wanted);
 }
 
-static void queue_is_first_in_first_out(void **state)
+TEST(queue_is_first_in_first_out)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -114,9 +109,8 @@ static void queue_is_first_in_first_out(void **state)
     expect_seconds(result.rho, 1.7 / 0.7 / 3);
 }
 
-static void a_hit_is_loaded_and_the_last_token_computed(void **state)
+TEST(a_hit_is_loaded_and_the_last_token_computed)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -144,9 +138,8 @@ static void a_hit_is_loaded_and_the_last_token_computed(void **state)
 
 /* A pipeline of layers: what the first layer loads, and what the last one computes, is hidden by
  * nothing. Ten blocks of which a hit loads nine at once, or all ten less the last token. */
-static void layers_are_a_pipeline(void **state)
+TEST(layers_are_a_pipeline)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -173,9 +166,8 @@ static void layers_are_a_pipeline(void **state)
 
 /* One server, DRAM for four blocks of 1 ms and SSD of 50 ms a block. The last request arrives while
  * the one before computes, and waits for it; its block lies on the SSD by then. */
-static void a_request_that_waits_prefetches(void **state)
+TEST(a_request_that_waits_prefetches)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     plain_request plain[] = {{0.0, 400, 0}, {10.0, 400, 10}, {20.0, 1000, 30}, {20.1, 100, 0}};
@@ -208,9 +200,8 @@ static void a_request_that_waits_prefetches(void **state)
     }
 }
 
-static void slow_storage_is_recomputed(void **state)
+TEST(slow_storage_is_recomputed)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -224,9 +215,8 @@ static void slow_storage_is_recomputed(void **state)
     assert_int_equal(result.bytes_read[KVT_TIER_DRAM], 0);
 }
 
-static void reads_queue_behind_reads(void **state)
+TEST(reads_queue_behind_reads)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -241,9 +231,8 @@ static void reads_queue_behind_reads(void **state)
     expect_seconds(result.times.blocked_mean, (0.1 + 0.2) / 3);
 }
 
-static void a_block_in_the_making_is_waited_for(void **state)
+TEST(a_block_in_the_making_is_waited_for)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -263,9 +252,8 @@ static void a_block_in_the_making_is_waited_for(void **state)
     expect_seconds(result.hit_token_ratio[0], 0.5);
 }
 
-static void the_run_ends_at_the_first_hole(void **state)
+TEST(the_run_ends_at_the_first_hole)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -282,9 +270,8 @@ static void the_run_ends_at_the_first_hole(void **state)
 
 /* A request of 10 blocks each second against an SSD that writes one block a second: what would pile
  * up is aborted, and nothing is read before it has been written. */
-static void writes_do_not_pile_up(void **state)
+TEST(writes_do_not_pile_up)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -317,9 +304,8 @@ static void writes_do_not_pile_up(void **state)
     assert_int_equal(result.moves_committed, 600);
 }
 
-static void warm_up_is_served_but_not_counted(void **state)
+TEST(warm_up_is_served_but_not_counted)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -363,17 +349,15 @@ static double quality_after_two_steps(const char *finer, const char *coarser)
     return result.quality_mean;
 }
 
-static void what_is_coded_anew_keeps_its_losses(void **state)
+TEST(what_is_coded_anew_keeps_its_losses)
 {
-    (void)state;
     /* kivi codes what it coded before; planes are dropped. */
     expect_seconds(quality_after_two_steps("kivi:k4v4,g32", "kivi:k2v2,g32"), 1.0 - 0.3);
     expect_seconds(quality_after_two_steps("planes:k4v4,g64", "planes:k2v2,g64"), 1.0 - 0.2);
 }
 
-static void partial_blocks_charge_what_is_asked(void **state)
+TEST(partial_blocks_charge_what_is_asked)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     model_init(&options);
@@ -387,9 +371,8 @@ static void partial_blocks_charge_what_is_asked(void **state)
                      114688 + 28672); /* 200 bytes a matrix in whole 64 */
 }
 
-static void equal_runs_make_equal_plans(void **state)
+TEST(equal_runs_make_equal_plans)
 {
-    (void)state;
     replay_options options;
     replay_result first, again;
     replay_workload workload;
@@ -452,9 +435,8 @@ static json_t *print_to_json(const replay_options *options, const replay_result 
 
 /* A crowd in front of a long quiet time: over the whole span the load is small, but the queue of
  * the crowd grows as long as the crowd does, so its mean wait says nothing. */
-static void a_busy_part_is_not_hidden_by_a_quiet_span(void **state)
+TEST(a_busy_part_is_not_hidden_by_a_quiet_span)
 {
-    (void)state;
     enum { REQUESTS = 2000 };
     replay_options options;
     replay_result result;
@@ -488,9 +470,8 @@ static void a_busy_part_is_not_hidden_by_a_quiet_span(void **state)
     free(plain);
 }
 
-static void no_mean_is_printed_in_overload(void **state)
+TEST(no_mean_is_printed_in_overload)
 {
-    (void)state;
     static const char *const keys[] = {"policy",
                                        "mode",
                                        "ttft_s_mean",
@@ -534,26 +515,4 @@ static void no_mean_is_printed_in_overload(void **state)
         assert_true(json_is_real(json_object_get(tiers, "ssd")));
         json_decref(root);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(queue_is_first_in_first_out),
-        cmocka_unit_test(a_hit_is_loaded_and_the_last_token_computed),
-        cmocka_unit_test(layers_are_a_pipeline),
-        cmocka_unit_test(a_request_that_waits_prefetches),
-        cmocka_unit_test(slow_storage_is_recomputed),
-        cmocka_unit_test(reads_queue_behind_reads),
-        cmocka_unit_test(a_block_in_the_making_is_waited_for),
-        cmocka_unit_test(the_run_ends_at_the_first_hole),
-        cmocka_unit_test(writes_do_not_pile_up),
-        cmocka_unit_test(warm_up_is_served_but_not_counted),
-        cmocka_unit_test(what_is_coded_anew_keeps_its_losses),
-        cmocka_unit_test(partial_blocks_charge_what_is_asked),
-        cmocka_unit_test(equal_runs_make_equal_plans),
-        cmocka_unit_test(no_mean_is_printed_in_overload),
-        cmocka_unit_test(a_busy_part_is_not_hidden_by_a_quiet_span),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

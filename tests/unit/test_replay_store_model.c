@@ -56,9 +56,8 @@ static uint32_t model_takes(uint64_t put_staging_bytes, uint32_t most)
     return taken;
 }
 
-static void the_model_refuses_where_the_store_does(void **state)
+TEST(the_model_refuses_where_the_store_does)
 {
-    (void)state;
     /* Fewer bytes than one entry; whole entries; a part of one more; more than the tier's part. */
     const uint64_t bounds[] = {1, 5 * SUPPORT_ENTRY_BYTES, 5 * SUPPORT_ENTRY_BYTES + 4096,
                                UINT64_C(1) << 40, KVT_PUT_STAGING_AUTO};
@@ -70,9 +69,8 @@ static void the_model_refuses_where_the_store_does(void **state)
     }
 }
 
-static void a_backlog_is_refused_unless_nothing_waits(void **state)
+TEST(a_backlog_is_refused_unless_nothing_waits)
 {
-    (void)state;
     double waiting[KVT_TIER_COUNT] = {0}, added[KVT_TIER_COUNT] = {0};
     added[KVT_TIER_SSD] = 11.0;
     assert_true(store_backlog_takes(waiting, added, 10.0));
@@ -147,9 +145,8 @@ static void assert_near(double value, double expected)
         fail_msg("%g instead of %g", value, expected);
 }
 
-static void staged_blocks_are_copied_not_read(void **state)
+TEST(staged_blocks_are_copied_not_read)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     /* Three blocks at 0.3 s; their writes end seconds later. The second request copies two of them
@@ -164,9 +161,8 @@ static void staged_blocks_are_copied_not_read(void **state)
     assert_int_equal(result.bytes_read[KVT_TIER_DRAM], 0);
 }
 
-static void written_blocks_are_read_one_after_the_other(void **state)
+TEST(written_blocks_are_read_one_after_the_other)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     const plain_request plain[] = {{0.0, 3, 0}, {10.0, 3, 0}};
@@ -180,9 +176,8 @@ static void written_blocks_are_read_one_after_the_other(void **state)
     assert_near(result.times.ttft_mean, (0.3 + 3 * 0.02 + transfer_s + 0.001) / 2);
 }
 
-static void a_block_in_the_making_is_found_by_nobody(void **state)
+TEST(a_block_in_the_making_is_found_by_nobody)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     /* Both compute all, and the second one's puts find the first one's. */
@@ -194,9 +189,8 @@ static void a_block_in_the_making_is_found_by_nobody(void **state)
     assert_true(result.hit_block_ratio[0] <= 0.0);
 }
 
-static void full_staging_refuses_the_rest(void **state)
+TEST(full_staging_refuses_the_rest)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     const plain_request plain[] = {{0.0, 10, 0}, {1.5, 10, 0}};
@@ -215,9 +209,8 @@ static void full_staging_refuses_the_rest(void **state)
     assert_near(result.hit_token_ratio[0], 0.1);
 }
 
-static void the_next_put_follows_the_copy(void **state)
+TEST(the_next_put_follows_the_copy)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     /* Room for one block, which is written in a tenth of the millisecond that its copy takes. */
@@ -229,9 +222,8 @@ static void the_next_put_follows_the_copy(void **state)
     assert_int_equal(result.puts, 11);
 }
 
-static void puts_beyond_four_are_decided_by_executors(void **state)
+TEST(puts_beyond_four_are_decided_by_executors)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     /* Over 100 s a block, one after the other on one path: at 480 s four are written, and the
@@ -248,9 +240,8 @@ static void puts_beyond_four_are_decided_by_executors(void **state)
     assert_true(waited_s > 1100.0 && waited_s < 1200.0);
 }
 
-static void puts_without_a_plan_count_as_earlier_plans_wrote(void **state)
+TEST(puts_without_a_plan_count_as_earlier_plans_wrote)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     /* Records of a little more than 100 s each: four with plans and two without fit below 700 s,
@@ -278,9 +269,8 @@ static void expect_close(double value, double expected)
  * 100 s. The second request's puts displace blocks 0 to 2, and two of them go to the SSD because
  * nothing else in DRAM can leave meanwhile. The third one loads two blocks from each tier and
  * computes for a second. The last one waits for that; its block is in DRAM by then, at 20.61. */
-static void a_prefetch_wakes_the_background(void **state)
+TEST(a_prefetch_wakes_the_background)
 {
-    (void)state;
     replay_options options;
     replay_result result;
     char message[256];
@@ -308,9 +298,8 @@ static void a_prefetch_wakes_the_background(void **state)
     }
 }
 
-static void equal_runs_are_equal(void **state)
+TEST(equal_runs_are_equal)
 {
-    (void)state;
     replay_options options;
     replay_result first, second;
     plain_request plain[40];
@@ -324,22 +313,4 @@ static void equal_runs_are_equal(void **state)
     assert_true(first.moves > 0 && first.evictions > 0);
     assert_true(first.plan_hash == second.plan_hash);
     assert_true(first.times.ttft_mean == second.times.ttft_mean);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_model_refuses_where_the_store_does),
-        cmocka_unit_test(a_backlog_is_refused_unless_nothing_waits),
-        cmocka_unit_test(staged_blocks_are_copied_not_read),
-        cmocka_unit_test(written_blocks_are_read_one_after_the_other),
-        cmocka_unit_test(a_block_in_the_making_is_found_by_nobody),
-        cmocka_unit_test(full_staging_refuses_the_rest),
-        cmocka_unit_test(the_next_put_follows_the_copy),
-        cmocka_unit_test(puts_beyond_four_are_decided_by_executors),
-        cmocka_unit_test(puts_without_a_plan_count_as_earlier_plans_wrote),
-        cmocka_unit_test(a_prefetch_wakes_the_background),
-        cmocka_unit_test(equal_runs_are_equal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

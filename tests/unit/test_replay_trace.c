@@ -3,14 +3,10 @@
  * test_replay_trace.c - trace readers: what they accept, and that any malformed byte is an error
  * with file and line, never a crash.
  */
+#include "cases.h"
+
 #include "replay/workload.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,9 +56,8 @@ static void expect_refused(const char *text, const char *line, const char *reaso
     assert_null(workload.blocks);
 }
 
-static void conversation_is_read(void **state)
+TEST(conversation_is_read)
 {
-    (void)state;
     char path[512], message[256];
     replay_workload workload;
     trace_path("conversation_tiny.jsonl", path, sizeof path);
@@ -91,9 +86,8 @@ static void conversation_is_read(void **state)
     replay_workload_free(&workload);
 }
 
-static void seed_moves_arrivals_alone(void **state)
+TEST(seed_moves_arrivals_alone)
 {
-    (void)state;
     char path[512], message[256];
     replay_workload first, again, other;
     replay_trace_options options = plain_options;
@@ -111,9 +105,8 @@ static void seed_moves_arrivals_alone(void **state)
     replay_workload_free(&other);
 }
 
-static void agentic_is_read(void **state)
+TEST(agentic_is_read)
 {
-    (void)state;
     char path[512], message[256];
     replay_workload workload;
     trace_path("agentic_tiny.jsonl", path, sizeof path);
@@ -133,9 +126,8 @@ static void agentic_is_read(void **state)
     replay_workload_free(&workload);
 }
 
-static void limit_keeps_the_first(void **state)
+TEST(limit_keeps_the_first)
 {
-    (void)state;
     char path[512], message[256];
     replay_workload workload;
     replay_trace_options options = plain_options;
@@ -146,9 +138,8 @@ static void limit_keeps_the_first(void **state)
     replay_workload_free(&workload);
 }
 
-static void compressed_is_read_and_cut_is_refused(void **state)
+TEST(compressed_is_read_and_cut_is_refused)
 {
-    (void)state;
     static char text[200000], packed[200000];
     size_t size = 0;
     char message[256];
@@ -185,9 +176,8 @@ static void compressed_is_read_and_cut_is_refused(void **state)
     "{\"timestamp\": " time ", \"input_length\": " input                                           \
     ", \"output_length\": 5, \"hash_ids\": [" ids "]}\n"
 
-static void malformed_lines_are_refused(void **state)
+TEST(malformed_lines_are_refused)
 {
-    (void)state;
     expect_refused("", ":1:", "empty");
     expect_refused("\n", ":1:", "no JSON object");
     expect_refused("hello\n", ":1:", "no JSON object");
@@ -217,16 +207,14 @@ static void malformed_lines_are_refused(void **state)
                    ":1:", "hash_ids");
 }
 
-static void other_formats_are_refused(void **state)
+TEST(other_formats_are_refused)
 {
-    (void)state;
     expect_refused("TIMESTAMP,ContextTokens,GeneratedTokens\r\n", ":1:", "one object per line");
     expect_refused("[1]\n", ":1:", "one object per line");
 }
 
-static void hostile_bytes_are_refused(void **state)
+TEST(hostile_bytes_are_refused)
 {
-    (void)state;
     replay_workload workload;
     char message[256];
     static const char nul[] = LINE("0", "512", "1") "{\"timestamp\": 0\0}\n";
@@ -250,19 +238,4 @@ static void hostile_bytes_are_refused(void **state)
     assert_int_equal(replay_workload_read("no/such/file", &plain_options, &workload, message, 256),
                      KVT_E_GONE);
     assert_non_null(strstr(message, "no/such/file"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conversation_is_read),
-        cmocka_unit_test(seed_moves_arrivals_alone),
-        cmocka_unit_test(agentic_is_read),
-        cmocka_unit_test(limit_keeps_the_first),
-        cmocka_unit_test(compressed_is_read_and_cut_is_refused),
-        cmocka_unit_test(malformed_lines_are_refused),
-        cmocka_unit_test(other_formats_are_refused),
-        cmocka_unit_test(hostile_bytes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

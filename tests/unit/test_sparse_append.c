@@ -46,9 +46,8 @@ static void note(const sparse_joined *page, unsigned char *seen, uint32_t count)
     }
 }
 
-static void test_tokens_join_the_nearest_page(void **state)
+TEST(tokens_join_the_nearest_page)
 {
-    (void)state;
     enum { TOPICS = 5, TOKENS = 900 };
     float topics[TOPICS][DIM];
     unsigned char seen[TOKENS] = {0};
@@ -80,9 +79,8 @@ static void test_tokens_join_the_nearest_page(void **state)
 }
 
 /* More topics than open pages: near ones share a page, and none is lost or torn. */
-static void test_pages_merge_when_there_are_too_many(void **state)
+TEST(pages_merge_when_there_are_too_many)
 {
-    (void)state;
     enum { TOPICS = 40, TOKENS = 4000 };
     float topics[TOPICS][DIM];
     unsigned char seen[TOKENS] = {0};
@@ -111,9 +109,8 @@ static void test_pages_merge_when_there_are_too_many(void **state)
 }
 
 /* Keys that are no numbers join somewhere, and stay what they are. */
-static void test_keys_that_are_no_numbers(void **state)
+TEST(keys_that_are_no_numbers)
 {
-    (void)state;
     float key[DIM], value[DIM] = {0};
     sparse_joining joining;
     sparse_joining_open(DIM, KVT_DTYPE_FP32, PAGE, &joining);
@@ -129,9 +126,8 @@ static void test_keys_that_are_no_numbers(void **state)
 }
 
 /* A mean beyond the steps of an index widens them, and moves nothing by more than half a step. */
-static void test_added_clusters_widen_the_steps(void **state)
+TEST(added_clusters_widen_the_steps)
 {
-    (void)state;
     enum { TOKENS = 640 };
     float *keys = malloc(TOKENS * DIM * sizeof *keys), mean[DIM], other[DIM];
     sparse_index index;
@@ -285,9 +281,8 @@ static uint32_t grow_exactly(sequence_site *s, kvt_sparse *sequence, uint32_t la
     return resident;
 }
 
-static void test_appended_and_joined_tokens_are_exact(void **state)
+TEST(appended_and_joined_tokens_are_exact)
 {
-    (void)state;
     for (int warm = 0; warm < 2; warm++) {
         sequence_site s;
         site_start(&s, 16 * MIB, 8 * MIB);
@@ -311,9 +306,8 @@ static void test_appended_and_joined_tokens_are_exact(void **state)
 }
 
 /* A budget, coded pages, estimates: appended pages are read where queries want them. */
-static void test_appended_pages_are_chosen_by_weight(void **state)
+TEST(appended_pages_are_chosen_by_weight)
 {
-    (void)state;
     for (int zone = 0; zone < 2; zone++) {
         sequence_site s;
         site_start(&s, 16 * MIB, 8 * MIB);
@@ -337,9 +331,8 @@ static void test_appended_pages_are_chosen_by_weight(void **state)
 }
 
 /* A hint that was given before the token came is corrected as ever. */
-static void test_tokens_come_while_a_hint_is_under_way(void **state)
+TEST(tokens_come_while_a_hint_is_under_way)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
@@ -370,9 +363,8 @@ static void fail_writes(sequence_site *s, tiers_fault_action action, uint64_t sk
     }
 }
 
-static void test_a_failed_write_leaves_its_page_in_memory(void **state)
+TEST(a_failed_write_leaves_its_page_in_memory)
 {
-    (void)state;
     for (int forever = 0; forever < 2; forever++) {
         sequence_site s;
         site_start(&s, 16 * MIB, 8 * MIB);
@@ -392,9 +384,8 @@ static void test_a_failed_write_leaves_its_page_in_memory(void **state)
     }
 }
 
-static void test_a_silent_drive_holds_no_token_back(void **state)
+TEST(a_silent_drive_holds_no_token_back)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
@@ -418,9 +409,8 @@ static void test_a_silent_drive_holds_no_token_back(void **state)
 }
 
 /* The room of pages to come is the sequence's from the start. */
-static void test_room_for_appended_pages_is_taken_at_open(void **state)
+TEST(room_for_appended_pages_is_taken_at_open)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
@@ -444,9 +434,8 @@ static void test_room_for_appended_pages_is_taken_at_open(void **state)
 
 /* ---- kept ---- */
 
-static void test_a_kept_sequence_has_its_appended_tokens(void **state)
+TEST(a_kept_sequence_has_its_appended_tokens)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 32 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
@@ -470,9 +459,8 @@ static void test_a_kept_sequence_has_its_appended_tokens(void **state)
 
 /* A prompt that is all sinks and local tokens has no clusters, live and kept; what is appended
  * makes some. */
-static void test_a_short_prompt_grows_after_it_was_kept(void **state)
+TEST(a_short_prompt_grows_after_it_was_kept)
 {
-    (void)state;
     const uint32_t prompts[] = {1, 60, 68, 90, 131};
     const kvt_key key = support_key(78);
     for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++) {
@@ -497,9 +485,8 @@ static void test_a_short_prompt_grows_after_it_was_kept(void **state)
 }
 
 /* Far more tokens than there is room for are refused before anything is made for them. */
-static void test_too_many_tokens_are_refused_at_once(void **state)
+TEST(too_many_tokens_are_refused_at_once)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
     kvt_sparse_options options = append_options(true);
@@ -513,24 +500,4 @@ static void test_too_many_tokens_are_refused_at_once(void **state)
     }
     assert_true(base_clock_ns() - begin_ns < UINT64_C(5000000000));
     site_stop(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokens_join_the_nearest_page),
-        cmocka_unit_test(test_pages_merge_when_there_are_too_many),
-        cmocka_unit_test(test_keys_that_are_no_numbers),
-        cmocka_unit_test(test_added_clusters_widen_the_steps),
-        cmocka_unit_test(test_appended_and_joined_tokens_are_exact),
-        cmocka_unit_test(test_appended_pages_are_chosen_by_weight),
-        cmocka_unit_test(test_tokens_come_while_a_hint_is_under_way),
-        cmocka_unit_test(test_a_failed_write_leaves_its_page_in_memory),
-        cmocka_unit_test(test_a_silent_drive_holds_no_token_back),
-        cmocka_unit_test(test_room_for_appended_pages_is_taken_at_open),
-        cmocka_unit_test(test_a_kept_sequence_has_its_appended_tokens),
-        cmocka_unit_test(test_a_short_prompt_grows_after_it_was_kept),
-        cmocka_unit_test(test_too_many_tokens_are_refused_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,19 +2,16 @@
 /*
  * test_sparse_attend.c - the public attention: against a naive one in double, and what it refuses.
  */
+#include "cases.h"
+
 #include "base/half.h"
 #include "base/number/number.h"
 
 #include <kvterrace/sparse.h>
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 enum { HEADS = 3, QUERIES = 6, DIM = 40, TOKENS = 400, PAGES = 60 };
 
@@ -101,9 +98,8 @@ static void check_head(const site *s, uint32_t q, double scale, const float *out
         assert_true(fabs(sums[d] / sum - (double)output[q * DIM + d]) < 1e-5);
 }
 
-static void attention_over_pages_is_exact(void **state)
+TEST(attention_over_pages_is_exact)
 {
-    (void)state;
     const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
     for (size_t i = 0; i < 6; i++) {
         site *s = site_open(dtypes[i % 3], i);
@@ -132,9 +128,8 @@ static void attention_over_pages_is_exact(void **state)
     }
 }
 
-static void scores_that_are_no_numbers_count_for_nothing(void **state)
+TEST(scores_that_are_no_numbers_count_for_nothing)
 {
-    (void)state;
     site *s = site_open(KVT_DTYPE_FP32, 3);
     float output[QUERIES * DIM], lse[QUERIES];
     const float bad[] = {NAN, INFINITY};
@@ -152,9 +147,8 @@ static void refuse(site *s, const kvt_sparse_pages *pages)
     assert_true(output[0] == 7.0f);
 }
 
-static void foreign_shapes_are_refused(void **state)
+TEST(foreign_shapes_are_refused)
 {
-    (void)state;
     site *s = site_open(KVT_DTYPE_FP16, 4);
     float output[QUERIES * DIM];
     const float number = 0.0f;
@@ -187,14 +181,4 @@ static void foreign_shapes_are_refused(void **state)
         refuse(s, &p);
     }
     free(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_over_pages_is_exact),
-        cmocka_unit_test(scores_that_are_no_numbers_count_for_nothing),
-        cmocka_unit_test(foreign_shapes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,8 @@
  * test_sparse_choose.c - coded pages against the codec's own records, weights and estimates against
  * sums in double, attention against a naive one.
  */
+#include "cases.h"
+
 #include "base/number/number.h"
 #include "codecs/kernels/cpu.h"
 #include "sparse/attend.h"
@@ -10,13 +12,8 @@
 #include "sparse/sparse_kernels.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 enum { GROUP = 3 };
 
@@ -127,9 +124,8 @@ static void check_page(const site *s, uint32_t page, pages_variant variant, doub
     }
 }
 
-static void prefixes_of_pages_decode(void **state)
+TEST(prefixes_of_pages_decode)
 {
-    (void)state;
     const struct {
         uint32_t tokens, dim, page;
     } cases[] = {{1000, 64, 64}, {777, 128, 32}, {300, 40, 8},  {515, 8, 16},
@@ -150,9 +146,8 @@ static void prefixes_of_pages_decode(void **state)
     }
 }
 
-static void segments_that_do_not_fit_the_code_stay_raw(void **state)
+TEST(segments_that_do_not_fit_the_code_stay_raw)
 {
-    (void)state;
     site *s = site_open(600, 64, 32, 4);
     const uint16_t infinite = 0x7c00;
     s->packed[1][300 * 64] = infinite;
@@ -225,9 +220,8 @@ static void check_weights(const site *s, const float *resident, const uint8_t *v
     free(page);
 }
 
-static void weights_and_estimates_are_those_of_the_centroids(void **state)
+TEST(weights_and_estimates_are_those_of_the_centroids)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 6; seed++) {
         site *s =
             site_open(900 + (uint32_t)seed * 37, seed % 2 ? 64 : 128, seed % 3 ? 32 : 64, seed);
@@ -257,9 +251,8 @@ static void weights_and_estimates_are_those_of_the_centroids(void **state)
     }
 }
 
-static void plans_are_the_same_on_every_instruction_set(void **state)
+TEST(plans_are_the_same_on_every_instruction_set)
 {
-    (void)state;
     site *s = site_open(1500, 64, 32, 9);
     sparse_work one, two;
     const float resident[GROUP] = {0.0f, -INFINITY, 3.0f};
@@ -325,9 +318,8 @@ static void check_some_open(site *s, const float *resident)
 
 /* With all blocks open two levels are one; with some, the blocks left out weigh as one each, about
  * what their clusters do. */
-static void two_levels_weigh_like_one(void **state)
+TEST(two_levels_weigh_like_one)
 {
-    (void)state;
     site *s = site_open(3000, 64, 32, 11);
     const float resident[GROUP] = {-1.0f, 1.0f, -INFINITY};
     float output[2][GROUP * 64], lse[2][GROUP];
@@ -377,9 +369,8 @@ static void two_levels_weigh_like_one(void **state)
     site_close(s);
 }
 
-static void an_empty_zone_has_no_weights(void **state)
+TEST(an_empty_zone_has_no_weights)
 {
-    (void)state;
     const sparse_rows rows = {NULL, 0};
     const float queries[64] = {1.0f}, resident[1] = {-INFINITY};
     float output[64], lse[1];
@@ -424,9 +415,8 @@ static void naive(const site *s, uint32_t g, uint32_t first, uint32_t end, doubl
     *lse = log(sum);
 }
 
-static void attention_is_that_of_a_naive_one(void **state)
+TEST(attention_is_that_of_a_naive_one)
 {
-    (void)state;
     const uint32_t dims[] = {8, 64, 128, 72};
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         site *s = site_open(1300, dims[i], 32, i);
@@ -467,18 +457,4 @@ static void attention_is_that_of_a_naive_one(void **state)
         }
         site_close(s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefixes_of_pages_decode),
-        cmocka_unit_test(segments_that_do_not_fit_the_code_stay_raw),
-        cmocka_unit_test(weights_and_estimates_are_those_of_the_centroids),
-        cmocka_unit_test(plans_are_the_same_on_every_instruction_set),
-        cmocka_unit_test(two_levels_weigh_like_one),
-        cmocka_unit_test(an_empty_zone_has_no_weights),
-        cmocka_unit_test(attention_is_that_of_a_naive_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

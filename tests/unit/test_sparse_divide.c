@@ -24,9 +24,8 @@ static uint64_t capacity_of(kvt_sparse *sequence, uint32_t layer, uint32_t head)
 
 /* One layer's queries stay with two topics, the other's come back to all of a dozen: there is where
  * room saves reads. */
-static void test_a_window_is_divided_by_what_it_saves(void **state)
+TEST(a_window_is_divided_by_what_it_saves)
 {
-    (void)state;
     enum { STEPS = 400 };
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
@@ -72,12 +71,4 @@ static void test_a_window_is_divided_by_what_it_saves(void **state)
                   (unsigned long long)hits[1], error[0], error[1]);
     assert_true(hits[1] > hits[0] && error[1] < error[0]);
     site_stop(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_window_is_divided_by_what_it_saves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -275,9 +275,8 @@ static uint32_t check_functions(const char *text)
     return count;
 }
 
-static void test_the_table_has_every_function(void **state)
+TEST(the_table_has_every_function)
 {
-    (void)state;
     char folder[4000];
     const char *source = getenv("KVT_SOURCE_DIR");
     if (source == NULL) skip();
@@ -372,9 +371,8 @@ typedef struct outcome {
     kvt_status statuses[TABLE_ROWS];
 } outcome;
 
-static void test_every_call_in_a_child_returns(void **state)
+TEST(every_call_in_a_child_returns)
 {
-    (void)state;
     site *s = make_site();
     outcome *seen =
         mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -414,13 +412,4 @@ static void test_every_call_in_a_child_returns(void **state)
     assert_int_equal(support_get(s->store, 1, NULL), KVT_OK);
     site_stop(&s->sequences);
     free(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_table_has_every_function),
-        cmocka_unit_test(test_every_call_in_a_child_returns),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,9 +224,11 @@ static outcome compare(const kvt_sparse_options *options, const kvt_sparse_optio
     return sum;
 }
 
-static void test_all_raw_pages_are_exact(void **state)
+TEST_ALL(find_fake, NULL);
+TEST_EACH(reset, nothing_is_left);
+
+TEST(all_raw_pages_are_exact)
 {
-    (void)state;
     kvt_sparse_options options = hbm_options(SLOTS, PLACES), plain = hbm_options(0, 0);
     options.variants = plain.variants = RAW_ONLY;
     options.budget_bytes = plain.budget_bytes = KVT_SPARSE_ALL;
@@ -235,9 +237,8 @@ static void test_all_raw_pages_are_exact(void **state)
 }
 
 /* A window of both tiers brings what one of DRAM with as many bytes brings. */
-static void test_two_windows_are_one_in_two_places(void **state)
+TEST(two_windows_are_one_in_two_places)
 {
-    (void)state;
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     const kvt_sparse_options plain = hbm_options(0, SLOTS + PLACES);
     const outcome sum = compare(&options, &plain, 60, true, true);
@@ -245,9 +246,8 @@ static void test_two_windows_are_one_in_two_places(void **state)
     assert_true(sum.dram_pages > 0);
 }
 
-static void test_evictions_of_other_rules(void **state)
+TEST(evictions_of_other_rules)
 {
-    (void)state;
     for (uint32_t rule = KVT_SPARSE_EVICT_LOOKAHEAD; rule <= KVT_SPARSE_EVICT_LFU; rule++) {
         kvt_sparse_options options = hbm_options(SLOTS, PLACES);
         kvt_sparse_options plain = hbm_options(0, SLOTS + PLACES);
@@ -256,18 +256,16 @@ static void test_evictions_of_other_rules(void **state)
     }
 }
 
-static void test_a_window_in_hbm_alone(void **state)
+TEST(a_window_in_hbm_alone)
 {
-    (void)state;
     const kvt_sparse_options options = hbm_options(SLOTS, 0), plain = hbm_options(0, SLOTS);
     const outcome sum = compare(&options, &plain, 40, false, false);
     assert_true(sum.hbm_pages > 0);
 }
 
 /* Sizes in DRAM are divided behind what all have in HBM. */
-static void test_divided_windows(void **state)
+TEST(divided_windows)
 {
-    (void)state;
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     options.divide_windows = true;
     options.budget_bytes = 64 << 10;
@@ -278,9 +276,8 @@ static void test_divided_windows(void **state)
 
 /* ---- what lies where ---- */
 
-static void test_the_warm_up_fills_hbm_and_then_dram(void **state)
+TEST(the_warm_up_fills_hbm_and_then_dram)
 {
-    (void)state;
     sequence_site s;
     hbm_start(&s, 4 * MIB);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
@@ -326,9 +323,8 @@ static void test_the_warm_up_fills_hbm_and_then_dram(void **state)
 
 /* Copies that do not end: steps attend to rows where they still are, select waits for nothing, and
  * neither window is beyond its bytes. */
-static void test_moves_that_take_their_time(void **state)
+TEST(moves_that_take_their_time)
 {
-    (void)state;
     sequence_site s;
     hbm_start(&s, 4 * MIB);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
@@ -372,9 +368,8 @@ static void test_moves_that_take_their_time(void **state)
 }
 
 /* Better variants of pages in HBM take the place of the rows there. */
-static void test_pages_in_hbm_get_better(void **state)
+TEST(pages_in_hbm_get_better)
 {
-    (void)state;
     sequence_site s;
     hbm_start(&s, 4 * MIB);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
@@ -405,9 +400,8 @@ static void test_pages_in_hbm_get_better(void **state)
 }
 
 /* Appended pages are as any other. */
-static void test_appended_pages_enter_hbm(void **state)
+TEST(appended_pages_enter_hbm)
 {
-    (void)state;
     sequence_site s;
     hbm_start(&s, 4 * MIB);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
@@ -444,9 +438,8 @@ static void refused(sequence_site *s, const kvt_sparse_options *options, kvt_sta
     assert_int_equal(support_stats(s->store).lent_bytes[KVT_TIER_HBM], 0);
 }
 
-static void test_what_is_refused(void **state)
+TEST(what_is_refused)
 {
-    (void)state;
     sequence_site s;
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     hbm_start(&s, 0);
@@ -477,9 +470,8 @@ static void test_what_is_refused(void **state)
 }
 
 /* A tier whose device has no addresses. */
-static void test_a_device_without_addresses(void **state)
+TEST(a_device_without_addresses)
 {
-    (void)state;
     sequence_site s;
     char path[] = "/tmp/kvt_hbm_XXXXXX";
     const int file = mkstemp(path);
@@ -499,9 +491,8 @@ static void test_a_device_without_addresses(void **state)
 }
 
 /* Memory of the host in a GPU's place. */
-static void test_an_emulated_device(void **state)
+TEST(an_emulated_device)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_close(s.store);
@@ -538,9 +529,8 @@ static void fail_no_more(void)
     fake->fail_for_good = fake->fail_alike = 0;
 }
 
-static void test_uploads_that_fail(void **state)
+TEST(uploads_that_fail)
 {
-    (void)state;
     sequence_site s;
     hbm_start(&s, 4 * MIB);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
@@ -565,9 +555,8 @@ static void test_uploads_that_fail(void **state)
 }
 
 /* Rows that do not come back to the CPU are a status. */
-static void test_rows_that_cannot_be_read_back(void **state)
+TEST(rows_that_cannot_be_read_back)
 {
-    (void)state;
     sequence_site s;
     hbm_start(&s, 4 * MIB);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
@@ -593,9 +582,8 @@ static void retire(sequence_site *s)
 }
 
 /* What the step counted on there is read from the drives, and the window is that in DRAM. */
-static void test_a_device_that_is_lost_during_a_step(void **state)
+TEST(a_device_that_is_lost_during_a_step)
 {
-    (void)state;
     for (int lost_by = 0; lost_by < 2; lost_by++) {
         sequence_site s;
         hbm_start(&s, 4 * MIB);
@@ -695,15 +683,13 @@ static void torture(int result, uint32_t stride)
     site_stop(&s);
 }
 
-static void test_the_nth_call_of_the_driver_fails(void **state)
+TEST(the_nth_call_of_the_driver_fails)
 {
-    (void)state;
     torture(PASSING, 11);
 }
 
-static void test_the_device_is_lost_in_the_nth_call(void **state)
+TEST(the_device_is_lost_in_the_nth_call)
 {
-    (void)state;
     torture(LOST, 47);
 }
 
@@ -712,26 +698,5 @@ int main(void)
 #if defined(__SANITIZE_THREAD__)
     return 77; /* the stand-in is one thread's, and the test steers it from another */
 #endif
-#define CASE(name) cmocka_unit_test_setup_teardown(name, reset, nothing_is_left)
-    const struct CMUnitTest tests[] = {
-        CASE(test_all_raw_pages_are_exact),
-        CASE(test_two_windows_are_one_in_two_places),
-        CASE(test_evictions_of_other_rules),
-        CASE(test_a_window_in_hbm_alone),
-        CASE(test_divided_windows),
-        CASE(test_the_warm_up_fills_hbm_and_then_dram),
-        CASE(test_moves_that_take_their_time),
-        CASE(test_pages_in_hbm_get_better),
-        CASE(test_appended_pages_enter_hbm),
-        CASE(test_what_is_refused),
-        CASE(test_a_device_without_addresses),
-        CASE(test_an_emulated_device),
-        CASE(test_uploads_that_fail),
-        CASE(test_rows_that_cannot_be_read_back),
-        CASE(test_a_device_that_is_lost_during_a_step),
-        CASE(test_the_nth_call_of_the_driver_fails),
-        CASE(test_the_device_is_lost_in_the_nth_call),
-    };
-#undef CASE
-    return cmocka_run_group_tests(tests, find_fake, NULL);
+    return tests_run();
 }

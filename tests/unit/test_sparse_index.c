@@ -3,19 +3,16 @@
  * test_sparse_index.c - clustering and scores: against plain references, and the same bits on every
  * instruction set.
  */
+#include "cases.h"
+
 #include "base/number/number.h"
 #include "codecs/kernels/cpu.h"
 #include "sparse/score.h"
 #include "sparse/sparse_kernels.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 typedef struct zone {
     uint32_t tokens, dim;
@@ -141,9 +138,8 @@ static void check_scatter(const zone *z, const sparse_index *index)
     free(squares);
 }
 
-static void clusters_are_means_of_their_tokens(void **state)
+TEST(clusters_are_means_of_their_tokens)
 {
-    (void)state;
     const struct {
         uint32_t tokens, dim, topics;
         sparse_index_options options;
@@ -167,9 +163,8 @@ static void clusters_are_means_of_their_tokens(void **state)
     }
 }
 
-static void tokens_of_a_topic_share_clusters(void **state)
+TEST(tokens_of_a_topic_share_clusters)
 {
-    (void)state;
     /* Far apart topics, fewer than clusters: nearly no cluster mixes two. */
     zone z = zone_make(2048, 64, 60, 5);
     sparse_index index;
@@ -188,9 +183,8 @@ static void tokens_of_a_topic_share_clusters(void **state)
     zone_free(&z);
 }
 
-static void equal_keys_make_one_cluster(void **state)
+TEST(equal_keys_make_one_cluster)
 {
-    (void)state;
     zone z = zone_make(600, 64, 0, 5);
     sparse_index index;
     assert_int_equal(build(&z, &(sparse_index_options){.segment_tokens = 256}, &index), KVT_OK);
@@ -204,9 +198,8 @@ static void equal_keys_make_one_cluster(void **state)
     zone_free(&z);
 }
 
-static void elements_that_are_not_finite_count_as_zero(void **state)
+TEST(elements_that_are_not_finite_count_as_zero)
 {
-    (void)state;
     zone z = zone_make(500, 64, 20, 5), clean = zone_make(500, 64, 20, 5);
     const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f, -NAN};
     uint64_t dice = 9;
@@ -282,9 +275,8 @@ static void check_block(const sparse_index *index, uint32_t block)
 }
 
 /* The second level orders lanes anew and leaves clusters and places as they are. */
-static void two_levels_hold_the_same_clusters(void **state)
+TEST(two_levels_hold_the_same_clusters)
 {
-    (void)state;
     const uint32_t tokens[] = {1100, 3000, 5000};
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
         zone z = zone_make(tokens[i], 64, 60, i);
@@ -319,9 +311,8 @@ static void two_levels_hold_the_same_clusters(void **state)
     }
 }
 
-static void every_instruction_set_gives_the_same_index(void **state)
+TEST(every_instruction_set_gives_the_same_index)
 {
-    (void)state;
     const uint32_t dims[] = {8, 40, 64, 80, 128, 512};
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         zone z = zone_make(777, dims[i], 30, i);
@@ -339,9 +330,8 @@ static void every_instruction_set_gives_the_same_index(void **state)
 }
 
 /* Largest rows that the grid allows, where sums are close to overflow. */
-static void the_grid_holds_the_largest_sums(void **state)
+TEST(the_grid_holds_the_largest_sums)
 {
-    (void)state;
     const uint32_t dims[] = {8, 128, 512};
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         zone z = zone_make(64, dims[i], 30, i);
@@ -360,9 +350,8 @@ static void the_grid_holds_the_largest_sums(void **state)
     }
 }
 
-static void scores_are_the_same_and_right(void **state)
+TEST(scores_are_the_same_and_right)
 {
-    (void)state;
     const struct {
         uint32_t dim, group;
     } cases[] = {{8, 1}, {64, 3}, {128, 4}, {80, 7}, {512, 9}, {64, 64}};
@@ -416,9 +405,8 @@ static void scores_are_the_same_and_right(void **state)
     }
 }
 
-static void queries_that_are_not_finite_are_refused(void **state)
+TEST(queries_that_are_not_finite_are_refused)
 {
-    (void)state;
     zone z = zone_make(100, 64, 5, 1);
     sparse_index index;
     sparse_query query;
@@ -438,9 +426,8 @@ static void queries_that_are_not_finite_are_refused(void **state)
 
 /* Kernels of attention and weights: the same bits, and right. */
 /* Of 1 to 9 heads, with and without whole fours, and of 8 to 128 channels. */
-static void blends_are_the_same(void **state)
+TEST(blends_are_the_same)
 {
-    (void)state;
 #if defined(__x86_64__)
     static float weight[7 * 9], blend[2][9 * 128];
     static int8_t mean[7][128];
@@ -462,9 +449,8 @@ static void blends_are_the_same(void **state)
 #endif
 }
 
-static void sums_of_floats_are_the_same(void **state)
+TEST(sums_of_floats_are_the_same)
 {
-    (void)state;
 #if defined(__x86_64__)
     const sparse_kernels *one = &sparse_kernels_scalar, *two = sparse_kernels_in_use();
     const uint8_t dtypes[] = {KVT_DTYPE_FP16, KVT_DTYPE_BF16, KVT_DTYPE_FP32};
@@ -520,9 +506,8 @@ static void sums_of_floats_are_the_same(void **state)
 #endif
 }
 
-static void exp_is_exp(void **state)
+TEST(exp_is_exp)
 {
-    (void)state;
     for (float x = 0.0f; x > -86.0f; x -= 0.0137f)
         assert_true(fabs((double)sparse_exp(x) - exp((double)x)) < 6e-6 * exp((double)x));
     assert_true(sparse_exp(-100.0f) == 0.0f && sparse_exp(-INFINITY) == 0.0f);
@@ -530,9 +515,8 @@ static void exp_is_exp(void **state)
     assert_true(sparse_exp(0.0f) == 1.0f);
 }
 
-static void options_are_refused(void **state)
+TEST(options_are_refused)
 {
-    (void)state;
     zone z = zone_make(10, 64, 2, 1);
     sparse_index index;
     const sparse_index_options wrong[] = {{.cluster_tokens = 257},
@@ -560,24 +544,4 @@ static void options_are_refused(void **state)
     assert_int_equal(index.clusters, 0);
     sparse_index_free(&index);
     zone_free(&z);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clusters_are_means_of_their_tokens),
-        cmocka_unit_test(tokens_of_a_topic_share_clusters),
-        cmocka_unit_test(equal_keys_make_one_cluster),
-        cmocka_unit_test(elements_that_are_not_finite_count_as_zero),
-        cmocka_unit_test(every_instruction_set_gives_the_same_index),
-        cmocka_unit_test(two_levels_hold_the_same_clusters),
-        cmocka_unit_test(the_grid_holds_the_largest_sums),
-        cmocka_unit_test(scores_are_the_same_and_right),
-        cmocka_unit_test(queries_that_are_not_finite_are_refused),
-        cmocka_unit_test(blends_are_the_same),
-        cmocka_unit_test(sums_of_floats_are_the_same),
-        cmocka_unit_test(exp_is_exp),
-        cmocka_unit_test(options_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

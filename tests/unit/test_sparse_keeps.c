@@ -32,9 +32,8 @@ static void *keep_at_once(void *context)
 
 /* One is kept, whole; the other one leaves nothing. Two of one origin have one id, and still do not
  * mix. */
-static void test_keeps_at_once_leave_one(void **state)
+TEST(keeps_at_once_leave_one)
 {
-    (void)state;
     for (int origin = 0; origin < 2; origin++) {
         sequence_site s;
         site_start(&s, 16 * MIB, 12 * MIB);
@@ -84,9 +83,8 @@ static void test_keeps_at_once_leave_one(void **state)
 }
 
 /* A lease holds the head of one that nobody can open: it is not replaced, and nothing is left. */
-static void test_a_leased_head_is_not_replaced(void **state)
+TEST(a_leased_head_is_not_replaced)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 12 * MIB);
     kvt_sparse_options options = site_options();
@@ -146,9 +144,8 @@ static void open_after(sequence_site *s, pid_t child)
 
 /* The child dies somewhere in a delete, with a sequence open on what is deleted: the kept sequence
  * is whole, or a miss that another delete ends. */
-static void test_a_crash_leaves_all_or_a_miss(void **state)
+TEST(a_crash_leaves_all_or_a_miss)
 {
-    (void)state;
     static const useconds_t pauses[] = {0, 0, 200, 1000, 5000};
     uint32_t whole = 0;
     for (uint32_t round = 0; round < 5; round++) {
@@ -201,9 +198,8 @@ static void *keep_durably(void *context)
 
 /* The child dies somewhere in a keep: a whole sequence, or a miss under a key that the next keep
  * takes. It draws the ids that the child's sequences had, and has other tokens. */
-static void test_a_crash_in_a_keep_leaves_all_or_a_miss(void **state)
+TEST(a_crash_in_a_keep_leaves_all_or_a_miss)
 {
-    (void)state;
     static const useconds_t pauses[] = {0, 300, 1000, 3000, 10000, 300000};
     const uint32_t parts = SITE_LAYERS * SITE_HEADS;
     uint32_t missed = 0;
@@ -246,15 +242,4 @@ static void test_a_crash_in_a_keep_leaves_all_or_a_miss(void **state)
         support_remove_folder(folder);
     }
     assert_true(missed > 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeps_at_once_leave_one),
-        cmocka_unit_test(test_a_leased_head_is_not_replaced),
-        cmocka_unit_test(test_a_crash_leaves_all_or_a_miss),
-        cmocka_unit_test(test_a_crash_in_a_keep_leaves_all_or_a_miss),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,9 +106,8 @@ static void expect_errors(sequence_site *s, const kvt_sparse_options *options, d
 
 /* ---- where entries lie ---- */
 
-static void test_pages_on_drives_are_read_in_place(void **state)
+TEST(pages_on_drives_are_read_in_place)
 {
-    (void)state;
     /* Slots of 24 KiB: whole in a unit now and then, and each of them over several drives. */
     const uint32_t units[] = {256 << 10, 4096, 16384, 24576};
     for (int i = 0; i < 4; i++) {
@@ -146,9 +145,8 @@ static void test_pages_on_drives_are_read_in_place(void **state)
     }
 }
 
-static void test_pages_in_memory_are_read_in_place(void **state)
+TEST(pages_in_memory_are_read_in_place)
 {
-    (void)state;
     sequence_site s;
     start(&s, 0, NULL);
     kvt_sparse_options options = site_options();
@@ -183,9 +181,8 @@ static void test_pages_in_memory_are_read_in_place(void **state)
 
 /* Memory that is not lent is read by nobody in place; what the tier's half does not hold is not
  * either. The pages are copied then, and the second sequence copies them again. */
-static void test_pages_that_cannot_be_read_in_place_are_copied(void **state)
+TEST(pages_that_cannot_be_read_in_place_are_copied)
 {
-    (void)state;
     for (int lent = 0; lent < 2; lent++) {
         sequence_site s;
         support_fault dram;
@@ -214,9 +211,8 @@ static void test_pages_that_cannot_be_read_in_place_are_copied(void **state)
 }
 
 /* The bytes that copying lacks are named. */
-static void test_a_copy_without_room_is_refused(void **state)
+TEST(a_copy_without_room_is_refused)
 {
-    (void)state;
     sequence_site s;
     support_fault dram;
     start(&s, 0, &dram);
@@ -245,9 +241,8 @@ static void test_a_copy_without_room_is_refused(void **state)
 
 /* ---- what goes on beside it ---- */
 
-static void test_open_pages_are_not_evicted(void **state)
+TEST(open_pages_are_not_evicted)
 {
-    (void)state;
     sequence_site s;
     start(&s, 0, NULL);
     kvt_sparse_options options = site_options();
@@ -273,9 +268,8 @@ static void test_open_pages_are_not_evicted(void **state)
     site_stop(&s);
 }
 
-static void test_a_sequence_outlives_what_is_kept(void **state)
+TEST(a_sequence_outlives_what_is_kept)
 {
-    (void)state;
     for (int memory = 0; memory < 2; memory++) {
         sequence_site s;
         start(&s, 0, NULL);
@@ -310,9 +304,8 @@ static void test_a_sequence_outlives_what_is_kept(void **state)
 }
 
 /* Copies and appended pages are the sequence's own, beside pages in place. */
-static void test_copies_and_appended_pages_lie_beside(void **state)
+TEST(copies_and_appended_pages_lie_beside)
 {
-    (void)state;
     sequence_site s;
     start(&s, 0, NULL);
     kvt_sparse_options options = site_options();
@@ -356,9 +349,8 @@ static void test_copies_and_appended_pages_lie_beside(void **state)
     site_stop(&s);
 }
 
-static void test_a_drive_that_goes_loses_its_pages(void **state)
+TEST(a_drive_that_goes_loses_its_pages)
 {
-    (void)state;
     sequence_site s;
     start(&s, 0, NULL);
     kvt_sparse_options options = site_options();
@@ -411,9 +403,8 @@ static void *open_and_close(void *context)
     return NULL;
 }
 
-static void test_several_open_it_at_once(void **state)
+TEST(several_open_it_at_once)
 {
-    (void)state;
     sequence_site s;
     start(&s, 0, NULL);
     kvt_sparse_options options = site_options();
@@ -453,9 +444,8 @@ static void put_opaque(sequence_site *s, const kvt_key *key, const uint8_t *byte
 }
 
 /* A head with a sound checksum, of more parts than anybody could go through. */
-static void test_a_forged_head_is_left_alone(void **state)
+TEST(a_forged_head_is_left_alone)
 {
-    (void)state;
     static const uint32_t shapes[][2] = {{65535, 65535},  {65536, 65536},      {UINT32_MAX, 1},
                                          {1, UINT32_MAX}, {UINT32_MAX, 65535}, {0, 1}};
     sequence_site s;
@@ -515,9 +505,8 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
 }
 
 /* Pages whose code gives no rows are lost and named, in every step; the others come. */
-static void test_forged_code_loses_its_pages(void **state)
+TEST(forged_code_loses_its_pages)
 {
-    (void)state;
     for (int window = 0; window < 2; window++) {
         sequence_site s;
         start(&s, 0, NULL);
@@ -565,9 +554,8 @@ static void test_forged_code_loses_its_pages(void **state)
 }
 
 /* The message says what differs. */
-static void test_another_shape_is_named(void **state)
+TEST(another_shape_is_named)
 {
-    (void)state;
     static const char *const names[] = {
         "layers",      "kv_heads",       "head_dim",    "dtype",        "tokens",
         "sink_tokens", "segment_tokens", "page_tokens", "local_tokens", "variants"};
@@ -615,9 +603,8 @@ static void test_another_shape_is_named(void **state)
 
 /* ---- delete ---- */
 
-static void test_a_delete_takes_every_part(void **state)
+TEST(a_delete_takes_every_part)
 {
-    (void)state;
     sequence_site s;
     start(&s, 0, NULL);
     kvt_sparse_options options = site_options();
@@ -652,24 +639,4 @@ static void test_a_delete_takes_every_part(void **state)
     assert_int_equal(kvt_sparse_delete(s.store, NULL), KVT_E_ARGUMENT);
     assert_int_equal(support_stats(s.store).policy.entries, 2);
     site_stop(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages_on_drives_are_read_in_place),
-        cmocka_unit_test(test_pages_in_memory_are_read_in_place),
-        cmocka_unit_test(test_pages_that_cannot_be_read_in_place_are_copied),
-        cmocka_unit_test(test_a_copy_without_room_is_refused),
-        cmocka_unit_test(test_open_pages_are_not_evicted),
-        cmocka_unit_test(test_a_sequence_outlives_what_is_kept),
-        cmocka_unit_test(test_copies_and_appended_pages_lie_beside),
-        cmocka_unit_test(test_a_drive_that_goes_loses_its_pages),
-        cmocka_unit_test(test_several_open_it_at_once),
-        cmocka_unit_test(test_a_forged_head_is_left_alone),
-        cmocka_unit_test(test_forged_code_loses_its_pages),
-        cmocka_unit_test(test_another_shape_is_named),
-        cmocka_unit_test(test_a_delete_takes_every_part),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,21 +3,18 @@
  * test_sparse_kept_form.c - the kept form of a unit: what was written is read, and numbers of an
  * index that no build would give are refused before a step uses them.
  */
+#include "cases.h"
+
 #include "base/number/number.h"
 #include "sparse/choose.h"
 #include "sparse/kept.h"
 #include "sparse/page_table.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 enum { DIM = 32, TOKENS = 2000, SEGMENT = 256, PAGE = 16 };
 
@@ -98,9 +95,8 @@ static kvt_status read_form(const form *f, sparse_index *index_out)
     return status == KVT_OK ? sparse_kept_index(&shape, &unit, index_out) : status;
 }
 
-static void an_index_comes_back_as_it_was(void **state)
+TEST(an_index_comes_back_as_it_was)
 {
-    (void)state;
     form f;
     sparse_index index;
     form_open(&f);
@@ -112,9 +108,8 @@ static void an_index_comes_back_as_it_was(void **state)
 }
 
 /* Each of them in the first, the second and the last place of each array. */
-static void numbers_that_no_build_gives_are_refused(void **state)
+TEST(numbers_that_no_build_gives_are_refused)
 {
-    (void)state;
     const float bad[] = {NAN, -1.0f, INFINITY, -INFINITY, 1e31f};
     form f;
     sparse_index index;
@@ -146,9 +141,8 @@ static void numbers_that_no_build_gives_are_refused(void **state)
 }
 
 /* The largest scatters that are read, and queries of any size, give weights that are finite. */
-static void the_largest_scatter_is_finite(void **state)
+TEST(the_largest_scatter_is_finite)
 {
-    (void)state;
     form f;
     sparse_index index;
     form_open(&f);
@@ -182,9 +176,8 @@ static void the_largest_scatter_is_finite(void **state)
     form_close(&f);
 }
 
-static void another_version_is_named(void **state)
+TEST(another_version_is_named)
 {
-    (void)state;
     form f;
     sparse_index index;
     form_open(&f);
@@ -213,9 +206,8 @@ static kvt_status head_of(uint32_t layers, uint32_t heads, uint32_t sinks, spars
     return sparse_kept_read_head(head, sizeof head, read);
 }
 
-static void a_head_is_of_a_shape_that_can_be(void **state)
+TEST(a_head_is_of_a_shape_that_can_be)
 {
-    (void)state;
     static const uint32_t most[][2] = {{1, 1}, {65535, 1}, {1, 65535}, {256, 256}, {512, 128}};
     static const uint32_t more[][2] = {{0, 1},          {1, 0},         {65536, 1}, {1, 65536},
                                        {65536, 65536},  {65535, 65535}, {257, 256}, {UINT32_MAX, 1},
@@ -233,9 +225,8 @@ static void a_head_is_of_a_shape_that_can_be(void **state)
 }
 
 /* A head has no sizes: each byte of them is zero, and so is what is not used. */
-static void a_head_has_no_sizes(void **state)
+TEST(a_head_has_no_sizes)
 {
-    (void)state;
     uint8_t head[SPARSE_KEPT_HEAD_BYTES];
     sparse_kept_shape read;
     for (uint32_t at = 68; at < 120; at++) {
@@ -245,17 +236,4 @@ static void a_head_has_no_sizes(void **state)
         assert_int_equal(sparse_kept_read_head(head, sizeof head, &read),
                          at >= 104 && at < 112 ? KVT_OK : KVT_E_CORRUPT);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_index_comes_back_as_it_was),
-        cmocka_unit_test(numbers_that_no_build_gives_are_refused),
-        cmocka_unit_test(the_largest_scatter_is_finite),
-        cmocka_unit_test(another_version_is_named),
-        cmocka_unit_test(a_head_is_of_a_shape_that_can_be),
-        cmocka_unit_test(a_head_has_no_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,9 +76,8 @@ static void check_choice(const drawn *x, const uint32_t *choice, const knapsack_
     assert_true(value > result->primal - 1e-6 && value < result->primal + 1e-6);
 }
 
-static void small_instances_are_solved_exactly(void **state)
+TEST(small_instances_are_solved_exactly)
 {
-    (void)state;
     uint64_t dice = 11;
     for (int round = 0; round < 600; round++) {
         drawn x;
@@ -97,9 +96,8 @@ static void small_instances_are_solved_exactly(void **state)
 }
 
 /* Many small entries: the gap is what one entry is worth. */
-static void the_gap_closes_with_size(void **state)
+TEST(the_gap_closes_with_size)
 {
-    (void)state;
     enum { N = 20000, M = 4 };
     uint32_t *first = malloc(sizeof *first * (N + 1));
     double *value = malloc(sizeof *value * N * M);
@@ -136,13 +134,4 @@ static void the_gap_closes_with_size(void **state)
     free(bytes);
     free(choice);
     free(steps);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_instances_are_solved_exactly),
-        cmocka_unit_test(the_gap_closes_with_size),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,15 @@
  * test_sparse_pages.c - plans of pages against a brute search over thetas, windows against a full
  * sort, sizes against every choice.
  */
+#include "cases.h"
+
 #include "base/number/number.h"
 #include "sparse/decide/windows.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MOST = 200 };
 
@@ -98,9 +95,8 @@ static uint64_t bytes_at(const pages_problem *p, int theta)
 
 /* Every page is at least what the least theta that fits gives, at most what the next one would, and
  * no page that could step up within the budget's rest before the others was left behind. */
-static void plans_are_those_of_the_least_theta(void **state)
+TEST(plans_are_those_of_the_least_theta)
 {
-    (void)state;
     uint64_t dice = 1;
     for (int round = 0; round < 3000; round++) {
         drawn x;
@@ -147,9 +143,8 @@ static void plans_are_those_of_the_least_theta(void **state)
     }
 }
 
-static void budgets_of_nothing_and_of_everything(void **state)
+TEST(budgets_of_nothing_and_of_everything)
 {
-    (void)state;
     uint64_t dice = 2;
     for (int round = 0; round < 200; round++) {
         drawn x;
@@ -178,9 +173,8 @@ static void budgets_of_nothing_and_of_everything(void **state)
     assert_int_equal(plan.bytes, 0);
 }
 
-static void bytes_of_what_is_missing(void **state)
+TEST(bytes_of_what_is_missing)
 {
-    (void)state;
     pages_terms terms;
     pages_terms_init(&terms, 128, 2, 0x1e, 1);
     assert_int_equal(pages_read_bytes(&terms, 32, PAGES_ABSENT, PAGES_BITS_4), 4096);
@@ -199,9 +193,8 @@ static void bytes_of_what_is_missing(void **state)
     assert_int_equal(pages_read_bytes(&terms, 64, PAGES_BITS_4, PAGES_BITS_8), 4096);
 }
 
-static void the_explanation_names_the_choice(void **state)
+TEST(the_explanation_names_the_choice)
 {
-    (void)state;
     pages_terms terms;
     pages_terms_init(&terms, 128, 2, 1u << PAGES_BITS_4 | 1u << PAGES_BITS_8, 1);
     const float weight[] = {0.5f, 0.25f, 0.001f};
@@ -360,9 +353,8 @@ static void check_head(windows_unit *unit, uint64_t bytes)
     if (next != UINT32_MAX) assert_true(used + bytes_in_window(unit, next) > bytes);
 }
 
-static void windows_keep_the_first_in_order(void **state)
+TEST(windows_keep_the_first_in_order)
 {
-    (void)state;
     uint64_t dice = 3;
     for (int round = 0; round < 200; round++) {
         uint8_t held[MOST] = {0};
@@ -405,9 +397,8 @@ static double brute(const windows_curve *curves, uint32_t unit, uint32_t units, 
     return best;
 }
 
-static void sizes_come_close_to_the_best(void **state)
+TEST(sizes_come_close_to_the_best)
 {
-    (void)state;
     enum { UNITS = 6, SIZES = 4 };
     uint64_t dice = 4;
     double got = 0.0, best = 0.0;
@@ -444,9 +435,8 @@ static void sizes_come_close_to_the_best(void **state)
 }
 
 /* What is held counts: the choice is that of nothing held, joined with what is, and reads less. */
-static void what_is_held_counts(void **state)
+TEST(what_is_held_counts)
 {
-    (void)state;
     uint64_t dice = 9;
     uint32_t fewer = 0;
     for (int round = 0; round < 300; round++) {
@@ -466,18 +456,4 @@ static void what_is_held_counts(void **state)
         fewer += plan.bytes < bare_plan.bytes;
     }
     assert_true(fewer > 50);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_are_those_of_the_least_theta),
-        cmocka_unit_test(budgets_of_nothing_and_of_everything),
-        cmocka_unit_test(bytes_of_what_is_missing),
-        cmocka_unit_test(what_is_held_counts),
-        cmocka_unit_test(the_explanation_names_the_choice),
-        cmocka_unit_test(windows_keep_the_first_in_order),
-        cmocka_unit_test(sizes_come_close_to_the_best),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

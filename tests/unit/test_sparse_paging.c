@@ -3,14 +3,11 @@
  * test_sparse_paging.c - the geometry of pages: every place lies in one page and one segment, and
  * no page crosses a segment.
  */
+#include "cases.h"
+
 #include "sparse/paging.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 static void check_zone(uint32_t tokens, uint32_t segment_tokens, uint32_t page_tokens)
 {
@@ -39,9 +36,8 @@ static void check_zone(uint32_t tokens, uint32_t segment_tokens, uint32_t page_t
     assert_int_equal(sparse_segment_first(tokens, segment_tokens, segments), tokens);
 }
 
-static void pages_fill_segments(void **state)
+TEST(pages_fill_segments)
 {
-    (void)state;
     for (uint32_t tokens = 0; tokens < 1500; tokens++)
         check_zone(tokens, 256, 32);
     check_zone(131004, 2048, 32);
@@ -49,9 +45,8 @@ static void pages_fill_segments(void **state)
     check_zone(40000, 32768, 8);
 }
 
-static void page_tokens_are_chosen_for_four_kilobytes(void **state)
+TEST(page_tokens_are_chosen_for_four_kilobytes)
 {
-    (void)state;
     const struct {
         uint32_t head_dim, page_tokens;
     } cases[] = {{8, 128}, {32, 128}, {64, 64}, {96, 32}, {128, 32}, {256, 16}, {512, 16}};
@@ -63,9 +58,8 @@ static void page_tokens_are_chosen_for_four_kilobytes(void **state)
     }
 }
 
-static void bytes_of_prefixes(void **state)
+TEST(bytes_of_prefixes)
 {
-    (void)state;
     sparse_paging paging;
     assert_int_equal(sparse_paging_init(&paging, 128, KVT_DTYPE_BF16, 1000, 0, 32), KVT_OK);
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_ABSENT), 0);
@@ -75,9 +69,8 @@ static void bytes_of_prefixes(void **state)
     assert_int_equal(sparse_page_bytes(&paging, 32, PAGES_RAW), 16384);
 }
 
-static void shapes_are_refused(void **state)
+TEST(shapes_are_refused)
 {
-    (void)state;
     sparse_paging paging;
     const struct {
         uint32_t head_dim, dtype, segment, page;
@@ -91,15 +84,4 @@ static void shapes_are_refused(void **state)
         assert_int_equal(sparse_paging_init(&paging, wrong[i].head_dim, (uint8_t)wrong[i].dtype,
                                             1000, wrong[i].segment, wrong[i].page),
                          KVT_E_ARGUMENT);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_fill_segments),
-        cmocka_unit_test(page_tokens_are_chosen_for_four_kilobytes),
-        cmocka_unit_test(bytes_of_prefixes),
-        cmocka_unit_test(shapes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

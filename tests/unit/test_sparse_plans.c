@@ -67,9 +67,8 @@ static void log_plans(plan_log *log)
     site_stop(&s);
 }
 
-static void test_the_same_seed_gives_the_same_plans(void **state)
+TEST(the_same_seed_gives_the_same_plans)
 {
-    (void)state;
     plan_log logs[2] = {{NULL, 0, 0}, {NULL, 0, 0}};
     for (int i = 0; i < 2; i++)
         log_plans(&logs[i]);
@@ -88,8 +87,5 @@ int main(int argc, char **argv)
         free(log.text);
         return fine ? 0 : 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_same_seed_gives_the_same_plans),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -10,9 +10,8 @@
 
 enum { MIB = 1 << 20 };
 
-static void test_options_are_refused_with_a_reason(void **state)
+TEST(options_are_refused_with_a_reason)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
     for (int i = 0; i < 15; i++) {
@@ -57,9 +56,8 @@ static void test_options_are_refused_with_a_reason(void **state)
     site_stop(&s);
 }
 
-static void test_nothing_is_a_programmers_error_alone(void **state)
+TEST(nothing_is_a_programmers_error_alone)
 {
-    (void)state;
     float queries[SITE_QUERY] = {0};
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
@@ -71,9 +69,8 @@ static void test_nothing_is_a_programmers_error_alone(void **state)
     assert_int_equal(kvt_sparse_keep(NULL, NULL), KVT_E_ARGUMENT);
 }
 
-static void test_a_keep_replaces_one_that_lost_a_part(void **state)
+TEST(a_keep_replaces_one_that_lost_a_part)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 16 * MIB);
     kvt_sparse_options options = site_options();
@@ -95,9 +92,8 @@ static void test_a_keep_replaces_one_that_lost_a_part(void **state)
     site_stop(&s);
 }
 
-static void test_a_keep_reads_copies(void **state)
+TEST(a_keep_reads_copies)
 {
-    (void)state;
     const tiers_fault_action actions[] = {TIERS_FAULT_FLIP, TIERS_FAULT_FAIL};
     for (int action = 0; action < 2; action++) {
         for (int copies = 0; copies < 2; copies++) {
@@ -128,16 +124,4 @@ static void test_a_keep_reads_copies(void **state)
             site_stop(&s);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options_are_refused_with_a_reason),
-
-        cmocka_unit_test(test_nothing_is_a_programmers_error_alone),
-        cmocka_unit_test(test_a_keep_replaces_one_that_lost_a_part),
-        cmocka_unit_test(test_a_keep_reads_copies),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

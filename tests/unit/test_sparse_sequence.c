@@ -47,9 +47,8 @@ static uint32_t check_rows(const sequence_site *s, const kvt_sparse_pages *pages
 
 /* ---- exact ---- */
 
-static void test_budget_all_of_raw_pages_is_exact(void **state)
+TEST(budget_all_of_raw_pages_is_exact)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -76,9 +75,8 @@ static void test_budget_all_of_raw_pages_is_exact(void **state)
     site_stop(&s);
 }
 
-static void test_a_budget_bounds_what_is_read(void **state)
+TEST(a_budget_bounds_what_is_read)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     const uint64_t budgets[] = {0, 32 << 10, 128 << 10, 512 << 10};
@@ -105,9 +103,8 @@ static void test_a_budget_bounds_what_is_read(void **state)
     site_stop(&s);
 }
 
-static void test_a_short_context_is_all_resident(void **state)
+TEST(a_short_context_is_all_resident)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -133,9 +130,8 @@ static void test_a_short_context_is_all_resident(void **state)
 
 /* ---- windows, warm-up, hints ---- */
 
-static void test_a_window_saves_reads_and_keeps_its_bytes(void **state)
+TEST(a_window_saves_reads_and_keeps_its_bytes)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     uint64_t read[2] = {0, 0};
@@ -174,9 +170,8 @@ static uint32_t lines_ending(const char *text, const char *end)
     return count;
 }
 
-static void test_a_step_explains_its_pages(void **state)
+TEST(a_step_explains_its_pages)
 {
-    (void)state;
     static char text[1 << 18], cut[64];
     size_t length, again;
     sequence_site s;
@@ -220,9 +215,8 @@ static void test_a_step_explains_its_pages(void **state)
     site_stop(&s);
 }
 
-static void test_observed_queries_warm_the_window_and_copy_hot_pages(void **state)
+TEST(observed_queries_warm_the_window_and_copy_hot_pages)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -247,9 +241,8 @@ static void test_observed_queries_warm_the_window_and_copy_hot_pages(void **stat
 }
 
 /* A right guess leaves nothing to read; a wrong one is corrected. */
-static void test_a_hint_is_corrected_by_the_queries(void **state)
+TEST(a_hint_is_corrected_by_the_queries)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -276,9 +269,8 @@ static void test_a_hint_is_corrected_by_the_queries(void **state)
 
 /* ---- calls out of order, bad arguments ---- */
 
-static void test_wrong_calls_are_refused_and_change_nothing(void **state)
+TEST(wrong_calls_are_refused_and_change_nothing)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -333,9 +325,8 @@ static void test_wrong_calls_are_refused_and_change_nothing(void **state)
     site_stop(&s);
 }
 
-static void test_no_room_is_told_at_open(void **state)
+TEST(no_room_is_told_at_open)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 600 << 10, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -351,9 +342,8 @@ static void test_no_room_is_told_at_open(void **state)
 
 /* ---- appended tokens ---- */
 
-static void test_appended_tokens_take_part(void **state)
+TEST(appended_tokens_take_part)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -377,9 +367,8 @@ static void test_appended_tokens_take_part(void **state)
 
 /* ---- from entries ---- */
 
-static void test_entries_at_rest_give_the_same_sequence(void **state)
+TEST(entries_at_rest_give_the_same_sequence)
 {
-    (void)state;
     enum { ENTRIES = 3, EACH = SITE_TOKENS / ENTRIES };
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
@@ -450,9 +439,8 @@ static void compare_steps(sequence_site *s, kvt_sparse *one, kvt_sparse *other)
     }
 }
 
-static void test_a_kept_sequence_opens_as_it_was(void **state)
+TEST(a_kept_sequence_opens_as_it_was)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 16 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -486,9 +474,8 @@ static void test_a_kept_sequence_opens_as_it_was(void **state)
 }
 
 /* The child keeps a sequence, and dies with another one open. */
-static void test_a_kept_sequence_survives_a_kill(void **state)
+TEST(a_kept_sequence_survives_a_kill)
 {
-    (void)state;
     sequence_site s;
     char folder[64], paths[SITE_DRIVES][96], catalog[96];
     support_make_folder(folder, sizeof folder);
@@ -540,9 +527,8 @@ static void add_rule(sequence_site *s, int drive, tiers_fault_action action, uin
 }
 
 /* A drive that lies or fails costs pages at most; no row is ever wrong. */
-static void test_no_fault_gives_a_wrong_row(void **state)
+TEST(no_fault_gives_a_wrong_row)
 {
-    (void)state;
     const tiers_fault_action actions[] = {TIERS_FAULT_FLIP, TIERS_FAULT_FAIL};
     for (int copies = 0; copies < 2; copies++) {
         for (int action = 0; action < 2; action++) {
@@ -583,9 +569,8 @@ static void test_no_fault_gives_a_wrong_row(void **state)
     }
 }
 
-static void test_a_silent_drive_ends_at_the_deadline(void **state)
+TEST(a_silent_drive_ends_at_the_deadline)
 {
-    (void)state;
     for (int copies = 0; copies < 2; copies++) {
         sequence_site s;
         site_start(&s, 8 * MIB, 8 * MIB);
@@ -620,9 +605,8 @@ static void test_a_silent_drive_ends_at_the_deadline(void **state)
     }
 }
 
-static void test_a_drive_that_vanishes_leaves_the_others(void **state)
+TEST(a_drive_that_vanishes_leaves_the_others)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_sparse_options options = site_options();
@@ -642,9 +626,8 @@ static void test_a_drive_that_vanishes_leaves_the_others(void **state)
 }
 
 /* The nth write of an open fails: the open says so, and gives everything back. */
-static void test_a_failed_write_fails_the_open(void **state)
+TEST(a_failed_write_fails_the_open)
 {
-    (void)state;
     for (uint64_t nth = 0; nth < 24; nth += 5) {
         sequence_site s;
         site_start(&s, 8 * MIB, 8 * MIB);
@@ -698,9 +681,8 @@ static void *work(void *context)
     return NULL;
 }
 
-static void test_sequences_of_one_store_do_not_meet(void **state)
+TEST(sequences_of_one_store_do_not_meet)
 {
-    (void)state;
     enum { SEQUENCES = 4 };
     sequence_site s;
     site_start(&s, 32 * MIB, 16 * MIB);
@@ -724,9 +706,8 @@ static void test_sequences_of_one_store_do_not_meet(void **state)
 
 /* Queries are judged alike by every call that takes them, in a context that is all resident and in
  * one that has pages. */
-static void test_queries_beyond_the_bound_are_refused(void **state)
+TEST(queries_beyond_the_bound_are_refused)
 {
-    (void)state;
     sequence_site s;
     site_start(&s, 8 * MIB, 8 * MIB);
     const float values[] = {NAN, INFINITY, 3.3e38f, 1.1e30f, -1.1e30f, 1e30f, -1e20f};
@@ -754,30 +735,4 @@ static void test_queries_beyond_the_bound_are_refused(void **state)
         kvt_sparse_close(sequence);
     }
     site_stop(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budget_all_of_raw_pages_is_exact),
-        cmocka_unit_test(test_a_budget_bounds_what_is_read),
-        cmocka_unit_test(test_a_short_context_is_all_resident),
-        cmocka_unit_test(test_queries_beyond_the_bound_are_refused),
-        cmocka_unit_test(test_a_window_saves_reads_and_keeps_its_bytes),
-        cmocka_unit_test(test_a_step_explains_its_pages),
-        cmocka_unit_test(test_observed_queries_warm_the_window_and_copy_hot_pages),
-        cmocka_unit_test(test_a_hint_is_corrected_by_the_queries),
-        cmocka_unit_test(test_wrong_calls_are_refused_and_change_nothing),
-        cmocka_unit_test(test_no_room_is_told_at_open),
-        cmocka_unit_test(test_appended_tokens_take_part),
-        cmocka_unit_test(test_entries_at_rest_give_the_same_sequence),
-        cmocka_unit_test(test_a_kept_sequence_opens_as_it_was),
-        cmocka_unit_test(test_a_kept_sequence_survives_a_kill),
-        cmocka_unit_test(test_no_fault_gives_a_wrong_row),
-        cmocka_unit_test(test_a_silent_drive_ends_at_the_deadline),
-        cmocka_unit_test(test_a_drive_that_vanishes_leaves_the_others),
-        cmocka_unit_test(test_a_failed_write_fails_the_open),
-        cmocka_unit_test(test_sequences_of_one_store_do_not_meet),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

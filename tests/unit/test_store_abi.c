@@ -67,9 +67,8 @@ typedef struct newest {
     uint64_t unknown;
 } newest;
 
-static void a_struct_is_taken_in(void **state)
+TEST(a_struct_is_taken_in)
 {
-    (void)state;
     grown same = {.struct_size = sizeof same, .first = 1, .later = 2};
     grown whole = {.later = 9};
     assert_ptr_equal(struct_size_in(&same, &whole, sizeof whole, LEAST), &same);
@@ -93,9 +92,8 @@ static void a_struct_is_taken_in(void **state)
     }
 }
 
-static void a_struct_is_given_out(void **state)
+TEST(a_struct_is_given_out)
 {
-    (void)state;
     const grown whole = {.struct_size = sizeof whole, .first = 1, .later = 2};
     grown older = {.struct_size = LEAST, .later = 77};
     assert_true(struct_size_is_sound(&older, LEAST));
@@ -135,7 +133,7 @@ static int tear_down(void **state)
 }
 
 /* A kvt_entry is read, with its tail. */
-static void puts_take_entries_of_other_sizes(void **state)
+TEST_WITH(set_up, tear_down, puts_take_entries_of_other_sizes)
 {
     kvt_store *store = *state;
     static char data[SUPPORT_ENTRY_BYTES];
@@ -168,7 +166,7 @@ static void puts_take_entries_of_other_sizes(void **state)
 }
 
 /* A kvt_get_info is filled, its tail is zeroed, and what the caller set stays. */
-static void gets_fill_infos_of_other_sizes(void **state)
+TEST_WITH(set_up, tear_down, gets_fill_infos_of_other_sizes)
 {
     kvt_store *store = *state;
     uint32_t position = 55;
@@ -193,7 +191,7 @@ static void gets_fill_infos_of_other_sizes(void **state)
 }
 
 /* Every other struct that is filled is refused without a size, and filled with its own. */
-static void statistics_want_a_size(void **state)
+TEST_WITH(set_up, tear_down, statistics_want_a_size)
 {
     kvt_store *store = *state;
     kvt_key key = support_key(1);
@@ -232,9 +230,8 @@ static void statistics_want_a_size(void **state)
 }
 
 /* Devices lie at the distance that the first one's struct_size says. */
-static void devices_of_other_sizes_are_opened(void **state)
+TEST(devices_of_other_sizes_are_opened)
 {
-    (void)state;
     struct larger {
         kvt_device_config known;
         uint64_t unknown;
@@ -271,17 +268,4 @@ static void devices_of_other_sizes_are_opened(void **state)
     options.unknown = 0;
     options.known.tiers[KVT_TIER_REMOTE].capacity_bytes = 1 << 20;
     assert_int_equal(kvt_open(&options.known, &store, message, sizeof message), KVT_E_UNSUPPORTED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_struct_is_taken_in),
-        cmocka_unit_test(a_struct_is_given_out),
-        cmocka_unit_test_setup_teardown(puts_take_entries_of_other_sizes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(gets_fill_infos_of_other_sizes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(statistics_want_a_size, set_up, tear_down),
-        cmocka_unit_test(devices_of_other_sizes_are_opened),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

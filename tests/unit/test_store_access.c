@@ -30,9 +30,8 @@ static kvt_store_options access_options(uint64_t dram_bytes, const char *policy)
     return options;
 }
 
-static void test_put_get_delete(void **state)
+TEST(put_get_delete)
 {
-    (void)state;
     kvt_store_options options = access_options(4 << 20, "utility");
     kvt_store *store = access_open(&options);
     kvt_key key = support_key(1);
@@ -59,9 +58,8 @@ static void test_put_get_delete(void **state)
     kvt_close(store);
 }
 
-static void test_layouts(void **state)
+TEST(layouts)
 {
-    (void)state;
     static const kvt_layout layouts[] = {
         {.layers = 3, .kv_heads = 1, .head_dim = 7, .dtype = KVT_DTYPE_FP16, .tokens = 5},
         {.layers = 1, .kv_heads = 4, .head_dim = 32, .dtype = KVT_DTYPE_FP32, .tokens = 17},
@@ -97,9 +95,8 @@ static void test_layouts(void **state)
     }
 }
 
-static void test_bad_arguments(void **state)
+TEST(bad_arguments)
 {
-    (void)state;
     kvt_store_options options = access_options(4 << 20, "lru");
     kvt_store *store = access_open(&options);
     char data[SUPPORT_ENTRY_BYTES] = {0};
@@ -124,9 +121,8 @@ static void test_bad_arguments(void **state)
     kvt_close(store);
 }
 
-static void test_refused(void **state)
+TEST(refused)
 {
-    (void)state;
     kvt_store_options options = access_options(4 << 20, "none");
     kvt_store *store = access_open(&options);
     assert_int_equal(support_put(store, 1), KVT_REFUSED);
@@ -141,9 +137,8 @@ static void test_refused(void **state)
     kvt_close(store);
 }
 
-static void test_match_prefix(void **state)
+TEST(match_prefix)
 {
-    (void)state;
     kvt_store_options options = access_options(4 << 20, "lru");
     kvt_store *store = access_open(&options);
     kvt_key keys[6];
@@ -163,9 +158,8 @@ static void test_match_prefix(void **state)
 }
 
 /* Twice as many entries as fit: the recent half is there, the older is not, nothing overflows. */
-static void test_eviction(void **state)
+TEST(eviction)
 {
-    (void)state;
     kvt_store_options options = access_options(1 << 20, "lru");
     kvt_store *store = access_open(&options);
     const uint32_t count = 60;
@@ -218,9 +212,8 @@ static void access_observe(void *context, const kvt_move *move, kvt_status outco
 }
 
 /* HBM over DRAM over two SSD members: entries sink, come back up on access, and stay right. */
-static void test_tiers(void **state)
+TEST(tiers)
 {
-    (void)state;
     char folder[64], paths[2][96];
     support_make_folder(folder, sizeof folder);
     kvt_device_config devices[2];
@@ -298,9 +291,8 @@ static void *access_get_thread(void *argument)
 }
 
 /* A get that arrives while the entry is being read waits for that read instead of reading again. */
-static void test_shared_read(void **state)
+TEST(shared_read)
 {
-    (void)state;
     support_fault fault = {.capacity_bytes = 1 << 20};
     kvt_device_config device = support_fault_config(&fault, "slow");
     kvt_store_options options = access_options(0, "lru");
@@ -334,9 +326,8 @@ static void test_shared_read(void **state)
     kvt_close(store);
 }
 
-static void test_explain(void **state)
+TEST(explain)
 {
-    (void)state;
     kvt_store_options options = access_options(4 << 20, "utility");
     kvt_store *store = access_open(&options);
     assert_int_equal(support_put(store, 3), KVT_OK);
@@ -352,9 +343,8 @@ static void test_explain(void **state)
 }
 
 /* A tenant keeps no more than its share, whatever room there is; others are not touched. */
-static void test_tenant(void **state)
+TEST(tenant)
 {
-    (void)state;
     const uint64_t share = 3 * SUPPORT_ENTRY_BYTES;
     kvt_store_options options = access_options(4 << 20, "utility");
     kvt_store *store = access_open(&options);
@@ -389,9 +379,8 @@ static void test_tenant(void **state)
 }
 
 /* Records are encoded and decoded on the caller's threads, and are what they are without. */
-static void test_codec_workers(void **state)
+TEST(codec_workers)
 {
-    (void)state;
     worker_pool pool;
     worker_pool_open(&pool, 3);
     kvt_store_options options = access_options(4 << 20, "lru");
@@ -419,17 +408,4 @@ static void test_codec_workers(void **state)
     assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "codec_workers"));
     worker_pool_close(&pool);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_get_delete), cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_bad_arguments),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_match_prefix),   cmocka_unit_test(test_eviction),
-        cmocka_unit_test(test_tiers),          cmocka_unit_test(test_shared_read),
-        cmocka_unit_test(test_explain),        cmocka_unit_test(test_codec_workers),
-        cmocka_unit_test(test_tenant),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,9 @@ static uint32_t look(kvt_store *store, uint32_t *found_out)
     return coded;
 }
 
-static void entries_are_coded_with_the_basis(void **state)
+TEST_EACH(make_site, remove_site);
+
+TEST(entries_are_coded_with_the_basis)
 {
     uint32_t found, again;
     (void)state;
@@ -186,7 +188,7 @@ static void entries_are_coded_with_the_basis(void **state)
 /* Its entries stay as long as nothing shows that they are worthless, and nothing wrong is given. */
 /* A profile that carries the basis needs no call: the first life codes with it already, and a
  * damaged one in the profile is a rung less and a note. */
-static void the_profile_brings_the_basis(void **state)
+TEST(the_profile_brings_the_basis)
 {
     uint32_t found;
     (void)state;
@@ -211,7 +213,7 @@ static void the_profile_brings_the_basis(void **state)
     assert_int_not_equal(access(basis_path, R_OK), 0);
 }
 
-static void without_the_basis_nothing_is_decoded(void **state)
+TEST(without_the_basis_nothing_is_decoded)
 {
     uint32_t found, left;
     (void)state;
@@ -244,7 +246,7 @@ static void without_the_basis_nothing_is_decoded(void **state)
     kvt_close(store);
 }
 
-static void what_is_no_basis_is_refused(void **state)
+TEST(what_is_no_basis_is_refused)
 {
     struct stat facts;
     (void)state;
@@ -290,16 +292,4 @@ static void what_is_no_basis_is_refused(void **state)
     store->bases.owned[0]->view.hash[31] ^= 1;
     assert_int_equal(kvt_basis_add(store, made.object, made.bytes), KVT_E_UNSUPPORTED);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(entries_are_coded_with_the_basis, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(the_profile_brings_the_basis, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(without_the_basis_nothing_is_decoded, make_site,
-                                        remove_site),
-        cmocka_unit_test_setup_teardown(what_is_no_basis_is_refused, make_site, remove_site),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,8 +65,10 @@ static bool is_there(const char *path)
     return lstat(path, &facts) == 0;
 }
 
+TEST_EACH(make_site, remove_site);
+
 /* Catalog, devices and the files of bases are the whole of a store. */
-static void a_copy_elsewhere_is_complete(void **state)
+TEST(a_copy_elsewhere_is_complete)
 {
     basis_site copy = site;
     char folder[sizeof site.folder];
@@ -111,9 +113,8 @@ static void rebuild(void)
 }
 
 /* The files of bases outlive a catalog; without them its rows still say which they need. */
-static void a_rebuilt_catalog_finds_its_bases(void **state)
+TEST(a_rebuilt_catalog_finds_its_bases)
 {
-    (void)state;
     kvt_close(basis_site_filled(&site, ENTRIES));
     run("rm -f %s %s-*", site.catalog_path, site.catalog_path);
     rebuild();
@@ -135,7 +136,7 @@ static void a_rebuilt_catalog_finds_its_bases(void **state)
 }
 
 /* A disk that is full while the file of a basis is written. */
-static void a_full_disk_takes_no_basis(void **state)
+TEST(a_full_disk_takes_no_basis)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
     char draft[160];
@@ -162,7 +163,7 @@ static void a_full_disk_takes_no_basis(void **state)
 }
 
 /* By another name of the catalog, which a link leads to, the files are those beside the catalog. */
-static void a_link_to_the_catalog_finds_its_bases(void **state)
+TEST(a_link_to_the_catalog_finds_its_bases)
 {
     char link[160], message[256] = "";
     kvt_store *store = NULL;
@@ -188,7 +189,7 @@ static void a_link_to_the_catalog_finds_its_bases(void **state)
     kvt_close(store);
 }
 
-static void a_basis_goes_with_its_last_use(void **state)
+TEST(a_basis_goes_with_its_last_use)
 {
     uint8_t other[KVT_BASIS_HASH_BYTES];
     kvt_basis_info info = {.struct_size = sizeof info};
@@ -225,7 +226,7 @@ static void a_basis_goes_with_its_last_use(void **state)
 
 /* Without the ladder the rows in its forms go at the open, and with them the need for the basis;
  * none comes back after that. */
-static void a_basis_is_counted_by_its_records(void **state)
+TEST(a_basis_is_counted_by_its_records)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
     (void)state;
@@ -288,9 +289,8 @@ static void write_file(const char *path, const void *bytes, uint64_t size)
     assert_int_equal(fclose(file), 0);
 }
 
-static void what_is_no_file_of_the_basis_is_refused(void **state)
+TEST(what_is_no_file_of_the_basis_is_refused)
 {
-    (void)state;
     kvt_close(basis_site_filled(&site, ENTRIES));
     /* One bit, in each part of the object. */
     for (uint64_t at = 0; at + 33 < site.made.bytes; at += site.made.bytes / 3) {
@@ -339,7 +339,7 @@ static void what_is_no_file_of_the_basis_is_refused(void **state)
 }
 
 /* Two bases whose files have each other's names: neither is used, both come back when added. */
-static void exchanged_files_are_refused(void **state)
+TEST(exchanged_files_are_refused)
 {
     char second_path[128], third[160];
     kvt_basis_info info = {.struct_size = sizeof info};
@@ -379,7 +379,7 @@ static void exchanged_files_are_refused(void **state)
 }
 
 /* As many as there is room for, and one more; then one that was removed gives its place. */
-static void bases_are_bounded(void **state)
+TEST(bases_are_bounded)
 {
     static const transform_shape small = {
         .layers = 1, .kv_heads = 1, .head_dim = 8, .sides = 1, .span = TRANSFORM_SPAN_HEAD};
@@ -408,22 +408,4 @@ static void bases_are_bounded(void **state)
     assert_int_equal(kvt_basis_at(store, 0, &info), KVT_E_ARGUMENT);
     assert_int_equal(kvt_basis_at(store, 0, NULL), KVT_E_ARGUMENT);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_copy_elsewhere_is_complete, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(a_rebuilt_catalog_finds_its_bases, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(a_full_disk_takes_no_basis, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(a_link_to_the_catalog_finds_its_bases, make_site,
-                                        remove_site),
-        cmocka_unit_test_setup_teardown(a_basis_goes_with_its_last_use, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(a_basis_is_counted_by_its_records, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(what_is_no_file_of_the_basis_is_refused, make_site,
-                                        remove_site),
-        cmocka_unit_test_setup_teardown(exchanged_files_are_refused, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(bases_are_bounded, make_site, remove_site),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,9 @@ static void assert_lacking(kvt_status status, kvt_variant variant)
     assert_string_equal(name, site.form_name);
 }
 
-static void gets_name_the_basis(void **state)
+TEST_EACH(make_site, remove_site);
+
+TEST(gets_name_the_basis)
 {
     static char got[BASIS_SITE_BYTES];
     const kvt_view view = kvt_view_packed(&basis_site_layout, got);
@@ -128,7 +130,7 @@ static void gets_name_the_basis(void **state)
     kvt_close(store);
 }
 
-static void lookups_take_such_entries_as_absent(void **state)
+TEST(lookups_take_such_entries_as_absent)
 {
     const kvt_key key = support_key(3), keys[] = {support_key(60), key};
     double seconds[2];
@@ -174,7 +176,7 @@ static void lookups_take_such_entries_as_absent(void **state)
     kvt_close(store);
 }
 
-static void what_is_lacking_is_listed_and_reported(void **state)
+TEST(what_is_lacking_is_listed_and_reported)
 {
     kvt_basis_info info = {.struct_size = sizeof info};
     kvt_health_item items[4] = {{.struct_size = sizeof items[0]}};
@@ -213,7 +215,7 @@ static void what_is_lacking_is_listed_and_reported(void **state)
 }
 
 /* A put of a key that cannot be read stores it anew, and adding the basis brings the rest back. */
-static void puts_and_the_basis_bring_entries_back(void **state)
+TEST(puts_and_the_basis_bring_entries_back)
 {
     kvt_get_info info = {.struct_size = sizeof info};
     (void)state;
@@ -239,7 +241,7 @@ static void puts_and_the_basis_bring_entries_back(void **state)
 }
 
 /* Another basis with the same first 20 bits: the record's own name tells them apart. */
-static void a_basis_by_the_same_digits_gives_no_values(void **state)
+TEST(a_basis_by_the_same_digits_gives_no_values)
 {
     static char got[BASIS_SITE_BYTES];
     const kvt_view view = kvt_view_packed(&basis_site_layout, got);
@@ -273,20 +275,4 @@ static void a_basis_by_the_same_digits_gives_no_values(void **state)
         assert_int_equal(basis_site_get(&site, store, i, NULL), KVT_OK);
     kvt_queue_close(queue);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(gets_name_the_basis, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(lookups_take_such_entries_as_absent, make_site,
-                                        remove_site),
-        cmocka_unit_test_setup_teardown(what_is_lacking_is_listed_and_reported, make_site,
-                                        remove_site),
-        cmocka_unit_test_setup_teardown(puts_and_the_basis_bring_entries_back, make_site,
-                                        remove_site),
-        cmocka_unit_test_setup_teardown(a_basis_by_the_same_digits_gives_no_values, make_site,
-                                        remove_site),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

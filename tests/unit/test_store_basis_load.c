@@ -132,23 +132,14 @@ static void load_from(uint64_t dram_bytes)
     kvt_close(store);
 }
 
-static void spans_are_read_once_from_ssd(void **state)
+TEST_EACH(make_site, remove_site);
+
+TEST(spans_are_read_once_from_ssd)
 {
-    (void)state;
     load_from(0);
 }
 
-static void spans_are_decoded_once_from_memory(void **state)
+TEST(spans_are_decoded_once_from_memory)
 {
-    (void)state;
     load_from(16 << 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(spans_are_read_once_from_ssd, make_site, remove_site),
-        cmocka_unit_test_setup_teardown(spans_are_decoded_once_from_memory, make_site, remove_site),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

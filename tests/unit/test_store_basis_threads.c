@@ -115,9 +115,8 @@ static void run_round(void)
     kvt_close(store);
 }
 
-static void a_basis_comes_under_readers(void **state)
+TEST(a_basis_comes_under_readers)
 {
-    (void)state;
     static char data[BASIS_SITE_BYTES];
     kvt_close(basis_site_filled(&site, ENTRIES));
     for (uint32_t i = 0; i < ENTRIES; i++) {
@@ -143,10 +142,4 @@ static int remove_site(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_basis_comes_under_readers),
-    };
-    return cmocka_run_group_tests(tests, make_site, remove_site);
-}
+TEST_ALL(make_site, remove_site);

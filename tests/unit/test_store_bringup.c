@@ -84,9 +84,8 @@ static kvt_status gate_do(gate_step step, kvt_device **device, uint64_t limit_ns
 }
 
 /* One operation is answered, the next one not until the device has been left alone. */
-static void test_a_unresponsive_device_is_left(void **state)
+TEST(a_unresponsive_device_is_left)
 {
-    (void)state;
     for (gate_step step = STEP_READ; step < STEP_COUNT; step++) {
         gate one;
         gate_set_up(&one, 1);
@@ -102,9 +101,8 @@ static void test_a_unresponsive_device_is_left(void **state)
     }
 }
 
-static void test_a_device_that_answers_is_kept(void **state)
+TEST(a_device_that_answers_is_kept)
 {
-    (void)state;
     gate one;
     gate_set_up(&one, GATE_MANY);
     kvt_device *device = &one.base;
@@ -123,13 +121,4 @@ static void test_a_device_that_answers_is_kept(void **state)
     kvt_device_close(device);
     assert_int_equal(sem_trywait(&one.closed), 0);
     gate_tear_down(&one);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_unresponsive_device_is_left),
-        cmocka_unit_test(test_a_device_that_answers_is_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

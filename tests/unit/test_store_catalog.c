@@ -47,9 +47,8 @@ static void open_expect_usable(open_site *site, uint64_t dropped, const char *wh
 }
 
 /* Any column of a row may be damaged, also so that it looks right. */
-static void test_damaged_rows(void **state)
+TEST(damaged_rows)
 {
-    (void)state;
     static const char *const changes[] = {"generation=generation+1",
                                           "parent=key",
                                           "layers=layers*2",
@@ -89,9 +88,8 @@ static void test_damaged_rows(void **state)
 }
 
 /* A key that was damaged stands where no search finds it. */
-static void test_damaged_keys(void **state)
+TEST(damaged_keys)
 {
-    (void)state;
     for (uint32_t number = 0; number < OPEN_ENTRIES; number += 5) {
         static char file[1 << 20];
         open_site site;
@@ -110,9 +108,8 @@ static void test_damaged_keys(void **state)
 }
 
 /* What names the catalog is refused at once when it is damaged, and stays. */
-static void test_damaged_identity(void **state)
+TEST(damaged_identity)
 {
-    (void)state;
     static const char *const changes[][2] = {
         {"UPDATE meta SET value=9223372036854775807 WHERE name='epoch'",
          "UPDATE meta SET value=1 WHERE name='epoch'"},
@@ -137,9 +134,8 @@ static void test_damaged_identity(void **state)
 }
 
 /* Versions that were never released have no readers. */
-static void test_another_version(void **state)
+TEST(another_version)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     open_fill_and_close(&site);
@@ -176,9 +172,8 @@ static kvt_status open_put_key(kvt_store *store, const kvt_key *key)
     return kvt_put(store, &entry, data, sizeof data);
 }
 
-static void test_crafted_keys(void **state)
+TEST(crafted_keys)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     kvt_store *store = open_now(&site);
@@ -221,9 +216,8 @@ static uint64_t open_handle(open_site *site)
     return handle;
 }
 
-static void test_handles(void **state)
+TEST(handles)
 {
-    (void)state;
     open_site sites[2];
     uint64_t drawn[2];
     for (int i = 0; i < 2; i++) {
@@ -237,14 +231,4 @@ static void test_handles(void **state)
     assert_true(open_handle(&sites[0]) != drawn[0]);
     for (int i = 0; i < 2; i++)
         support_remove_folder(sites[i].folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_damaged_rows),     cmocka_unit_test(test_damaged_keys),
-        cmocka_unit_test(test_damaged_identity), cmocka_unit_test(test_another_version),
-        cmocka_unit_test(test_crafted_keys),     cmocka_unit_test(test_handles),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

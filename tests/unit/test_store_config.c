@@ -2,16 +2,12 @@
 /*
  * test_store_config.c - settings: values by kind, files, overrides, use tracking.
  */
+#include "cases.h"
+
 #include "base/config_values.h"
 
 #include <kvterrace/config.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,9 +41,8 @@ static kvt_status read_text(kvt_config *config, const char *text, char *message,
     return read_bytes(config, text, strlen(text), message, size);
 }
 
-static void test_sizes(void **state)
+TEST(sizes)
 {
-    (void)state;
     const struct {
         const char *text;
         uint64_t bytes;
@@ -92,9 +87,8 @@ static void test_sizes(void **state)
     }
 }
 
-static void test_times(void **state)
+TEST(times)
 {
-    (void)state;
     const struct {
         const char *text;
         double seconds;
@@ -116,9 +110,8 @@ static void test_times(void **state)
     }
 }
 
-static void test_counts(void **state)
+TEST(counts)
 {
-    (void)state;
     const char *good[] = {"0", "500", "10k", "10K", "2m", "1g", "1.5k"};
     const uint64_t counts[] = {0, 500, 10000, 10000, 2000000, 1000000000, 1500};
     kvt_config *config = fresh();
@@ -137,9 +130,8 @@ static void test_counts(void **state)
 }
 
 /* A misspelt name gets the nearest one, and a wild one none. */
-static void test_suggestions(void **state)
+TEST(suggestions)
 {
-    (void)state;
     const struct {
         const char *assignment, *meant; /* NULL: nothing is near */
     } cases[] = {
@@ -169,9 +161,8 @@ static void test_suggestions(void **state)
 }
 
 /* A value of another kind must not pass for any setting in the table. */
-static void test_every_setting(void **state)
+TEST(every_setting)
 {
-    (void)state;
     const kvt_setting *setting;
     size_t count = 0;
     for (; (setting = kvt_setting_at(count)) != NULL; count++) {
@@ -208,9 +199,8 @@ static void test_every_setting(void **state)
     assert_true(count > 50);
 }
 
-static void test_defaults(void **state)
+TEST(defaults)
 {
-    (void)state;
     kvt_config *config = fresh();
     assert_string_equal(kvt_config_text(config, "store.policy"), "utility");
     assert_null(kvt_config_text(config, "store.catalog"));
@@ -227,9 +217,8 @@ static void test_defaults(void **state)
     kvt_config_free(NULL);
 }
 
-static void test_file(void **state)
+TEST(file)
 {
-    (void)state;
     kvt_config *config = fresh();
     char message[256] = "";
     const char *text = "; a comment\n"
@@ -268,9 +257,8 @@ static void test_file(void **state)
     kvt_config_free(config);
 }
 
-static void test_bad_files(void **state)
+TEST(bad_files)
 {
-    (void)state;
     const struct {
         const char *text;
         const char *line;   /* as the message names it */
@@ -306,9 +294,8 @@ static void test_bad_files(void **state)
     }
 }
 
-static void test_odd_files(void **state)
+TEST(odd_files)
 {
-    (void)state;
     kvt_config *config = fresh();
     char message[256] = "";
     assert_int_equal(kvt_config_read(config, "no-such-file.ini", message, sizeof message),
@@ -332,9 +319,8 @@ static void test_odd_files(void **state)
 }
 
 /* Any bytes give a status, never a crash: what sanitizers watch. */
-static void test_random_files(void **state)
+TEST(random_files)
 {
-    (void)state;
     const char alphabet[] = "[]=.;# \n\tstoredevicepolicylru0123456789KiB*-\"\r";
     uint64_t word = 0x9E3779B97F4A7C15u;
     size_t accepted = 0;
@@ -356,9 +342,8 @@ static void test_random_files(void **state)
     assert_true(accepted > 0 && accepted < 300);
 }
 
-static void test_overrides(void **state)
+TEST(overrides)
 {
-    (void)state;
     kvt_config *config = fresh();
     char message[256] = "";
     const char *bad[] = {"",
@@ -388,17 +373,4 @@ static void test_overrides(void **state)
     assert_string_equal(kvt_config_device_at(config, 100), "d99");
     assert_string_equal(kvt_config_text(config, "device.a.path"), "/x=y");
     kvt_config_free(config);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_times),
-        cmocka_unit_test(test_counts),        cmocka_unit_test(test_suggestions),
-        cmocka_unit_test(test_every_setting), cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_file),          cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_odd_files),     cmocka_unit_test(test_random_files),
-        cmocka_unit_test(test_overrides),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

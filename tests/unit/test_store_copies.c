@@ -29,9 +29,8 @@ static void promote(site *s, uint32_t number)
     assert_int_equal(info.tier, KVT_TIER_DRAM);
 }
 
-static void test_promotion_keeps_a_copy(void **state)
+TEST(promotion_keeps_a_copy)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
@@ -46,9 +45,8 @@ static void test_promotion_keeps_a_copy(void **state)
 }
 
 /* The entry that a promotion pushes down finds its record where it was. */
-static void test_demotion_onto_a_copy_writes_nothing(void **state)
+TEST(demotion_onto_a_copy_writes_nothing)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
@@ -68,9 +66,8 @@ static void test_demotion_onto_a_copy_writes_nothing(void **state)
     site_end(&s);
 }
 
-static void test_rotten_memory_is_served_from_the_copy(void **state)
+TEST(rotten_memory_is_served_from_the_copy)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
@@ -95,9 +92,8 @@ static void test_rotten_memory_is_served_from_the_copy(void **state)
 
 /* What the policy lacks for the copy costs no entry: room is made later, and without memory the
  * entry comes back with the next round. */
-static void test_a_copy_is_taken_whatever_the_policy_lacks(void **state)
+TEST(a_copy_is_taken_whatever_the_policy_lacks)
 {
-    (void)state;
     static const kvt_status faults[] = {KVT_E_IO, KVT_OK}; /* of the read; OK: its bytes rot */
     for (int i = 0; i < 4; i++) {
         const bool rots = faults[i % 2] == KVT_OK, lacks_memory = i >= 2;
@@ -126,9 +122,8 @@ static void test_a_copy_is_taken_whatever_the_policy_lacks(void **state)
 }
 
 /* Stored entries and copies fill the disks several times over; nothing is refused for copies. */
-static void test_copies_make_way(void **state)
+TEST(copies_make_way)
 {
-    (void)state;
     site s;
     site_make(&s, 20 * RECORD_BYTES);
     uint32_t next = 0;
@@ -153,9 +148,8 @@ static void test_copies_make_way(void **state)
     site_end(&s);
 }
 
-static void test_delete_takes_the_copy(void **state)
+TEST(delete_takes_the_copy)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
@@ -174,9 +168,8 @@ static void test_delete_takes_the_copy(void **state)
 }
 
 /* A copy ends with its device; the entry above it stays. */
-static void test_devices_go(void **state)
+TEST(devices_go)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
@@ -201,9 +194,8 @@ static void test_devices_go(void **state)
     site_end(&s);
 }
 
-static void test_memory_goes(void **state)
+TEST(memory_goes)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     put_some(&s, 0, ENTRIES);
@@ -216,9 +208,8 @@ static void test_memory_goes(void **state)
     site_end(&s);
 }
 
-static void test_without_copies_or_catalog(void **state)
+TEST(without_copies_or_catalog)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         site s;
         site_make(&s, 2 << 20);
@@ -232,20 +223,4 @@ static void test_without_copies_or_catalog(void **state)
         assert_int_equal(support_stats(s.store).copies, 0);
         site_end(&s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_promotion_keeps_a_copy),
-        cmocka_unit_test(test_demotion_onto_a_copy_writes_nothing),
-        cmocka_unit_test(test_rotten_memory_is_served_from_the_copy),
-        cmocka_unit_test(test_a_copy_is_taken_whatever_the_policy_lacks),
-        cmocka_unit_test(test_copies_make_way),
-        cmocka_unit_test(test_delete_takes_the_copy),
-        cmocka_unit_test(test_devices_go),
-        cmocka_unit_test(test_memory_goes),
-        cmocka_unit_test(test_without_copies_or_catalog),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

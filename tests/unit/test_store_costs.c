@@ -60,9 +60,8 @@ static busy_device busy_make(double pace)
                          .pace = pace};
 }
 
-static void test_busy_moment_is_not_the_device(void **state)
+TEST(busy_moment_is_not_the_device)
 {
-    (void)state;
     busy_device busy = busy_make(1);
     cost_device measured;
     assert_int_equal(costs_probe_device(&busy.base, false, 4096, &measured), KVT_OK);
@@ -78,9 +77,8 @@ static void test_busy_moment_is_not_the_device(void **state)
 }
 
 /* A clock that stands still, one with steps of hardly anything, and one that runs away. */
-static void test_no_clock_makes_figures_that_cannot_be(void **state)
+TEST(no_clock_makes_figures_that_cannot_be)
 {
-    (void)state;
     static const double paces[] = {0, 1e-7, 1e-4, 1e4};
     for (size_t i = 0; i < sizeof paces / sizeof paces[0]; i++) {
         busy_device busy = busy_make(paces[i]);
@@ -91,13 +89,4 @@ static void test_no_clock_makes_figures_that_cannot_be(void **state)
         kvt_affine both = costs_combine(&measured, 1, KVT_IO_READ, KVT_STRIPE_PROPORTIONAL);
         assert_true(isfinite(both.bytes_per_s) && isfinite(both.request_seconds));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_busy_moment_is_not_the_device),
-        cmocka_unit_test(test_no_clock_makes_figures_that_cannot_be),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

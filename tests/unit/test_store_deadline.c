@@ -138,9 +138,8 @@ static void site_await_staging(site *s)
 
 /* Reads that hang are misses at their deadline, whatever else is read; later all is as before. More
  * is given up than staging could hold. */
-static void test_gets_end_at_their_deadline(void **state)
+TEST(gets_end_at_their_deadline)
 {
-    (void)state;
     enum { ROUNDS = 8 };
     site s = {.capacity_bytes = SMALL_CAPACITY};
     site_open(&s, 2, NEVER, 0);
@@ -186,9 +185,8 @@ static void test_gets_end_at_their_deadline(void **state)
 }
 
 /* After its deadline a get of what lies in memory is served; any other one starts no device. */
-static void test_a_get_that_must_not_wait(void **state)
+TEST(a_get_that_must_not_wait)
 {
-    (void)state;
     site s = {0};
     kvt_get_info info = {.struct_size = sizeof info};
     static char data[SUPPORT_ENTRY_BYTES], expected[SUPPORT_ENTRY_BYTES];
@@ -220,9 +218,8 @@ static void test_a_get_that_must_not_wait(void **state)
     kvt_close(memory);
 }
 
-static void test_the_setting_is_every_gets_deadline(void **state)
+TEST(the_setting_is_every_gets_deadline)
 {
-    (void)state;
     site s = {0};
     kvt_get_info info = {.struct_size = sizeof info};
     site_open(&s, 1, NEVER, 0.02);
@@ -297,9 +294,8 @@ static bool share_a_read(uint64_t owner_ns)
 
 /* Who joined another one's read leaves at his own deadline; who has more time than its owner reads
  * again. */
-static void test_each_get_has_its_own_deadline(void **state)
+TEST(each_get_has_its_own_deadline)
 {
-    (void)state;
     uint64_t owner_ns = 400 * MS;
     while (!share_a_read(owner_ns))
         owner_ns *= 2;
@@ -308,9 +304,8 @@ static void test_each_get_has_its_own_deadline(void **state)
 /* ---- puts and moves ---- */
 
 /* A put goes to the device that answers; with none it says so and leaves nothing behind. */
-static void test_puts_end_at_the_timeout(void **state)
+TEST(puts_end_at_the_timeout)
 {
-    (void)state;
     site s = {0};
     site_open(&s, 2, 60 * MS, 0);
     site_hang(&s, 1);
@@ -336,9 +331,8 @@ static void test_puts_end_at_the_timeout(void **state)
 }
 
 /* The store closes while a device keeps a part of its staging, and the device answers later. */
-static void test_close_while_a_device_hangs(void **state)
+TEST(close_while_a_device_hangs)
 {
-    (void)state;
     site s = {0};
     static char data[SUPPORT_ENTRY_BYTES];
     site_open(&s, 1, 60 * MS, 0);
@@ -350,17 +344,4 @@ static void test_close_while_a_device_hangs(void **state)
     kvt_close(s.store);
     tiers_fault_clear(device);
     assert_true(is_untouched(data));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gets_end_at_their_deadline),
-        cmocka_unit_test(test_a_get_that_must_not_wait),
-        cmocka_unit_test(test_the_setting_is_every_gets_deadline),
-        cmocka_unit_test(test_each_get_has_its_own_deadline),
-        cmocka_unit_test(test_puts_end_at_the_timeout),
-        cmocka_unit_test(test_close_while_a_device_hangs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

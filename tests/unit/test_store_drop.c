@@ -83,9 +83,10 @@ static const test_form forms[] = {
     {"drop:lagkv,50+entropy:k0.25v0.5", 3},
 };
 
-static void every_form_comes_back_from_every_tier(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(every_form_comes_back_from_every_tier)
 {
-    (void)state;
     for (uint32_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         const kvt_tier tier = (kvt_tier)(KVT_TIER_HBM + i % 3);
         check_form(forms[i].name, forms[i].bits, tier, 0);
@@ -126,9 +127,8 @@ static void assert_untouched(const uint8_t *got)
         assert_int_equal(got[i], FILL);
 }
 
-static void only_gets_that_ask_are_given_fewer_tokens(void **state)
+TEST(only_gets_that_ask_are_given_fewer_tokens)
 {
-    (void)state;
     static uint8_t got[ENTRY];
     static uint32_t positions[POSITIONS];
     const kvt_key key = support_key(1);
@@ -183,9 +183,8 @@ static kvt_completion get_queued(kvt_queue *queue, const kvt_view *view, kvt_get
     return done;
 }
 
-static void gets_of_queues_ask_with_an_info(void **state)
+TEST(gets_of_queues_ask_with_an_info)
 {
-    (void)state;
     static uint8_t got[ENTRY], data[ENTRY];
     static uint32_t positions[POSITIONS];
     static expected e;
@@ -253,9 +252,8 @@ static void check_uncounted(kvt_store *store)
     assert_true(seconds > 0);
 }
 
-static void token_counts_leave_such_entries_out(void **state)
+TEST(token_counts_leave_such_entries_out)
 {
-    (void)state;
     static uint8_t data[ENTRY];
     const test_rung rung = {"drop:stream,50", 8.2, 0.01, 0.02, true};
     const kvt_key parent = support_key(1);
@@ -319,9 +317,8 @@ static void check_turned(kvt_store *store, const kvt_rope *rope, uint32_t first)
     engine_pool_close(&pool);
 }
 
-static void keys_are_turned_on_request(void **state)
+TEST(keys_are_turned_on_request)
 {
-    (void)state;
     static uint8_t got[ENTRY];
     static uint32_t positions[POSITIONS];
     const test_rung rung = {"drop:knorm,50", 8.2, 0.01, 0.02, true};
@@ -378,9 +375,8 @@ static void keys_are_turned_on_request(void **state)
 
 /* ---- scores, and entries that keep every token ---- */
 
-static void bad_scores_are_refused(void **state)
+TEST(bad_scores_are_refused)
 {
-    (void)state;
     static uint8_t data[ENTRY];
     static float scores[TOKENS];
     const test_rung rung = {"drop:scores,50", 8.2, 0.01, 0.02, true};
@@ -413,9 +409,8 @@ static void bad_scores_are_refused(void **state)
 }
 
 /* Only the drop form would fit: an entry that may not take it is refused, and others are exact. */
-static void others_keep_every_token(void **state)
+TEST(others_keep_every_token)
 {
-    (void)state;
     static uint8_t data[ENTRY];
     const test_rung rungs[] = {{"drop:scores,50", 8.2, 0.01, 0.02, true},
                                {"drop:stream,50", 8.2, 0.03, 0.04, true}};
@@ -454,9 +449,8 @@ static void others_keep_every_token(void **state)
 }
 
 /* Of a chain of 108 tokens a 32nd keeps the sinks alone, and the last 8 tokens have none. */
-static void forms_that_would_keep_nothing_are_not_offered(void **state)
+TEST(forms_that_would_keep_nothing_are_not_offered)
 {
-    (void)state;
     static uint8_t data[8 * LAYERS * 2 * ROW];
     const test_rung rung = {"drop:stream,3.125", 0.6, 0.01, 0.02, true};
     kvt_entry entry = make_entry(1, NULL);
@@ -470,24 +464,4 @@ static void forms_that_would_keep_nothing_are_not_offered(void **state)
     kvt_status status = kvt_put(s.store, &entry, data, sizeof data);
     assert_true(status == KVT_OK || status == KVT_REFUSED);
     kvt_close(s.store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_form_comes_back_from_every_tier, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(only_gets_that_ask_are_given_fewer_tokens, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(gets_of_queues_ask_with_an_info, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(token_counts_leave_such_entries_out, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(keys_are_turned_on_request, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(bad_scores_are_refused, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(others_keep_every_token, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(forms_that_would_keep_nothing_are_not_offered, make_folder,
-                                        remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,9 +87,10 @@ static const test_rung pressed_rungs[] = {
     {"drop:scores,12.5", 2.2, 0.004, 0.005, true},
 };
 
-static void pressure_drops_more_and_more_tokens(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(pressure_drops_more_and_more_tokens)
 {
-    (void)state;
     seen_moves seen = {0};
     site s;
     site_prepare(&s, KVT_TIER_DRAM, 6 * ENTRY, pressed_rungs, 6);
@@ -112,9 +113,8 @@ static void pressure_drops_more_and_more_tokens(void **state)
 
 /* The same with a tier below, whose records are read by its device, and puts that are handed over.
  */
-static void tokens_are_dropped_on_the_way_down(void **state)
+TEST(tokens_are_dropped_on_the_way_down)
 {
-    (void)state;
     seen_moves seen = {0};
     site s;
     site_prepare(&s, KVT_TIER_SSD, ENTRY * 3 / 2, pressed_rungs, 6);
@@ -145,9 +145,8 @@ static void tokens_are_dropped_on_the_way_down(void **state)
 
 /* Entries of an SSD with room for one record of the form alone, after a restart and after the
  * catalog was lost. */
-static void dropped_entries_outlive_the_store(void **state)
+TEST(dropped_entries_outlive_the_store)
 {
-    (void)state;
     static const char *const names[] = {"drop:scores,50+planes:k8v8,g64", "drop:keydiff,50"};
     for (uint32_t i = 0; i < 2; i++) {
         const test_rung rung = {names[i], 8.2, 0.01, 0.02, true};
@@ -181,17 +180,4 @@ static void dropped_entries_outlive_the_store(void **state)
         assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
         kvt_close(s.store);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(pressure_drops_more_and_more_tokens, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(tokens_are_dropped_on_the_way_down, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(dropped_entries_outlive_the_store, make_folder,
-                                        remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

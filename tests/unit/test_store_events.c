@@ -84,9 +84,8 @@ static void events_expect_none(kvt_events *reader)
     assert_int_equal(count, 0);
 }
 
-static void test_life(void **state)
+TEST(life)
 {
-    (void)state;
     kvt_store_options options;
     events_default(&options, 4 << 20);
     kvt_store *store = events_open_store(&options);
@@ -130,9 +129,8 @@ static void test_life(void **state)
 }
 
 /* Demotion, eviction; a put that is handed over, read from staging first, and one called off. */
-static void test_moves(void **state)
+TEST(moves)
 {
-    (void)state;
     kvt_store_options options;
     kvt_device_config ssd;
     events_default(&options, 1 << 20);
@@ -179,9 +177,8 @@ static void test_moves(void **state)
     kvt_close(store);
 }
 
-static void test_lost_device(void **state)
+TEST(lost_device)
 {
-    (void)state;
     kvt_store_options options;
     events_default(&options, 4 << 20);
     kvt_store *store = events_open_store(&options);
@@ -200,9 +197,8 @@ static void test_lost_device(void **state)
 }
 
 /* A slow reader loses its oldest events and is told how many; another one loses none. */
-static void test_lost_events(void **state)
+TEST(lost_events)
 {
-    (void)state;
     kvt_store_options options;
     events_default(&options, 4 << 20);
     kvt_store *store = events_open_store(&options);
@@ -316,9 +312,8 @@ static void *events_listen(void *argument)
 
 /* After puts, deletes, gets and moves of several threads the events say exactly what lookups find.
  */
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     for (int staged = 0; staged < 2; staged++) {
         kvt_store_options options;
         kvt_device_config ssd;
@@ -353,14 +348,4 @@ static void test_threads(void **state)
         kvt_events_close(router.reader);
         kvt_close(store);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life),        cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_lost_device), cmocka_unit_test(test_lost_events),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

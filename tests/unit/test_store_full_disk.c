@@ -122,22 +122,19 @@ static void check_each_page(bool sparse)
     support_remove_folder(s.folder);
 }
 
-static void test_a_sparse_member(void **state)
+TEST(a_sparse_member)
 {
-    (void)state;
     check_each_page(true);
 }
 
-static void test_a_whole_member(void **state)
+TEST(a_whole_member)
 {
-    (void)state;
     check_each_page(false);
 }
 
 /* With half of the member's room an open leaves that room to entries. */
-static void test_measuring_leaves_the_room_to_entries(void **state)
+TEST(measuring_leaves_the_room_to_entries)
 {
-    (void)state;
     site s;
     char message[320];
     kvt_store *store = NULL;
@@ -157,14 +154,4 @@ static void test_measuring_leaves_the_room_to_entries(void **state)
     kvt_close(store);
     small_filesystem_unmount(s.folder);
     support_remove_folder(s.folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_sparse_member),
-        cmocka_unit_test(test_a_whole_member),
-        cmocka_unit_test(test_measuring_leaves_the_room_to_entries),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

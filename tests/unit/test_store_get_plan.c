@@ -101,9 +101,8 @@ static void plan_get(kvt_store *store, uint32_t number)
     assert_int_equal(calls_unlocked, 1); /* the decoding alone */
 }
 
-static void test_each_form(void **state)
+TEST(each_form)
 {
-    (void)state;
     static const kvt_variant variants[] = {
         {.codec = KVT_CODEC_RAW},
         {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE},
@@ -121,9 +120,8 @@ static void test_each_form(void **state)
 }
 
 /* Scratch for each worker is part of what was worked out. */
-static void test_lent_workers(void **state)
+TEST(lent_workers)
 {
-    (void)state;
     worker_pool pool;
     worker_pool_open(&pool, 3);
     kvt_store_options options = plan_options();
@@ -138,9 +136,8 @@ static void test_lent_workers(void **state)
 }
 
 /* A place that a change of tier has published, and one that was taken over at open. */
-static void test_moved_and_recovered(void **state)
+TEST(moved_and_recovered)
 {
-    (void)state;
     char folder[32], path[64], catalog[64];
     support_make_folder(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/ssd", folder);
@@ -171,14 +168,4 @@ static void test_moved_and_recovered(void **state)
     assert_int_equal(found, recovered);
     kvt_close(store);
     support_remove_folder(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_form),
-        cmocka_unit_test(test_lent_workers),
-        cmocka_unit_test(test_moved_and_recovered),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

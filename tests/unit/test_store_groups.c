@@ -280,8 +280,10 @@ static void check_all(kvt_store *store)
 
 static const char *const forms[] = {"raw", "lossless"};
 
+TEST_EACH(site_make, site_remove);
+
 /* In memory, on SSD, and from the staging of their put, in each exact form. */
-static void groups_go_through_every_tier(void **state)
+TEST(groups_go_through_every_tier)
 {
     site *s = *state;
     for (uint32_t i = 0; i < 8; i++) {
@@ -310,7 +312,7 @@ static void groups_go_through_every_tier(void **state)
 }
 
 /* Rows bring the groups back, also after a close that wrote memory back. */
-static void groups_survive_a_restart(void **state)
+TEST(groups_survive_a_restart)
 {
     site *s = *state;
     for (uint32_t life = 0; life < 4; life++) {
@@ -334,7 +336,7 @@ static void run_sql(const char *path, const char *sql)
 }
 
 /* A row whose groups are none of its layout, or not those of its checksum, is nobody's. */
-static void damaged_rows_are_dropped(void **state)
+TEST(damaged_rows_are_dropped)
 {
     static const char *const damage[] = {
         "UPDATE entry SET layouts=NULL WHERE key=(SELECT max(key) FROM entry WHERE layouts NOT "
@@ -365,7 +367,7 @@ static void damaged_rows_are_dropped(void **state)
 }
 
 /* Without a catalog the records tell their groups. */
-static void a_lost_catalog_is_rebuilt(void **state)
+TEST(a_lost_catalog_is_rebuilt)
 {
     site *s = *state;
     char message[256] = "", log[128];
@@ -391,7 +393,7 @@ static void a_lost_catalog_is_rebuilt(void **state)
 }
 
 /* Damage anywhere in the records is a miss, of that entry alone. */
-static void damaged_records_are_misses(void **state)
+TEST(damaged_records_are_misses)
 {
     site *s = *state;
     s->options.variant = (kvt_variant){.codec = KVT_CODEC_RAW};
@@ -429,7 +431,7 @@ static void damaged_records_are_misses(void **state)
 }
 
 /* Counts, layouts and sizes that contradict each other. */
-static void bad_entries_are_refused(void **state)
+TEST(bad_entries_are_refused)
 {
     site *s = *state;
     static char data[DATA_BYTES];
@@ -479,7 +481,7 @@ static void bad_entries_are_refused(void **state)
 }
 
 /* A get with another number of views, a single view, or through the queue. */
-static void other_numbers_of_views_are_refused(void **state)
+TEST(other_numbers_of_views_are_refused)
 {
     site *s = *state;
     static char data[DATA_BYTES];
@@ -539,18 +541,4 @@ static void other_numbers_of_views_are_refused(void **state)
     }
     apart_free(&a, GROUPS_SHAPES);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(groups_go_through_every_tier, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(groups_survive_a_restart, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(damaged_rows_are_dropped, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(a_lost_catalog_is_rebuilt, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(damaged_records_are_misses, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(bad_entries_are_refused, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(other_numbers_of_views_are_refused, site_make, site_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,9 +195,10 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
     return lossy;
 }
 
-static void groups_become_coarser(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(groups_become_coarser)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(0);
@@ -222,9 +223,8 @@ static void groups_become_coarser(void **state)
 
 /* From memory to a smaller SSD, step by step: exact records are coded anew, and lossy ones are made
  * coarser. */
-static void groups_are_recoded(void **state)
+TEST(groups_are_recoded)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     changes seen = {.count = 0};
@@ -251,9 +251,8 @@ static void groups_are_recoded(void **state)
 }
 
 /* One layer of the shape, or three: not what was calibrated. */
-static void other_counts_of_layers_stay_exact(void **state)
+TEST(other_counts_of_layers_stay_exact)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
@@ -266,15 +265,4 @@ static void other_counts_of_layers_stay_exact(void **state)
         assert_int_equal(press_groups(store, layouts, false), 0);
         kvt_close(store);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(groups_become_coarser, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(groups_are_recoded, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(other_counts_of_layers_stay_exact, make_folder,
-                                        remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -351,7 +351,9 @@ static void get_ranges(site *s)
         }
 }
 
-static void every_variant_comes_as_get_views_gives_it(void **state)
+TEST_EACH(site_make, site_remove);
+
+TEST(every_variant_comes_as_get_views_gives_it)
 {
     site *s = *state;
     for (uint32_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
@@ -373,7 +375,7 @@ static void every_variant_comes_as_get_views_gives_it(void **state)
 }
 
 /* Puts by a queue, with views of each group. */
-static void puts_take_views(void **state)
+TEST(puts_take_views)
 {
     site *s = *state;
     site_open(s, "raw", false, false);
@@ -411,7 +413,7 @@ static void puts_take_views(void **state)
 
 /* Numbers of views that are not the entry's, and views that lie one on the other: that entry fails,
  * nothing of it is written, and the others are whole. */
-static void bad_views_fail_their_entry(void **state)
+TEST(bad_views_fail_their_entry)
 {
     site *s = *state;
     site_open(s, "lossless", false, false);
@@ -460,7 +462,7 @@ static void bad_views_fail_their_entry(void **state)
 }
 
 /* What is wrong before anything is looked up. */
-static void bad_calls_are_refused(void **state)
+TEST(bad_calls_are_refused)
 {
     site *s = *state;
     site_open(s, "raw", false, false);
@@ -536,7 +538,7 @@ static uint32_t load_with_fault(site *s, uint32_t skip, uint32_t *reads_out)
 }
 
 /* Whichever read brings wrong bytes, or none: one entry is a miss, all others are whole. */
-static void any_read_may_fail(void **state)
+TEST(any_read_may_fail)
 {
     site *s = *state;
     static const char *const some[] = {"lossless", "planes:k4v4,g64"};
@@ -560,7 +562,7 @@ static void any_read_may_fail(void **state)
 }
 
 /* Reads that hang from any phase on: heads of tables, heads of groups, layers. */
-static void deadlines_and_ends_in_the_middle(void **state)
+TEST(deadlines_and_ends_in_the_middle)
 {
     site *s = *state;
     static const uint32_t skips[] = {0, 3, ENTRIES + 2, 2 * ENTRIES, 3 * ENTRIES};
@@ -590,7 +592,7 @@ static void deadlines_and_ends_in_the_middle(void **state)
 }
 
 /* Gets whose reads hang are called off, or their queue is closed. */
-static void gets_are_called_off(void **state)
+TEST(gets_are_called_off)
 {
     site *s = *state;
     for (int closes = 0; closes < 2; closes++) {
@@ -630,7 +632,7 @@ static void gets_are_called_off(void **state)
 
 /* One entry is missing, and one is deleted while it is loaded: the load reads what it found, and
  * the missing one stops no other. */
-static void parts_of_a_context_are_missing(void **state)
+TEST(parts_of_a_context_are_missing)
 {
     site *s = *state;
     given g;
@@ -659,7 +661,7 @@ static void parts_of_a_context_are_missing(void **state)
 }
 
 /* Staging for a few layers at a time: all comes in the end. */
-static void little_staging_is_enough(void **state)
+TEST(little_staging_is_enough)
 {
     site *s = *state;
     s->options.staging_bytes = 1 << 20;
@@ -667,21 +669,4 @@ static void little_staging_is_enough(void **state)
     load_all(s);
     get_ranges(s);
     site_close(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_variant_comes_as_get_views_gives_it, site_make,
-                                        site_remove),
-        cmocka_unit_test_setup_teardown(puts_take_views, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(bad_views_fail_their_entry, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(bad_calls_are_refused, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(any_read_may_fail, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(deadlines_and_ends_in_the_middle, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(gets_are_called_off, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(parts_of_a_context_are_missing, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(little_staging_is_enough, site_make, site_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

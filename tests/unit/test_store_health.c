@@ -125,8 +125,10 @@ static void check_sentence(const kvt_health_item *item)
     assert_true(item->seconds >= 0);
 }
 
+TEST_EACH(site_setup, site_teardown);
+
 /* A device's own code ends the worker's thread, while a get waits for it. */
-static void test_a_worker_that_dies(void **state)
+TEST(a_worker_that_dies)
 {
     site *s = *state;
     put_all(s);
@@ -158,7 +160,7 @@ static void test_a_worker_that_dies(void **state)
 }
 
 /* The same in a write: of a put, and then at the close. */
-static void test_a_worker_that_dies_writing(void **state)
+TEST(a_worker_that_dies_writing)
 {
     site *s = *state;
     for (int i = 0; i < DISKS; i++)
@@ -174,7 +176,7 @@ static void test_a_worker_that_dies_writing(void **state)
     assert_true(count_hits(s) > 0);
 }
 
-static void test_devices_out_of_order(void **state)
+TEST(devices_out_of_order)
 {
     site *s = *state;
     put_all(s);
@@ -209,7 +211,7 @@ static void test_devices_out_of_order(void **state)
 }
 
 /* A batch that cannot be written: the catalog is told of until one is. */
-static void test_a_catalog_that_cannot_be_written(void **state)
+TEST(a_catalog_that_cannot_be_written)
 {
     site *s = *state;
     put_all(s);
@@ -237,7 +239,7 @@ static void test_a_catalog_that_cannot_be_written(void **state)
 
 /* A reader keeps the log from being begun anew: it grows, the store says so, and cuts it when the
  * reader has gone, although nothing is written any more. */
-static void test_a_reader_keeps_the_log_of_the_catalog(void **state)
+TEST(a_reader_keeps_the_log_of_the_catalog)
 {
     enum { BATCHES = 20, BATCH_BYTES = 1 << 20 };
     site *s = *state;
@@ -274,7 +276,7 @@ static void test_a_reader_keeps_the_log_of_the_catalog(void **state)
 }
 
 /* The catalog's writer ends between two batches: flushes fail at once, the store serves. */
-static void test_a_catalog_writer_that_ends(void **state)
+TEST(a_catalog_writer_that_ends)
 {
     site *s = *state;
     put_all(s);
@@ -296,7 +298,7 @@ static void test_a_catalog_writer_that_ends(void **state)
     assert_true(count_hits(s) > 0);
 }
 
-static void test_a_background_that_ends(void **state)
+TEST(a_background_that_ends)
 {
 #if defined(__SANITIZE_ADDRESS__)
     /* A cancelled thread leaves its frames marked, and the sanitizer of gcc 12 aborts on them. */
@@ -317,20 +319,4 @@ static void test_a_background_that_ends(void **state)
     put_all(s);
     assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
     assert_int_equal(count_hits(s), ENTRIES);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_worker_that_dies, site_setup, site_teardown),
-        cmocka_unit_test_setup_teardown(test_a_worker_that_dies_writing, site_setup, site_teardown),
-        cmocka_unit_test_setup_teardown(test_devices_out_of_order, site_setup, site_teardown),
-        cmocka_unit_test_setup_teardown(test_a_catalog_that_cannot_be_written, site_setup,
-                                        site_teardown),
-        cmocka_unit_test_setup_teardown(test_a_reader_keeps_the_log_of_the_catalog, site_setup,
-                                        site_teardown),
-        cmocka_unit_test_setup_teardown(test_a_catalog_writer_that_ends, site_setup, site_teardown),
-        cmocka_unit_test_setup_teardown(test_a_background_that_ends, site_setup, site_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

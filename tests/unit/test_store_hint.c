@@ -32,9 +32,8 @@ static kvt_tier tier_of(site *s, uint32_t number)
     return info.tier;
 }
 
-static void test_an_entry_comes_up(void **state)
+TEST(an_entry_comes_up)
 {
-    (void)state;
     site s;
     site_make_filled(&s, 0);
     assert_int_equal(prefetch(&s, 0, KVT_TIER_SSD), KVT_OK);
@@ -58,9 +57,8 @@ static void test_an_entry_comes_up(void **state)
 }
 
 /* A leased entry stays where it is. */
-static void test_a_held_entry_is_refused(void **state)
+TEST(a_held_entry_is_refused)
 {
-    (void)state;
     site s;
     site_make_filled(&s, 0);
     const kvt_key key = support_key(0);
@@ -75,9 +73,8 @@ static void test_a_held_entry_is_refused(void **state)
 }
 
 /* The background's pause is an hour: only the wake can have carried the move out. */
-static void test_the_background_is_woken(void **state)
+TEST(the_background_is_woken)
 {
-    (void)state;
     site s;
     site_make_filled(&s, 3600);
     assert_int_equal(prefetch(&s, 0, KVT_TIER_DRAM), KVT_OK);
@@ -122,9 +119,8 @@ static void make_utility_site(site *s)
     put_some(s, 0, DRAM_ENTRIES);
 }
 
-static void test_hints_are_counted_and_judged(void **state)
+TEST(hints_are_counted_and_judged)
 {
-    (void)state;
     site s;
     make_utility_site(&s);
     size_t hinted = 99;
@@ -149,9 +145,8 @@ static void test_hints_are_counted_and_judged(void **state)
     site_end(&s);
 }
 
-static void test_wrong_hints_are_refused(void **state)
+TEST(wrong_hints_are_refused)
 {
-    (void)state;
     site s;
     make_utility_site(&s);
     assert_int_equal(hint(&s, 1, 1, KVT_HINT_RETAIN, 0, NULL), KVT_E_ARGUMENT);
@@ -169,16 +164,4 @@ static void test_wrong_hints_are_refused(void **state)
     kvt_hint_stats stats = {.struct_size = 4};
     assert_int_equal(kvt_hint_stats_get(s.store, &stats), KVT_E_ARGUMENT);
     site_end(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_entry_comes_up),
-        cmocka_unit_test(test_a_held_entry_is_refused),
-        cmocka_unit_test(test_the_background_is_woken),
-        cmocka_unit_test(test_hints_are_counted_and_judged),
-        cmocka_unit_test(test_wrong_hints_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,10 @@
  * test_store_history.c - the judge of gets that the torture of the calls relies on: it accepts what
  * an order of the calls explains, and finds each violation that is planted.
  */
+#include "cases.h"
+
 #include "tests/torture/history.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -41,7 +38,9 @@ static void expect_wrong(const char *said, const char *part)
     assert_non_null(strstr(said, part));
 }
 
-static void test_what_an_order_explains(void **state)
+TEST_EACH(make, drop);
+
+TEST(what_an_order_explains)
 {
     history *all = *state;
     uint32_t one = put(all, 10, 20);
@@ -58,7 +57,7 @@ static void test_what_an_order_explains(void **state)
     assert_null(history_get(all, 1, history_put_begin(all, 1, 1), 2, 3)); /* keys are apart */
 }
 
-static void test_a_version_that_was_never_put(void **state)
+TEST(a_version_that_was_never_put)
 {
     history *all = *state;
     expect_wrong(history_get(all, 0, 1, 10, 20), "never put");
@@ -67,14 +66,14 @@ static void test_a_version_that_was_never_put(void **state)
     expect_wrong(history_get(all, 0, 2, 30, 40), "never put");
 }
 
-static void test_a_version_of_the_future(void **state)
+TEST(a_version_of_the_future)
 {
     history *all = *state;
     uint32_t one = put(all, 30, 40);
     expect_wrong(history_get(all, 0, one, 10, 20), "before it was put");
 }
 
-static void test_after_a_delete(void **state)
+TEST(after_a_delete)
 {
     history *all = *state;
     uint32_t one = put(all, 10, 20);
@@ -87,7 +86,7 @@ static void test_after_a_delete(void **state)
 }
 
 /* A delete and a put that overlap may come in either order. */
-static void test_a_delete_beside_a_put(void **state)
+TEST(a_delete_beside_a_put)
 {
     history *all = *state;
     uint32_t one = history_put_begin(all, 0, 10);
@@ -97,7 +96,7 @@ static void test_a_delete_beside_a_put(void **state)
 }
 
 /* The get shows that the version was stored before the delete began, though its put went on. */
-static void test_a_delete_behind_a_get(void **state)
+TEST(a_delete_behind_a_get)
 {
     history *all = *state;
     uint32_t one = history_put_begin(all, 0, 10);
@@ -108,7 +107,7 @@ static void test_a_delete_behind_a_get(void **state)
 }
 
 /* A second version that was kept says that the first one had gone, whoever removed it. */
-static void test_a_version_that_was_replaced(void **state)
+TEST(a_version_that_was_replaced)
 {
     history *all = *state;
     uint32_t one = put(all, 10, 20);
@@ -126,7 +125,7 @@ static void test_a_version_that_was_replaced(void **state)
     expect_wrong(history_get(all, 0, two, 76, 80), "removed or replaced");
 }
 
-static void test_what_no_put_kept(void **state)
+TEST(what_no_put_kept)
 {
     history *all = *state;
     uint32_t one = history_put_begin(all, 0, 10);
@@ -139,7 +138,7 @@ static void test_what_no_put_kept(void **state)
 }
 
 /* Nobody knows whether a put was carried out that its queue's close has ended. */
-static void test_what_a_close_has_ended(void **state)
+TEST(what_a_close_has_ended)
 {
     history *all = *state;
     uint32_t one = put(all, 10, 20);
@@ -155,7 +154,7 @@ static void test_what_a_close_has_ended(void **state)
     expect_wrong(history_get(all, 0, three, 111, 120), "removed or replaced");
 }
 
-static void test_a_clear_spares_puts_beside_it(void **state)
+TEST(a_clear_spares_puts_beside_it)
 {
     history *all = *state;
     uint32_t one = put(all, 10, 20);
@@ -167,7 +166,7 @@ static void test_a_clear_spares_puts_beside_it(void **state)
     assert_null(history_get(all, 1, two, 41, 50)); /* its put had not returned */
 }
 
-static void test_a_lifetime(void **state)
+TEST(a_lifetime)
 {
     history *all = *state;
     uint32_t one = put(all, 10, 20);
@@ -177,7 +176,7 @@ static void test_a_lifetime(void **state)
 }
 
 /* Many versions: those that have ended are found all the same. */
-static void test_a_long_history(void **state)
+TEST(a_long_history)
 {
     history *all = *state;
     for (uint64_t i = 0; i < 1000; i++) {
@@ -243,35 +242,12 @@ static uint32_t toy_run(history *all, uint32_t forgetful)
     return self.wrong;
 }
 
-static void test_a_sound_register(void **state)
+TEST(a_sound_register)
 {
     assert_int_equal(toy_run(*state, 0), 0);
 }
 
-static void test_a_forgetful_register(void **state)
+TEST(a_forgetful_register)
 {
     assert_true(toy_run(*state, 9) > 0);
-}
-
-#define HISTORY_TEST(test) cmocka_unit_test_setup_teardown(test, make, drop)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        HISTORY_TEST(test_what_an_order_explains),
-        HISTORY_TEST(test_a_version_that_was_never_put),
-        HISTORY_TEST(test_a_version_of_the_future),
-        HISTORY_TEST(test_after_a_delete),
-        HISTORY_TEST(test_a_delete_beside_a_put),
-        HISTORY_TEST(test_a_delete_behind_a_get),
-        HISTORY_TEST(test_a_version_that_was_replaced),
-        HISTORY_TEST(test_what_no_put_kept),
-        HISTORY_TEST(test_what_a_close_has_ended),
-        HISTORY_TEST(test_a_clear_spares_puts_beside_it),
-        HISTORY_TEST(test_a_lifetime),
-        HISTORY_TEST(test_a_long_history),
-        HISTORY_TEST(test_a_sound_register),
-        HISTORY_TEST(test_a_forgetful_register),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

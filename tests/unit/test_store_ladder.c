@@ -101,9 +101,10 @@ static void assert_rung(const kvt_codec_curve *curve, int rung)
     assert_true(curve->stored_share == test_rungs[rung].bits / 16.0);
 }
 
-static void ladders_are_of_a_layout(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(ladders_are_of_a_layout)
 {
-    (void)state;
     kvt_codec_curve curves[8];
     uint32_t count;
     char message[256];
@@ -130,9 +131,8 @@ static void ladders_are_of_a_layout(void **state)
     assert_true(curves[0].stored_share == test_rungs[0].bits / 32.0);
 }
 
-static void other_layouts_have_none(void **state)
+TEST(other_layouts_have_none)
 {
-    (void)state;
     kvt_codec_curve curves[8];
     uint32_t count;
     char message[256];
@@ -190,9 +190,8 @@ static kvt_status open_store(const kvt_store_options *options, kvt_store **store
     return kvt_open(options, store, message, 256);
 }
 
-static void stores_refuse_what_is_not_calibrated(void **state)
+TEST(stores_refuse_what_is_not_calibrated)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(1 << 20);
@@ -301,9 +300,8 @@ static uint32_t press(kvt_store *store, double limit)
     return lossy;
 }
 
-static void pressure_makes_entries_coarser(void **state)
+TEST(pressure_makes_entries_coarser)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
@@ -323,9 +321,8 @@ static void pressure_makes_entries_coarser(void **state)
 }
 
 /* A limit for entries keeps what is known to keep it, and counts in the scale of the mean limit. */
-static void entries_have_a_limit_of_their_own(void **state)
+TEST(entries_have_a_limit_of_their_own)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_codec_curve curves[8];
@@ -360,9 +357,8 @@ static void entries_have_a_limit_of_their_own(void **state)
 
 /* A fixed policy stores every entry in the one form of the ladder that it is given, or in one of
  * two; a form that is not in the ladder, or beyond the limit, is refused at open. */
-static void fixed_policies_take_forms_of_the_ladder(void **state)
+TEST(fixed_policies_take_forms_of_the_ladder)
 {
-    (void)state;
     enum { ENTRIES = 16 };
     char message[256];
     kvt_store *store = NULL;
@@ -417,18 +413,16 @@ static void entries_stay_exact(const kvt_layout *other)
 }
 
 /* Of other heads, and of one side: as many bytes. */
-static void other_entries_stay_exact(void **state)
+TEST(other_entries_stay_exact)
 {
-    (void)state;
     kvt_layout layout = ladder_layout;
     layout.kv_heads = 4;
     layout.tokens = 256;
     entries_stay_exact(&layout);
 }
 
-static void one_sided_entries_stay_exact(void **state)
+TEST(one_sided_entries_stay_exact)
 {
-    (void)state;
     kvt_layout layout = ladder_layout;
     layout.sides = 1;
     layout.tokens = 1024;
@@ -436,9 +430,8 @@ static void one_sided_entries_stay_exact(void **state)
 }
 
 /* A stricter promise does not serve what was stored under a weaker one. */
-static void a_lower_limit_drops_coarser_rows(void **state)
+TEST(a_lower_limit_drops_coarser_rows)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(0);
@@ -497,9 +490,8 @@ static kvt_completion get_within(kvt_store *store, uint32_t number, double loss_
 
 /* The bound of a loss decides, not its mean: 0.0015 takes planes at 8 bits, 0.006 those at 6 bits,
  * and not those at 4 bits, which lose 0.005 and at most 0.009. */
-static void requests_get_what_they_accept(void **state)
+TEST(requests_get_what_they_accept)
 {
-    (void)state;
     static const double accepted[] = {-1, 0.0015, 0.006, 0.0095};
     char message[256];
     kvt_store *store = NULL;
@@ -542,9 +534,8 @@ kvt_status __wrap_staging_acquire(store_staging *staging, uint64_t bytes, uint64
     return __real_staging_acquire(staging, bytes, deadline_ns, buffer_out);
 }
 
-static void what_became_coarser_is_refused(void **state)
+TEST(what_became_coarser_is_refused)
 {
-    (void)state;
     char message[256];
     kvt_store *store = NULL;
     kvt_store_options options = ladder_options(0);
@@ -573,26 +564,4 @@ static void what_became_coarser_is_refused(void **state)
     pthread_mutex_unlock(&store->lock);
     assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(fixed_policies_take_forms_of_the_ladder, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(ladders_are_of_a_layout, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(other_layouts_have_none, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(stores_refuse_what_is_not_calibrated, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(pressure_makes_entries_coarser, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(entries_have_a_limit_of_their_own, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(other_entries_stay_exact, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(one_sided_entries_stay_exact, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_lower_limit_drops_coarser_rows, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(requests_get_what_they_accept, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(what_became_coarser_is_refused, make_folder, remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,9 +147,8 @@ static void check_reads(site *s)
     free(expected);
 }
 
-static void test_a_put_that_hands_over_takes_a_copy_and_a_record(void **state)
+TEST(a_put_that_hands_over_takes_a_copy_and_a_record)
 {
-    (void)state;
     site s;
     long before;
     site_make(&s, 4 * MIB);
@@ -162,9 +161,8 @@ static void test_a_put_that_hands_over_takes_a_copy_and_a_record(void **state)
     site_end(&s);
 }
 
-static void test_a_put_that_stores_takes_a_record(void **state)
+TEST(a_put_that_stores_takes_a_record)
 {
-    (void)state;
     site s;
     long before;
     site_make(&s, 0);
@@ -176,9 +174,8 @@ static void test_a_put_that_stores_takes_a_record(void **state)
 }
 
 /* Another form would take the record, the bytes and the new record at once. */
-static void test_a_move_keeps_the_form_of_an_entry_beyond_staging(void **state)
+TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
 {
-    (void)state;
     site s;
     long before;
     site_make(&s, 0);
@@ -202,9 +199,8 @@ static void test_a_move_keeps_the_form_of_an_entry_beyond_staging(void **state)
 }
 
 /* A deep queue takes memory for what it is given, not for what it may be given. */
-static void test_the_depth_of_a_queue_takes_no_memory(void **state)
+TEST(the_depth_of_a_queue_takes_no_memory)
 {
-    (void)state;
     enum { DEPTH = 1 << 20, FEW = 100 };
     kvt_store *store = support_open_memory("lru", 1 << 20, 0);
     const kvt_queue_options options = {.struct_size = sizeof options, .depth = DEPTH};
@@ -229,15 +225,4 @@ static void test_the_depth_of_a_queue_takes_no_memory(void **state)
     if (measured) expect_within("a queue of 2^20", before, 0.1);
     kvt_queue_close(queue);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_put_that_hands_over_takes_a_copy_and_a_record),
-        cmocka_unit_test(test_a_put_that_stores_takes_a_record),
-        cmocka_unit_test(test_a_move_keeps_the_form_of_an_entry_beyond_staging),
-        cmocka_unit_test(test_the_depth_of_a_queue_takes_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

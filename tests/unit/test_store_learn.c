@@ -151,9 +151,10 @@ static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
 
 /* ---- predicted loads ---- */
 
-static void test_loads_are_predicted(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(loads_are_predicted)
 {
-    (void)state;
     kvt_store *store = learn_open_store(false, 300);
     kvt_device_stats device = {.struct_size = sizeof device};
     kvt_get_info info = {.struct_size = sizeof info};
@@ -191,9 +192,8 @@ static void test_loads_are_predicted(void **state)
 
 /* A device that was measured slow, on a machine that was busy then, and is fast: what is learned
  * beside it outweighs it for a while, but decoding still takes its time. */
-static void test_load_takes_its_decoding_at_least(void **state)
+TEST(load_takes_its_decoding_at_least)
 {
-    (void)state;
     kvt_store *store = learn_open_store(false, 300);
     kvt_get_info info = {.struct_size = sizeof info};
     kvt_key key = support_key(1);
@@ -210,9 +210,8 @@ static void test_load_takes_its_decoding_at_least(void **state)
 }
 
 /* A curve that is re-opened while the round does something else counts in the epoch it begins. */
-static void test_epoch_has_the_reopened_curve(void **state)
+TEST(epoch_has_the_reopened_curve)
 {
-    (void)state;
     static kvt_explanation why = {.struct_size = sizeof why};
     make_profile();
     kvt_store *store = learn_open_store(true, 300);
@@ -232,9 +231,8 @@ static void test_epoch_has_the_reopened_curve(void **state)
 
 /* ---- factors on losses ---- */
 
-static void test_losses_are_observed(void **state)
+TEST(losses_are_observed)
 {
-    (void)state;
     make_profile();
     kvt_store *store = learn_open_store(true, 300);
     kvt_variant coarse, raw = {.codec = KVT_CODEC_RAW};
@@ -284,9 +282,8 @@ static void test_losses_are_observed(void **state)
 }
 
 /* Factors that keep moving reach all entries of a table that one round does not get through. */
-static void test_every_entry_is_told_in_the_end(void **state)
+TEST(every_entry_is_told_in_the_end)
 {
-    (void)state;
     enum { MANY = 9000 };
     make_profile();
     ssd_bytes = UINT64_C(4) << 30;
@@ -321,9 +318,8 @@ static void test_every_entry_is_told_in_the_end(void **state)
 
 /* Expectations below 1 do not take a bound past the limit with them, not even where the bound of
  * the form alone would be more than all of the quality. */
-static void test_limit_holds_for_the_bound(void **state)
+TEST(limit_holds_for_the_bound)
 {
-    (void)state;
     make_profile();
     sqlite3 *database = NULL;
     assert_int_equal(sqlite3_open(profile_path, &database), SQLITE_OK);
@@ -392,9 +388,8 @@ static void learn_something(kvt_store *store)
     }
 }
 
-static void test_profile_keeps_what_was_learned(void **state)
+TEST(profile_keeps_what_was_learned)
 {
-    (void)state;
     make_profile();
     kvt_store *store = learn_open_store(true, 300);
     learn_something(store);
@@ -433,9 +428,8 @@ static void test_profile_keeps_what_was_learned(void **state)
 }
 
 /* The rows of a background round survive the process; the profile stays sound. */
-static void test_killed_store_leaves_a_sound_profile(void **state)
+TEST(killed_store_leaves_a_sound_profile)
 {
-    (void)state;
     make_profile();
     pid_t child = fork();
     assert_true(child >= 0);
@@ -456,9 +450,8 @@ static void test_killed_store_leaves_a_sound_profile(void **state)
 }
 
 /* Rows that no store wrote: each is sound for the profile, and none may spoil a decision. */
-static void test_rows_that_cannot_be_are_left_out(void **state)
+TEST(rows_that_cannot_be_are_left_out)
 {
-    (void)state;
     static const char *const spoilt[] = {
         "UPDATE learned SET value = 1e-300, observations = 1000000 WHERE kind = 'codec'",
         "UPDATE learned SET value = 1e300, observations = 9223372036854775807 WHERE kind = 'codec'",
@@ -498,9 +491,8 @@ static void test_rows_that_cannot_be_are_left_out(void **state)
 }
 
 /* Whoever cleans the profile up may take the run that a store writes to. */
-static void test_deleted_run_begins_anew(void **state)
+TEST(deleted_run_begins_anew)
 {
-    (void)state;
     make_profile();
     kvt_store *store = learn_open_store(true, 1e-6);
     uint32_t moves;
@@ -525,9 +517,8 @@ static void test_deleted_run_begins_anew(void **state)
 }
 
 /* Whoever holds the profile costs a store neither its catalog nor a long wait. */
-static void test_locked_profile_is_left_alone(void **state)
+TEST(locked_profile_is_left_alone)
 {
-    (void)state;
     make_profile();
     kvt_store *store = learn_open_store(true, 1e-6);
     sqlite3 *database = NULL;
@@ -579,9 +570,8 @@ static void *learn_visit(void *argument)
     return NULL;
 }
 
-static void test_many_at_once(void **state)
+TEST(many_at_once)
 {
-    (void)state;
     make_profile();
     learn_crowd crowd = {.store = learn_open_store(true, 1e-6)};
     pthread_t threads[4];
@@ -616,9 +606,8 @@ static void *learn_come(void *argument)
 }
 
 /* A factor that moves while entries are being written holds for them as well. */
-static void test_entries_on_their_way_are_told(void **state)
+TEST(entries_on_their_way_are_told)
 {
-    (void)state;
     make_profile();
     ssd_latency_ns = 10000000;
     kvt_store *store = learn_open_store(true, 300);
@@ -650,25 +639,4 @@ static void test_entries_on_their_way_are_told(void **state)
         assert_int_equal(found, 1);
     }
     kvt_close(store);
-}
-
-int main(void)
-{
-#define LEARN_TEST(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {
-        LEARN_TEST(test_loads_are_predicted),
-        LEARN_TEST(test_load_takes_its_decoding_at_least),
-        LEARN_TEST(test_epoch_has_the_reopened_curve),
-        LEARN_TEST(test_losses_are_observed),
-        LEARN_TEST(test_every_entry_is_told_in_the_end),
-        LEARN_TEST(test_limit_holds_for_the_bound),
-        LEARN_TEST(test_profile_keeps_what_was_learned),
-        LEARN_TEST(test_killed_store_leaves_a_sound_profile),
-        LEARN_TEST(test_rows_that_cannot_be_are_left_out),
-        LEARN_TEST(test_deleted_run_begins_anew),
-        LEARN_TEST(test_locked_profile_is_left_alone),
-        LEARN_TEST(test_many_at_once),
-        LEARN_TEST(test_entries_on_their_way_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

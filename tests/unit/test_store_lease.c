@@ -65,9 +65,8 @@ static uint32_t count_stored(kvt_store *store, uint32_t first, uint32_t count)
     return stored;
 }
 
-static void test_held_entries_outlast_puts(void **state)
+TEST(held_entries_outlast_puts)
 {
-    (void)state;
     kvt_store *store = open_store();
     for (uint32_t i = 0; i < FITS; i++)
         assert_int_equal(support_put(store, i), KVT_OK);
@@ -93,9 +92,8 @@ static void test_held_entries_outlast_puts(void **state)
     kvt_close(store);
 }
 
-static void test_a_lease_ends_at_its_instant(void **state)
+TEST(a_lease_ends_at_its_instant)
 {
-    (void)state;
     kvt_store *store = open_store();
     assert_int_equal(support_put(store, 1), KVT_OK);
     kvt_key key = support_key(1);
@@ -110,9 +108,8 @@ static void test_a_lease_ends_at_its_instant(void **state)
     kvt_close(store);
 }
 
-static void test_several_leases_hold_one_entry(void **state)
+TEST(several_leases_hold_one_entry)
 {
-    (void)state;
     kvt_store *store = open_store();
     assert_int_equal(support_put(store, 1), KVT_OK);
     kvt_key key = support_key(1);
@@ -128,9 +125,8 @@ static void test_several_leases_hold_one_entry(void **state)
 }
 
 /* The key is put again after its entry was lost: the old lease holds nothing of the new one. */
-static void test_a_lost_entry_leaves_its_lease(void **state)
+TEST(a_lost_entry_leaves_its_lease)
 {
-    (void)state;
     support_fault fault = {.capacity_bytes = 1 << 20};
     kvt_device_config device = support_fault_config(&fault, "mem");
     kvt_store_options options;
@@ -161,9 +157,8 @@ static void test_a_lost_entry_leaves_its_lease(void **state)
     kvt_close(store);
 }
 
-static void test_leases_hold_half_a_tier_at_most(void **state)
+TEST(leases_hold_half_a_tier_at_most)
 {
-    (void)state;
     kvt_store *store = open_store();
     for (uint32_t i = 0; i < FITS; i++)
         assert_int_equal(support_put(store, i), KVT_OK);
@@ -184,9 +179,8 @@ static void test_leases_hold_half_a_tier_at_most(void **state)
     kvt_close(store);
 }
 
-static void test_bad_leases(void **state)
+TEST(bad_leases)
 {
-    (void)state;
     kvt_store *store = open_store();
     kvt_key key = support_key(7);
     uint64_t lease = 99;
@@ -218,9 +212,8 @@ static kvt_worth worth_of(kvt_store *store, uint32_t count)
     return worth;
 }
 
-static void test_the_run_ends_at_a_hole(void **state)
+TEST(the_run_ends_at_a_hole)
 {
-    (void)state;
     kvt_store *store = open_store();
     for (uint32_t i = 0; i < 6; i++)
         if (i != 4) assert_int_equal(support_put(store, i), KVT_OK);
@@ -236,9 +229,8 @@ static void test_the_run_ends_at_a_hole(void **state)
 
 /* An entry that is recomputed in no time at the end of the run is not worth loading; before one
  * that is worth it, it is. */
-static void test_the_cut_is_where_it_pays(void **state)
+TEST(the_cut_is_where_it_pays)
 {
-    (void)state;
     kvt_store *store = open_store();
     char data[SUPPORT_ENTRY_BYTES];
     static const double seconds[] = {1e-12, 1, 1e-12, 1e-12};
@@ -254,19 +246,4 @@ static void test_the_cut_is_where_it_pays(void **state)
     assert_int_equal(worth.stored, 4);
     assert_int_equal(worth.to_load, 2);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_held_entries_outlast_puts),
-        cmocka_unit_test(test_a_lease_ends_at_its_instant),
-        cmocka_unit_test(test_several_leases_hold_one_entry),
-        cmocka_unit_test(test_a_lost_entry_leaves_its_lease),
-        cmocka_unit_test(test_leases_hold_half_a_tier_at_most),
-        cmocka_unit_test(test_bad_leases),
-        cmocka_unit_test(test_the_run_ends_at_a_hole),
-        cmocka_unit_test(test_the_cut_is_where_it_pays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

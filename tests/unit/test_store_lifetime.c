@@ -83,9 +83,8 @@ static void expect_unseen(kvt_store *store, uint32_t number)
     assert_true(status == KVT_MISS || status == KVT_E_UNSUPPORTED); /* without such a tier */
 }
 
-static void test_no_call_sees_an_entry_after_its_end(void **state)
+TEST(no_call_sees_an_entry_after_its_end)
 {
-    (void)state;
     kvt_store *store = open_memory(0);
     kvt_key key = support_key(1);
     kvt_description description = {.struct_size = sizeof description};
@@ -105,9 +104,8 @@ static void test_no_call_sees_an_entry_after_its_end(void **state)
 }
 
 /* A put of a key whose entry has ended finds no entry; one before changes nothing. */
-static void test_a_key_can_be_put_again(void **state)
+TEST(a_key_can_be_put_again)
 {
-    (void)state;
     kvt_store *store = open_memory(0);
     assert_int_equal(put_for(store, 1, 100), KVT_OK);
     assert_int_equal(put_for(store, 1, 1000), KVT_EXISTS);
@@ -122,9 +120,8 @@ static void test_a_key_can_be_put_again(void **state)
     kvt_close(store);
 }
 
-static void test_the_background_takes_the_room_back(void **state)
+TEST(the_background_takes_the_room_back)
 {
-    (void)state;
     kvt_store *store = open_memory(0);
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(put_for(store, i, i % 2 == 0 ? 0 : 10 * i), KVT_OK);
@@ -156,9 +153,8 @@ static kvt_status put_small(kvt_store *store, uint32_t number, double seconds)
 }
 
 /* More than a round looks at; half of them end while the walk is on its way. */
-static void test_a_walk_takes_several_rounds(void **state)
+TEST(a_walk_takes_several_rounds)
 {
-    (void)state;
     enum { MANY = 12000 };
     kvt_store_options options;
     kvt_store_options_init(&options);
@@ -184,9 +180,8 @@ static void test_a_walk_takes_several_rounds(void **state)
 }
 
 /* An entry that ends before its record is written. */
-static void test_a_put_that_was_handed_over_ends_too(void **state)
+TEST(a_put_that_was_handed_over_ends_too)
 {
-    (void)state;
     kvt_store *store = open_memory(4 << 20);
     assert_int_equal(put_for(store, 1, 50), KVT_OK);
     let_pass(51);
@@ -199,9 +194,8 @@ static void test_a_put_that_was_handed_over_ends_too(void **state)
     kvt_close(store);
 }
 
-static void test_bad_lifetimes_are_refused(void **state)
+TEST(bad_lifetimes_are_refused)
 {
-    (void)state;
     kvt_store *store = open_memory(0);
     static const double bad[] = {-1,         -1e-300, 1.1e9, (double)INFINITY, -(double)INFINITY,
                                  (double)NAN};
@@ -217,9 +211,8 @@ static void test_bad_lifetimes_are_refused(void **state)
 
 /* ---- restarts ---- */
 
-static void test_a_lifetime_goes_on_over_a_restart(void **state)
+TEST(a_lifetime_goes_on_over_a_restart)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     kvt_store *store = open_now(&site);
@@ -250,9 +243,8 @@ static void test_a_lifetime_goes_on_over_a_restart(void **state)
 }
 
 /* An entry that ends while the store is closed is dropped by the open, with its room. */
-static void test_an_end_while_the_store_is_closed(void **state)
+TEST(an_end_while_the_store_is_closed)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     kvt_store *store = open_now(&site);
@@ -275,9 +267,8 @@ static void test_an_end_while_the_store_is_closed(void **state)
 }
 
 /* A catalog that is rebuilt from the devices has the lifetimes, too. */
-static void test_a_lifetime_outlives_its_catalog(void **state)
+TEST(a_lifetime_outlives_its_catalog)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     kvt_store *store = open_now(&site);
@@ -306,9 +297,8 @@ static void test_a_lifetime_outlives_its_catalog(void **state)
 }
 
 /* An entry that ends while its device is away does not come back with it. */
-static void test_an_end_in_quarantine(void **state)
+TEST(an_end_in_quarantine)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     support_fault disk = {.capacity_bytes = 8 << 20, .path = site.path};
@@ -333,9 +323,8 @@ static void test_an_end_in_quarantine(void **state)
     support_remove_folder(site.folder);
 }
 
-static void test_readers_of_events_are_told(void **state)
+TEST(readers_of_events_are_told)
 {
-    (void)state;
     kvt_store *store = open_memory(0);
     kvt_events *events = NULL;
     kvt_event found[4];
@@ -351,22 +340,4 @@ static void test_readers_of_events_are_told(void **state)
     assert_int_equal(found[1].reason, KVT_REMOVED_EXPIRED);
     kvt_events_close(events);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_call_sees_an_entry_after_its_end),
-        cmocka_unit_test(test_a_key_can_be_put_again),
-        cmocka_unit_test(test_the_background_takes_the_room_back),
-        cmocka_unit_test(test_a_walk_takes_several_rounds),
-        cmocka_unit_test(test_a_put_that_was_handed_over_ends_too),
-        cmocka_unit_test(test_bad_lifetimes_are_refused),
-        cmocka_unit_test(test_a_lifetime_goes_on_over_a_restart),
-        cmocka_unit_test(test_an_end_while_the_store_is_closed),
-        cmocka_unit_test(test_a_lifetime_outlives_its_catalog),
-        cmocka_unit_test(test_an_end_in_quarantine),
-        cmocka_unit_test(test_readers_of_events_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,9 +129,8 @@ static void load_all(site *s, const kvt_load_options *options)
         memset(s->data[i], 0xee, ENTRY_BYTES);
 }
 
-static void test_layers_in_order(void **state)
+TEST(layers_in_order)
 {
-    (void)state;
     site *s = make_site(true, false, 16 << 20);
     load_all(s, NULL);
     free_site(s);
@@ -147,7 +146,7 @@ static void test_layers_in_order(void **state)
 }
 
 /* One matrix a layer of as many bytes. */
-static void test_layers_of_one_side(void **state)
+TEST(layers_of_one_side)
 {
     const kvt_layout both = layout;
     layout.sides = 1;
@@ -157,17 +156,15 @@ static void test_layers_of_one_side(void **state)
 }
 
 /* Staging holds a few layers of a few entries at a time: all comes in the end. */
-static void test_little_staging(void **state)
+TEST(little_staging)
 {
-    (void)state;
     site *s = make_site(true, false, 1 << 20);
     load_all(s, NULL);
     free_site(s);
 }
 
-static void test_the_window(void **state)
+TEST(the_window)
 {
-    (void)state;
     site *s = make_site(true, false, 16 << 20);
     tiers_fault_counts before, after;
     tiers_fault_counts_get(s->fault.device, &before);
@@ -193,9 +190,8 @@ static void test_the_window(void **state)
 }
 
 /* A missing entry, one of another view, and a damaged one: the others come. */
-static void test_failures_stop_no_other(void **state)
+TEST(failures_stop_no_other)
 {
-    (void)state;
     site *s = make_site(true, false, 16 << 20);
     assert_int_equal(kvt_delete(s->store, &s->keys[3]), KVT_OK);
     s->views[5].base_bytes[0] -= 64;
@@ -259,9 +255,8 @@ static void load_all_but(site *s, uint32_t failing)
 
 /* Two entries that meet inside of the memory of a third, longer one are compared with each other,
  * too: of the three the first alone is loaded. */
-static void test_views_that_meet_inside_another(void **state)
+TEST(views_that_meet_inside_another)
 {
-    (void)state;
     site *s = make_site(false, false, 16 << 20);
     char *memory = malloc(2 * ENTRY_BYTES);
     assert_non_null(memory);
@@ -292,9 +287,8 @@ static void test_views_that_meet_inside_another(void **state)
 
 /* Of two entries whose views meet the later one fails, and nothing of it is written: the others are
  * whole. Packed views meet by their bytes, paged ones by their blocks. */
-static void test_views_that_meet(void **state)
+TEST(views_that_meet)
 {
-    (void)state;
     site *s = make_site(false, false, 16 << 20);
     uint32_t blocks[ENTRIES][ENTRY_BLOCKS];
     char *memory = malloc(ENTRIES * ENTRY_BYTES);
@@ -327,9 +321,8 @@ static void test_views_that_meet(void **state)
 }
 
 /* A deadline that has passed starts no device, and stops no load that needs none. */
-static void test_a_deadline_that_has_passed(void **state)
+TEST(a_deadline_that_has_passed)
 {
-    (void)state;
     for (int device = 0; device < 2; device++) {
         site *s = make_site(device, false, 16 << 20);
         tiers_fault_counts before = {0}, after = {0};
@@ -355,9 +348,8 @@ static void test_a_deadline_that_has_passed(void **state)
     }
 }
 
-static void test_a_silent_device(void **state)
+TEST(a_silent_device)
 {
-    (void)state;
     site *s = make_site(true, false, 16 << 20);
     const tiers_fault_rule hang = {
         .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = ENTRIES + ENTRIES / 2};
@@ -377,9 +369,8 @@ static void test_a_silent_device(void **state)
     free_site(s);
 }
 
-static void test_ends_in_the_middle(void **state)
+TEST(ends_in_the_middle)
 {
-    (void)state;
     for (int which = 0; which < 3; which++) {
         site *s = make_site(true, false, 16 << 20);
         const tiers_fault_rule slow = {
@@ -412,9 +403,8 @@ static void told(void *context, uint32_t layers)
     if (layers <= atomic_exchange(&own->last, layers)) atomic_store(&own->wrong, true);
 }
 
-static void test_announcements_ascend(void **state)
+TEST(announcements_ascend)
 {
-    (void)state;
     site *s = make_site(true, false, 16 << 20);
     teller own = {.last = 0};
     const kvt_load_options options = {.struct_size = sizeof options,
@@ -433,9 +423,8 @@ static void test_announcements_ascend(void **state)
     free_site(s);
 }
 
-static void test_bad_arguments(void **state)
+TEST(bad_arguments)
 {
-    (void)state;
     site *s = make_site(false, false, 16 << 20);
     kvt_load *load = NULL;
     kvt_key absent = support_key(999);
@@ -455,23 +444,4 @@ static void test_bad_arguments(void **state)
     assert_int_equal(status, KVT_MISS);
     assert_int_equal(kvt_load_end(NULL, NULL, NULL), KVT_OK);
     free_site(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers_in_order),
-        cmocka_unit_test(test_layers_of_one_side),
-        cmocka_unit_test(test_little_staging),
-        cmocka_unit_test(test_the_window),
-        cmocka_unit_test(test_failures_stop_no_other),
-        cmocka_unit_test(test_views_that_meet),
-        cmocka_unit_test(test_views_that_meet_inside_another),
-        cmocka_unit_test(test_a_deadline_that_has_passed),
-        cmocka_unit_test(test_a_silent_device),
-        cmocka_unit_test(test_ends_in_the_middle),
-        cmocka_unit_test(test_announcements_ascend),
-        cmocka_unit_test(test_bad_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,9 +222,8 @@ static void stand_at_layer_two(const site *s, side *first, side *second)
 
 /* Two loads: heads are read once, reads under way are joined, and what one has read is offered to
  * the other, also beyond its window. */
-static void loads_share_reads(void **state)
+TEST(loads_share_reads)
 {
-    (void)state;
     site *s = site_make(false);
     side *first = &s->sides[0], *second = &s->sides[1];
     const uint64_t start = reads_of(s);
@@ -254,9 +253,8 @@ static void loads_share_reads(void **state)
 }
 
 /* Two loads that begin while no read ends: the second one reads nothing for its heads. */
-static void heads_under_way_are_joined(void **state)
+TEST(heads_under_way_are_joined)
 {
-    (void)state;
     for (int grouped = 0; grouped < 2; grouped++) {
         site *s = site_make(grouped);
         side *first = &s->sides[0], *second = &s->sides[1];
@@ -278,9 +276,8 @@ static void heads_under_way_are_joined(void **state)
 
 /* The load that reads ends: the other one reads for itself. The load that waits ends: the other one
  * goes on. */
-static void one_of_two_ends(void **state)
+TEST(one_of_two_ends)
 {
-    (void)state;
     for (int reader = 0; reader < 2; reader++) {
         site *s = site_make(false);
         side *ends = &s->sides[!reader], *stays = &s->sides[reader];
@@ -300,9 +297,8 @@ static void one_of_two_ends(void **state)
 }
 
 /* The same by closing the queue of one. */
-static void one_of_two_loses_its_queue(void **state)
+TEST(one_of_two_loses_its_queue)
 {
-    (void)state;
     for (int reader = 0; reader < 2; reader++) {
         site *s = site_make(false);
         stand_at_layer_two(s, &s->sides[0], &s->sides[1]);
@@ -318,9 +314,8 @@ static void one_of_two_loses_its_queue(void **state)
 }
 
 /* What fails fails the load that has read: the other one fails by its own reads alone. */
-static void reads_fail_in_the_middle(void **state)
+TEST(reads_fail_in_the_middle)
 {
-    (void)state;
     static const tiers_fault_action actions[] = {TIERS_FAULT_FAIL, TIERS_FAULT_FLIP};
     for (uint32_t what = 0; what < 2; what++) {
         site *s = site_make(false);
@@ -341,9 +336,8 @@ static void reads_fail_in_the_middle(void **state)
 }
 
 /* The device goes while one load reads and the other one waits: both say so. */
-static void a_device_goes_in_the_middle(void **state)
+TEST(a_device_goes_in_the_middle)
 {
-    (void)state;
     site *s = site_make(false);
     stand_at_layer_two(s, &s->sides[0], &s->sides[1]);
     tiers_fault_set_gone(s->fault.device, true);
@@ -368,9 +362,8 @@ static void *get_all(void *context)
 }
 
 /* A load beside gets of whole records: it reads nothing that they bring. */
-static void loads_take_what_gets_read(void **state)
+TEST(loads_take_what_gets_read)
 {
-    (void)state;
     for (int grouped = 0; grouped < 2; grouped++) {
         site *s = site_make(grouped);
         side *one = &s->sides[0];
@@ -400,9 +393,8 @@ static void loads_take_what_gets_read(void **state)
 }
 
 /* A get that is called off takes no layer from a load that waits for its read. */
-static void a_get_is_called_off(void **state)
+TEST(a_get_is_called_off)
 {
-    (void)state;
     site *s = site_make(false);
     side *one = &s->sides[0], *other = &s->sides[1];
     kvt_request request = {.struct_size = sizeof request,
@@ -488,9 +480,8 @@ static void *work(void *context)
     return NULL;
 }
 
-static void many_at_once(void **state)
+TEST(many_at_once)
 {
-    (void)state;
     enum { WORKERS = 4, ROUNDS = 60 };
     for (int grouped = 0; grouped < 2; grouped++) {
         site *s = site_make(grouped);
@@ -510,20 +501,4 @@ static void many_at_once(void **state)
         assert_true(read != 0); /* how much of it was shared is the scheduler's */
         site_free(s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loads_share_reads),
-        cmocka_unit_test(heads_under_way_are_joined),
-        cmocka_unit_test(one_of_two_ends),
-        cmocka_unit_test(one_of_two_loses_its_queue),
-        cmocka_unit_test(reads_fail_in_the_middle),
-        cmocka_unit_test(loads_take_what_gets_read),
-        cmocka_unit_test(a_device_goes_in_the_middle),
-        cmocka_unit_test(a_get_is_called_off),
-        cmocka_unit_test(many_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,9 +7,8 @@
 
 enum { KEYS = 1200, STEP = 256 };
 
-static void test_a_long_scan_lets_the_lock_go(void **state)
+TEST(a_long_scan_lets_the_lock_go)
 {
-    (void)state;
     /* Without staging a put says how its write went. */
     kvt_store *store = support_open_memory("lru", 64 << 20, 0);
     kvt_key *keys = malloc((KEYS + 1) * sizeof *keys);
@@ -32,10 +31,4 @@ static void test_a_long_scan_lets_the_lock_go(void **state)
     }
     free(keys);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_long_scan_lets_the_lock_go)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,7 +131,9 @@ static void copy_file(const char *from, const char *to)
 
 /* ---- drain ---- */
 
-static void test_a_drain_empties_a_disk_while_serving(void **state)
+TEST_EACH(site_setup, site_teardown);
+
+TEST(a_drain_empties_a_disk_while_serving)
 {
     site *s = *state;
     put_all(s);
@@ -163,7 +165,7 @@ static void test_a_drain_empties_a_disk_while_serving(void **state)
     assert_int_equal(support_get(s->store, ENTRIES, NULL), KVT_OK);
 }
 
-static void test_a_drain_without_room_lets_the_policy_make_some(void **state)
+TEST(a_drain_without_room_lets_the_policy_make_some)
 {
     site *s = *state;
     uint32_t stored = 0;
@@ -183,7 +185,7 @@ static void test_a_drain_without_room_lets_the_policy_make_some(void **state)
 
 /* ---- vanishing and coming back ---- */
 
-static void test_what_a_disk_held_comes_back_with_it(void **state)
+TEST(what_a_disk_held_comes_back_with_it)
 {
     site *s = *state;
     put_all(s);
@@ -216,7 +218,7 @@ static void *run_maintain(void *store)
 
 /* The entry's disk goes while the entry is promoted, and the promotion fails: the entry leaves at
  * the end of that move. */
-static void test_an_entry_that_moved_when_its_disk_went_leaves(void **state)
+TEST(an_entry_that_moved_when_its_disk_went_leaves)
 {
     site *s = *state;
     static support_fault memory = {.capacity_bytes = 1 << 20};
@@ -249,7 +251,7 @@ static void test_an_entry_that_moved_when_its_disk_went_leaves(void **state)
     assert_int_equal(count_hits(s), ENTRIES);
 }
 
-static void test_quarantined_entries_survive_a_restart(void **state)
+TEST(quarantined_entries_survive_a_restart)
 {
     site *s = *state;
     put_all(s);
@@ -259,7 +261,7 @@ static void test_quarantined_entries_survive_a_restart(void **state)
     assert_int_equal(count_hits(s), ENTRIES);
 }
 
-static void test_quarantined_entries_give_way(void **state)
+TEST(quarantined_entries_give_way)
 {
     site *s = *state;
     put_all(s);
@@ -273,7 +275,7 @@ static void test_quarantined_entries_give_way(void **state)
     assert_int_equal(support_get(s->store, 1149, NULL), KVT_OK);
 }
 
-static void test_a_disk_that_lost_its_writes_serves_no_older_bytes(void **state)
+TEST(a_disk_that_lost_its_writes_serves_no_older_bytes)
 {
     site *s = *state;
     char copy[128];
@@ -294,7 +296,7 @@ static void test_a_disk_that_lost_its_writes_serves_no_older_bytes(void **state)
     assert_int_equal(count_hits(s), 0);
 }
 
-static void test_a_stale_disk_comes_back_empty(void **state)
+TEST(a_stale_disk_comes_back_empty)
 {
     site *s = *state;
     char copy[128];
@@ -317,7 +319,7 @@ static void test_a_stale_disk_comes_back_empty(void **state)
     assert_int_equal(count_hits(s), ENTRIES);
 }
 
-static void test_a_foreign_disk_is_refused(void **state)
+TEST(a_foreign_disk_is_refused)
 {
     site *s = *state;
     char message[256] = "";
@@ -339,7 +341,7 @@ static void test_a_foreign_disk_is_refused(void **state)
 }
 
 /* Some file systems begin behind the place of a label: their drives look blank. */
-static void test_a_disk_with_a_file_system_is_refused(void **state)
+TEST(a_disk_with_a_file_system_is_refused)
 {
     site *s = *state;
     unsigned char written[4096];
@@ -357,7 +359,7 @@ static void test_a_disk_with_a_file_system_is_refused(void **state)
 
 /* A disk that joined, and that the options of the next open do not name, is missing like any other:
  * what it holds is not given up in passing. */
-static void test_a_disk_that_joined_is_missed(void **state)
+TEST(a_disk_that_joined_is_missed)
 {
     site *s = *state;
     char message[256] = "";
@@ -377,7 +379,7 @@ static void test_a_disk_that_joined_is_missed(void **state)
     assert_true(support_stats(s->store).recovery_drops > 0);
 }
 
-static void test_a_tier_grows_by_a_disk(void **state)
+TEST(a_tier_grows_by_a_disk)
 {
     site *s = *state;
     put_all(s);
@@ -395,7 +397,7 @@ static void test_a_tier_grows_by_a_disk(void **state)
         assert_int_equal(support_get(s->store, 500 + i, NULL), KVT_OK);
 }
 
-static void test_a_retired_disk_is_as_one_that_vanished(void **state)
+TEST(a_retired_disk_is_as_one_that_vanished)
 {
     site *s = *state;
     put_all(s);
@@ -410,7 +412,7 @@ static void test_a_retired_disk_is_as_one_that_vanished(void **state)
 
 /* A sync that failed is for the caller's flush to report: a put that waits for the catalog on its
  * own account neither fails by it nor hides it. */
-static void test_a_failed_sync_is_left_to_the_flush(void **state)
+TEST(a_failed_sync_is_left_to_the_flush)
 {
     site *s = *state;
     tiers_fault_rule rule = {
@@ -428,7 +430,7 @@ static void test_a_failed_sync_is_left_to_the_flush(void **state)
     assert_int_equal(kvt_flush(s->store), KVT_OK);
 }
 
-static void test_hot_objects_are_laid_out_anew(void **state)
+TEST(hot_objects_are_laid_out_anew)
 {
     site *s = *state;
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
@@ -456,7 +458,7 @@ static void test_hot_objects_are_laid_out_anew(void **state)
     assert_int_equal(count_hits(s), ENTRIES);
 }
 
-static void test_a_failed_move_leaves_the_object_where_it_was(void **state)
+TEST(a_failed_move_leaves_the_object_where_it_was)
 {
     site *s = *state;
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
@@ -474,7 +476,7 @@ static void test_a_failed_move_leaves_the_object_where_it_was(void **state)
     assert_int_equal(support_stats(s->store).evictions, 0);
 }
 
-static void test_the_budget_holds_moves_back(void **state)
+TEST(the_budget_holds_moves_back)
 {
     site *s = *state;
     s->options.tiers[KVT_TIER_SSD].rebalance_bytes_per_s = 1;
@@ -491,7 +493,7 @@ static void test_the_budget_holds_moves_back(void **state)
 
 /* ---- memory and disks in one tier ---- */
 
-static void test_a_unified_pool_uses_memory_until_it_is_full(void **state)
+TEST(a_unified_pool_uses_memory_until_it_is_full)
 {
     site *s = *state;
     kvt_device_config unified[DISKS] = {
@@ -528,7 +530,7 @@ static void test_a_unified_pool_uses_memory_until_it_is_full(void **state)
 
 /* ---- wear ---- */
 
-static void test_wear_survives_a_restart(void **state)
+TEST(wear_survives_a_restart)
 {
     site *s = *state;
     put_all(s);
@@ -545,31 +547,4 @@ static void test_wear_survives_a_restart(void **state)
     assert_int_equal(disk_stats(s, 1).write_budget_left_bytes, 0);
     assert_true(disk_stats(s, 1).bytes_written < 2 * 3 * 4096 + 1);
     assert_int_equal(count_hits(s), ENTRIES);
-}
-
-int main(void)
-{
-#define MEMBERS_TEST(function) cmocka_unit_test_setup_teardown(function, site_setup, site_teardown)
-    const struct CMUnitTest tests[] = {
-        MEMBERS_TEST(test_a_drain_empties_a_disk_while_serving),
-        MEMBERS_TEST(test_a_drain_without_room_lets_the_policy_make_some),
-        MEMBERS_TEST(test_what_a_disk_held_comes_back_with_it),
-        MEMBERS_TEST(test_an_entry_that_moved_when_its_disk_went_leaves),
-        MEMBERS_TEST(test_quarantined_entries_survive_a_restart),
-        MEMBERS_TEST(test_quarantined_entries_give_way),
-        MEMBERS_TEST(test_a_disk_that_lost_its_writes_serves_no_older_bytes),
-        MEMBERS_TEST(test_a_stale_disk_comes_back_empty),
-        MEMBERS_TEST(test_a_foreign_disk_is_refused),
-        MEMBERS_TEST(test_a_disk_with_a_file_system_is_refused),
-        MEMBERS_TEST(test_a_disk_that_joined_is_missed),
-        MEMBERS_TEST(test_a_tier_grows_by_a_disk),
-        MEMBERS_TEST(test_a_retired_disk_is_as_one_that_vanished),
-        MEMBERS_TEST(test_a_failed_sync_is_left_to_the_flush),
-        MEMBERS_TEST(test_hot_objects_are_laid_out_anew),
-        MEMBERS_TEST(test_a_failed_move_leaves_the_object_where_it_was),
-        MEMBERS_TEST(test_the_budget_holds_moves_back),
-        MEMBERS_TEST(test_a_unified_pool_uses_memory_until_it_is_full),
-        MEMBERS_TEST(test_wear_survives_a_restart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,9 +82,8 @@ static void memory_damage(kvt_store *store, uint32_t number, uint64_t offset)
     tiers_pool_take_back(pool, place->location, KVT_IO_WRITE, 0);
 }
 
-static void test_no_worker_is_asked(void **state)
+TEST(no_worker_is_asked)
 {
-    (void)state;
     const kvt_variant variants[] = {memory_raw, memory_lossless};
     for (size_t i = 0; i < 2; i++) {
         kvt_store *store = memory_open(NULL, 4 << 20, variants[i]);
@@ -115,9 +114,8 @@ static void test_no_worker_is_asked(void **state)
 
 /* A put that needs nothing but a copy is stored when it returns, also where others are handed over.
  */
-static void test_a_put_is_a_copy(void **state)
+TEST(a_put_is_a_copy)
 {
-    (void)state;
     for (int staged = 0; staged < 2; staged++) {
         kvt_store *store =
             memory_open_staging(NULL, 4 << 20, memory_raw, staged != 0 ? KVT_PUT_STAGING_AUTO : 0);
@@ -140,9 +138,8 @@ static void test_a_put_is_a_copy(void **state)
 }
 
 /* A full tier: plans that evict first are handed over, and everything fits all the same. */
-static void test_puts_into_a_full_tier(void **state)
+TEST(puts_into_a_full_tier)
 {
-    (void)state;
     kvt_store *store = memory_open_staging(NULL, 1 << 20, memory_raw, KVT_PUT_STAGING_AUTO);
     for (uint32_t number = 0; number < 100; number++) {
         kvt_status status = support_put(store, number);
@@ -169,9 +166,8 @@ static void test_puts_into_a_full_tier(void **state)
 }
 
 /* A cap on the device costs time, so its operations are its worker's. */
-static void test_a_throttled_device_has_a_worker(void **state)
+TEST(a_throttled_device_has_a_worker)
 {
-    (void)state;
     const kvt_device_config device = {.struct_size = sizeof device,
                                       .name = "slow",
                                       .backend = "memory",
@@ -187,9 +183,8 @@ static void test_a_throttled_device_has_a_worker(void **state)
 }
 
 /* Free ranges smaller than a record: the next record lies in several. */
-static void test_a_record_in_pieces(void **state)
+TEST(a_record_in_pieces)
 {
-    (void)state;
     kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
     kvt_store_stats stats = support_stats(store);
     atomic_store(&jobs, 0);
@@ -215,9 +210,8 @@ static void test_a_record_in_pieces(void **state)
 }
 
 /* An object over two members of memory goes and comes as copies, and so does a part of it. */
-static void test_a_striped_object_is_copied(void **state)
+TEST(a_striped_object_is_copied)
 {
-    (void)state;
     enum { UNIT = 65536, BYTES = 7 * UNIT + 4096 };
     tiers_member_options members[2] = {{0}};
     const char *const names[] = {"one", "two"};
@@ -272,9 +266,8 @@ static void test_a_striped_object_is_copied(void **state)
 }
 
 /* In the header, in the table, in the first and last byte of the payload. */
-static void test_damage_is_found(void **state)
+TEST(damage_is_found)
 {
-    (void)state;
     const kvt_variant variants[] = {memory_raw, memory_lossless};
     for (size_t i = 0; i < 8; i++) {
         kvt_store *store = memory_open(NULL, 4 << 20, variants[i / 4]);
@@ -296,9 +289,8 @@ static void test_damage_is_found(void **state)
 }
 
 /* Memory that its owner retired serves nothing, and comes out only when nothing of it is lent. */
-static void test_a_retired_device(void **state)
+TEST(a_retired_device)
 {
-    (void)state;
     kvt_store *store = memory_open(NULL, 4 << 20, memory_raw);
     assert_int_equal(support_put(store, 1), KVT_OK);
     kvt_device_stats device = {.struct_size = sizeof device};
@@ -318,19 +310,4 @@ static void test_a_retired_device(void **state)
     assert_int_equal(kvt_store_device_change(store, device.name, KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(support_get(store, 1, NULL), KVT_MISS);
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_worker_is_asked),
-        cmocka_unit_test(test_a_put_is_a_copy),
-        cmocka_unit_test(test_puts_into_a_full_tier),
-        cmocka_unit_test(test_a_throttled_device_has_a_worker),
-        cmocka_unit_test(test_a_record_in_pieces),
-        cmocka_unit_test(test_a_striped_object_is_copied),
-        cmocka_unit_test(test_damage_is_found),
-        cmocka_unit_test(test_a_retired_device),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

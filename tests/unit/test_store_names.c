@@ -96,9 +96,8 @@ static uint64_t clear_now(kvt_store *store, kvt_clear_filter filter)
 
 /* ---- describe ---- */
 
-static void test_describe_says_what_was_put(void **state)
+TEST(describe_says_what_was_put)
 {
-    (void)state;
     static char data[SUPPORT_ENTRY_BYTES];
     open_site site;
     open_prepare(&site);
@@ -144,9 +143,8 @@ static void test_describe_says_what_was_put(void **state)
     support_remove_folder(site.folder);
 }
 
-static void test_describe_of_nothing_and_with_nothing(void **state)
+TEST(describe_of_nothing_and_with_nothing)
 {
-    (void)state;
     kvt_store *store = open_memory(1 << 20, 0);
     static const kvt_description zero;
     kvt_description found;
@@ -174,9 +172,8 @@ static void test_describe_of_nothing_and_with_nothing(void **state)
 /* ---- touch ---- */
 
 /* Under lru what was touched outlives what was put after it. */
-static void test_touch_counts_as_a_use(void **state)
+TEST(touch_counts_as_a_use)
 {
-    (void)state;
     kvt_store *store = open_memory(10 * 48 * 1024, 0);
     uint32_t held = 0;
     while (support_stats(store).evictions == 0)
@@ -197,9 +194,8 @@ static void test_touch_counts_as_a_use(void **state)
     kvt_close(store);
 }
 
-static void test_touch_lets_the_lock_go(void **state)
+TEST(touch_lets_the_lock_go)
 {
-    (void)state;
     enum { KEYS = 1100 };
     kvt_store *store = open_memory(64 << 20, 0);
     kvt_key *keys = malloc(KEYS * sizeof *keys);
@@ -224,9 +220,8 @@ static void test_touch_lets_the_lock_go(void **state)
 
 /* ---- clear ---- */
 
-static void test_clear_takes_one_space(void **state)
+TEST(clear_takes_one_space)
 {
-    (void)state;
     enum { MANY = 3000 };
     kvt_store *store = open_memory(128 << 20, 0);
     put_space(store, 0, MANY);
@@ -242,9 +237,8 @@ static void test_clear_takes_one_space(void **state)
     kvt_close(store);
 }
 
-static void test_clear_takes_one_tenant(void **state)
+TEST(clear_takes_one_tenant)
 {
-    (void)state;
     kvt_store *store = open_memory(16 << 20, 0);
     put_space(store, 0, 30);
     put_space(store, 1, 30);
@@ -261,9 +255,8 @@ static void test_clear_takes_one_tenant(void **state)
     kvt_close(store);
 }
 
-static void test_clear_of_nothing_in_particular_is_refused(void **state)
+TEST(clear_of_nothing_in_particular_is_refused)
 {
-    (void)state;
     kvt_store *store = open_memory(1 << 20, 0);
     kvt_clear_filter filter = {.struct_size = sizeof filter};
     uint64_t removed = 7;
@@ -284,9 +277,8 @@ static void test_clear_of_nothing_in_particular_is_refused(void **state)
 }
 
 /* Entries that no executor has written are cleared as well. */
-static void test_clear_takes_puts_that_were_handed_over(void **state)
+TEST(clear_takes_puts_that_were_handed_over)
 {
-    (void)state;
     kvt_store *store = open_memory(64 << 20, 16 << 20);
     put_space(store, 0, 200);
     assert_int_equal(clear_now(store, clear_of_space(space_number(0))), 200);
@@ -298,9 +290,8 @@ static void test_clear_takes_puts_that_were_handed_over(void **state)
 }
 
 /* What was cleared stays away over a restart, with its copies; tenants are kept over one. */
-static void test_clear_is_durable(void **state)
+TEST(clear_is_durable)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     site.options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
@@ -325,9 +316,8 @@ static void test_clear_is_durable(void **state)
 }
 
 /* Entries on a device that is gone do not come back with it. */
-static void test_clear_takes_quarantined_entries(void **state)
+TEST(clear_takes_quarantined_entries)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     support_fault disk = {.capacity_bytes = 8 << 20, .path = site.path};
@@ -353,9 +343,8 @@ static void test_clear_takes_quarantined_entries(void **state)
 }
 
 /* What a lease holds stays until the lease ends. */
-static void test_clear_leaves_what_is_leased(void **state)
+TEST(clear_leaves_what_is_leased)
 {
-    (void)state;
     kvt_store *store = open_memory(16 << 20, 0);
     put_space(store, 0, 20);
     kvt_key keys[] = {space_key(0, 3), space_key(0, 7)};
@@ -396,9 +385,8 @@ static void *traffic_run(void *argument)
 
 /* Whatever runs beside it, a clear ends, and takes all that was there before it and not put again.
  */
-static void test_clear_beside_traffic(void **state)
+TEST(clear_beside_traffic)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     site.options.put_staging_bytes = 1 << 20;
@@ -437,9 +425,8 @@ static kvt_space_stats space_stats(kvt_store *store, uint32_t space)
     return stats;
 }
 
-static void test_a_space_is_counted(void **state)
+TEST(a_space_is_counted)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     site.options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
@@ -469,9 +456,8 @@ static void test_a_space_is_counted(void **state)
 
 /* A space that is a tenant's stays within the tenant's share; a put that names a tenant is that
  * one's. */
-static void test_a_space_has_its_tenants_limits(void **state)
+TEST(a_space_has_its_tenants_limits)
 {
-    (void)state;
     kvt_store *store = support_open_memory("utility", 16 << 20, 0);
     put_space(store, 1, 1);
     uint64_t record = space_stats(store, 1).tier_bytes[KVT_TIER_DRAM];
@@ -500,9 +486,8 @@ static void test_a_space_has_its_tenants_limits(void **state)
     kvt_close(store);
 }
 
-static void test_spaces_are_given_and_taken_back(void **state)
+TEST(spaces_are_given_and_taken_back)
 {
-    (void)state;
     kvt_store *store = open_memory(16 << 20, 0);
     kvt_description found = {.struct_size = sizeof found};
     assert_int_equal(kvt_space_set(store, 1, KVT_TENANTS_MAX), KVT_E_ARGUMENT);
@@ -520,26 +505,4 @@ static void test_spaces_are_given_and_taken_back(void **state)
         assert_int_equal(found.tenant, wanted[i]);
     }
     kvt_close(store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_describe_says_what_was_put),
-        cmocka_unit_test(test_describe_of_nothing_and_with_nothing),
-        cmocka_unit_test(test_touch_counts_as_a_use),
-        cmocka_unit_test(test_touch_lets_the_lock_go),
-        cmocka_unit_test(test_clear_takes_one_space),
-        cmocka_unit_test(test_clear_takes_one_tenant),
-        cmocka_unit_test(test_clear_of_nothing_in_particular_is_refused),
-        cmocka_unit_test(test_clear_takes_puts_that_were_handed_over),
-        cmocka_unit_test(test_clear_is_durable),
-        cmocka_unit_test(test_clear_takes_quarantined_entries),
-        cmocka_unit_test(test_clear_leaves_what_is_leased),
-        cmocka_unit_test(test_clear_beside_traffic),
-        cmocka_unit_test(test_a_space_is_counted),
-        cmocka_unit_test(test_a_space_has_its_tenants_limits),
-        cmocka_unit_test(test_spaces_are_given_and_taken_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static tiers_location *make_location(uint32_t extents)
     return location;
 }
 
-static void test_flat_form(void **state)
+TEST(flat_form)
 {
     static uint8_t bytes[PLACEMENT_NOTE_BYTES_MAX];
     placement_note read;
@@ -69,9 +69,8 @@ static void test_flat_form(void **state)
 }
 
 /* Terms stand in the note when one of them is not 0, and are checked. */
-static void test_terms(void **state)
+TEST(terms)
 {
-    (void)state;
     static uint8_t bytes[PLACEMENT_NOTE_BYTES_MAX];
     placement_note read;
     placement_note note = {.serial = 9, .location = make_location(2)};
@@ -108,7 +107,7 @@ static void test_terms(void **state)
 }
 
 /* One that does not fit takes away the one that was there. */
-static void test_attach(void **state)
+TEST(attach)
 {
     static uint8_t data[SUPPORT_ENTRY_BYTES];
     kvt_record_spec spec = {.key = support_key(3),
@@ -162,7 +161,7 @@ static void count_notes(const char *path, uint32_t member, uint32_t *slots, uint
     close(file);
 }
 
-static void test_records_on_ssd_carry_notes(void **state)
+TEST(records_on_ssd_carry_notes)
 {
     char folder[64], catalog[96], paths[2][96], message[256] = "";
     kvt_device_config devices[2];
@@ -193,15 +192,4 @@ static void test_records_on_ssd_carry_notes(void **state)
     assert_int_equal(slots, 20);
     assert_int_equal(placed, 20);
     support_remove_folder(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flat_form),
-        cmocka_unit_test(test_terms),
-        cmocka_unit_test(test_attach),
-        cmocka_unit_test(test_records_on_ssd_carry_notes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

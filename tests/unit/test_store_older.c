@@ -81,23 +81,20 @@ static void older_expect_refused(uint32_t later)
     support_remove_folder(site.base.folder);
 }
 
-static void test_older_by_lives(void **state)
+TEST(older_by_lives)
 {
-    (void)state;
     older_expect_refused(3);
 }
 
 /* The labels look like those of an open that was cut short, but nobody announced it. */
-static void test_older_by_one_life(void **state)
+TEST(older_by_one_life)
 {
-    (void)state;
     older_expect_refused(1);
 }
 
 /* The catalog that belongs to the devices opens them after a refused one. */
-static void test_newest_put_back(void **state)
+TEST(newest_put_back)
 {
-    (void)state;
     older_site site;
     older_prepare(&site, 1);
     open_refused(&site.base, KVT_E_MISMATCH, "older");
@@ -106,9 +103,8 @@ static void test_newest_put_back(void **state)
     support_remove_folder(site.base.folder);
 }
 
-static void test_given_up(void **state)
+TEST(given_up)
 {
-    (void)state;
     older_site site;
     older_prepare(&site, 2);
     site.base.options.format = true;
@@ -132,9 +128,8 @@ static void older_sql(const char *path, const char *sql)
 }
 
 /* Every catalog has announced its epoch: one without is damaged. */
-static void test_nothing_announced(void **state)
+TEST(nothing_announced)
 {
-    (void)state;
     older_site site;
     older_prepare(&site, 1);
     older_sql(site.base.catalog, "DELETE FROM meta WHERE name='opening'");
@@ -142,9 +137,8 @@ static void test_nothing_announced(void **state)
     support_remove_folder(site.base.folder);
 }
 
-static void test_announcement_damaged(void **state)
+TEST(announcement_damaged)
 {
-    (void)state;
     older_site site;
     older_prepare(&site, 1);
     older_sql(site.base.catalog, "UPDATE meta SET value=x'02000000000000000000000000000000' "
@@ -154,9 +148,8 @@ static void test_announcement_damaged(void **state)
 }
 
 /* A member that was away is measured by reads alone: what it holds may still be wanted. */
-static void test_stale_member_not_written(void **state)
+TEST(stale_member_not_written)
 {
-    (void)state;
     open_site site;
     char copy[112];
     open_prepare(&site);
@@ -177,9 +170,8 @@ static void test_stale_member_not_written(void **state)
 }
 
 /* An open that is refused late has dropped nothing: the rows of a member that was away included. */
-static void test_refused_before_rows_go(void **state)
+TEST(refused_before_rows_go)
 {
-    (void)state;
     open_site site;
     char copy[112], profile[112];
     kvt_profile *written = NULL;
@@ -216,9 +208,8 @@ static void test_refused_before_rows_go(void **state)
 }
 
 /* Both labels of a sparse member have their room from the first open on. */
-static void test_label_room(void **state)
+TEST(label_room)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     kvt_close(open_now(&site));
@@ -231,9 +222,8 @@ static void test_label_room(void **state)
     support_remove_folder(site.folder);
 }
 
-static void test_second_name(void **state)
+TEST(second_name)
 {
-    (void)state;
     open_site site;
     char other[112];
     open_prepare(&site);
@@ -251,9 +241,8 @@ static void test_second_name(void **state)
     support_remove_folder(site.folder);
 }
 
-static void test_files_beside(void **state)
+TEST(files_beside)
 {
-    (void)state;
     static const char *const names[] = {"-wal", "-shm", "-lock"};
     open_site site;
     char path[128];
@@ -268,22 +257,4 @@ static void test_files_beside(void **state)
     }
     kvt_close(open_now(&site));
     support_remove_folder(site.folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_older_by_lives),
-        cmocka_unit_test(test_older_by_one_life),
-        cmocka_unit_test(test_newest_put_back),
-        cmocka_unit_test(test_given_up),
-        cmocka_unit_test(test_nothing_announced),
-        cmocka_unit_test(test_announcement_damaged),
-        cmocka_unit_test(test_stale_member_not_written),
-        cmocka_unit_test(test_refused_before_rows_go),
-        cmocka_unit_test(test_label_room),
-        cmocka_unit_test(test_second_name),
-        cmocka_unit_test(test_files_beside),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,9 +12,8 @@
 
 /* Flushed entries stay flushed when the process tries to open the store a second time, and another
  * program then reads the catalog as the last one that seems to have it. */
-static void test_refused_second_open(void **state)
+TEST(refused_second_open)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     int ends[2], status;
@@ -73,9 +72,8 @@ static void open_hold_profile(const char *path)
 }
 
 /* The same with a profile: opening it again must not drop the locks of who reads it. */
-static void test_profile_keeps_locks(void **state)
+TEST(profile_keeps_locks)
 {
-    (void)state;
     char folder[64], path[96], log[128];
     int ends[2], status;
     char byte = 0;
@@ -102,9 +100,8 @@ static void test_profile_keeps_locks(void **state)
 }
 
 /* Who was killed lets go of a file late: the next open waits. */
-static void test_waits_for_a_late_lock(void **state)
+TEST(waits_for_a_late_lock)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     kvt_close(open_now(&site));
@@ -130,9 +127,8 @@ static void test_waits_for_a_late_lock(void **state)
 /* ---- damage ---- */
 
 /* SQLite ends a log at its first bad frame: what it forgets is a miss, and the store serves. */
-static void test_damaged_log(void **state)
+TEST(damaged_log)
 {
-    (void)state;
     static const long places[] = {4, 20, 40, 600, 5000};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         open_site site;
@@ -158,9 +154,8 @@ static void test_damaged_log(void **state)
 }
 
 /* The log is gone: what the catalog itself holds stays, and the store opens. */
-static void test_missing_log(void **state)
+TEST(missing_log)
 {
-    (void)state;
     open_site site;
     char log[128];
     open_prepare(&site);
@@ -177,9 +172,8 @@ static void test_missing_log(void **state)
 }
 
 /* A failed open removes what it made and nothing else. */
-static void test_failed_open_removes_its_own(void **state)
+TEST(failed_open_removes_its_own)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     site.device.path = "/nonexistent/member";
@@ -197,9 +191,8 @@ static void test_failed_open_removes_its_own(void **state)
 
 /* ---- files ---- */
 
-static void test_modes(void **state)
+TEST(modes)
 {
-    (void)state;
     static const char *const ends[] = {"", "-wal", "-shm", "-lock"};
     open_site site;
     char profile_path[128];
@@ -221,9 +214,8 @@ static void test_modes(void **state)
     support_remove_folder(site.folder);
 }
 
-static void test_links(void **state)
+TEST(links)
 {
-    (void)state;
     open_site site;
     char member[128], catalog[128];
     open_prepare(&site);
@@ -260,9 +252,8 @@ static void test_links(void **state)
 }
 
 /* The store's own database is no member, whatever store.format says. */
-static void test_database_as_member(void **state)
+TEST(database_as_member)
 {
-    (void)state;
     open_site site;
     open_prepare(&site);
     kvt_close(open_now(&site));
@@ -275,9 +266,8 @@ static void test_database_as_member(void **state)
 
 /* ---- sizes ---- */
 
-static void test_odd_capacity(void **state)
+TEST(odd_capacity)
 {
-    (void)state;
     kvt_store_options options;
     kvt_store_options_init(&options);
     options.put_staging_bytes = 0; /* a put says how its write went */
@@ -313,9 +303,8 @@ static kvt_status open_full_device(const kvt_device_config *config, kvt_device *
     return status;
 }
 
-static void test_full_file_system(void **state)
+TEST(full_file_system)
 {
-    (void)state;
     static const kvt_device_ops full_ops = {.struct_size = sizeof full_ops,
                                             .abi_version = KVT_DEVICE_ABI,
                                             .name = "full",
@@ -334,9 +323,8 @@ static void test_full_file_system(void **state)
 /* ---- forks ---- */
 
 /* A child has no part in its parent's store, hinders no reopen, and harms nothing. */
-static void test_fork(void **state)
+TEST(fork)
 {
-    (void)state;
     open_site site;
     int ends[2], status;
     open_prepare(&site);
@@ -362,23 +350,4 @@ static void test_fork(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
     open_expect_all(&site);
     support_remove_folder(site.folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_second_open),
-        cmocka_unit_test(test_profile_keeps_locks),
-        cmocka_unit_test(test_waits_for_a_late_lock),
-        cmocka_unit_test(test_damaged_log),
-        cmocka_unit_test(test_missing_log),
-        cmocka_unit_test(test_failed_open_removes_its_own),
-        cmocka_unit_test(test_modes),
-        cmocka_unit_test(test_links),
-        cmocka_unit_test(test_database_as_member),
-        cmocka_unit_test(test_odd_capacity),
-        cmocka_unit_test(test_full_file_system),
-        cmocka_unit_test(test_fork),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,68 +199,47 @@ static void run_part(void (*part)(site *), uint32_t least_threads)
     support_remove_folder(one.base.folder);
 }
 
-static void test_memory(void **state)
+TEST(memory)
 {
-    (void)state;
     run_part(part_memory, 1);
 }
 
-static void test_hbm(void **state)
+TEST(hbm)
 {
-    (void)state;
     run_part(part_hbm, 1);
 }
 
-static void test_ssd_and_learning(void **state)
+TEST(ssd_and_learning)
 {
-    (void)state;
     run_part(part_ssd, 2);
 }
 
-static void test_ladder(void **state)
+TEST(ladder)
 {
-    (void)state;
     run_part(part_ladder, 1);
 }
 
-static void test_other_hosts(void **state)
+TEST(other_hosts)
 {
-    (void)state;
     run_part(part_remote, 3);
 }
 
-static void test_absent_engine(void **state)
+TEST(absent_engine)
 {
-    (void)state;
     run_part(part_absent_engine, 3);
 }
 
-static void test_watch_file(void **state)
+TEST(watch_file)
 {
-    (void)state;
     run_part(part_watch_file, 2);
 }
 
-static void test_handover(void **state)
+TEST(handover)
 {
-    (void)state;
     run_part(part_handover, 2);
 }
 
-static void test_all_parts(void **state)
+TEST(all_parts)
 {
-    (void)state;
     run_part(part_all, 6);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_hbm),
-        cmocka_unit_test(test_ssd_and_learning), cmocka_unit_test(test_ladder),
-        cmocka_unit_test(test_other_hosts),      cmocka_unit_test(test_absent_engine),
-        cmocka_unit_test(test_watch_file),       cmocka_unit_test(test_handover),
-        cmocka_unit_test(test_all_parts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,9 +12,8 @@
 #include <time.h>
 
 /* What DRAM alone holds is written to SSD once, and again only when it has changed. */
-static void test_persist(void **state)
+TEST(persist)
 {
-    (void)state;
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
@@ -33,9 +32,8 @@ static void test_persist(void **state)
     site_end(&s);
 }
 
-static void test_persist_says_what_is_left(void **state)
+TEST(persist_says_what_is_left)
 {
-    (void)state;
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
@@ -52,9 +50,8 @@ static void test_persist_says_what_is_left(void **state)
 }
 
 /* A failing device costs no entry: what was not written is above still. */
-static void test_persist_beside_faults(void **state)
+TEST(persist_beside_faults)
 {
-    (void)state;
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
@@ -78,9 +75,8 @@ static void test_persist_beside_faults(void **state)
 
 /* Disks that hold less than all: the entries that were used last are there after a close, and the
  * ones that made way are the oldest. */
-static void test_close_keeps_the_best(void **state)
+TEST(close_keeps_the_best)
 {
-    (void)state;
     enum { ALL = 30 };
     site s;
     site_make(&s, 12 * RECORD_BYTES);
@@ -98,9 +94,8 @@ static void test_close_keeps_the_best(void **state)
 }
 
 /* The background fills free room, in bounded steps, and nothing else. */
-static void test_background_writes_back(void **state)
+TEST(background_writes_back)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     kvt_close(s.store);
@@ -128,9 +123,8 @@ static void test_background_writes_back(void **state)
     site_end(&s);
 }
 
-static void test_persist_needs_a_catalog(void **state)
+TEST(persist_needs_a_catalog)
 {
-    (void)state;
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
@@ -213,9 +207,8 @@ static void check_copy_under_way(site *s, void *(*somebody)(void *))
     assert_int_equal(support_stats(s->store).persisted, 1);
 }
 
-static void test_persist_waits_for_the_background(void **state)
+TEST(persist_waits_for_the_background)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     kvt_close(s.store);
@@ -227,9 +220,8 @@ static void test_persist_waits_for_the_background(void **state)
     site_end(&s);
 }
 
-static void test_persist_waits_for_another(void **state)
+TEST(persist_waits_for_another)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     put_some(&s, 0, 1);
@@ -238,9 +230,8 @@ static void test_persist_waits_for_another(void **state)
 }
 
 /* Plans of gets that no background has carried out: their entries are in motion until it does. */
-static void test_persist_calls_queued_plans_off(void **state)
+TEST(persist_calls_queued_plans_off)
 {
-    (void)state;
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
@@ -256,9 +247,8 @@ static void test_persist_calls_queued_plans_off(void **state)
 
 /* An entry whose copy makes way for a better one is in memory alone: it is among those for which
  * there was no room, unless it was found some. */
-static void test_persist_counts_copies_that_make_way(void **state)
+TEST(persist_counts_copies_that_make_way)
 {
-    (void)state;
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 12 * RECORD_BYTES);
@@ -311,9 +301,8 @@ static _Noreturn void persist_and_die(site *s)
     _exit(6);
 }
 
-static void test_persist_beside_moves_and_a_kill(void **state)
+TEST(persist_beside_moves_and_a_kill)
 {
-    (void)state;
     site s;
     site_make(&s, 2 << 20);
     for (int cycle = 0; cycle < 3; cycle++) {
@@ -332,22 +321,4 @@ static void test_persist_beside_moves_and_a_kill(void **state)
         }
     }
     site_end(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_persist),
-        cmocka_unit_test(test_persist_says_what_is_left),
-        cmocka_unit_test(test_persist_beside_faults),
-        cmocka_unit_test(test_close_keeps_the_best),
-        cmocka_unit_test(test_background_writes_back),
-        cmocka_unit_test(test_persist_needs_a_catalog),
-        cmocka_unit_test(test_persist_waits_for_the_background),
-        cmocka_unit_test(test_persist_waits_for_another),
-        cmocka_unit_test(test_persist_calls_queued_plans_off),
-        cmocka_unit_test(test_persist_counts_copies_that_make_way),
-        cmocka_unit_test(test_persist_beside_moves_and_a_kill),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,9 +77,8 @@ static void wake(site *s)
 }
 
 /* The promotions are those that the gets have had planned. */
-static void test_promotions_wait_until_gets_have_ended(void **state)
+TEST(promotions_wait_until_gets_have_ended)
 {
-    (void)state;
     site s;
     pressed_make(&s);
     kvt_queue *queue = pressed_begin(&s);
@@ -108,9 +107,8 @@ static bool defers_a_move(site *s, kvt_move_kind kind, kvt_tier from, kvt_tier t
     return pressure_defers_moves(s->store, &move, 1);
 }
 
-static void test_one_round_in_sixteen_goes_on(void **state)
+TEST(one_round_in_sixteen_goes_on)
 {
-    (void)state;
     site s;
     pressed_make(&s);
     kvt_queue *queue = pressed_begin(&s);
@@ -143,13 +141,4 @@ static void test_one_round_in_sixteen_goes_on(void **state)
     pressure_end_round(s.store);
     pthread_mutex_unlock(&s.store->lock);
     site_end(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_promotions_wait_until_gets_have_ended),
-        cmocka_unit_test(test_one_round_in_sixteen_goes_on),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

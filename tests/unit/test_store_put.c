@@ -85,9 +85,8 @@ static kvt_status site_delete(site *s, uint32_t number)
     return kvt_delete(s->store, &key);
 }
 
-static void test_put_returns_before_a_byte_is_written(void **state)
+TEST(put_returns_before_a_byte_is_written)
 {
-    (void)state;
     site s;
     site_open_hung(&s);
     uint64_t before = site_writes(&s);
@@ -114,9 +113,8 @@ static void test_put_returns_before_a_byte_is_written(void **state)
     kvt_close(s.store);
 }
 
-static void test_lookups_see_what_is_handed_over(void **state)
+TEST(lookups_see_what_is_handed_over)
 {
-    (void)state;
     site s;
     site_open_hung(&s);
     kvt_key keys[3] = {support_key(0), support_key(1), support_key(2)};
@@ -140,9 +138,8 @@ static void test_lookups_see_what_is_handed_over(void **state)
     kvt_close(s.store);
 }
 
-static void test_full_staging_refuses_and_loses_nothing(void **state)
+TEST(full_staging_refuses_and_loses_nothing)
 {
-    (void)state;
     site s;
     site_open_hung(&s);
     for (uint32_t i = 0; i < RECORDS_STAGED; i++)
@@ -164,9 +161,8 @@ static void test_full_staging_refuses_and_loses_nothing(void **state)
     kvt_close(s.store);
 }
 
-static void test_backlog_of_a_tier_refuses(void **state)
+TEST(backlog_of_a_tier_refuses)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     s.options.put_backlog_seconds = 1e-9;
@@ -185,9 +181,8 @@ static void test_backlog_of_a_tier_refuses(void **state)
 }
 
 /* A put that waits without a plan counts with the writes that plans lately made per byte. */
-static void test_burst_stays_below_the_backlog_bound(void **state)
+TEST(burst_stays_below_the_backlog_bound)
 {
-    (void)state;
     site s;
     site_open_hung(&s);
     for (uint32_t i = 0; i < STORE_HANDOVER_THREADS; i++)
@@ -227,9 +222,8 @@ static kvt_status put_orphan(site *s, uint32_t number)
 }
 
 /* While puts wait, the policy is asked later; what it declines then is no loss. */
-static void test_the_policy_is_asked_later(void **state)
+TEST(the_policy_is_asked_later)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     s.options.policy = "utility";
@@ -257,9 +251,8 @@ static void site_await_end(site *s)
         usleep(1000);
 }
 
-static void test_failure_behind_the_return(void **state)
+TEST(failure_behind_the_return)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     site_open(&s);
@@ -287,9 +280,8 @@ static void test_failure_behind_the_return(void **state)
 }
 
 /* A plan that fails is made again from the staged bytes. */
-static void test_one_failed_write_loses_nothing(void **state)
+TEST(one_failed_write_loses_nothing)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     site_open(&s);
@@ -304,9 +296,8 @@ static void test_one_failed_write_loses_nothing(void **state)
 
 /* The only device stops answering behind the return: the put is lost, which the flush tells, and
  * close does not wait for the device. */
-static void test_a_device_that_stops_answering(void **state)
+TEST(a_device_that_stops_answering)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     s.device.timeout_ns = 200000000;
@@ -323,9 +314,8 @@ static void test_a_device_that_stops_answering(void **state)
 }
 
 /* Puts that waited without a plan when the last device went are lost like those that had one. */
-static void test_what_waits_for_a_unresponsive_device_is_lost(void **state)
+TEST(what_waits_for_a_unresponsive_device_is_lost)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     s.device.timeout_ns = 200000000;
@@ -371,9 +361,8 @@ static void *close_store(void *argument)
     return NULL;
 }
 
-static void test_delete_of_what_is_handed_over(void **state)
+TEST(delete_of_what_is_handed_over)
 {
-    (void)state;
     site s;
     site_open_hung(&s);
     for (uint32_t i = 0; i < RECORDS_STAGED; i++)
@@ -406,9 +395,8 @@ static void test_delete_of_what_is_handed_over(void **state)
     kvt_close(s.store);
 }
 
-static void test_close_calls_off_what_nothing_keeps(void **state)
+TEST(close_calls_off_what_nothing_keeps)
 {
-    (void)state;
     site s;
     site_open_hung(&s);
     for (uint32_t i = 0; i < RECORDS_STAGED; i++)
@@ -444,9 +432,8 @@ static void disk_open(disk_site *d, bool again)
     site_open(&d->s);
 }
 
-static void test_close_finishes_what_survives(void **state)
+TEST(close_finishes_what_survives)
 {
-    (void)state;
     disk_site d;
     disk_open(&d, false);
     for (uint32_t i = 0; i < 16; i++)
@@ -459,9 +446,8 @@ static void test_close_finishes_what_survives(void **state)
     support_remove_folder(d.folder);
 }
 
-static void test_persist_waits(void **state)
+TEST(persist_waits)
 {
-    (void)state;
     disk_site d;
     kvt_persist_info info = {.struct_size = sizeof info};
     disk_open(&d, false);
@@ -521,9 +507,8 @@ static void *runner_run(void *argument)
     return NULL;
 }
 
-static void test_many_threads(void **state)
+TEST(many_threads)
 {
-    (void)state;
     disk_site d;
     disk_open(&d, false);
     kvt_close(d.s.store);
@@ -554,9 +539,8 @@ static void test_many_threads(void **state)
 }
 
 /* The old way: what a put says has happened. */
-static void test_without_put_staging(void **state)
+TEST(without_put_staging)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     s.options.put_staging_bytes = 0;
@@ -595,9 +579,8 @@ static bool others_block(int signal_number)
     return blocked;
 }
 
-static void test_signals_are_the_applications(void **state)
+TEST(signals_are_the_applications)
 {
-    (void)state;
     site s;
     site_prepare(&s);
     s.options.tick_seconds = 0.05;
@@ -610,9 +593,8 @@ static void test_signals_are_the_applications(void **state)
     kvt_close(s.store);
 }
 
-static void test_staging_grows_with_dram(void **state)
+TEST(staging_grows_with_dram)
 {
-    (void)state;
     const uint64_t mib = UINT64_C(1) << 20, gib = UINT64_C(1) << 30,
                    automatic = KVT_PUT_STAGING_AUTO;
     uint64_t tiers[KVT_TIER_COUNT] = {0};
@@ -634,9 +616,8 @@ static void test_staging_grows_with_dram(void **state)
 }
 
 /* A child whose parent is not stored is refused for that, and kvt_explain says so. */
-static void test_a_child_before_its_parent(void **state)
+TEST(a_child_before_its_parent)
 {
-    (void)state;
     kvt_store_options options;
     kvt_store_options_init(&options);
     options.put_staging_bytes = 0;
@@ -681,9 +662,8 @@ static kvt_status put_link(site *s, uint32_t number, uint32_t place)
 
 /* Chains are put link by link while others wait, some decided on at once and some by executors: no
  * link is declined because the policy does not know the one before it yet. */
-static void test_links_of_a_chain_are_decided_in_order(void **state)
+TEST(links_of_a_chain_are_decided_in_order)
 {
-    (void)state;
     enum { CHAINS = 400, LINKS = 7 }; /* of which staging has room for all */
     site s;
     site_prepare(&s);
@@ -704,31 +684,4 @@ static void test_links_of_a_chain_are_decided_in_order(void **state)
     assert_int_equal(stats.puts_refused, 0);
     assert_int_equal(stats.puts_lost, 0);
     kvt_close(s.store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_put_returns_before_a_byte_is_written),
-        cmocka_unit_test(test_lookups_see_what_is_handed_over),
-        cmocka_unit_test(test_full_staging_refuses_and_loses_nothing),
-        cmocka_unit_test(test_backlog_of_a_tier_refuses),
-        cmocka_unit_test(test_burst_stays_below_the_backlog_bound),
-        cmocka_unit_test(test_the_policy_is_asked_later),
-        cmocka_unit_test(test_failure_behind_the_return),
-        cmocka_unit_test(test_one_failed_write_loses_nothing),
-        cmocka_unit_test(test_a_device_that_stops_answering),
-        cmocka_unit_test(test_what_waits_for_a_unresponsive_device_is_lost),
-        cmocka_unit_test(test_delete_of_what_is_handed_over),
-        cmocka_unit_test(test_close_calls_off_what_nothing_keeps),
-        cmocka_unit_test(test_close_finishes_what_survives),
-        cmocka_unit_test(test_persist_waits),
-        cmocka_unit_test(test_many_threads),
-        cmocka_unit_test(test_without_put_staging),
-        cmocka_unit_test(test_signals_are_the_applications),
-        cmocka_unit_test(test_staging_grows_with_dram),
-        cmocka_unit_test(test_a_child_before_its_parent),
-        cmocka_unit_test(test_links_of_a_chain_are_decided_in_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

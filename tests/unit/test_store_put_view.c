@@ -116,9 +116,8 @@ static void get_all(kvt_store *store)
     }
 }
 
-static void test_views_reach_the_memory_of_a_tier(void **state)
+TEST(views_reach_the_memory_of_a_tier)
 {
-    (void)state;
     for (uint32_t lossless = 0; lossless < 2; lossless++) {
         site s;
         site_prepare(&s, false);
@@ -131,9 +130,8 @@ static void test_views_reach_the_memory_of_a_tier(void **state)
     }
 }
 
-static void test_views_reach_staged_puts_and_devices(void **state)
+TEST(views_reach_staged_puts_and_devices)
 {
-    (void)state;
     site s;
     site_prepare(&s, true);
     site_open(&s);
@@ -150,9 +148,8 @@ static void test_views_reach_staged_puts_and_devices(void **state)
     kvt_close(s.store);
 }
 
-static void test_views_are_put_without_put_staging(void **state)
+TEST(views_are_put_without_put_staging)
 {
-    (void)state;
     static const char *const variants[] = {"raw", "lossless"};
     for (uint32_t i = 0; i < 4; i++) {
         site s;
@@ -167,9 +164,8 @@ static void test_views_are_put_without_put_staging(void **state)
     }
 }
 
-static void test_opaque_entries_are_one_run(void **state)
+TEST(opaque_entries_are_one_run)
 {
-    (void)state;
     enum { BYTES = 5001 };
     static uint8_t data[BYTES], got[BYTES + 1];
     site s;
@@ -194,9 +190,8 @@ static void test_opaque_entries_are_one_run(void **state)
     kvt_close(s.store);
 }
 
-static void test_bad_views_are_refused_untouched(void **state)
+TEST(bad_views_are_refused_untouched)
 {
-    (void)state;
     site s;
     engine_pool pool;
     site_prepare(&s, false);
@@ -236,16 +231,4 @@ static void test_bad_views_are_refused_untouched(void **state)
         assert_int_equal(((uint8_t *)pool.memory[0])[k], FILL);
     engine_pool_close(&pool);
     kvt_close(s.store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_views_reach_the_memory_of_a_tier),
-        cmocka_unit_test(test_views_reach_staged_puts_and_devices),
-        cmocka_unit_test(test_views_are_put_without_put_staging),
-        cmocka_unit_test(test_opaque_entries_are_one_run),
-        cmocka_unit_test(test_bad_views_are_refused_untouched),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,17 +167,15 @@ static void round_trip(kvt_store *store)
     kvt_queue_close(queue);
 }
 
-static void test_batches_in_memory(void **state)
+TEST(batches_in_memory)
 {
-    (void)state;
     kvt_store *store = open_memory();
     round_trip(store);
     kvt_close(store);
 }
 
-static void test_batches_on_a_device(void **state)
+TEST(batches_on_a_device)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device(&fault, &device);
@@ -186,9 +184,8 @@ static void test_batches_on_a_device(void **state)
 }
 
 /* One bad request leaves the others whole. */
-static void test_bad_neighbours(void **state)
+TEST(bad_neighbours)
 {
-    (void)state;
     kvt_store *store = open_memory();
     kvt_queue *queue = open_queue(store, 1, 0);
     kvt_status statuses[MANY];
@@ -225,9 +222,8 @@ static void test_bad_neighbours(void **state)
     kvt_close(store);
 }
 
-static void test_the_depth_bounds_what_is_accepted(void **state)
+TEST(the_depth_bounds_what_is_accepted)
 {
-    (void)state;
     kvt_store *store = open_memory();
     kvt_queue *queue = open_queue(store, 1, 16);
     kvt_request requests[17];
@@ -251,9 +247,8 @@ static void test_the_depth_bounds_what_is_accepted(void **state)
 
 /* The device takes reads and does not answer: deadlines and cancels end the gets, and what comes
  * back later is written nowhere. */
-static void test_a_silent_device(void **state)
+TEST(a_silent_device)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device(&fault, &device);
@@ -304,9 +299,8 @@ static void test_a_silent_device(void **state)
 
 /* A deadline bounds the waiting alone. Long past, it starts no device, and what needs none is
  * carried out: gets of entries in memory, lookups, uses, deletes, puts for which there is room. */
-static void test_deadlines_that_have_passed(void **state)
+TEST(deadlines_that_have_passed)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     for (int memory = 0; memory < 2; memory++) {
@@ -336,9 +330,8 @@ static void test_deadlines_that_have_passed(void **state)
 }
 
 /* A close in the middle, of the queue or of the store, ends everything. */
-static void test_close_with_reads_in_flight(void **state)
+TEST(close_with_reads_in_flight)
 {
-    (void)state;
     for (int which = 0; which < 2; which++) {
         support_fault fault;
         kvt_device_config device;
@@ -363,9 +356,8 @@ static void test_close_with_reads_in_flight(void **state)
 }
 
 /* Gets of one entry share its read, and each of them has all bytes. */
-static void test_joined_reads(void **state)
+TEST(joined_reads)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device(&fault, &device);
@@ -399,9 +391,8 @@ static void test_joined_reads(void **state)
 }
 
 /* More gets at once than staging holds: all of them come in the end. */
-static void test_little_staging(void **state)
+TEST(little_staging)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device_with(&fault, &device, 1 << 20);
@@ -417,9 +408,8 @@ static void test_little_staging(void **state)
 }
 
 /* A flipped bit is a miss of its own entry, and of no other. */
-static void test_damage_stays_with_its_entry(void **state)
+TEST(damage_stays_with_its_entry)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device(&fault, &device);
@@ -483,9 +473,8 @@ static void paged_parts(kvt_queue *queue, kvt_request *requests, char *pool, con
 }
 
 /* Entries in one paged pool, by batches; and what would be written twice. */
-static void test_paged_views(void **state)
+TEST(paged_views)
 {
-    (void)state;
     static const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
     char *pool = malloc(POOL_BYTES);
@@ -536,9 +525,8 @@ static void test_paged_views(void **state)
     free(pool);
 }
 
-static void test_runs_that_meet(void **state)
+TEST(runs_that_meet)
 {
-    (void)state;
     kvt_store *store = open_memory();
     kvt_queue *queue = open_queue(store, 1, 0);
     kvt_status statuses[MANY];
@@ -558,9 +546,8 @@ static void test_runs_that_meet(void **state)
 }
 
 /* The stored run comes at once into views; what is missing or unsound ends it. */
-static void test_get_prefix(void **state)
+TEST(get_prefix)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device(&fault, &device);
@@ -600,9 +587,8 @@ static void test_get_prefix(void **state)
 
 /* A delete waits for the get of its entry, whose read lands meanwhile: the get must have a thread
  * to end on. */
-static void test_a_delete_behind_its_get(void **state)
+TEST(a_delete_behind_its_get)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device(&fault, &device);
@@ -633,9 +619,8 @@ static void test_a_delete_behind_its_get(void **state)
 }
 
 /* What this library does not know of a longer request is refused, and its user word comes back. */
-static void test_the_user_word_of_an_unsound_request(void **state)
+TEST(the_user_word_of_an_unsound_request)
 {
-    (void)state;
     struct {
         kvt_request known;
         uint64_t later;
@@ -707,9 +692,8 @@ static void *push(void *argument)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_store *store = open_device(&fault, &device);
@@ -759,25 +743,4 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batches_in_memory),
-        cmocka_unit_test(test_batches_on_a_device),
-        cmocka_unit_test(test_bad_neighbours),
-        cmocka_unit_test(test_the_depth_bounds_what_is_accepted),
-        cmocka_unit_test(test_a_silent_device),
-        cmocka_unit_test(test_deadlines_that_have_passed),
-        cmocka_unit_test(test_close_with_reads_in_flight),
-        cmocka_unit_test(test_joined_reads),
-        cmocka_unit_test(test_little_staging),
-        cmocka_unit_test(test_damage_stays_with_its_entry),
-        cmocka_unit_test(test_paged_views),
-        cmocka_unit_test(test_runs_that_meet),
-        cmocka_unit_test(test_get_prefix),
-        cmocka_unit_test(test_a_delete_behind_its_get),
-        cmocka_unit_test(test_the_user_word_of_an_unsound_request),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_ALL(set_up, tear_down);

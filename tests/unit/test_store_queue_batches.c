@@ -105,7 +105,9 @@ static uint64_t wakes(const site *s)
     return stats.wakes;
 }
 
-static void a_batch_wakes_when_it_is_whole(void **state)
+TEST_ALL(site_open, site_close);
+
+TEST(a_batch_wakes_when_it_is_whole)
 {
     site *s = *state;
     const uint64_t batch = submit(s, 2);
@@ -121,7 +123,7 @@ static void a_batch_wakes_when_it_is_whole(void **state)
 }
 
 /* A drain takes completions of a batch that is not whole, and its last one still wakes. */
-static void a_batch_beside_one_that_waits(void **state)
+TEST(a_batch_beside_one_that_waits)
 {
     site *s = *state;
     const uint64_t before = wakes(s), waiting = submit(s, 1);
@@ -136,7 +138,7 @@ static void a_batch_beside_one_that_waits(void **state)
 }
 
 /* A loop that reads the descriptor by itself finds it readable again for the next batch. */
-static void the_reader_may_clear_the_descriptor(void **state)
+TEST(the_reader_may_clear_the_descriptor)
 {
     site *s = *state;
     for (uint32_t i = 0; i < 3; i++) {
@@ -153,14 +155,4 @@ static void the_reader_may_clear_the_descriptor(void **state)
     assert_int_equal(take(s, 1, KVT_E_ARGUMENT), 1);
     assert_int_equal(kvt_submit(s->queue, NULL, 0, NULL), KVT_OK);
     assert_false(readable(s, 0));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_batch_wakes_when_it_is_whole),
-        cmocka_unit_test(a_batch_beside_one_that_waits),
-        cmocka_unit_test(the_reader_may_clear_the_descriptor),
-    };
-    return cmocka_run_group_tests(tests, site_open, site_close);
 }

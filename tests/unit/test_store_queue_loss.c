@@ -62,9 +62,8 @@ static kvt_store *open_memory(support_fault *fault, kvt_device_config *device)
 
 /* The reads of a chunk fail together. The first that ends takes all entries of the device out of
  * the store, while the others, in the hands of the same thread, are readers of theirs. */
-static void test_a_chunk_whose_device_goes(void **state)
+TEST(a_chunk_whose_device_goes)
 {
-    (void)state;
     support_fault fault;
     kvt_device_config device;
     kvt_completion done[ENTRIES];
@@ -93,9 +92,8 @@ static void test_a_chunk_whose_device_goes(void **state)
 
 /* The thread that loads an entry deletes it in the middle: the load goes on with what it holds, and
  * the room is free when the load has ended. */
-static void test_a_delete_in_the_middle_of_a_load(void **state)
+TEST(a_delete_in_the_middle_of_a_load)
 {
-    (void)state;
     static char expected[SUPPORT_ENTRY_BYTES];
     support_fault fault;
     kvt_device_config device;
@@ -196,9 +194,8 @@ static uint32_t count_stored(site *s)
 }
 
 /* A disk goes and comes back, again and again, while batches are under way: nothing is lost. */
-static void test_a_device_comes_back_under_batches(void **state)
+TEST(a_device_comes_back_under_batches)
 {
-    (void)state;
     static site s;
     pthread_t thread;
     site_make(&s);
@@ -233,14 +230,9 @@ static void test_a_device_comes_back_under_batches(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_chunk_whose_device_goes),
-        cmocka_unit_test(test_a_delete_in_the_middle_of_a_load),
-        cmocka_unit_test(test_a_device_comes_back_under_batches),
-    };
     buffers = malloc((size_t)ENTRIES * SUPPORT_ENTRY_BYTES);
     if (buffers == NULL) return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = tests_run();
     free(buffers);
     return failed;
 }

@@ -88,7 +88,9 @@ static void check_stored(site *s)
         assert_int_equal(support_get(s->store, i, NULL), i < ROOM ? KVT_OK : KVT_MISS);
 }
 
-static void a_cancel_ends_puts_that_wait(void **state)
+TEST_EACH(site_open, site_close);
+
+TEST(a_cancel_ends_puts_that_wait)
 {
     site *s = *state;
     drain(s, 0, ROOM, KVT_OK); /* the put behind them waits, and holds none of them up */
@@ -102,19 +104,10 @@ static void a_cancel_ends_puts_that_wait(void **state)
     kvt_queue_close(s->queue);
 }
 
-static void a_close_ends_puts_that_wait(void **state)
+TEST(a_close_ends_puts_that_wait)
 {
     site *s = *state;
     drain(s, 0, ROOM, KVT_OK);
     kvt_queue_close(s->queue);
     check_stored(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_cancel_ends_puts_that_wait, site_open, site_close),
-        cmocka_unit_test_setup_teardown(a_close_ends_puts_that_wait, site_open, site_close),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

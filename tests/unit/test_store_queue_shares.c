@@ -156,7 +156,9 @@ static void expect(site *s, uint32_t count)
     }
 }
 
-static void a_batch_of_large_entries(void **state)
+TEST_EACH(site_open, site_close);
+
+TEST(a_batch_of_large_entries)
 {
     site *s = *state;
     for (uint32_t threads = 1; threads <= 4; threads++)
@@ -176,7 +178,7 @@ static void a_batch_of_large_entries(void **state)
 /* The small get comes behind three chunks of others, which a thread and the spare one begin. Where
  * the system stops the thread that holds the small get, any number of them passes it, so the best
  * of many rounds counts: a queue that decodes all shares first is late in each. */
-static void a_small_get_waits_for_one_share(void **state)
+TEST(a_small_get_waits_for_one_share)
 {
     site *s = *state;
     const uint32_t share = (UINT32_C(1) << 20) / LARGE_BYTES;
@@ -194,7 +196,7 @@ static void a_small_get_waits_for_one_share(void **state)
     kvt_queue_close(queue);
 }
 
-static void a_cancel_in_between(void **state)
+TEST(a_cancel_in_between)
 {
     site *s = *state;
     kvt_queue *queue = open_queue(s, 2);
@@ -220,7 +222,7 @@ static void a_cancel_in_between(void **state)
 }
 
 /* What a close leaves undone touches no memory afterwards: the sanitizers see the free. */
-static void a_close_in_between(void **state)
+TEST(a_close_in_between)
 {
     site *s = *state;
     for (uint32_t round = 0; round < 20; round++) {
@@ -244,7 +246,7 @@ static void *wait_and_drain(void *argument)
 }
 
 /* Several callers wait at one queue, and each may take a share of what another one has begun. */
-static void callers_that_help_each_other(void **state)
+TEST(callers_that_help_each_other)
 {
     site *s = *state;
     enum { CALLERS = 4 };
@@ -295,9 +297,8 @@ static uint32_t kept_of(const uint64_t *bytes, uint32_t count, uint32_t decoders
 
 /* A thread that begins a batch decodes an entry larger than a share itself only while another one
  * stays free for requests; a waiting caller always does. */
-static void one_thread_stays_free(void **state)
+TEST_WITH(NULL, NULL, one_thread_stays_free)
 {
-    (void)state;
     const uint64_t large[] = {4 << 20, 4 << 20, 4 << 20}, few[] = {4096, 4096, 4096};
     const uint64_t mixed[] = {4096, 4096, 4 << 20};
     const struct {
@@ -323,17 +324,4 @@ static void one_thread_stays_free(void **state)
     uint32_t listed;
     assert_int_equal(kept_of(large, 1, 1, &decodes, &listed), 0); /* one alone, too */
     assert_int_equal(listed, 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_batch_of_large_entries, site_open, site_close),
-        cmocka_unit_test_setup_teardown(a_small_get_waits_for_one_share, site_open, site_close),
-        cmocka_unit_test_setup_teardown(a_cancel_in_between, site_open, site_close),
-        cmocka_unit_test_setup_teardown(a_close_in_between, site_open, site_close),
-        cmocka_unit_test_setup_teardown(callers_that_help_each_other, site_open, site_close),
-        cmocka_unit_test(one_thread_stays_free),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

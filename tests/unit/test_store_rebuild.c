@@ -11,7 +11,10 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-static void test_catalog_deleted(void **state)
+TEST_ALL(group_setup, group_teardown);
+TEST_EACH(setup, teardown);
+
+TEST(catalog_deleted)
 {
     rebuild_site *site = *state;
     remove_catalog(site);
@@ -61,7 +64,7 @@ static void undo_puts(rebuild_site *site, uint32_t from, uint32_t to)
 
 /* What a crash has undone does not come back once the store has been opened, whatever was put
  * since, over several crashes; what is put in the last life counts. */
-static void test_puts_that_a_crash_has_undone(void **state)
+TEST(puts_that_a_crash_has_undone)
 {
     rebuild_site *site = *state;
     static uint8_t last[REBUILD_ENTRIES];
@@ -106,7 +109,7 @@ static void test_puts_that_a_crash_has_undone(void **state)
 
 /* Flips bits of the catalog, or cuts it off: as long as it opens it is not lost, and else the old
  * file is kept, and the new one has everything. */
-static void test_catalog_damaged(void **state)
+TEST(catalog_damaged)
 {
     rebuild_site *site = *state;
     struct stat facts, kept;
@@ -145,7 +148,7 @@ static void test_catalog_damaged(void **state)
 }
 
 /* The store dies without closing; its catalog and log are lost. */
-static void test_killed(void **state)
+TEST(killed)
 {
     rebuild_site *site = *state;
     int ends[2];
@@ -186,7 +189,7 @@ static void test_killed(void **state)
     kvt_close(store);
 }
 
-static void test_dry_run_and_refusals(void **state)
+TEST(dry_run_and_refusals)
 {
     rebuild_site *site = *state;
     char command[1024], before[128], after[128];
@@ -232,7 +235,7 @@ static bool stop_at_once(void *context, kvt_recover_stage stage, uint64_t done, 
     return stage != *(kvt_recover_stage *)context;
 }
 
-static void test_cancelled(void **state)
+TEST(cancelled)
 {
     rebuild_site *site = *state;
     remove_catalog(site);
@@ -255,7 +258,7 @@ static void test_cancelled(void **state)
     (void)check_all(site);
 }
 
-static void test_missing_member(void **state)
+TEST(missing_member)
 {
     rebuild_site *site = *state;
     uint64_t members[REBUILD_ENTRIES];
@@ -280,7 +283,7 @@ static void test_missing_member(void **state)
 }
 
 /* A member of another store, and one that is in another's place, do not count; nor do they hurt. */
-static void test_foreign_member(void **state)
+TEST(foreign_member)
 {
     rebuild_site *site = *state, other;
     char folder[64], kept[128];
@@ -323,7 +326,7 @@ static void copy_file(const char *source, const char *target)
 
 /* A member that was away during an open which served, one epoch or two, is stale. One whose label
  * an open that was cut short did not get to counts. */
-static void test_stale_member(void **state)
+TEST(stale_member)
 {
     rebuild_site *site = *state;
     uint64_t members[REBUILD_ENTRIES];
@@ -350,20 +353,4 @@ static void test_stale_member(void **state)
     assert_int_equal(report.devices[1].state, KVT_RECOVER_STALE);
     assert_true(!report.complete && report.absent > 0);
     check_without(site, 1, members);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_catalog_deleted, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_puts_that_a_crash_has_undone, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_catalog_damaged, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_dry_run_and_refusals, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cancelled, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_missing_member, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_foreign_member, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stale_member, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

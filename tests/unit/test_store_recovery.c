@@ -82,8 +82,10 @@ static void recovery_fill(recovery_site *site)
     kvt_close(store);
 }
 
+TEST_EACH(recovery_setup, recovery_teardown);
+
 /* Records travel through memory that the rings have registered. */
-static void test_staging_registered(void **state)
+TEST(staging_registered)
 {
     recovery_site *site = *state;
     kvt_store *store = recovery_open(site);
@@ -96,7 +98,7 @@ static void test_staging_registered(void **state)
     kvt_close(store);
 }
 
-static void test_restart(void **state)
+TEST(restart)
 {
     recovery_site *site = *state;
     recovery_fill(site);
@@ -115,7 +117,7 @@ static void test_restart(void **state)
 
 /* Rows that lie in the pool side by side are all taken over, although units of that size let the
  * policy fill less of the tier: after a crash they may pass that. */
-static void test_more_than_the_policy_may_fill(void **state)
+TEST(more_than_the_policy_may_fill)
 {
     recovery_site *site = *state;
     uint32_t count = 0;
@@ -142,7 +144,7 @@ static void test_more_than_the_policy_may_fill(void **state)
     kvt_close(store);
 }
 
-static void test_delete_survives_restart(void **state)
+TEST(delete_survives_restart)
 {
     recovery_site *site = *state;
     recovery_fill(site);
@@ -163,7 +165,7 @@ static void test_delete_survives_restart(void **state)
 }
 
 /* Every 4 KiB of one drive in turn gets a flipped bit: gets give the right bytes or a miss. */
-static void test_rot(void **state)
+TEST(rot)
 {
     recovery_site *site = *state;
     recovery_fill(site);
@@ -201,7 +203,7 @@ static void recovery_copy(const char *source, const char *target)
 }
 
 /* A drive that was away while the store ran comes back with older bytes: none of them is served. */
-static void test_stale_drive(void **state)
+TEST(stale_drive)
 {
     recovery_site *site = *state;
     char kept[128];
@@ -229,7 +231,7 @@ static void test_stale_drive(void **state)
 }
 
 /* A drive that is not there, or came back blank, is not taken for one that was given up. */
-static void test_missing_drive(void **state)
+TEST(missing_drive)
 {
     recovery_site *site = *state;
     char kept[128];
@@ -257,7 +259,7 @@ static void test_missing_drive(void **state)
 }
 
 /* A tier as large as its drives, labels or not, and drives of odd size, open again and again. */
-static void test_exact_sizes(void **state)
+TEST(exact_sizes)
 {
     recovery_site *site = *state;
     site->devices[0].capacity_bytes = 3000001;
@@ -273,7 +275,7 @@ static void test_exact_sizes(void **state)
 }
 
 /* An open that fails leaves no catalog behind that was not there before. */
-static void test_no_stray_catalog(void **state)
+TEST(no_stray_catalog)
 {
     recovery_site *site = *state;
     site->options.policy = "lruu";
@@ -281,7 +283,7 @@ static void test_no_stray_catalog(void **state)
     assert_int_equal(access(site->catalog, F_OK), -1);
 }
 
-static void test_foreign_drive(void **state)
+TEST(foreign_drive)
 {
     recovery_site *site = *state;
     recovery_fill(site);
@@ -301,7 +303,7 @@ static void test_foreign_drive(void **state)
     kvt_close(store);
 }
 
-static void test_other_bytes(void **state)
+TEST(other_bytes)
 {
     recovery_site *site = *state;
     int file = open(site->paths[0], O_RDWR | O_CREAT, 0600);
@@ -324,7 +326,7 @@ static void recovery_write_file(const char *path, const void *data, size_t bytes
     close(file);
 }
 
-static void test_damaged_catalog(void **state)
+TEST(damaged_catalog)
 {
     recovery_site *site = *state;
     char text[4096];
@@ -351,7 +353,7 @@ static void test_damaged_catalog(void **state)
 }
 
 /* Rows with impossible values are dropped, the others are taken over. */
-static void test_damaged_rows(void **state)
+TEST(damaged_rows)
 {
     recovery_site *site = *state;
     static const char *const damages[] = {
@@ -388,7 +390,7 @@ static void test_damaged_rows(void **state)
 
 /* A deletion that could not be committed when the store closed: its row comes back, and what it
  * names was not trimmed. */
-static void test_uncommitted_deletions_keep_their_bytes(void **state)
+TEST(uncommitted_deletions_keep_their_bytes)
 {
     recovery_site *site = *state;
     for (int i = 0; i < 2; i++)
@@ -412,7 +414,7 @@ static void test_uncommitted_deletions_keep_their_bytes(void **state)
     kvt_close(store);
 }
 
-static void test_bad_options(void **state)
+TEST(bad_options)
 {
     recovery_site *site = *state;
     site->options.tiers[KVT_TIER_SSD].capacity_bytes = 64 << 20;
@@ -448,7 +450,7 @@ static void test_bad_options(void **state)
 
 /* Figures by the name of a device that is another one, or that were published, are not decided on
  * unless that is asked for; the message says what differs. */
-static void test_profile_of_another_device(void **state)
+TEST(profile_of_another_device)
 {
     recovery_site *site = *state;
     char path[128];
@@ -496,36 +498,11 @@ static void test_profile_of_another_device(void **state)
     site->options.profile_path = NULL;
 }
 
-static void test_two_openers(void **state)
+TEST(two_openers)
 {
     recovery_site *site = *state;
     kvt_store *store = recovery_open(site);
     assert_int_equal(recovery_try_open(site), KVT_E_LOCKED);
     kvt_close(store);
     assert_int_equal(recovery_try_open(site), KVT_OK);
-}
-
-int main(void)
-{
-#define RECOVERY_TEST(name) cmocka_unit_test_setup_teardown(name, recovery_setup, recovery_teardown)
-    const struct CMUnitTest tests[] = {
-        RECOVERY_TEST(test_staging_registered),
-        RECOVERY_TEST(test_restart),
-        RECOVERY_TEST(test_more_than_the_policy_may_fill),
-        RECOVERY_TEST(test_delete_survives_restart),
-        RECOVERY_TEST(test_rot),
-        RECOVERY_TEST(test_stale_drive),
-        RECOVERY_TEST(test_missing_drive),
-        RECOVERY_TEST(test_exact_sizes),
-        RECOVERY_TEST(test_no_stray_catalog),
-        RECOVERY_TEST(test_foreign_drive),
-        RECOVERY_TEST(test_other_bytes),
-        RECOVERY_TEST(test_damaged_catalog),
-        RECOVERY_TEST(test_damaged_rows),
-        RECOVERY_TEST(test_uncommitted_deletions_keep_their_bytes),
-        RECOVERY_TEST(test_bad_options),
-        RECOVERY_TEST(test_profile_of_another_device),
-        RECOVERY_TEST(test_two_openers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

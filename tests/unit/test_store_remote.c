@@ -21,9 +21,10 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-static void one_puts_and_another_gets(void **state)
+TEST_EACH(clear, NULL);
+
+TEST(one_puts_and_another_gets)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_ALL);
     put_all(a);
     assert_int_equal(stats_of(a).published, COUNT);
@@ -53,9 +54,8 @@ static void one_puts_and_another_gets(void **state)
     kvt_close(b);
 }
 
-static void prefixes_reach_to_other_hosts(void **state)
+TEST(prefixes_reach_to_other_hosts)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     kvt_key keys[COUNT + 10];
     size_t matched = 77;
@@ -88,9 +88,8 @@ static void prefixes_reach_to_other_hosts(void **state)
     kvt_close(b);
 }
 
-static void second_use_waits_for_a_hit(void **state)
+TEST(second_use_waits_for_a_hit)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_SECOND_USE);
     put_all(a);
     assert_int_equal(remote_memory_count(ENGINE, NULL), 0);
@@ -103,9 +102,8 @@ static void second_use_waits_for_a_hit(void **state)
     kvt_close(a);
 }
 
-static void hosts_write_a_key_once(void **state)
+TEST(hosts_write_a_key_once)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_ALL);
     put_all(a);
     uint64_t bytes = 0, after = 0;
@@ -119,9 +117,8 @@ static void hosts_write_a_key_once(void **state)
     kvt_close(b);
 }
 
-static void namespaces_and_tenants_are_apart(void **state)
+TEST(namespaces_and_tenants_are_apart)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL);
     kvt_remote_options other = remote_options(KVT_PUBLISH_ALL);
     other.namespace_text = "model@2";
@@ -139,9 +136,8 @@ static void namespaces_and_tenants_are_apart(void **state)
     kvt_close(c);
 }
 
-static void a_delete_reaches_the_engine(void **state)
+TEST(a_delete_reaches_the_engine)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     const kvt_key key = support_key(4);
     put_all(a);
@@ -155,9 +151,8 @@ static void a_delete_reaches_the_engine(void **state)
     kvt_close(b);
 }
 
-static void views_and_queues_get_from_other_hosts(void **state)
+TEST(views_and_queues_get_from_other_hosts)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     static char data[SUPPORT_ENTRY_BYTES], expected[SUPPORT_ENTRY_BYTES];
     put_all(a);
@@ -206,9 +201,8 @@ static kvt_store *open_chunked(kvt_publish publish)
     return open_with(&remote);
 }
 
-static void records_of_many_chunks(void **state)
+TEST(records_of_many_chunks)
 {
-    (void)state;
     kvt_store *a = open_chunked(KVT_PUBLISH_ALL), *b = open_chunked(KVT_PUBLISH_NONE);
     put_all(a);
     assert_true(remote_memory_count(ENGINE, NULL) >= 5 * COUNT);
@@ -228,9 +222,8 @@ static void name_of(uint32_t number, uint32_t chunk, char name[OBJECT_NAME_BYTES
     object_name(space, &key, epoch_of(&key), chunk, name);
 }
 
-static void wrong_chunks_are_misses(void **state)
+TEST(wrong_chunks_are_misses)
 {
-    (void)state;
     static char value[16384], other[16384];
     char name[OBJECT_NAME_BYTES], from[OBJECT_NAME_BYTES];
     kvt_store *a = open_chunked(KVT_PUBLISH_ALL), *b = open_chunked(KVT_PUBLISH_NONE);
@@ -262,9 +255,8 @@ static void wrong_chunks_are_misses(void **state)
 }
 
 /* Chunks of two writers of one key never make one record. */
-static void chunks_of_two_writers_do_not_mix(void **state)
+TEST(chunks_of_two_writers_do_not_mix)
 {
-    (void)state;
     static char value[16384];
     char name[OBJECT_NAME_BYTES];
     size_t bytes = 0;
@@ -285,9 +277,8 @@ static void chunks_of_two_writers_do_not_mix(void **state)
 }
 
 /* What a later library has published stays for those who can read it. */
-static void a_record_of_a_later_version_stays(void **state)
+TEST(a_record_of_a_later_version_stays)
 {
-    (void)state;
     static char value[16384], after[16384];
     char name[OBJECT_NAME_BYTES];
     size_t bytes = 0, after_bytes = 0;
@@ -310,9 +301,8 @@ static void a_record_of_a_later_version_stays(void **state)
     kvt_close(b);
 }
 
-static void another_size_is_a_miss_and_stays(void **state)
+TEST(another_size_is_a_miss_and_stays)
 {
-    (void)state;
     static char data[2 * SUPPORT_ENTRY_BYTES];
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     put_all(a);
@@ -340,9 +330,8 @@ static kvt_store *open_faulty(double deadline_seconds)
     return open_with(&remote);
 }
 
-static void no_fault_gives_wrong_bytes(void **state)
+TEST(no_fault_gives_wrong_bytes)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL);
     for (int round = 0; round < 4; round++) {
         put_all(a);
@@ -369,9 +358,8 @@ static void no_fault_gives_wrong_bytes(void **state)
     kvt_close(a);
 }
 
-static void silence_ends_at_the_deadline(void **state)
+TEST(silence_ends_at_the_deadline)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_faulty(0.03);
     put_all(a);
     assert_int_equal(support_put(b, 600), KVT_OK);
@@ -394,9 +382,8 @@ static void silence_ends_at_the_deadline(void **state)
 }
 
 /* A reply that is none says nothing of what the engine keeps. */
-static void a_malformed_reply_deletes_nothing(void **state)
+TEST(a_malformed_reply_deletes_nothing)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_faulty(20);
     put_all(a);
     atomic_store(&faults.failure, KVT_E_CORRUPT);
@@ -415,9 +402,8 @@ static void a_malformed_reply_deletes_nothing(void **state)
 }
 
 /* A deletion that its node does not take is kept: the entry does not come back with the node. */
-static void a_deletion_is_owed(void **state)
+TEST(a_deletion_is_owed)
 {
-    (void)state;
     kvt_store *b = open_faulty(20), *c = open_mode(KVT_PUBLISH_NONE);
     const kvt_key key = support_key(3), other = support_key(4);
     size_t matched = 7;
@@ -451,9 +437,8 @@ static void a_deletion_is_owed(void **state)
 }
 
 /* The engine counts whole seconds; less than one is one, not for ever. */
-static void a_brief_ttl_is_one_second(void **state)
+TEST(a_brief_ttl_is_one_second)
 {
-    (void)state;
     const double given[] = {0, 0.0001, 0.999, 1, 1.5};
     const uint32_t expected[] = {0, 1, 1, 1, 2};
     for (uint32_t i = 0; i < 5; i++) {
@@ -465,9 +450,8 @@ static void a_brief_ttl_is_one_second(void **state)
     }
 }
 
-static void a_put_never_waits_for_the_engine(void **state)
+TEST(a_put_never_waits_for_the_engine)
 {
-    (void)state;
     kvt_store *b = open_faulty(0.03);
     atomic_store(&faults.gone, true);
     put_all(b);
@@ -509,9 +493,8 @@ static void use_absent(const char *address)
     kvt_close(a);
 }
 
-static void an_absent_engine_delays_no_open(void **state)
+TEST(an_absent_engine_delays_no_open)
 {
-    (void)state;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
     char address[32];
@@ -529,9 +512,8 @@ static void an_absent_engine_delays_no_open(void **state)
 
 /* ---- configuration ---- */
 
-static void configurations_are_refused(void **state)
+TEST(configurations_are_refused)
 {
-    (void)state;
     kvt_remote_options wrong[10];
     for (size_t i = 0; i < 10; i++)
         wrong[i] = remote_options(KVT_PUBLISH_ALL);
@@ -568,9 +550,8 @@ static void configurations_are_refused(void **state)
     kvt_close(plain);
 }
 
-static void a_password_that_others_read_is_refused(void **state)
+TEST(a_password_that_others_read_is_refused)
 {
-    (void)state;
     char path[] = "kvt-password-XXXXXX", message[256];
     const int file = mkstemp(path);
     assert_true(file >= 0 && write(file, "hunter2hunter2\n", 15) == 15);
@@ -598,9 +579,8 @@ static void a_password_that_others_read_is_refused(void **state)
 }
 
 /* A node that cannot be reached is in the health, with a reason and since when. */
-static void health_names_the_node(void **state)
+TEST(health_names_the_node)
 {
-    (void)state;
     kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
     remote.backend = "valkey";
     remote.address = "127.0.0.1:1";
@@ -631,9 +611,8 @@ static void health_names_the_node(void **state)
 
 /* ---- how records are cut ---- */
 
-static void cuts_are_whole_and_waste_little(void **state)
+TEST(cuts_are_whole_and_waste_little)
 {
-    (void)state;
     static object_chunk cut[OBJECT_CHUNKS_MAX];
     const uint32_t full = OBJECT_CHUNK_BYTES - OBJECT_HEAD_BYTES;
     for (uint64_t bytes = 1; bytes < 6000000; bytes += bytes / 97 + 1) {
@@ -655,9 +634,8 @@ static void cuts_are_whole_and_waste_little(void **state)
     assert_int_equal(object_cut(UINT64_C(1) << 40, full, cut), 0);
 }
 
-static void heads_say_what_they_were_given(void **state)
+TEST(heads_say_what_they_were_given)
 {
-    (void)state;
     uint8_t bytes[OBJECT_HEAD_BYTES], spoilt[OBJECT_HEAD_BYTES];
     object_head out;
     const object_head head = {.index = 3,
@@ -694,35 +672,4 @@ static void heads_say_what_they_were_given(void **state)
     assert_memory_equal(&key, &head.key, sizeof key);
     for (uint32_t cut = 0; cut + 21 < length; cut++)
         assert_false(object_name_key(name, cut, &key));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(one_puts_and_another_gets, clear),
-        cmocka_unit_test_setup(prefixes_reach_to_other_hosts, clear),
-        cmocka_unit_test_setup(second_use_waits_for_a_hit, clear),
-        cmocka_unit_test_setup(hosts_write_a_key_once, clear),
-        cmocka_unit_test_setup(namespaces_and_tenants_are_apart, clear),
-        cmocka_unit_test_setup(a_delete_reaches_the_engine, clear),
-        cmocka_unit_test_setup(views_and_queues_get_from_other_hosts, clear),
-        cmocka_unit_test_setup(records_of_many_chunks, clear),
-        cmocka_unit_test_setup(wrong_chunks_are_misses, clear),
-        cmocka_unit_test_setup(chunks_of_two_writers_do_not_mix, clear),
-        cmocka_unit_test_setup(a_record_of_a_later_version_stays, clear),
-        cmocka_unit_test_setup(another_size_is_a_miss_and_stays, clear),
-        cmocka_unit_test_setup(no_fault_gives_wrong_bytes, clear),
-        cmocka_unit_test_setup(silence_ends_at_the_deadline, clear),
-        cmocka_unit_test_setup(a_malformed_reply_deletes_nothing, clear),
-        cmocka_unit_test_setup(a_deletion_is_owed, clear),
-        cmocka_unit_test_setup(a_brief_ttl_is_one_second, clear),
-        cmocka_unit_test_setup(a_put_never_waits_for_the_engine, clear),
-        cmocka_unit_test_setup(an_absent_engine_delays_no_open, clear),
-        cmocka_unit_test_setup(configurations_are_refused, clear),
-        cmocka_unit_test_setup(a_password_that_others_read_is_refused, clear),
-        cmocka_unit_test_setup(health_names_the_node, clear),
-        cmocka_unit_test_setup(cuts_are_whole_and_waste_little, clear),
-        cmocka_unit_test_setup(heads_say_what_they_were_given, clear),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,9 +90,10 @@ static kvt_store *open_host(kvt_publish publish, const char *backend, uint64_t r
 #define SOME (UINT64_C(320) << 10) /* room for a part of a space */
 #define NONE (UINT64_C(16) << 10)
 
-static void copies_of_evicted_entries_go(void **state)
+TEST_EACH(clear, NULL);
+
+TEST(copies_of_evicted_entries_go)
 {
-    (void)state;
     kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", SOME);
     kvt_store *b = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     put_space(a, MODEL);
@@ -126,9 +127,8 @@ static void copies_of_evicted_entries_go(void **state)
 }
 
 /* Of a tenant, of a tenant in a space, and of everything. */
-static void filters_cover_at_least_what_they_say(void **state)
+TEST(filters_cover_at_least_what_they_say)
 {
-    (void)state;
     const kvt_clear_filter filters[] = {
         {.struct_size = sizeof filters[0], .by_tenant = true, .tenant = TENANT},
         {.struct_size = sizeof filters[0],
@@ -163,9 +163,8 @@ static void filters_cover_at_least_what_they_say(void **state)
 }
 
 /* A delete reaches the copy of an entry that is not here, whoever has published it. */
-static void a_delete_reaches_what_others_published(void **state)
+TEST(a_delete_reaches_what_others_published)
 {
-    (void)state;
     kvt_store *b = open_host(KVT_PUBLISH_ALL, "memory", 4 << 20);
     kvt_store *a = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     put_space(b, MODEL);
@@ -184,9 +183,8 @@ static void a_delete_reaches_what_others_published(void **state)
 
 /* A clear while the engine is out of reach holds here at once, is owed, in the health, and reaches
  * the others when the engine is back. */
-static void a_clear_is_owed(void **state)
+TEST(a_clear_is_owed)
 {
-    (void)state;
     memset(&faults, 0, sizeof faults);
     faults.inner = (remote_config){.backend = "memory", .addresses = ENGINE};
     remote_fault_use(&faults);
@@ -222,9 +220,8 @@ static void a_clear_is_owed(void **state)
 }
 
 /* A full engine takes no new number: it gives the old one up. */
-static void a_full_engine_is_cleared(void **state)
+TEST(a_full_engine_is_cleared)
 {
-    (void)state;
     kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", SOME);
     kvt_store *b = open_host(KVT_PUBLISH_NONE, "memory", NONE);
     put_space(a, MODEL);
@@ -247,9 +244,8 @@ static void a_full_engine_is_cleared(void **state)
 }
 
 /* More clears than can be kept apart while the engine is away: everything goes. */
-static void too_many_clears_take_everything(void **state)
+TEST(too_many_clears_take_everything)
 {
-    (void)state;
     memset(&faults, 0, sizeof faults);
     faults.inner = (remote_config){.backend = "memory", .addresses = ENGINE};
     remote_fault_use(&faults);
@@ -282,9 +278,8 @@ static void epoch_names(kvt_store *store, const kvt_key *key, char names[2][EPOC
 
 /* An engine that has lost the epochs, or has something else in their place, has no copies: what is
  * published then has another epoch, and what was there before a clear does not come back. */
-static void a_lost_epoch_brings_nothing_back(void **state)
+TEST(a_lost_epoch_brings_nothing_back)
 {
-    (void)state;
     static char old[2 * SUPPORT_ENTRY_BYTES];
     char names[2][EPOCH_NAME_BYTES], space[OBJECT_SPACE_BYTES], name[OBJECT_NAME_BYTES];
     size_t bytes = 0;
@@ -320,9 +315,8 @@ static void a_lost_epoch_brings_nothing_back(void **state)
 
 /* Two hosts clear at once, and one closes at once: all of it holds, and what they publish then is
  * found by both. */
-static void clears_of_two_hosts_meet(void **state)
+TEST(clears_of_two_hosts_meet)
 {
-    (void)state;
     kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", SOME);
     kvt_store *b = open_host(KVT_PUBLISH_ALL, "memory", SOME);
     for (uint32_t round = 0; round < 5; round++) {
@@ -351,9 +345,8 @@ static void clears_of_two_hosts_meet(void **state)
 }
 
 /* What a host knows of an epoch costs a get nothing: only the first in a second asks. */
-static void gets_ask_for_no_epoch(void **state)
+TEST(gets_ask_for_no_epoch)
 {
-    (void)state;
     kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", 4 << 20);
     for (uint32_t i = 0; i < COUNT; i++)
         put_in(a, MODEL, i * EPOCH_PARTS, i);
@@ -377,9 +370,8 @@ static void gets_ask_for_no_epoch(void **state)
 }
 
 /* A read that a clear or a delete has overtaken brings nothing. */
-static void a_read_that_was_overtaken_is_a_miss(void **state)
+TEST(a_read_that_was_overtaken_is_a_miss)
 {
-    (void)state;
     kvt_store *a = open_host(KVT_PUBLISH_ALL, "memory", 4 << 20);
     kvt_store *b = open_host(KVT_PUBLISH_NONE, "memory", 4 << 20);
     for (uint32_t how = 0; how < 3; how++) {
@@ -407,21 +399,4 @@ static void a_read_that_was_overtaken_is_a_miss(void **state)
     }
     kvt_close(a);
     kvt_close(b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(copies_of_evicted_entries_go, clear),
-        cmocka_unit_test_setup(filters_cover_at_least_what_they_say, clear),
-        cmocka_unit_test_setup(a_delete_reaches_what_others_published, clear),
-        cmocka_unit_test_setup(a_clear_is_owed, clear),
-        cmocka_unit_test_setup(a_full_engine_is_cleared, clear),
-        cmocka_unit_test_setup(too_many_clears_take_everything, clear),
-        cmocka_unit_test_setup(a_lost_epoch_brings_nothing_back, clear),
-        cmocka_unit_test_setup(clears_of_two_hosts_meet, clear),
-        cmocka_unit_test_setup(gets_ask_for_no_epoch, clear),
-        cmocka_unit_test_setup(a_read_that_was_overtaken_is_a_miss, clear),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,9 +40,10 @@ static void put_recomputed_in(kvt_store *store, double seconds)
     assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
 }
 
-static void loads_are_predicted_by_node(void **state)
+TEST_EACH(clear, NULL);
+
+TEST(loads_are_predicted_by_node)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_timed(0.0006);
     kvt_remote_node node = {.struct_size = sizeof node};
     put_all(a);
@@ -60,9 +61,8 @@ static void loads_are_predicted_by_node(void **state)
     kvt_close(b);
 }
 
-static void recomputing_may_be_sooner(void **state)
+TEST(recomputing_may_be_sooner)
 {
-    (void)state;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_timed(0.002);
     put_recomputed_in(a, 1e-5);
     uint64_t hits = 0;
@@ -102,9 +102,8 @@ static uint32_t here(kvt_store *store, uint32_t from, uint32_t count)
 }
 
 /* Of entries that are alike, those with a copy make room. */
-static void room_goes_to_what_nobody_else_keeps(void **state)
+TEST(room_goes_to_what_nobody_else_keeps)
 {
-    (void)state;
     const uint32_t half = COUNT / 2;
     kvt_key keys[COUNT];
     size_t matched;
@@ -137,9 +136,8 @@ static void room_goes_to_what_nobody_else_keeps(void **state)
 }
 
 /* The policy hears of copies that are made, found and lost. */
-static void the_policy_hears_of_copies(void **state)
+TEST(the_policy_hears_of_copies)
 {
-    (void)state;
     const kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
     kvt_store *a = open_policy(&remote, "utility", 8 << 20);
     put_all(a);
@@ -151,15 +149,4 @@ static void the_policy_hears_of_copies(void **state)
     assert_int_equal(stats_of(b).copies_told, COUNT);
     kvt_close(a);
     kvt_close(b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(loads_are_predicted_by_node, clear),
-        cmocka_unit_test_setup(recomputing_may_be_sooner, clear),
-        cmocka_unit_test_setup(room_goes_to_what_nobody_else_keeps, clear),
-        cmocka_unit_test_setup(the_policy_hears_of_copies, clear),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,9 +53,10 @@ static kvt_completion ask(kvt_queue *queue, kvt_key key)
     return done;
 }
 
-static void a_queue_says_when_it_guesses(void **state)
+TEST_EACH(clear, NULL);
+
+TEST(a_queue_says_when_it_guesses)
 {
-    (void)state;
     size_t matched;
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     put_all(a);
@@ -87,9 +88,8 @@ static void a_queue_says_when_it_guesses(void **state)
     kvt_close(plain);
 }
 
-static void worth_counts_what_others_have(void **state)
+TEST(worth_counts_what_others_have)
 {
-    (void)state;
     kvt_key keys[COUNT + 1];
     size_t matched;
     kvt_worth worth = {.struct_size = sizeof worth};
@@ -128,9 +128,8 @@ static bool comes(kvt_store *store, uint32_t number)
     return false;
 }
 
-static void a_prefetch_brings_entries_here(void **state)
+TEST(a_prefetch_brings_entries_here)
 {
-    (void)state;
     kvt_get_info info = {.struct_size = sizeof info};
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_mode(KVT_PUBLISH_NONE);
     put_all(a);
@@ -164,9 +163,8 @@ static void a_prefetch_brings_entries_here(void **state)
     kvt_close(a);
 }
 
-static void prefixes_are_read_from_other_hosts(void **state)
+TEST(prefixes_are_read_from_other_hosts)
 {
-    (void)state;
     kvt_key keys[COUNT];
     kvt_view views[COUNT];
     const kvt_view *list[COUNT];
@@ -184,9 +182,8 @@ static void prefixes_are_read_from_other_hosts(void **state)
     kvt_close(b);
 }
 
-static void layers_are_loaded_from_other_hosts(void **state)
+TEST(layers_are_loaded_from_other_hosts)
 {
-    (void)state;
     kvt_key keys[COUNT];
     kvt_view views[COUNT];
     const kvt_view *list[COUNT];
@@ -221,9 +218,8 @@ static void layers_are_loaded_from_other_hosts(void **state)
 }
 
 /* A load of a spoilt record is a miss, and deletes it. */
-static void spoilt_layers_are_misses(void **state)
+TEST(spoilt_layers_are_misses)
 {
-    (void)state;
     static char value[2 * SUPPORT_ENTRY_BYTES];
     kvt_key keys[COUNT];
     kvt_view views[COUNT];
@@ -263,9 +259,8 @@ static void spoilt_layers_are_misses(void **state)
 
 /* A full queue gives up entries to be published for deletions, and the space's copies when it has
  * no other. */
-static void a_full_queue_keeps_deletions(void **state)
+TEST(a_full_queue_keeps_deletions)
 {
-    (void)state;
     kvt_remote_options remote = remote_options(KVT_PUBLISH_ALL);
     remote.queue = 4;
     kvt_store *a = open_with(&remote);
@@ -305,9 +300,8 @@ static void a_full_queue_keeps_deletions(void **state)
 }
 
 /* A view says nothing of an entry's size: small and large ones take turns. */
-static void views_of_many_sizes_are_served(void **state)
+TEST(views_of_many_sizes_are_served)
 {
-    (void)state;
     kvt_layout large = support_layout;
     large.tokens = 4096; /* 4 MiB: more than one chunk, and more than the store's staging */
     const uint64_t bytes = 128u * SUPPORT_ENTRY_BYTES;
@@ -360,9 +354,8 @@ static void views_of_many_sizes_are_served(void **state)
 
 /* An entry that another host has claimed is that host's to write; without the claim it is written.
  */
-static void claimed_entries_are_left_to_their_writer(void **state)
+TEST(claimed_entries_are_left_to_their_writer)
 {
-    (void)state;
     char space[OBJECT_SPACE_BYTES], name[OBJECT_NAME_BYTES], value[64];
     size_t bytes = 0;
     const kvt_key claimed = support_key(3);
@@ -380,20 +373,4 @@ static void claimed_entries_are_left_to_their_writer(void **state)
     assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(stats_of(a).published, COUNT);
     kvt_close(a);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_queue_says_when_it_guesses, clear),
-        cmocka_unit_test_setup(worth_counts_what_others_have, clear),
-        cmocka_unit_test_setup(a_prefetch_brings_entries_here, clear),
-        cmocka_unit_test_setup(prefixes_are_read_from_other_hosts, clear),
-        cmocka_unit_test_setup(layers_are_loaded_from_other_hosts, clear),
-        cmocka_unit_test_setup(spoilt_layers_are_misses, clear),
-        cmocka_unit_test_setup(a_full_queue_keeps_deletions, clear),
-        cmocka_unit_test_setup(views_of_many_sizes_are_served, clear),
-        cmocka_unit_test_setup(claimed_entries_are_left_to_their_writer, clear),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

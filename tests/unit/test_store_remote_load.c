@@ -74,10 +74,11 @@ static kvt_load *begin(site *s, size_t count, const kvt_load_options *options)
     return load;
 }
 
+TEST_EACH(clear, NULL);
+
 /* One entry is here, one nowhere, the others on another host, which does not answer yet. */
-static void begin_waits_for_no_host(void **state)
+TEST(begin_waits_for_no_host)
 {
-    (void)state;
     site s;
     kvt_status statuses[6];
     kvt_load_result result = {.struct_size = sizeof result};
@@ -122,9 +123,8 @@ static void note(void *context, uint32_t layers)
 }
 
 /* Nobody has any of it: the load ends with that, and tells who waits for layers. */
-static void nothing_comes(void **state)
+TEST(nothing_comes)
 {
-    (void)state;
     site s;
     kvt_status statuses[3];
     kvt_load_result result = {.struct_size = sizeof result};
@@ -156,9 +156,8 @@ static void nothing_comes(void **state)
 }
 
 /* Hosts that do not answer: what is here comes, what is there ends at the engine's deadline. */
-static void silent_hosts_end_at_the_deadline(void **state)
+TEST(silent_hosts_end_at_the_deadline)
 {
-    (void)state;
     site s;
     kvt_status statuses[4];
     open_site(&s, 0.03);
@@ -181,9 +180,8 @@ static void silent_hosts_end_at_the_deadline(void **state)
 }
 
 /* A load's own deadline ends its waits, and its asking. */
-static void a_deadline_ends_the_asking(void **state)
+TEST(a_deadline_ends_the_asking)
 {
-    (void)state;
     site s;
     kvt_status status = KVT_OK;
     open_site(&s, 20);
@@ -200,9 +198,8 @@ static void a_deadline_ends_the_asking(void **state)
 }
 
 /* A load ends, or its queue closes, at any moment of the asking. */
-static void asking_is_given_up(void **state)
+TEST(asking_is_given_up)
 {
-    (void)state;
     site s;
     open_site(&s, 20);
     for (uint32_t i = 0; i < 60; i++) {
@@ -235,9 +232,8 @@ static void asking_is_given_up(void **state)
 }
 
 /* One record of many is far larger than was thought: it is asked for again, with room for it. */
-static void larger_records_are_asked_for_again(void **state)
+TEST(larger_records_are_asked_for_again)
 {
-    (void)state;
     enum { ENTRIES = 8, LARGE = 5 };
     site s;
     kvt_status statuses[ENTRIES];
@@ -286,17 +282,4 @@ static void larger_records_are_asked_for_again(void **state)
     free(from);
     free(to);
     close_site(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(begin_waits_for_no_host, clear),
-        cmocka_unit_test_setup(nothing_comes, clear),
-        cmocka_unit_test_setup(silent_hosts_end_at_the_deadline, clear),
-        cmocka_unit_test_setup(a_deadline_ends_the_asking, clear),
-        cmocka_unit_test_setup(asking_is_given_up, clear),
-        cmocka_unit_test_setup(larger_records_are_asked_for_again, clear),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

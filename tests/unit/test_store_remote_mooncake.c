@@ -40,9 +40,8 @@ static double seconds_since(uint64_t began_ns)
     return (double)(base_clock_ns() - began_ns) * 1e-9;
 }
 
-static void copies_pass(void **state)
+TEST(copies_pass)
 {
-    (void)state;
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20), *b = open_store(KVT_PUBLISH_NONE, 20);
     put_all(a);
     assert_int_equal(stats_of(a).published, COUNT);
@@ -89,9 +88,8 @@ static void await_recovery(kvt_store *store, const char *what)
 
 /* Calls that do not return: whoever waits leaves at its deadline, and soon nobody waits at all.
  * Local gets notice nothing. */
-static void a_stopped_engine_is_left_alone(void **state)
+TEST(a_stopped_engine_is_left_alone)
 {
-    (void)state;
     if (set_mode == NULL) skip();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20), *b = open_store(KVT_PUBLISH_ALL, DEADLINE_S);
     put_all(a);
@@ -119,9 +117,8 @@ static void a_stopped_engine_is_left_alone(void **state)
 }
 
 /* An engine whose calls fail, and one that is full: misses and drops. */
-static void a_killed_engine_is_left_alone(void **state)
+TEST(a_killed_engine_is_left_alone)
 {
-    (void)state;
     if (set_mode == NULL) skip();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20), *b = open_store(KVT_PUBLISH_ALL, DEADLINE_S);
     put_all(a);
@@ -144,9 +141,8 @@ static void a_killed_engine_is_left_alone(void **state)
 }
 
 /* A store closes while a call does not return: the call has its memory, and frees the client. */
-static void a_close_waits_for_no_call(void **state)
+TEST(a_close_waits_for_no_call)
 {
-    (void)state;
     if (set_mode == NULL) skip();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20), *b = open_store(KVT_PUBLISH_NONE, DEADLINE_S);
     put_all(a);
@@ -171,13 +167,7 @@ int main(void)
     *(void **)&set_mode = dlsym(library, "fake_mooncake_set");
     *(void **)&held = dlsym(library, "fake_mooncake_held");
     if (set_mode == NULL && getenv("KVT_MOONCAKE_MASTER") == NULL) return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies_pass),
-        cmocka_unit_test(a_stopped_engine_is_left_alone),
-        cmocka_unit_test(a_killed_engine_is_left_alone),
-        cmocka_unit_test(a_close_waits_for_no_call),
-    };
-    const int status = cmocka_run_group_tests(tests, NULL, NULL);
+    const int status = tests_run();
     /* A real library's threads still run. */
     fflush(NULL);
     if (set_mode == NULL) _exit(status);

@@ -91,9 +91,8 @@ static void ask_by_queue(kvt_store *store)
     kvt_queue_close(queue);
 }
 
-static void callers_drive_the_client(void **state)
+TEST(callers_drive_the_client)
 {
-    (void)state;
     start();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
     kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
@@ -128,9 +127,8 @@ static void callers_drive_the_client(void **state)
 }
 
 /* Its connections are lost while nobody drives: the next get finds that, and asks on a new one. */
-static void a_server_restarts_between_gets(void **state)
+TEST(a_server_restarts_between_gets)
 {
-    (void)state;
     start();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
     kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
@@ -156,9 +154,8 @@ static void a_server_restarts_between_gets(void **state)
 
 /* A clear of one host over a server: the other finds nothing of that space when its second has
  * passed, and what is published then. */
-static void a_clear_reaches_the_other_host(void **state)
+TEST(a_clear_reaches_the_other_host)
 {
-    (void)state;
     start();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
     kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
@@ -194,9 +191,8 @@ static void a_clear_reaches_the_other_host(void **state)
 }
 
 /* A get that drives leaves at its deadline, and what it has left is the thread's. */
-static void a_server_stops_under_a_get(void **state)
+TEST(a_server_stops_under_a_get)
 {
-    (void)state;
     start();
     kvt_store *a = open_store(KVT_PUBLISH_ALL, 20, 8 << 20);
     kvt_store *b = open_store(KVT_PUBLISH_NONE, 0.05, 16 << 10);
@@ -227,11 +223,5 @@ static void a_server_stops_under_a_get(void **state)
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(callers_drive_the_client),
-        cmocka_unit_test(a_server_restarts_between_gets),
-        cmocka_unit_test(a_clear_reaches_the_other_host),
-        cmocka_unit_test(a_server_stops_under_a_get),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run();
 }

@@ -89,15 +89,13 @@ static void check_close(const char *policy)
     support_remove_folder(s.folder);
 }
 
-static void test_close_loses_nothing(void **state)
+TEST(close_loses_nothing)
 {
-    (void)state;
     check_close("utility");
 }
 
-static void test_close_loses_nothing_by_recency(void **state)
+TEST(close_loses_nothing_by_recency)
 {
-    (void)state;
     check_close("lru");
 }
 
@@ -116,9 +114,8 @@ static void live_and_die(site *s, bool *listed)
     kill(getpid(), SIGKILL);
 }
 
-static void test_kill_leaves_what_was_promoted(void **state)
+TEST(kill_leaves_what_was_promoted)
 {
-    (void)state;
     site s;
     site_make(&s, "lru");
     bool *listed = mmap(NULL, ENTRIES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -196,21 +193,9 @@ static void check_uses_outlive(const char *policy)
     support_remove_folder(s.folder);
 }
 
-static void test_uses_outlive_a_close(void **state)
+TEST(uses_outlive_a_close)
 {
-    (void)state;
     check_uses_outlive("utility");
     check_uses_outlive("lru");
     check_uses_outlive("lru-leaf");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_close_loses_nothing),
-        cmocka_unit_test(test_close_loses_nothing_by_recency),
-        cmocka_unit_test(test_kill_leaves_what_was_promoted),
-        cmocka_unit_test(test_uses_outlive_a_close),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

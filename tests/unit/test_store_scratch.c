@@ -47,9 +47,8 @@ static uint32_t count_readable(site *s, uint32_t entries)
 
 /* ---- free room ---- */
 
-static void test_free_room_leaves_the_policy_and_comes_back(void **state)
+TEST(free_room_leaves_the_policy_and_comes_back)
 {
-    (void)state;
     site s;
     site_make(&s, 2 * MIB);
     const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD), dram = capacity_of(&s, KVT_TIER_DRAM);
@@ -90,9 +89,8 @@ static void test_free_room_leaves_the_policy_and_comes_back(void **state)
     site_end(&s);
 }
 
-static void test_a_refusal_names_the_missing_bytes(void **state)
+TEST(a_refusal_names_the_missing_bytes)
 {
-    (void)state;
     site s;
     site_make(&s, MIB);
     const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD), dram = capacity_of(&s, KVT_TIER_DRAM);
@@ -125,9 +123,8 @@ static void test_a_refusal_names_the_missing_bytes(void **state)
 
 /* ---- against entries ---- */
 
-static void test_entries_make_way_for_what_must_have_room(void **state)
+TEST(entries_make_way_for_what_must_have_room)
 {
-    (void)state;
     site s;
     site_make(&s, MIB);
     put_some(&s, 0, 64);
@@ -160,9 +157,8 @@ static void test_entries_make_way_for_what_must_have_room(void **state)
 }
 
 /* Copies of entries that lie in memory are no reason to refuse, and make way for extents. */
-static void test_copies_make_way_for_extents(void **state)
+TEST(copies_make_way_for_extents)
 {
-    (void)state;
     site s;
     site_make(&s, MIB);
     put_some(&s, 0, DRAM_ENTRIES);
@@ -184,9 +180,8 @@ static void test_copies_make_way_for_extents(void **state)
 }
 
 /* The unit of a wish's worth is that of the policy's price, so the two decide. */
-static void test_the_price_decides_between_entries_and_a_window(void **state)
+TEST(the_price_decides_between_entries_and_a_window)
 {
-    (void)state;
     kvt_store_options options;
     kvt_store *store;
     kvt_store_options_init(&options);
@@ -222,9 +217,8 @@ static void test_the_price_decides_between_entries_and_a_window(void **state)
 
 /* ---- drives and restarts ---- */
 
-static void test_a_member_that_goes_takes_its_part_with_it(void **state)
+TEST(a_member_that_goes_takes_its_part_with_it)
 {
-    (void)state;
     site s;
     site_make(&s, 2 * MIB);
     const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD);
@@ -257,9 +251,8 @@ static void test_a_member_that_goes_takes_its_part_with_it(void **state)
 }
 
 /* The child has borrowed half of the tier and written to it when it is killed. */
-static void test_a_killed_process_gives_everything_back(void **state)
+TEST(a_killed_process_gives_everything_back)
 {
-    (void)state;
     site s;
     site_make(&s, MIB);
     put_some(&s, 0, ENTRIES);
@@ -295,18 +288,4 @@ static void test_a_killed_process_gives_everything_back(void **state)
     assert_int_equal(scratch_open(s.store, &wish, 1, &scratch, NULL), KVT_OK);
     scratch_close(scratch);
     site_end(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_free_room_leaves_the_policy_and_comes_back),
-        cmocka_unit_test(test_a_refusal_names_the_missing_bytes),
-        cmocka_unit_test(test_entries_make_way_for_what_must_have_room),
-        cmocka_unit_test(test_copies_make_way_for_extents),
-        cmocka_unit_test(test_the_price_decides_between_entries_and_a_window),
-        cmocka_unit_test(test_a_member_that_goes_takes_its_part_with_it),
-        cmocka_unit_test(test_a_killed_process_gives_everything_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

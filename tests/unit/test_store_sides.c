@@ -116,7 +116,9 @@ static void check_all(kvt_store *store)
     }
 }
 
-static void entries_of_one_side_survive(void **state)
+TEST_EACH(site_make, site_remove);
+
+TEST(entries_of_one_side_survive)
 {
     site *s = *state;
     kvt_store *store = site_open(s);
@@ -169,7 +171,7 @@ static void *pool_block(const pool *p, uint32_t layer, uint32_t block, uint64_t 
 }
 
 /* Out of a paged pool and into another one, from staging, memory and SSD. */
-static void views_of_one_side_are_stored(void **state)
+TEST(views_of_one_side_are_stored)
 {
     static char data[DATA_BYTES], again[DATA_BYTES];
     site *s = *state;
@@ -213,7 +215,7 @@ static void views_of_one_side_are_stored(void **state)
 }
 
 /* What the rows say; an entry of two sides has the row that it had before there was another. */
-static void rows_say_so(void **state)
+TEST(rows_say_so)
 {
     site *s = *state;
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
@@ -237,14 +239,4 @@ static void rows_say_so(void **state)
     assert_int_equal(rows, ENTRIES);
     sqlite3_finalize(statement);
     sqlite3_close(database);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(entries_of_one_side_survive, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(views_of_one_side_are_stored, site_make, site_remove),
-        cmocka_unit_test_setup_teardown(rows_say_so, site_make, site_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

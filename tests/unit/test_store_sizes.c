@@ -132,9 +132,8 @@ static void measure(uint64_t *planned_out, uint64_t *real_out)
 }
 
 /* DRAM has room for some records and one that is as small as planned. */
-static void test_a_size_is_learned(void **state)
+TEST(a_size_is_learned)
 {
-    (void)state;
     uint64_t planned, real;
     measure(&planned, &real);
     site s;
@@ -156,9 +155,8 @@ static void test_a_size_is_learned(void **state)
 }
 
 /* Where only raw records are made, the measured ratio stands again after a while. */
-static void test_a_size_is_forgotten(void **state)
+TEST(a_size_is_forgotten)
 {
-    (void)state;
     site s;
     site_make(&s, 0, 8 << 20);
     s.options.policy = "utility";
@@ -198,9 +196,8 @@ static void test_a_size_is_forgotten(void **state)
  * Raw entries on SSD, and room for one lossless record as it is planned: what makes room for a put
  * is to code an entry anew, which comes out too large.
  */
-static void test_a_larger_record_costs_no_entry(void **state)
+TEST(a_larger_record_costs_no_entry)
 {
-    (void)state;
     uint64_t planned, real;
     measure(&planned, &real);
     site s;
@@ -257,9 +254,8 @@ static void see(site *s, uint32_t number, double none, double ssd, double dram)
     pthread_mutex_unlock(&s->store->lock);
 }
 
-static void test_an_eviction_from_above_leaves_the_record_on_ssd(void **state)
+TEST(an_eviction_from_above_leaves_the_record_on_ssd)
 {
-    (void)state;
     enum { ENTRIES = 8 };
     site s;
     site_make(&s, 8 << 20, 0);
@@ -300,15 +296,4 @@ static void test_an_eviction_from_above_leaves_the_record_on_ssd(void **state)
     site_open(&s);
     assert_int_equal(count_stored(&s, ENTRIES), ENTRIES);
     site_end(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_size_is_learned),
-        cmocka_unit_test(test_a_size_is_forgotten),
-        cmocka_unit_test(test_a_larger_record_costs_no_entry),
-        cmocka_unit_test(test_an_eviction_from_above_leaves_the_record_on_ssd),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

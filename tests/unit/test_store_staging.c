@@ -2,12 +2,11 @@
 /*
  * test_store_staging.c - memory for records in motion: one arena, the heap behind it, the bound.
  */
-#include <setjmp.h>
-#include <stdarg.h>
+#include "cases.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -55,10 +54,11 @@ static staging_buffer take(uint64_t bytes, bool wait)
     return buffer;
 }
 
+TEST_EACH(make_staging, end_staging);
+
 /* All of the bound is arena, and comes together again. */
-static void test_arena(void **state)
+TEST(arena)
 {
-    (void)state;
     enum { PIECES = LIMIT / (64 * KIB) };
     staging_buffer pieces[PIECES];
     for (int round = 0; round < 3; round++) {
@@ -80,9 +80,8 @@ static void test_arena(void **state)
 }
 
 /* Room for it in sum but not in one piece: the heap, within the bound. */
-static void test_fragments(void **state)
+TEST(fragments)
 {
-    (void)state;
     enum { PIECES = LIMIT / (512 * KIB) };
     staging_buffer pieces[PIECES];
     for (int i = 0; i < PIECES; i++)
@@ -100,9 +99,8 @@ static void test_fragments(void **state)
 }
 
 /* Larger than the bound: granted alone, from the heap. Too large for any machine: refused. */
-static void test_large(void **state)
+TEST(large)
 {
-    (void)state;
     staging_buffer large = take(LIMIT + 4096, true);
     assert_false(in_arena(&large));
     staging_release(staging, &large);
@@ -136,9 +134,8 @@ static uint64_t waiting(void)
 }
 
 /* A waiter beyond the bound waits, and a smaller one behind it does not overtake. */
-static void test_bound(void **state)
+TEST(bound)
 {
-    (void)state;
     const uint64_t sizes[2] = {LIMIT, 4096};
     pthread_t threads[2];
     staging_buffer held = take(LIMIT / 2, true);
@@ -157,9 +154,8 @@ static void test_bound(void **state)
 }
 
 /* Who leaves the queue at his deadline holds up nobody behind him. */
-static void test_deadline(void **state)
+TEST(deadline)
 {
-    (void)state;
     const uint64_t bytes = LIMIT / 4;
     pthread_t thread;
     staging_buffer held = take(LIMIT / 2, true);
@@ -175,9 +171,8 @@ static void test_deadline(void **state)
 }
 
 /* What is abandoned no longer counts against the bound, and is out until it comes back. */
-static void test_abandon(void **state)
+TEST(abandon)
 {
-    (void)state;
     staging_buffer kept = take(LIMIT, true);
     staging_abandon(staging, &kept);
     staging_abandon(staging, &kept); /* once */
@@ -194,9 +189,8 @@ static void test_abandon(void **state)
 }
 
 /* Closed staging lives until the last buffer has come back. */
-static void test_close_with_a_buffer_out(void **state)
+TEST_WITH(NULL, NULL, close_with_a_buffer_out)
 {
-    (void)state;
     assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
     staging_make_arena(staging, true);
     staging_buffer kept = take(LIMIT / 2, true);
@@ -207,29 +201,11 @@ static void test_close_with_a_buffer_out(void **state)
 }
 
 /* Without an arena, as where the system refuses it, everything works from the heap. */
-static void test_heap_only(void **state)
+TEST_WITH(NULL, NULL, heap_only)
 {
-    (void)state;
     assert_int_equal(staging_open(LIMIT, &staging), KVT_OK);
     staging_buffer buffer = take(LIMIT / 2, true);
     assert_false(in_arena(&buffer));
     staging_release(staging, &buffer);
     staging_close(staging);
-}
-
-#define STAGING_TEST(function) cmocka_unit_test_setup_teardown(function, make_staging, end_staging)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        STAGING_TEST(test_arena),
-        STAGING_TEST(test_fragments),
-        STAGING_TEST(test_large),
-        STAGING_TEST(test_bound),
-        STAGING_TEST(test_deadline),
-        STAGING_TEST(test_abandon),
-        cmocka_unit_test(test_close_with_a_buffer_out),
-        cmocka_unit_test(test_heap_only),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

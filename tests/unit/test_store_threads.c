@@ -23,9 +23,8 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
     return __real_pthread_create(thread, attributes, run, argument);
 }
 
-static void test_a_limit_of_threads_is_named(void **state)
+TEST(a_limit_of_threads_is_named)
 {
-    (void)state;
     open_site site;
     kvt_store *store = NULL;
     kvt_queue *queue = NULL;
@@ -62,12 +61,4 @@ static void test_a_limit_of_threads_is_named(void **state)
     assert_int_equal(support_get(store, 1, NULL), KVT_OK);
     kvt_close(store);
     support_remove_folder(site.folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_limit_of_threads_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,8 @@
  * test_store_transfer.c - the transfers of a batch reach their device in the order of their places,
  * in whatever order they were asked for.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "gate_device.h"
 #include "pool_scratch.h"
 #include "store/transfer.h"
@@ -72,9 +67,8 @@ static void site_take(site *s, store_transfer *transfer)
     staging_release(s->staging, &buffer);
 }
 
-static void test_a_batch_is_read_in_the_order_of_its_places(void **state)
+TEST(a_batch_is_read_in_the_order_of_its_places)
 {
-    (void)state;
     site s;
     store_transfer *batch[COUNT];
     site_open(&s);
@@ -96,12 +90,4 @@ static void test_a_batch_is_read_in_the_order_of_its_places(void **state)
     for (uint32_t i = 0; i < COUNT; i++)
         site_take(&s, batch[i]);
     site_close(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_batch_is_read_in_the_order_of_its_places),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

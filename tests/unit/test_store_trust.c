@@ -269,7 +269,9 @@ static const struct {
      "request_seconds * 1000, bytes_per_s = bytes_per_s / 1000"},
 };
 
-static void test_poisoned_profile_is_overcome(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(poisoned_profile_is_overcome)
 {
     make_profile();
     recompute_seconds = TRUST_RECOMPUTE_S;
@@ -313,7 +315,7 @@ static const struct {
      2000000},
 };
 
-static void test_upper_tier_hides_no_shut_one(void **state)
+TEST(upper_tier_hides_no_shut_one)
 {
     layered = true;
     make_profile();
@@ -353,9 +355,8 @@ static double slow_ssd_seconds(void *context, learn_timing what, double bytes, d
 }
 
 /* An SSD that really is too slow is tried as rarely as all else that is refused. */
-static void test_slow_ssd_pays_little(void **state)
+TEST(slow_ssd_pays_little)
 {
-    (void)state;
     layered = true;
     make_profile();
     recompute_seconds = TRUST_RECOMPUTE_S;
@@ -381,9 +382,8 @@ static void test_slow_ssd_pays_little(void **state)
 
 /* A prefill that makes all recomputing too cheap: putting is pointless, and refused, but the store
  * is never shut for good. */
-static void test_worthless_entries_are_tried_now_and_then(void **state)
+TEST(worthless_entries_are_tried_now_and_then)
 {
-    (void)state;
     uint32_t moves;
     make_profile();
     recompute_seconds = 1e-9;
@@ -408,9 +408,8 @@ static void test_worthless_entries_are_tried_now_and_then(void **state)
 }
 
 /* A refusal by learned figures is counted and explained; the first such put is tried. */
-static void test_refusal_is_explained(void **state)
+TEST(refusal_is_explained)
 {
-    (void)state;
     static kvt_explanation why = {.struct_size = sizeof why};
     make_profile();
     run_sql(poisons[3].sql);
@@ -475,7 +474,7 @@ static void check_costs(kvt_store *store)
 }
 
 /* With seconds of zero, tiny, equal and huge ones, no put is taken for a wrong one. */
-static void test_no_clock_shuts_the_store(void **state)
+TEST(no_clock_shuts_the_store)
 {
     static const double seconds[] = {0, 1e-12, 1e-6, 1e9, (double)INFINITY, -1};
     recompute_seconds = 1e7;
@@ -518,7 +517,7 @@ static void work_in_memory(kvt_store *store, double factor)
 
 /* The seconds of work in memory are shared out between device and codec. However long both are
  * faster than their curves, each keeps its part. */
-static void test_work_in_memory_is_shared_out(void **state)
+TEST(work_in_memory_is_shared_out)
 {
     static const double factors[] = {0.3, 0.05, 0.5, 3};
     const online_work work = {.bytes = SUPPORT_ENTRY_BYTES};
@@ -546,9 +545,8 @@ static void test_work_in_memory_is_shared_out(void **state)
 }
 
 /* What is loaded comes closer to its curve with the time that has passed since. */
-static void test_what_was_kept_ages(void **state)
+TEST(what_was_kept_ages)
 {
-    (void)state;
     static const struct {
         const char *written;
         double least, most;
@@ -573,20 +571,4 @@ static void test_what_was_kept_ages(void **state)
         assert_true(bound < 4.2 && (i < 2 || bound < 1.01 * ages[i].most));
         kvt_close(store);
     }
-}
-
-int main(void)
-{
-#define TRUST_TEST(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {
-        TRUST_TEST(test_poisoned_profile_is_overcome),
-        TRUST_TEST(test_upper_tier_hides_no_shut_one),
-        TRUST_TEST(test_slow_ssd_pays_little),
-        TRUST_TEST(test_worthless_entries_are_tried_now_and_then),
-        TRUST_TEST(test_refusal_is_explained),
-        TRUST_TEST(test_no_clock_shuts_the_store),
-        TRUST_TEST(test_work_in_memory_is_shared_out),
-        TRUST_TEST(test_what_was_kept_ages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

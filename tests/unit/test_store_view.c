@@ -55,9 +55,8 @@ static void accepted(const kvt_view *view, const kvt_layout *layout)
     if (status != KVT_OK) fail_msg("refused: %s", message);
 }
 
-static void engines_layouts_pass(void **state)
+TEST(engines_layouts_pass)
 {
-    (void)state;
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
         engine_pool engine;
         assert_true(engine_pool_open(&engine, &engine_views[i], &small, 1, 0));
@@ -67,9 +66,8 @@ static void engines_layouts_pass(void **state)
 }
 
 /* Axes without s have one address each for one side. */
-static void one_side_passes(void **state)
+TEST(one_side_passes)
 {
-    (void)state;
     kvt_layout latent = small;
     latent.sides = 1;
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
@@ -87,9 +85,8 @@ static void one_side_passes(void **state)
     refused(&view, &latent, "one side");
 }
 
-static void a_packed_buffer_passes_in_both_orders(void **state)
+TEST(a_packed_buffer_passes_in_both_orders)
 {
-    (void)state;
     for (uint8_t order = 0; order <= KVT_ORDER_SIDE_LAYER; order++) {
         kvt_layout layout = small;
         layout.order = order;
@@ -116,9 +113,8 @@ static void a_packed_buffer_passes_in_both_orders(void **state)
     refused(&view, &opaque, "base[0]: the view needs 77 bytes of a buffer of 76");
 }
 
-static void elements_outside_their_buffer_are_refused(void **state)
+TEST(elements_outside_their_buffer_are_refused)
 {
-    (void)state;
     kvt_view view = paged();
     accepted(&view, &small);
     table[1] = BLOCKS;
@@ -143,9 +139,8 @@ static void elements_outside_their_buffer_are_refused(void **state)
     refused(&view, &small, "NULL");
 }
 
-static void block_tables_are_checked(void **state)
+TEST(block_tables_are_checked)
 {
-    (void)state;
     kvt_view view = paged();
     table[2] = 7;
     refused(&view, &small, "twice");
@@ -186,9 +181,8 @@ static void block_tables_are_checked(void **state)
     refused(&view, &flat, "twice");
 }
 
-static void overlaps_are_refused(void **state)
+TEST(overlaps_are_refused)
 {
-    (void)state;
     kvt_view view = paged();
     view.head_stride = HEAD - 2;
     refused(&view, &small, "head");
@@ -213,9 +207,8 @@ static void overlaps_are_refused(void **state)
     refused(&view, &small, "interleave");
 }
 
-static void addresses_that_meet_are_refused(void **state)
+TEST(addresses_that_meet_are_refused)
 {
-    (void)state;
     kvt_view view;
     assert_status(kvt_view_axes(&small, "lth", 0, 10, &view), KVT_OK);
     assert_int_equal(view.bases_kind, KVT_BASES_SIDES);
@@ -257,9 +250,8 @@ static void addresses_that_meet_are_refused(void **state)
     refused(&view, &small, "needs");
 }
 
-static void addresses_of_layers_and_sides_are_compared(void **state)
+TEST(addresses_of_layers_and_sides_are_compared)
 {
-    (void)state;
     kvt_view view;
     assert_status(kvt_view_axes(&small, "th", 0, 10, &view), KVT_OK);
     assert_int_equal(view.bases_kind, KVT_BASES_LAYERS_SIDES);
@@ -282,9 +274,8 @@ static void addresses_of_layers_and_sides_are_compared(void **state)
     refused(&view, &small, "side");
 }
 
-static void numbers_out_of_range_are_refused(void **state)
+TEST(numbers_out_of_range_are_refused)
 {
-    (void)state;
     kvt_view view = paged();
     view.layer_stride = -LAYER_STRIDE;
     refused(&view, &small, "negative");
@@ -336,9 +327,8 @@ static void numbers_out_of_range_are_refused(void **state)
     refused(&view, &none, "layout");
 }
 
-static void strides_of_one_member_count_for_nothing(void **state)
+TEST(strides_of_one_member_count_for_nothing)
 {
-    (void)state;
     const kvt_layout one = {
         .layers = 1, .kv_heads = 1, .head_dim = 8, .dtype = KVT_DTYPE_FP16, .tokens = 1};
     kvt_view view = kvt_view_packed(&one, pool);
@@ -359,9 +349,8 @@ static void strides_of_one_member_count_for_nothing(void **state)
     refused(&view, &one, "block_stride is negative");
 }
 
-static void axes_that_do_not_fit_are_refused(void **state)
+TEST(axes_that_do_not_fit_are_refused)
 {
-    (void)state;
     static const char *const wrong[] = {"", "t", "h", "lsthh", "lsthd", "blsth", "LSTH", "lst"};
     kvt_view view;
     for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -409,9 +398,8 @@ static void check_matrix(const kvt_view *view, uint32_t layer, kvt_side side)
     assert_memory_equal(tile, packed + 3 * ROW, 5 * ROW);
 }
 
-static void rows_lie_where_the_definition_has_them(void **state)
+TEST(rows_lie_where_the_definition_has_them)
 {
-    (void)state;
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
         engine_pool engine;
         assert_true(engine_pool_open(&engine, &engine_views[i], &small, 1, 0));
@@ -427,9 +415,8 @@ static void rows_lie_where_the_definition_has_them(void **state)
     }
 }
 
-static void blocks_in_order_are_one_run(void **state)
+TEST(blocks_in_order_are_one_run)
 {
-    (void)state;
     kvt_view view;
     uint32_t ascending[3] = {5, 6, 7};
     assert_status(kvt_view_axes(&small, "lsbth", BLOCK, BLOCKS, &view), KVT_OK);
@@ -445,24 +432,4 @@ static void blocks_in_order_are_one_run(void **state)
     assert_false(rows.packed);
     rows = view_rows_of(&view, &small, BLOCK, 0, KVT_SIDE_K);
     assert_true(rows.packed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(engines_layouts_pass),
-        cmocka_unit_test(one_side_passes),
-        cmocka_unit_test(a_packed_buffer_passes_in_both_orders),
-        cmocka_unit_test(elements_outside_their_buffer_are_refused),
-        cmocka_unit_test(block_tables_are_checked),
-        cmocka_unit_test(overlaps_are_refused),
-        cmocka_unit_test(addresses_that_meet_are_refused),
-        cmocka_unit_test(addresses_of_layers_and_sides_are_compared),
-        cmocka_unit_test(numbers_out_of_range_are_refused),
-        cmocka_unit_test(strides_of_one_member_count_for_nothing),
-        cmocka_unit_test(axes_that_do_not_fit_are_refused),
-        cmocka_unit_test(rows_lie_where_the_definition_has_them),
-        cmocka_unit_test(blocks_in_order_are_one_run),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,9 +111,8 @@ static void check_nothing_is_held(site *s)
 
 /* ---- what can be visited ---- */
 
-static void test_entries_are_read_where_they_lie(void **state)
+TEST(entries_are_read_where_they_lie)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, 2 * MIB);
     put_opaques(&s, 12);
@@ -156,9 +155,8 @@ static void test_entries_are_read_where_they_lie(void **state)
 }
 
 /* Of a tier of memory half may be held; an entry beyond that is visited in its copy. */
-static void test_memory_is_held_in_half(void **state)
+TEST(memory_is_held_in_half)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, 2 * MIB);
     put_opaques(&s, 5);
@@ -194,9 +192,8 @@ static void test_memory_is_held_in_half(void **state)
 
 /* ---- pressure ---- */
 
-static void test_a_visited_entry_stays_under_pressure(void **state)
+TEST(a_visited_entry_stays_under_pressure)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, MIB / 2);
     put_opaques(&s, 12);
@@ -231,9 +228,8 @@ static void test_a_visited_entry_stays_under_pressure(void **state)
 
 /* ---- entries that go ---- */
 
-static void test_a_deleted_entry_is_read_until_the_last_one_leaves(void **state)
+TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, 2 * MIB);
     put_opaques(&s, 12);
@@ -277,9 +273,8 @@ static void test_a_deleted_entry_is_read_until_the_last_one_leaves(void **state)
 }
 
 /* Puts that lack room do not wait for a visitor, who may stay for hours. */
-static void test_nobody_waits_for_a_visitor(void **state)
+TEST(nobody_waits_for_a_visitor)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, MIB / 2);
     put_opaques(&s, 20);
@@ -308,9 +303,8 @@ static void test_nobody_waits_for_a_visitor(void **state)
 }
 
 /* A store that opens after the death of one with visitors has all of it. */
-static void test_a_visit_leaves_nothing_durable(void **state)
+TEST(a_visit_leaves_nothing_durable)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, 2 * MIB);
     put_opaques(&s, 12);
@@ -345,9 +339,8 @@ static void test_a_visit_leaves_nothing_durable(void **state)
 
 /* ---- devices ---- */
 
-static void test_a_device_that_goes_takes_its_bytes_along(void **state)
+TEST(a_device_that_goes_takes_its_bytes_along)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, 2 * MIB);
     put_opaques(&s, 12);
@@ -383,9 +376,8 @@ static void test_a_device_that_goes_takes_its_bytes_along(void **state)
 }
 
 /* A drain moves the entry; the disk is empty when the visitor has left. */
-static void test_a_drain_waits_for_the_visitor_alone(void **state)
+TEST(a_drain_waits_for_the_visitor_alone)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, 2 * MIB);
     put_opaques(&s, 12);
@@ -443,9 +435,8 @@ static void *put_again(void *context)
     return NULL;
 }
 
-static void test_visitors_come_and_go_beside_puts_and_deletes(void **state)
+TEST(visitors_come_and_go_beside_puts_and_deletes)
 {
-    (void)state;
     site s;
     visit_start(&s, 6, MIB / 2);
     put_opaques(&s, 12);
@@ -462,20 +453,4 @@ static void test_visitors_come_and_go_beside_puts_and_deletes(void **state)
     check_nothing_is_held(&s);
     check_budget(&s);
     site_end(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_entries_are_read_where_they_lie),
-        cmocka_unit_test(test_memory_is_held_in_half),
-        cmocka_unit_test(test_a_visited_entry_stays_under_pressure),
-        cmocka_unit_test(test_a_deleted_entry_is_read_until_the_last_one_leaves),
-        cmocka_unit_test(test_nobody_waits_for_a_visitor),
-        cmocka_unit_test(test_a_visit_leaves_nothing_durable),
-        cmocka_unit_test(test_a_device_that_goes_takes_its_bytes_along),
-        cmocka_unit_test(test_a_drain_waits_for_the_visitor_alone),
-        cmocka_unit_test(test_visitors_come_and_go_beside_puts_and_deletes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

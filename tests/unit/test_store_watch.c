@@ -74,9 +74,8 @@ static void watch_work(watch_site *site, uint32_t first)
     (void)!support_put(store, first + 199);
 }
 
-static void test_metrics_agree(void **state)
+TEST(metrics_agree)
 {
-    (void)state;
     watch_site site;
     watch_open_site(&site, 0);
     watch_work(&site, 0);
@@ -141,9 +140,8 @@ static void test_metrics_agree(void **state)
     kvt_close(site.store);
 }
 
-static void test_leases(void **state)
+TEST(leases)
 {
-    (void)state;
     watch_site site;
     watch_open_site(&site, 0);
     kvt_key keys[2] = {support_key(1), support_key(2)};
@@ -166,9 +164,8 @@ static void test_leases(void **state)
     kvt_close(site.store);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     watch_site site;
     watch_open_site(&site, 0);
     kvt_close(site.store);
@@ -199,9 +196,8 @@ static void test_refusals(void **state)
 
 /* A buffer of any size is filled as far as it goes, and no further; a comma for a decimal point in
  * the process's locale changes nothing. */
-static void test_metrics_room(void **state)
+TEST(metrics_room)
 {
-    (void)state;
     watch_site site;
     watch_open_site(&site, 0);
     watch_work(&site, 0);
@@ -263,9 +259,8 @@ static void *watch_look(void *argument)
     return NULL;
 }
 
-static void test_metrics_rise(void **state)
+TEST(metrics_rise)
 {
-    (void)state;
     watch_site site;
     watch_open_site(&site, 1 << 20);
     atomic_bool done = false;
@@ -295,9 +290,8 @@ static void test_metrics_rise(void **state)
 
 /* ---- the last operations ---- */
 
-static void test_operations(void **state)
+TEST(operations)
 {
-    (void)state;
     watch_site site;
     watch_open_site(&site, 0);
     kvt_operation operations[16];
@@ -344,9 +338,8 @@ static void test_operations(void **state)
 }
 
 /* The ring keeps the last 4,096 of one thread, and not one more. */
-static void test_operations_wrap(void **state)
+TEST(operations_wrap)
 {
-    (void)state;
     watch_site site;
     watch_open_site(&site, 0);
     char data[16];
@@ -379,9 +372,8 @@ static char *watch_read_file(const char *path)
     return text;
 }
 
-static void test_file(void **state)
+TEST(file)
 {
-    (void)state;
     char folder[64], path[96], beside[104];
     support_make_folder(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/watch.prom", folder);
@@ -433,20 +425,4 @@ static void test_file(void **state)
     free(parsed);
     free(text);
     support_remove_folder(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_leases),
-        cmocka_unit_test(test_metrics_agree),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_metrics_room),
-        cmocka_unit_test(test_metrics_rise),
-        cmocka_unit_test(test_operations),
-        cmocka_unit_test(test_operations_wrap),
-
-        cmocka_unit_test(test_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,9 +7,8 @@
 
 #include <tiers/devices/device_internal.h>
 
-static void test_table(void **state)
+TEST(table)
 {
-    (void)state;
     static const char *const names[] = {"memory", "hbm", "file", "nvme", "null", "sim"};
     const size_t expected = sizeof names / sizeof names[0];
     size_t count = 0;
@@ -25,9 +24,8 @@ static void test_table(void **state)
     assert_null(kvt_device_backend_at(SIZE_MAX));
 }
 
-static void test_refused_head(void **state)
+TEST(refused_head)
 {
-    (void)state;
     kvt_device_config config = scratch_memory(65536);
     kvt_device *device = scratch_open(&config);
     kvt_device_close(device); /* leaves a pointer that a refused open must clear */
@@ -51,9 +49,8 @@ static void test_refused_head(void **state)
     assert_int_equal(kvt_device_open(&config, &device, NULL, 0), KVT_E_UNSUPPORTED);
 }
 
-static void test_refused_settings(void **state)
+TEST(refused_settings)
 {
-    (void)state;
     kvt_device_config config = scratch_memory(0);
     scratch_refused(&config, KVT_E_ARGUMENT, "'m0': a capacity is required");
     config = scratch_memory(65536);
@@ -74,9 +71,8 @@ static void test_refused_settings(void **state)
     scratch_refused(&config, KVT_E_ARGUMENT, "bandwidth");
 }
 
-static void test_refused_sizes(void **state)
+TEST(refused_sizes)
 {
-    (void)state;
     kvt_device_config config = scratch_memory(63);
     scratch_refused(&config, KVT_E_SPACE, "too small");
     config.backend = "null";
@@ -90,9 +86,8 @@ static void test_refused_sizes(void **state)
     scratch_refused(&config, KVT_E_MEMORY, "memory");
 }
 
-static void test_capacity_is_rounded_down(void **state)
+TEST(capacity_is_rounded_down)
 {
-    (void)state;
     kvt_device_config config = scratch_memory(100000);
     config.emulated = true;
     kvt_device *device = scratch_open(&config);
@@ -102,9 +97,8 @@ static void test_capacity_is_rounded_down(void **state)
     kvt_device_close(NULL);
 }
 
-static void test_new_memory_is_zero(void **state)
+TEST(new_memory_is_zero)
 {
-    (void)state;
     kvt_device_config config = scratch_memory(65536);
     kvt_device *device = scratch_open(&config);
     unsigned char *got = scratch_buffer(65536);
@@ -116,9 +110,8 @@ static void test_new_memory_is_zero(void **state)
 }
 
 /* No back end opens read-only so far, so the flag is set by hand. */
-static void test_read_only_flag(void **state)
+TEST(read_only_flag)
 {
-    (void)state;
     kvt_device_config config = scratch_memory(65536);
     kvt_device *device = scratch_open(&config);
     unsigned char *buffer = scratch_buffer(4096);
@@ -135,9 +128,8 @@ static void test_read_only_flag(void **state)
 }
 
 /* Many small durations add up to the duration of the sum. */
-static void test_duration_carries(void **state)
+TEST(duration_carries)
 {
-    (void)state;
     uint64_t carry = 0;
     uint64_t sum = 0;
     for (int i = 0; i < 3000000; i++)
@@ -148,26 +140,9 @@ static void test_duration_carries(void **state)
                      UINT32_MAX * UINT64_C(1000000000));
 }
 
-static void test_deadline_saturates(void **state)
+TEST(deadline_saturates)
 {
-    (void)state;
     assert_int_equal(tiers_device_deadline(5, 7), 12);
     assert_int_equal(tiers_device_deadline(5, UINT64_MAX), UINT64_MAX / 2);
     assert_int_equal(tiers_device_deadline(5, UINT64_MAX / 2), UINT64_MAX / 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_refused_head),
-        cmocka_unit_test(test_refused_settings),
-        cmocka_unit_test(test_refused_sizes),
-        cmocka_unit_test(test_capacity_is_rounded_down),
-        cmocka_unit_test(test_new_memory_is_zero),
-        cmocka_unit_test(test_read_only_flag),
-        cmocka_unit_test(test_duration_carries),
-        cmocka_unit_test(test_deadline_saturates),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,9 +41,8 @@ static kvt_status move(const fixture *made, kvt_io_kind kind, uint32_t block)
     return kvt_device_transfer(made->device, kind, (uint64_t)block * BLOCK, made->buffer, BLOCK);
 }
 
-static void test_nth(void **state)
+TEST(nth)
 {
-    (void)state;
     fixture made = fixture_make();
     tiers_fault_counts counts;
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_FAIL,
@@ -66,9 +65,8 @@ static void test_nth(void **state)
     fixture_free(&made);
 }
 
-static void test_range(void **state)
+TEST(range)
 {
-    (void)state;
     fixture made = fixture_make();
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_FAIL,
                                   .kinds = TIERS_FAULT_READS | TIERS_FAULT_WRITES,
@@ -87,9 +85,8 @@ static void test_range(void **state)
 }
 
 /* A failed write leaves what was there, and a failed read leaves the buffer. */
-static void test_fail_moves_nothing(void **state)
+TEST(fail_moves_nothing)
 {
-    (void)state;
     fixture made = fixture_make();
     memset(made.buffer, 1, BLOCK);
     assert_int_equal(move(&made, KVT_IO_WRITE, 0), KVT_OK);
@@ -106,9 +103,8 @@ static void test_fail_moves_nothing(void **state)
     fixture_free(&made);
 }
 
-static void test_flip(void **state)
+TEST(flip)
 {
-    (void)state;
     fixture made = fixture_make();
     memset(made.buffer, 0, BLOCK);
     assert_int_equal(move(&made, KVT_IO_WRITE, 5), KVT_OK);
@@ -126,9 +122,8 @@ static void test_flip(void **state)
     fixture_free(&made);
 }
 
-static void test_tear(void **state)
+TEST(tear)
 {
-    (void)state;
     fixture made = fixture_make();
     memset(made.buffer, 1, BLOCK);
     assert_int_equal(move(&made, KVT_IO_WRITE, 0), KVT_OK);
@@ -153,9 +148,8 @@ static void test_tear(void **state)
     fixture_free(&made);
 }
 
-static void test_busy(void **state)
+TEST(busy)
 {
-    (void)state;
     fixture made = fixture_make();
     add(&made,
         (tiers_fault_rule){.action = TIERS_FAULT_BUSY, .kinds = TIERS_FAULT_READS, .hits = 2});
@@ -171,9 +165,8 @@ static void test_busy(void **state)
     fixture_free(&made);
 }
 
-static void test_delay(void **state)
+TEST(delay)
 {
-    (void)state;
     fixture made = fixture_make();
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
                                   .kinds = TIERS_FAULT_READS,
@@ -188,9 +181,8 @@ static void test_delay(void **state)
     fixture_free(&made);
 }
 
-static void test_gone(void **state)
+TEST(gone)
 {
-    (void)state;
     fixture made = fixture_make();
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_DELAY,
                                   .kinds = TIERS_FAULT_READS,
@@ -210,9 +202,8 @@ static void test_gone(void **state)
     fixture_free(&made);
 }
 
-static void test_sync_fails(void **state)
+TEST(sync_fails)
 {
-    (void)state;
     fixture made = fixture_make();
     add(&made, (tiers_fault_rule){.action = TIERS_FAULT_FAIL,
                                   .kinds = TIERS_FAULT_SYNCS,
@@ -225,9 +216,8 @@ static void test_sync_fails(void **state)
     fixture_free(&made);
 }
 
-static void test_rules_are_bounded(void **state)
+TEST(rules_are_bounded)
 {
-    (void)state;
     fixture made = fixture_make();
     const tiers_fault_rule rule = {.action = TIERS_FAULT_BUSY, .kinds = TIERS_FAULT_READS};
     for (int i = 0; i < TIERS_FAULT_RULES_MAX; i++)
@@ -244,9 +234,8 @@ static void *breaks_and_heals(void *argument)
 }
 
 /* Another thread changes the faults while operations run; every status is one of the two. */
-static void test_changes_while_running(void **state)
+TEST(changes_while_running)
 {
-    (void)state;
     fixture made = fixture_make();
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, breaks_and_heals, made.device), 0);
@@ -257,22 +246,4 @@ static void test_changes_while_running(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(move(&made, KVT_IO_READ, 0), KVT_OK);
     fixture_free(&made);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nth),
-        cmocka_unit_test(test_range),
-        cmocka_unit_test(test_fail_moves_nothing),
-        cmocka_unit_test(test_flip),
-        cmocka_unit_test(test_tear),
-        cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_delay),
-        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_sync_fails),
-        cmocka_unit_test(test_rules_are_bounded),
-        cmocka_unit_test(test_changes_while_running),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

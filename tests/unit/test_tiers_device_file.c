@@ -62,9 +62,10 @@ static bool exists(void)
     return access(path, F_OK) == 0;
 }
 
-static void test_missing(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(missing)
 {
-    (void)state;
     kvt_device_config config = file_config(0);
     scratch_refused(&config, KVT_E_GONE, "no such file");
     assert_false(exists());
@@ -77,9 +78,8 @@ static void test_missing(void **state)
     scratch_refused(&config, KVT_E_GONE, "Not a directory");
 }
 
-static void test_wrong_kind(void **state)
+TEST(wrong_kind)
 {
-    (void)state;
     kvt_device_config config = file_config(CAPACITY);
     config.path = folder;
     scratch_refused(&config, KVT_E_ARGUMENT, "is a directory");
@@ -90,17 +90,15 @@ static void test_wrong_kind(void **state)
     scratch_refused(&config, KVT_E_ARGUMENT, "no file or block device");
 }
 
-static void test_read_only(void **state)
+TEST(read_only)
 {
-    (void)state;
     kvt_device_config config = file_config(0);
     make_file(CAPACITY, 0444);
     scratch_refused(&config, KVT_E_READ_ONLY, "read-only");
 }
 
-static void test_too_small(void **state)
+TEST(too_small)
 {
-    (void)state;
     kvt_device_config config = file_config(65535);
     scratch_refused(&config, KVT_E_SPACE, "64 KiB");
     assert_false(exists());
@@ -115,9 +113,8 @@ static void test_too_small(void **state)
     scratch_refused(&config, KVT_E_ARGUMENT, "depth");
 }
 
-static void test_existing_keeps_its_size(void **state)
+TEST(existing_keeps_its_size)
 {
-    (void)state;
     make_file(CAPACITY + 1000, 0600);
     kvt_device_config config = file_config(0);
     kvt_device *device = scratch_open(&config);
@@ -134,9 +131,8 @@ static void test_existing_keeps_its_size(void **state)
 }
 
 /* A new file is really written: no holes, all zeros, private to its owner. */
-static void test_new_file(void **state)
+TEST(new_file)
 {
-    (void)state;
     kvt_device_config config = file_config(CAPACITY + 5);
     kvt_device *device = scratch_open(&config);
     struct stat facts;
@@ -159,9 +155,8 @@ static void open_in_child(void *argument)
     if (kvt_device_open(argument, &device, NULL, 0) == KVT_E_LOCKED) abort();
 }
 
-static void test_locked(void **state)
+TEST(locked)
 {
-    (void)state;
     kvt_device_config config = file_config(CAPACITY);
     kvt_device *device = scratch_open(&config);
     scratch_refused(&config, KVT_E_LOCKED, "open elsewhere");
@@ -172,9 +167,8 @@ static void test_locked(void **state)
         kvt_device_close(scratch_open(&config)); /* released at once */
 }
 
-static void test_identity(void **state)
+TEST(identity)
 {
-    (void)state;
     kvt_device_config config = file_config(CAPACITY);
     kvt_device *device = scratch_open(&config);
     char first[96];
@@ -204,35 +198,6 @@ static void mount_small(void)
     }
 }
 
-static void test_no_space(void **state)
-{
-    (void)state;
-    mount_small();
-    kvt_device_config config = file_config(CAPACITY);
-    scratch_refused(&config, KVT_E_SPACE, path);
-    bool left_over = exists();
-    make_file(CAPACITY, 0600); /* sparse: space runs out while it is written */
-    config.capacity_bytes = 0;
-    unsigned char *buffer = scratch_buffer(65536);
-    int refused[2] = {0, 0};
-    for (int engine = 0; engine < 2; engine++) {
-        config.synchronous = engine == 1;
-        kvt_device *device = scratch_open(&config);
-        kvt_device_attach(device);
-        for (uint64_t at = 0; at < CAPACITY; at += 65536) {
-            kvt_status status = kvt_device_transfer(device, KVT_IO_WRITE, at, buffer, 65536);
-            assert_true(status == KVT_OK || status == KVT_E_SPACE);
-            if (status == KVT_E_SPACE) refused[engine]++;
-        }
-        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 65536), KVT_OK);
-        kvt_device_close(device);
-    }
-    umount(folder);
-    free(buffer);
-    assert_false(left_over);
-    assert_true(refused[0] >= 8 && refused[1] >= 8);
-}
-
 static kvt_status read_block(kvt_device *device, uint64_t offset, uint32_t bytes)
 {
     unsigned char *buffer = scratch_buffer(bytes);
@@ -242,9 +207,8 @@ static kvt_status read_block(kvt_device *device, uint64_t offset, uint32_t bytes
 }
 
 /* The file shrinks, empties and loses its name under every engine. */
-static void test_vanished(void **state)
+TEST(vanished)
 {
-    (void)state;
     for (int engine = 0; engine < 4; engine++) {
         kvt_device_config config = file_config(CAPACITY);
         config.buffered = (engine & 1) != 0;
@@ -267,9 +231,8 @@ static void test_vanished(void **state)
 }
 
 /* Many operations in flight, some of which fail: each ends with its own status. */
-static void test_mixed_statuses(void **state)
+TEST(mixed_statuses)
 {
-    (void)state;
     enum { COUNT = 8 };
     kvt_device_config config = file_config(CAPACITY);
     kvt_device *device = scratch_open(&config);
@@ -314,9 +277,8 @@ static int find_ring(void)
 
 /* The kernel takes no more entries: what was queued and all that follows is done by blocking I/O.
  */
-static void test_broken_ring(void **state)
+TEST(broken_ring)
 {
-    (void)state;
     enum { COUNT = 4 };
     kvt_device_config config = file_config(CAPACITY);
     kvt_device *device = scratch_open(&config);
@@ -382,9 +344,8 @@ static void use_without_uring(void *argument)
     abort();
 }
 
-static void test_uring_refused(void **state)
+TEST(uring_refused)
 {
-    (void)state;
     kvt_device_config config = file_config(CAPACITY);
     assert_true(scratch_aborts(use_without_uring, &config));
 }
@@ -416,9 +377,8 @@ static void use_under_memory_limit(void *argument)
     abort();
 }
 
-static void test_registered(void **state)
+TEST(registered)
 {
-    (void)state;
     kvt_device_config config = file_config(CAPACITY);
     kvt_device *device = scratch_open(&config);
     if (strncmp(device->facts.engine, "io_uring+", 9) != 0) {
@@ -463,9 +423,8 @@ static void test_registered(void **state)
 }
 
 /* Without its first writing a new file takes no room; trimming gives room back. */
-static void test_sparse_and_trim(void **state)
+TEST(sparse_and_trim)
 {
-    (void)state;
     struct stat facts;
     kvt_device_config config = file_config(CAPACITY);
     config.sparse = true;
@@ -514,9 +473,8 @@ static int attach_loop(char *name, size_t size, bool read_only)
     return -1;
 }
 
-static void test_block_device(void **state)
+TEST(block_device)
 {
-    (void)state;
     char name[32];
     make_file(CAPACITY, 0600);
     int loop = attach_loop(name, sizeof name, false);
@@ -557,9 +515,8 @@ static void test_block_device(void **state)
         assert_int_equal(moved[i], KVT_OK);
 }
 
-static void test_block_device_refused(void **state)
+TEST(block_device_refused)
 {
-    (void)state;
     char name[32];
     make_file(CAPACITY, 0600);
     int loop = attach_loop(name, sizeof name, true);
@@ -576,28 +533,31 @@ static void test_block_device_refused(void **state)
     assert_int_equal(read_only, KVT_E_READ_ONLY);
 }
 
-#define FILE_TEST(function) cmocka_unit_test_setup_teardown(function, make_folder, remove_folder)
-
-int main(void)
+/* Last, because it moves to mounts of its own. */
+TEST(no_space)
 {
-    const struct CMUnitTest tests[] = {
-        FILE_TEST(test_missing),
-        FILE_TEST(test_wrong_kind),
-        FILE_TEST(test_read_only),
-        FILE_TEST(test_too_small),
-        FILE_TEST(test_existing_keeps_its_size),
-        FILE_TEST(test_new_file),
-        FILE_TEST(test_locked),
-        FILE_TEST(test_identity),
-        FILE_TEST(test_vanished),
-        FILE_TEST(test_mixed_statuses),
-        FILE_TEST(test_broken_ring),
-        FILE_TEST(test_uring_refused),
-        FILE_TEST(test_registered),
-        FILE_TEST(test_sparse_and_trim),
-        FILE_TEST(test_block_device),
-        FILE_TEST(test_block_device_refused),
-        FILE_TEST(test_no_space), /* last: it moves to mounts of its own */
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    mount_small();
+    kvt_device_config config = file_config(CAPACITY);
+    scratch_refused(&config, KVT_E_SPACE, path);
+    bool left_over = exists();
+    make_file(CAPACITY, 0600); /* sparse: space runs out while it is written */
+    config.capacity_bytes = 0;
+    unsigned char *buffer = scratch_buffer(65536);
+    int refused[2] = {0, 0};
+    for (int engine = 0; engine < 2; engine++) {
+        config.synchronous = engine == 1;
+        kvt_device *device = scratch_open(&config);
+        kvt_device_attach(device);
+        for (uint64_t at = 0; at < CAPACITY; at += 65536) {
+            kvt_status status = kvt_device_transfer(device, KVT_IO_WRITE, at, buffer, 65536);
+            assert_true(status == KVT_OK || status == KVT_E_SPACE);
+            if (status == KVT_E_SPACE) refused[engine]++;
+        }
+        assert_int_equal(kvt_device_transfer(device, KVT_IO_READ, 0, buffer, 65536), KVT_OK);
+        kvt_device_close(device);
+    }
+    umount(folder);
+    free(buffer);
+    assert_false(left_over);
+    assert_true(refused[0] >= 8 && refused[1] >= 8);
 }

@@ -89,9 +89,11 @@ static void round_trip(kvt_device *device, unsigned char *buffer)
     free(wanted);
 }
 
-static void test_copies_overlap_and_go_through_pinned_memory(void **state)
+TEST_ALL(find_fake, NULL);
+TEST_EACH(reset, nothing_is_left);
+
+TEST(copies_overlap_and_go_through_pinned_memory)
 {
-    (void)state;
     kvt_device_config config = hbm_config();
     config.gpu = 1;
     kvt_device *device = scratch_open(&config);
@@ -111,9 +113,8 @@ static void test_copies_overlap_and_go_through_pinned_memory(void **state)
     free(buffer);
 }
 
-static void test_both_directions_are_in_flight_together(void **state)
+TEST(both_directions_are_in_flight_together)
 {
-    (void)state;
     kvt_device_config config = hbm_config();
     kvt_device *device = scratch_open(&config);
     unsigned char *buffer = scratch_buffer(2 * PIECE);
@@ -130,9 +131,8 @@ static void test_both_directions_are_in_flight_together(void **state)
     free(buffer);
 }
 
-static void test_announced_memory_is_copied_directly(void **state)
+TEST(announced_memory_is_copied_directly)
 {
-    (void)state;
     kvt_device_config config = hbm_config();
     kvt_device *device = scratch_open(&config);
     unsigned char *buffer = scratch_buffer(DEPTH * PIECE);
@@ -156,9 +156,8 @@ static void test_announced_memory_is_copied_directly(void **state)
     free(buffer);
 }
 
-static void test_memory_that_cannot_be_pinned_is_staged(void **state)
+TEST(memory_that_cannot_be_pinned_is_staged)
 {
-    (void)state;
     kvt_device_config config = hbm_config();
     kvt_device *device = scratch_open(&config);
     unsigned char *buffer = scratch_buffer(DEPTH * PIECE);
@@ -176,9 +175,8 @@ static void test_memory_that_cannot_be_pinned_is_staged(void **state)
 
 /* Kernels find the bytes where the device's copies put them. Layers around it, and memory of the
  * host in its place, say where that is as well. */
-static void test_the_address_is_where_copies_go(void **state)
+TEST(the_address_is_where_copies_go)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(PIECE);
     scratch_fill(buffer, PIECE, 9);
     for (int way = 0; way < 3; way++) {
@@ -220,9 +218,8 @@ static kvt_status failing_transfer(const char *name, kvt_io_kind kind, int resul
     return status;
 }
 
-static void test_failed_copies_are_statuses(void **state)
+TEST(failed_copies_are_statuses)
 {
-    (void)state;
     static const struct {
         const char *name;
         kvt_io_kind kind;
@@ -236,9 +233,8 @@ static void test_failed_copies_are_statuses(void **state)
     }
 }
 
-static void test_a_gpu_that_is_lost_ends_all_operations(void **state)
+TEST(a_gpu_that_is_lost_ends_all_operations)
 {
-    (void)state;
     kvt_device_config config = hbm_config();
     kvt_device *device = scratch_open(&config);
     unsigned char *buffer = scratch_buffer(DEPTH * PIECE);
@@ -263,9 +259,8 @@ static void test_a_gpu_that_is_lost_ends_all_operations(void **state)
 }
 
 /* Fails the n-th call of opening in turn: an error without anything left. */
-static void test_every_call_of_opening_may_fail(void **state)
+TEST(every_call_of_opening_may_fail)
 {
-    (void)state;
     char message[256];
     uint32_t opened_after = 0;
     for (uint32_t n = 1; opened_after == 0; n++) {
@@ -287,9 +282,8 @@ static void test_every_call_of_opening_may_fail(void **state)
 }
 
 /* A GPU that is not there is an error; memory of the host takes its place on request alone. */
-static void test_without_a_gpu_it_is_emulated_on_request(void **state)
+TEST(without_a_gpu_it_is_emulated_on_request)
 {
-    (void)state;
     char message[256];
     kvt_device *device = NULL;
     kvt_device_config config = hbm_config();
@@ -320,9 +314,8 @@ static void test_without_a_gpu_it_is_emulated_on_request(void **state)
     free(buffer);
 }
 
-static void test_wrong_settings_are_refused(void **state)
+TEST(wrong_settings_are_refused)
 {
-    (void)state;
     kvt_device_config config = hbm_config();
     config.gpu = 2;
     scratch_refused(&config, KVT_E_GONE, "no GPU 2 of 2");
@@ -340,23 +333,4 @@ static void test_wrong_settings_are_refused(void **state)
     config.gpu = 1;
     scratch_refused(&config, KVT_E_ARGUMENT, "gpu");
     assert_int_equal(fake->live, 0);
-}
-
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, reset, nothing_is_left)
-    const struct CMUnitTest tests[] = {
-        CASE(test_copies_overlap_and_go_through_pinned_memory),
-        CASE(test_both_directions_are_in_flight_together),
-        CASE(test_announced_memory_is_copied_directly),
-        CASE(test_memory_that_cannot_be_pinned_is_staged),
-        CASE(test_the_address_is_where_copies_go),
-        CASE(test_failed_copies_are_statuses),
-        CASE(test_a_gpu_that_is_lost_ends_all_operations),
-        CASE(test_every_call_of_opening_may_fail),
-        CASE(test_without_a_gpu_it_is_emulated_on_request),
-        CASE(test_wrong_settings_are_refused),
-    };
-#undef CASE
-    return cmocka_run_group_tests(tests, find_fake, NULL);
 }

@@ -33,9 +33,10 @@ static void put(const char *name, const char *text)
     assert_int_equal(fclose(stream), 0);
 }
 
-static void test_numbers(void **state)
+TEST_EACH(make_folder, remove_folder);
+
+TEST(numbers)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint64_t value;
@@ -62,9 +63,8 @@ static void test_numbers(void **state)
     assert_int_equal(tiers_sysfs_number(long_folder, "value"), 0);
 }
 
-static void test_read(void **state)
+TEST(read)
 {
-    (void)state;
     tiers_block_limits limits;
     tiers_limits_read(folder, true, &limits);
     assert_int_equal(limits.transfer_bytes_max, 0);
@@ -81,9 +81,8 @@ static void test_read(void **state)
     assert_int_equal(limits.transfer_bytes_max, 128 * 1024);
 }
 
-static void test_request_bytes(void **state)
+TEST(request_bytes)
 {
-    (void)state;
     static const struct {
         tiers_block_limits limits;
         uint32_t spare;
@@ -104,16 +103,4 @@ static void test_request_bytes(void **state)
         assert_int_equal(
             tiers_limits_request_bytes(&cases[i].limits, cases[i].spare, cases[i].most),
             cases[i].expected);
-}
-
-#define LIMITS_TEST(function) cmocka_unit_test_setup_teardown(function, make_folder, remove_folder)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        LIMITS_TEST(test_numbers),
-        LIMITS_TEST(test_read),
-        LIMITS_TEST(test_request_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,9 +15,8 @@ static bool has_cpu(const node_cpus *cpus, unsigned cpu)
     return (cpus->bits[cpu / bits] >> (cpu % bits) & 1) != 0;
 }
 
-static void test_lists_of_processors(void **state)
+TEST(lists_of_processors)
 {
-    (void)state;
     node_cpus cpus;
     assert_true(node_parse_cpus("0-2,63-65,4096\n", &cpus));
     for (unsigned cpu = 0; cpu < 4200; cpu++) {
@@ -48,9 +47,8 @@ static bool find_own_node(uint32_t *node_out, node_cpus *cpus)
     return false;
 }
 
-static void test_a_node_gives_memory_and_its_processors(void **state)
+TEST(a_node_gives_memory_and_its_processors)
 {
-    (void)state;
     node_cpus cpus;
     node_cpus now;
     char wanted[32];
@@ -76,9 +74,8 @@ static void test_a_node_gives_memory_and_its_processors(void **state)
     kvt_device_close(device);
 }
 
-static void test_a_node_that_is_not_there_is_refused(void **state)
+TEST(a_node_that_is_not_there_is_refused)
 {
-    (void)state;
     kvt_device_config config = scratch_memory(4 << 20);
     config.on_node = true;
     config.node = 900;
@@ -90,17 +87,15 @@ static void test_a_node_that_is_not_there_is_refused(void **state)
     scratch_refused(&config, KVT_E_ARGUMENT, "node");
 }
 
-static void test_a_thread_is_not_moved_to_no_processors(void **state)
+TEST(a_thread_is_not_moved_to_no_processors)
 {
-    (void)state;
     node_cpus none = {{0}};
     node_cpus before;
     assert_false(node_move_thread(&none, &before));
 }
 
-static void test_stream_copies_copy(void **state)
+TEST(stream_copies_copy)
 {
-    (void)state;
     enum { BYTES = 3 * MEMORY_STREAM_BYTES_MIN / 2 };
     unsigned char *source = scratch_buffer(BYTES + 64);
     unsigned char *target = scratch_buffer(BYTES + 64);
@@ -119,9 +114,8 @@ static void test_stream_copies_copy(void **state)
 }
 
 /* Below, at and above the size from which on copies go around the caches. */
-static void test_requests_of_all_sizes(void **state)
+TEST(requests_of_all_sizes)
 {
-    (void)state;
     enum { MOST = 2 * MEMORY_STREAM_BYTES_MIN };
     kvt_device_config config = scratch_memory(4 << 20);
     kvt_device *device = scratch_open(&config);
@@ -139,17 +133,4 @@ static void test_requests_of_all_sizes(void **state)
     kvt_device_close(device);
     free(written);
     free(got);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_of_processors),
-        cmocka_unit_test(test_a_node_gives_memory_and_its_processors),
-        cmocka_unit_test(test_a_node_that_is_not_there_is_refused),
-        cmocka_unit_test(test_a_thread_is_not_moved_to_no_processors),
-        cmocka_unit_test(test_stream_copies_copy),
-        cmocka_unit_test(test_requests_of_all_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

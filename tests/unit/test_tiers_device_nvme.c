@@ -39,9 +39,8 @@ static kvt_status parse(nvme_namespace *space)
     return status;
 }
 
-static void test_namespace(void **state)
+TEST(namespace)
 {
-    (void)state;
     nvme_namespace space;
     make_namespace();
     assert_int_equal(parse(&space), KVT_OK);
@@ -73,9 +72,8 @@ static void test_namespace(void **state)
     assert_int_equal(space.block_shift, 9);
 }
 
-static void test_namespace_refused(void **state)
+TEST(namespace_refused)
 {
-    (void)state;
     nvme_namespace space;
     make_namespace();
     page[26] = 3; /* no such format */
@@ -101,9 +99,8 @@ static void test_namespace_refused(void **state)
     assert_int_equal(parse(&space), KVT_E_UNSUPPORTED);
 }
 
-static void test_controller(void **state)
+TEST(controller)
 {
-    (void)state;
     nvme_controller controller;
     nvme_namespace space = {.name = "ab"};
     char identity[NVME_IDENTITY_BYTES];
@@ -127,9 +124,8 @@ static void test_controller(void **state)
 }
 
 /* Any bytes give a value or a refusal, and everything stays in its bounds. */
-static void test_hostile_pages(void **state)
+TEST(hostile_pages)
 {
-    (void)state;
     uint64_t seed = 11;
     uint32_t accepted = 0;
     char identity[NVME_IDENTITY_BYTES];
@@ -161,9 +157,8 @@ static void test_hostile_pages(void **state)
     assert_true(accepted > 100);
 }
 
-static void test_statuses(void **state)
+TEST(statuses)
 {
-    (void)state;
     static const struct {
         int32_t result;
         kvt_status status;
@@ -210,9 +205,8 @@ static void test_statuses(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(refused)
 {
-    (void)state;
     kvt_device_config config = {
         .struct_size = sizeof config, .name = "n0", .backend = "nvme", .path = "/dev/absent-ng"};
     scratch_refused(&config, KVT_E_GONE, "No such file");
@@ -237,9 +231,8 @@ static void test_refused(void **state)
 }
 
 /* A drive of 1 MiB and a half block with one mark at a time. */
-static void test_signatures(void **state)
+TEST(signatures)
 {
-    (void)state;
     enum { DRIVE = (1 << 20) + 512 };
     static const struct {
         long at; /* negative: from the end */
@@ -286,15 +279,4 @@ static void test_signatures(void **state)
     }
     free(block);
     scratch_remove(folder);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_namespace),  cmocka_unit_test(test_namespace_refused),
-        cmocka_unit_test(test_controller), cmocka_unit_test(test_hostile_pages),
-        cmocka_unit_test(test_statuses),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_signatures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,9 +100,8 @@ static int use_refusing_ring(void)
     return 0;
 }
 
-static void test_refused_entries_are_done_once(void **state)
+TEST(refused_entries_are_done_once)
 {
-    (void)state;
     int status = 0;
     runs = 0;
     pid_t child = fork();
@@ -117,9 +116,8 @@ static void test_refused_entries_are_done_once(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void test_no_call_takes_the_whole_queue(void **state)
+TEST(no_call_takes_the_whole_queue)
 {
-    (void)state;
     enum { DEPTH = 8 };
     int ends[2];
     kvt_device device = {.facts = {.align_bytes = 1}};
@@ -184,17 +182,8 @@ static void check_wake(bool synchronous)
     pipe_end = -1;
 }
 
-static void test_a_wake_ends_a_wait(void **state)
+TEST(a_wake_ends_a_wait)
 {
-    (void)state;
     check_wake(false);
     check_wake(true);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_call_takes_the_whole_queue),
-                                       cmocka_unit_test(test_a_wake_ends_a_wait),
-                                       cmocka_unit_test(test_refused_entries_are_done_once)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

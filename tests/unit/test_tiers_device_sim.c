@@ -17,9 +17,8 @@ static kvt_device *sim_make(uint32_t depth)
     return scratch_open(&config);
 }
 
-static void test_one_server(void **state)
+TEST(one_server)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(8192);
     kvt_device *device = sim_make(3);
     kvt_io *done[3];
@@ -51,9 +50,8 @@ static void test_one_server(void **state)
 }
 
 /* An hour of virtual time takes no real one: this would time out otherwise. */
-static void test_never_waits(void **state)
+TEST(never_waits)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(4096);
     kvt_device_config config = scratch_memory(1 << 20);
     config.backend = "sim";
@@ -71,13 +69,4 @@ static void test_never_waits(void **state)
     assert_int_equal(last.submitted_ns, UINT64_C(4096000) * 1000000000u);
     kvt_device_close(device);
     free(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_server),
-        cmocka_unit_test(test_never_waits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,9 +78,8 @@ static uint64_t run_blocks(kvt_device *device, kvt_io_kind kind, uint32_t count,
     return last_finish - start;
 }
 
-static void test_never_faster(void **state)
+TEST(never_faster)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(BLOCK);
     kvt_device *device = throttle_make(200000000u, 100000000u, 0, 4);
     expect_engine(device, "+throttle");
@@ -96,9 +95,8 @@ static void test_never_faster(void **state)
 }
 
 /* Idle time earns nothing: after a pause a burst is as slow as before. */
-static void test_no_credit(void **state)
+TEST(no_credit)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(BLOCK);
     kvt_device *device = throttle_make(100000000u, 100000000u, 0, 4);
     base_sleep_until(base_clock_ns() + 50000000u);
@@ -108,9 +106,8 @@ static void test_no_credit(void **state)
 }
 
 /* The latency is added to each operation, but the operations overlap in it. */
-static void test_latency_overlaps(void **state)
+TEST(latency_overlaps)
 {
-    (void)state;
     enum { LATENCY_NS = 20000000, COUNT = 4 };
     unsigned char *buffer = scratch_buffer(COUNT * 4096);
     kvt_device *device = throttle_exact(0, LATENCY_NS, COUNT);
@@ -130,9 +127,8 @@ static void test_latency_overlaps(void **state)
 }
 
 /* A timeout ends a wait for something that is far away. */
-static void test_reap_timeout(void **state)
+TEST(reap_timeout)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(BLOCK);
     kvt_device *device = throttle_exact(655360u, 0, 2); /* 100 ms a block */
     kvt_io io = {.kind = KVT_IO_READ, .bytes = BLOCK, .buffer = buffer};
@@ -152,9 +148,8 @@ static void test_reap_timeout(void **state)
 }
 
 /* Failures inside come out with their status; busy inside is busy outside and costs nothing. */
-static void test_passes_faults_on(void **state)
+TEST(passes_faults_on)
 {
-    (void)state;
     unsigned char *buffer = scratch_buffer(BLOCK);
     kvt_device_config config = scratch_memory(CAPACITY);
     kvt_device *memory = scratch_open(&config);
@@ -193,14 +188,4 @@ static void test_passes_faults_on(void **state)
     assert_int_equal(kvt_device_sync(device), KVT_OK);
     kvt_device_close(device);
     free(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_never_faster),     cmocka_unit_test(test_no_credit),
-        cmocka_unit_test(test_latency_overlaps), cmocka_unit_test(test_reap_timeout),
-        cmocka_unit_test(test_passes_faults_on),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

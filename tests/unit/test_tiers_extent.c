@@ -3,12 +3,9 @@
  * test_tiers_extent.c - the extent allocator against a bitmap of grains that is too simple to be
  * wrong.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "cases.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,9 +144,8 @@ static void model_trim(model *m, uint64_t pick, uint64_t amount)
     held->bytes = keep;
 }
 
-static void test_random_operations_match_a_bitmap(void **state)
+TEST(random_operations_match_a_bitmap)
 {
-    (void)state;
     model *m = calloc(1, sizeof *m);
     uint64_t seed = 0x1234567;
     assert_int_equal(tiers_space_open(BEGIN, BEGIN + GRAINS * GRAIN, &m->space), KVT_OK);
@@ -178,9 +174,8 @@ static void test_random_operations_match_a_bitmap(void **state)
     free(m);
 }
 
-static void test_acquire_is_best_fit_and_falls_back_to_pieces(void **state)
+TEST(acquire_is_best_fit_and_falls_back_to_pieces)
 {
-    (void)state;
     tiers_space *space;
     tiers_range ranges[8];
     assert_int_equal(tiers_space_open(0, 16 * GRAIN, &space), KVT_OK);
@@ -203,9 +198,8 @@ static void test_acquire_is_best_fit_and_falls_back_to_pieces(void **state)
     tiers_space_close(space);
 }
 
-static void test_adopt_refuses_what_is_not_there(void **state)
+TEST(adopt_refuses_what_is_not_there)
 {
-    (void)state;
     tiers_space *space;
     assert_int_equal(tiers_space_open(2 * GRAIN, 10 * GRAIN, &space), KVT_OK);
     const tiers_range wrong[] = {
@@ -233,9 +227,8 @@ static void test_adopt_refuses_what_is_not_there(void **state)
     tiers_space_close(space);
 }
 
-static void test_an_empty_space_gives_nothing(void **state)
+TEST(an_empty_space_gives_nothing)
 {
-    (void)state;
     tiers_space *space;
     tiers_range range;
     assert_int_equal(tiers_space_open(GRAIN, GRAIN, &space), KVT_OK);
@@ -245,15 +238,4 @@ static void test_an_empty_space_gives_nothing(void **state)
     assert_int_equal(facts.largest_bytes, 0);
     tiers_space_close(space);
     tiers_space_close(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_operations_match_a_bitmap),
-        cmocka_unit_test(test_acquire_is_best_fit_and_falls_back_to_pieces),
-        cmocka_unit_test(test_adopt_refuses_what_is_not_there),
-        cmocka_unit_test(test_an_empty_space_gives_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,14 @@
  * test_tiers_gather.c - ranges of many objects as one read: places, joined neighbours, the choice
  * between copies, and what remains when a request fails, a member vanishes or does not answer.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
 #include "tiers/pool/gather.h"
@@ -115,9 +111,8 @@ static void end(tiers_gather *gather)
 /* ---- places ---- */
 
 /* Free space in pieces of a grain gives objects whose units go on in other extents. */
-static void test_every_range_of_a_scattered_object_comes_from_its_place(void **state)
+TEST(every_range_of_a_scattered_object_comes_from_its_place)
 {
-    (void)state;
     const double speeds[] = {1e9, 3e9, 2e9};
     site s;
     site_open(&s, speeds, 3, 4 * SCRATCH_MIB);
@@ -167,9 +162,8 @@ static void test_every_range_of_a_scattered_object_comes_from_its_place(void **s
 }
 
 /* The order of the caller does not matter, and a gap ends a request. */
-static void test_neighbours_on_a_device_are_one_request(void **state)
+TEST(neighbours_on_a_device_are_one_request)
 {
-    (void)state;
     const double speeds[] = {1e9};
     site s;
     site_open(&s, speeds, 1, 4 * SCRATCH_MIB);
@@ -202,9 +196,8 @@ static void test_neighbours_on_a_device_are_one_request(void **state)
 /* ---- copies ---- */
 
 /* Pages with a copy everywhere even out what pages without one leave uneven. */
-static void test_copies_go_to_the_member_that_is_done_first(void **state)
+TEST(copies_go_to_the_member_that_is_done_first)
 {
-    (void)state;
     const double speeds[] = {1e9, 1e9, 2e9, 4e9};
     enum { ONLY = 12, COPIED = 52, ALL = ONLY + COPIED };
     site s;
@@ -252,9 +245,8 @@ static uint64_t device_offset(const object *o, uint64_t offset)
 
 /* One bad sector in a request of five pages costs the page that it is in, and that one only where
  * it has no copy. */
-static void test_a_bad_range_fails_alone_and_is_read_from_its_copy(void **state)
+TEST(a_bad_range_fails_alone_and_is_read_from_its_copy)
 {
-    (void)state;
     const double speeds[] = {1e9, 1e9};
     site s;
     site_open(&s, speeds, 2, 4 * SCRATCH_MIB);
@@ -300,9 +292,8 @@ static void test_a_bad_range_fails_alone_and_is_read_from_its_copy(void **state)
 }
 
 /* A member that vanished before or during the read leaves its ranges to their copies. */
-static void test_a_member_that_is_gone_leaves_its_ranges_to_copies(void **state)
+TEST(a_member_that_is_gone_leaves_its_ranges_to_copies)
 {
-    (void)state;
     const double speeds[] = {1e9, 1e9};
     site s;
     site_open(&s, speeds, 2, 4 * SCRATCH_MIB);
@@ -343,9 +334,8 @@ static void hang_reads(kvt_device *faulty)
 }
 
 /* A deadline ends a wait and nothing else: what has come is there, and the rest may still come. */
-static void test_a_deadline_leaves_the_rest_in_flight(void **state)
+TEST(a_deadline_leaves_the_rest_in_flight)
 {
-    (void)state;
     const double speeds[] = {1e9, 1e9};
     site s;
     site_open(&s, speeds, 2, 4 * SCRATCH_MIB);
@@ -388,9 +378,8 @@ static void test_a_deadline_leaves_the_rest_in_flight(void **state)
 }
 
 /* A hedge reads from the copy what does not come, into another slot of the buffer. */
-static void test_a_hedge_does_not_wait_for_a_silent_member(void **state)
+TEST(a_hedge_does_not_wait_for_a_silent_member)
 {
-    (void)state;
     const double speeds[] = {1e12, 1e9}; /* the silent one is the choice */
     site s;
     site_open(&s, speeds, 2, 4 * SCRATCH_MIB);
@@ -433,9 +422,8 @@ static void test_a_hedge_does_not_wait_for_a_silent_member(void **state)
 }
 
 /* A member that is out of service and does not answer is as one that is gone, without a hedge. */
-static void test_a_stuck_member_is_left(void **state)
+TEST(a_stuck_member_is_left)
 {
-    (void)state;
     const double speeds[] = {1e12, 1e9};
     site s;
     site_open(&s, speeds, 2, 4 * SCRATCH_MIB);
@@ -465,9 +453,8 @@ static void test_a_stuck_member_is_left(void **state)
 
 /* ---- reserve_on ---- */
 
-static void test_an_object_keeps_to_its_members(void **state)
+TEST(an_object_keeps_to_its_members)
 {
-    (void)state;
     const double speeds[] = {1e9, 1e9, 1e9};
     site s;
     site_open(&s, speeds, 3, 64 * GRAIN);
@@ -482,20 +469,4 @@ static void test_an_object_keeps_to_its_members(void **state)
     assert_int_equal(tiers_pool_reserve_on(s.pool, GRAIN, PAGE, 8, &none), KVT_E_SPACE);
     tiers_pool_release(s.pool, location);
     site_close(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_range_of_a_scattered_object_comes_from_its_place),
-        cmocka_unit_test(test_neighbours_on_a_device_are_one_request),
-        cmocka_unit_test(test_copies_go_to_the_member_that_is_done_first),
-        cmocka_unit_test(test_a_bad_range_fails_alone_and_is_read_from_its_copy),
-        cmocka_unit_test(test_a_member_that_is_gone_leaves_its_ranges_to_copies),
-        cmocka_unit_test(test_a_deadline_leaves_the_rest_in_flight),
-        cmocka_unit_test(test_a_hedge_does_not_wait_for_a_silent_member),
-        cmocka_unit_test(test_a_stuck_member_is_left),
-        cmocka_unit_test(test_an_object_keeps_to_its_members),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

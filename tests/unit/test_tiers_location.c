@@ -2,16 +2,12 @@
 /*
  * test_tiers_location.c - the flat form of locations: round trips, damage, and hostile numbers.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
+#include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/pool/location.h"
 #include "tiers/pool/stripe.h"
@@ -61,7 +57,9 @@ static void seal(uint8_t *flat, size_t bytes)
         flat[bytes - 8 + (size_t)i] = (uint8_t)(sum >> (8 * i));
 }
 
-static void test_round_trip(void **state)
+TEST_EACH(set_up, tear_down);
+
+TEST(round_trip)
 {
     fixture *f = *state;
     uint8_t again[FLAT_MAX];
@@ -79,7 +77,7 @@ static void test_round_trip(void **state)
 }
 
 /* The first object's turn is 0. */
-static void test_turns_are_kept(void **state)
+TEST(turns_are_kept)
 {
     fixture *f = *state;
     tiers_pool *pool = pool_scratch_pool(sizes, speeds, MEMBERS);
@@ -110,7 +108,7 @@ static void test_turns_are_kept(void **state)
     (void)f;
 }
 
-static void test_every_truncation_and_bit_flip_is_corrupt(void **state)
+TEST(every_truncation_and_bit_flip_is_corrupt)
 {
     fixture *f = *state;
     tiers_location *out = NULL;
@@ -146,7 +144,7 @@ static void check_adopted(const tiers_location *location)
 }
 
 /* With the checksum made right again the damage reaches the checks behind it. */
-static void test_sealed_damage_never_leaves_the_members(void **state)
+TEST(sealed_damage_never_leaves_the_members)
 {
     fixture *f = *state;
     uint32_t adopted = 0;
@@ -182,9 +180,8 @@ static void test_sealed_damage_never_leaves_the_members(void **state)
 }
 
 /* Each disagreement between the numbers is seen, one by one. */
-static void test_disagreeing_numbers_are_corrupt(void **state)
+TEST_WITH(NULL, NULL, disagreeing_numbers_are_corrupt)
 {
-    (void)state;
     enum { UNIT = 8192, GRAIN = TIERS_GRAIN_BYTES };
     const tiers_share sound_shares[2] = {{.member = 0, .units = 1}, {.member = 2, .units = 2}};
     const tiers_extent sound_extents[3] = {{.member = 0, .offset = 0, .bytes = 2 * GRAIN},
@@ -250,7 +247,7 @@ static void test_disagreeing_numbers_are_corrupt(void **state)
     assert_int_equal(tiers_location_check(&location), KVT_OK);
 }
 
-static void test_huge_numbers_cost_nothing(void **state)
+TEST(huge_numbers_cost_nothing)
 {
     fixture *f = *state;
     tiers_location *out = NULL;
@@ -268,7 +265,7 @@ static void test_huge_numbers_cost_nothing(void **state)
     (void)f;
 }
 
-static void test_adopt_refuses_overlap_and_absent_members(void **state)
+TEST(adopt_refuses_overlap_and_absent_members)
 {
     fixture *f = *state;
     tiers_location *copy;
@@ -301,7 +298,7 @@ static void test_adopt_refuses_overlap_and_absent_members(void **state)
     tiers_location_free(copy);
 }
 
-static void test_adopted_objects_read_back(void **state)
+TEST(adopted_objects_read_back)
 {
     fixture *f = *state;
     uint64_t bytes = f->location->bytes;
@@ -320,22 +317,4 @@ static void test_adopted_objects_read_back(void **state)
     assert_true(pool_scratch_holds(buffer, bytes, 5));
     tiers_pool_release(f->pool, copy);
     free(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_round_trip, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_turns_are_kept, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_every_truncation_and_bit_flip_is_corrupt, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_sealed_damage_never_leaves_the_members, set_up,
-                                        tear_down),
-        cmocka_unit_test(test_disagreeing_numbers_are_corrupt),
-        cmocka_unit_test_setup_teardown(test_huge_numbers_cost_nothing, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_adopt_refuses_overlap_and_absent_members, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_adopted_objects_read_back, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,17 +2,13 @@
 /*
  * test_tiers_pool.c - reserve, shrink, transfers from many threads, files behind it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "pool_scratch.h"
 
 enum { UNIT = 16384, GRAIN = TIERS_GRAIN_BYTES };
@@ -26,9 +22,8 @@ static uint32_t share_of(const tiers_location *location, uint32_t member)
 
 /* ---- opening ---- */
 
-static void test_open_refuses_what_cannot_work(void **state)
+TEST(open_refuses_what_cannot_work)
 {
-    (void)state;
     char message[128] = "";
     tiers_pool *pool = NULL;
     tiers_pool_options options = {.capacity_bytes = 3 << 20};
@@ -55,9 +50,8 @@ static void test_open_refuses_what_cannot_work(void **state)
 
 /* ---- space ---- */
 
-static void test_shares_follow_bandwidth_and_room(void **state)
+TEST(shares_follow_bandwidth_and_room)
 {
-    (void)state;
     const uint64_t sizes[] = {64 * UNIT, 256 * UNIT, 8 * UNIT};
     const double speeds[] = {1e9, 2e9, 1e9};
     tiers_pool *pool = pool_scratch_pool(sizes, speeds, 3);
@@ -80,9 +74,8 @@ static void test_shares_follow_bandwidth_and_room(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_equal_striping_ignores_bandwidth(void **state)
+TEST(equal_striping_ignores_bandwidth)
 {
-    (void)state;
     tiers_member_options members[2];
     tiers_pool_options options = {.unit_bytes = UNIT, .striping = KVT_STRIPE_EQUAL};
     tiers_pool *pool;
@@ -97,9 +90,8 @@ static void test_equal_striping_ignores_bandwidth(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_round_robin_goes_on_where_the_last_object_ended(void **state)
+TEST(round_robin_goes_on_where_the_last_object_ended)
 {
-    (void)state;
     const uint64_t sizes[] = {64 * UNIT, 64 * UNIT, 8 * UNIT};
     tiers_member_options members[3];
     tiers_pool_options options = {.unit_bytes = UNIT, .striping = KVT_STRIPE_ROUND_ROBIN};
@@ -121,9 +113,8 @@ static void test_round_robin_goes_on_where_the_last_object_ended(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_a_member_can_be_filled_to_the_last_grain(void **state)
+TEST(a_member_can_be_filled_to_the_last_grain)
 {
-    (void)state;
     tiers_member_options member = pool_scratch_member(pool_scratch_memory(100 * GRAIN), 1e9);
     member.reserved_head_bytes = 8192;
     tiers_pool_options options = {.unit_bytes = UNIT};
@@ -145,9 +136,8 @@ static void test_a_member_can_be_filled_to_the_last_grain(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_the_budget_holds(void **state)
+TEST(the_budget_holds)
 {
-    (void)state;
     tiers_member_options member = pool_scratch_member(pool_scratch_memory(100 * GRAIN), 1e9);
     tiers_pool_options options = {.unit_bytes = UNIT, .capacity_bytes = 10 * GRAIN};
     tiers_pool *pool;
@@ -174,9 +164,8 @@ static void test_the_budget_holds(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_small_objects_fill_members_by_bandwidth(void **state)
+TEST(small_objects_fill_members_by_bandwidth)
 {
-    (void)state;
     const uint64_t sizes[] = {256 * UNIT, 256 * UNIT};
     const double speeds[] = {1e9, 3e9};
     tiers_pool *pool = pool_scratch_pool(sizes, speeds, 2);
@@ -193,9 +182,8 @@ static void test_small_objects_fill_members_by_bandwidth(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_random_reserve_shrink_release(void **state)
+TEST(random_reserve_shrink_release)
 {
-    (void)state;
     enum { OBJECTS = 40, ROUNDS = 4000 };
     const uint64_t sizes[] = {500 * 1024, 1200 * 1024, 300 * 1024};
     const double speeds[] = {1e9, 2.3e9, 0.4e9};
@@ -293,9 +281,8 @@ static void *storm_main(void *argument)
     return NULL;
 }
 
-static void test_four_threads_over_unequal_members(void **state)
+TEST(four_threads_over_unequal_members)
 {
-    (void)state;
     const uint64_t sizes[] = {2 << 20, 5 << 20, 1 << 20};
     const double speeds[] = {1e9, 4e9, 2e9};
     tiers_pool *pool = pool_scratch_pool(sizes, speeds, 3);
@@ -321,9 +308,8 @@ static void test_four_threads_over_unequal_members(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_more_transfers_than_jobs(void **state)
+TEST(more_transfers_than_jobs)
 {
-    (void)state;
     enum { TRANSFERS = 2000 };
     const uint64_t sizes[] = {1 << 20, 1 << 20};
     const double speeds[] = {1e9, 1e9};
@@ -353,9 +339,8 @@ static void test_more_transfers_than_jobs(void **state)
     free(source);
 }
 
-static void test_virtual_time_is_the_slowest_members(void **state)
+TEST(virtual_time_is_the_slowest_members)
 {
-    (void)state;
     tiers_member_options members[2];
     tiers_pool_options options = {.unit_bytes = UNIT};
     tiers_pool *pool;
@@ -413,9 +398,8 @@ static tiers_pool *open_files(const char *folder, bool create)
     return pool;
 }
 
-static void test_objects_in_files_survive_a_restart(void **state)
+TEST(objects_in_files_survive_a_restart)
 {
-    (void)state;
     enum { OBJECTS = 5 };
     const uint64_t sizes[OBJECTS] = {1, 900000, 3 * UNIT, 2000000, 70000};
     uint8_t flats[OBJECTS][2048];
@@ -459,23 +443,4 @@ static void test_objects_in_files_survive_a_restart(void **state)
     }
     assert_int_equal(remove(folder), 0);
     free(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_refuses_what_cannot_work),
-        cmocka_unit_test(test_shares_follow_bandwidth_and_room),
-        cmocka_unit_test(test_equal_striping_ignores_bandwidth),
-        cmocka_unit_test(test_round_robin_goes_on_where_the_last_object_ended),
-        cmocka_unit_test(test_a_member_can_be_filled_to_the_last_grain),
-        cmocka_unit_test(test_the_budget_holds),
-        cmocka_unit_test(test_small_objects_fill_members_by_bandwidth),
-        cmocka_unit_test(test_random_reserve_shrink_release),
-        cmocka_unit_test(test_four_threads_over_unequal_members),
-        cmocka_unit_test(test_more_transfers_than_jobs),
-        cmocka_unit_test(test_virtual_time_is_the_slowest_members),
-        cmocka_unit_test(test_objects_in_files_survive_a_restart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

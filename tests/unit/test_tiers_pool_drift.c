@@ -3,16 +3,12 @@
  * test_tiers_pool_drift.c - placement follows members that change their speed, in virtual time, and
  * what a worker keeps in flight.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
 #include "tiers/devices/device_sim.h"
@@ -116,9 +112,8 @@ static double drift_until(drift *d, double ratio, double limit_s)
     return d->elapsed_s;
 }
 
-static void test_new_objects_follow_a_drive_that_halves(void **state)
+TEST(new_objects_follow_a_drive_that_halves)
 {
-    (void)state;
     drift d;
     drift_open(&d, true);
     tiers_location *old = drift_reserve(&d, UNITS);
@@ -143,9 +138,8 @@ static void test_new_objects_follow_a_drive_that_halves(void **state)
     drift_close(&d);
 }
 
-static void test_without_reweighing_the_weights_stay(void **state)
+TEST(without_reweighing_the_weights_stay)
 {
-    (void)state;
     drift d;
     drift_open(&d, false);
     drift_set_speed(&d, 3, 100e6);
@@ -157,9 +151,8 @@ static void test_without_reweighing_the_weights_stay(void **state)
     drift_close(&d);
 }
 
-static void test_a_member_that_recovers_is_found_out(void **state)
+TEST(a_member_that_recovers_is_found_out)
 {
-    (void)state;
     drift d;
     drift_open(&d, true);
     drift_set_speed(&d, 0, 1e5); /* a thousandth: its share is less than a unit */
@@ -230,9 +223,8 @@ static const kvt_device_ops hoard_ops = {.struct_size = sizeof(kvt_device_ops),
                                          .submit = hoard_submit,
                                          .reap = hoard_reap};
 
-static void test_bytes_in_flight_are_bounded(void **state)
+TEST(bytes_in_flight_are_bounded)
 {
-    (void)state;
     const uint64_t bounds[] = {0, (uint64_t)3 << 20, 1000};
     const uint64_t expected[] = {(uint64_t)8 << 20, (uint64_t)3 << 20, (uint64_t)1 << 20};
     char *buffer = pool_scratch_buffer((uint64_t)32 << 20);
@@ -267,9 +259,8 @@ static bool erring_retired(tiers_pool *pool)
     return stats.state == KVT_DEVICE_GONE;
 }
 
-static void test_a_drive_that_only_fails_is_retired_but_not_one_with_a_bad_range(void **state)
+TEST(a_drive_that_only_fails_is_retired_but_not_one_with_a_bad_range)
 {
-    (void)state;
     char *buffer = pool_scratch_buffer((uint64_t)UNITS * UNIT);
     for (int whole = 0; whole < 2; whole++) {
         kvt_device *device;
@@ -299,16 +290,4 @@ static void test_a_drive_that_only_fails_is_retired_but_not_one_with_a_bad_range
         tiers_pool_close(pool);
     }
     free(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_objects_follow_a_drive_that_halves),
-        cmocka_unit_test(test_without_reweighing_the_weights_stay),
-        cmocka_unit_test(test_a_member_that_recovers_is_found_out),
-        cmocka_unit_test(test_bytes_in_flight_are_bounded),
-        cmocka_unit_test(test_a_drive_that_only_fails_is_retired_but_not_one_with_a_bad_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

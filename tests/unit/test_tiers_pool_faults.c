@@ -2,17 +2,13 @@
 /*
  * test_tiers_pool_faults.c - members that fail, are busy or go away, and the order of the queues.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
 
@@ -72,9 +68,8 @@ static bool faulty_retired(faulty *f)
     return stats.state == KVT_DEVICE_GONE;
 }
 
-static void test_an_io_error_fails_its_transfer_alone(void **state)
+TEST(an_io_error_fails_its_transfer_alone)
 {
-    (void)state;
     const kvt_status statuses[] = {KVT_E_IO, KVT_E_SPACE, KVT_E_READ_ONLY};
     faulty f;
     faulty_open(&f);
@@ -97,9 +92,8 @@ static void test_an_io_error_fails_its_transfer_alone(void **state)
     faulty_close(&f);
 }
 
-static void test_a_member_that_goes_is_retired_and_others_serve(void **state)
+TEST(a_member_that_goes_is_retired_and_others_serve)
 {
-    (void)state;
     faulty f;
     tiers_location *later;
     faulty_open(&f);
@@ -121,9 +115,8 @@ static void test_a_member_that_goes_is_retired_and_others_serve(void **state)
     faulty_close(&f);
 }
 
-static void test_retire_by_hand(void **state)
+TEST(retire_by_hand)
 {
-    (void)state;
     faulty f;
     faulty_open(&f);
     tiers_pool_retire(f.pool, 1);
@@ -132,9 +125,8 @@ static void test_retire_by_hand(void **state)
     faulty_close(&f);
 }
 
-static void test_a_busy_device_is_asked_again(void **state)
+TEST(a_busy_device_is_asked_again)
 {
-    (void)state;
     faulty f;
     faulty_open(&f);
     tiers_fault_rule rule = {.action = TIERS_FAULT_BUSY,
@@ -152,9 +144,8 @@ static void test_a_busy_device_is_asked_again(void **state)
     faulty_close(&f);
 }
 
-static void test_sync_reports_and_reaches_each_member(void **state)
+TEST(sync_reports_and_reaches_each_member)
 {
-    (void)state;
     faulty f;
     tiers_fault_counts counts;
     faulty_open(&f);
@@ -207,9 +198,8 @@ static const kvt_device_ops gate_ops = {.struct_size = sizeof(kvt_device_ops),
                                         .close = gate_close,
                                         .submit = gate_submit};
 
-static void test_reads_go_first_but_do_not_starve_writes(void **state)
+TEST(reads_go_first_but_do_not_starve_writes)
 {
-    (void)state;
     enum { PIECES = 64 };
     gate_device *gate = calloc(1, sizeof *gate);
     gate->base = (kvt_device){.ops = &gate_ops,
@@ -248,17 +238,4 @@ static void test_reads_go_first_but_do_not_starve_writes(void **state)
     sem_destroy(&gate->open);
     free(buffer);
     free(gate);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_io_error_fails_its_transfer_alone),
-        cmocka_unit_test(test_a_member_that_goes_is_retired_and_others_serve),
-        cmocka_unit_test(test_retire_by_hand),
-        cmocka_unit_test(test_a_busy_device_is_asked_again),
-        cmocka_unit_test(test_sync_reports_and_reaches_each_member),
-        cmocka_unit_test(test_reads_go_first_but_do_not_starve_writes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,14 @@
  * test_tiers_pool_members.c - members that are drained, taken out, put back and added, alone and
  * while other threads use the pool.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
 
@@ -55,9 +51,8 @@ static uint64_t capacity_of(tiers_pool *pool)
     return facts.capacity_bytes;
 }
 
-static void test_a_drained_member_leaves_empty_and_another_takes_its_place(void **state)
+TEST(a_drained_member_leaves_empty_and_another_takes_its_place)
 {
-    (void)state;
     kvt_device *faulty, *device;
     tiers_pool *pool = open_three(&faulty);
     tiers_location *old, *new;
@@ -98,9 +93,8 @@ static void test_a_drained_member_leaves_empty_and_another_takes_its_place(void 
     free(buffer);
 }
 
-static void test_a_drain_can_be_called_off(void **state)
+TEST(a_drain_can_be_called_off)
 {
-    (void)state;
     kvt_device *faulty;
     tiers_pool *pool = open_three(&faulty);
     tiers_location *location;
@@ -113,9 +107,8 @@ static void test_a_drain_can_be_called_off(void **state)
     tiers_pool_close(pool);
 }
 
-static void test_objects_come_back_with_their_device(void **state)
+TEST(objects_come_back_with_their_device)
 {
-    (void)state;
     kvt_device *faulty, *device;
     tiers_pool *pool = open_three(&faulty);
     tiers_location *location;
@@ -148,9 +141,8 @@ static void test_objects_come_back_with_their_device(void **state)
     free(buffer);
 }
 
-static void test_a_pool_grows(void **state)
+TEST(a_pool_grows)
 {
-    (void)state;
     kvt_device *faulty;
     tiers_pool *pool = open_three(&faulty);
     for (uint32_t i = 3; i < TIERS_MEMBERS_MAX; i++) {
@@ -170,9 +162,8 @@ static void test_a_pool_grows(void **state)
 
 /* ---- wear ---- */
 
-static void test_a_days_budget_is_a_bucket(void **state)
+TEST(a_days_budget_is_a_bucket)
 {
-    (void)state;
     const uint64_t day_ns = UINT64_C(86400) * 1000000000, start = UINT64_C(1700000000) * 1000000000;
     tiers_wear wear = {.budget_bytes_per_day = 1000};
     tiers_wear_advance(&wear, start, 0);
@@ -196,9 +187,8 @@ static void test_a_days_budget_is_a_bucket(void **state)
     assert_false(tiers_wear_is_spent(&wear));
 }
 
-static void test_a_spent_member_takes_no_new_units(void **state)
+TEST(a_spent_member_takes_no_new_units)
 {
-    (void)state;
     tiers_member_options members[2];
     tiers_pool_options options = {.unit_bytes = UNIT};
     tiers_pool *pool;
@@ -279,9 +269,8 @@ static void crowd_wait(crowd *c, int objects)
         sched_yield();
 }
 
-static void test_members_come_and_go_while_serving(void **state)
+TEST(members_come_and_go_while_serving)
 {
-    (void)state;
     enum { THREADS = 3, ROUNDS = 40 };
     kvt_device *faulty, *device;
     crowd c = {.pool = open_three(&faulty)};
@@ -308,18 +297,4 @@ static void test_members_come_and_go_while_serving(void **state)
     assert_int_equal(atomic_load(&c.wrong), 0);
     assert_int_equal(pool_scratch_used(c.pool), 0);
     tiers_pool_close(c.pool);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_drained_member_leaves_empty_and_another_takes_its_place),
-        cmocka_unit_test(test_a_drain_can_be_called_off),
-        cmocka_unit_test(test_objects_come_back_with_their_device),
-        cmocka_unit_test(test_a_pool_grows),
-        cmocka_unit_test(test_a_days_budget_is_a_bucket),
-        cmocka_unit_test(test_a_spent_member_takes_no_new_units),
-        cmocka_unit_test(test_members_come_and_go_while_serving),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,11 @@
  * reads and writes, what each finds before it, and when waited reads press. A device with a gate
  * takes one operation at a time, so the order is exact whatever the threads do.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "gate_device.h"
 #include "pool_scratch.h"
 #include "tiers/pool/worker_pressure.h"
@@ -72,9 +68,8 @@ static uint32_t ranks_at(const ranks *r, uint32_t position)
 }
 
 /* Writes are queued first and waited reads last; transfer i is of rank 2 - i / EACH. */
-static void test_a_rank_goes_before_the_next_but_for_one_in_sixteen(void **state)
+TEST(a_rank_goes_before_the_next_but_for_one_in_sixteen)
 {
-    (void)state;
     ranks *r = ranks_open();
     for (uint32_t i = 0; i < ALL; i++)
         ranks_start(r, i, i < EACH ? KVT_IO_WRITE : KVT_IO_READ, i >= 2 * EACH);
@@ -106,9 +101,8 @@ static void test_a_rank_goes_before_the_next_but_for_one_in_sixteen(void **state
     ranks_close(r);
 }
 
-static void test_a_part_counts_what_goes_before_it(void **state)
+TEST(a_part_counts_what_goes_before_it)
 {
-    (void)state;
     ranks *r = ranks_open();
     tiers_part parts[TIERS_MEMBERS_MAX];
     for (uint32_t i = 0; i < 6; i++) /* three writes, two other reads, one that is waited for */
@@ -138,9 +132,8 @@ static void test_a_part_counts_what_goes_before_it(void **state)
 
 #define MS UINT64_C(1000000)
 
-static void test_the_mean_of_a_backlog_switches_with_hysteresis(void **state)
+TEST(the_mean_of_a_backlog_switches_with_hysteresis)
 {
-    (void)state;
     tiers_pressure p = {0};
     uint64_t now_ns = 1000 * MS;
     assert_false(tiers_pressure_is_on(&p, now_ns));
@@ -161,9 +154,8 @@ static void test_the_mean_of_a_backlog_switches_with_hysteresis(void **state)
     assert_false(tiers_pressure_is_on(&p, now_ns - 5 * MS));   /* a clock read by another thread */
 }
 
-static void test_the_mean_does_not_depend_on_how_often_it_is_looked_at(void **state)
+TEST(the_mean_does_not_depend_on_how_often_it_is_looked_at)
 {
-    (void)state;
     tiers_pressure often = {0}, once = {0};
     tiers_pressure_sample(&often, 0.005, MS);
     tiers_pressure_sample(&once, 0.005, MS);
@@ -174,9 +166,8 @@ static void test_the_mean_does_not_depend_on_how_often_it_is_looked_at(void **st
                 often.mean_seconds < once.mean_seconds * 1.000001);
 }
 
-static void test_only_waited_reads_press(void **state)
+TEST(only_waited_reads_press)
 {
-    (void)state;
     ranks *r = ranks_open();
     for (uint32_t i = 0; i < 2 * EACH; i++)
         ranks_start(r, i, i < EACH ? KVT_IO_WRITE : KVT_IO_READ, false);
@@ -194,9 +185,8 @@ static void test_only_waited_reads_press(void **state)
     ranks_close(r);
 }
 
-static void test_a_retired_member_is_not_pressed(void **state)
+TEST(a_retired_member_is_not_pressed)
 {
-    (void)state;
     ranks *r = ranks_open();
     ranks_start(r, 0, KVT_IO_READ, true);
     while (!tiers_pool_is_pressed(r->pool))
@@ -206,17 +196,4 @@ static void test_a_retired_member_is_not_pressed(void **state)
     atomic_store(&r->gate.open, true);
     assert_int_equal(tiers_transfer_wait(r->pool, &r->transfers[0]), KVT_E_GONE);
     ranks_close(r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_mean_of_a_backlog_switches_with_hysteresis),
-        cmocka_unit_test(test_the_mean_does_not_depend_on_how_often_it_is_looked_at),
-        cmocka_unit_test(test_only_waited_reads_press),
-        cmocka_unit_test(test_a_retired_member_is_not_pressed),
-        cmocka_unit_test(test_a_rank_goes_before_the_next_but_for_one_in_sixteen),
-        cmocka_unit_test(test_a_part_counts_what_goes_before_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

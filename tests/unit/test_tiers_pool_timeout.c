@@ -3,17 +3,13 @@
  * test_tiers_pool_timeout.c - members that neither answer nor fail: deadlines, transfers that are
  * abandoned, the timeout, and closing.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "cases.h"
 #include "pool_scratch.h"
 #include "tiers/devices/device_fault.h"
 #include "tiers/devices/timeout.h"
@@ -40,9 +36,8 @@ static void nap(void)
 
 /* ---- the watch ---- */
 
-static void test_the_watch_counts_time_without_progress(void **state)
+TEST(the_watch_counts_time_without_progress)
 {
-    (void)state;
     tiers_timeout timeout;
     tiers_timeout_init(&timeout, 800 * MS, 1000 * MS);
     for (uint64_t at = 1100; at < 1900; at += 100)
@@ -135,9 +130,8 @@ static void await(atomic_uint *count, unsigned wanted)
 
 /* ---- deadlines ---- */
 
-static void test_a_deadline_ends_the_wait_and_not_the_transfer(void **state)
+TEST(a_deadline_ends_the_wait_and_not_the_transfer)
 {
-    (void)state;
     unresponsive s;
     atomic_uint released = 0;
     unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
@@ -166,9 +160,8 @@ static void test_a_deadline_ends_the_wait_and_not_the_transfer(void **state)
 }
 
 /* An abandoned write may land late: its extents are nobody else's until then. */
-static void test_extents_of_an_abandoned_write_stay_held(void **state)
+TEST(extents_of_an_abandoned_write_stay_held)
 {
-    (void)state;
     unresponsive s;
     atomic_uint released = 0;
     unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
@@ -193,9 +186,8 @@ static void test_extents_of_an_abandoned_write_stay_held(void **state)
 }
 
 /* All jobs of a worker are taken: who comes then waits for one, but not for ever. */
-static void test_a_full_queue_has_a_deadline(void **state)
+TEST(a_full_queue_has_a_deadline)
 {
-    (void)state;
     unresponsive s;
     atomic_uint released = 0;
     unresponsive_open(&s, TIERS_TIMEOUT_NEVER);
@@ -226,9 +218,8 @@ static void test_a_full_queue_has_a_deadline(void **state)
 
 /* ---- timeout ---- */
 
-static void test_a_unresponsive_member_is_retired_with_its_queue(void **state)
+TEST(a_unresponsive_member_is_retired_with_its_queue)
 {
-    (void)state;
     unresponsive s;
     atomic_uint released = 0;
     tiers_transfer reads[OBJECTS];
@@ -272,9 +263,8 @@ static void test_a_unresponsive_member_is_retired_with_its_queue(void **state)
 }
 
 /* One operation never ends while all others do: the device is not unresponsive, but has lost it. */
-static void test_a_lost_operation_retires_its_member(void **state)
+TEST(a_lost_operation_retires_its_member)
 {
-    (void)state;
     unresponsive s;
     atomic_uint released = 0;
     unresponsive_open(&s, 50 * MS);
@@ -303,9 +293,8 @@ static void test_a_lost_operation_retires_its_member(void **state)
 
 /* A device that says busy has taken nothing, so its answers are no progress. No operation of a
  * device in virtual time is taken for lost; only the watch is left. */
-static void test_a_busy_device_shows_no_progress(void **state)
+TEST(a_busy_device_shows_no_progress)
 {
-    (void)state;
     unresponsive s;
     atomic_uint released = 0;
     tiers_transfer reads[2];
@@ -336,9 +325,8 @@ static void test_a_busy_device_shows_no_progress(void **state)
     free(buffers);
 }
 
-static void test_a_sync_that_hangs_ends_at_the_limit(void **state)
+TEST(a_sync_that_hangs_ends_at_the_limit)
 {
-    (void)state;
     unresponsive s;
     const tiers_fault_rule hang_syncs = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_SYNCS};
     unresponsive_open(&s, 50 * MS);
@@ -362,9 +350,8 @@ static void test_a_sync_that_hangs_ends_at_the_limit(void **state)
 
 /* The pool closes without its unresponsive member, whose operation ends much later, in memory that
  * is still there for it. */
-static void test_close_abandons_an_unresponsive_member(void **state)
+TEST(close_abandons_an_unresponsive_member)
 {
-    (void)state;
     unresponsive s;
     atomic_uint released = 0;
     unresponsive_open(&s, 50 * MS);
@@ -382,20 +369,4 @@ static void test_close_abandons_an_unresponsive_member(void **state)
     tiers_fault_clear(s.device);
     await(&released, 1);
     free(s.buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_watch_counts_time_without_progress),
-        cmocka_unit_test(test_a_deadline_ends_the_wait_and_not_the_transfer),
-        cmocka_unit_test(test_extents_of_an_abandoned_write_stay_held),
-        cmocka_unit_test(test_a_full_queue_has_a_deadline),
-        cmocka_unit_test(test_a_unresponsive_member_is_retired_with_its_queue),
-        cmocka_unit_test(test_a_lost_operation_retires_its_member),
-        cmocka_unit_test(test_a_busy_device_shows_no_progress),
-        cmocka_unit_test(test_a_sync_that_hangs_ends_at_the_limit),
-        cmocka_unit_test(test_close_abandons_an_unresponsive_member),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

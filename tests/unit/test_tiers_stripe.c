@@ -2,12 +2,9 @@
 /*
  * test_tiers_stripe.c - shares by bandwidth, the deal order's balance, and the walk over a part.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "cases.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +20,8 @@ static uint64_t random_next(uint64_t *state)
     return *state;
 }
 
-static void test_shares_follow_bandwidth(void **state)
+TEST(shares_follow_bandwidth)
 {
-    (void)state;
     uint64_t seed = 99;
     for (int round = 0; round < 5000; round++) {
         tiers_stripe_member members[TIERS_MEMBERS_MAX];
@@ -50,9 +46,8 @@ static void test_shares_follow_bandwidth(void **state)
     }
 }
 
-static void test_remainder_goes_to_the_largest_fractions(void **state)
+TEST(remainder_goes_to_the_largest_fractions)
 {
-    (void)state;
     uint32_t out[3];
     /* 7 units over 5:3:2 = 3.5, 2.1, 1.4: one unit is left, for the first. */
     const tiers_stripe_member uneven[] = {{5, 99}, {3, 99}, {2, 99}};
@@ -73,9 +68,8 @@ static void test_remainder_goes_to_the_largest_fractions(void **state)
     assert_int_equal(out[1], 2);
 }
 
-static void test_a_full_members_share_moves_on(void **state)
+TEST(a_full_members_share_moves_on)
 {
-    (void)state;
     uint32_t out[3];
     const tiers_stripe_member tight[] = {{4, 2}, {2, 99}, {2, 99}};
     assert_int_equal(tiers_stripe_share(tight, 3, 16, out), KVT_OK);
@@ -90,9 +84,8 @@ static void test_a_full_members_share_moves_on(void **state)
     assert_int_equal(tiers_stripe_share(full, 3, 4, out), KVT_E_SPACE);
 }
 
-static void test_room_is_never_exceeded(void **state)
+TEST(room_is_never_exceeded)
 {
-    (void)state;
     uint64_t seed = 7;
     for (int round = 0; round < 5000; round++) {
         tiers_stripe_member members[16];
@@ -160,9 +153,8 @@ static void check_turn(const tiers_share *shares, uint32_t count)
     }
 }
 
-static void test_every_prefix_is_balanced(void **state)
+TEST(every_prefix_is_balanced)
 {
-    (void)state;
     tiers_share one_large[11] = {{0, 100}};
     for (uint32_t i = 1; i < 11; i++)
         one_large[i] = (tiers_share){.member = i, .units = 1};
@@ -180,9 +172,8 @@ static void test_every_prefix_is_balanced(void **state)
     }
 }
 
-static void test_the_deal_order_is_pinned(void **state)
+TEST(the_deal_order_is_pinned)
 {
-    (void)state;
     /* Stored objects depend on this order: changing it makes them unreadable. */
     const tiers_share shares[] = {{0, 2}, {3, 4}, {5, 1}};
     const uint32_t expected[] = {1, 0, 1, 1, 0, 1, 2};
@@ -255,9 +246,8 @@ static uint64_t find_byte(const tiers_location *location, uint64_t at, uint32_t 
     return 0;
 }
 
-static void test_walks_cover_each_grain_once(void **state)
+TEST(walks_cover_each_grain_once)
 {
-    (void)state;
     uint64_t seed = 0xabcdef;
     for (int round = 0; round < 150; round++) {
         uint32_t count;
@@ -292,18 +282,4 @@ static void test_walks_cover_each_grain_once(void **state)
         free(seen);
         tiers_location_free(location);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares_follow_bandwidth),
-        cmocka_unit_test(test_remainder_goes_to_the_largest_fractions),
-        cmocka_unit_test(test_a_full_members_share_moves_on),
-        cmocka_unit_test(test_room_is_never_exceeded),
-        cmocka_unit_test(test_every_prefix_is_balanced),
-        cmocka_unit_test(test_the_deal_order_is_pinned),
-        cmocka_unit_test(test_walks_cover_each_grain_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,16 +87,16 @@ static void slot_seal(void)
         slot[4088 + i] = (unsigned char)(checksum >> (8 * i));
 }
 
-static void test_blank(void **state)
+TEST_EACH(open_device, close_device);
+
+TEST(blank)
 {
-    (void)state;
     expect_state(KVT_OK, TIERS_LABEL_BLANK);
 }
 
 /* The documented layout, byte by byte. */
-static void test_layout(void **state)
+TEST(layout)
 {
-    (void)state;
     static const unsigned char head[40] = {
         'K', 'V', 'T', 'L', 'A', 'B', 'E', 'L', 2,  0,  0,  0,   0, 0x10, 0, 0, 1, 8, 15, 22,
         29,  36,  43,  50,  57,  64,  71,  78,  85, 92, 99, 106, 3, 0,    0, 0, 3, 0, 0,  0};
@@ -113,9 +113,8 @@ static void test_layout(void **state)
     assert_memory_equal(slot + 4088, &checksum, 8); /* tests run on little-endian machines */
 }
 
-static void test_epoch_order(void **state)
+TEST(epoch_order)
 {
-    (void)state;
     for (uint64_t epoch = 1; epoch <= 9; epoch++) {
         write_label(epoch);
         expect_label(epoch);
@@ -128,9 +127,8 @@ static void test_epoch_order(void **state)
 }
 
 /* A device that changes pools starts again at a low epoch: the last write counts. */
-static void test_lower_epoch_wins_when_newer(void **state)
+TEST(lower_epoch_wins_when_newer)
 {
-    (void)state;
     write_label(57);
     write_label(58);
     write_label(1);
@@ -141,9 +139,8 @@ static void test_lower_epoch_wins_when_newer(void **state)
 }
 
 /* Whichever byte of the newer slot is bad, the older label is returned and then replaced. */
-static void test_damaged_newer_slot(void **state)
+TEST(damaged_newer_slot)
 {
-    (void)state;
     static const size_t places[] = {0, 8, 12, 16, 33, 40, 48, 56, 64, 2000, 4087, 4088, 4095};
     uint64_t epoch = 2;
     write_label(1);
@@ -157,9 +154,8 @@ static void test_damaged_newer_slot(void **state)
     }
 }
 
-static void test_damaged_older_slot(void **state)
+TEST(damaged_older_slot)
 {
-    (void)state;
     write_label(1);
     write_label(2);
     slot_damage(0, 100);
@@ -167,9 +163,8 @@ static void test_damaged_older_slot(void **state)
 }
 
 /* A write that tears at any length leaves the label before it, or is whole. */
-static void test_torn_write(void **state)
+TEST(torn_write)
 {
-    (void)state;
     for (uint32_t torn = 0; torn < SLOT; torn += 64) {
         uint64_t epoch = torn / 64 + 2;
         write_label(epoch - 1);
@@ -182,9 +177,8 @@ static void test_torn_write(void **state)
     }
 }
 
-static void test_both_damaged(void **state)
+TEST(both_damaged)
 {
-    (void)state;
     write_label(1);
     write_label(2);
     slot_damage(0, 20);
@@ -192,9 +186,8 @@ static void test_both_damaged(void **state)
     expect_state(KVT_OK, TIERS_LABEL_FOREIGN);
 }
 
-static void test_foreign(void **state)
+TEST(foreign)
 {
-    (void)state;
     memset(slot, 0, SLOT);
     slot[1080] = 0x53; /* one byte, as a file system's magic further in would be */
     slot_move(KVT_IO_WRITE, 1);
@@ -207,9 +200,8 @@ static void test_foreign(void **state)
     expect_label(4);
 }
 
-static void test_another_version(void **state)
+TEST(another_version)
 {
-    (void)state;
     tiers_superblock label = label_of(3);
     write_label(1);
     write_label(2);
@@ -226,9 +218,8 @@ static void test_another_version(void **state)
 }
 
 /* Sealed, but with values that no writer writes. */
-static void test_impossible_values(void **state)
+TEST(impossible_values)
 {
-    (void)state;
     static const size_t places[] = {12, 32, 40, 64, 72, 4087}; /* 9 empty ranges; none, but bytes */
     write_label(1);
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
@@ -245,9 +236,8 @@ static void test_impossible_values(void **state)
 }
 
 /* As many ranges as there may be come back, and no more are taken. */
-static void test_undone_ranges(void **state)
+TEST(undone_ranges)
 {
-    (void)state;
     tiers_superblock want = label_of(2), got;
     tiers_label_state found;
     for (uint32_t i = 0; i < TIERS_UNDONE_MAX; i++) {
@@ -267,9 +257,8 @@ static void test_undone_ranges(void **state)
     expect_label(1);
 }
 
-static void test_bad_sector(void **state)
+TEST(bad_sector)
 {
-    (void)state;
     write_label(1);
     write_label(2);
     tiers_fault_rule rule = {.action = TIERS_FAULT_FAIL,
@@ -289,9 +278,8 @@ static void test_bad_sector(void **state)
     expect_label(3);
 }
 
-static void test_device_errors(void **state)
+TEST(device_errors)
 {
-    (void)state;
     tiers_superblock label = label_of(1);
     const tiers_fault_rule no_write = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .hits = 1, .status = KVT_E_IO};
@@ -315,9 +303,8 @@ static bool label_is_torn(uint64_t epoch)
 }
 
 /* A first label of which some sectors are missing is known for what it is, and nothing else is. */
-static void test_torn_first(void **state)
+TEST(torn_first)
 {
-    (void)state;
     assert_true(label_is_torn(1));
     for (size_t lost = 0; lost < SLOT; lost += 512) {
         write_label(1);
@@ -335,28 +322,4 @@ static void test_torn_first(void **state)
     slot_damage(0, 700);
     slot_damage(1, 9);
     assert_false(label_is_torn(1));
-}
-
-#define LABEL_TEST(function) cmocka_unit_test_setup_teardown(function, open_device, close_device)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        LABEL_TEST(test_blank),
-        LABEL_TEST(test_torn_first),
-        LABEL_TEST(test_layout),
-        LABEL_TEST(test_epoch_order),
-        LABEL_TEST(test_lower_epoch_wins_when_newer),
-        LABEL_TEST(test_damaged_newer_slot),
-        LABEL_TEST(test_damaged_older_slot),
-        LABEL_TEST(test_torn_write),
-        LABEL_TEST(test_both_damaged),
-        LABEL_TEST(test_foreign),
-        LABEL_TEST(test_another_version),
-        LABEL_TEST(test_undone_ranges),
-        LABEL_TEST(test_impossible_values),
-        LABEL_TEST(test_bad_sector),
-        LABEL_TEST(test_device_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

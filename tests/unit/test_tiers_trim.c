@@ -28,9 +28,8 @@ static tiers_range take(tiers_space *space, uint64_t bytes)
     return range;
 }
 
-static void test_notes(void **state)
+TEST(notes)
 {
-    (void)state;
     tiers_trims trims = {.count = 0};
     tiers_space *space = NULL;
     tiers_space_facts facts;
@@ -125,9 +124,8 @@ static uint64_t used_bytes(tiers_pool *pool)
 
 /* Half of the pool is written and freed. With trimming, and only then, the file loses the blocks;
  * the other half stays as it was. */
-static void test_pool(void **state)
+TEST(pool)
 {
-    (void)state;
     scratch_make(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/data", folder);
     const uint64_t half = 8 * SCRATCH_MIB;
@@ -188,9 +186,8 @@ static void *churn_main(void *argument)
 }
 
 /* Objects come and go under trimming, the drive is taken out and put back: none loses a byte. */
-static void test_churn(void **state)
+TEST(churn)
 {
-    (void)state;
     enum { THREADS = 3 };
     scratch_make(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/data", folder);
@@ -333,9 +330,8 @@ static void *open_gate(void *after_ns)
 }
 
 /* An object that fits into what is free and what is being trimmed is not refused. */
-static void test_room_under_a_trim(void **state)
+TEST(room_under_a_trim)
 {
-    (void)state;
     long after_ns = GATED_OPENS_AFTER_NS;
     tiers_location *half[2] = {NULL, NULL};
     tiers_location *next = NULL;
@@ -355,9 +351,8 @@ static void test_room_under_a_trim(void **state)
 }
 
 /* A drive that hangs in a trim is retired: taking it out does not hang with it. */
-static void test_no_eject_under_a_trim(void **state)
+TEST(no_eject_under_a_trim)
 {
-    (void)state;
     long at_once = 0;
     tiers_location *all = NULL;
     kvt_device *device = NULL;
@@ -378,9 +373,8 @@ static void test_no_eject_under_a_trim(void **state)
 
 /* What a catalog may still name is never trimmed: neither the part of a location that could be
  * adopted before the rest could not, nor one that is given up again. */
-static void test_adopted_extents_stay(void **state)
+TEST(adopted_extents_stay)
 {
-    (void)state;
     enum { QUARTER = GATED_BYTES / 4 };
     tiers_pool *pool = open_gated(false);
     tiers_location *whole = NULL;
@@ -420,17 +414,4 @@ static void test_adopted_extents_stay(void **state)
     tiers_pool_release(pool, copy);
     tiers_pool_close(pool);
     free(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_notes),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_churn),
-        cmocka_unit_test(test_room_under_a_trim),
-        cmocka_unit_test(test_no_eject_under_a_trim),
-        cmocka_unit_test(test_adopted_extents_stay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

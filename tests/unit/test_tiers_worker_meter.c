@@ -3,12 +3,9 @@
  * test_tiers_worker_meter.c - what counts as evidence of a member's speed, and when the weight
  * follows. Everything happens on a clock that the test keeps.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "cases.h"
+
 #include <math.h>
 
 #include "tiers/pool/worker_meter.h"
@@ -68,9 +65,8 @@ static bool is_near(double value, double wanted, double share)
     return fabs(value / wanted - 1) <= share;
 }
 
-static void test_a_steady_drive_keeps_its_weight(void **state)
+TEST(a_steady_drive_keeps_its_weight)
 {
-    (void)state;
     drive d;
     drive_open(&d, 100 * MB);
     for (int i = 0; i < 100; i++)
@@ -82,9 +78,8 @@ static void test_a_steady_drive_keeps_its_weight(void **state)
     assert_true(is_near(d.meter.bytes_per_s[KVT_IO_READ], 100 * MB, 0.01));
 }
 
-static void test_latency_is_not_taken_for_bandwidth(void **state)
+TEST(latency_is_not_taken_for_bandwidth)
 {
-    (void)state;
     drive d;
     drive_open(&d, 4000 * MB);
     drive_run(&d, 1, 1, 4 * KIB, 0);   /* 47 MB/s */
@@ -96,9 +91,8 @@ static void test_latency_is_not_taken_for_bandwidth(void **state)
     assert_true(is_near(d.meter.bytes_per_s[KVT_IO_READ], 4000 * MB, 0.01));
 }
 
-static void test_the_weight_follows_a_drive_down_and_up(void **state)
+TEST(the_weight_follows_a_drive_down_and_up)
 {
-    (void)state;
     drive d;
     drive_open(&d, 400 * MB);
     drive_run(&d, 1, 8, 256 * KIB, 0);
@@ -114,9 +108,8 @@ static void test_the_weight_follows_a_drive_down_and_up(void **state)
     assert_true(is_near(d.meter.weight_bytes_per_s, 400 * MB, 0.02));
 }
 
-static void test_a_hiccup_and_a_small_drift_change_nothing(void **state)
+TEST(a_hiccup_and_a_small_drift_change_nothing)
 {
-    (void)state;
     drive d;
     drive_open(&d, 400 * MB);
     for (int i = 0; i < 10; i++) {
@@ -131,9 +124,8 @@ static void test_a_hiccup_and_a_small_drift_change_nothing(void **state)
     assert_true(is_near(d.meter.bytes_per_s[KVT_IO_READ], 372 * MB, 0.01));
 }
 
-static void test_writes_are_apart_and_their_loss_is_presumed_of_reads(void **state)
+TEST(writes_are_apart_and_their_loss_is_presumed_of_reads)
 {
-    (void)state;
     drive d;
     drive_open(&d, 400 * MB);
     d.bytes_per_s = 100 * MB; /* this drive writes slowly, and the open did not know */
@@ -149,9 +141,8 @@ static void test_writes_are_apart_and_their_loss_is_presumed_of_reads(void **sta
     assert_true(is_near(d.meter.weight_bytes_per_s, 400 * MB, 0.02));
 }
 
-static void test_a_mix_moves_both(void **state)
+TEST(a_mix_moves_both)
 {
-    (void)state;
     drive d;
     drive_open(&d, 400 * MB);
     drive_run(&d, 1, 8, 256 * KIB, 2);
@@ -166,9 +157,8 @@ static void test_a_mix_moves_both(void **state)
 
 /* A clock whose steps are coarse: requests take no time at all, or a nanosecond, now and then
  * hours. */
-static void test_no_clock_makes_a_weight_that_cannot_be(void **state)
+TEST(no_clock_makes_a_weight_that_cannot_be)
 {
-    (void)state;
     drive d;
     drive_open(&d, 1e9);
     for (uint32_t i = 0; i < 20000; i++) {
@@ -192,9 +182,8 @@ static void test_no_clock_makes_a_weight_that_cannot_be(void **state)
     assert_true(d.meter.samples[KVT_IO_READ] > 0 && d.meter.samples[KVT_IO_WRITE] > 0);
 }
 
-static void test_the_floor_holds_and_failures_do_not_count(void **state)
+TEST(the_floor_holds_and_failures_do_not_count)
 {
-    (void)state;
     drive d;
     drive_open(&d, 400 * MB);
     d.bytes_per_s = 1 * MB;
@@ -209,19 +198,4 @@ static void test_the_floor_holds_and_failures_do_not_count(void **state)
         assert_false(tiers_meter_end(&d.meter, &io));
     }
     assert_int_equal(d.meter.samples[KVT_IO_READ], samples);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_steady_drive_keeps_its_weight),
-        cmocka_unit_test(test_latency_is_not_taken_for_bandwidth),
-        cmocka_unit_test(test_the_weight_follows_a_drive_down_and_up),
-        cmocka_unit_test(test_a_hiccup_and_a_small_drift_change_nothing),
-        cmocka_unit_test(test_writes_are_apart_and_their_loss_is_presumed_of_reads),
-        cmocka_unit_test(test_a_mix_moves_both),
-        cmocka_unit_test(test_no_clock_makes_a_weight_that_cannot_be),
-        cmocka_unit_test(test_the_floor_holds_and_failures_do_not_count),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
