@@ -30,8 +30,12 @@ typedef struct kvt_setting {
     const char *effect;   /* what must be so for it to do anything, as settings_effect.c reads it;
                              "" = always */
     const char *text;     /* one line of explanation with the unit */
+    double least, most;   /* in the kind's unit; most 0: any value of the kind */
 } kvt_setting;
 const kvt_setting *kvt_setting_at(size_t index);
+
+/* Its range in words, "0 to 3600"; "" when it has none. */
+const char *kvt_setting_range(const kvt_setting *setting, char text[64]);
 
 /* Reads a value, its default when it was not set, and marks it used. The key must be in the table
  * with that kind (assert). Text lives until the next set, read or free; NULL when there is neither

@@ -11,18 +11,23 @@
 
 #include <kvterrace/config.h>
 
+#include <float.h>
+#include <math.h>
+
+/* A row; behind the text of a number may stand the least and the most that it may be. */
 /* clang-format off */
-#define ROW(kind, name, standard, choices, effect, text)                                           \
-    {name, KVT_SETTING_##kind, standard, choices, effect, text}
+#define ROW(type, key, usual, list, when, ...)                                                     \
+    {.name = key, .kind = KVT_SETTING_##type, .standard = usual, .choices = list, .effect = when,  \
+     .text = __VA_ARGS__}
 /* clang-format on */
-#define TEXT(name, standard, effect, text)         ROW(TEXT, name, standard, NULL, effect, text)
-#define CHOICE(name, standard, list, effect, text) ROW(TEXT, name, standard, list, effect, text)
-#define BYTES(name, standard, effect, text)        ROW(BYTES, name, standard, NULL, effect, text)
-#define RATE(name, standard, effect, text)         ROW(RATE, name, standard, NULL, effect, text)
-#define SECONDS(name, standard, effect, text)      ROW(SECONDS, name, standard, NULL, effect, text)
-#define NUMBER(name, standard, effect, text)       ROW(NUMBER, name, standard, NULL, effect, text)
-#define COUNT(name, standard, effect, text)        ROW(COUNT, name, standard, NULL, effect, text)
-#define SWITCH(name, standard, effect, text)       ROW(SWITCH, name, standard, NULL, effect, text)
+#define TEXT(key, usual, when, text)         ROW(TEXT, key, usual, NULL, when, text)
+#define CHOICE(key, usual, list, when, text) ROW(TEXT, key, usual, list, when, text)
+#define BYTES(key, usual, when, ...)         ROW(BYTES, key, usual, NULL, when, __VA_ARGS__)
+#define RATE(key, usual, when, ...)          ROW(RATE, key, usual, NULL, when, __VA_ARGS__)
+#define SECONDS(key, usual, when, ...)       ROW(SECONDS, key, usual, NULL, when, __VA_ARGS__)
+#define NUMBER(key, usual, when, ...)        ROW(NUMBER, key, usual, NULL, when, __VA_ARGS__)
+#define COUNT(key, usual, when, ...)         ROW(COUNT, key, usual, NULL, when, __VA_ARGS__)
+#define SWITCH(key, usual, when, text)       ROW(SWITCH, key, usual, NULL, when, text)
 
 /* Conditions that several rows have. */
 #define ALWAYS ""
@@ -79,13 +84,14 @@ static const kvt_setting settings_table[] = {
          "model that was calibrated, by its name in the profile; absent: any"),
     TEXT("store.ladder_class", NULL, LADDER, "class of texts that was calibrated on; absent: any"),
     NUMBER("store.loss_limit", "0.01", LADDER " or replay.ladder",
-           "with a ladder: no variant whose upper confidence bound of loss passes this"),
+           "with a ladder: no variant whose upper confidence bound of loss passes this", 0, 1),
     NUMBER("store.entry_loss_limit", "1", LADDER " or replay.ladder",
-           "with a ladder: no variant in which a tenth of the entries may lose more; 1: no limit"),
+           "with a ladder: no variant in which a tenth of the entries may lose more; 1: no limit",
+           DBL_MIN, 1),
     SWITCH("store.learn", "yes", "store.profile",
            "keep what is learned in store.profile, where that may be written"),
     SECONDS("store.learn_interval", "300", "store.profile and store.learn",
-            "between two such notes; at close, too"),
+            "between two such notes; at close, too", DBL_MIN, 1e9),
     SECONDS("store.alpha", "10", WEIGHING_POLICIES,
             "seconds of delay that 1.0 of a request's quality is worth"),
     SECONDS("store.half_life", "300", WEIGHING_POLICIES,
@@ -97,20 +103,20 @@ static const kvt_setting settings_table[] = {
     NUMBER("store.high_watermark", "0.995", "store.policy=utility or store.catalog",
            "background work makes room above this tier share"),
     NUMBER("store.low_watermark", "0.99", "store.policy=utility", "and stops at this one"),
-    BYTES("store.staging", "256MiB", ALWAYS, "memory for encoded records in motion, taken at open"),
+    BYTES("store.staging", "256MiB", ALWAYS, "memory for records in motion", 1 << 20, INFINITY),
     BYTES("store.put_staging", NULL, ALWAYS,
           "entries that were put and are not written yet; 0: a put returns when it is written; "
           "absent: a 32nd of DRAM, 256 MiB to 8 GiB; at most an eighth of the smallest tier"),
     SECONDS("store.put_backlog", "10", ALWAYS,
-            "writes that may wait for a tier; a put that would add more is refused; 0: no bound"),
+            "writes that may wait for a tier; more is refused; 0: no bound", 0, 1e9),
     SECONDS("store.tick", "0.05", ALWAYS,
-            "pause between background rounds; 0: no background thread"),
+            "pause between background rounds; 0: no background thread", 0, 3600),
     RATE("store.move_rate", "0", "store.tick",
          "bytes per second that background moves may write; 0: no bound"),
     COUNT("store.moves_per_tick", "64", "store.tick", "moves in one background round"),
     COUNT("store.seed", "1", "store.policy=utility",
           "seed of policies that draw and of device labels in tests"),
-    SECONDS("store.get_deadline", "0", ALWAYS, "a get that takes longer is a miss; 0: no deadline"),
+    SECONDS("store.get_deadline", "0", ALWAYS, "a longer get is a miss; 0: no deadline", 0, 1e9),
     SWITCH("store.copies", "yes", DURABLE,
            "with a catalog: what is promoted stays on SSD, too, while nothing else needs the room"),
     COUNT("store.handle_seed", "0", ALWAYS,
@@ -118,12 +124,12 @@ static const kvt_setting settings_table[] = {
     SWITCH("store.follow_symlinks", "no", "store.catalog or device.?.backend=file",
            "the catalog and members may be symbolic links; no: only root's to block devices"),
     SECONDS("store.close_deadline", "20", DURABLE " and store.copies",
-            "closing writes back what is in HBM and DRAM alone for so long; 0: not at all"),
+            "closing writes back what is in HBM and DRAM alone for so long; 0: not at all", 0, 1e9),
     RATE("store.persist_rate", "32MB/s", DURABLE " and store.copies and store.tick",
          "bytes per second that the background writes back into free room on SSD; 0: none"),
     TEXT("store.watch_path", NULL, ALWAYS,
          "a file that the store writes its metrics and last operations to; absent: none"),
-    SECONDS("store.watch_interval", "10", "store.watch_path", "between two such writes"),
+    SECONDS("store.watch_interval", "10", "store.watch_path", "between two such writes", 0.01, 1e9),
 
     TIER("hbm"),
     SWITCH("tier.hbm.emulated", "no", "tier.hbm.capacity and !device.?.tier=hbm",
@@ -133,13 +139,13 @@ static const kvt_setting settings_table[] = {
     BYTES("tier.remote.capacity", NULL, ALWAYS,
           "simulation: bytes of the tier that all hosts share; absent: there is none"),
     COUNT("tier.remote.nodes", "4", "tier.remote.capacity",
-          "simulation: nodes that the shared tier is spread over"),
+          "simulation: nodes that the shared tier is spread over", 1, 64),
     RATE("tier.remote.node_bandwidth", "3125MB/s", "tier.remote.capacity",
-         "simulation: bytes per second of one node, which reads and writes share"),
+         "simulation: bytes per second of one node, which reads and writes share", 1, INFINITY),
     RATE("tier.remote.host_bandwidth", "3125MB/s", "tier.remote.capacity",
-         "simulation: bytes per second of one host's link, in each direction"),
+         "simulation: bytes per second of one host's link, in each direction", 1, INFINITY),
     SECONDS("tier.remote.latency", "0.0002", "tier.remote.capacity",
-            "simulation: a round trip to a node"),
+            "simulation: a round trip to a node", 0, 3600),
     CHOICE("tier.remote.publish", "all", "all|second_use",
            "tier.remote.capacity or remote.?.address",
            "which entries are copied to the shared tier: every one, or those used twice"),
@@ -150,17 +156,15 @@ static const kvt_setting settings_table[] = {
          "what all hosts of an engine agree on beside keys: model, revision, how keys are made; 1 "
          "to 255 bytes; required with [remote.NAME]"),
     SECONDS("tier.remote.ttl", "0", "remote.?.address",
-            "life of published objects, at most 1e9; 0: the engine's eviction alone"),
+            "life of published objects; 0: the engine's eviction alone", 0, 1e9),
     SECONDS("tier.remote.hint_ttl", "10", "remote.?.address",
-            "how long an answer about a key counts; 0 to 1e9"),
+            "how long an answer about a key counts", 0, 1e9),
     SWITCH("tier.remote.feed", "no", "remote.?.address",
            "follow the engine's invalidations; for up to 32 hosts"),
     SECONDS("tier.remote.deadline", "0.05", "remote.?.address",
-            "a get from another host that takes longer is a miss; 0.0001 to 60"),
-    BYTES("tier.remote.chunk", "1048560", "remote.?.address",
-          "bytes of an object at most; 4 KiB to 8 MiB"),
-    COUNT("tier.remote.queue", "4096", "remote.?.address",
-          "entries that may wait to be published; 1 to 1048576"),
+            "a get from another host that takes longer is a miss", 1e-4, 60),
+    BYTES("tier.remote.chunk", "1048560", "remote.?.address", "bytes of an object", 4096, 8 << 20),
+    COUNT("tier.remote.queue", "4096", "remote.?.address", "entries that may wait", 1, 1048576),
 
     CHOICE(
         "remote.*.backend", "valkey", "valkey|mooncake|memory", ALWAYS,
@@ -220,42 +224,41 @@ static const kvt_setting settings_table[] = {
     TEXT("prefill.profile", NULL, "store.profile",
          "name of a prefill model in store.profile, instead of a preset"),
 
-    COUNT("replay.servers", "8", ALWAYS, "prefill servers that requests queue for"),
+    COUNT("replay.servers", "8", ALWAYS, "prefill servers that requests queue for", 1, 65536),
     BYTES("replay.bytes_per_token", "128KiB", ALWAYS,
-          "KV bytes of one token (Llama-3.1-8B in bf16)"),
-    COUNT("replay.block_tokens", "512", ALWAYS, "tokens of one entry"),
+          "KV bytes of one token (Llama-3.1-8B in bf16)", 1, 1 << 28),
+    COUNT("replay.block_tokens", "512", ALWAYS, "tokens of one entry", 1, 65536),
     COUNT("replay.hosts", "1", ALWAYS,
-          "simulation: hosts, each with the servers and tiers that are set"),
+          "simulation: hosts, each with the servers and tiers that are set", 1, 256),
     TEXT(
         "replay.route", "sticky", "replay.hosts!=1",
         "simulation: host of a request: sticky (by its second block), random, spill:SHARE (sticky, "
         "but for a share sent to any), least_loaded"),
     SWITCH("replay.restart", "no", ALWAYS,
            "simulation: each host starts anew once, empty, one after the other"),
-    NUMBER("replay.scale", "0.00390625", ALWAYS, "live: factor on bytes, capacities and times"),
+    NUMBER("replay.scale", "0.00390625", ALWAYS, "live: factor on bytes and times", DBL_MIN, 1),
     COUNT("replay.seed", "1", ALWAYS,
           "seed of arrivals inside a trace's time step, and of live bytes"),
     NUMBER("replay.warmup", "0", ALWAYS,
-           "share of the requests that metrics leave out, from the first"),
+           "share of the requests that metrics leave out, from the first", 0, 0.999999999),
     CHOICE("replay.partial_blocks", "whole", "whole|exact", ALWAYS,
            "how a request's last block counts"),
     SWITCH("replay.overlap", "no", ALWAYS,
            "loads overlap the prefill, layer by layer; no: whole loads precede it"),
     COUNT("replay.layers", "0", "replay.overlap",
-          "simulation, with replay.overlap: layers of the model, the first of which nothing hides; "
-          "0: layers without end"),
+          "layers of the model, the first of which nothing hides; 0: without end", 0, 65536),
     SWITCH("replay.prefetch", "no", ALWAYS,
            "simulation: a request that has to wait offers its blocks for a move up to DRAM when it "
            "arrives"),
-    COUNT("replay.seeds", "1", ALWAYS, "runs per policy, each with the next seed"),
+    COUNT("replay.seeds", "1", ALWAYS, "runs per policy, each with the next seed", 1, 1000),
     COUNT("replay.limit", "0", ALWAYS, "requests to replay; 0: all"),
     TEXT("replay.ladder", NULL, "store.ladder=none",
          "simulation: variants with sizes and losses for all policies: a file, or "
          "profile:MODEL:CLASS"),
     NUMBER("replay.sensitivity", "0", LADDER " or replay.ladder",
-           "with a ladder: sigma of the log factor on an entry's losses"),
+           "with a ladder: sigma of the log factor on an entry's losses", 0, 4),
     NUMBER("replay.repeatability", "1", "replay.sensitivity",
-           "with a ladder: how well the policy knows log factors, 0-1"),
+           "with a ladder: how well the policy knows log factors", 0, 1),
     SWITCH(
         "replay.store_model", NULL, ALWAYS,
         "simulation: puts hand over within bounds and gets go one after the other, as in a store; "
@@ -264,36 +267,35 @@ static const kvt_setting settings_table[] = {
            "simulation: hints of when a session's next turn comes: none, noisy ones, wrong for one "
            "request in two, always wrong"),
     COUNT("replay.explain", "0", ALWAYS,
-          "simulation: stored blocks to explain at the end, those that the engine expects to be "
-          "used soonest; at most 32"),
+          "simulation: stored blocks to explain, those expected to be used soonest", 0, 32),
     SWITCH("replay.bounds", "yes", "replay.hosts=1 and !tier.remote.capacity and !replay.restart",
            "simulation: the bound of the workload and each run's regrets"),
     TEXT("replay.plan_log", NULL, ALWAYS,
          "file that receives every move; of several runs, FILE.POLICY.SEED"),
 
     NUMBER("workload.rate", "1", ALWAYS,
-           "requests per second (Poisson); of a trace without a common clock, conversations"),
-    COUNT("workload.requests", "1000", ALWAYS, "requests to generate"),
-    COUNT("workload.contexts", "100", ALWAYS, "distinct contexts that sessions start from"),
-    NUMBER("workload.zipf", "1", "workload.contexts!=1", "exponent of the contexts' popularity"),
-    COUNT("workload.tokens_median", "8192", ALWAYS, "median context length in tokens (lognormal)"),
-    NUMBER("workload.tokens_sigma", "1", ALWAYS, "sigma of the logarithm of the context length"),
-    COUNT("workload.tokens_max", "131072", ALWAYS, "longest context in tokens"),
-    NUMBER("workload.turns_mean", "3", ALWAYS, "mean turns of a session (geometric)"),
-    COUNT("workload.turn_tokens", "512", "workload.turns_mean!=1", "mean tokens that a turn adds"),
+           "requests a second (Poisson); of traces without a clock, conversations", DBL_MIN, 1e6),
+    COUNT("workload.requests", "1000", ALWAYS, "requests to generate", 1, 16777216),
+    COUNT("workload.contexts", "100", ALWAYS, "contexts that sessions start from", 1, 1048576),
+    NUMBER("workload.zipf", "1", "workload.contexts!=1", "exponent of contexts' popularity", 0, 10),
+    COUNT("workload.tokens_median", "8192", ALWAYS, "median context in tokens (lognormal)", 1, 1e7),
+    NUMBER("workload.tokens_sigma", "1", ALWAYS, "sigma of the logarithm of it", 0, 4),
+    COUNT("workload.tokens_max", "131072", ALWAYS, "longest context in tokens", 1, 4194304),
+    NUMBER("workload.turns_mean", "3", ALWAYS, "mean turns of a session (geometric)", 1, 10000),
+    COUNT("workload.turn_tokens", "512", "workload.turns_mean!=1", "mean new tokens", 1, 100000),
     COUNT("workload.system_tokens", "0", ALWAYS,
-          "tokens of a system prompt that all contexts share"),
+          "tokens of a system prompt that all contexts share", 0, 1048576),
     SECONDS("workload.think_time", "30", "workload.turns_mean!=1",
-            "mean pause between the turns of a session"),
+            "mean pause between the turns of a session", 0, 1e5),
     NUMBER("workload.drift", "0", ALWAYS,
-           "popularity drifts: so often a second a popular context trades places with any other"),
+           "so often a second a popular context trades places with any other", 0, 1000),
     NUMBER("workload.scan_rate", "0", ALWAYS,
-           "scans: requests per second for documents that nobody asks for again; 0: none"),
+           "scans: requests per second for documents that nobody asks for again; 0: none", 0, 1e6),
     SECONDS("workload.scan_time", "60", "workload.scan_rate", "length of a scan"),
     SECONDS("workload.scan_period", "600", "workload.scan_rate",
             "from the begin of one scan to the next; the first begins after half of it"),
     NUMBER("workload.crowd_rate", "0", ALWAYS,
-           "flash crowds: sessions per second that all begin with one context; 0: none"),
+           "flash crowds: sessions per second that all begin with one context; 0: none", 0, 1e6),
     SECONDS("workload.crowd_time", "60", "workload.crowd_rate", "length of a flash crowd"),
     SECONDS("workload.crowd_period", "600", "workload.crowd_rate",
             "from the begin of one crowd to the next; the first begins after half of it"),

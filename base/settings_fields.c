@@ -11,6 +11,8 @@
 #include "config_parse.h"
 
 #include <assert.h>
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,19 +86,35 @@ void settings_read(kvt_config *config, const char *name, const settings_field *f
     }
 }
 
+const char *kvt_setting_range(const kvt_setting *setting, char text[64])
+{
+    const bool open = setting->least == DBL_MIN;
+    text[0] = '\0';
+    if (setting->most == INFINITY)
+        (void)snprintf(text, 64, "%.10g and more", setting->least);
+    else if (setting->most > 0)
+        (void)snprintf(text, 64, "%s%.10g%s%.10g", open ? "above " : "", open ? 0 : setting->least,
+                       open ? ", up to " : " to ", setting->most);
+    return text;
+}
+
 /* NaN is out of every range. */
-const settings_field *settings_out_of_range(const settings_field *fields, size_t count,
-                                            const void *options)
+bool settings_hold(const settings_field *fields, size_t count, const void *options, char *message,
+                   size_t message_size)
 {
     for (size_t i = 0; i < count; i++) {
         const settings_field *field = &fields[i];
-        if (field->range == NULL) continue;
         const void *at = (const char *)options + field->offset;
+        const kvt_setting *setting = base_setting_find(field->setting, strlen(field->setting));
+        char range[64];
+        if (setting == NULL || setting->most == 0) continue;
         double value = field->type == SETTINGS_DOUBLE ? *(const double *)at
                        : field->type == SETTINGS_U64  ? (double)*(const uint64_t *)at
-                       : field->type == SETTINGS_U32  ? (double)*(const uint32_t *)at
-                                                      : (double)*(const bool *)at;
-        if (!(value >= field->least && value <= field->most)) return field;
+                                                      : (double)*(const uint32_t *)at;
+        if (value >= setting->least && value <= setting->most) continue;
+        (void)snprintf(message, message_size, "%s: %s", field->setting,
+                       kvt_setting_range(setting, range));
+        return false;
     }
-    return NULL;
+    return true;
 }

@@ -2,10 +2,10 @@
 /*
  * settings_fields.h - which field of an options struct each setting fills.
  *
- * The table of settings (settings.c) says name, kind, default and help text of every setting. A
+ * The table of settings (settings.c) says name, kind, default, range and text of every setting. A
  * room that reads settings has a table of its own beside its options struct: a row binds a setting
- * to the offset of a field, says in which modes it has an effect, and which values the field may
- * have. So a default stands in one place, and a setting that a mode does not read is reported as
+ * to the offset of a field and says in which modes it has an effect. So a default and a range
+ * stand in one place, and a setting that a mode does not read is reported as
  * without effect. Text that must outlive the configuration is not bound; its reader copies it.
  *
  * Thread rule: one thread at a time per configuration and struct.
@@ -34,9 +34,7 @@ typedef struct settings_field {
     size_t offset;
     settings_type type;
     bool negated;
-    uint32_t modes;     /* bits of which one must be asked for; 0 = it has an effect in all */
-    double least, most; /* of the field, checked where there is a range */
-    const char *range;  /* the same in words, for messages; NULL = any value of the kind */
+    uint32_t modes; /* bits of which one must be asked for; 0 = it has an effect in all */
 } settings_field;
 
 #define SETTINGS_TYPE(options, member)                                                             \
@@ -61,8 +59,8 @@ typedef struct settings_field {
 void settings_read(kvt_config *config, const char *name, const settings_field *fields, size_t count,
                    uint32_t modes, void *options);
 
-/* The first field that is out of its range: its row, or NULL. */
-const settings_field *settings_out_of_range(const settings_field *fields, size_t count,
-                                            const void *options);
+/* False when a field is out of its setting's range; message: the first one and its range. */
+bool settings_hold(const settings_field *fields, size_t count, const void *options, char *message,
+                   size_t message_size);
 
 #endif

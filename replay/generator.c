@@ -16,7 +16,11 @@
  * printed nanosecond. One thread.
  */
 #include "random.h"
+#include "replay.h"
 #include "workload.h"
+
+#include "base/config_values.h"
+#include "base/settings_fields.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -357,54 +361,72 @@ static kvt_status generator_run(generator_state *state)
     return KVT_OK;
 }
 
+/* ---- from settings ---- */
+
+#define GENERATOR_FIELD(name, member) SETTINGS_FIELD(replay_generator, name, member, .modes = 0)
+
+static const settings_field generator_fields[] = {
+    GENERATOR_FIELD("workload.rate", requests_per_s),
+    GENERATOR_FIELD("workload.requests", requests),
+    GENERATOR_FIELD("workload.contexts", contexts),
+    GENERATOR_FIELD("workload.zipf", zipf),
+    GENERATOR_FIELD("workload.tokens_median", tokens_median),
+    GENERATOR_FIELD("workload.tokens_sigma", tokens_sigma),
+    GENERATOR_FIELD("workload.tokens_max", tokens_max),
+    GENERATOR_FIELD("workload.turns_mean", turns_mean),
+    GENERATOR_FIELD("workload.turn_tokens", turn_tokens),
+    GENERATOR_FIELD("workload.system_tokens", system_tokens),
+    GENERATOR_FIELD("workload.think_time", think_seconds),
+    GENERATOR_FIELD("replay.block_tokens", block_tokens),
+    GENERATOR_FIELD("replay.seed", seed),
+    GENERATOR_FIELD("workload.drift", drift_per_s),
+    GENERATOR_FIELD("workload.scan_rate", scan.per_s),
+    GENERATOR_FIELD("workload.scan_time", scan.window_seconds),
+    GENERATOR_FIELD("workload.scan_period", scan.period_seconds),
+    GENERATOR_FIELD("workload.crowd_rate", crowd.per_s),
+    GENERATOR_FIELD("workload.crowd_time", crowd.window_seconds),
+    GENERATOR_FIELD("workload.crowd_period", crowd.period_seconds),
+};
+
+void replay_generator_read(kvt_config *config, replay_generator *generator)
+{
+    memset(generator, 0, sizeof *generator);
+    settings_read(config, NULL, generator_fields,
+                  sizeof generator_fields / sizeof generator_fields[0], 0, generator);
+    uint64_t limit = kvt_config_bytes(config, "replay.limit");
+    if (limit > 0 && limit < generator->requests) generator->requests = limit;
+}
+
 static bool is_within(double value, double low, double high)
 {
     return value >= low && value <= high; /* false for a value that is no number */
 }
 
-static const char *burst_fault(const replay_burst *burst, const char *const faults[4])
+/* Times of a burst that never comes may be anything. */
+static const char *burst_fault(const replay_burst *burst, const char *const faults[3])
 {
-    if (!is_within(burst->per_s, 0.0, 1e6)) return faults[0];
     if (burst->per_s <= 0.0) return NULL;
-    if (!is_within(burst->window_seconds, 1e-3, 1e6)) return faults[1];
-    if (!is_within(burst->period_seconds, 1e-3, 1e6)) return faults[2];
-    return burst->period_seconds < burst->window_seconds ? faults[3] : NULL;
-}
-
-static const char *generator_fault_in_bursts(const replay_generator *o)
-{
-    static const char *const scan[] = {"scan_rate: 0 to 1e6 per second", "scan_time: 1 ms to 1e6 s",
-                                       "scan_period: 1 ms to 1e6 s",
-                                       "scan_period: at least workload.scan_time, up to 1e6 s"};
-    static const char *const crowd[] = {"crowd_rate: 0 to 1e6 per second",
-                                        "crowd_time: 1 ms to 1e6 s", "crowd_period: 1 ms to 1e6 s",
-                                        "crowd_period: at least workload.crowd_time, up to 1e6 s"};
-    if (!is_within(o->drift_per_s, 0.0, 1e3)) return "drift: 0 to 1000 per second";
-    const char *fault = burst_fault(&o->scan, scan);
-    return fault != NULL ? fault : burst_fault(&o->crowd, crowd);
+    if (!is_within(burst->window_seconds, 1e-3, 1e6)) return faults[0];
+    if (!is_within(burst->period_seconds, 1e-3, 1e6)) return faults[1];
+    return burst->period_seconds < burst->window_seconds ? faults[2] : NULL;
 }
 
 static const char *generator_fault(const replay_generator *o)
 {
-    if (!(o->requests_per_s > 0.0 && o->requests_per_s <= 1e6))
-        return "rate: above 0, up to 1e6 per second";
-    if (o->requests < 1 || o->requests > (1u << 24)) return "requests: 1 to 2^24";
-    if (o->contexts < 1 || o->contexts > (1u << 20)) return "contexts: 1 to 2^20";
-    if (!(o->zipf >= 0.0 && o->zipf <= 10.0)) return "zipf: 0 to 10";
-    if (!(o->tokens_median >= 1.0 && o->tokens_median <= 1e7)) return "tokens_median: 1 to 1e7";
-    if (!(o->tokens_sigma >= 0.0 && o->tokens_sigma <= 4.0)) return "tokens_sigma: 0 to 4";
-    if (o->tokens_max < 1 || o->tokens_max > (1u << 22)) return "tokens_max: 1 to 2^22";
-    if (!(o->turns_mean >= 1.0 && o->turns_mean <= 1e4)) return "turns_mean: 1 to 10000";
-    if (!(o->turn_tokens >= 1.0 && o->turn_tokens <= 1e5)) return "turn_tokens: 1 to 100000";
-    if (o->system_tokens > (1u << 20)) return "system_tokens: 0 to 2^20";
-    if (!(o->think_seconds >= 0.0 && o->think_seconds <= 1e5)) return "think_time: 0 to 1e5 s";
-    if (o->block_tokens < 1 || o->block_tokens > 65536) return "block_tokens: 1 to 65536";
-    return generator_fault_in_bursts(o);
+    static const char *const scan[] = {"scan_time: 1 ms to 1e6 s", "scan_period: 1 ms to 1e6 s",
+                                       "scan_period: at least workload.scan_time, up to 1e6 s"};
+    static const char *const crowd[] = {"crowd_time: 1 ms to 1e6 s", "crowd_period: 1 ms to 1e6 s",
+                                        "crowd_period: at least workload.crowd_time, up to 1e6 s"};
+    const char *fault = burst_fault(&o->scan, scan);
+    return fault != NULL ? fault : burst_fault(&o->crowd, crowd);
 }
 
 kvt_status replay_generator_check(const replay_generator *generator, char *message,
                                   size_t message_size)
 {
+    const size_t count = sizeof generator_fields / sizeof generator_fields[0];
+    if (!settings_hold(generator_fields, count, generator, message, message_size))
+        return KVT_E_ARGUMENT;
     const char *fault = generator_fault(generator);
     if (fault == NULL) return KVT_OK;
     snprintf(message, message_size, "workload.%s", fault);

@@ -13,7 +13,6 @@
 #include "base/settings_fields.h"
 
 #include <assert.h>
-#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -51,39 +50,34 @@ enum { OPTIONS_LIVE = 1, OPTIONS_SIMULATED = 2, OPTIONS_STORE_MODEL = 4 };
 
 #define OPTIONS_FIELD(name, member, mode)                                                          \
     SETTINGS_FIELD(replay_options, name, member, .modes = (mode))
-#define OPTIONS_RANGE(name, member, mode, from, to, words)                                         \
-    SETTINGS_FIELD(replay_options, name, member, .modes = (mode), .least = (from), .most = (to),   \
-                   .range = (words))
+
+_Static_assert(REPLAY_HOSTS_MAX == 256 && REPLAY_NODES_MAX == 64 && REPLAY_EXPLAIN_MAX == 32,
+               "as the table of settings has their ranges");
 
 static const settings_field options_fields[] = {
-    OPTIONS_RANGE("replay.servers", servers, 0, 1, 65536, "1 to 65536"),
-    OPTIONS_RANGE("replay.bytes_per_token", bytes_per_token, 0, 1, 1 << 28, "1 byte to 256 MiB"),
-    OPTIONS_RANGE("replay.block_tokens", block_tokens, 0, 1, 65536, "1 to 65536"),
-    OPTIONS_RANGE("replay.scale", scale, OPTIONS_LIVE, DBL_MIN, 1, "above 0, up to 1"),
-    OPTIONS_RANGE("replay.warmup", warmup, 0, 0, 1 - DBL_EPSILON / 2, "0 up to below 1"),
-    OPTIONS_RANGE("replay.explain", explain, OPTIONS_SIMULATED, 0, REPLAY_EXPLAIN_MAX,
-                  "at most 32"),
-    OPTIONS_RANGE("replay.seeds", seeds, 0, 1, 1000, "1 to 1000"),
-    OPTIONS_RANGE("replay.sensitivity", sensitivity, OPTIONS_SIMULATED, 0, 4, "0 to 4"),
-    OPTIONS_RANGE("replay.repeatability", repeatability, OPTIONS_SIMULATED, 0, 1, "0 to 1"),
-    OPTIONS_RANGE("store.loss_limit", loss_limit, OPTIONS_SIMULATED, 0, 1, "0 to 1"),
+    OPTIONS_FIELD("replay.servers", servers, 0),
+    OPTIONS_FIELD("replay.bytes_per_token", bytes_per_token, 0),
+    OPTIONS_FIELD("replay.block_tokens", block_tokens, 0),
+    OPTIONS_FIELD("replay.scale", scale, OPTIONS_LIVE),
+    OPTIONS_FIELD("replay.warmup", warmup, 0),
+    OPTIONS_FIELD("replay.explain", explain, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("replay.seeds", seeds, 0),
+    OPTIONS_FIELD("replay.sensitivity", sensitivity, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("replay.repeatability", repeatability, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("store.loss_limit", loss_limit, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.seed", seed, 0),
     OPTIONS_FIELD("replay.overlap", overlap, 0),
-    OPTIONS_RANGE("replay.layers", layers, OPTIONS_SIMULATED, 0, 65536, "0 to 65536"),
+    OPTIONS_FIELD("replay.layers", layers, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.prefetch", prefetch, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.limit", limit, 0),
     OPTIONS_FIELD("replay.partial_blocks", partial_exact, OPTIONS_SIMULATED),
-    OPTIONS_RANGE("replay.hosts", hosts, OPTIONS_SIMULATED, 1, REPLAY_HOSTS_MAX, "1 to 256"),
+    OPTIONS_FIELD("replay.hosts", hosts, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.restart", restart, OPTIONS_SIMULATED),
     OPTIONS_FIELD("tier.remote.capacity", remote.capacity_bytes, OPTIONS_SIMULATED),
-    OPTIONS_RANGE("tier.remote.nodes", remote.nodes, OPTIONS_SIMULATED, 1, REPLAY_NODES_MAX,
-                  "1 to 64"),
-    OPTIONS_RANGE("tier.remote.node_bandwidth", remote.node_bytes_per_s, OPTIONS_SIMULATED, 1, 1e15,
-                  "1 byte/s and more"),
-    OPTIONS_RANGE("tier.remote.host_bandwidth", remote.host_bytes_per_s, OPTIONS_SIMULATED, 1, 1e15,
-                  "1 byte/s and more"),
-    OPTIONS_RANGE("tier.remote.latency", remote.latency_seconds, OPTIONS_SIMULATED, 0, 3600,
-                  "0 to 3600 s"),
+    OPTIONS_FIELD("tier.remote.nodes", remote.nodes, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("tier.remote.node_bandwidth", remote.node_bytes_per_s, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("tier.remote.host_bandwidth", remote.host_bytes_per_s, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("tier.remote.latency", remote.latency_seconds, OPTIONS_SIMULATED),
     OPTIONS_FIELD("tier.remote.publish", remote.publish, OPTIONS_SIMULATED),
     OPTIONS_FIELD("tier.remote.write_rate", remote.write_bytes_per_s, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.bounds", bounds, OPTIONS_SIMULATED),
@@ -134,8 +128,7 @@ void replay_options_free(replay_options *options)
 
 static const char *options_tick_fault(double seconds)
 {
-    if (!(seconds >= 0.0 && seconds <= 1e6)) return "store.tick: 0 to 1e6 s";
-    return seconds > 0.0 && seconds < 1e-3 ? "store.tick: 0, or 1 ms and more" : NULL;
+    return seconds == 0.0 || seconds >= 1e-3 ? NULL : "store.tick: 0, or 1 ms and more";
 }
 
 /* The parts of the simulator that are of one host. */
@@ -163,11 +156,7 @@ static bool options_affine_is_sound(const kvt_affine *affine)
 kvt_status replay_options_check(replay_options *options, char *message, size_t message_size)
 {
     const size_t count = sizeof options_fields / sizeof options_fields[0];
-    const settings_field *outside = settings_out_of_range(options_fields, count, options);
-    if (outside != NULL) {
-        snprintf(message, message_size, "%s: %s", outside->setting, outside->range);
-        return KVT_E_CONFIG;
-    }
+    if (!settings_hold(options_fields, count, options, message, message_size)) return KVT_E_CONFIG;
     const char *fault = options_tick_fault(options->tick_seconds);
     if (fault == NULL) fault = options_hosts_fault(options);
     for (int tier = 1; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
@@ -560,38 +549,4 @@ kvt_status replay_settings_check(kvt_config *config, const kvt_store_options *st
     if (status != KVT_OK) return status;
     replay_generator_read(config, &generator);
     return replay_generator_check(&generator, message, message_size);
-}
-
-#define GENERATOR_FIELD(name, member) SETTINGS_FIELD(replay_generator, name, member, .modes = 0)
-
-static const settings_field generator_fields[] = {
-    GENERATOR_FIELD("workload.rate", requests_per_s),
-    GENERATOR_FIELD("workload.requests", requests),
-    GENERATOR_FIELD("workload.contexts", contexts),
-    GENERATOR_FIELD("workload.zipf", zipf),
-    GENERATOR_FIELD("workload.tokens_median", tokens_median),
-    GENERATOR_FIELD("workload.tokens_sigma", tokens_sigma),
-    GENERATOR_FIELD("workload.tokens_max", tokens_max),
-    GENERATOR_FIELD("workload.turns_mean", turns_mean),
-    GENERATOR_FIELD("workload.turn_tokens", turn_tokens),
-    GENERATOR_FIELD("workload.system_tokens", system_tokens),
-    GENERATOR_FIELD("workload.think_time", think_seconds),
-    GENERATOR_FIELD("replay.block_tokens", block_tokens),
-    GENERATOR_FIELD("replay.seed", seed),
-    GENERATOR_FIELD("workload.drift", drift_per_s),
-    GENERATOR_FIELD("workload.scan_rate", scan.per_s),
-    GENERATOR_FIELD("workload.scan_time", scan.window_seconds),
-    GENERATOR_FIELD("workload.scan_period", scan.period_seconds),
-    GENERATOR_FIELD("workload.crowd_rate", crowd.per_s),
-    GENERATOR_FIELD("workload.crowd_time", crowd.window_seconds),
-    GENERATOR_FIELD("workload.crowd_period", crowd.period_seconds),
-};
-
-void replay_generator_read(kvt_config *config, replay_generator *generator)
-{
-    memset(generator, 0, sizeof *generator);
-    settings_read(config, NULL, generator_fields,
-                  sizeof generator_fields / sizeof generator_fields[0], 0, generator);
-    uint64_t limit = kvt_config_bytes(config, "replay.limit");
-    if (limit > 0 && limit < generator->requests) generator->requests = limit;
 }

@@ -20,6 +20,7 @@
 #include "store/given_options.h"
 #include "store/handover.h"
 #include "store/open_internal.h"
+#include "store/options.h"
 #include "store/remote_tier.h"
 #include "store/uses.h"
 #include "store/watching.h"
@@ -488,16 +489,6 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     const char *fault = NULL;
     if (options->policy == NULL) {
         fault = "policy is not named";
-    } else if (!(options->tick_seconds >= 0 && options->tick_seconds <= 3600)) {
-        fault = "tick_seconds is outside 0..3600";
-    } else if (!(options->get_deadline_seconds >= 0 && options->get_deadline_seconds <= 1e9)) {
-        fault = "get_deadline_seconds is outside 0..1e9";
-    } else if (!(options->close_deadline_seconds >= 0 && options->close_deadline_seconds <= 1e9)) {
-        fault = "close_deadline_seconds is outside 0..1e9";
-    } else if (options->staging_bytes < (UINT64_C(1) << 20)) {
-        fault = "staging_bytes is below 1 MiB";
-    } else if (!(options->put_backlog_seconds >= 0 && options->put_backlog_seconds <= 1e9)) {
-        fault = "put_backlog_seconds is outside 0..1e9";
     } else if (!options->ladder && !open_variant_is_exact(options->variant)) {
         fault = "variant is not one that a store keeps: raw, lossless, or with a ladder one of it";
     } else if (!(options->other_share >= 0 && options->other_share <= 1)) {
@@ -505,14 +496,6 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
     } else if (options->other_share > 0 && !options->ladder &&
                !open_variant_is_exact(options->other_variant)) {
         fault = "other_variant is not one that a store keeps";
-    } else if (!(options->learn_seconds > 0 && options->learn_seconds <= 1e9)) {
-        fault = "learn_seconds is not above 0 and at most 1e9";
-    } else if (!(options->watch_seconds >= 0.01 && options->watch_seconds <= 1e9)) {
-        fault = "watch_seconds is outside 0.01..1e9";
-    } else if (!(options->loss_limit >= 0 && options->loss_limit <= 1)) {
-        fault = "loss_limit is outside 0..1";
-    } else if (!(options->entry_loss_limit > 0 && options->entry_loss_limit <= 1)) {
-        fault = "entry_loss_limit is not above 0 and at most 1";
     } else if (options->codec_workers != NULL &&
                (options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
         fault = "codec_workers are not filled";
@@ -523,7 +506,8 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         if (options->tiers[tier].unit_bytes % TIERS_GRAIN_BYTES != 0)
             fault = "a tier's unit_bytes is not a multiple of 4096";
     }
-    if (fault == NULL) return KVT_OK;
+    if (fault == NULL)
+        return store_options_hold(options, message, message_size) ? KVT_OK : KVT_E_ARGUMENT;
     snprintf(message, message_size, "%s", fault);
     return KVT_E_ARGUMENT;
 }

@@ -89,22 +89,12 @@ static const settings_field device_fields[] = {
     DEVICE_FIELD("timeout", timeout_ns),
 };
 
-#define REMOTE_FIELD(name, member) SETTINGS_FIELD(kvt_remote_options, name, member, .modes = 0)
-
-static const settings_field remote_fields[] = {
-    REMOTE_FIELD("tier.remote.publish", publish),
-    REMOTE_FIELD("tier.remote.write_rate", write_bytes_per_s),
-    REMOTE_FIELD("tier.remote.ttl", ttl_seconds),
-    REMOTE_FIELD("tier.remote.hint_ttl", hint_ttl_seconds),
-    REMOTE_FIELD("tier.remote.feed", feed),
-    REMOTE_FIELD("tier.remote.deadline", deadline_seconds),
-    REMOTE_FIELD("tier.remote.chunk", chunk_bytes),
-    REMOTE_FIELD("tier.remote.queue", queue),
-    REMOTE_FIELD("remote.*.cluster", cluster),
-    REMOTE_FIELD("remote.*.tls", tls),
-};
-
 #define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
+
+bool store_options_hold(const kvt_store_options *options, char *message, size_t message_size)
+{
+    return settings_hold(store_fields, COUNT_OF(store_fields), options, message, message_size);
+}
 
 /* Sets what an option is when nobody sets it. */
 static void options_fill(kvt_store_options *options)
@@ -392,7 +382,7 @@ static kvt_status options_read_remote(kvt_config *config, options_owner *owner,
         return KVT_E_CONFIG;
     }
     kvt_remote_options_init(remote);
-    settings_read(config, name, remote_fields, COUNT_OF(remote_fields), 0, remote);
+    remote_settings_read(config, name, remote);
 #define REMOTE_TEXT(field)                                                                         \
     (snprintf(key, sizeof key, "remote.%s." field, name),                                          \
      options_keep(owner, kvt_config_text(config, key), &status))
@@ -413,7 +403,8 @@ static kvt_status options_read_remote(kvt_config *config, options_owner *owner,
     const char *fault = remote->namespace_text == NULL ? "tier.remote.namespace is not set"
                         : remote->address == NULL      ? "its address is not set"
                                                        : remote_options_fault(remote);
-    if (fault == NULL) return KVT_OK;
+    if (fault == NULL)
+        return remote_settings_hold(remote, message, message_size) ? KVT_OK : KVT_E_CONFIG;
     /* An address with a secret in it is not shown. */
     const char *shown = strncmp(fault, "address is", 10) == 0 ? remote->address : "";
     snprintf(message, message_size, "remote.%s: %s%s%s%s", name, fault,

@@ -11,6 +11,9 @@
 
 #include <kvterrace/kvterrace.h>
 
+/* False when an option is out of its setting's range, which the message names with it. */
+bool store_options_hold(const kvt_store_options *options, char *message, size_t message_size);
+
 /* "proportional", "equal" or "round_robin": as settings and reports name it. Static storage. */
 const char *kvt_striping_name(kvt_striping striping);
 

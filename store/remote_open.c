@@ -48,34 +48,6 @@ static void remote_invalidate(void *context, const char *name, size_t bytes)
         remote_hints_forget(&remote->hints, entry_handle(&remote->store->secret, &key));
 }
 
-/* The first option that is out of its range, in words; NULL: none. */
-const char *remote_options_fault(const kvt_remote_options *options)
-{
-    const char *text = options->namespace_text;
-    if (text == NULL || text[0] == '\0' || strlen(text) > 255)
-        return "namespace has 1 to 255 bytes, and is required";
-    if (options->backend == NULL) return "backend is not set";
-    if (options->publish > KVT_PUBLISH_SECOND_USE && options->publish != KVT_PUBLISH_NONE)
-        return "publish is none of the three";
-    if (!(options->ttl_seconds >= 0 && options->ttl_seconds <= 1e9)) return "ttl is out of range";
-    if (!(options->hint_ttl_seconds >= 0 && options->hint_ttl_seconds <= 1e9))
-        return "hint_ttl is out of range";
-    if (!(options->deadline_seconds >= 1e-4 && options->deadline_seconds <= 60))
-        return "deadline is not between 0.1 ms and 60 s";
-    if (options->chunk_bytes < OBJECT_CHUNK_LEAST || options->chunk_bytes > OBJECT_CHUNK_MOST)
-        return "chunk is not between 4 KiB and 8 MiB";
-    if (options->queue == 0 || options->queue > 1u << 20) return "queue is not between 1 and 2^20";
-    if (!options->tls && (options->ca != NULL || options->cert != NULL))
-        return "ca and cert need tls = yes";
-    if ((options->cert == NULL) != (options->cert_key == NULL))
-        return "cert and cert_key come together";
-    if (options->user != NULL && strlen(options->user) > REMOTE_PASSWORD_MAX)
-        return "user has at most 256 bytes";
-    if (strcmp(options->backend, "valkey") == 0)
-        return remote_addresses_fault(options->address, options->cluster);
-    return NULL;
-}
-
 /* Takes the options into a new object. */
 static void remote_fill(store_remote *remote, kvt_store *store, const kvt_remote_options *options)
 {
@@ -124,6 +96,7 @@ kvt_status remote_tier_open(kvt_store *store, const kvt_remote_options *given, c
         struct_size_in(given, &whole, sizeof whole, REMOTE_OPTIONS_LEAST);
     const char *fault = options == NULL ? "the options were not made by kvt_remote_options_init"
                                         : remote_options_fault(options);
+    if (fault == NULL && !remote_settings_hold(options, reason, sizeof reason)) fault = reason;
     if (fault != NULL) {
         snprintf(message, message_size, "the remote tier: %s", fault);
         return KVT_E_ARGUMENT;

@@ -172,10 +172,16 @@ struct store_remote {
 
 typedef struct store_remote store_remote;
 
-/* ---- remote_open.c ---- */
+/* ---- remote_settings.c ---- */
 
-/* The first option that an open refuses whatever the engine does, in words; NULL: none. */
+/* The first option beside ranges that an open refuses whatever the engine does; NULL: none. */
 const char *remote_options_fault(const kvt_remote_options *options);
+/* False when an option is out of its setting's range, which the message names with it. */
+bool remote_settings_hold(const kvt_remote_options *options, char *message, size_t message_size);
+/* Fills the options from [tier.remote] and [remote.NAME]. */
+void remote_settings_read(kvt_config *config, const char *name, kvt_remote_options *options);
+
+/* ---- remote_open.c ---- */
 
 /* Opens what the options ask for. KVT_OK, also when no server answers; KVT_E_ARGUMENT,
  * KVT_E_UNSUPPORTED, KVT_E_GONE, KVT_E_CORRUPT, KVT_E_MEMORY, KVT_E_IO with a message. */

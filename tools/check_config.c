@@ -22,7 +22,6 @@
 #include <kvterrace/remote.h>
 
 #include <errno.h>
-#include <float.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,11 +213,9 @@ static kvt_status check_places(const kvt_config *config, const kvt_store_options
     return status;
 }
 
-#define CHECK_STAGING_LEAST (UINT64_C(1) << 20) /* as kvt_open asks */
-#define CHECK_TICK_MOST     3600.0
-#define CHECK_FILE_LEAST    (UINT64_C(64) << 10)
-#define CHECK_UNIT_BYTES    (UINT64_C(256) << 10) /* where tier.*.unit is not set */
-#define CHECK_MEMORY_MOST   (UINT64_C(1) << 47)   /* what a process can address */
+#define CHECK_FILE_LEAST  (UINT64_C(64) << 10)
+#define CHECK_UNIT_BYTES  (UINT64_C(256) << 10) /* where tier.*.unit is not set */
+#define CHECK_MEMORY_MOST (UINT64_C(1) << 47)   /* what a process can address */
 
 typedef struct check_arguments {
     command_common common;
@@ -506,37 +503,12 @@ static kvt_status check_tiers(const kvt_config *config, const kvt_store_options 
     return check_refuse(message, message_size, "no tier has a capacity or a device");
 }
 
-/* The ranges that a store requires when it opens, by the settings' names. */
-static kvt_status check_ranges(const kvt_store_options *options, char *message, size_t message_size)
-{
-    const double seconds_most = 1e9;
-    const struct {
-        double value, least, most;
-        const char *fault;
-    } ranges[] = {
-        {options->loss_limit, 0, 1, "store.loss_limit: 0 to 1"},
-        {options->entry_loss_limit, DBL_MIN, 1, "store.entry_loss_limit: above 0, up to 1"},
-        {options->tick_seconds, 0, CHECK_TICK_MOST, "store.tick: 0 to 1h"},
-        {options->learn_seconds, DBL_MIN, seconds_most, "store.learn_interval: above 0, up to 1e9"},
-        {options->watch_seconds, 0.01, seconds_most, "store.watch_interval: 10ms up to 1e9"},
-        {options->put_backlog_seconds, 0, seconds_most, "store.put_backlog: 0 to 1e9"},
-        {options->get_deadline_seconds, 0, seconds_most, "store.get_deadline: 0 to 1e9"},
-        {options->close_deadline_seconds, 0, seconds_most, "store.close_deadline: 0 to 1e9"},
-    };
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        if (!(ranges[i].value >= ranges[i].least && ranges[i].value <= ranges[i].most))
-            return check_refuse(message, message_size, "%s", ranges[i].fault);
-    }
-    return KVT_OK;
-}
-
 static kvt_status check_store(const command_common *common, const kvt_store_options *options,
                               char *message, size_t message_size)
 {
     kvt_status status = check_policy(options, message, message_size);
-    if (status == KVT_OK && options->staging_bytes < CHECK_STAGING_LEAST)
-        status = check_refuse(message, message_size, "store.staging: at least 1MiB");
-    if (status == KVT_OK) status = check_ranges(options, message, message_size);
+    if (status == KVT_OK && !store_options_hold(options, message, message_size))
+        status = KVT_E_CONFIG;
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++)
         status = check_tier(common, options, tier, message, message_size);
     if (status == KVT_OK) status = check_places(common->config, options, message, message_size);

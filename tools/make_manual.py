@@ -191,6 +191,7 @@ def settings_table(settings):
     rows = ["| setting | kind | default | has an effect with | meaning |", "|---|---|---|---|---|"]
     for row in settings:
         kind = row["choices"].replace("|", ", ") if row["choices"] else row["kind"]
+        kind += ", " + row["range"] if row["range"] else ""
         default = f"`{row['default']}`" if row["default"] else "-"
         effect = row["effect"].replace("|", " or ") or "-"
         rows.append(f"| `{row['name']}` | {kind} | {default} | {effect} | {row['text']} |")

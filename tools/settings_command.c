@@ -73,16 +73,20 @@ static int settings_run(void *context)
     json_t *rows = arguments->common.json ? json_array() : NULL;
     for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
         const char *kind = settings_kinds[setting->kind];
+        char range[64];
         if (!settings_is_wanted(arguments, setting->name)) continue;
+        (void)kvt_setting_range(setting, range);
         if (rows != NULL) {
             (void)json_array_append_new(
-                rows, json_pack("{s:s, s:s, s:s?, s:s?, s:s, s:s}", "name", setting->name, "kind",
-                                kind, "default", setting->standard, "choices", setting->choices,
-                                "text", setting->text, "effect", setting->effect));
+                rows, json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:s, s:s}", "name", setting->name,
+                                "kind", kind, "default", setting->standard, "choices",
+                                setting->choices, "range", range[0] != '\0' ? range : NULL, "text",
+                                setting->text, "effect", setting->effect));
         } else {
             printf("%-26s %-8s %-13s %s\n", setting->name, kind,
                    setting->standard ? setting->standard : "-", setting->text);
             if (setting->choices) printf("%-49s %s\n", "", setting->choices);
+            if (range[0] != '\0') printf("%-49s %s\n", "", range);
             if (setting->effect[0] != '\0')
                 printf("%-49s has an effect with %s\n", "", setting->effect);
         }

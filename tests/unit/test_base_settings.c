@@ -8,6 +8,7 @@
 #include "base/config_values.h"
 #include "base/settings_fields.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ typedef struct fields {
 
 static const settings_field rows[] = {
     ROW("store.tick", tick_seconds, .modes = 0),
-    ROW("store.staging", staging_bytes, .least = 4096, .most = 1 << 30, .range = "4 KiB to 1 GiB"),
+    ROW("store.staging", staging_bytes, .modes = 0),
     ROW("store.put_staging", put_staging_bytes, .modes = 0),
     ROW("store.moves_per_tick", moves, .modes = MODE_A),
     ROW("tier.dram.striping", striping, .modes = 0),
@@ -106,15 +107,39 @@ TEST(modes)
 
 TEST(ranges)
 {
-    fields out = {.staging_bytes = 4096};
-    assert_null(settings_out_of_range(rows, ROWS, &out));
-    out.staging_bytes = 4095;
-    const settings_field *field = settings_out_of_range(rows, ROWS, &out);
-    assert_non_null(field);
-    assert_string_equal(field->setting, "store.staging");
-    assert_string_equal(field->range, "4 KiB to 1 GiB");
-    out.staging_bytes = (1 << 30) + 1;
-    assert_non_null(settings_out_of_range(rows, ROWS, &out));
+    char message[96] = "";
+    fields out = {.tick_seconds = 3600, .staging_bytes = 1 << 20, .median = 1};
+    assert_true(settings_hold(rows, ROWS, &out, message, sizeof message));
+    out.staging_bytes--;
+    assert_false(settings_hold(rows, ROWS, &out, message, sizeof message));
+    assert_string_equal(message, "store.staging: 1048576 and more");
+    out.staging_bytes++;
+    out.tick_seconds = 3600.001;
+    assert_false(settings_hold(rows, ROWS, &out, message, sizeof message));
+    out.tick_seconds = (double)NAN;
+    assert_false(settings_hold(rows, ROWS, &out, message, sizeof message));
+    assert_string_equal(message, "store.tick: 0 to 3600");
+}
+
+/* Every range of the table holds its setting's default. */
+TEST(defaults_are_in_range)
+{
+    const kvt_setting *setting;
+    char range[64];
+    size_t ranges = 0;
+    kvt_config *config = configured((const char *const[]){NULL});
+    for (size_t i = 0; (setting = kvt_setting_at(i)) != NULL; i++) {
+        const bool real =
+            setting->kind == KVT_SETTING_NUMBER || setting->kind == KVT_SETTING_SECONDS;
+        assert_int_equal(kvt_setting_range(setting, range)[0] == '\0', setting->most == 0);
+        if (setting->most == 0 || setting->standard == NULL) continue;
+        const double value = real ? kvt_config_number(config, setting->name)
+                                  : (double)kvt_config_bytes(config, setting->name);
+        assert_true(value >= setting->least && value <= setting->most);
+        ranges++;
+    }
+    assert_in_range(ranges, 40, 200);
+    kvt_config_free(config);
 }
 
 /* Configurations that between them meet and miss the condition of each setting that has one. The

@@ -38,7 +38,7 @@ class ExplainTest(CommandCase):
         text = self.run_command(*command).stdout
         self.assertRegex(text, "reuse learned by utility, seed 1, from [0-9]+ uses: ")
         self.assertRegex(text, "block [0-9]+: raw in dram, .*reuse expert: .*, half-life .*weight")
-        self.fails("at most 32", "replay", "--workload", "poisson", "--explain", "33")
+        self.fails("replay.explain: 0 to 32", "replay", "--workload", "poisson", "--explain", "33")
 
 
 if __name__ == "__main__":
