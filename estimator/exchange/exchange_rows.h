@@ -52,7 +52,7 @@ typedef struct rows_table {
     const rows_column *columns;
     size_t column_count;
     const char *from;          /* exported rows, best order for an import */
-    const char *const *checks; /* ends with NULL; NULL: a table that is exported alone */
+    const char *const *checks; /* ends with NULL; NULL: exported alone, and from is the SELECT */
     const char *target, *keys, *values;
     char alias;
 } rows_table;

@@ -157,6 +157,14 @@ static const rows_column prefill_columns[] = {
     "set_answers"
 #define LOSS_OF_SCORE "max(0.0, 1.0 - :score / :score_exact)" /* above the exact one: no loss */
 
+/* What a variant does to answers: of a set in the mean, and of an entry. */
+#define FIGURES(table)                                                                             \
+    PLAIN(table, "top1", SHARE, "NULL"), PLAIN(table, "nll_delta", REAL, "NULL"),                  \
+        PLAIN(table, "rouge_l", SHARE, "NULL"), PLAIN(table, "f1", SHARE, "NULL"),                 \
+        PLAIN(table, "answers", SHARE, "NULL"), PLAIN(table, "attention_error", AMOUNT, "NULL"),   \
+        PLAIN(table, "attention_error_high", AMOUNT, "NULL"),                                      \
+        PLAIN(table, "retained_mass", SHARE, "NULL"), PLAIN(table, "flip_rate", SHARE, "NULL")
+
 static const rows_column quality_columns[] = {
     SET_KEY_COLUMNS,
     VARIANT_COLUMN("q"),
@@ -175,15 +183,7 @@ static const rows_column quality_columns[] = {
     PLAIN("q", "kl_low", REAL, "NULL"),
     PLAIN("q", "kl_high", REAL, "NULL"),
     PLAIN("q", "kl_p90", REAL, "NULL"),
-    PLAIN("q", "top1", SHARE, "NULL"),
-    PLAIN("q", "nll_delta", REAL, "NULL"),
-    PLAIN("q", "rouge_l", SHARE, "NULL"),
-    PLAIN("q", "f1", SHARE, "NULL"),
-    PLAIN("q", "answers", SHARE, "NULL"),
-    PLAIN("q", "attention_error", AMOUNT, "NULL"),
-    PLAIN("q", "attention_error_high", AMOUNT, "NULL"),
-    PLAIN("q", "retained_mass", SHARE, "NULL"),
-    PLAIN("q", "flip_rate", SHARE, "NULL"),
+    FIGURES("q"),
     PLAIN("q", "spearman_entries", SIGNED, "NULL"),
     PLAIN("q", "repeatability", SIGNED, "NULL"),
     {"set_entries", ROWS_COUNT, "0", "s.entries"},
@@ -212,15 +212,7 @@ static const rows_column entry_columns[] = {
     PLAIN("e", "kl", REAL, "NULL"),
     PLAIN("e", "kl_first", REAL, "NULL"),
     PLAIN("e", "kl_second", REAL, "NULL"),
-    PLAIN("e", "top1", SHARE, "NULL"),
-    PLAIN("e", "nll_delta", REAL, "NULL"),
-    PLAIN("e", "rouge_l", SHARE, "NULL"),
-    PLAIN("e", "f1", SHARE, "NULL"),
-    PLAIN("e", "answers", SHARE, "NULL"),
-    PLAIN("e", "attention_error", AMOUNT, "NULL"),
-    PLAIN("e", "attention_error_high", AMOUNT, "NULL"),
-    PLAIN("e", "retained_mass", SHARE, "NULL"),
-    PLAIN("e", "flip_rate", SHARE, "NULL"),
+    FIGURES("e"),
     SOURCE_COLUMN,
 };
 
@@ -297,41 +289,6 @@ static const rows_column choice_columns[] = {
     SOURCE_COLUMN,
 };
 
-/* ---- for reading alone: a store's experience and who measured stay with their host ---- */
-
-static const rows_column learned_columns[] = {
-    PLAIN("l", "kind", TEXT, NULL),
-    PLAIN("l", "name", TEXT, NULL),
-    PLAIN("l", "part", TEXT, NULL),
-    PLAIN("l", "value", AMOUNT, NULL),
-    PLAIN("l", "weight", AMOUNT, NULL),
-    PLAIN("l", "observations", COUNT, NULL),
-    PLAIN("l", "error_p50", AMOUNT, "NULL"),
-    PLAIN("l", "error_p90", AMOUNT, "NULL"),
-    PLAIN("l", "log_likelihood", REAL, "NULL"),
-    SOURCE_COLUMN,
-};
-
-static const rows_column run_columns[] = {
-    PLAIN("r", "id", COUNT, NULL),
-    PLAIN("r", "kind", TEXT, NULL),
-    PLAIN("r", "complete", SWITCH, NULL),
-    PLAIN("r", "host_identity", TEXT, NULL),
-    PLAIN("r", "host_name", TEXT, NULL),
-    PLAIN("r", "kernel", TEXT, NULL),
-    PLAIN("r", "cpu_model", TEXT, NULL),
-    PLAIN("r", "cpu_count", COUNT, NULL),
-    PLAIN("r", "memory_bytes", COUNT, NULL),
-    PLAIN("r", "started_utc", TEXT, NULL),
-    PLAIN("r", "finished_utc", TEXT, "NULL"),
-    PLAIN("r", "library_version", TEXT, NULL),
-    PLAIN("r", "sqlite_version", TEXT, NULL),
-    PLAIN("r", "zstd_version", TEXT, NULL),
-    PLAIN("r", "command_line", TEXT, "NULL"),
-    PLAIN("r", "seed", COUNT, NULL),
-    PLAIN("r", "source", TEXT, "NULL"),
-};
-
 #define TABLE(columns) columns##_columns, COUNT_OF(columns##_columns)
 #define DEVICE_JOIN                                                                                \
     "JOIN run r ON r.id = d.run_id WHERE " COMPLETE                                                \
@@ -386,10 +343,12 @@ static const rows_table tables[] = {
      "calibration_choice h JOIN calibration c ON c.id = h.calibration_id " CALIBRATION_JOIN
      "h.question",
      calibration_made, "calibration_choice", "calibration_id", CALIBRATION_ID, 'h'},
-    {"learned", TABLE(learned),
-     "learned l JOIN run r ON r.id = l.run_id ORDER BY r.id, l.kind, l.name, l.part", NULL, NULL,
-     NULL, NULL, 0},
-    {"run", TABLE(run), "run r ORDER BY r.id", NULL, NULL, NULL, NULL, 0},
+    /* For reading alone: a store's experience and who measured stay with their host. */
+    {.name = "learned",
+     .from = "SELECT l.kind, l.name, l.part, l.value, l.weight, l.observations, l.error_p50, "
+             "l.error_p90, l.log_likelihood, " SOURCE_SQL " AS source FROM learned l JOIN run r ON "
+             "r.id = l.run_id ORDER BY r.id, l.kind, l.name, l.part"},
+    {.name = "run", .from = "SELECT r.* FROM run r ORDER BY r.id"},
 };
 
 const rows_table *rows_table_at(size_t index)

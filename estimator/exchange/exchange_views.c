@@ -77,7 +77,7 @@ static kvt_status view_table(kvt_profile *profile, const rows_table *table, json
     for (size_t i = 0; i < table->column_count; i++)
         sqlite3_str_appendf(sql, "%s%s AS %s", i == 0 ? "SELECT " : ", ", table->columns[i].sql,
                             table->columns[i].name);
-    sqlite3_str_appendf(sql, " FROM %s", table->from);
+    sqlite3_str_appendf(sql, "%s%s", table->column_count > 0 ? " FROM " : "", table->from);
     char *text = sqlite3_str_finish(sql);
     const kvt_status status = view_rows(profile, text, table->name, tables);
     sqlite3_free(text);

@@ -294,7 +294,7 @@ kvt_status kvt_profile_ladder(kvt_profile *profile, const char *model, const cha
 
 enum { RUNGS_MAX = 64, RUNGS_BASES = 3 };
 
-/* Rows of the one rungs, as they are read. */
+/* Rungs of one calibration, as they are read. */
 typedef struct rungs_list {
     kvt_codec_curve curves[RUNGS_MAX];
     uint32_t spans[RUNGS_MAX]; /* of the variants' bases; 0: none is needed */
@@ -507,7 +507,7 @@ kvt_status profile_rungs_read(kvt_profile *profile, const kvt_layout *layout, co
     *count_out = 0;
     if (one.tokens == 0) one.tokens = 256;
     if (capacity < 2 || one.dtype == KVT_DTYPE_OPAQUE || kvt_layout_bytes(&one, &bytes) != KVT_OK) {
-        (void)snprintf(message, message_size, "a rungs is for layouts of K and V");
+        (void)snprintf(message, message_size, "a ladder is for layouts of K and V");
         return KVT_E_ARGUMENT;
     }
     if (ladder_is_one_sided(&one, message, message_size)) return KVT_E_MISMATCH;

@@ -43,109 +43,92 @@
     "encode_bytes_per_s > 0 AND encode_bytes_per_s < 1e300 AND decode_bytes_per_s > 0 AND "        \
     "decode_bytes_per_s < 1e300 AND source_bytes > 0 AND repetitions > 0"
 
+#define ROWS  "STRICT"
+#define KEYED "STRICT, WITHOUT ROWID"
+#define TABLE(name, kind, bounds, columns)                                                         \
+    {                                                                                              \
+        name, "CREATE TABLE " name " (\n" columns "  CHECK (" bounds ")\n) " kind, bounds          \
+    }
+
 static const profile_table profile_measured_tables[] = {
-    {"run",
-     "CREATE TABLE run (\n"
-     "  id INTEGER PRIMARY KEY,\n"
-     "  kind TEXT NOT NULL,\n"
-     "  complete INTEGER NOT NULL DEFAULT 0,\n"
-     "  host_identity TEXT NOT NULL,\n"
-     "  host_name TEXT NOT NULL,\n"
-     "  kernel TEXT NOT NULL,\n"
-     "  cpu_model TEXT NOT NULL,\n"
-     "  cpu_count INTEGER NOT NULL,\n"
-     "  memory_bytes INTEGER NOT NULL,\n"
-     "  started_utc TEXT NOT NULL,\n"
-     "  finished_utc TEXT,\n"
-     "  library_version TEXT NOT NULL,\n"
-     "  sqlite_version TEXT NOT NULL,\n"
-     "  zstd_version TEXT NOT NULL,\n"
-     "  command_line TEXT,\n"
-     "  seed INTEGER NOT NULL,\n"
-     "  source TEXT NOT NULL DEFAULT '',\n"
-     "  CHECK (" RUN_BOUNDS ")\n"
-     ") STRICT",
-     RUN_BOUNDS},
-    {"device",
-     "CREATE TABLE device (\n"
-     "  id INTEGER PRIMARY KEY,\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  name TEXT NOT NULL,\n"
-     "  identity TEXT NOT NULL,\n"
-     "  engine TEXT NOT NULL,\n"
-     "  tier INTEGER NOT NULL,\n"
-     "  direct INTEGER NOT NULL,\n"
-     "  emulated INTEGER NOT NULL,\n"
-     "  virtual_time INTEGER NOT NULL,\n"
-     "  capacity_bytes INTEGER NOT NULL,\n"
-     "  request_bytes_max INTEGER NOT NULL,\n"
-     "  depth_max INTEGER NOT NULL,\n"
-     "  depth_achieved INTEGER NOT NULL,\n"
-     "  UNIQUE (name, run_id),\n"
-     "  CHECK (" DEVICE_BOUNDS ")\n"
-     ") STRICT",
-     DEVICE_BOUNDS},
-    {"device_point",
-     "CREATE TABLE device_point (\n"
-     "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
-     "  kind INTEGER NOT NULL,\n"
-     "  request_bytes INTEGER NOT NULL,\n"
-     "  depth INTEGER NOT NULL,\n"
-     "  repetitions INTEGER NOT NULL,\n"
-     "  bytes_per_s REAL NOT NULL,\n"
-     "  bytes_per_s_min REAL NOT NULL,\n"
-     "  bytes_per_s_max REAL NOT NULL,\n"
-     "  latency_seconds_p50 REAL NOT NULL,\n"
-     "  latency_seconds_p99 REAL NOT NULL,\n"
-     "  PRIMARY KEY (device_id, kind, request_bytes, depth),\n"
-     "  CHECK (" POINT_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     POINT_BOUNDS},
-    {"device_fit",
-     "CREATE TABLE device_fit (\n"
-     "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
-     "  kind INTEGER NOT NULL,\n"
-     "  request_seconds REAL NOT NULL,\n"
-     "  bytes_per_s REAL NOT NULL,\n"
-     "  residual REAL NOT NULL,\n"
-     "  PRIMARY KEY (device_id, kind),\n"
-     "  CHECK (" FIT_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     FIT_BOUNDS},
-    {"device_mixed",
-     "CREATE TABLE device_mixed (\n"
-     "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
-     "  request_bytes INTEGER NOT NULL,\n"
-     "  depth INTEGER NOT NULL,\n"
-     "  read_share REAL NOT NULL,\n"
-     "  repetitions INTEGER NOT NULL,\n"
-     "  bytes_per_s REAL NOT NULL,\n"
-     "  unmixed_bytes_per_s REAL NOT NULL,\n"
-     "  read_latency_seconds_p50 REAL NOT NULL,\n"
-     "  read_latency_seconds_p99 REAL NOT NULL,\n"
-     "  PRIMARY KEY (device_id, request_bytes, depth, read_share),\n"
-     "  CHECK (" MIXED_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     MIXED_BOUNDS},
-    {"codec_curve",
-     "CREATE TABLE codec_curve (\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  codec INTEGER NOT NULL,\n"
-     "  mode INTEGER NOT NULL,\n"
-     "  rate INTEGER NOT NULL,\n"
-     "  isa TEXT NOT NULL,\n"
-     "  threads INTEGER NOT NULL,\n"
-     "  source TEXT NOT NULL,\n"
-     "  name TEXT NOT NULL,\n"
-     "  stored_share REAL NOT NULL,\n"
-     "  encode_bytes_per_s REAL NOT NULL,\n"
-     "  decode_bytes_per_s REAL NOT NULL,\n"
-     "  source_bytes INTEGER NOT NULL,\n"
-     "  repetitions INTEGER NOT NULL,\n"
-     "  PRIMARY KEY (run_id, codec, mode, rate, isa, threads, source),\n"
-     "  CHECK (" CODEC_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     CODEC_BOUNDS},
+    TABLE("run", ROWS, RUN_BOUNDS,
+          "  id INTEGER PRIMARY KEY,\n"
+          "  kind TEXT NOT NULL,\n"
+          "  complete INTEGER NOT NULL DEFAULT 0,\n"
+          "  host_identity TEXT NOT NULL,\n"
+          "  host_name TEXT NOT NULL,\n"
+          "  kernel TEXT NOT NULL,\n"
+          "  cpu_model TEXT NOT NULL,\n"
+          "  cpu_count INTEGER NOT NULL,\n"
+          "  memory_bytes INTEGER NOT NULL,\n"
+          "  started_utc TEXT NOT NULL,\n"
+          "  finished_utc TEXT,\n"
+          "  library_version TEXT NOT NULL,\n"
+          "  sqlite_version TEXT NOT NULL,\n"
+          "  zstd_version TEXT NOT NULL,\n"
+          "  command_line TEXT,\n"
+          "  seed INTEGER NOT NULL,\n"
+          "  source TEXT NOT NULL DEFAULT '',\n"),
+    TABLE("device", ROWS, DEVICE_BOUNDS,
+          "  id INTEGER PRIMARY KEY,\n"
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  name TEXT NOT NULL,\n"
+          "  identity TEXT NOT NULL,\n"
+          "  engine TEXT NOT NULL,\n"
+          "  tier INTEGER NOT NULL,\n"
+          "  direct INTEGER NOT NULL,\n"
+          "  emulated INTEGER NOT NULL,\n"
+          "  virtual_time INTEGER NOT NULL,\n"
+          "  capacity_bytes INTEGER NOT NULL,\n"
+          "  request_bytes_max INTEGER NOT NULL,\n"
+          "  depth_max INTEGER NOT NULL,\n"
+          "  depth_achieved INTEGER NOT NULL,\n"
+          "  UNIQUE (name, run_id),\n"),
+    TABLE("device_point", KEYED, POINT_BOUNDS,
+          "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
+          "  kind INTEGER NOT NULL,\n"
+          "  request_bytes INTEGER NOT NULL,\n"
+          "  depth INTEGER NOT NULL,\n"
+          "  repetitions INTEGER NOT NULL,\n"
+          "  bytes_per_s REAL NOT NULL,\n"
+          "  bytes_per_s_min REAL NOT NULL,\n"
+          "  bytes_per_s_max REAL NOT NULL,\n"
+          "  latency_seconds_p50 REAL NOT NULL,\n"
+          "  latency_seconds_p99 REAL NOT NULL,\n"
+          "  PRIMARY KEY (device_id, kind, request_bytes, depth),\n"),
+    TABLE("device_fit", KEYED, FIT_BOUNDS,
+          "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
+          "  kind INTEGER NOT NULL,\n"
+          "  request_seconds REAL NOT NULL,\n"
+          "  bytes_per_s REAL NOT NULL,\n"
+          "  residual REAL NOT NULL,\n"
+          "  PRIMARY KEY (device_id, kind),\n"),
+    TABLE("device_mixed", KEYED, MIXED_BOUNDS,
+          "  device_id INTEGER NOT NULL REFERENCES device (id) ON DELETE CASCADE,\n"
+          "  request_bytes INTEGER NOT NULL,\n"
+          "  depth INTEGER NOT NULL,\n"
+          "  read_share REAL NOT NULL,\n"
+          "  repetitions INTEGER NOT NULL,\n"
+          "  bytes_per_s REAL NOT NULL,\n"
+          "  unmixed_bytes_per_s REAL NOT NULL,\n"
+          "  read_latency_seconds_p50 REAL NOT NULL,\n"
+          "  read_latency_seconds_p99 REAL NOT NULL,\n"
+          "  PRIMARY KEY (device_id, request_bytes, depth, read_share),\n"),
+    TABLE("codec_curve", KEYED, CODEC_BOUNDS,
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  codec INTEGER NOT NULL,\n"
+          "  mode INTEGER NOT NULL,\n"
+          "  rate INTEGER NOT NULL,\n"
+          "  isa TEXT NOT NULL,\n"
+          "  threads INTEGER NOT NULL,\n"
+          "  source TEXT NOT NULL,\n"
+          "  name TEXT NOT NULL,\n"
+          "  stored_share REAL NOT NULL,\n"
+          "  encode_bytes_per_s REAL NOT NULL,\n"
+          "  decode_bytes_per_s REAL NOT NULL,\n"
+          "  source_bytes INTEGER NOT NULL,\n"
+          "  repetitions INTEGER NOT NULL,\n"
+          "  PRIMARY KEY (run_id, codec, mode, rate, isa, threads, source),\n"),
 };
 
 #define MEASURED_COUNT (sizeof profile_measured_tables / sizeof profile_measured_tables[0])
@@ -171,6 +154,29 @@ const profile_table *profile_table_at(size_t index)
 #define REAL(column)   "(" column " IS NULL OR " column " BETWEEN -1e300 AND 1e300) AND "
 #define VARIANT                                                                                    \
     "codec BETWEEN 0 AND 65535 AND mode BETWEEN 0 AND 65535 AND rate BETWEEN 0 AND 4294967295"
+
+/* What a variant does to the answers of one entry, or of a set's in the mean. */
+#define FIGURE_BOUNDS                                                                              \
+    SHARE("top1")                                                                                  \
+    REAL("nll_delta")                                                                              \
+    SHARE("rouge_l")                                                                               \
+    SHARE("f1")                                                                                    \
+    SHARE("answers")                                                                               \
+    AMOUNT("attention_error")                                                                      \
+    AMOUNT("attention_error_high")                                                                 \
+    SHARE("retained_mass")                                                                         \
+    SHARE("flip_rate")
+
+#define FIGURE_COLUMNS                                                                             \
+    "  top1 REAL,\n"                                                                               \
+    "  nll_delta REAL,\n"                                                                          \
+    "  rouge_l REAL,\n"                                                                            \
+    "  f1 REAL,\n"                                                                                 \
+    "  answers REAL,\n"                                                                            \
+    "  attention_error REAL,\n"                                                                    \
+    "  attention_error_high REAL,\n"                                                               \
+    "  retained_mass REAL,\n"                                                                      \
+    "  flip_rate REAL,\n"
 
 #define VARIANT_COLUMNS                                                                            \
     "  codec INTEGER NOT NULL,\n"                                                                  \
@@ -199,15 +205,7 @@ const profile_table *profile_table_at(size_t index)
     REAL("kl_low")                                                                                 \
     REAL("kl_high")                                                                                \
     REAL("kl_p90")                                                                                 \
-    SHARE("top1")                                                                                  \
-    REAL("nll_delta")                                                                              \
-    SHARE("rouge_l")                                                                               \
-    SHARE("f1")                                                                                    \
-    SHARE("answers")                                                                               \
-    AMOUNT("attention_error")                                                                      \
-    AMOUNT("attention_error_high")                                                                 \
-    SHARE("retained_mass")                                                                         \
-    SHARE("flip_rate")                                                                             \
+    FIGURE_BOUNDS                                                                                  \
     SIGNED("spearman_entries")                                                                     \
     SIGNED("repeatability")                                                                        \
     "length(name) > 0 AND length(metric) > 0 AND bits_per_element > 0 AND "                        \
@@ -219,15 +217,7 @@ const profile_table *profile_table_at(size_t index)
     REAL("kl")                                                                                     \
     REAL("kl_first")                                                                               \
     REAL("kl_second")                                                                              \
-    SHARE("top1")                                                                                  \
-    REAL("nll_delta")                                                                              \
-    SHARE("rouge_l")                                                                               \
-    SHARE("f1")                                                                                    \
-    SHARE("answers")                                                                               \
-    AMOUNT("attention_error")                                                                      \
-    AMOUNT("attention_error_high")                                                                 \
-    SHARE("retained_mass")                                                                         \
-    SHARE("flip_rate")                                                                             \
+    FIGURE_BOUNDS                                                                                  \
     "entry >= 0 AND bits_per_element > 0 AND bits_per_element <= 1024 AND " VARIANT
 
 #define MAP_BOUNDS                                                                                 \
@@ -259,178 +249,116 @@ const profile_table *profile_table_at(size_t index)
     "metric BETWEEN 0 AND 3 AND tokens >= 0 AND length(object) BETWEEN 4096 AND 536870912"
 
 const profile_table profile_quality_tables[PROFILE_QUALITY_TABLE_COUNT] = {
-    {"model",
-     "CREATE TABLE model (\n"
-     "  id INTEGER PRIMARY KEY,\n"
-     "  name TEXT NOT NULL,\n"
-     "  digest TEXT NOT NULL,\n"
-     "  parameters INTEGER NOT NULL,\n"
-     "  layers INTEGER NOT NULL,\n"
-     "  heads INTEGER NOT NULL,\n"
-     "  kv_heads INTEGER NOT NULL,\n"
-     "  head_dim INTEGER NOT NULL,\n"
-     "  vocab INTEGER NOT NULL,\n"
-     "  UNIQUE (name, digest),\n"
-     "  CHECK (" MODEL_BOUNDS ")\n"
-     ") STRICT",
-     MODEL_BOUNDS},
-    {"quality_set",
-     "CREATE TABLE quality_set (\n"
-     "  id INTEGER PRIMARY KEY,\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
-     "  class TEXT NOT NULL,\n"
-     "  method TEXT NOT NULL,\n"
-     "  settings TEXT NOT NULL,\n"
-     "  context_tokens INTEGER NOT NULL,\n"
-     "  continuation_tokens INTEGER NOT NULL,\n"
-     "  entries INTEGER NOT NULL,\n"
-     "  nll_nats REAL,\n"
-     "  spearman_variants REAL,\n"
-     "  sensitivity_sd REAL,\n"
-     "  repeatability REAL,\n"
-     "  answers REAL,\n"
-     "  CHECK (" SET_BOUNDS ")\n"
-     ") STRICT",
-     SET_BOUNDS},
-    {"quality_curve",
-     "CREATE TABLE quality_curve (\n"
-     "  set_id INTEGER NOT NULL REFERENCES quality_set (id) ON DELETE CASCADE,\n" VARIANT_COLUMNS
-     "  name TEXT NOT NULL,\n"
-     "  metric TEXT NOT NULL,\n"
-     "  bits_per_element REAL NOT NULL,\n"
-     "  physical_bits_per_element REAL,\n"
-     "  entries INTEGER NOT NULL,\n"
-     "  loss_mean REAL NOT NULL,\n"
-     "  loss_low REAL NOT NULL,\n"
-     "  loss_high REAL NOT NULL,\n"
-     "  loss_p90 REAL,\n"
-     "  loss_cv REAL,\n"
-     "  kl REAL,\n"
-     "  kl_low REAL,\n"
-     "  kl_high REAL,\n"
-     "  kl_p90 REAL,\n"
-     "  top1 REAL,\n"
-     "  nll_delta REAL,\n"
-     "  rouge_l REAL,\n"
-     "  f1 REAL,\n"
-     "  answers REAL,\n"
-     "  attention_error REAL,\n"
-     "  attention_error_high REAL,\n"
-     "  retained_mass REAL,\n"
-     "  flip_rate REAL,\n"
-     "  spearman_entries REAL,\n"
-     "  repeatability REAL,\n"
-     "  PRIMARY KEY (set_id, codec, mode, rate),\n"
-     "  CHECK (" QUALITY_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     QUALITY_BOUNDS},
-    {"quality_entry",
-     "CREATE TABLE quality_entry (\n"
-     "  set_id INTEGER NOT NULL REFERENCES quality_set (id) ON DELETE CASCADE,\n"
-     "  entry INTEGER NOT NULL,\n" VARIANT_COLUMNS "  bits_per_element REAL NOT NULL,\n"
-     "  loss REAL,\n"
-     "  kl REAL,\n"
-     "  kl_first REAL,\n"
-     "  kl_second REAL,\n"
-     "  top1 REAL,\n"
-     "  nll_delta REAL,\n"
-     "  rouge_l REAL,\n"
-     "  f1 REAL,\n"
-     "  answers REAL,\n"
-     "  attention_error REAL,\n"
-     "  attention_error_high REAL,\n"
-     "  retained_mass REAL,\n"
-     "  flip_rate REAL,\n"
-     "  PRIMARY KEY (set_id, entry, codec, mode, rate),\n"
-     "  CHECK (" ENTRY_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     ENTRY_BOUNDS},
-    {"quality_map",
-     "CREATE TABLE quality_map (\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
-     "  family TEXT NOT NULL,\n"
-     "  position INTEGER NOT NULL,\n"
-     "  attention_error REAL NOT NULL,\n"
-     "  loss REAL NOT NULL,\n"
-     "  loss_upper REAL NOT NULL,\n"
-     "  PRIMARY KEY (run_id, model_id, family, position),\n"
-     "  CHECK (" MAP_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     MAP_BOUNDS},
-    {"calibration",
-     "CREATE TABLE calibration (\n"
-     "  id INTEGER PRIMARY KEY,\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
-     "  class TEXT NOT NULL,\n"
-     "  CHECK (" CALIBRATION_BOUNDS ")\n"
-     ") STRICT",
-     CALIBRATION_BOUNDS},
-    {"calibration_rung",
-     "CREATE TABLE calibration_rung (\n"
-     "  calibration_id INTEGER NOT NULL REFERENCES calibration (id) ON DELETE CASCADE,\n"
-     "  position INTEGER NOT NULL,\n" VARIANT_COLUMNS "  name TEXT NOT NULL,\n"
-     "  bits_per_element REAL NOT NULL,\n"
-     "  loss REAL NOT NULL,\n"
-     "  loss_upper REAL NOT NULL,\n"
-     "  accepted INTEGER NOT NULL,\n"
-     "  evidence TEXT NOT NULL,\n"
-     "  counts BLOB,\n"
-     "  PRIMARY KEY (calibration_id, position),\n"
-     "  CHECK (" RUNG_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     RUNG_BOUNDS},
-    {"calibration_choice",
-     "CREATE TABLE calibration_choice (\n"
-     "  calibration_id INTEGER NOT NULL REFERENCES calibration (id) ON DELETE CASCADE,\n"
-     "  question TEXT NOT NULL,\n"
-     "  chosen TEXT NOT NULL,\n"
-     "  evidence TEXT NOT NULL,\n"
-     "  PRIMARY KEY (calibration_id, question),\n"
-     "  CHECK (" CHOICE_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     CHOICE_BOUNDS},
-    {"learned",
-     "CREATE TABLE learned (\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  kind TEXT NOT NULL,\n"
-     "  name TEXT NOT NULL,\n"
-     "  part TEXT NOT NULL,\n"
-     "  value REAL NOT NULL,\n"
-     "  weight REAL NOT NULL,\n"
-     "  observations INTEGER NOT NULL,\n"
-     "  error_p50 REAL,\n"
-     "  error_p90 REAL,\n"
-     "  log_likelihood REAL,\n"
-     "  PRIMARY KEY (run_id, kind, name, part),\n"
-     "  CHECK (" LEARNED_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     LEARNED_BOUNDS},
-    {"prefill",
-     "CREATE TABLE prefill (\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  name TEXT NOT NULL,\n"
-     "  linear_seconds_per_token REAL NOT NULL,\n"
-     "  square_seconds_per_token2 REAL NOT NULL,\n"
-     "  fixed_seconds REAL NOT NULL,\n"
-     "  PRIMARY KEY (run_id, name),\n"
-     "  CHECK (" PREFILL_BOUNDS ")\n"
-     ") STRICT, WITHOUT ROWID",
-     PREFILL_BOUNDS},
-    {"basis",
-     "CREATE TABLE basis (\n"
-     "  hash TEXT PRIMARY KEY,\n"
-     "  start INTEGER NOT NULL UNIQUE,\n"
-     "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
-     "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
-     "  lesson TEXT NOT NULL,\n"
-     "  span INTEGER NOT NULL,\n"
-     "  metric INTEGER NOT NULL,\n"
-     "  tokens INTEGER NOT NULL,\n"
-     "  object BLOB NOT NULL,\n"
-     "  CHECK (" BASIS_BOUNDS ")\n"
-     ") STRICT",
-     BASIS_BOUNDS},
+    TABLE("model", ROWS, MODEL_BOUNDS,
+          "  id INTEGER PRIMARY KEY,\n"
+          "  name TEXT NOT NULL,\n"
+          "  digest TEXT NOT NULL,\n"
+          "  parameters INTEGER NOT NULL,\n"
+          "  layers INTEGER NOT NULL,\n"
+          "  heads INTEGER NOT NULL,\n"
+          "  kv_heads INTEGER NOT NULL,\n"
+          "  head_dim INTEGER NOT NULL,\n"
+          "  vocab INTEGER NOT NULL,\n"
+          "  UNIQUE (name, digest),\n"),
+    TABLE("quality_set", ROWS, SET_BOUNDS,
+          "  id INTEGER PRIMARY KEY,\n"
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+          "  class TEXT NOT NULL,\n"
+          "  method TEXT NOT NULL,\n"
+          "  settings TEXT NOT NULL,\n"
+          "  context_tokens INTEGER NOT NULL,\n"
+          "  continuation_tokens INTEGER NOT NULL,\n"
+          "  entries INTEGER NOT NULL,\n"
+          "  nll_nats REAL,\n"
+          "  spearman_variants REAL,\n"
+          "  sensitivity_sd REAL,\n"
+          "  repeatability REAL,\n"
+          "  answers REAL,\n"),
+    TABLE(
+        "quality_curve", KEYED, QUALITY_BOUNDS,
+        "  set_id INTEGER NOT NULL REFERENCES quality_set (id) ON DELETE CASCADE,\n" VARIANT_COLUMNS
+        "  name TEXT NOT NULL,\n"
+        "  metric TEXT NOT NULL,\n"
+        "  bits_per_element REAL NOT NULL,\n"
+        "  physical_bits_per_element REAL,\n"
+        "  entries INTEGER NOT NULL,\n"
+        "  loss_mean REAL NOT NULL,\n"
+        "  loss_low REAL NOT NULL,\n"
+        "  loss_high REAL NOT NULL,\n"
+        "  loss_p90 REAL,\n"
+        "  loss_cv REAL,\n"
+        "  kl REAL,\n"
+        "  kl_low REAL,\n"
+        "  kl_high REAL,\n"
+        "  kl_p90 REAL,\n" FIGURE_COLUMNS "  spearman_entries REAL,\n"
+        "  repeatability REAL,\n"
+        "  PRIMARY KEY (set_id, codec, mode, rate),\n"),
+    TABLE("quality_entry", KEYED, ENTRY_BOUNDS,
+          "  set_id INTEGER NOT NULL REFERENCES quality_set (id) ON DELETE CASCADE,\n"
+          "  entry INTEGER NOT NULL,\n" VARIANT_COLUMNS "  bits_per_element REAL NOT NULL,\n"
+          "  loss REAL,\n"
+          "  kl REAL,\n"
+          "  kl_first REAL,\n"
+          "  kl_second REAL,\n" FIGURE_COLUMNS
+          "  PRIMARY KEY (set_id, entry, codec, mode, rate),\n"),
+    TABLE("quality_map", KEYED, MAP_BOUNDS,
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+          "  family TEXT NOT NULL,\n"
+          "  position INTEGER NOT NULL,\n"
+          "  attention_error REAL NOT NULL,\n"
+          "  loss REAL NOT NULL,\n"
+          "  loss_upper REAL NOT NULL,\n"
+          "  PRIMARY KEY (run_id, model_id, family, position),\n"),
+    TABLE("calibration", ROWS, CALIBRATION_BOUNDS,
+          "  id INTEGER PRIMARY KEY,\n"
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+          "  class TEXT NOT NULL,\n"),
+    TABLE("calibration_rung", KEYED, RUNG_BOUNDS,
+          "  calibration_id INTEGER NOT NULL REFERENCES calibration (id) ON DELETE CASCADE,\n"
+          "  position INTEGER NOT NULL,\n" VARIANT_COLUMNS "  name TEXT NOT NULL,\n"
+          "  bits_per_element REAL NOT NULL,\n"
+          "  loss REAL NOT NULL,\n"
+          "  loss_upper REAL NOT NULL,\n"
+          "  accepted INTEGER NOT NULL,\n"
+          "  evidence TEXT NOT NULL,\n"
+          "  counts BLOB,\n"
+          "  PRIMARY KEY (calibration_id, position),\n"),
+    TABLE("calibration_choice", KEYED, CHOICE_BOUNDS,
+          "  calibration_id INTEGER NOT NULL REFERENCES calibration (id) ON DELETE CASCADE,\n"
+          "  question TEXT NOT NULL,\n"
+          "  chosen TEXT NOT NULL,\n"
+          "  evidence TEXT NOT NULL,\n"
+          "  PRIMARY KEY (calibration_id, question),\n"),
+    TABLE("learned", KEYED, LEARNED_BOUNDS,
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  kind TEXT NOT NULL,\n"
+          "  name TEXT NOT NULL,\n"
+          "  part TEXT NOT NULL,\n"
+          "  value REAL NOT NULL,\n"
+          "  weight REAL NOT NULL,\n"
+          "  observations INTEGER NOT NULL,\n"
+          "  error_p50 REAL,\n"
+          "  error_p90 REAL,\n"
+          "  log_likelihood REAL,\n"
+          "  PRIMARY KEY (run_id, kind, name, part),\n"),
+    TABLE("prefill", KEYED, PREFILL_BOUNDS,
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  name TEXT NOT NULL,\n"
+          "  linear_seconds_per_token REAL NOT NULL,\n"
+          "  square_seconds_per_token2 REAL NOT NULL,\n"
+          "  fixed_seconds REAL NOT NULL,\n"
+          "  PRIMARY KEY (run_id, name),\n"),
+    TABLE("basis", ROWS, BASIS_BOUNDS,
+          "  hash TEXT PRIMARY KEY,\n"
+          "  start INTEGER NOT NULL UNIQUE,\n"
+          "  run_id INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,\n"
+          "  model_id INTEGER NOT NULL REFERENCES model (id) ON DELETE CASCADE,\n"
+          "  lesson TEXT NOT NULL,\n"
+          "  span INTEGER NOT NULL,\n"
+          "  metric INTEGER NOT NULL,\n"
+          "  tokens INTEGER NOT NULL,\n"
+          "  object BLOB NOT NULL,\n"),
 };
