@@ -247,7 +247,6 @@ static void fetch_ask_chunks(store_remote *remote, remote_fetch *fetch)
 /* Prepares the questions for both epochs. */
 static void fetch_prepare_epochs(store_remote *remote, remote_fetch *fetch)
 {
-    fetch->learns = true;
     epoch_id ids[2];
     epochs_of_key(&fetch->key, fetch->tenant, ids);
     for (int i = 0; i < 2; i++)
@@ -267,11 +266,16 @@ static kvt_status fetch_take_epochs(store_remote *remote, remote_fetch *fetch)
         if (status != KVT_OK && status != KVT_MISS && status != KVT_E_MISMATCH)
             worst = fetch_ended(&fetch->requests[i]);
     }
-    fetch->learns = false;
     if (worst != KVT_OK) return worst;
     /* As of the beginning: this read waits for no further answer, however long that one took. */
+    uint64_t epoch = 0;
     const epoch_state state =
-        epochs_get(&remote->epochs, &fetch->key, fetch->tenant, fetch->began_ns, &fetch->epoch);
+        epochs_get(&remote->epochs, &fetch->key, fetch->tenant, fetch->began_ns, &epoch);
+    /* Others ask whether this read is void: it has an epoch from the moment that it has learnt it. */
+    pthread_mutex_lock(&remote->lock);
+    fetch->epoch = epoch;
+    fetch->learns = false;
+    pthread_mutex_unlock(&remote->lock);
     return state == EPOCH_KNOWN ? KVT_OK : KVT_MISS;
 }
 

@@ -69,9 +69,9 @@ typedef struct remote_fetch {
     uint32_t tenant;
     uint32_t users; /* the link, until it is finished, and gets; the last one frees it */
     bool finished;
-    bool learns;                 /* the epochs are asked for first */
+    bool learns;                 /* the epochs are asked for first; written under remote->lock */
     bool void_now;               /* the key was deleted since; under remote->lock */
-    uint64_t epoch;              /* that the names have */
+    uint64_t epoch;              /* that the names have; written under remote->lock */
     epoch_question questions[2]; /* for them */
     bool again;                  /* the second round is under way, */
     uint32_t again_from;         /* from this chunk on */

@@ -476,9 +476,16 @@ static void use_absent(const char *address)
     remote.backend = "valkey";
     remote.address = address;
     remote.deadline_seconds = 0.02;
-    const uint64_t began_ns = base_clock_ns();
-    kvt_store *a = open_with(&remote);
-    assert_true(base_clock_ns() - began_ns < UINT64_C(1000000000));
+    /* An open that waits does so each time; a machine that is busy has a quick one among five. */
+    kvt_store *a = NULL;
+    uint64_t took_ns = UINT64_MAX;
+    for (int i = 0; i < 5 && took_ns >= UINT64_C(1000000000); i++) {
+        kvt_close(a);
+        const uint64_t began_ns = base_clock_ns();
+        a = open_with(&remote);
+        took_ns = base_clock_ns() - began_ns;
+    }
+    assert_true(took_ns < UINT64_C(1000000000));
     put_all(a);
     assert_int_equal(stats_of(a).dropped_node, COUNT);
     for (uint32_t i = 0; i < COUNT; i++) {
