@@ -372,50 +372,31 @@ static const command_option gc_rows[] = {
     {0},
 };
 
-typedef struct manage_gc {
-    json_t *rows; /* NULL: text */
-    bool lost;
-} manage_gc;
-
-static bool manage_gc_run(void *context, const kvt_profile_gc_run *run)
-{
-    manage_gc *gc = context;
-    if (gc->rows == NULL) {
-        printf("run %-6lld %-12s %s  %s%s%s\n", (long long)run->id, run->kind, run->started_utc,
-               run->reason, run->source[0] != '\0' ? "  " : "", run->source);
-        return true;
-    }
-    json_t *row =
-        json_pack("{s:I, s:s, s:s, s:s, s:s}", "run", (json_int_t)run->id, "kind", run->kind,
-                  "started_utc", run->started_utc, "reason", run->reason, "source", run->source);
-    gc->lost = row == NULL || json_array_append_new(gc->rows, row) != 0;
-    return !gc->lost;
-}
-
 static kvt_status manage_collect(kvt_profile *profile, const manage_arguments *arguments)
 {
-    manage_gc gc = {.rows = arguments->common.json ? json_array() : NULL};
-    kvt_profile_gc_result result;
-    kvt_profile_gc_request request = {.struct_size = sizeof request,
-                                      .dry_run = arguments->dry_run,
-                                      .interrupted_seconds = arguments->older_seconds,
-                                      .visit = manage_gc_run,
-                                      .context = &gc};
-    kvt_status status = kvt_profile_gc(profile, &request, &result);
-    if (gc.lost) status = KVT_E_MEMORY;
+    json_t *report = json_object(), *run;
+    size_t i;
+    kvt_status status = exchange_gc(profile, arguments->dry_run, arguments->older_seconds, report);
     if (status == KVT_OK && arguments->common.json) {
-        status = command_print_exact(json_pack(
-            "{s:s, s:s, s:b, s:O, s:I, s:I, s:I}", "schema", "kvterrace-profile-gc-1", "version",
-            kvt_version(), "dry_run", arguments->dry_run, "runs", gc.rows, "models",
-            (json_int_t)result.models, "bytes_before", (json_int_t)result.bytes_before,
-            "bytes_after", (json_int_t)result.bytes_after));
+        json_t *document = json_pack("{s:s, s:s, s:b}", "schema", "kvterrace-profile-gc-1",
+                                     "version", kvt_version(), "dry_run", arguments->dry_run);
+        (void)json_object_update(document, report);
+        status = command_print_exact(document);
     } else if (status == KVT_OK) {
-        printf("%llu runs and %llu models without curves %s; %llu bytes, %llu before\n",
-               (unsigned long long)result.runs, (unsigned long long)result.models,
-               arguments->dry_run ? "would go" : "went", (unsigned long long)result.bytes_after,
-               (unsigned long long)result.bytes_before);
+        const json_t *runs = json_object_get(report, "runs");
+        json_array_foreach(runs, i, run)
+        {
+            const char *source = view_text(run, "source");
+            printf("run %-6.0f %-12s %s  %s%s%s\n", view_number(run, "run", 0),
+                   view_text(run, "kind"), view_text(run, "started_utc"), view_text(run, "reason"),
+                   source[0] != '\0' ? "  " : "", source);
+        }
+        printf("%zu runs and %.0f models without curves %s; %.0f bytes, %.0f before\n",
+               json_array_size(runs), view_number(report, "models", 0),
+               arguments->dry_run ? "would go" : "went", view_number(report, "bytes_after", 0),
+               view_number(report, "bytes_before", 0));
     }
-    json_decref(gc.rows);
+    json_decref(report);
     return status;
 }
 

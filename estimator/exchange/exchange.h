@@ -57,6 +57,17 @@ KVT_NODISCARD kvt_status exchange_view(kvt_profile *profile, const char *view, j
 KVT_NODISCARD kvt_status exchange_diff(kvt_profile *before, kvt_profile *after, json_t *changes);
 
 /*
+ * Drops runs that answer for nothing because newer complete ones do, or because they were
+ * interrupted longer than so many seconds ago, and models without curves; then the file shrinks. An
+ * interrupted run that alone knows a thing stays. Fills the report: "runs" (run, kind, started_utc,
+ * reason: "superseded" or "interrupted", source), "models" (how many), "bytes_before",
+ * "bytes_after". dry_run: only says what would go. KVT_OK; KVT_E_READ_ONLY; KVT_E_DATABASE;
+ * KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status exchange_gc(kvt_profile *profile, bool dry_run, double interrupted_seconds,
+                                     json_t *report);
+
+/*
  * Reads a ladder of variants: the table "ladder" of a document (also .zst;
  * profiles/ladder-codec-trial.json shows the columns and says where each row comes from). Sizes
  * fall from row to row. KVT_OK; KVT_E_PARSE (message: file, row, field, reason); KVT_E_GONE;

@@ -9,6 +9,8 @@
 #ifndef EXCHANGE_ROWS_H
 #define EXCHANGE_ROWS_H
 
+#include "estimator/profile/profile.h"
+
 #include <kvterrace/codec.h>
 
 #include <jansson.h>
@@ -63,6 +65,11 @@ extern const rows_table rows_ladder;
 
 /* Tables of a database, those that others refer to first; NULL past the last. */
 const rows_table *rows_table_at(size_t index);
+
+/* Puts the rows of a statement, NULL without memory, under a name. KVT_OK; KVT_E_DATABASE;
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status exchange_select(kvt_profile *profile, const char *sql, const char *name,
+                                         json_t *into);
 
 /* ---- a document ---- */
 

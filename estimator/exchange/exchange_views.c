@@ -31,8 +31,7 @@ static json_t *view_cell(sqlite3_stmt *statement, int column)
     return cell != NULL ? cell : json_null();
 }
 
-/* Puts all rows under a name. */
-static kvt_status view_rows(kvt_profile *profile, const char *sql, const char *name, json_t *into)
+kvt_status exchange_select(kvt_profile *profile, const char *sql, const char *name, json_t *into)
 {
     json_t *rows = json_array();
     sqlite3_stmt *statement = NULL;
@@ -79,7 +78,7 @@ static kvt_status view_table(kvt_profile *profile, const rows_table *table, json
                             table->columns[i].name);
     sqlite3_str_appendf(sql, "%s%s", table->column_count > 0 ? " FROM " : "", table->from);
     char *text = sqlite3_str_finish(sql);
-    const kvt_status status = view_rows(profile, text, table->name, tables);
+    const kvt_status status = exchange_select(profile, text, table->name, tables);
     sqlite3_free(text);
     if (status == KVT_OK && json_array_size(json_object_get(tables, table->name)) == 0)
         (void)json_object_del(tables, table->name);
@@ -200,7 +199,7 @@ kvt_status exchange_view(kvt_profile *profile, const char *view, json_t *views)
     assert(profile != NULL && view != NULL && views != NULL);
     for (size_t i = 0; i < sizeof list_views / sizeof list_views[0]; i++)
         if (strcmp(list_views[i].name, view) == 0)
-            return view_rows(profile, list_views[i].sql, view, views);
+            return exchange_select(profile, list_views[i].sql, view, views);
     return KVT_E_ARGUMENT;
 }
 
@@ -344,8 +343,8 @@ kvt_status exchange_diff(kvt_profile *before, kvt_profile *after, json_t *change
 {
     json_t *figures = json_object();
     char *sql = diff_statement();
-    kvt_status status = view_rows(before, sql, "before", figures);
-    if (status == KVT_OK) status = view_rows(after, sql, "after", figures);
+    kvt_status status = exchange_select(before, sql, "before", figures);
+    if (status == KVT_OK) status = exchange_select(after, sql, "after", figures);
     sqlite3_free(sql);
     const json_t *sides[2] = {json_object_get(figures, "before"),
                               json_object_get(figures, "after")};

@@ -236,40 +236,6 @@ KVT_NODISCARD kvt_status profile_basis_import(kvt_profile *profile, const void *
                                               uint64_t bytes, const char *source,
                                               const char *command_line);
 
-/* ---- old runs ---- */
-
-/* A run that goes. Texts until the visit returns. */
-typedef struct kvt_profile_gc_run {
-    int64_t id;
-    const char *kind;
-    const char *started_utc;
-    const char *source;
-    const char *reason; /* "superseded", "interrupted" */
-} kvt_profile_gc_run;
-
-typedef struct kvt_profile_gc_request {
-    uint32_t struct_size;
-    bool dry_run;
-    double interrupted_seconds; /* interrupted runs go once they are older */
-    bool (*visit)(void *context,
-                  const kvt_profile_gc_run *run); /* may be NULL; false: nothing goes */
-    void *context;
-} kvt_profile_gc_request;
-
-typedef struct kvt_profile_gc_result {
-    uint64_t runs;
-    uint64_t models;
-    uint64_t bytes_before;
-    uint64_t bytes_after;
-} kvt_profile_gc_result;
-
-/* Drops runs that answer for nothing because newer complete ones do, or because they were
- * interrupted, and models without curves; then the file shrinks. An interrupted run that alone
- * knows a thing stays. KVT_OK; KVT_E_READ_ONLY; KVT_E_ARGUMENT; KVT_E_CANCELLED; KVT_E_DATABASE;
- * KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status kvt_profile_gc(kvt_profile *profile, const kvt_profile_gc_request *request,
-                                        kvt_profile_gc_result *out);
-
 /* ---- prefill ---- */
 
 /* A prefill model of the profile by name, as imported. KVT_OK; KVT_MISS; KVT_E_DATABASE. */

@@ -171,8 +171,7 @@ TEST(a_damaged_object_is_a_status)
 TEST(gc_keeps_the_bases_of_rows)
 {
     basis_made used = make_basis(10), unused = make_basis(11), taken = make_basis(12);
-    kvt_profile_gc_result result;
-    const kvt_profile_gc_request request = {.struct_size = sizeof request};
+    json_t *report = json_object();
     char sql[512];
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
@@ -191,8 +190,9 @@ TEST(gc_keeps_the_bases_of_rows)
                    (unsigned)(transform_hash_start(used.basis.hash) << PROFILE_BASIS_SHIFT | 64));
     scratch_change(sql);
     profile = scratch_open(KVT_PROFILE_WRITE);
-    assert_int_equal(kvt_profile_gc(profile, &request, &result), KVT_OK);
-    assert_int_equal(result.runs, 1);
+    assert_int_equal(exchange_gc(profile, false, 0, report), KVT_OK);
+    assert_int_equal(json_array_size(json_object_get(report, "runs")), 1);
+    json_decref(report);
     profile_basis out;
     assert_int_equal(profile_basis_find(profile, 1, "one", TRANSFORM_SPAN_HEAD, &out), KVT_OK);
     profile_basis_free(&out);

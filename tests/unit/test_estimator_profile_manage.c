@@ -15,35 +15,34 @@
 
 static char gone[512];
 
-static bool note_gone(void *context, const kvt_profile_gc_run *run)
-{
-    size_t length = strlen(gone);
-    (void)context;
-    snprintf(gone + length, sizeof gone - length, "%lld %s %s;", (long long)run->id, run->kind,
-             run->reason);
-    return true;
-}
+typedef struct collected {
+    size_t runs;
+    json_int_t models, bytes_before, bytes_after;
+} collected;
 
-static bool refuse_gone(void *context, const kvt_profile_gc_run *run)
+static collected collect(bool dry_run, double seconds)
 {
-    (void)context;
-    (void)run;
-    return false;
-}
-
-static kvt_profile_gc_result collect(bool dry_run, double seconds)
-{
-    kvt_profile_gc_result result;
-    kvt_profile_gc_request request = {.struct_size = sizeof request,
-                                      .dry_run = dry_run,
-                                      .interrupted_seconds = seconds,
-                                      .visit = note_gone};
+    json_t *report = json_object(), *run;
+    size_t i, length = 0;
     gone[0] = '\0';
     kvt_profile *profile = scratch_open(dry_run ? KVT_PROFILE_READ : KVT_PROFILE_WRITE);
-    kvt_status status = kvt_profile_gc(profile, &request, &result);
+    kvt_status status = exchange_gc(profile, dry_run, seconds, report);
     if (status != KVT_OK) fail_msg("%s", kvt_status_name(status));
     kvt_profile_close(profile);
-    return result;
+    json_array_foreach(json_object_get(report, "runs"), i, run)
+    {
+        length += (size_t)snprintf(gone + length, sizeof gone - length, "%lld %s %s;",
+                                   (long long)json_integer_value(json_object_get(run, "run")),
+                                   json_string_value(json_object_get(run, "kind")),
+                                   json_string_value(json_object_get(run, "reason")));
+    }
+    const collected out = {
+        .runs = json_array_size(json_object_get(report, "runs")),
+        .models = json_integer_value(json_object_get(report, "models")),
+        .bytes_before = json_integer_value(json_object_get(report, "bytes_before")),
+        .bytes_after = json_integer_value(json_object_get(report, "bytes_after"))};
+    json_decref(report);
+    return out;
 }
 
 /* Runs by kind, all of this host because a measurement's run is copied. */
@@ -106,7 +105,7 @@ TEST(gc_drops_what_answers_for_nothing)
         "16 calibration superseded;18 import superseded;";
     size_t count, count_after;
     char *bytes = scratch_bytes(&count);
-    kvt_profile_gc_result result = collect(true, 7 * 86400.0);
+    collected result = collect(true, 7 * 86400.0);
     assert_string_equal(gone, expected);
     assert_int_equal(result.runs, 5);
     assert_int_equal(result.models, 1);
@@ -138,20 +137,16 @@ TEST(gc_keeps_what_alone_answers)
     scratch_remove_profile();
     kvt_profile *profile = scratch_open(KVT_PROFILE_WRITE);
     scratch_measure(profile, "disk", 1000000000, 0);
-    kvt_profile_gc_request request = {.struct_size = sizeof request, .visit = refuse_gone};
-    kvt_profile_gc_result result;
     scratch_measure(profile, "disk", 1000000000, 0);
-    assert_int_equal(kvt_profile_gc(profile, &request, &result), KVT_E_CANCELLED);
     kvt_profile_close(profile);
     assert_int_equal(scratch_number("SELECT count(*) FROM run"), 2);
     scratch_change("UPDATE run SET complete = 0, started_utc = '2020-01-01T00:00:00Z'");
     (void)collect(false, 60);
     assert_string_equal(gone, "1 device interrupted;");
     profile = scratch_open(KVT_PROFILE_READ);
-    request.visit = NULL;
-    assert_int_equal(kvt_profile_gc(profile, &request, &result), KVT_E_READ_ONLY);
-    request.interrupted_seconds = -1;
-    assert_int_equal(kvt_profile_gc(profile, &request, &result), KVT_E_ARGUMENT);
+    json_t *report = json_object();
+    assert_int_equal(exchange_gc(profile, false, 0, report), KVT_E_READ_ONLY);
+    json_decref(report);
     kvt_profile_close(profile);
 }
 
