@@ -205,7 +205,7 @@ void replay_options_init(replay_options *options);
  * When no tier is set at all, the evaluation host of
  * the AdaptCache paper is taken (100 GB of DRAM, 400 GB of SSD at 1 GB/s) with the profile's speeds
  * where it has them, and note says so.
- * Release with replay_options_free. KVT_OK; KVT_E_CONFIG; the profile's and the CSV's errors.
+ * Release with replay_options_free. KVT_OK; KVT_E_CONFIG; the profile's and the ladder's errors.
  */
 KVT_NODISCARD kvt_status replay_options_read(kvt_config *config, bool live, replay_options *options,
                                              char *message, size_t message_size);

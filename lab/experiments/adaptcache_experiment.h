@@ -45,7 +45,7 @@ typedef enum experiment_menu {
 
 typedef struct experiment_options {
     const char *ladders; /* folder of the ladders and of codecs-gpu.json */
-    const char *profile; /* measured curves: a CSV file of quality rows, or NULL: the ladders */
+    const char *profile; /* measured curves: a file of quality rows, or NULL: the ladders */
     const char *classes[EXPERIMENT_TASKS]; /* of the profile; NULL: its first three */
     const char *texts; /* folder of real texts, or NULL: the built-in table of their lengths */
     uint32_t contexts;
