@@ -57,6 +57,15 @@ int command_loop(const command_common *common, const loop_arguments *arguments);
 KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
                                               uint64_t wanted, char *message, size_t message_size);
 
+/* ---- report_command.c ---- */
+
+/* Writes the page of what `print` prints, one JSON document, to a file, whole or not at all; the
+ * name is for the reader. KVT_OK; KVT_E_CONFIG and KVT_E_IO with a message; KVT_E_MEMORY; what
+ * print says. */
+KVT_NODISCARD kvt_status report_page_write(const char *path, const char *name,
+                                           kvt_status (*print)(const void *report, FILE *out),
+                                           const void *report, char *message, size_t message_size);
+
 /* ---- the commands ---- */
 
 extern const command_spec check_config_spec, clear_spec, decode_spec, encode_spec, inspect_spec,

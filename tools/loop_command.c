@@ -9,7 +9,6 @@
  */
 #include "commands.h"
 #include "profile_measure.h"
-#include "report.h"
 
 #include "base/config_values.h"
 #include "replay/loop/loop.h"

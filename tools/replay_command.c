@@ -8,7 +8,6 @@
  */
 #include "commands.h"
 #include "profile_document.h"
-#include "report.h"
 
 #include "base/config_values.h"
 #include "estimator/model/whole_file.h"

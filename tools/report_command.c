@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report_command.c - kvterrace report: what JSON documents of the other commands say, as text or as
- * a page. cmake/report.cmake puts the page's template, tools/report/, into the program.
+ * report_command.c - kvterrace report: JSON documents of the other commands as a page, whose script
+ * says and draws what they mean. cmake/report.cmake puts the page, tools/report/, into the program.
  *
- * Documents are text from outside. In the page's words each character that means something to HTML
- * is escaped; in the data every '<' is written as \u003c, which JSON reads back as the same
- * character and HTML cannot take for the end of the script element that holds it. One thread.
+ * Documents are text from outside, and reach the page as data alone: every '<' is written as
+ * \u003c, which JSON reads back as the same character and HTML cannot take for the end of the
+ * script element that holds it. One thread.
  */
 #include "commands.h"
-#include "profile_document.h"
-#include "report.h"
 
 #include "estimator/model/whole_file.h"
 
@@ -19,14 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the page ---- */
-
 /* The files of tools/report/, each with a 0 behind it. */
 extern const unsigned char report_part_page[];
 extern const unsigned char report_part_style[];
 extern const unsigned char report_part_script[];
 
-/* The documents of one page: an array of {"name", "document", "verdict"}. */
+/* The documents of one page: an array of {"name", "document"}. */
 typedef struct report_page {
     json_t *entries;
 } report_page;
@@ -45,69 +41,8 @@ static void report_page_close(report_page *page)
 
 static kvt_status report_page_add(report_page *page, const char *name, json_t *document)
 {
-    json_t *verdict = report_verdict_make(document);
-    json_t *entry = json_pack("{s:o, s:O, s:o?}", "name", view_string(name), "document", document,
-                              "verdict", verdict);
-    if (verdict == NULL) {
-        json_decref(entry);
-        return KVT_E_MEMORY;
-    }
+    json_t *entry = json_pack("{s:o, s:O}", "name", view_string(name), "document", document);
     return json_array_append_new(page->entries, entry) == 0 ? KVT_OK : KVT_E_MEMORY;
-}
-
-/* ---- the page ---- */
-
-static void page_text(const char *text, FILE *file)
-{
-    for (; *text != '\0'; text++) {
-        switch (*text) {
-        case '&': fputs("&amp;", file); break;
-        case '<': fputs("&lt;", file); break;
-        case '>': fputs("&gt;", file); break;
-        case '"': fputs("&quot;", file); break;
-        case '\'': fputs("&#39;", file); break;
-        default: fputc((unsigned char)*text < 0x20 || *text == 0x7f ? ' ' : *text, file);
-        }
-    }
-}
-
-static void page_title(const report_page *page, FILE *file)
-{
-    const json_t *first = json_array_get(page->entries, 0);
-    fputs("kvterrace: ", file);
-    page_text(view_text(json_object_get(first, "verdict"), "title"), file);
-    if (json_array_size(page->entries) > 1)
-        fprintf(file, " and %zu more", json_array_size(page->entries) - 1);
-}
-
-static void page_verdict(const json_t *entry, size_t number, FILE *file)
-{
-    const json_t *verdict = json_object_get(entry, "verdict"), *sentence;
-    size_t i;
-    fprintf(file, "<section class=\"verdict\">\n<h2><a href=\"#document-%zu\">", number);
-    page_text(view_text(verdict, "title"), file);
-    fputs("</a> <small>", file);
-    page_text(view_text(entry, "name"), file);
-    fputs("</small></h2>\n<ul>\n", file);
-    json_array_foreach(json_object_get(verdict, "sentences"), i, sentence)
-    {
-        fprintf(file, "<li class=\"%s\">", view_text(sentence, "state"));
-        page_text(view_text(sentence, "text"), file);
-        fputs("</li>\n", file);
-    }
-    fputs("</ul>\n<p class=\"next\"><b>Next step:</b> ", file);
-    page_text(view_text(verdict, "next"), file);
-    fputs("</p>\n</section>\n", file);
-}
-
-static void page_verdicts(const report_page *page, FILE *file)
-{
-    const json_t *entry;
-    size_t i;
-    json_array_foreach(page->entries, i, entry)
-    {
-        page_verdict(entry, i, file);
-    }
 }
 
 static int page_dump(const char *text, size_t size, void *context)
@@ -155,8 +90,9 @@ static const struct {
     const char *name;
     void (*write)(const report_page *page, FILE *file);
 } page_parts[] = {
-    {"{{title}}", page_title},         {"{{style}}", page_style},   {"{{verdicts}}", page_verdicts},
-    {"{{documents}}", page_documents}, {"{{script}}", page_script},
+    {"{{style}}", page_style},
+    {"{{documents}}", page_documents},
+    {"{{script}}", page_script},
 };
 
 static kvt_status page_write(const report_page *page, FILE *file)
@@ -190,39 +126,6 @@ static kvt_status report_page_save(const report_page *page, const char *path, ch
     return whole_file_end(&partial, path, status, message, message_size);
 }
 
-/* ---- the verdicts alone ---- */
-
-static void print_verdict(const json_t *entry, FILE *file)
-{
-    const json_t *verdict = json_object_get(entry, "verdict"), *sentence;
-    size_t i;
-    fprintf(file, "%s, %s\n", view_text(verdict, "title"), view_text(entry, "name"));
-    json_array_foreach(json_object_get(verdict, "sentences"), i, sentence)
-    {
-        fprintf(file, "  %-8s %s\n", view_text(sentence, "state"), view_text(sentence, "text"));
-    }
-    fprintf(file, "  %-8s %s\n", "next", view_text(verdict, "next"));
-}
-
-static kvt_status print_json(const report_page *page)
-{
-    json_t *list = json_array();
-    const json_t *entry;
-    size_t i;
-    int failed = list == NULL;
-    json_array_foreach(page->entries, i, entry)
-    {
-        json_t *row = json_pack("{s:O}", "name", json_object_get(entry, "name"));
-        failed |= row == NULL || json_object_update(row, json_object_get(entry, "verdict")) != 0;
-        failed |= json_array_append_new(list, row) != 0;
-    }
-    json_t *root = json_pack("{s:s, s:s, s:o?}", "schema", "kvterrace-report-1", "version",
-                             kvt_version(), "verdicts", list);
-    if (failed == 0) return command_print_exact(root);
-    json_decref(root);
-    return KVT_E_MEMORY;
-}
-
 kvt_status report_page_write(const char *path, const char *name,
                              kvt_status (*print)(const void *report, FILE *out), const void *report,
                              char *message, size_t message_size)
@@ -245,23 +148,6 @@ kvt_status report_page_write(const char *path, const char *name,
     return status;
 }
 
-/* The verdicts as text, or as one JSON document of the schema kvterrace-report-1. */
-static kvt_status report_page_print(const report_page *page, bool json)
-{
-    const json_t *entry;
-    size_t i;
-    if (json) {
-        kvt_status status = print_json(page);
-        return status == KVT_OK && (fflush(stdout) != 0 || ferror(stdout)) ? KVT_E_IO : status;
-    }
-    json_array_foreach(page->entries, i, entry)
-    {
-        if (i > 0) fputc('\n', stdout);
-        print_verdict(entry, stdout);
-    }
-    return fflush(stdout) == 0 && !ferror(stdout) ? KVT_OK : KVT_E_IO;
-}
-
 #define REPORT_BYTES_MAX (UINT64_C(64) << 20) /* of all files: a browser has to hold the page */
 
 typedef struct report_arguments {
@@ -271,8 +157,7 @@ typedef struct report_arguments {
 } report_arguments;
 
 static const command_option report_rows[] = {
-    OUTPUT_OPTION(report_arguments, output,
-                  "Write the page to FILE; without it print what it concludes"),
+    OUTPUT_OPTION(report_arguments, output, "Write the page to FILE (standard output)"),
     OPERANDS(report_arguments, inputs, "FILE", 1, 0, OPTION_READS),
     {0},
 };
@@ -293,6 +178,13 @@ static size_t report_read_bytes(void *buffer, size_t size, void *context)
     if (source->too_large) return (size_t)-1;
     *source->left -= count;
     return count;
+}
+
+/* Whether the schema is "kvterrace-KIND-VERSION" of a later version than any here. */
+static bool report_is_later(const json_t *document)
+{
+    const char *schema = view_text(document, "schema"), *end = strrchr(schema, '-');
+    return strncmp(schema, "kvterrace-", 10) == 0 && strtoul(end + 1, NULL, 10) > 2;
 }
 
 static kvt_status report_read(const char *path, uint64_t *left, json_t **document_out,
@@ -324,7 +216,7 @@ static kvt_status report_read(const char *path, uint64_t *left, json_t **documen
                        path);
         json_decref(document);
         document = NULL;
-    } else if (report_verdict_is_later(document)) {
+    } else if (report_is_later(document)) {
         (void)snprintf(message, message_size,
                        "%.300s: its schema, %.100s, is of another version of kvterrace", path,
                        view_text(document, "schema"));
@@ -366,10 +258,9 @@ static int report_run(void *context)
     if (status != KVT_OK) {
         code = command_fail_input(status, message);
     } else {
-        if (arguments->output != NULL)
-            status = report_page_save(&page, arguments->output, message, sizeof message);
-        if (status == KVT_OK && (arguments->output == NULL || common->json))
-            status = report_page_print(&page, common->json);
+        status = arguments->output != NULL
+                     ? report_page_save(&page, arguments->output, message, sizeof message)
+                     : page_write(&page, stdout);
         if (status != KVT_OK) code = command_fail(status, message);
     }
     report_page_close(&page);
@@ -378,11 +269,10 @@ static int report_run(void *context)
 
 const command_spec report_spec = {
     .name = "report",
-    .summary = "say and draw what the JSON of the other commands means",
-    .about = "Reads what other commands printed with --json and says what it means: which policy "
-             "is ahead, where it is behind, what to do next. With --output these words head a page "
-             "with figures and tables, one HTML file that needs nothing else. A FILE of - is "
-             "standard input.",
+    .summary = "a page that says and draws what JSON of the other commands means",
+    .about = "Makes a page of what other commands printed with --json, one HTML file that needs "
+             "nothing else: which policy is ahead, where it is behind, what to do next, then "
+             "figures and tables. A FILE of - is standard input.",
     .example = "  kvterrace replay --workload poisson --policy lru,utility --json >run.json\n"
                "  kvterrace report run.json -o run.html",
     .options = report_rows,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // draw_page.js PAGE WIDTH: runs a report page's script on a document model of its own, as wide as
-// asked, and prints what it drew as JSON: {"notes", "tables", "figures": [{"title", "axes",
-// "outside", "text"}]}. "outside" names what lies beyond the picture. For tests; a glyph counts as
-// 6.5 wide.
+// asked, and prints what it drew as JSON: {"title", "verdicts": [{"title", "name", "sentences",
+// "next"}], "notes", "tables", "figures": [{"title", "axes", "outside", "text"}]}. "outside" names
+// what lies beyond the picture. For tests; a glyph counts as 6.5 wide.
 "use strict";
 
 const fs = require("fs");
@@ -47,11 +47,12 @@ const data = [...page.matchAll(/class="data">(.*?)<\/script>/gs)].map((found) =>
   node.append(found[1]);
   return node;
 });
+const verdicts = new Node("div");
 const sections = data.map(() => new Node("section"));
 const blank = Object.assign(new Node("svg"), {namespaceURI: "svg"});
 globalThis.document = {
   body: new Node("body"),
-  getElementById: (id) => id === "blank" ? blank : sections[Number(id.split("-")[1])],
+  getElementById: (id) => ({blank, verdicts})[id] || sections[Number(id.split("-")[1])],
   querySelectorAll: () => data,
   createElement: (name) => new Node(name),
   createElementNS: (_, name) => new Node(name),
@@ -87,8 +88,18 @@ function outsideOf(picture) {
   }).map((node) => `${node.name} ${JSON.stringify(node.attributes)} ${node.textContent}`);
 }
 
+const verdictOf = (section) => ({
+  title: section.find("a")[0].textContent,
+  name: section.find("small")[0].textContent,
+  sentences: section.find("li").map((node) => ({state: node.attributes.class,
+    text: node.textContent})),
+  next: section.find("p")[0].textContent.replace("Next step: ", ""),
+});
+
 const all = (name) => sections.flatMap((section) => section.find(name));
 console.log(JSON.stringify({
+  title: globalThis.document.title,
+  verdicts: verdicts.find("section").map(verdictOf),
   notes: all("p").map((node) => node.textContent),
   tables: all("table").map((node) => node.textContent),
   figures: all("figure").map((node) => ({

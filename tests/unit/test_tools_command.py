@@ -348,7 +348,7 @@ class CommandTest(CommandCase):
         with open(self.path("report.html"), encoding="utf-8") as file:
             report = file.read()
         self.assertIn("utility", report)
-        self.assertIn("takes", report)
+        self.assertIn("ttft_s_mean", report)
         self.assertTrue(report.endswith("</html>\n"))
         self.assertNotIn("http://", report)
         text = self.run_command(*arguments).stdout

@@ -121,32 +121,53 @@ function drawGeneric(parent, document, verdict, prefix = "") {
 
 // ---- all ----
 
+// Title, words and figures of a kind.
 const kinds = {
-  "replay": drawReplay, "compare": drawCompare, "loop": drawLoop, "bench-grid": drawGrid,
-  "bench-live": drawLive, "bench-codecs": drawCodecs, "bench-devices": drawDevices,
-  "bench-stripe": drawStripe,
-  "profile": drawProfile, "profile-quality": drawQuality,
+  "replay": ["Replay", verdictReplay, drawReplay],
+  "compare": ["Comparison at equal quality", verdictCompare, drawCompare],
+  "loop": ["The whole loop on a model", verdictLoop, drawLoop],
+  "bench-grid": ["Grid of workloads", verdictGrid, drawGrid],
+  "bench-live": ["Simulator beside the store", verdictBenchLive, drawLive],
+  "bench-codecs": ["Codecs", verdictBenchCodecs, drawCodecs],
+  "bench-devices": ["Devices", verdictBenchDevices, drawDevices],
+  "bench-stripe": ["Striping", verdictBenchStripe, drawStripe],
+  "bench-restart": ["Restarts", verdictBenchRestart, drawGeneric],
+  "bench-policy": ["Decision engine", verdictBenchPolicy, drawGeneric],
+  "bench-adaptcache": ["AdaptCache's experiment", null, drawGeneric],
+  "profile": ["Profile", verdictProfile, drawProfile],
+  "profile-quality": ["Quality", verdictQuality, drawQuality],
 };
 
+// The KIND of "kvterrace-KIND-1"; "" of anything else.
+function kindOf(document) {
+  const found = /^kvterrace-(.+)-\d+$/s.exec(textOf(document, "schema"));
+  return found ? found[1] : "";
+}
+
 // A document that is not what its kind says is drawn as one of no kind.
-function drawDocument(section, entry) {
-  const title = html("h2", {}, `${entry.verdict.title} `, html("small", {}, entry.name));
-  const draw = Object.hasOwn(kinds, entry.verdict.kind) ? kinds[entry.verdict.kind] : drawGeneric;
+function drawDocument(section, entry, index) {
+  const kind = kindOf(entry.document);
+  const [name, words, draw] = Object.hasOwn(kinds, kind) ? kinds[kind] :
+    [kind || "Document", null, drawGeneric];
+  const verdict = verdictOf(entry.document, kind, words);
+  const title = html("h2", {}, `${name} `, html("small", {}, entry.name));
   const count = redraws.length;
+  drawVerdict(document.getElementById("verdicts"), name, entry.name, index, verdict);
   section.append(title);
   try {
-    draw(section, entry.document, entry.verdict);
+    draw(section, entry.document, verdict);
   } catch (error) {
     redraws.length = count;
     section.replaceChildren(title);
     note(section, "This document lacks parts that its kind has; it is drawn as it is.");
-    drawGeneric(section, entry.document, entry.verdict);
+    drawGeneric(section, entry.document, verdict);
   }
+  return name;
 }
 
-document.querySelectorAll("script.data").forEach((data, index) => {
-  drawDocument(document.getElementById(`document-${index}`), JSON.parse(data.textContent));
-});
+const names = [...document.querySelectorAll("script.data")].map((data, index) =>
+  drawDocument(document.getElementById(`document-${index}`), JSON.parse(data.textContent), index));
+document.title = `kvterrace: ${names[0]}${names.length > 1 ? ` and ${names.length - 1} more` : ""}`;
 
 function redraw() {
   for (const one of redraws) one();

@@ -9,10 +9,10 @@ const loopTiers = ["hbm", "dram", "ssd"];
 const loopColours = ["#3aa3b8", "#b3419a", "#c2a100", "#0f8578", "#d0433c", "#8b5cf6"];
 
 function loopGroups(results) {
-  const names = unique(results.map((row) => String(row.contender)));
+  const names = unique(results.map((row) => word(row.contender)));
   const single = names.filter((name) => name.includes("+"));
   return names.map((name) => {
-    const runs = results.filter((row) => String(row.contender) === name);
+    const runs = results.filter((row) => word(row.contender) === name);
     const colour = name.includes("+") ? loopColours[single.indexOf(name) % loopColours.length] :
       colourOf(name);
     return {name, runs, colour,
@@ -122,7 +122,7 @@ function loopTable(parent, groups) {
         format.seconds(of("ttft_s_mean")), format.seconds(of("ttft_s_p50")),
         format.seconds(of("ttft_s_p99")), format.seconds(of("wait_s_mean")),
         format.seconds(of("load_s_mean")), format.seconds(of("prefill_s_mean")),
-        format.seconds(of("question_s_mean")), of("rouge_l").toFixed(4), of("f1").toFixed(4),
+        format.seconds(of("question_s_mean")), fixed(of("rouge_l"), 4), fixed(of("f1"), 4),
         format.share(group.mean((run) => run.same_answers / run.requests)),
         format.share(of("load_error_p50")), format.ratio(of("rho"))];
     }));
