@@ -248,8 +248,8 @@ static kvt_status options_profile_ladder(kvt_profile *profile, const char *names
     }
     snprintf(model, sizeof model, "%.*s", (int)length, names);
     kvt_status status =
-        kvt_profile_ladder(profile, model, colon + 1, NULL, options->model.variants,
-                           KVT_VARIANTS_MAX, &options->model.variant_count, message, message_size);
+        exchange_ladder(profile, model, colon + 1, NULL, options->model.variants, KVT_VARIANTS_MAX,
+                        &options->model.variant_count, message, message_size);
     /* Blocks of a trace are counted by their tokens: variants that drop some are none for them. */
     uint32_t kept = 0;
     for (uint32_t i = 0; i < options->model.variant_count; i++)

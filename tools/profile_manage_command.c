@@ -166,8 +166,8 @@ static int manage_export_ladder(kvt_profile *profile, const manage_arguments *ar
         return command_fail_input(KVT_E_ARGUMENT, "--ladder: MODEL:CLASS is meant");
     char *model = strndup(arguments->ladder, (size_t)(colon - arguments->ladder));
     if (model == NULL) return command_fail(KVT_E_MEMORY, "");
-    kvt_status status = kvt_profile_ladder(profile, model, colon + 1, NULL, curves,
-                                           KVT_VARIANTS_MAX, &count, message, sizeof message);
+    kvt_status status = exchange_ladder(profile, model, colon + 1, NULL, curves, KVT_VARIANTS_MAX,
+                                        &count, message, sizeof message);
     free(model);
     if (status != KVT_OK)
         return command_fail_input(status == KVT_MISS ? KVT_E_GONE : status, message);

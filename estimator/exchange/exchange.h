@@ -68,6 +68,19 @@ KVT_NODISCARD kvt_status exchange_gc(kvt_profile *profile, bool dry_run, double 
                                      json_t *report);
 
 /*
+ * The variants to choose among for one model (by name) and class of text: raw, then the accepted
+ * rungs of the newest calibration, or without one the measured or imported variants that no other
+ * beats in both size and loss; sizes fall. Speeds are the profile's codec curves. layout may be
+ * NULL; the model's layers, KV heads and head dimension must agree with it as far as they are
+ * known. KVT_OK; KVT_MISS (message: no such model, class, or the speed of which variant is
+ * missing); KVT_E_MISMATCH (message: what differs from the layout); KVT_E_DATABASE; KVT_E_MEMORY.
+ */
+KVT_NODISCARD kvt_status exchange_ladder(kvt_profile *profile, const char *model,
+                                         const char *class_name, const kvt_layout *layout,
+                                         kvt_codec_curve *curves, uint32_t capacity,
+                                         uint32_t *count_out, char *message, size_t message_size);
+
+/*
  * Reads a ladder of variants: the table "ladder" of a document (also .zst;
  * profiles/ladder-codec-trial.json shows the columns and says where each row comes from). Sizes
  * fall from row to row. KVT_OK; KVT_E_PARSE (message: file, row, field, reason); KVT_E_GONE;

@@ -83,7 +83,7 @@ static kvt_status use_all(kvt_profile *profile, bool writes)
     if (status == KVT_OK && differ) return KVT_E_STATE;
     if (status == KVT_OK) {
         status =
-            kvt_profile_ladder(profile, "m", "c", NULL, curves, KVT_VARIANTS_MAX, &count, NULL, 0);
+            exchange_ladder(profile, "m", "c", NULL, curves, KVT_VARIANTS_MAX, &count, NULL, 0);
         if (status == KVT_MISS) status = KVT_OK; /* a flipped name */
     }
     json_t *report = json_object();

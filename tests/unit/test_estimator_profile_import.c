@@ -137,8 +137,8 @@ static const char quality_rows[] = "[model]\n"
 static uint32_t take_ladder(kvt_profile *profile, kvt_codec_curve *curves, uint32_t capacity)
 {
     uint32_t count = 0;
-    kvt_status status = kvt_profile_ladder(profile, "m", "qa", NULL, curves, capacity, &count,
-                                           scratch.message, sizeof scratch.message);
+    kvt_status status = exchange_ladder(profile, "m", "qa", NULL, curves, capacity, &count,
+                                        scratch.message, sizeof scratch.message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), scratch.message);
     return count;
 }
@@ -179,25 +179,25 @@ TEST(ladder_from_quality_and_calibration)
     assert_int_equal(take_ladder(profile, curves, KVT_VARIANTS_MAX), 3);
     assert_true(curves[1].loss == 0.001 && curves[2].loss == 0.1);
     /* Of another layout, of nobody, without a speed. */
-    assert_int_equal(kvt_profile_ladder(profile, "m", "qa", &layout, curves, KVT_VARIANTS_MAX,
-                                        &count, scratch.message, sizeof scratch.message),
+    assert_int_equal(exchange_ladder(profile, "m", "qa", &layout, curves, KVT_VARIANTS_MAX, &count,
+                                     scratch.message, sizeof scratch.message),
                      KVT_OK);
     layout.kv_heads = 4;
-    assert_int_equal(kvt_profile_ladder(profile, "m", "qa", &layout, curves, KVT_VARIANTS_MAX,
-                                        &count, scratch.message, sizeof scratch.message),
+    assert_int_equal(exchange_ladder(profile, "m", "qa", &layout, curves, KVT_VARIANTS_MAX, &count,
+                                     scratch.message, sizeof scratch.message),
                      KVT_E_MISMATCH);
     assert_non_null(strstr(scratch.message, "8 KV heads"));
-    assert_int_equal(kvt_profile_ladder(profile, "n", "qa", NULL, curves, KVT_VARIANTS_MAX, &count,
-                                        scratch.message, sizeof scratch.message),
+    assert_int_equal(exchange_ladder(profile, "n", "qa", NULL, curves, KVT_VARIANTS_MAX, &count,
+                                     scratch.message, sizeof scratch.message),
                      KVT_MISS);
-    assert_int_equal(kvt_profile_ladder(profile, "m", "code", NULL, curves, KVT_VARIANTS_MAX,
-                                        &count, scratch.message, sizeof scratch.message),
+    assert_int_equal(exchange_ladder(profile, "m", "code", NULL, curves, KVT_VARIANTS_MAX, &count,
+                                     scratch.message, sizeof scratch.message),
                      KVT_MISS);
     kvt_profile_close(profile);
     scratch_change("DELETE FROM codec_curve WHERE name = 'kivi:k2v2,g64'");
     profile = scratch_open(KVT_PROFILE_READ);
-    assert_int_equal(kvt_profile_ladder(profile, "m", "qa", NULL, curves, KVT_VARIANTS_MAX, &count,
-                                        scratch.message, sizeof scratch.message),
+    assert_int_equal(exchange_ladder(profile, "m", "qa", NULL, curves, KVT_VARIANTS_MAX, &count,
+                                     scratch.message, sizeof scratch.message),
                      KVT_MISS);
     assert_non_null(strstr(scratch.message, "kivi:k2v2,g64"));
     kvt_profile_close(profile);

@@ -93,15 +93,15 @@ TEST(published_losses_make_ladders)
     kvt_layout layout = {.layers = 32, .kv_heads = 8, .head_dim = 128};
     char message[512] = "";
     uint32_t count = 0;
-    kvt_status status = kvt_profile_ladder(profile, "llama-3.1-8b", "longbench", &layout, curves,
-                                           KVT_VARIANTS_MAX, &count, message, sizeof message);
+    kvt_status status = exchange_ladder(profile, "llama-3.1-8b", "longbench", &layout, curves,
+                                        KVT_VARIANTS_MAX, &count, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s", message);
     assert_int_equal(count, 3);
     assert_true(curves[0].loss == 0 && curves[1].loss == 0 && curves[1].stored_share == 5.0 / 16);
     assert_true(fabs(curves[2].loss - (1 - 48.50 / 50.06)) < 1e-12);
     assert_true(curves[2].imported);
-    assert_int_equal(kvt_profile_ladder(profile, "qwen3-8b", "ruler-4k", NULL, curves,
-                                        KVT_VARIANTS_MAX, &count, message, sizeof message),
+    assert_int_equal(exchange_ladder(profile, "qwen3-8b", "ruler-4k", NULL, curves,
+                                     KVT_VARIANTS_MAX, &count, message, sizeof message),
                      KVT_OK);
     assert_int_equal(count, 4); /* a dropped form is not the raw one */
     assert_true(curves[0].stored_share == 1 && curves[0].loss == 0 && curves[1].loss > 0.2);
@@ -134,8 +134,8 @@ TEST(a_real_model_has_ladders)
             assert_true(r == 0 || curves[r].stored_share < curves[r - 1].stored_share);
             assert_true(i < 3 ? curves[r].loss_widening == 0 : curves[r].loss_widening > 1);
         }
-        assert_int_equal(kvt_profile_ladder(profile, name, classes[i], &layout, curves,
-                                            KVT_VARIANTS_MAX, &count, message, sizeof message),
+        assert_int_equal(exchange_ladder(profile, name, classes[i], &layout, curves,
+                                         KVT_VARIANTS_MAX, &count, message, sizeof message),
                          KVT_OK);
         assert_true(curves[0].loss == 0 && curves[1].loss > 0 && count >= 5);
         assert_int_equal(kvt_profile_quality(profile, variant, name, classes[i], &quality), KVT_OK);
