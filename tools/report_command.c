@@ -269,7 +269,7 @@ static int report_run(void *context)
 
 const command_spec report_spec = {
     .name = "report",
-    .summary = "a page that says and draws what JSON of the other commands means",
+    .summary = "make a page of what the JSON of the other commands means",
     .about = "Makes a page of what other commands printed with --json, one HTML file that needs "
              "nothing else: which policy is ahead, where it is behind, what to do next, then "
              "figures and tables. A FILE of - is standard input.",
