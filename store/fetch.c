@@ -271,7 +271,7 @@ static kvt_status fetch_take_epochs(store_remote *remote, remote_fetch *fetch)
     uint64_t epoch = 0;
     const epoch_state state =
         epochs_get(&remote->epochs, &fetch->key, fetch->tenant, fetch->began_ns, &epoch);
-    /* Others ask whether this read is void: it has an epoch from the moment that it has learnt it. */
+    /* Others ask whether this read is void; it has an epoch as soon as it does not learn it. */
     pthread_mutex_lock(&remote->lock);
     fetch->epoch = epoch;
     fetch->learns = false;
