@@ -28,11 +28,6 @@ set(KVT_SOURCES_torture_store_calls expected_values.c history.c calls_values.c m
 set(KVT_SOURCES_test_store_history ../torture/history.c)
 set(KVT_SOURCES_torture_store_power expected_values.c power_record.c power_image.c)
 
-# Servers of Valkey or Redis, which a bench starts, too.
-foreach(name conform_remote_all test_remote_servers test_store_remote_servers)
-  set(KVT_SOURCES_${name} ../../lab/bench/bench_cluster.c)
-endforeach()
-
 set(KVT_SOURCES_torture_store_schedule expected_values.c schedule.c memory_drive.c
   schedule_store.c schedule_queue.c)
 set(KVT_SOURCES_torture_store_planted ${KVT_SOURCES_torture_store_schedule})

@@ -1,14 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvlab.h - the cases of kvlab that stand outside of kvlab.c. One thread.
+ * kvlab.h - what the cases of kvlab take from the command line. One thread.
  */
 #ifndef LAB_KVLAB_H
 #define LAB_KVLAB_H
 
+#include "estimator/quality/quality.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/bench_grid.h"
+#include "lab/decode/decode.h"
+#include "lab/experiments/adaptcache_experiment.h"
 #include "tools/command/command.h"
 
-extern const command_spec bench_decode_spec, bench_devices_spec, bench_live_spec,
-    bench_pipeline_spec, bench_remote_spec, bench_restart_spec, bench_sequence_spec,
-    bench_store_spec, bench_stripe_spec, bench_transform_spec;
+typedef struct lab_arguments lab_arguments;
+
+/* One case of the program. */
+typedef struct lab_case {
+    const bench_case *bench;
+    /* Makes the case's own options of the arguments; EXIT_FINE, or the code of a message that was
+     * said. NULL: it has none. */
+    int (*prepare)(lab_arguments *arguments);
+    enum { DEVICES_OWN, DEVICES_SSD, DEVICES_ANY } devices; /* makes its own; configured ones */
+} lab_case;
+
+/* All options of all cases; each case has some of them. 0 and NULL: not given. */
+struct lab_arguments {
+    command_common common;
+    lab_case one;
+    bench_options options;
+    command_progress bar;
+    unsigned tenths; /* of the grid, told where there is no bar */
+    uint32_t seeds, seed, threads, uses, size, tokens, workers;
+    unsigned half, loss; /* places in the choices */
+    bool list, coarse;
+    const char *data, *variants, *ladders, *profile;
+    command_list classes, bases, kv, dumps, names;
+    double dram_gb, ssd_gb, ssd_gb_per_s, prefill_speed;
+    uint64_t bytes_per_s;
+    char path[1024];
+    quality_variant forms[BENCH_BASES_FORMS];
+    /* What prepare makes for options.own. */
+    bench_policy_options policy;
+    bench_codecs_options codecs;
+    bench_bases_options transform_bases;
+    grid_options grid;
+    decode_options decode;
+    experiment_options experiment;
+};
+
+/* Runs the case of the arguments. */
+int lab_run(void *arguments);
+
+/* A check of a case that takes devices: the emulated drives' configuration where the command line
+ * names neither a file nor a setting. */
+int lab_take_drives(void *arguments);
+
+extern const command_spec *const lab_commands[];
 
 #endif

@@ -56,7 +56,9 @@ typedef struct bases_wanted {
 } bases_wanted;
 
 typedef struct bases_bench {
+    const bench_options *common;
     const bench_bases_options *options;
+    bench_report *report;
     profile_basis bases[BENCH_BASES_MAX];
     const transform_basis *list[BENCH_BASES_MAX];
     uint32_t basis_count;
@@ -68,8 +70,6 @@ typedef struct bases_bench {
     uint32_t form_count;
     worker_pool pool;
     char profile_path[512];
-    char *message;
-    size_t message_size;
 } bases_bench;
 
 /* ---- KV ---- */
@@ -80,7 +80,8 @@ static kvt_status bases_read_files(bases_bench *bench)
     for (uint32_t i = 0; i < o->basis_count; i++) {
         profile_basis *one = &bench->bases[i];
         model_map map;
-        kvt_status status = model_map_open(o->bases[i], &map, bench->message, bench->message_size);
+        kvt_status status =
+            model_map_open(o->bases[i], &map, bench->report->message, BENCH_MESSAGE_BYTES);
         if (status != KVT_OK) return status;
         one->bytes = map.size;
         one->object = aligned_alloc(64, (map.size / 64 + 1) * 64);
@@ -90,7 +91,7 @@ static kvt_status bases_read_files(bases_bench *bench)
         bench->basis_count = i + 1;
         status = basis_read(one->object, one->bytes, &one->view, NULL);
         if (status != KVT_OK) {
-            (void)snprintf(bench->message, bench->message_size, "%.300s: %s", o->bases[i],
+            (void)snprintf(bench->report->message, BENCH_MESSAGE_BYTES, "%.300s: %s", o->bases[i],
                            kvt_status_text(status));
             return status;
         }
@@ -142,15 +143,15 @@ static kvt_status bases_read_kv(bases_bench *bench)
         quality_dump dump = {.file = NULL};
         uint64_t bytes = 0;
         uint8_t *whole = NULL;
-        status = quality_dump_open(o->kv[i], &dump, bench->message, bench->message_size);
+        status = quality_dump_open(o->kv[i], &dump, bench->report->message, BENCH_MESSAGE_BYTES);
         if (status == KVT_OK && i == 0) {
             bench->layout = dump.layout;
             bench->layout.tokens = o->tokens;
             status = kvt_layout_bytes(&bench->layout, &bench->bytes);
         }
         if (status == KVT_OK && dump.layout.tokens < o->tokens) {
-            (void)snprintf(bench->message, bench->message_size, "%.300s: fewer tokens than %u",
-                           o->kv[i], (unsigned)o->tokens);
+            (void)snprintf(bench->report->message, BENCH_MESSAGE_BYTES,
+                           "%.300s: fewer tokens than %u", o->kv[i], (unsigned)o->tokens);
             status = KVT_E_ARGUMENT;
         }
         if (status == KVT_OK) status = kvt_layout_bytes(&dump.layout, &bytes);
@@ -188,7 +189,7 @@ static kvt_status bases_make_profile(bases_bench *bench, const bases_form *form)
                                        .evidence = "a bench"};
     (void)remove(bench->profile_path);
     kvt_status status = kvt_profile_open(bench->profile_path, KVT_PROFILE_WRITE, &profile,
-                                         bench->message, bench->message_size);
+                                         bench->report->message, BENCH_MESSAGE_BYTES);
     if (status == KVT_OK) status = profile_model_of_shape(profile, &facts, &model_id);
     if (status == KVT_OK) status = profile_run_begin(profile, "calibration", NULL, 1, &run);
     if (status == KVT_OK) status = calibrate_put_ladder(profile, run, model_id, "bench", &ladder);
@@ -229,7 +230,7 @@ static kvt_status bases_open_store(bases_bench *bench, const bases_form *form, b
     options.codec_workers = &bench->pool.workers;
     options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = drives, .device_count = BASES_DRIVES};
-    return kvt_open(&options, store_out, bench->message, bench->message_size);
+    return kvt_open(&options, store_out, bench->report->message, BENCH_MESSAGE_BYTES);
 }
 
 /* What one coding gives back, which is what gets have to give. */
@@ -245,7 +246,7 @@ static kvt_status bases_code(bases_bench *bench, const bases_form *form, quality
 
 static uint32_t bases_repeats(const bases_bench *bench)
 {
-    return bench_repetitions(bench->options->iterations, BASES_REPEATS, bench->options->quick);
+    return bench_repetitions(bench->common->iterations, BASES_REPEATS, bench->common->quick);
 }
 
 static kvt_key bases_key(uint32_t context)
@@ -260,8 +261,8 @@ static kvt_status bases_check(bases_bench *bench, const bases_form *form, kvt_st
     if (status == KVT_OK && memcmp(wanted->target, wanted->contexts[context], bench->bytes) != 0)
         status = KVT_E_CORRUPT;
     if (status == KVT_OK) return KVT_OK;
-    (void)snprintf(bench->message, bench->message_size, "%s: context %u: %s", form->variant.name,
-                   (unsigned)context, kvt_status_text(status));
+    (void)snprintf(bench->report->message, BENCH_MESSAGE_BYTES, "%s: context %u: %s",
+                   form->variant.name, (unsigned)context, kvt_status_text(status));
     return status < 0 ? status : KVT_E_CORRUPT;
 }
 
@@ -396,59 +397,20 @@ static kvt_status bases_measure(bases_bench *bench, bases_form *form)
 
 /* ---- report ---- */
 
-static const char *bases_limit(const bases_bench *bench, const bases_form *form)
+static void bases_add_row(const bases_bench *bench, const bases_form *form)
 {
-    const double drive = form->stored_bytes / (BASES_DRIVES * (double)bench->options->bytes_per_s);
-    return form->memory.median > drive ? "decoding" : "drives";
-}
-
-static void bases_print(const bases_bench *bench)
-{
-    FILE *out = bench->options->out;
-    fprintf(out, "%u contexts of %u tokens, %.1f MB each, two drives of %.0f MB/s, %u threads\n",
-            (unsigned)bench->context_count, (unsigned)bench->layout.tokens,
-            (double)bench->bytes * 1e-6, (double)bench->options->bytes_per_s * 1e-6,
-            (unsigned)BASES_THREADS);
-    fprintf(out, "%-28s %6s %22s %9s %10s %8s %9s %9s %9s  %s\n", "form", "bits",
-            "load, s (least, most)", "drives, s", "decoding", "of first", "layer 1", "layered",
-            "8 ahead", "limit");
-    for (uint32_t i = 0; i < bench->form_count; i++) {
-        const bases_form *form = &bench->forms[i];
-        fprintf(out, "%-28s %6.2f %8.4f (%.4f-%.4f) %9.4f %10.4f %8.2f %9.4f %9.4f %9.4f  %s\n",
-                form->variant.name, 16.0 * form->stored_bytes / (double)bench->bytes,
-                form->drives.median, form->drives.min, form->drives.max,
-                form->stored_bytes / (BASES_DRIVES * (double)bench->options->bytes_per_s),
-                form->memory.median, form->drives.median / bench->forms[0].drives.median,
-                form->first.median, form->last.median, form->ahead.median,
-                bases_limit(bench, form));
-    }
-}
-
-static int bases_print_json(const bases_bench *bench)
-{
-    json_t *root = bench_report_head("kvterrace-bench-bases-1", BASES_REPEATS);
-    json_t *rows = json_array();
-    for (uint32_t i = 0; i < bench->form_count; i++) {
-        const bases_form *form = &bench->forms[i];
-        json_t *row = json_pack(
-            "{s:s, s:f, s:f, s:f, s:s}", "form", form->variant.name, "stored_bytes",
-            form->stored_bytes, "drive_s",
-            form->stored_bytes / (BASES_DRIVES * (double)bench->options->bytes_per_s), "of_first",
-            form->drives.median / bench->forms[0].drives.median, "limit", bases_limit(bench, form));
-        (void)bench_put_rate(row, "load_s", &form->drives);
-        (void)bench_put_rate(row, "decoding_s", &form->memory);
-        (void)bench_put_rate(row, "first_layer_s", &form->first);
-        (void)bench_put_rate(row, "layered_s", &form->last);
-        (void)bench_put_rate(row, "layered_ahead_s", &form->ahead);
-        (void)json_array_append_new(rows, row);
-    }
-    (void)json_object_set_new(root, "contexts", json_integer(bench->context_count));
-    (void)json_object_set_new(root, "tokens", json_integer(bench->layout.tokens));
-    (void)json_object_set_new(root, "context_bytes", json_integer((json_int_t)bench->bytes));
-    (void)json_object_set_new(root, "drive_bytes_per_s",
-                              json_integer((json_int_t)bench->options->bytes_per_s));
-    (void)json_object_set_new(root, "forms", rows);
-    return bench_report_print(bench->options->out, root);
+    const double drive_s =
+        form->stored_bytes / (BASES_DRIVES * (double)bench->options->bytes_per_s);
+    json_t *row = json_pack("{s:s, s:f, s:f, s:f, s:f, s:s}", "form", form->variant.name,
+                            "bits_per_element", 16.0 * form->stored_bytes / (double)bench->bytes,
+                            "stored_bytes", form->stored_bytes, "drive_s", drive_s, "of_first",
+                            form->drives.median / bench->forms[0].drives.median, "limit",
+                            form->memory.median > drive_s ? "decoding" : "drives");
+    row = bench_with_rate(row, "load_s", &form->drives);
+    row = bench_with_rate(row, "decoding_s", &form->memory);
+    row = bench_with_rate(row, "first_layer_s", &form->first);
+    row = bench_with_rate(row, "layered_s", &form->last);
+    bench_report_row(bench->report, "forms", bench_with_rate(row, "layered_ahead_s", &form->ahead));
 }
 
 /* Every form of the transform has its basis among those that are given. */
@@ -462,22 +424,22 @@ static kvt_status bases_check_forms(const bases_bench *bench)
                                               form->variant.rate >> PROFILE_BASIS_SHIFT)
             at++;
         if (at < bench->basis_count) continue;
-        (void)snprintf(bench->message, bench->message_size, "%s needs a basis that is not given",
-                       form->name);
+        (void)snprintf(bench->report->message, BENCH_MESSAGE_BYTES,
+                       "%s needs a basis that is not given", form->name);
         return KVT_E_ARGUMENT;
     }
     return KVT_OK;
 }
 
-kvt_status bench_bases_run(const bench_bases_options *options, char *message, size_t message_size)
+static kvt_status bases_run(const bench_options *common, bench_report *report)
 {
+    const bench_bases_options *options = common->own;
     bases_bench *bench = calloc(1, sizeof *bench);
     char folder[256] = "";
-    message[0] = '\0';
     if (bench == NULL) return KVT_E_MEMORY;
+    bench->common = common;
     bench->options = options;
-    bench->message = message;
-    bench->message_size = message_size;
+    bench->report = report;
     bench->form_count = options->variant_count;
     for (uint32_t i = 0; i < options->variant_count; i++)
         bench->forms[i].variant = options->variants[i];
@@ -488,13 +450,19 @@ kvt_status bench_bases_run(const bench_bases_options *options, char *message, si
     if (status == KVT_OK && bench_scratch_make(NULL, "bases", folder, sizeof folder) != 0)
         status = KVT_E_IO;
     (void)snprintf(bench->profile_path, sizeof bench->profile_path, "%s/profile.db", folder);
-    for (uint32_t i = 0; status == KVT_OK && i < bench->form_count; i++)
+    for (uint32_t i = 0; status == KVT_OK && i < bench->form_count; i++) {
+        (void)bench_tell(common, i, bench->form_count, bench->forms[i].variant.name);
         status = bases_measure(bench, &bench->forms[i]);
-    if (status == KVT_OK && options->json)
-        status = bases_print_json(bench) == 0 ? KVT_OK : KVT_E_IO;
-    else if (status == KVT_OK)
-        bases_print(bench);
+        if (status == KVT_OK) bases_add_row(bench, &bench->forms[i]);
+    }
     bench_scratch_remove();
+    if (status == KVT_OK)
+        bench_report_add(report, json_pack("{s:I, s:I, s:I, s:I, s:I}", "repetitions",
+                                           (json_int_t)bases_repeats(bench), "contexts",
+                                           (json_int_t)bench->context_count, "tokens",
+                                           (json_int_t)bench->layout.tokens, "context_bytes",
+                                           (json_int_t)bench->bytes, "drive_bytes_per_s",
+                                           (json_int_t)options->bytes_per_s));
     worker_pool_close(&bench->pool);
     for (uint32_t i = 0; i < bench->context_count; i++)
         free(bench->contexts[i]);
@@ -503,3 +471,15 @@ kvt_status bench_bases_run(const bench_bases_options *options, char *message, si
     free(bench);
     return status;
 }
+
+const bench_case bench_bases_case = {
+    .name = "bases",
+    .schema = "kvterrace-bench-bases-1",
+    .tables = (const bench_table[]){{"", "contexts tokens context_bytes drive_bytes_per_s"},
+                                    {"forms",
+                                     "form bits_per_element load_s load_s_min load_s_max drive_s "
+                                     "decoding_s of_first first_layer_s layered_s layered_ahead_s "
+                                     "limit"},
+                                    {0}},
+    .run = bases_run,
+};

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_codecs.c - which variants the codecs bench measures, and its order of work: speeds, the
- * seeded sample, the models, the report.
+ * bench_codecs.c - which variants the codecs case measures, what is asked of them, and its report.
  *
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
 #include "codecs/record.h"
 #include "estimator/quality/quality.h"
-#include "estimator/quality/quality_round_trip.h"
 
-#include <stdarg.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 
 /* The bench's own list. The marked ones are timed on every instruction set; the others differ from
  * one of them in rate alone. KIVI groups V inside a head: "@row" shows it the row as one head,
@@ -62,23 +61,12 @@ static const struct {
 
 enum { CODECS_USUAL_COUNT = sizeof codecs_usual / sizeof codecs_usual[0] };
 
-void bench_codecs_note(const bench_codecs_options *options, const char *format, ...)
-{
-    if (options->quiet) return;
-    va_list arguments;
-    fputs("kvterrace bench codecs: ", stderr);
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-}
-
-kvt_status bench_codecs_blame(kvt_status status, const bench_codec_variant *variant,
-                              const char *where, char *message, size_t message_size)
+kvt_status bench_codecs_blame(const bench_codec_results *results, kvt_status status,
+                              const bench_codec_variant *variant, const char *where)
 {
     if (status != KVT_OK)
-        snprintf(message, message_size, "%s on %s: %s", variant->name, where,
-                 kvt_status_text(status));
+        snprintf(results->report->message, BENCH_MESSAGE_BYTES, "%s on %s: %s", variant->name,
+                 where, kvt_status_text(status));
     return status;
 }
 
@@ -98,30 +86,28 @@ static bool codecs_add_variant(bench_codec_results *results, const char *name, b
     return true;
 }
 
-/* The variants that options name, or the bench's own. KVT_OK; KVT_E_ARGUMENT (an unknown name; the
- * message says which); KVT_E_MEMORY. */
-static kvt_status bench_codecs_choose(bench_codec_results *results, char *message,
-                                      size_t message_size)
+/* The variants that options name, or the case's own. */
+static kvt_status codecs_choose(bench_codec_results *results)
 {
-    const bench_codecs_options *options = results->options;
-    bool own = options->variant_count == 0;
-    uint32_t count = own ? CODECS_USUAL_COUNT : options->variant_count;
+    const bool own = results->own->variant_count == 0;
+    const uint32_t count = own ? CODECS_USUAL_COUNT : results->own->variant_count;
     results->variants = calloc(count, sizeof *results->variants);
-    if (results->variants == NULL) return KVT_E_MEMORY;
+    results->losses = calloc(count, sizeof *results->losses);
+    if (results->variants == NULL || results->losses == NULL) return KVT_E_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
-        const char *name = own ? codecs_usual[i].name : options->variants[i];
+        const char *name = own ? codecs_usual[i].name : results->own->variants[i];
         if (codecs_add_variant(results, name, !own || codecs_usual[i].everywhere)) continue;
         if (!own) {
-            snprintf(message, message_size, "unknown variant '%s'", name);
+            snprintf(results->report->message, BENCH_MESSAGE_BYTES, "unknown variant '%s'", name);
             return KVT_E_ARGUMENT;
         }
-        bench_codecs_note(options, "%s is left out: this build has no such variant", name);
+        bench_note(results->options, "%s is left out: this build has no such variant", name);
     }
     return KVT_OK;
 }
 
 static kvt_status codecs_choose_isa(const char *name, bool quick, codecs_cpu *first,
-                                    codecs_cpu *last, char *message, size_t message_size)
+                                    codecs_cpu *last, char *message)
 {
     codecs_cpu best = codecs_cpu_best();
     *first = quick ? best : CODECS_CPU_SCALAR;
@@ -131,68 +117,42 @@ static kvt_status codecs_choose_isa(const char *name, bool quick, codecs_cpu *fi
         if (strcmp(name, codecs_cpu_name((codecs_cpu)level)) != 0) continue;
         *first = *last = (codecs_cpu)level;
         if (level <= (int)best) return KVT_OK;
-        snprintf(message, message_size, "this processor has no %s", name);
+        snprintf(message, BENCH_MESSAGE_BYTES, "this processor has no %s", name);
         return KVT_E_UNSUPPORTED;
     }
-    snprintf(message, message_size, "unknown instruction set '%s'", name);
+    snprintf(message, BENCH_MESSAGE_BYTES, "unknown instruction set '%s'", name);
     return KVT_E_ARGUMENT;
 }
 
-/* ---- measured figures against what is asked of the codecs ---- */
+/* ---- what is asked of the codecs ---- */
 
-/*
- * Speeds are ratios to memcpy, losses are ratios between variants on the models' KV. A check
- * appears when the variants that it needs were measured.
- */
-
-enum { CHECKS_MAX = 96 };
-
-typedef struct check_list {
-    const bench_codec_results *results;
-    bench_codec_check *checks;
-    uint32_t count;
-} check_list;
-
-static bench_codec_check *check_add(check_list *list, const char *source, const char *name,
-                                    double value, double limit, bool at_least)
+/* A row of what was measured against what is asked at least. */
+static void check_add(const bench_codec_results *results, const char *source, const char *name,
+                      const char *variant, const char *on, double value, double limit)
 {
-    if (list->count == CHECKS_MAX) return NULL;
-    bench_codec_check *check = &list->checks[list->count++];
-    *check = (bench_codec_check){.value = value,
-                                 .limit = limit,
-                                 .at_least = at_least,
-                                 .ok = at_least ? value >= limit : value <= limit};
-    snprintf(check->source, sizeof check->source, "%s", source);
-    snprintf(check->name, sizeof check->name, "%s", name);
-    return check;
+    char what[2 * BENCH_NAME_BYTES];
+    snprintf(what, sizeof what, "%s, %s", variant, on);
+    bench_report_row(results->report, "checks",
+                     json_pack("{s:s, s:s, s:s, s:f, s:s, s:f, s:b}", "source", source, "check",
+                               name, "what", what, "value", value, "asked", "at_least", "limit",
+                               limit, "ok", (int)(value >= limit)));
 }
 
-/* ---- speed ---- */
-
-/* Least ratios to memcpy: of whole records, or of the kernels of one side. */
+/* Least ratios to memcpy. */
 static const struct {
     const char *name, *codec;
     uint16_t mode; /* 0: any */
     bool decode;
-    int side;
     double least;
 } check_speeds[] = {
-    {"decode kivi", "kivi", KVT_KIVI_FLOAT, true, BENCH_SIDE_BOTH, 1.5},
-    {"decode planes", "planes", 0, true, BENCH_SIDE_BOTH, 1.5},
-    {"decode kivi K, kernels", "kivi", KVT_KIVI_FLOAT, true, KVT_SIDE_K, 1.5},
-    {"decode kivi V, kernels", "kivi", KVT_KIVI_FLOAT, true, KVT_SIDE_V, 1.5},
-    {"decode planes K, kernels", "planes", 0, true, KVT_SIDE_K, 1.5},
-    {"decode planes V, kernels", "planes", 0, true, KVT_SIDE_V, 1.5},
-    {"encode planes K, kernels", "planes", 0, false, KVT_SIDE_K, 0.5},
-    {"encode planes V, kernels", "planes", 0, false, KVT_SIDE_V, 0.25},
-    {"encode kivi K, kernels", "kivi", 0, false, KVT_SIDE_K, 0.3},
-    {"encode kivi V, kernels", "kivi", 0, false, KVT_SIDE_V, 0.15},
-    {"encode lossless fast", "lossless", KVT_LOSSLESS_FAST, false, BENCH_SIDE_BOTH, 0.4},
-    {"decode lossless fast", "lossless", KVT_LOSSLESS_FAST, true, BENCH_SIDE_BOTH, 0.8},
-    {"encode lossless dense", "lossless", KVT_LOSSLESS_DENSE, false, BENCH_SIDE_BOTH, 0.12},
-    {"decode lossless dense", "lossless", KVT_LOSSLESS_DENSE, true, BENCH_SIDE_BOTH, 0.3},
-    {"encode entropy", "entropy", 0, false, BENCH_SIDE_BOTH, 0.08},
-    {"decode entropy", "entropy", 0, true, BENCH_SIDE_BOTH, 0.25},
+    {"decode kivi", "kivi", KVT_KIVI_FLOAT, true, 1.5},
+    {"decode planes", "planes", 0, true, 1.5},
+    {"encode lossless fast", "lossless", KVT_LOSSLESS_FAST, false, 0.4},
+    {"decode lossless fast", "lossless", KVT_LOSSLESS_FAST, true, 0.8},
+    {"encode lossless dense", "lossless", KVT_LOSSLESS_DENSE, false, 0.12},
+    {"decode lossless dense", "lossless", KVT_LOSSLESS_DENSE, true, 0.3},
+    {"encode entropy", "entropy", 0, false, 0.08},
+    {"decode entropy", "entropy", 0, true, 0.25},
 };
 
 enum { CHECK_SPEED_COUNT = sizeof check_speeds / sizeof check_speeds[0] };
@@ -204,14 +164,12 @@ static bool check_speed_fits(const bench_codec_results *results, const bench_cod
     uint16_t mode = check_speeds[index].mode;
     if (strcmp(variant->codec, check_speeds[index].codec) != 0) return false;
     if (mode != 0 && variant->variant.mode != mode) return false;
-    return speed->decode == check_speeds[index].decode && speed->threads == 1 &&
-           speed->side == check_speeds[index].side;
+    return speed->decode == check_speeds[index].decode && speed->threads == 1;
 }
 
 /* The slowest variant of the best instruction set that was timed stands for its codec. */
-static void check_speed(check_list *list, size_t index)
+static void check_speed(const bench_codec_results *results, size_t index)
 {
-    const bench_codec_results *results = list->results;
     const bench_codec_speed *slowest = NULL;
     codecs_cpu best = CODECS_CPU_SCALAR;
     for (uint32_t i = 0; i < results->speed_count; i++)
@@ -219,216 +177,143 @@ static void check_speed(check_list *list, size_t index)
     for (uint32_t i = 0; i < results->speed_count; i++) {
         const bench_codec_speed *speed = &results->speeds[i];
         if (speed->isa != best || !check_speed_fits(results, speed, index)) continue;
-        if (slowest == NULL || speed->bytes_per_s < slowest->bytes_per_s) slowest = speed;
+        if (slowest == NULL || speed->rate.median < slowest->rate.median) slowest = speed;
     }
     if (slowest == NULL || !(results->memcpy_bytes_per_s > 0)) return;
-    bench_codec_check *check = check_add(list, "speed", check_speeds[index].name,
-                                         slowest->bytes_per_s / results->memcpy_bytes_per_s,
-                                         check_speeds[index].least, true);
-    if (check == NULL) return;
-    snprintf(check->what, sizeof check->what, "%s, %s", results->variants[slowest->variant].name,
-             codecs_cpu_name(best));
+    check_add(results, "speed", check_speeds[index].name, results->variants[slowest->variant].name,
+              codecs_cpu_name(best), slowest->rate.median / results->memcpy_bytes_per_s,
+              check_speeds[index].least);
 }
 
 /* The slowest layout of an engine stands for all of them. */
-static void check_views(check_list *list)
+static void check_views(const bench_codec_results *results, uint32_t variant)
 {
-    const bench_codec_results *results = list->results;
+    const bench_codec_view *slowest = NULL;
+    for (uint32_t k = 0; k < results->view_count; k++) {
+        const bench_codec_view *view = &results->views[k];
+        if (view->variant != variant) continue;
+        if (slowest == NULL || view->packed_ratio < slowest->packed_ratio) slowest = view;
+    }
+    if (slowest != NULL)
+        check_add(results, "views", "decode into a view / packed", results->variants[variant].name,
+                  slowest->name, slowest->packed_ratio, 0.85);
+}
+
+/* ---- the report ---- */
+
+static json_t *report_layout(const kvt_layout *layout)
+{
+    return json_pack("{s:i, s:I, s:i, s:i, s:s}", "layers", (int)layout->layers, "tokens",
+                     (json_int_t)layout->tokens, "kv_heads", (int)layout->kv_heads, "head_dim",
+                     (int)layout->head_dim, "dtype", "bf16");
+}
+
+/* The row with what its variant costs and does; null for what is no number. */
+static json_t *report_with_loss(json_t *row, const bench_codec_loss *loss)
+{
+    const double bits = loss->bits_per_element;
+    json_object_update_new(
+        row, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "bits_per_element",
+                       bench_number(loss->present ? bits : NAN), "physical_bits_per_element",
+                       bench_number(loss->present ? loss->physical_bits_per_element : NAN), "ratio",
+                       bench_number(loss->present && bits > 0 ? 16.0 / bits : NAN), "nmse_k",
+                       bench_number(loss->present ? loss->nmse[0] : NAN), "nmse_v",
+                       bench_number(loss->present ? loss->nmse[1] : NAN), "attention_error",
+                       bench_number(loss->present ? loss->attention_error : NAN)));
+    return row;
+}
+
+/* One row per timing, with the losses of its variant. */
+static void report_speed(const bench_codec_results *results, const bench_codec_speed *speed)
+{
+    const bench_codec_variant *variant = &results->variants[speed->variant];
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:s}", "codec", variant->codec,
+                  "variant", variant->name, "isa", codecs_cpu_name(speed->isa), "direction",
+                  speed->decode ? "decode" : "encode", "side", "both", "scope", "record", "threads",
+                  (json_int_t)speed->threads, "samples", (json_int_t)speed->samples, "memcpy_ratio",
+                  speed->rate.median / results->memcpy_bytes_per_s, "source", "sample");
+    row = bench_with_rate(row, "bytes_per_s", &speed->rate);
+    bench_report_row(results->report, "results",
+                     report_with_loss(row, &results->losses[speed->variant]));
+}
+
+static void report_fill(const bench_codec_results *results)
+{
+    bench_report *report = results->report;
+    struct utsname host = {.release = ""};
+    (void)uname(&host);
+    bench_report_add(report, json_pack("{s:{s:s, s:s, s:s}, s:f, s:I, s:I, s:o}", "machine",
+                                       "kernel", host.release, "architecture", host.machine, "isa",
+                                       codecs_cpu_name(codecs_cpu_best()), "memcpy_bytes_per_s",
+                                       results->memcpy_bytes_per_s, "memcpy_bytes",
+                                       (json_int_t)results->memcpy_bytes, "working_set_bytes",
+                                       (json_int_t)results->working_set_bytes, "entry",
+                                       report_layout(&results->entry)));
+    for (uint32_t i = 0; i < results->speed_count; i++)
+        report_speed(results, &results->speeds[i]);
+    for (uint32_t i = 0; i < results->view_count; i++) {
+        const bench_codec_view *view = &results->views[i];
+        const bench_codec_variant *variant = &results->variants[view->variant];
+        bench_report_row(report, "views",
+                         json_pack("{s:s, s:s, s:s, s:f, s:f, s:I}", "codec", variant->codec,
+                                   "variant", variant->name, "view", view->name, "bytes_per_s",
+                                   view->bytes_per_s, "packed_ratio", view->packed_ratio, "samples",
+                                   (json_int_t)view->samples));
+    }
     for (uint32_t i = 0; i < results->variant_count; i++) {
-        const bench_codec_view *slowest = NULL;
-        for (uint32_t k = 0; k < results->view_count; k++) {
-            const bench_codec_view *view = &results->views[k];
-            if (view->variant != i) continue;
-            if (slowest == NULL || view->packed_ratio < slowest->packed_ratio) slowest = view;
-        }
-        if (slowest == NULL) continue;
-        bench_codec_check *check = check_add(list, "views", "decode into a view / packed",
-                                             slowest->packed_ratio, 0.85, true);
-        if (check == NULL) return;
-        snprintf(check->what, sizeof check->what, "%s, %s", results->variants[i].name,
-                 slowest->name);
+        const bench_codec_variant *variant = &results->variants[i];
+        if (!results->losses[i].present) continue;
+        bench_report_row(report, "losses",
+                         report_with_loss(json_pack("{s:s, s:s, s:s}", "source", "sample", "codec",
+                                                    variant->codec, "variant", variant->name),
+                                          &results->losses[i]));
     }
-}
-
-/* ---- loss ---- */
-
-/* KL of one variant over KL of another, on a model whose name starts with `model` (NULL: any). */
-static const struct {
-    const char *name, *model, *variant, *over;
-    double most;
-} check_losses[] = {
-    {"planes 4 bits / kivi-4, V inside a head", NULL, "planes:k4v4,g64,vhead", "kivi:k4v4,g64",
-     1.02},
-    {"planes 2 bits / kivi-2, V inside a head", "bitllama_3M", "planes:k2v2,g64,vhead",
-     "kivi:k2v2,g64", 0.55},
-    {"planes 2 bits / kivi-2, V inside a head", "stories260K", "planes:k2v2,g64,vhead",
-     "kivi:k2v2,g64", 0.2},
-    {"planes 8 bits / kivi-8, V inside a head", NULL, "planes:k8v8,g64,vhead", "kivi:k8v8,g64",
-     1.25},
-    {"planes 4 bits / kivi-4, V over the row", NULL, "planes:k4v4,g64", "kivi:k4v4,g64@row", 1.02},
-    {"planes 2 bits / kivi-2, V over the row", "bitllama_3M", "planes:k2v2,g64",
-     "kivi:k2v2,g64@row", 0.55},
-    {"planes 2 bits / kivi-2, V over the row", "stories260K", "planes:k2v2,g64",
-     "kivi:k2v2,g64@row", 0.2},
-    {"planes 8 bits / kivi-8, V over the row", NULL, "planes:k8v8,g64", "kivi:k8v8,g64@row", 1.25},
-};
-
-enum { CHECK_LOSS_COUNT = sizeof check_losses / sizeof check_losses[0] };
-
-static const bench_codec_loss *check_find(const check_list *list, const bench_codec_source *source,
-                                          const char *name)
-{
-    for (uint32_t i = 0; i < list->results->variant_count; i++) {
-        const bench_codec_loss *loss = &source->losses[i];
-        if (strcmp(list->results->variants[i].name, name) == 0)
-            return loss->present && loss->judged ? loss : NULL;
-    }
-    return NULL;
-}
-
-static void check_loss(check_list *list, const bench_codec_source *source, size_t index)
-{
-    const char *prefix = check_losses[index].model;
-    if (prefix != NULL && strncmp(source->name, prefix, strlen(prefix)) != 0) return;
-    const bench_codec_loss *one = check_find(list, source, check_losses[index].variant);
-    const bench_codec_loss *other = check_find(list, source, check_losses[index].over);
-    if (one == NULL || other == NULL || !(other->kl > 0)) return;
-    bench_codec_check *check = check_add(list, source->name, check_losses[index].name,
-                                         one->kl / other->kl, check_losses[index].most, false);
-    if (check == NULL) return;
-    snprintf(check->what, sizeof check->what, "%.2f bits against %.2f", one->bits_per_element,
-             other->bits_per_element);
-}
-
-/* The best entropy variant of at most 3.75 stored bits against planes at 3 bits. */
-static void check_entropy(check_list *list, const bench_codec_source *source)
-{
-    const bench_codec_loss *planes = check_find(list, source, "planes:k3v3,g64");
-    const bench_codec_variant *name = NULL;
-    const bench_codec_loss *best = NULL;
-    for (uint32_t i = 0; i < list->results->variant_count; i++) {
-        const bench_codec_loss *loss = &source->losses[i];
-        if (strcmp(list->results->variants[i].codec, "entropy") != 0 || !loss->judged) continue;
-        if (loss->bits_per_element > 3.75 || (best != NULL && best->kl <= loss->kl)) continue;
-        best = loss;
-        name = &list->results->variants[i];
-    }
-    if (best == NULL || planes == NULL || !(planes->kl > 0)) return;
-    bench_codec_check *check = check_add(list, source->name, "entropy to 3.75 bits / planes 3 bits",
-                                         best->kl / planes->kl, 1.0 / 3.0, false);
-    if (check == NULL) return;
-    snprintf(check->what, sizeof check->what, "%s, %.2f bits against %.2f", name->name,
-             best->bits_per_element, planes->bits_per_element);
-}
-
-/* Exact storing of the sample's bf16. */
-static void check_lossless(check_list *list)
-{
-    const bench_codec_source *sample = &list->results->sources[0];
-    const bench_codec_lossless *lossless = &sample->lossless;
-    if (lossless->fast_ratio > 0)
-        (void)check_add(list, sample->name, "lossless fast ratio", lossless->fast_ratio, 1.32,
-                        true);
-    if (lossless->dense_ratio > 0)
-        (void)check_add(list, sample->name, "lossless dense ratio", lossless->dense_ratio, 1.44,
-                        true);
-}
-
-/* The checks that the measured variants allow; *checks_out is freed by the caller. KVT_OK or
- * KVT_E_MEMORY. */
-static kvt_status bench_codecs_check(const bench_codec_results *results,
-                                     bench_codec_check **checks_out, uint32_t *count_out)
-{
-    check_list list = {.results = results, .checks = calloc(CHECKS_MAX, sizeof *list.checks)};
-    if (list.checks == NULL) return KVT_E_MEMORY;
+    bench_report_row(report, "sources",
+                     json_pack("{s:s, s:o, s:i, s:f}", "source", "sample", "entry",
+                               report_layout(&results->sample), "contexts", 0, "seconds",
+                               results->sample_seconds));
     for (size_t i = 0; i < CHECK_SPEED_COUNT; i++)
-        check_speed(&list, i);
-    check_views(&list);
-    check_lossless(&list);
-    for (uint32_t s = 1; s < results->source_count; s++) {
-        for (size_t i = 0; i < CHECK_LOSS_COUNT; i++)
-            check_loss(&list, &results->sources[s], i);
-        check_entropy(&list, &results->sources[s]);
-    }
-    *checks_out = list.checks;
-    *count_out = list.count;
-    return KVT_OK;
+        check_speed(results, i);
+    for (uint32_t i = 0; i < results->variant_count; i++)
+        check_views(results, i);
 }
 
 /* ---- the whole ---- */
 
-const bench_codec_source *bench_codecs_shown(const bench_codec_results *results)
+static kvt_status codecs_run(const bench_options *options, bench_report *report)
 {
-    return &results->sources[results->source_count > 1 ? 1 : 0];
-}
-
-static kvt_status codecs_make_sources(bench_codec_results *results)
-{
-    uint32_t count = 1 + results->options->model_count;
-    results->sources = calloc(count, sizeof *results->sources);
-    if (results->sources == NULL) return KVT_E_MEMORY;
-    for (; results->source_count < count; results->source_count++) {
-        bench_codec_source *source = &results->sources[results->source_count];
-        source->losses = calloc(results->variant_count, sizeof *source->losses);
-        if (source->losses == NULL) return KVT_E_MEMORY;
-    }
-    return KVT_OK;
-}
-
-static kvt_status codecs_measure(bench_codec_results *results, codecs_cpu first, codecs_cpu last,
-                                 char *message, size_t message_size)
-{
-    const bench_codecs_options *options = results->options;
-    kvt_status status = bench_codecs_sample(results, &results->sources[0], message, message_size);
-    for (uint32_t i = 0; status == KVT_OK && i < options->model_count; i++) {
-        status = bench_codecs_judge(results, options->models[i], &results->sources[1 + i], message,
-                                    message_size);
-    }
-    if (status == KVT_OK) status = bench_codecs_time(results, first, last, message, message_size);
-    if (status == KVT_OK) status = bench_codecs_views(results, last, message, message_size);
-    return status;
-}
-
-static kvt_status codecs_report(const bench_codec_results *results)
-{
-    const bench_codecs_options *options = results->options;
-    bench_codec_check *checks = NULL;
-    uint32_t count = 0;
-    kvt_status status = bench_codecs_check(results, &checks, &count);
-    if (status != KVT_OK) return status;
-    int failed = options->json ? bench_codecs_report_json(results, checks, count)
-                               : bench_codecs_report_text(results, checks, count);
-    free(checks);
-    return fflush(options->out) == 0 && failed == 0 ? KVT_OK : KVT_E_IO;
-}
-
-kvt_status bench_codecs_run(const bench_codecs_options *options, char *message, size_t message_size)
-{
-    bench_codec_results results = {.options = options};
+    bench_codec_results results = {.options = options, .own = options->own, .report = report};
     codecs_cpu first, last;
-    message[0] = '\0';
     kvt_status status =
-        codecs_choose_isa(options->isa, options->quick, &first, &last, message, message_size);
-    if (status != KVT_OK) return status;
-    if (options->model_count > 0 && (options->tokenizer == NULL || options->text_count == 0)) {
-        snprintf(message, message_size, "a model needs its tokenizer and texts");
-        return KVT_E_ARGUMENT;
-    }
-    status = bench_codecs_choose(&results, message, message_size);
-    if (status == KVT_OK) status = codecs_make_sources(&results);
+        codecs_choose_isa(results.own->isa, options->quick, &first, &last, report->message);
+    if (status == KVT_OK) status = codecs_choose(&results);
     if (status == KVT_OK) {
         /* Loss is the same on every instruction set, so it is found on the fastest asked for. */
         codecs_cpu_force(last);
-        status = codecs_measure(&results, first, last, message, message_size);
+        status = bench_codecs_sample(&results);
+        if (status == KVT_OK) status = bench_codecs_time(&results, first, last);
+        if (status == KVT_OK) status = bench_codecs_views(&results, last);
         codecs_cpu_force(codecs_cpu_best());
     }
-    if (options->progress != NULL) options->progress(options->progress_context, 1, NULL);
-    if (status == KVT_OK) status = codecs_report(&results);
-    for (uint32_t i = 0; i < results.source_count; i++)
-        free(results.sources[i].losses);
-    free(results.sources);
+    if (status == KVT_OK) report_fill(&results);
+    free(results.losses);
     free(results.variants);
     free(results.speeds);
     free(results.views);
     return status;
 }
+
+const bench_case bench_codecs_case = {
+    .name = "codecs",
+    .schema = "kvterrace-bench-codecs-1",
+    .tables =
+        (const bench_table[]){{"", "memcpy_bytes_per_s memcpy_bytes working_set_bytes"},
+                              {"results", "variant isa direction threads bytes_per_s memcpy_ratio"},
+                              {"views", "variant view bytes_per_s packed_ratio"},
+                              {"losses", "variant bits_per_element physical_bits_per_element ratio "
+                                         "nmse_k nmse_v attention_error"},
+                              {"checks", "source check what value limit ok"},
+                              {0}},
+    .run = codecs_run,
+};

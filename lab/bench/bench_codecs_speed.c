@@ -2,14 +2,13 @@
 /*
  * bench_codecs_speed.c - codecs beside memcpy, one thread, over a working set larger than the
  * caches: entries of 32 layers x 256 tokens x 8 heads x 128 in bf16, taken in turn. A sample is one
- * entry through a record (checksums and table included), or one side of an entry through the
- * codec's own kernels. memcpy is sampled again before every variant, over the same buffers. Time is
- * CPU time of the thread; where several threads share a record, that on the wall.
+ * entry through a record, checksums and table included. memcpy is sampled again before every
+ * variant, over the same buffers. Time is CPU time of the thread; where several threads share a
+ * record, that on the wall.
  *
- * Thread rule: one bench at a time.
+ * Thread rule: one case at a time.
  */
 #include "base/clock.h"
-#include "base/order.h"
 #include "bench_codecs.h"
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
@@ -31,14 +30,6 @@ enum {
 #define SPEED_SECONDS       0.12 /* after this a timing ends: slow ones have one sample */
 #define SPEED_SECONDS_QUICK 0.04
 
-/* A matrix for the codec's own kernels; its parts lie at a fixed place of its entry's record. */
-typedef struct speed_matrix {
-    kvt_matrix matrix;
-    kvt_part parts[KVT_PARTS_MAX];
-    const uint8_t *source;
-    uint8_t *decoded;
-} speed_matrix;
-
 typedef struct speed_run {
     bench_codec_results *results;
     kvt_record_spec spec;
@@ -47,29 +38,21 @@ typedef struct speed_run {
     uint64_t entry_bytes;
     uint8_t *source, *decoded; /* [entries][entry_bytes] */
     uint64_t source_capacity, decoded_capacity;
-    uint8_t *records; /* [entries][record_room], and parts of matrices in the same place */
+    uint8_t *records; /* [entries][record_room] */
     uint64_t records_capacity, record_room;
     uint64_t record_bytes[SPEED_ENTRIES];
     uint64_t decoded_bytes;           /* of one entry, with the present variant */
     worker_pool *pool;                /* for records on threads, or NULL */
     const kvt_codec_workers *workers; /* of the present timing; NULL: one thread */
     uint32_t encoded;                 /* entries that are encoded with the present variant */
-    speed_matrix matrices[SPEED_ENTRIES][SPEED_LAYERS]; /* of the present side */
     uint8_t *scratch;
     uint64_t scratch_capacity;
     double memcpy_samples[SPEED_MEMCPY_MAX];
     uint32_t memcpy_count;
 } speed_run;
 
-/* Moves one entry, or one side of it. */
-typedef kvt_status (*speed_step)(speed_run *run, uint32_t entry, kvt_side side);
-
-static double speed_median(double *samples, uint32_t count)
-{
-    qsort(samples, count, sizeof *samples, base_order_doubles);
-    double middle = samples[count / 2];
-    return count % 2 == 0 ? (middle + samples[count / 2 - 1]) / 2 : middle;
-}
+/* Moves one entry. */
+typedef kvt_status (*speed_step)(speed_run *run, uint32_t entry);
 
 static uint8_t *speed_source(const speed_run *run, uint32_t entry)
 {
@@ -83,9 +66,8 @@ static uint8_t *speed_record(const speed_run *run, uint32_t entry)
 
 /* ---- steps ---- */
 
-static kvt_status speed_encode(speed_run *run, uint32_t entry, kvt_side side)
+static kvt_status speed_encode(speed_run *run, uint32_t entry)
 {
-    (void)side;
     kvt_status status =
         kvt_record_encode_parallel(&run->spec, NULL, run->workers, speed_source(run, entry),
                                    run->entry_bytes, speed_record(run, entry), run->record_room,
@@ -94,73 +76,11 @@ static kvt_status speed_encode(speed_run *run, uint32_t entry, kvt_side side)
     return status == KVT_RAW ? KVT_OK : status;
 }
 
-static kvt_status speed_decode(speed_run *run, uint32_t entry, kvt_side side)
+static kvt_status speed_decode(speed_run *run, uint32_t entry)
 {
-    (void)side;
     return kvt_record_decode_parallel(speed_record(run, entry), run->record_bytes[entry], NULL,
                                       run->workers, run->decoded + entry * run->entry_bytes,
                                       run->decoded_bytes, run->scratch, run->scratch_capacity);
-}
-
-/* Lists the parts of one matrix from `at` on, each aligned; at NULL: only their room. */
-static uint64_t speed_place(kvt_variant variant, speed_matrix *place, uint8_t *at)
-{
-    const kvt_codec *codec = kvt_codec_find(variant.codec);
-    uint64_t room = 0;
-    uint32_t count = codec->matrix_parts(variant, &place->matrix, place->parts);
-    for (uint32_t i = 0; i < count; i++) {
-        place->parts[i].data = at == NULL ? NULL : at + room;
-        room += codecs_align(place->parts[i].bytes, SPEED_PART_ALIGN);
-    }
-    return room;
-}
-
-static void speed_describe(const kvt_record_spec *spec, uint32_t layer, kvt_side side,
-                           speed_matrix *place)
-{
-    const kvt_codec *codec = kvt_codec_find(spec->variant.codec);
-    place->matrix = (kvt_matrix){.tokens = spec->layout.tokens,
-                                 .kv_heads = spec->layout.kv_heads,
-                                 .head_dim = spec->layout.head_dim,
-                                 .dtype = spec->layout.dtype,
-                                 .side = (uint8_t)side,
-                                 .layer = (uint16_t)layer,
-                                 .planes = codec->matrix_planes(spec->variant, side, 0)};
-}
-
-static kvt_status speed_encode_side(speed_run *run, uint32_t entry, kvt_side side)
-{
-    const kvt_variant variant = run->spec.variant;
-    const kvt_codec *codec = kvt_codec_find(variant.codec);
-    kvt_status status = KVT_OK;
-    for (uint32_t layer = 0; status == KVT_OK && layer < SPEED_LAYERS; layer++) {
-        speed_matrix *place = &run->matrices[entry][layer];
-        const uint64_t offset = kvt_layout_matrix_offset(&run->spec.layout, layer, side);
-        speed_describe(&run->spec, layer, side, place);
-        place->source = speed_source(run, entry) + offset;
-        place->decoded = run->decoded + entry * run->entry_bytes + offset;
-        uint64_t room = speed_place(variant, place, NULL);
-        (void)speed_place(variant, place, speed_record(run, entry) + layer * room);
-        status = codec->encode_matrix(variant, &place->matrix, place->source, place->parts,
-                                      run->scratch, run->scratch_capacity);
-    }
-    if (entry >= run->encoded) run->encoded = entry + 1;
-    return status;
-}
-
-static kvt_status speed_decode_side(speed_run *run, uint32_t entry, kvt_side side)
-{
-    const kvt_codec *codec = kvt_codec_find(run->spec.variant.codec);
-    kvt_status status = KVT_OK;
-    (void)side;
-    for (uint32_t layer = 0; status == KVT_OK && layer < SPEED_LAYERS; layer++) {
-        speed_matrix *place = &run->matrices[entry][layer];
-        const view_rows target =
-            view_rows_packed(place->decoded, kvt_layout_matrix_bytes(&run->spec.layout));
-        status = codec->decode_matrix(run->spec.variant, &place->matrix, place->parts, &target,
-                                      run->scratch, run->scratch_capacity);
-    }
-    return status;
 }
 
 /* ---- samples ---- */
@@ -183,42 +103,36 @@ static kvt_status speed_sample(speed_run *run, speed_step step, uint32_t entries
                                bench_codec_speed *speed)
 {
     double samples[SPEED_SAMPLES_MAX];
-    double bytes = (double)run->entry_bytes / (speed->side == BENCH_SIDE_BOTH ? 1 : 2);
-    kvt_side side = speed->side == KVT_SIDE_V ? KVT_SIDE_V : KVT_SIDE_K;
+    const double bytes = (double)run->entry_bytes;
     double (*clock)(void) = run->workers != NULL ? base_clock_seconds : base_cpu_seconds;
     double first = clock();
     speed->threads = run->workers != NULL ? run->workers->count : 1;
-    kvt_status status = entries == 1 ? step(run, 0, side) : KVT_OK;
+    kvt_status status = entries == 1 ? step(run, 0) : KVT_OK;
     while (status == KVT_OK && speed->samples < SPEED_SAMPLES_MAX) {
         double start = clock();
         if (speed->samples > 0 && start - first > run->seconds) break;
-        status = step(run, speed->samples % entries, side);
+        status = step(run, speed->samples % entries);
         double took = clock() - start;
         samples[speed->samples++] = bytes / (took > 1e-9 ? took : 1e-9);
     }
     if (status != KVT_OK) return status;
-    speed->bytes_per_s = speed_median(samples, speed->samples);
-    speed->min = samples[0];
-    speed->max = samples[speed->samples - 1];
+    speed->rate = bench_rate_of(samples, speed->samples);
     return speed_keep(run->results, speed);
 }
 
 /* Encodes, then decodes what was encoded. */
-static kvt_status speed_both_ways(speed_run *run, uint32_t variant, codecs_cpu isa, int side)
+static kvt_status speed_both_ways(speed_run *run, uint32_t variant, codecs_cpu isa)
 {
-    bench_codec_speed encode = {.variant = variant, .isa = isa, .side = side};
-    bench_codec_speed decode = {.variant = variant, .isa = isa, .decode = true, .side = side};
-    bool whole = side == BENCH_SIDE_BOTH;
-    run->encoded = 0;
-    kvt_status status =
-        speed_sample(run, whole ? speed_encode : speed_encode_side, run->entries, &encode);
+    bench_codec_speed encode = {.variant = variant, .isa = isa};
+    bench_codec_speed decode = {.variant = variant, .isa = isa, .decode = true};
     kvt_record_info info;
-    if (status == KVT_OK && whole) {
+    run->encoded = 0;
+    kvt_status status = speed_sample(run, speed_encode, run->entries, &encode);
+    if (status == KVT_OK)
         status = kvt_record_parse(speed_record(run, 0), run->record_bytes[0], &info);
-        run->decoded_bytes = info.decoded_bytes;
-    }
     if (status != KVT_OK) return status;
-    return speed_sample(run, whole ? speed_decode : speed_decode_side, run->encoded, &decode);
+    run->decoded_bytes = info.decoded_bytes;
+    return speed_sample(run, speed_decode, run->encoded, &decode);
 }
 
 static void speed_memcpy(speed_run *run)
@@ -244,13 +158,7 @@ static bool speed_spec(const speed_run *run, kvt_variant variant, kvt_record_spe
     return kvt_record_bound(spec, &record, &scratch) == KVT_OK;
 }
 
-static bool speed_has_sides(const kvt_record_spec *spec)
-{
-    const kvt_codec *codec = kvt_codec_find(spec->variant.codec);
-    return (codec->flags & KVT_CODEC_FLAG_PARTS) && !quality_variant_drops(spec->variant);
-}
-
-/* Room for any variant's record, its parts by side, and its scratch. */
+/* Room for any variant's record, and its scratch. */
 static kvt_status speed_make_room(speed_run *run)
 {
     uint64_t most_scratch = 1;
@@ -261,15 +169,6 @@ static kvt_status speed_make_room(speed_run *run)
         kvt_status status = kvt_record_bound(&spec, &room, &scratch);
         if (status == KVT_OK && run->pool != NULL) {
             status = kvt_record_scratch_parallel(&spec, run->pool->workers.count, &scratch);
-        }
-        for (int side = KVT_SIDE_K; speed_has_sides(&spec) && side <= KVT_SIDE_V; side++) {
-            const kvt_codec *codec = kvt_codec_find(spec.variant.codec);
-            speed_matrix place;
-            speed_describe(&spec, 0, (kvt_side)side, &place);
-            uint64_t parts = SPEED_LAYERS * speed_place(spec.variant, &place, NULL);
-            uint64_t own = codec->matrix_scratch(spec.variant, &place.matrix);
-            if (parts > room) room = parts;
-            if (own > scratch) scratch = own;
         }
         if (status != KVT_OK) return status;
         if (room > run->record_room) run->record_room = codecs_align(room, SPEED_PART_ALIGN);
@@ -311,37 +210,29 @@ static kvt_status speed_variant(speed_run *run, uint32_t index, codecs_cpu isa)
 {
     const bench_codec_variant *variant = &run->results->variants[index];
     if (!speed_spec(run, variant->variant, &run->spec)) {
-        bench_codecs_note(run->results->options, "%s does not take the sample's layout",
-                          variant->name);
+        bench_note(run->results->options, "%s does not take the sample's layout", variant->name);
         return KVT_OK;
     }
     speed_memcpy(run);
     codecs_cpu_force(isa);
-    kvt_status status = speed_both_ways(run, index, isa, BENCH_SIDE_BOTH);
+    kvt_status status = speed_both_ways(run, index, isa);
     if (status == KVT_OK && run->pool != NULL) {
         run->workers = &run->pool->workers;
-        status = speed_both_ways(run, index, isa, BENCH_SIDE_BOTH);
+        status = speed_both_ways(run, index, isa);
         run->workers = NULL;
-    }
-    /* The scalar kernels are the specification: what they take by side is of no use. */
-    bool sides = speed_has_sides(&run->spec) && isa != CODECS_CPU_SCALAR;
-    for (int side = KVT_SIDE_K; sides && side <= KVT_SIDE_V; side++) {
-        if (status == KVT_OK) status = speed_both_ways(run, index, isa, side);
-        if (status == KVT_RAW) status = KVT_OK; /* kernels do not shrink it: no rows by side */
     }
     run->spec.layout.tokens_may_drop = 0;
     return status;
 }
 
-kvt_status bench_codecs_time(bench_codec_results *results, codecs_cpu first, codecs_cpu last,
-                             char *message, size_t message_size)
+kvt_status bench_codecs_time(bench_codec_results *results, codecs_cpu first, codecs_cpu last)
 {
     speed_run *run = calloc(1, sizeof *run);
     if (run == NULL) return KVT_E_MEMORY;
     run->results = results;
     worker_pool pool;
-    if (results->options->workers > 1) {
-        worker_pool_open(&pool, results->options->workers);
+    if (results->own->workers > 1) {
+        worker_pool_open(&pool, results->own->workers);
         run->pool = &pool;
     }
     kvt_status status = speed_prepare(run);
@@ -351,18 +242,14 @@ kvt_status bench_codecs_time(bench_codec_results *results, codecs_cpu first, cod
         for (uint32_t i = 0; status == KVT_OK && i < results->variant_count; i++) {
             const bench_codec_variant *variant = &results->variants[i];
             if (variant->merged || (isa != (int)last && !variant->everywhere)) continue;
-            if (results->options->progress != NULL)
-                results->options->progress(results->options->progress_context,
-                                           ((int)last - isa + (double)i / results->variant_count) /
-                                               (last - first + 1.0),
-                                           codecs_cpu_name((codecs_cpu)isa));
+            (void)bench_tell(results->options, (int)last - isa + (double)i / results->variant_count,
+                             last - first + 1.0, codecs_cpu_name((codecs_cpu)isa));
             status = speed_variant(run, i, (codecs_cpu)isa);
-            status = bench_codecs_blame(status, variant, codecs_cpu_name((codecs_cpu)isa), message,
-                                        message_size);
+            status = bench_codecs_blame(results, status, variant, codecs_cpu_name((codecs_cpu)isa));
         }
     }
     if (status == KVT_OK && run->memcpy_count > 0)
-        results->memcpy_bytes_per_s = speed_median(run->memcpy_samples, run->memcpy_count);
+        results->memcpy_bytes_per_s = bench_rate_of(run->memcpy_samples, run->memcpy_count).median;
     if (run->pool != NULL) worker_pool_close(&pool);
     free(run->source);
     free(run->decoded);

@@ -32,12 +32,6 @@ typedef struct views_run {
     uint32_t samples;
 } views_run;
 
-static int views_compare(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static kvt_status views_encode(views_run *run)
 {
     uint64_t bytes;
@@ -98,17 +92,14 @@ static kvt_status views_time(views_run *run, const engine_view *engine, bench_co
     }
     engine_pool_close(&pool);
     if (status != KVT_OK) return status;
-    qsort(rates, run->samples, sizeof *rates, views_compare);
-    qsort(ratios, run->samples, sizeof *ratios, views_compare);
     view->name = engine->name;
     view->samples = run->samples;
-    view->bytes_per_s = rates[run->samples / 2];
-    view->packed_ratio = ratios[run->samples / 2];
+    view->bytes_per_s = bench_rate_of(rates, run->samples).median;
+    view->packed_ratio = bench_rate_of(ratios, run->samples).median;
     return KVT_OK;
 }
 
-kvt_status bench_codecs_views(bench_codec_results *results, codecs_cpu isa, char *message,
-                              size_t message_size)
+kvt_status bench_codecs_views(bench_codec_results *results, codecs_cpu isa)
 {
     views_run run = {.spec = {.generation = 1, .layout = views_layout}};
     kvt_status status = KVT_OK;
@@ -129,7 +120,7 @@ kvt_status bench_codecs_views(bench_codec_results *results, codecs_cpu isa, char
             results->view_count += status == KVT_OK;
         }
         if (status == KVT_E_UNSUPPORTED) status = KVT_OK;
-        status = bench_codecs_blame(status, variant, "views", message, message_size);
+        status = bench_codecs_blame(results, status, variant, "views");
     }
     free(run.packed);
     free(run.records);

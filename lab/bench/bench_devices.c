@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_devices.c - bandwidth of devices and of a stripe over two of them.
+ * bench_devices.c - what devices give, and what a pool of unequal drives gives of their sum.
  *
- * One object is written to and read from a pool, so the figures include the pool: splitting,
- * queueing, waking. The stripe's members are memory devices behind a throttle, because a real
- * disk's own noise would hide a few percent; its limit is the sum of the caps.
+ * `devices` writes (where that is allowed) and reads one object on each device. `stripe` does so on
+ * every drive alone, and then on all of them in one pool, which deals by what was just measured, by
+ * layout and size of the object; what was read is compared with what was written. All transfers go
+ * through a pool, so that its work counts: splitting, queueing, waking.
  *
- * Thread rule: one bench at a time.
+ * Thread rule: one case at a time.
  */
-#include "bench_devices.h"
+#include "bench.h"
+#include "bench_parts.h"
 
 #include "base/clock.h"
-#include "bench_parts.h"
+#include "store/options.h"
 
 #include <errno.h>
 #include <kvterrace/kvterrace.h>
@@ -20,144 +22,161 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-enum { ITERATIONS_DEFAULT = 5, STRIPE_MEMBERS = 2, SCRATCH_PATH_BYTES = 4096 };
+enum { ITERATIONS_DEFAULT = 5, SCRATCH_PATH_BYTES = 4096, LAYOUTS = 3, OBJECTS = 3 };
 
-#define DEVICE_BYTES        (256 * MIB)
-#define DEVICE_OBJECT_BYTES (64 * MIB)
-#define STRIPE_OBJECT_BYTES (64 * MIB)
-#define MEMCPY_BYTES        (64 * MIB)
+#define DEVICE_BYTES          (256 * MIB)
+#define DEVICE_OBJECT_BYTES   (64 * MIB)
+#define MEMCPY_BYTES          (64 * MIB)
+#define ALONE_SECONDS         0.4 /* of one pass over a drive alone */
+#define ALONE_BYTES_FIRST     (16 * MIB)
+#define OWN_DRIVE_BYTES_QUICK (16 * MIB)
+#define OWN_DRIVE_BYTES       (192 * MIB)
 
-static const uint64_t stripe_caps[STRIPE_MEMBERS] = {150000000, 300000000};
+/* ---- transfers ---- */
 
-/* ---- repetitions ---- */
+typedef struct drive_rates {
+    bench_rate read, write; /* bytes per second */
+    bench_rate read_spread; /* of the members' completion: (last - first) / first */
+    bench_rate write_spread;
+} drive_rates;
 
-static int bench_memcpy(uint32_t iterations, bench_rate *rate)
+/* The first pass pays for page faults and file blocks and is not counted. */
+static kvt_status drive_repeat(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
+                               void *buffer, uint32_t iterations, bench_rate *rate,
+                               bench_rate *spread)
 {
-    double samples[BENCH_ITERATIONS_MAX];
-    void *source = bench_buffer(MEMCPY_BYTES);
-    void *target = bench_buffer(MEMCPY_BYTES);
-    if (source != NULL && target != NULL) {
-        memcpy(target, source, MEMCPY_BYTES); /* warms up, as the devices' first pass does */
-        for (uint32_t i = 0; i < iterations; i++) {
-            uint64_t start = base_clock_ns();
-            memcpy(target, source, MEMCPY_BYTES);
-            /* The copy must have happened, although nobody reads it. */
-            __asm__ volatile("" : : "r"(target) : "memory");
-            samples[i] = bench_bytes_per_s(MEMCPY_BYTES, base_clock_ns() - start);
-        }
-        *rate = bench_rate_of(samples, iterations);
-    }
-    int code = source != NULL && target != NULL ? 0 : 1;
-    free(source);
-    free(target);
-    return code;
-}
-
-/* ---- one pool ---- */
-
-static kvt_status bench_repeat(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
-                               void *buffer, uint32_t iterations, bench_rate *rate)
-{
-    double samples[BENCH_ITERATIONS_MAX];
-    double warm;
-    /* The first pass pays for page faults and file blocks and is not counted. */
-    kvt_status status = bench_move(pool, kind, location, buffer, &warm, NULL);
+    static double rates[BENCH_ITERATIONS_MAX], spreads[BENCH_ITERATIONS_MAX];
+    kvt_status status = bench_move(pool, kind, location, buffer, &rates[0], NULL);
     for (uint32_t i = 0; i < iterations && status == KVT_OK; i++)
-        status = bench_move(pool, kind, location, buffer, &samples[i], NULL);
-    if (status == KVT_OK) *rate = bench_rate_of(samples, iterations);
-    return status;
+        status = bench_move(pool, kind, location, buffer, &rates[i], &spreads[i]);
+    if (status != KVT_OK) return status;
+    *rate = bench_rate_of(rates, iterations);
+    *spread = bench_rate_of(spreads, iterations);
+    return KVT_OK;
 }
 
-/* Fills the row's rates from a pool; writes only where that is allowed. */
-static kvt_status bench_pool(tiers_pool *pool, bool writes, uint32_t iterations,
-                             bench_device_row *row)
+/* Writes one object, unless there is no source, and reads it. KVT_E_CORRUPT: it came back
+ * different. */
+static kvt_status drive_measure(tiers_pool *pool, const void *source, void *target, uint64_t bytes,
+                                uint32_t iterations, drive_rates *out)
 {
     tiers_location *location = NULL;
-    void *buffer = bench_buffer(row->object_bytes);
-    kvt_status status = buffer != NULL ? KVT_OK : KVT_E_MEMORY;
-    if (status == KVT_OK) status = tiers_pool_reserve(pool, row->object_bytes, &location);
-    if (status == KVT_OK && writes)
-        status = bench_repeat(pool, KVT_IO_WRITE, location, buffer, iterations, &row->write);
+    kvt_status status = tiers_pool_reserve(pool, bytes, &location);
+    if (status != KVT_OK) return status;
+    if (source != NULL)
+        status = drive_repeat(pool, KVT_IO_WRITE, location, (void *)(uintptr_t)source, iterations,
+                              &out->write, &out->write_spread);
     if (status == KVT_OK)
-        status = bench_repeat(pool, KVT_IO_READ, location, buffer, iterations, &row->read);
-    tiers_member_stats stats;
-    row->members = 0;
-    while (tiers_pool_member(pool, row->members, &stats) == KVT_OK) {
-        row->members++;
-        row->direct = (stats.facts.flags & KVT_DEVICE_DIRECT) != 0;
-        row->emulated = (stats.facts.flags & KVT_DEVICE_EMULATED) != 0;
-        memcpy(row->engine, stats.facts.engine, sizeof row->engine);
-        if (stats.facts.depth_achieved > row->depth_achieved)
-            row->depth_achieved = stats.facts.depth_achieved;
-    }
+        status = drive_repeat(pool, KVT_IO_READ, location, target, iterations, &out->read,
+                              &out->read_spread);
+    if (status == KVT_OK && source != NULL && memcmp(source, target, bytes) != 0)
+        status = KVT_E_CORRUPT;
     tiers_pool_release(pool, location);
-    free(buffer);
     return status;
 }
 
-static int bench_complain(const char *name, kvt_status status, const char *message)
+/* A row of a drive that is alone in its pool. */
+static json_t *drive_row(tiers_pool *pool, uint64_t object_bytes, const drive_rates *rates)
 {
-    fprintf(stderr, "kvterrace bench devices: %s: %s\n", name,
-            message[0] != '\0' ? message : kvt_status_text(status));
-    return 1;
+    tiers_member_stats stats;
+    if (tiers_pool_member(pool, 0, &stats) != KVT_OK) return NULL;
+    json_t *row =
+        json_pack("{s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:i}", "device", stats.name, "engine",
+                  stats.facts.engine, "direct", (stats.facts.flags & KVT_DEVICE_DIRECT) != 0,
+                  "emulated", (stats.facts.flags & KVT_DEVICE_EMULATED) != 0, "depth_achieved",
+                  (json_int_t)stats.facts.depth_achieved, "object_bytes", (json_int_t)object_bytes,
+                  "unit_bytes", (json_int_t)TIERS_UNIT_BYTES_DEFAULT, "members", 1);
+    row = bench_with_rate(row, "read_bytes_per_s", &rates->read);
+    return bench_with_rate(row, "write_bytes_per_s", &rates->write);
 }
 
-/* ---- devices ---- */
+/* ---- each device ---- */
 
-static int bench_device(const kvt_device_config *config, bool overwrite, uint32_t iterations,
-                        bench_device_row *row)
+static kvt_status memcpy_measure(uint32_t iterations, bench_report *report)
+{
+    double samples[BENCH_ITERATIONS_MAX];
+    void *source = bench_buffer(MEMCPY_BYTES), *target = bench_buffer(MEMCPY_BYTES);
+    const bool there = source != NULL && target != NULL;
+    if (there) memcpy(target, source, MEMCPY_BYTES); /* warms up, as the devices' first pass does */
+    for (uint32_t i = 0; i < iterations && there; i++) {
+        uint64_t start = base_clock_ns();
+        memcpy(target, source, MEMCPY_BYTES);
+        /* The copy must have happened, although nobody reads it. */
+        __asm__ volatile("" : : "r"(target) : "memory");
+        samples[i] = bench_bytes_per_s(MEMCPY_BYTES, base_clock_ns() - start);
+    }
+    free(source);
+    free(target);
+    if (!there) return bench_blame(report, KVT_E_MEMORY, "memcpy", "");
+    const bench_rate rate = bench_rate_of(samples, iterations);
+    bench_report_add(report, bench_with_rate(json_object(), "memcpy_bytes_per_s", &rate));
+    return KVT_OK;
+}
+
+static kvt_status device_measure(const kvt_device_config *config, bool overwrite,
+                                 uint32_t iterations, bench_report *report)
 {
     char message[256] = "";
     kvt_device *device = NULL;
     tiers_pool *pool = NULL;
+    drive_rates rates = {.read = {.median = 0}};
     kvt_status status = kvt_device_open(config, &device, message, sizeof message);
-    if (status != KVT_OK) return bench_complain(config->name, status, message);
-    bool read_only = (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0;
-    uint64_t half = device->facts.capacity_bytes / 2 / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
-    tiers_member_options member = tiers_member_options_of(config, device, 1, 1, NULL);
-    tiers_pool_options options = {0};
-    snprintf(row->device, sizeof row->device, "%s", config->name);
-    row->object_bytes = half < DEVICE_OBJECT_BYTES ? half : DEVICE_OBJECT_BYTES;
-    row->unit_bytes = TIERS_UNIT_BYTES_DEFAULT;
+    if (status != KVT_OK) return bench_blame(report, status, config->name, message);
+    const bool read_only = (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0;
+    const uint64_t half = device->facts.capacity_bytes / 2 / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
+    const uint64_t bytes = half < DEVICE_OBJECT_BYTES ? half : DEVICE_OBJECT_BYTES;
+    const tiers_member_options member = tiers_member_options_of(config, device, 1, 1, NULL);
+    const tiers_pool_options options = {0};
     if (half == 0) {
         kvt_device_close(device);
-        return bench_complain(config->name, KVT_E_SPACE, "smaller than 8 KiB");
+        return bench_blame(report, KVT_E_SPACE, config->name, "smaller than 8 KiB");
     }
     status = tiers_pool_open(&member, 1, &options, &pool, message, sizeof message);
     if (status != KVT_OK) {
         kvt_device_close(device);
-        return bench_complain(config->name, status, message);
+        return bench_blame(report, status, config->name, message);
     }
-    status = bench_pool(pool, overwrite && !read_only, iterations, row);
+    void *source = bench_buffer(bytes), *target = bench_buffer(bytes);
+    if (source == NULL || target == NULL) status = KVT_E_MEMORY;
+    if (status == KVT_OK)
+        status = drive_measure(pool, overwrite && !read_only ? source : NULL, target, bytes,
+                               iterations, &rates);
+    if (status == KVT_OK) bench_report_row(report, "results", drive_row(pool, bytes, &rates));
+    free(source);
+    free(target);
     tiers_pool_close(pool);
-    return status == KVT_OK ? 0 : bench_complain(config->name, status, "");
+    return bench_blame(report, status, config->name, "");
 }
 
-static int bench_given_devices(const bench_options *options, bench_device_results *results)
+/* All devices, also behind one that fails. */
+static kvt_status devices_measure(const bench_options *options, uint32_t iterations,
+                                  bench_report *report)
 {
-    int code = 0;
+    kvt_status first = KVT_OK;
     for (uint32_t i = 0; i < options->device_count; i++) {
         const kvt_device_config *config = &options->devices[i];
         const char *backend = config->backend != NULL ? config->backend : "";
-        bool keeps = strcmp(backend, "file") == 0 || strcmp(backend, "nvme") == 0;
-        bench_tell(options, i, options->device_count + 1, config->name);
-        bool overwrite = !keeps || (options->overwrite != NULL && options->overwrite[i]);
-        if (bench_device(config, overwrite, results->iterations,
-                         &results->rows[results->row_count]))
-            code = 1;
-        else
-            results->row_count++;
+        const bool keeps = strcmp(backend, "file") == 0 || strcmp(backend, "nvme") == 0;
+        const bool overwrite = !keeps || (options->overwrite != NULL && options->overwrite[i]);
+        (void)bench_tell(options, i, options->device_count, config->name);
+        const kvt_status status = device_measure(config, overwrite, iterations, report);
+        if (first == KVT_OK) first = status;
     }
-    return code;
+    return first;
 }
 
-/* A memory device and a file, made for the occasion. */
-static int bench_own_devices(const bench_options *options, bench_device_results *results)
+static kvt_status devices_run(const bench_options *options, bench_report *report)
 {
-    char folder[SCRATCH_PATH_BYTES];
-    char path[SCRATCH_PATH_BYTES + 8];
+    const uint32_t iterations =
+        bench_repetitions(options->iterations, ITERATIONS_DEFAULT, options->quick);
+    char folder[SCRATCH_PATH_BYTES], path[SCRATCH_PATH_BYTES + 8];
+    bench_options given = *options;
+    bench_report_set(report, "repetitions", json_integer(iterations));
+    kvt_status status = memcpy_measure(iterations, report);
+    if (status != KVT_OK || options->device_count > 0)
+        return status == KVT_OK ? devices_measure(options, iterations, report) : status;
     if (bench_scratch_make(options->scratch_folder, "bench", folder, sizeof folder) != 0)
-        return bench_complain(folder, KVT_E_IO, strerror(errno));
+        return bench_blame(report, KVT_E_IO, folder, strerror(errno));
     snprintf(path, sizeof path, "%s/device", folder);
     const kvt_device_config own[] = {
         {.struct_size = sizeof(kvt_device_config),
@@ -171,178 +190,180 @@ static int bench_own_devices(const bench_options *options, bench_device_results 
          .capacity_bytes = DEVICE_BYTES,
          .timeout_ns = UINT64_MAX}, /* whatever else this disk has to do */
     };
-    const bool overwrite[] = {true, true};
-    bench_options given = *options;
     given.devices = own;
-    given.overwrite = overwrite;
+    given.overwrite = (const bool[]){true, true};
     given.device_count = 2;
-    int code = bench_given_devices(&given, results);
+    status = devices_measure(&given, iterations, report);
     bench_scratch_remove();
-    return code;
-}
-
-/* ---- stripe ---- */
-
-static kvt_status bench_stripe_open(kvt_striping striping, tiers_pool **pool_out, char *message,
-                                    size_t message_size)
-{
-    tiers_member_options members[STRIPE_MEMBERS] = {{0}};
-    tiers_pool_options options = {.striping = striping};
-    kvt_status status = KVT_OK;
-    for (uint32_t i = 0; i < STRIPE_MEMBERS && status == KVT_OK; i++) {
-        kvt_device_config config = {.struct_size = sizeof config,
-                                    .name = i == 0 ? "member0" : "member1",
-                                    .backend = "memory",
-                                    .capacity_bytes = STRIPE_OBJECT_BYTES,
-                                    .read_bytes_per_s = stripe_caps[i],
-                                    .write_bytes_per_s = stripe_caps[i]};
-        status = kvt_device_open(&config, &members[i].device, message, message_size);
-        members[i].read_bytes_per_s = (double)stripe_caps[i];
-        members[i].write_bytes_per_s = (double)stripe_caps[i];
-        members[i].present = true;
-    }
-    if (status == KVT_OK)
-        status =
-            tiers_pool_open(members, STRIPE_MEMBERS, &options, pool_out, message, message_size);
-    for (uint32_t i = 0; i < STRIPE_MEMBERS && status != KVT_OK; i++)
-        kvt_device_close(members[i].device);
     return status;
 }
 
-static int bench_stripe(kvt_striping striping, uint32_t iterations, bench_device_row *row)
+const bench_case bench_devices_case = {
+    .name = "devices",
+    .schema = "kvterrace-bench-devices-1",
+    .tables =
+        (const bench_table[]){{"", "memcpy_bytes_per_s repetitions"},
+                              {"results", "device engine read_bytes_per_s read_bytes_per_s_min "
+                                          "write_bytes_per_s write_bytes_per_s_min direct "
+                                          "depth_achieved"},
+                              {0}},
+    .run = devices_run,
+};
+
+/* ---- all drives as one pool ---- */
+
+static const kvt_striping stripe_layouts[LAYOUTS] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL,
+                                                     KVT_STRIPE_ROUND_ROBIN};
+/* The first has the most repetitions' worth of bytes in the shortest time. */
+static const uint64_t stripe_objects[OBJECTS] = {16 * MIB, 64 * MIB, 256 * MIB};
+
+typedef struct stripe_bench {
+    const bench_options *options;
+    bench_report *report;
+    uint32_t iterations;
+    uint64_t buffer_bytes;
+    void *source, *target;
+    drive_rates alone[TIERS_MEMBERS_MAX];
+    double read_sum, write_sum; /* of the drives alone, bytes per second */
+} stripe_bench;
+
+/* Opens the devices [first, first + count) and a pool over them. */
+static kvt_status stripe_open(stripe_bench *bench, uint32_t first, uint32_t count,
+                              kvt_striping layout, tiers_pool **pool_out)
 {
+    tiers_member_options members[TIERS_MEMBERS_MAX] = {{0}};
+    const tiers_pool_options pool_options = {.striping = layout};
     char message[256] = "";
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        const drive_rates *alone = &bench->alone[first + i];
+        const kvt_device_config *config = &bench->options->devices[first + i];
+        kvt_device *device = NULL;
+        status = kvt_device_open(config, &device, message, sizeof message);
+        /* Alone the weight only has to be there. */
+        members[i] =
+            tiers_member_options_of(config, device, alone->read.median > 0 ? alone->read.median : 1,
+                                    alone->write.median > 0 ? alone->write.median : 1, NULL);
+    }
+    if (status == KVT_OK)
+        status = tiers_pool_open(members, count, &pool_options, pool_out, message, sizeof message);
+    for (uint32_t i = 0; i < count && status != KVT_OK; i++)
+        kvt_device_close(members[i].device);
+    return bench_blame(bench->report, status,
+                       count == 1 ? bench->options->devices[first].name : kvt_striping_name(layout),
+                       message);
+}
+
+/* How much of a drive one pass alone moves: what it reads in ALONE_SECONDS, as far as it goes. */
+static uint64_t stripe_alone_bytes(tiers_pool *pool, void *buffer, uint64_t room)
+{
+    tiers_location *location = NULL;
+    double rate = 0;
+    uint64_t bytes = ALONE_BYTES_FIRST < room ? ALONE_BYTES_FIRST : room;
+    if (tiers_pool_reserve(pool, bytes, &location) == KVT_OK &&
+        bench_move(pool, KVT_IO_READ, location, buffer, &rate, NULL) == KVT_OK &&
+        rate * ALONE_SECONDS > (double)bytes) {
+        double wanted = rate * ALONE_SECONDS;
+        bytes = wanted < (double)room ? (uint64_t)wanted / MIB * MIB : room;
+    }
+    tiers_pool_release(pool, location);
+    return bytes;
+}
+
+static kvt_status stripe_alone(stripe_bench *bench, uint32_t index)
+{
     tiers_pool *pool = NULL;
-    kvt_status status = bench_stripe_open(striping, &pool, message, sizeof message);
-    if (status != KVT_OK) return bench_complain("stripe", status, message);
-    snprintf(row->device, sizeof row->device, "stripe");
-    row->layout = striping == KVT_STRIPE_EQUAL ? "equal" : "proportional";
-    row->object_bytes = STRIPE_OBJECT_BYTES;
-    row->unit_bytes = TIERS_UNIT_BYTES_DEFAULT;
-    for (uint32_t i = 0; i < STRIPE_MEMBERS; i++)
-        row->device_sum_bytes_per_s += (double)stripe_caps[i];
-    status = bench_pool(pool, true, iterations, row);
+    tiers_pool_facts facts;
+    drive_rates *rates = &bench->alone[index];
+    kvt_status status = stripe_open(bench, index, 1, KVT_STRIPE_PROPORTIONAL, &pool);
+    if (status != KVT_OK) return status;
+    tiers_pool_facts_get(pool, &facts);
+    uint64_t room = facts.capacity_bytes / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
+    if (room > bench->buffer_bytes) room = bench->buffer_bytes;
+    const uint64_t bytes = bench->options->quick ? (room < MIB ? room : MIB)
+                                                 : stripe_alone_bytes(pool, bench->target, room);
+    status = drive_measure(pool, bench->source, bench->target, bytes, bench->iterations, rates);
+    if (status == KVT_OK) bench_report_row(bench->report, "drives", drive_row(pool, bytes, rates));
+    bench->read_sum += rates->read.median;
+    bench->write_sum += rates->write.median;
     tiers_pool_close(pool);
-    return status == KVT_OK ? 0 : bench_complain("stripe", status, "");
+    return bench_blame(bench->report, status, bench->options->devices[index].name, "");
 }
 
-/* ---- the report, schema "kvterrace-bench-devices-1" ---- */
-
-static double report_ratio(double part, double whole)
+static json_t *stripe_row(const stripe_bench *bench, kvt_striping layout, uint64_t bytes,
+                          const drive_rates *rates)
 {
-    return whole > 0 ? part / whole : 0;
+    const double read = bench->read_sum > 0 ? rates->read.median / bench->read_sum : 0;
+    const double write = bench->write_sum > 0 ? rates->write.median / bench->write_sum : 0;
+    json_t *row = json_pack(
+        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "layout", kvt_striping_name(layout),
+        "object_bytes", (json_int_t)bytes, "unit_bytes", (json_int_t)TIERS_UNIT_BYTES_DEFAULT,
+        "repetitions", (json_int_t)bench->iterations, "device_sum_bytes_per_s", bench->read_sum,
+        "device_write_sum_bytes_per_s", bench->write_sum, "read_ratio", read, "write_ratio", write,
+        "ratio", read < write ? read : write);
+    row = bench_with_rate(row, "read_bytes_per_s", &rates->read);
+    row = bench_with_rate(row, "write_bytes_per_s", &rates->write);
+    row = bench_with_rate(row, "spread", &rates->read_spread);
+    return bench_with_rate(row, "write_spread", &rates->write_spread);
 }
 
-static double report_smaller(double a, double b)
+static kvt_status stripe_layout(stripe_bench *bench, kvt_striping layout)
 {
-    return a < b ? a : b;
-}
-
-/* ---- JSON ---- */
-
-static json_t *report_row(const bench_device_row *row)
-{
-    json_t *object =
-        json_pack("{s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:I}", "device", row->device, "engine",
-                  row->engine, "direct", row->direct, "emulated", row->emulated, "depth_achieved",
-                  (json_int_t)row->depth_achieved, "object_bytes", (json_int_t)row->object_bytes,
-                  "unit_bytes", (json_int_t)row->unit_bytes, "members", (json_int_t)row->members);
-    if (object == NULL) return NULL;
-    int failed = bench_put_rate(object, "read_bytes_per_s", &row->read);
-    failed |= bench_put_rate(object, "write_bytes_per_s", &row->write);
-    if (row->layout != NULL) {
-        double sum = row->device_sum_bytes_per_s;
-        double read = report_ratio(row->read.median, sum);
-        double write = report_ratio(row->write.median, sum);
-        failed |= json_object_set_new(object, "layout", json_string(row->layout));
-        failed |= json_object_set_new(object, "device_sum_bytes_per_s", json_real(sum));
-        failed |= json_object_set_new(object, "read_ratio", json_real(read));
-        failed |= json_object_set_new(object, "write_ratio", json_real(write));
-        failed |= json_object_set_new(object, "ratio", json_real(report_smaller(read, write)));
+    tiers_pool *pool = NULL;
+    kvt_status status = stripe_open(bench, 0, bench->options->device_count, layout, &pool);
+    if (status != KVT_OK) return status;
+    for (int i = 0; i < OBJECTS && stripe_objects[i] <= bench->buffer_bytes; i++) {
+        drive_rates rates = {.read = {.median = 0}};
+        status = drive_measure(pool, bench->source, bench->target, stripe_objects[i],
+                               bench->iterations, &rates);
+        if (status != KVT_OK) break;
+        bench_report_row(bench->report, "results",
+                         stripe_row(bench, layout, stripe_objects[i], &rates));
     }
-    if (failed == 0) return object;
-    json_decref(object);
-    return NULL;
+    tiers_pool_close(pool);
+    return bench_blame(bench->report, status, kvt_striping_name(layout), "");
 }
 
-static int report_json(FILE *out, const bench_device_results *results)
+static kvt_status stripe_run(const bench_options *options, bench_report *report)
 {
-    json_t *root = bench_report_head("kvterrace-bench-devices-1", results->iterations);
-    json_t *rows = json_array();
-    int failed = root == NULL || rows == NULL;
-    for (uint32_t i = 0; i < results->row_count && !failed; i++)
-        failed = json_array_append_new(rows, report_row(&results->rows[i]));
-    if (!failed) failed = bench_put_rate(root, "memcpy_bytes_per_s", &results->memcpy_rate);
-    if (!failed) failed = json_object_set(root, "results", rows);
-    json_decref(rows);
-    if (!failed) return bench_report_print(out, root);
-    json_decref(root);
-    return 1;
-}
-
-/* ---- text ---- */
-
-static int report_text(FILE *out, const bench_device_results *results)
-{
-    fprintf(out, "%-22s  %-18s  %22s  %22s  %6s  %5s  %5s\n", "device", "engine",
-            "read MB/s (min-max)", "write MB/s (min-max)", "direct", "depth", "ratio");
-    for (uint32_t i = 0; i < results->row_count; i++) {
-        const bench_device_row *row = &results->rows[i];
-        char name[64];
-        snprintf(name, sizeof name, "%s%s%s", row->device, row->layout != NULL ? " " : "",
-                 row->layout != NULL ? row->layout : "");
-        fprintf(out, "%-22s  %-18s", name, row->engine);
-        bench_print_cell(out, &row->read);
-        bench_print_cell(out, &row->write);
-        fprintf(out, "  %6s  %5u", row->direct ? "yes" : "no", row->depth_achieved);
-        if (row->layout != NULL) {
-            double slower = report_smaller(row->read.median, row->write.median);
-            fprintf(out, "  %5.3f", report_ratio(slower, row->device_sum_bytes_per_s));
-        }
-        fputc('\n', out);
+    kvt_device_config own[BENCH_OWN_DRIVES];
+    bench_options given = *options;
+    kvt_status status = bench_take_drives(
+        &given, given.quick ? OWN_DRIVE_BYTES_QUICK : OWN_DRIVE_BYTES, 0, own, report);
+    if (status != KVT_OK) return status;
+    const uint32_t drives = given.device_count;
+    if (drives < 2 || drives > TIERS_MEMBERS_MAX)
+        return bench_blame(report, KVT_E_ARGUMENT, "devices", "a stripe has 2 to 64 drives");
+    stripe_bench bench = {
+        .options = &given,
+        .report = report,
+        .iterations = bench_repetitions(given.iterations, ITERATIONS_DEFAULT, given.quick),
+        .buffer_bytes = given.quick ? stripe_objects[0] : stripe_objects[OBJECTS - 1]};
+    bench.source = bench_buffer(bench.buffer_bytes);
+    bench.target = bench_buffer(bench.buffer_bytes);
+    if (bench.source == NULL || bench.target == NULL) status = KVT_E_MEMORY;
+    for (uint32_t i = 0; i < drives && status == KVT_OK; i++) {
+        (void)bench_tell(options, i, drives + LAYOUTS, "drives alone");
+        status = stripe_alone(&bench, i);
     }
-    fprintf(out, "%-22s  %-18s", "memcpy", "one thread");
-    bench_print_cell(out, &results->memcpy_rate);
-    fprintf(out,
-            "\n\nMedian of %u. The stripe's ratio is the slower direction over the sum of its "
-            "members' caps.\n",
-            results->iterations);
-    return ferror(out) != 0;
-}
-
-/* Prints as options say. 0, or 1 when out cannot be written or memory is short. */
-static int bench_devices_report(const bench_options *options, const bench_device_results *results)
-{
-    int failed =
-        options->json ? report_json(options->out, results) : report_text(options->out, results);
-    if (fflush(options->out) != 0) failed = 1;
-    return failed;
-}
-
-/* ---- the whole ---- */
-
-int bench_devices_run(const bench_options *options)
-{
-    uint32_t device_rows = options->device_count > 0 ? options->device_count : 2;
-    bench_device_results results = {
-        .iterations = bench_repetitions(options->iterations, ITERATIONS_DEFAULT, options->quick)};
-    results.rows = calloc(device_rows + 2, sizeof *results.rows);
-    if (results.rows == NULL) return bench_complain("all", KVT_E_MEMORY, "");
-    int code = bench_memcpy(results.iterations, &results.memcpy_rate);
-    if (code != 0) bench_complain("memcpy", KVT_E_MEMORY, "");
-    int devices = options->device_count > 0 ? bench_given_devices(options, &results)
-                                            : bench_own_devices(options, &results);
-    if (devices != 0) code = 1;
-    const kvt_striping layouts[] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL};
-    for (int i = 0; i < 2; i++) {
-        bench_tell(options, device_rows + i / 2.0, device_rows + 1, "stripes");
-        if (bench_stripe(layouts[i], results.iterations, &results.rows[results.row_count]) != 0)
-            code = 1;
-        else
-            results.row_count++;
+    for (uint32_t i = 0; i < LAYOUTS && status == KVT_OK; i++) {
+        (void)bench_tell(options, drives + i, drives + LAYOUTS, "pools");
+        status = stripe_layout(&bench, stripe_layouts[i]);
     }
-    bench_tell(options, 1, 1, NULL);
-    if (bench_devices_report(options, &results) != 0) code = 1;
-    free(results.rows);
-    return code;
+    bench_report_set(report, "repetitions", json_integer(bench.iterations));
+    free(bench.source);
+    free(bench.target);
+    return status;
 }
+
+const bench_case bench_stripe_case = {
+    .name = "stripe",
+    .schema = "kvterrace-bench-stripe-1",
+    .tables =
+        (const bench_table[]){{"drives", "device engine read_bytes_per_s write_bytes_per_s direct "
+                                         "depth_achieved"},
+                              {"results", "layout object_bytes read_bytes_per_s write_bytes_per_s "
+                                          "read_ratio write_ratio spread spread_max"},
+                              {0}},
+    .run = stripe_run,
+};

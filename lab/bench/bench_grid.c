@@ -34,7 +34,9 @@ static const char *const grid_choosing[] = {"none", "adaptcache", GRID_OURS};
 _Static_assert(2 * GRID_FIXED + GRID_CHOOSING <= GRID_RUNS_MAX, "a cell holds all its runs");
 
 typedef struct grid_state {
+    const bench_options *common;
     const grid_options *options;
+    bench_report *report;
     grid_sources sources;
     grid_result *results;
     size_t count;
@@ -42,16 +44,15 @@ typedef struct grid_state {
     pthread_mutex_t lock; /* over what follows, and the callbacks */
     double done, total;   /* cost of the jobs */
     kvt_status status;
-    char *message;
-    size_t message_size;
 } grid_state;
 
-bool grid_is_chosen(const grid_options *options, size_t index)
+bool grid_is_chosen(const bench_options *common, size_t index)
 {
+    const grid_options *options = common->own;
     const grid_cell *cell = grid_cell_at(index);
     bool hidden = grid_is_hidden(index);
     if (options->cell != NULL && strcmp(options->cell, cell->name) != 0) return false;
-    if (options->cell == NULL && options->quick && !cell->quick) return false;
+    if (options->cell == NULL && common->quick && !cell->quick) return false;
     return options->half == GRID_HALF_ALL || hidden == (options->half == GRID_HALF_HIDDEN);
 }
 
@@ -139,11 +140,11 @@ static void job_run(void *argument, uint32_t index, uint32_t worker)
     (void)pthread_mutex_lock(&state->lock);
     if (status != KVT_OK && state->status == KVT_OK) {
         state->status = status;
-        snprintf(state->message, state->message_size, "%s: %.400s", cell->name, message);
+        snprintf(state->report->message, BENCH_MESSAGE_BYTES, "%s: %.400s", cell->name, message);
     }
     state->done += grid_cost[cell->family];
     if (state->status == KVT_OK)
-        state->options->progress(state->options->context, state->done / state->total, cell->name);
+        (void)bench_tell(state->common, state->done, state->total, cell->name);
     (void)pthread_mutex_unlock(&state->lock);
 }
 
@@ -169,14 +170,14 @@ static kvt_status grid_choose(grid_state *state)
     state->results = calloc(cells, sizeof *state->results);
     if (state->results == NULL) return KVT_E_MEMORY;
     for (size_t i = 0; i < cells; i++) {
-        if (!grid_is_chosen(state->options, i)) continue;
+        if (!grid_is_chosen(state->common, i)) continue;
         grid_result *result = &state->results[state->count++];
         result->index = i;
         kvt_status status = grid_add_runs(result);
         if (status != KVT_OK) return status;
     }
     if (state->count > 0) return KVT_OK;
-    snprintf(state->message, state->message_size,
+    snprintf(state->report->message, BENCH_MESSAGE_BYTES,
              "no cell is named \"%.100s\" in this half: see --list",
              state->options->cell != NULL ? state->options->cell : "");
     return KVT_E_CONFIG;
@@ -188,10 +189,10 @@ static kvt_status grid_open_sources(grid_state *state)
     uint32_t skipped[GRID_FAMILIES] = {0};
     for (size_t i = 0; i < state->count; i++)
         needed[grid_cell_at(state->results[i].index)->family] = true;
-    state->sources.quick = state->options->quick;
+    state->sources.quick = state->common->quick;
     state->sources.store_model = state->options->store_model;
     kvt_status status = grid_sources_open(&state->sources, state->options->traces, needed,
-                                          state->message, state->message_size);
+                                          state->report->message, BENCH_MESSAGE_BYTES);
     for (size_t i = 0; i < state->count && status == KVT_OK; i++) {
         grid_family family = grid_cell_at(state->results[i].index)->family;
         state->results[i].skipped = state->sources.missing[family][0] != '\0';
@@ -199,14 +200,9 @@ static kvt_status grid_open_sources(grid_state *state)
     }
     for (unsigned family = 0; family < GRID_FAMILIES; family++)
         if (skipped[family] > 0)
-            state->options->skipped(state->options->context, grid_family_name(family),
-                                    skipped[family], state->sources.missing[family]);
+            bench_note(state->common, "%u cells of %s are skipped: %s (--data, KVT_DATA_DIR)",
+                       skipped[family], grid_family_name(family), state->sources.missing[family]);
     return status;
-}
-
-static double grid_now_s(void)
-{
-    return (double)base_clock_ns() * 1e-9;
 }
 
 /* Runs the first job of a cell that is there by itself; its seconds tell what the others take. */
@@ -225,14 +221,15 @@ static void grid_tell_budget(grid_state *state)
         grid_result *result = &state->results[i];
         char message[512];
         if (result->skipped) continue;
-        double begin_s = grid_now_s();
+        double begin_s = base_clock_seconds();
         first_cost = grid_cost[grid_cell_at(result->index)->family];
         if (job_replay(state, result, 0, message, sizeof message) != KVT_OK) return;
-        seconds = grid_now_s() - begin_s;
+        seconds = base_clock_seconds() - begin_s;
     }
     if (first_cost <= 0.0) return;
     double minutes = seconds / first_cost * state->total / state->options->threads / 60.0;
-    state->options->budget(state->options->context, cells, replays, minutes);
+    bench_note(state->common, "budget: %u cells, %llu replays, about %.1f minutes on %u threads",
+               cells, (unsigned long long)replays, minutes, state->options->threads);
 }
 
 static void grid_run_jobs(grid_state *state)
@@ -246,15 +243,14 @@ static void grid_run_jobs(grid_state *state)
             grid_judge(&state->results[i], state->seeds);
 }
 
-kvt_status grid_run_all(const grid_options *options, char *message, size_t message_size)
+static kvt_status grid_run_case(const bench_options *options, bench_report *report)
 {
     grid_state state = {
-        .options = options, .message = message, .message_size = message_size, .status = KVT_OK};
-    double begin_s = grid_now_s();
-    state.seeds = options->seeds > 0 ? options->seeds
-                  : options->quick   ? GRID_QUICK_SEEDS
-                                     : GRID_SEEDS;
-    snprintf(message, message_size, "out of memory");
+        .common = options, .options = options->own, .report = report, .status = KVT_OK};
+    const double begin_s = base_clock_seconds();
+    state.seeds = state.options->seeds > 0 ? state.options->seeds
+                  : options->quick         ? GRID_QUICK_SEEDS
+                                           : GRID_SEEDS;
     if (pthread_mutex_init(&state.lock, NULL) != 0) return KVT_E_MEMORY;
     kvt_status status = grid_choose(&state);
     if (status == KVT_OK) status = grid_open_sources(&state);
@@ -263,11 +259,9 @@ kvt_status grid_run_all(const grid_options *options, char *message, size_t messa
         grid_run_jobs(&state);
         status = state.status;
     }
-    if (status == KVT_OK || status == KVT_E_CANCELLED) {
-        kvt_status printed =
-            grid_print(options, state.seeds, state.results, state.count, grid_now_s() - begin_s);
-        if (printed != KVT_OK) status = printed;
-    }
+    if (status == KVT_OK || status == KVT_E_CANCELLED)
+        grid_report(options, state.seeds, state.results, state.count,
+                    base_clock_seconds() - begin_s, report);
     for (size_t i = 0; i < state.count; i++)
         free(state.results[i].runs);
     free(state.results);
@@ -275,3 +269,20 @@ kvt_status grid_run_all(const grid_options *options, char *message, size_t messa
     (void)pthread_mutex_destroy(&state.lock);
     return status;
 }
+
+/* Mean TTFT with the defaults; the ratio of utility to the best rival is paired, with its 95 %
+ * interval; no policy can be faster than the bound. */
+const bench_case bench_grid_case = {
+    .name = "grid",
+    .schema = "kvterrace-bench-grid-1",
+    .tables =
+        (const bench_table[]){
+            {"cells",
+             "cell half best_rival rival_ttft_s utility_ttft_s ratio ratio_low ratio_high bound"},
+            {"totals", "cells skipped unfinished intervals_above_1_02 cells_with_room "
+                       "geometric_mean_with_room"},
+            {"totals.worst", "cell ratio best_rival why"},
+            {"", "repetitions half store_model seconds"},
+            {0}},
+    .run = grid_run_case,
+};

@@ -158,10 +158,8 @@ void grid_explain(const grid_result *result, char *text, size_t size);
 
 /* ---- the run (bench_grid.c) and its report (bench_grid_report.c) ---- */
 
+/* The cases' own options. */
 typedef struct grid_options {
-    FILE *out;
-    bool json;
-    bool quick;
     bool store_model; /* else an ideal store whose writes are free */
     grid_half half;
     const char *cell;   /* one cell by its name, or NULL */
@@ -169,28 +167,20 @@ typedef struct grid_options {
     uint32_t seeds;     /* 0 = 10, or 3 when quick */
     uint32_t threads;   /* 1 .. 64 */
     bool (*interrupted)(void);
-    /* Before the long part, and then from one thread at a time. */
-    void (*budget)(void *context, uint32_t cells, uint64_t replays, double minutes);
-    void (*skipped)(void *context, const char *family, uint32_t cells, const char *why);
-    void (*progress)(void *context, double done, const char *what);
-    void *context;
 } grid_options;
 
+/* Replays the chosen cells. KVT_E_CANCELLED: interrupted; the cells that were finished are
+ * reported. KVT_E_CONFIG: no such cell. */
+extern const bench_case bench_grid_case;
+
+/* The chosen cells alone. */
+extern const bench_case bench_grid_list_case;
+
 /* Whether the options choose this cell. */
-bool grid_is_chosen(const grid_options *options, size_t index);
+bool grid_is_chosen(const bench_options *options, size_t index);
 
-/*
- * Replays the chosen cells and prints them. KVT_OK; KVT_E_CANCELLED (interrupted: the cells that
- * were finished are printed); KVT_E_CONFIG (no such cell); KVT_E_MEMORY; KVT_E_IO; what the
- * replay says.
- */
-KVT_NODISCARD kvt_status grid_run_all(const grid_options *options, char *message,
-                                      size_t message_size);
-
-/* The chosen cells alone. Both: KVT_OK; KVT_E_IO. */
-KVT_NODISCARD kvt_status grid_print_list(const grid_options *options);
-KVT_NODISCARD kvt_status grid_print(const grid_options *options, uint32_t seeds,
-                                    const grid_result *results, size_t count, double wall_s);
+void grid_report(const bench_options *options, uint32_t seeds, const grid_result *results,
+                 size_t count, double wall_s, bench_report *report);
 
 const char *grid_family_name(grid_family family);
 const char *grid_half_name(grid_half half);

@@ -38,54 +38,22 @@ static double figures_mean(const double *values, uint32_t count)
     return grid_interval_of(values, count).mean;
 }
 
-static void sample_add(grid_sample *sum, const grid_sample *sample)
-{
-    sum->stable = sum->stable && sample->stable;
-    sum->ttft_s += sample->ttft_s;
-    sum->wait_s += sample->wait_s;
-    sum->service_s += sample->service_s;
-    sum->loaded += sample->loaded;
-    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
-        sum->found[tier] += sample->found[tier];
-        sum->read_bytes[tier] += sample->read_bytes[tier];
-        sum->written_bytes[tier] += sample->written_bytes[tier];
-    }
-    sum->puts += sample->puts;
-    sum->refused += sample->refused;
-    sum->busy += sample->busy;
-    sum->evicted += sample->evicted;
-    sum->aborted += sample->aborted;
-    sum->counters_s += sample->counters_s;
-    sum->foresight_s += sample->foresight_s;
-}
-
-static void sample_divide(grid_sample *sum, double by)
-{
-    sum->ttft_s /= by;
-    sum->wait_s /= by;
-    sum->service_s /= by;
-    sum->loaded /= by;
-    for (int tier = 0; tier < KVT_TIER_COUNT; tier++) {
-        sum->found[tier] /= by;
-        sum->read_bytes[tier] /= by;
-        sum->written_bytes[tier] /= by;
-    }
-    sum->puts /= by;
-    sum->refused /= by;
-    sum->busy /= by;
-    sum->evicted /= by;
-    sum->aborted /= by;
-    sum->counters_s /= by;
-    sum->foresight_s /= by;
-}
+/* A sample's numbers stand one after the other, from the first to the last. */
+enum { SAMPLE_NUMBERS = (sizeof(grid_sample) - offsetof(grid_sample, ttft_s)) / sizeof(double) };
 
 static grid_sample sample_mean(const grid_run *run, uint32_t seeds)
 {
-    grid_sample sum = {.stable = true};
-    for (uint32_t seed = 0; seed < seeds; seed++)
-        sample_add(&sum, &run->samples[seed]);
-    sample_divide(&sum, (double)seeds);
-    return sum;
+    grid_sample mean = {.stable = true};
+    double *sums = &mean.ttft_s;
+    for (uint32_t seed = 0; seed < seeds; seed++) {
+        const double *numbers = &run->samples[seed].ttft_s;
+        mean.stable = mean.stable && run->samples[seed].stable;
+        for (int i = 0; i < SAMPLE_NUMBERS; i++)
+            sums[i] += numbers[i];
+    }
+    for (int i = 0; i < SAMPLE_NUMBERS; i++)
+        sums[i] /= (double)seeds;
+    return mean;
 }
 
 /* Whether a mean is the better one: one that exists, then the smaller. */

@@ -64,7 +64,7 @@ typedef struct live_bench {
     replay_workload workload;
     uint64_t *arrivals_ns; /* as generated */
     double factor;         /* that they are stretched by */
-    char message[512];
+    char *message;         /* BENCH_MESSAGE_BYTES of it */
 } live_bench;
 
 /* ---- the store: throttled memory, and what its calls take beside their transfers ---- */
@@ -224,8 +224,8 @@ static kvt_status live_generate(live_bench *bench)
                                   .think_seconds = 20.0 / LIVE_DIVISOR,
                                   .block_tokens = LIVE_BLOCK_TOKENS,
                                   .seed = 1};
-    kvt_status status = replay_workload_generate(&generator, &bench->workload, bench->message,
-                                                 sizeof bench->message);
+    kvt_status status =
+        replay_workload_generate(&generator, &bench->workload, bench->message, BENCH_MESSAGE_BYTES);
     if (status != KVT_OK) return status;
     bench->arrivals_ns = malloc(bench->workload.request_count * sizeof *bench->arrivals_ns);
     if (bench->arrivals_ns == NULL) return KVT_E_MEMORY;
@@ -274,10 +274,10 @@ static kvt_status live_simulate(live_bench *bench, const replay_options *options
 {
     replay_result result;
     replay_options checked = *options;
-    kvt_status status = replay_options_check(&checked, bench->message, sizeof bench->message);
+    kvt_status status = replay_options_check(&checked, bench->message, BENCH_MESSAGE_BYTES);
     if (status == KVT_OK)
         status = replay_run_sim(&checked, &bench->workload, policy, &result, bench->message,
-                                sizeof bench->message);
+                                BENCH_MESSAGE_BYTES);
     if (status == KVT_OK) live_take_reading(&result, out);
     return status;
 }
@@ -340,12 +340,6 @@ static kvt_status live_simulate_draws(live_bench *bench, const replay_options *o
     return status;
 }
 
-static double live_span_s(const live_bench *bench)
-{
-    const replay_workload *workload = &bench->workload;
-    return (double)workload->requests[workload->request_count - 1].arrival_ns * 1e-9;
-}
-
 static const live_setting *live_setting_at(const live_bench *bench, uint32_t index,
                                            uint32_t *setting_out)
 {
@@ -357,6 +351,8 @@ static const live_setting *live_setting_at(const live_bench *bench, uint32_t ind
 static kvt_status live_plan(live_bench *bench)
 {
     live_results *results = bench->results;
+    const replay_workload *workload = &bench->workload;
+    const replay_request *last = &workload->requests[workload->request_count - 1];
     for (uint32_t i = 0; i < results->setting_count; i++) {
         uint32_t index;
         replay_options options;
@@ -364,13 +360,13 @@ static kvt_status live_plan(live_bench *bench)
         live_options(bench, setting, &options);
         kvt_status status = live_load(bench, setting, &options);
         if (status != KVT_OK) return status;
-        results->budget_s += live_span_s(bench) * results->policy_count;
+        results->budget_s += (double)last->arrival_ns * 1e-9 * results->policy_count;
     }
     fprintf(
         stderr,
         "bench live: %u settings x %u policies, %llu requests each: about %.0f s of live runs\n",
-        results->setting_count, results->policy_count,
-        (unsigned long long)bench->workload.request_count, results->budget_s);
+        results->setting_count, results->policy_count, (unsigned long long)workload->request_count,
+        results->budget_s);
     return KVT_OK;
 }
 
@@ -390,12 +386,12 @@ static kvt_status live_run_setting(live_bench *bench, uint32_t at)
         live_row *row = &results->rows[results->row_count];
         replay_result result;
         *row = (live_row){.setting = index, .policy = policy};
-        bench_tell(bench->options, at * results->policy_count + policy,
-                   results->setting_count * results->policy_count, live_policies[policy]);
+        (void)bench_tell(bench->options, at * results->policy_count + policy,
+                         results->setting_count * results->policy_count, live_policies[policy]);
         status = live_simulate_draws(bench, &options, live_policies[policy], &row->sim);
         if (status == KVT_OK)
             status = replay_run_live(&options, &bench->workload, &live, live_policies[policy],
-                                     &result, bench->message, sizeof bench->message);
+                                     &result, bench->message, BENCH_MESSAGE_BYTES);
         if (status != KVT_OK) break;
         live_take_reading(&result, &row->live);
         results->row_count++;
@@ -412,10 +408,10 @@ static kvt_status live_measure(live_bench *bench)
     live_overheads dram, ssd;
     live_options(bench, &live_settings[LIVE_SETTINGS - 1], &options);
     kvt_status status = live_site_measure(SITE_DRAM_BYTES_PER_S, &options, &dram, bench->message,
-                                          sizeof bench->message);
+                                          BENCH_MESSAGE_BYTES);
     if (status == KVT_OK)
         status = live_site_measure(live_settings[LIVE_SETTINGS - 1].ssd_bytes_per_s, &options, &ssd,
-                                   bench->message, sizeof bench->message);
+                                   bench->message, BENCH_MESSAGE_BYTES);
     if (status != KVT_OK) return status;
     results->dram_overhead_s = dram.get_s;
     results->ssd_overhead_s = ssd.get_s;
@@ -436,29 +432,39 @@ static kvt_status live_run(live_bench *bench)
     return status;
 }
 
-int bench_live_run(const bench_options *options)
+static kvt_status live_case_run(const bench_options *options, bench_report *report)
 {
     live_results *results = calloc(1, sizeof *results);
-    live_bench bench = {.options = options, .results = results};
-    kvt_status status = results != NULL ? KVT_OK : KVT_E_MEMORY;
-    if (status == KVT_OK) {
-        results->setting_count =
-            options->quick ? sizeof live_quick / sizeof live_quick[0] : LIVE_SETTINGS;
-        results->policy_count = LIVE_POLICIES;
-        status = live_run(&bench);
-    }
-    bench_tell(options, 1, 1, NULL);
-    int code = 1;
+    live_bench bench = {.options = options, .results = results, .message = report->message};
+    if (results == NULL) return KVT_E_MEMORY;
+    results->setting_count =
+        options->quick ? sizeof live_quick / sizeof live_quick[0] : LIVE_SETTINGS;
+    results->policy_count = LIVE_POLICIES;
+    kvt_status status = live_run(&bench);
     if (status == KVT_OK) {
         live_judge(results);
-        code = live_report(options, results);
-        if (code == 0 && !results->totals.met) code = 1;
-    } else {
-        fprintf(stderr, "kvterrace bench live: %s\n",
-                bench.message[0] != '\0' ? bench.message : kvt_status_text(status));
+        live_report(report, results);
+        if (!results->totals.met)
+            status = bench_blame(report, KVT_E_MISMATCH, "live",
+                                 "a mean, a rank or a byte differs from the simulation");
     }
     replay_workload_free(&bench.workload);
     free(bench.arrivals_ns);
     free(results);
-    return code;
+    return status;
 }
+
+const bench_case bench_live_case = {
+    .name = "live",
+    .schema = "kvterrace-bench-live-1",
+    .tables =
+        (const bench_table[]){{"rows",
+                               "setting policy live_ttft_s sim_ttft_s ratio within rank_live "
+                               "rank_sim live.hit_token_ratio sim.hit_token_ratio live.rho "
+                               "sim.rho live.refused sim.refused wrong_bytes"},
+                              {"totals", "rows within ratio_min ratio_max pairs_told_apart "
+                                         "pairs_inverted dram_get_overhead_s ssd_get_overhead_s "
+                                         "put_overhead_s seconds"},
+                              {0}},
+    .run = live_case_run,
+};

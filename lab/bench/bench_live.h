@@ -76,8 +76,7 @@ typedef struct live_results {
  * setting are neighbours. */
 void live_judge(live_results *results);
 
-/* Prints as options say. 0, or 1 when out cannot be written or memory is short. */
-int live_report(const bench_options *options, const live_results *results);
+void live_report(bench_report *report, const live_results *results);
 
 /* ---- live site ---- */
 

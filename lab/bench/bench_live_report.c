@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_live_report.c - the judgement over the live bench, and its report as text or as JSON,
- * schema "kvterrace-bench-live-1".
+ * bench_live_report.c - the judgement over the live case, and its report.
  *
  * Thread rule: one bench at a time.
  */
 #include "bench_live.h"
 
-#include "bench_parts.h"
-
 #include <math.h>
-
-static json_t *report_setting(const live_setting *setting)
-{
-    return json_pack("{s:s, s:f, s:f, s:f}", "setting", setting->name, "ssd_read_bytes_per_s",
-                     setting->ssd_bytes_per_s, "ssd_write_bytes_per_s",
-                     setting->ssd_bytes_per_s * setting->write_share, "rho", setting->rho);
-}
 
 static json_t *report_reading(const live_reading *reading)
 {
@@ -55,61 +45,19 @@ static json_t *report_totals(const live_results *results)
                      (int)totals->met);
 }
 
-static int report_json(const bench_options *options, const live_results *results)
+void live_report(bench_report *report, const live_results *results)
 {
-    json_t *root = bench_report_head("kvterrace-bench-live-1", 1);
-    json_t *settings = json_array(), *rows = json_array();
-    int failed = root == NULL || settings == NULL || rows == NULL;
-    for (uint32_t i = 0; i < results->setting_count && !failed; i++)
-        failed = json_array_append_new(settings, report_setting(&live_settings[i]));
-    for (uint32_t i = 0; i < results->row_count && !failed; i++)
-        failed = json_array_append_new(rows, report_row(&results->rows[i]));
-    if (!failed) failed = json_object_set(root, "settings", settings);
-    if (!failed) failed = json_object_set(root, "rows", rows);
-    if (!failed) failed = json_object_set_new(root, "totals", report_totals(results));
-    json_decref(settings);
-    json_decref(rows);
-    if (!failed) return bench_report_print(options->out, root);
-    json_decref(root);
-    return 1;
-}
-
-static void report_text_row(FILE *out, const live_row *row)
-{
-    const live_reading *live = &row->live, *sim = &row->sim;
-    fprintf(
-        out, "%-24s %-11s %8.5f %8.5f %7.3f%s %3u %3u  %5.1f %5.1f %6.3f %6.3f %5llu %5llu %5llu\n",
-        live_settings[row->setting].name, live_policies[row->policy], live->ttft_s, sim->ttft_s,
-        row->ratio, row->within ? " " : "!", row->rank_live, row->rank_sim, 100 * live->hit_ratio,
-        100 * sim->hit_ratio, live->rho, sim->rho, (unsigned long long)live->refused,
-        (unsigned long long)sim->refused, (unsigned long long)live->wrong_bytes);
-}
-
-static int report_text(FILE *out, const live_results *results)
-{
-    const live_totals *totals = &results->totals;
-    fprintf(out, "a store on throttled memory beside the simulator; mean seconds to the first "
-                 "token; hits in %% of tokens; ! = more than 10 %% apart\n");
-    fprintf(out, "%-24s %-11s %8s %8s %7s  %7s  %11s %13s %11s %5s\n", "setting", "policy", "live",
-            "sim", "ratio", "ranks", "hits", "rho", "refused", "wrong");
+    bench_report_set(report, "repetitions", json_integer(1));
+    for (const live_setting *one = live_settings; one < live_settings + results->setting_count;
+         one++)
+        bench_report_row(report, "settings",
+                         json_pack("{s:s, s:f, s:f, s:f}", "setting", one->name,
+                                   "ssd_read_bytes_per_s", one->ssd_bytes_per_s,
+                                   "ssd_write_bytes_per_s", one->ssd_bytes_per_s * one->write_share,
+                                   "rho", one->rho));
     for (uint32_t i = 0; i < results->row_count; i++)
-        report_text_row(out, &results->rows[i]);
-    fprintf(out,
-            "within 10 %%: %u of %u rows, ratios %.3f to %.3f; of %u pairs that the simulator "
-            "tells apart by more than 5 %%, %u rank otherwise live; wrong bytes: %llu\n",
-            totals->within, totals->rows, totals->ratio_least, totals->ratio_most, totals->pairs,
-            totals->inverted, (unsigned long long)totals->wrong_bytes);
-    fprintf(out,
-            "a get takes %.0f us (DRAM) and %.0f us (SSD) beside its transfer, a put %.0f us "
-            "of its caller; %.0f s in all\n",
-            results->dram_overhead_s * 1e6, results->ssd_overhead_s * 1e6,
-            results->put_overhead_s * 1e6, results->seconds);
-    return ferror(out) != 0;
-}
-
-int live_report(const bench_options *options, const live_results *results)
-{
-    return options->json ? report_json(options, results) : report_text(options->out, results);
+        bench_report_row(report, "rows", report_row(&results->rows[i]));
+    bench_report_set(report, "totals", report_totals(results));
 }
 
 /* ---- ratios, ranks and totals: pure ---- */

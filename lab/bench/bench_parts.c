@@ -1,39 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_parts.c - medians, clocks, buffers and report parts that the device benches share.
+ * bench_parts.c - repetitions, drives, buffers and transfers that cases share, and their folder.
  *
  * Thread rule: one bench at a time.
  */
 #include "bench_parts.h"
 
 #include "base/clock.h"
-#include "base/order.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <kvterrace/kvterrace.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/utsname.h>
+#include <sys/resource.h>
 #include <unistd.h>
-
-bench_rate bench_rate_of(double *samples, uint32_t count)
-{
-    qsort(samples, count, sizeof *samples, base_order_doubles);
-    double middle = samples[count / 2];
-    if (count % 2 == 0) middle = (middle + samples[count / 2 - 1]) / 2;
-    return (bench_rate){.median = middle, .min = samples[0], .max = samples[count - 1]};
-}
-
-double bench_bytes_per_s(uint64_t bytes, uint64_t nanoseconds)
-{
-    return (double)bytes * 1e9 / (double)(nanoseconds > 0 ? nanoseconds : 1);
-}
 
 uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick)
 {
@@ -42,12 +25,16 @@ uint32_t bench_repetitions(uint32_t wanted, uint32_t usual, bool quick)
     return quick ? 1 : usual;
 }
 
-void bench_give_drives(bench_options *given, uint64_t capacity_bytes, uint64_t latency_ns,
-                       kvt_device_config own[BENCH_OWN_DRIVES])
+kvt_status bench_take_drives(bench_options *options, uint64_t capacity_bytes, uint64_t latency_ns,
+                             kvt_device_config own[BENCH_OWN_DRIVES], bench_report *report)
 {
     static const char *const names[BENCH_OWN_DRIVES] = {"memory0", "memory1", "memory2", "memory3"};
     static const uint64_t rates[BENCH_OWN_DRIVES] = {100000000, 100000000, 200000000, 400000000};
-    if (given->device_count != 0) return;
+    for (uint32_t i = 0; options->overwrite != NULL && i < options->device_count; i++)
+        if (!options->overwrite[i])
+            return bench_blame(report, KVT_E_MISMATCH, options->devices[i].name,
+                               "may hold data; store.format = yes gives it up");
+    if (options->device_count != 0) return KVT_OK;
     for (int i = 0; i < BENCH_OWN_DRIVES; i++)
         own[i] = (kvt_device_config){.struct_size = sizeof own[i],
                                      .name = names[i],
@@ -57,16 +44,18 @@ void bench_give_drives(bench_options *given, uint64_t capacity_bytes, uint64_t l
                                      .read_bytes_per_s = rates[i],
                                      .write_bytes_per_s = rates[i],
                                      .latency_ns = latency_ns};
-    given->devices = own;
-    given->device_count = BENCH_OWN_DRIVES;
-    given->overwrite = NULL;
+    options->devices = own;
+    options->device_count = BENCH_OWN_DRIVES;
+    options->overwrite = NULL;
+    return KVT_OK;
 }
 
-const kvt_device_config *bench_kept_drive(const bench_options *options)
+double bench_process_seconds(void)
 {
-    for (uint32_t i = 0; options->overwrite != NULL && i < options->device_count; i++)
-        if (!options->overwrite[i]) return &options->devices[i];
-    return NULL;
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
 void *bench_buffer(uint64_t bytes)
@@ -92,47 +81,6 @@ kvt_status bench_move(tiers_pool *pool, kvt_io_kind kind, const tiers_location *
         *spread_out = first_ns > 0 ? (double)(last_ns - first_ns) / (double)first_ns : 0;
     }
     return status;
-}
-
-int bench_put_rate(json_t *object, const char *key, const bench_rate *rate)
-{
-    char name[64];
-    int failed = 0;
-    const double values[] = {rate->median, rate->min, rate->max};
-    const char *const tails[] = {"", "_min", "_max"};
-    for (int i = 0; i < 3; i++) {
-        snprintf(name, sizeof name, "%s%s", key, tails[i]);
-        json_t *value = rate->median > 0 ? json_real(values[i]) : json_null();
-        failed |= json_object_set_new(object, name, value);
-    }
-    return failed;
-}
-
-json_t *bench_report_head(const char *schema, uint32_t repetitions)
-{
-    struct utsname host = {.nodename = ""};
-    (void)uname(&host);
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I}", "schema", schema, "version", kvt_version(),
-                     "host", host.nodename, "kernel", host.release, "machine", host.machine,
-                     "repetitions", (json_int_t)repetitions);
-}
-
-int bench_report_print(FILE *out, json_t *root)
-{
-    int failed = root == NULL;
-    if (!failed) failed = json_dumpf(root, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    if (!failed) failed = fputc('\n', out) == EOF;
-    json_decref(root);
-    return failed != 0;
-}
-
-void bench_print_cell(FILE *out, const bench_rate *rate)
-{
-    char cell[64] = "-";
-    if (rate->median > 0)
-        snprintf(cell, sizeof cell, "%.0f (%.0f-%.0f)", rate->median / 1e6, rate->min / 1e6,
-                 rate->max / 1e6);
-    fprintf(out, "  %22s", cell);
 }
 
 /* ---- a bench's folder ---- */

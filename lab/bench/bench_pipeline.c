@@ -24,9 +24,7 @@
  *                     has most to do, other stages as the thread's processor time, compute as set
  *     overlap         the largest stage over the time that a token of all sequences takes
  *
- * The report is a table, or JSON of the schema "kvterrace-bench-pipeline-1".
- *
- * Thread rule: one bench at a time.
+ * Thread rule: one case at a time.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -39,7 +37,7 @@
 #include "base/thread.h"
 #include "base/wait.h"
 #include "bench_parts.h"
-#include "bench_pipeline.h"
+#include "bench_reads.h"
 #include "sparse/sequence.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -56,11 +54,108 @@ enum {
 #define CODED_SHARE 64
 static const uint32_t window_shares[WINDOWS_TRIED] = {32, 16, 8};
 
-static int pipeline_complain(kvt_status status, const char *message)
+enum {
+    PIPELINE_LAYERS = 2,
+    PIPELINE_SEQUENCES_MAX = 16,
+    PIPELINE_OBSERVED = 32,
+    PIPELINE_APART = 4, /* steps between two sequences' and layers' first ones */
+    PIPELINE_METHODS = 4
+};
+
+/* How a method goes through the layers of its sequences. */
+typedef enum pipeline_schedule {
+    ONE_BY_ONE, /* fetch of all sequences, then compute of all */
+    PREFETCH    /* fetch of the next sequence while one computes */
+} pipeline_schedule;
+
+typedef struct pipeline_method {
+    decode_method method;
+    pipeline_schedule schedule;
+    kvt_striping striping;
+    bool whole; /* reads all of it */
+} pipeline_method;
+
+static const pipeline_method pipeline_methods[PIPELINE_METHODS] = {
+    {{.name = "full load (FlexGen)", .index = DECODE_MEAN, .layout = DECODE_RUNS, .run = 128},
+     PREFETCH,
+     KVT_STRIPE_PROPORTIONAL,
+     true},
+    {{.name = "quest, no window", .index = DECODE_QUEST, .layout = DECODE_RUNS, .run = 16},
+     ONE_BY_ONE,
+     KVT_STRIPE_ROUND_ROBIN,
+     false},
+    {{.name = "mean, LRU x1 (ShadowKV)",
+      .index = DECODE_MEAN,
+      .layout = DECODE_RUNS,
+      .run = 8,
+      .rule = WINDOWS_LRU,
+      .window = 1.0},
+     ONE_BY_ONE,
+     KVT_STRIPE_ROUND_ROBIN,
+     false},
+    {{.name = "clusters, LRU x2 (RetroInfer)",
+      .index = DECODE_CENTROID,
+      .layout = DECODE_CLUSTERS,
+      .estimate = true,
+      .rule = WINDOWS_LRU,
+      .window = 2.0},
+     ONE_BY_ONE,
+     KVT_STRIPE_ROUND_ROBIN,
+     false},
+};
+
+enum { OURS = PIPELINE_METHODS, OURS_APART, PIPELINE_CASES };
+
+typedef struct pipeline_row {
+    double tokens_per_s, error, bytes; /* read, of a layer and sequence */
+    double step_seconds;               /* of a token of all sequences */
+    double select, fetch, bring, compute, overlap;
+} pipeline_row;
+
+/* The reads of a method at the error that all have. */
+typedef struct method_plan {
+    decode_trial trial;
+    decode_reads reads;
+    decode_figures figures;
+} method_plan;
+
+typedef struct pipeline_site {
+    const bench_options *options;
+    bench_report *report;
+    decode_layer layer;
+    method_plan plans[PIPELINE_METHODS];
+    uint32_t tokens, steps, sequences; /* steps: tokens of each sequence */
+    uint64_t bytes;                    /* of a layer */
+    uint16_t *k, *v;
+    float *queries; /* [PIPELINE_OBSERVED + layer.steps][row] */
+    size_t row;
+    double target_error, error;
+    uint64_t budget_bytes, window_bytes; /* of a layer, as calibrated */
+    uint32_t micro_batch;
+    uint32_t next; /* token that no run of ours has had */
+    double compute_seconds[2];
+    double method_fetch[PIPELINE_METHODS]; /* of a layer and sequence */
+    pipeline_row rows[PIPELINE_CASES][2];
+} pipeline_site;
+
+/* The first step of a layer of a sequence. */
+static inline uint32_t pipeline_first_step(uint32_t sequence, uint32_t layer)
 {
-    fprintf(stderr, "kvterrace bench pipeline: %s\n",
-            message[0] != '\0' ? message : kvt_status_text(status));
-    return 1;
+    return (sequence * PIPELINE_LAYERS + layer) * PIPELINE_APART;
+}
+
+/* Fills in what follows from a run of all sequences. */
+static void pipeline_finish_row(const pipeline_site *site, pipeline_row *row, uint32_t steps,
+                                double wall_seconds)
+{
+    row->step_seconds = wall_seconds / steps;
+    row->tokens_per_s = site->sequences / row->step_seconds;
+    row->select /= steps;
+    row->fetch /= steps;
+    row->bring /= steps;
+    row->compute /= steps;
+    row->overlap =
+        fmax(fmax(row->select, row->fetch), fmax(row->bring, row->compute)) / row->step_seconds;
 }
 
 /* ---- data ---- */
@@ -115,8 +210,7 @@ static void close_group(group *g)
 }
 
 static kvt_status open_group(const pipeline_site *site, uint32_t count, uint32_t layers,
-                             uint64_t window_bytes, uint64_t budget_bytes, group *g, char *message,
-                             size_t size)
+                             uint64_t window_bytes, uint64_t budget_bytes, group *g)
 {
     const decode_source *source = &site->layer.source;
     const kvt_layout layout = {.layers = (uint16_t)layers,
@@ -133,9 +227,10 @@ static kvt_status open_group(const pipeline_site *site, uint32_t count, uint32_t
     *g = (group){.count = 0, .layers = layers};
     kvt_status status =
         bench_reads_store(site->options, KVT_STRIPE_PROPORTIONAL,
-                          2 * count * layers * window_bytes + 16 * MIB, &g->store, message, size);
+                          2 * count * layers * window_bytes + 16 * MIB, &g->store, site->report);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
-        status = kvt_sparse_open_live(g->store, &options, &g->sequences[i], message, size);
+        status = kvt_sparse_open_live(g->store, &options, &g->sequences[i], site->report->message,
+                                      BENCH_MESSAGE_BYTES);
         if (status == KVT_OK) g->count++;
         for (uint32_t l = 0; l < layers && status == KVT_OK; l++)
             status = kvt_sparse_give(g->sequences[i], l, site->k, site->v);
@@ -207,14 +302,14 @@ static kvt_status find_budget(pipeline_site *site, kvt_sparse *sequence, uint64_
 
 /* The error of a budget and a window of two of its rows; then windows from small to large, until
  * the processor's part of a step meets that of the drives. */
-static kvt_status calibrate_windows(pipeline_site *site, char *message, size_t size)
+static kvt_status calibrate_windows(pipeline_site *site)
 {
     kvt_status status = KVT_OK;
     for (int i = -1; i < WINDOWS_TRIED && status == KVT_OK; i++) {
         const uint64_t window = site->bytes / window_shares[i < 0 ? 0 : i];
         double look_up, fetch;
         group g;
-        status = open_group(site, 1, 1, window, site->bytes / CODED_SHARE, &g, message, size);
+        status = open_group(site, 1, 1, window, site->bytes / CODED_SHARE, &g);
         if (status != KVT_OK) return status;
         if (i < 0) {
             status = run_apart(site, g.sequences[0], &site->target_error, &look_up, &fetch);
@@ -436,17 +531,17 @@ static kvt_status try_flow(pipeline_site *site, group *g, double compute_seconds
               .first = site->next,
               .steps = steps};
     site->next += steps;
-    *row = (pipeline_row){.there = false};
+    *row = (pipeline_row){.error = 0};
     return run_flow(&f, size, row);
 }
 
 /* The micro-batch that is fastest over a few tokens, then all tokens with it; and with one batch,
  * which is one stage after the other. */
-static kvt_status run_ours(pipeline_site *site, char *message, size_t size)
+static kvt_status run_ours(pipeline_site *site)
 {
     group g;
     kvt_status status = open_group(site, site->sequences, PIPELINE_LAYERS, site->window_bytes,
-                                   site->budget_bytes, &g, message, size);
+                                   site->budget_bytes, &g);
     if (status != KVT_OK) return status;
     double best = 0;
     for (uint32_t m = 1; m <= site->sequences / 2 && status == KVT_OK; m++) {
@@ -469,14 +564,134 @@ static kvt_status run_ours(pipeline_site *site, char *message, size_t size)
     return status;
 }
 
-/* ---- reports ---- */
+/* ---- published methods ---- */
 
-static const char *case_name(uint32_t number)
+typedef struct method_run {
+    const pipeline_site *site;
+    const pipeline_method *method;
+    bench_slots slots[PIPELINE_SEQUENCES_MAX];
+    const decode_reads *reads;
+    double compute_seconds;
+    double fetch_seconds; /* that were waited for */
+    uint64_t bytes, reads_done;
+} method_run;
+
+static kvt_status start_read(method_run *run, uint32_t sequence, uint32_t layer, uint32_t step)
 {
-    return number < PIPELINE_METHODS ? pipeline_methods[number].method.name
-           : number == OURS          ? "ours"
-                                     : "ours, one stage after the other";
+    uint64_t bytes;
+    const kvt_status status = bench_slots_start(
+        &run->slots[sequence], run->reads,
+        run->method->whole ? 0 : pipeline_first_step(sequence, layer) + step, &bytes);
+    run->bytes += bytes;
+    run->reads_done++;
+    return status;
 }
+
+static kvt_status end_read(method_run *run, uint32_t sequence)
+{
+    uint64_t io_ns;
+    return bench_slots_wait(&run->slots[sequence], &io_ns);
+}
+
+static kvt_status layer_one_by_one(method_run *run, uint32_t layer, uint32_t step)
+{
+    const uint32_t sequences = run->site->sequences;
+    const uint64_t begin_ns = base_clock_ns();
+    kvt_status status = KVT_OK;
+    for (uint32_t s = 0; s < sequences && status == KVT_OK; s++)
+        status = start_read(run, s, layer, step);
+    for (uint32_t s = 0; s < sequences; s++) {
+        const kvt_status ended = end_read(run, s);
+        if (status == KVT_OK) status = ended;
+    }
+    run->fetch_seconds += (double)(base_clock_ns() - begin_ns) * 1e-9;
+    base_sleep((uint64_t)(run->compute_seconds * sequences * 1e9));
+    return status;
+}
+
+/* The next sequence is read while one computes; the first is under way when a layer begins. */
+static kvt_status layer_prefetched(method_run *run, uint32_t layer, uint32_t step)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t s = 0; s < run->site->sequences && status == KVT_OK; s++) {
+        const uint32_t next = (s + 1) % run->site->sequences;
+        const uint64_t begin_ns = base_clock_ns();
+        status = end_read(run, s);
+        run->fetch_seconds += (double)(base_clock_ns() - begin_ns) * 1e-9;
+        if (status == KVT_OK) status = start_read(run, next, layer, step);
+        base_sleep((uint64_t)(run->compute_seconds * 1e9));
+    }
+    return status;
+}
+
+static kvt_status play_method(method_run *run, kvt_store *store, pipeline_row *row)
+{
+    const pipeline_site *site = run->site;
+    const uint32_t steps = run->method->whole ? (site->options->quick ? 1 : 2) : site->steps;
+    bench_reads_drives drives[2];
+    kvt_status status = KVT_OK;
+    run->fetch_seconds = 0;
+    run->bytes = run->reads_done = 0;
+    if (run->method->schedule == PREFETCH) status = start_read(run, 0, 0, 0);
+    bench_reads_count(store, &drives[0]);
+    const uint64_t begin_ns = base_clock_ns();
+    for (uint32_t step = 0; step < steps && status == KVT_OK; step++)
+        for (uint32_t layer = 0; layer < PIPELINE_LAYERS && status == KVT_OK; layer++)
+            status = run->method->schedule == PREFETCH ? layer_prefetched(run, layer, step)
+                                                       : layer_one_by_one(run, layer, step);
+    const double wall = (double)(base_clock_ns() - begin_ns) * 1e-9;
+    /* Before the read for the token that nobody runs: its bytes are not of this time. */
+    bench_reads_count(store, &drives[1]);
+    if (run->method->schedule == PREFETCH) (void)!end_read(run, 0);
+    row->fetch = bench_reads_busiest(&drives[0], &drives[1]);
+    row->compute = run->compute_seconds * site->sequences * PIPELINE_LAYERS * steps;
+    row->bytes = (double)run->bytes / (double)run->reads_done;
+    pipeline_finish_row(site, row, steps, wall);
+    return status;
+}
+
+/* Finds what a method reads at the error that all have. */
+static kvt_status pipeline_method_plan(pipeline_site *site, uint32_t number)
+{
+    const pipeline_method *method = &pipeline_methods[number];
+    method_plan *plan = &site->plans[number];
+    double budget = 1;
+    kvt_status status = decode_trial_open(&site->layer, &method->method, &plan->trial);
+    if (status == KVT_OK && !method->whole)
+        status = decode_trial_find(&site->layer, &plan->trial, site->target_error, &budget);
+    return status != KVT_OK
+               ? status
+               : decode_trial_run(&site->layer, &plan->trial, budget, &plan->reads, &plan->figures);
+}
+
+/* With 0 first, which tells how long a layer's fetch takes; with the other when all have. */
+static kvt_status pipeline_method_run(pipeline_site *site, uint32_t number, int which)
+{
+    const method_plan *plan = &site->plans[number];
+    method_run run = {.site = site,
+                      .method = &pipeline_methods[number],
+                      .reads = &plan->reads,
+                      .compute_seconds = site->compute_seconds[which]};
+    pipeline_row *row = &site->rows[number][which];
+    kvt_store *store = NULL;
+    kvt_status status =
+        bench_reads_store(site->options, run.method->striping, 16 * MIB, &store, site->report);
+    for (uint32_t s = 0; s < site->sequences && status == KVT_OK; s++)
+        status = bench_slots_open(store, &site->layer, &plan->trial, &run.slots[s]);
+    if (status == KVT_OK) {
+        row->error = plan->figures.error;
+        status = play_method(&run, store, row);
+    }
+    if (which == 1)
+        site->method_fetch[number] =
+            run.fetch_seconds / (double)(run.reads_done > 0 ? run.reads_done : 1);
+    for (uint32_t s = 0; s < site->sequences; s++)
+        bench_slots_close(&run.slots[s]);
+    kvt_close(store);
+    return status;
+}
+
+/* ---- reports ---- */
 
 /* Tokens per second of ours over the best method's. */
 static double gain_of(const pipeline_site *site, int which)
@@ -487,76 +702,44 @@ static double gain_of(const pipeline_site *site, int which)
     return best > 0 ? site->rows[OURS][which].tokens_per_s / best : 0;
 }
 
-static int report_json(const pipeline_site *site)
+static void report_fill(const pipeline_site *site)
 {
-    json_t *root = bench_report_head("kvterrace-bench-pipeline-1", 1), *rows = json_array();
-    int failed = root == NULL || rows == NULL;
-    for (int which = 0; which < 2; which++)
-        for (uint32_t i = 0; i < PIPELINE_CASES && !failed; i++) {
-            const pipeline_row *row = &site->rows[i][which];
-            failed = json_array_append_new(
-                rows,
-                json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f, s:f}, s:f}", "case",
-                          case_name(i), "compute_seconds", site->compute_seconds[which],
-                          "tokens_per_s", row->tokens_per_s, "step_seconds", row->step_seconds,
-                          "bytes_per_layer", row->bytes, "error", row->error, "stage_seconds",
-                          "select", row->select, "fetch", row->fetch, "bring", row->bring,
-                          "compute", row->compute, "overlap", row->overlap));
-        }
-    if (!failed)
-        failed = json_object_update_new(
-            root,
-            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "tokens",
-                      (json_int_t)site->tokens, "layers", (json_int_t)PIPELINE_LAYERS, "sequences",
-                      (json_int_t)site->sequences, "micro_batch", (json_int_t)site->micro_batch,
-                      "window_bytes", (json_int_t)site->window_bytes, "budget_bytes",
-                      (json_int_t)site->budget_bytes, "target_error", site->target_error, "gain",
-                      gain_of(site, 0), "gain_without_compute", gain_of(site, 1)));
-    if (!failed) failed = json_object_set(root, "results", rows) != 0;
-    json_decref(rows);
-    if (!failed) return bench_report_print(site->options->out, root);
-    json_decref(root);
-    return 1;
-}
-
-static int report_text(const pipeline_site *site)
-{
-    FILE *out = site->options->out;
-    fprintf(out,
-            "%u sequences of %u layers and %u tokens; windows of %.1f MiB a layer, budget of "
-            "%.0f KiB, micro-batches of %u\n",
-            site->sequences, PIPELINE_LAYERS, site->tokens, (double)site->window_bytes / MIB,
-            (double)site->budget_bytes / 1024, site->micro_batch);
-    for (int which = 0; which < 2; which++) {
-        fprintf(out,
-                "\n%.3f ms of compute a layer and sequence\n%-32s %9s %8s %9s %9s %8s %8s %8s "
-                "%8s %8s\n",
-                site->compute_seconds[which] * 1e3, "", "tokens/s", "error", "KiB/layer", "step ms",
-                "select", "fetch", "bring", "compute", "overlap");
-        for (uint32_t i = 0; i < PIPELINE_CASES; i++) {
-            const pipeline_row *row = &site->rows[i][which];
-            fprintf(out, "%-32s %9.2f %8.4f %9.0f %9.2f %8.2f %8.2f %8.2f %8.2f %8.3f\n",
-                    case_name(i), row->tokens_per_s, row->error, row->bytes / 1024,
-                    row->step_seconds * 1e3, row->select * 1e3, row->fetch * 1e3, row->bring * 1e3,
-                    row->compute * 1e3, row->overlap);
-        }
-        fprintf(out, "ours over the best method: %.2f\n", gain_of(site, which));
+    for (int i = 0; i < 2 * PIPELINE_CASES; i++) {
+        const int number = i % PIPELINE_CASES, which = i / PIPELINE_CASES;
+        const pipeline_row *row = &site->rows[number][which];
+        bench_report_row(
+            site->report, "results",
+            json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f, s:f}, s:f}", "case",
+                      number < PIPELINE_METHODS ? pipeline_methods[number].method.name
+                      : number == OURS          ? "ours"
+                                                : "ours, one stage after the other",
+                      "compute_seconds", site->compute_seconds[which], "tokens_per_s",
+                      row->tokens_per_s, "step_seconds", row->step_seconds, "bytes_per_layer",
+                      row->bytes, "error", row->error, "stage_seconds", "select", row->select,
+                      "fetch", row->fetch, "bring", row->bring, "compute", row->compute, "overlap",
+                      row->overlap));
     }
-    fprintf(out, "\nstages: ms of all sequences and one token. Methods score in no time.\n");
-    return ferror(out) != 0;
+    bench_report_add(
+        site->report,
+        json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "repetitions", 1, "tokens",
+                  (json_int_t)site->tokens, "layers", (json_int_t)PIPELINE_LAYERS, "sequences",
+                  (json_int_t)site->sequences, "micro_batch", (json_int_t)site->micro_batch,
+                  "window_bytes", (json_int_t)site->window_bytes, "budget_bytes",
+                  (json_int_t)site->budget_bytes, "target_error", site->target_error, "gain",
+                  gain_of(site, 0), "gain_without_compute", gain_of(site, 1)));
 }
 
 /* ---- all of it ---- */
 
-static kvt_status run_all(pipeline_site *site, char *message, size_t size)
+static kvt_status run_all(pipeline_site *site)
 {
-    bench_tell(site->options, 0, PIPELINE_CASES + 1, "context");
+    (void)bench_tell(site->options, 0, PIPELINE_CASES + 1, "context");
     kvt_status status = make_data(site);
-    if (status == KVT_OK) status = calibrate_windows(site, message, size);
+    if (status == KVT_OK) status = calibrate_windows(site);
     for (uint32_t i = 0; i < PIPELINE_METHODS && status == KVT_OK; i++) {
-        bench_tell(site->options, i + 1, PIPELINE_CASES + 1, pipeline_methods[i].method.name);
+        (void)bench_tell(site->options, i + 1, PIPELINE_CASES + 1, pipeline_methods[i].method.name);
         status = pipeline_method_plan(site, i);
-        if (status == KVT_OK) status = pipeline_method_run(site, i, 1, message, size);
+        if (status == KVT_OK) status = pipeline_method_run(site, i, 1);
     }
     if (status != KVT_OK) return status;
     double fastest = 0;
@@ -569,28 +752,25 @@ static kvt_status run_all(pipeline_site *site, char *message, size_t size)
     site->compute_seconds[0] =
         site->options->compute_us > 0 ? site->options->compute_us * 1e-6 : site->method_fetch[best];
     for (uint32_t i = 0; i < PIPELINE_METHODS && status == KVT_OK; i++)
-        status = pipeline_method_run(site, i, 0, message, size);
-    bench_tell(site->options, PIPELINE_CASES, PIPELINE_CASES + 1, "ours");
-    return status == KVT_OK ? run_ours(site, message, size) : status;
+        status = pipeline_method_run(site, i, 0);
+    (void)bench_tell(site->options, PIPELINE_CASES, PIPELINE_CASES + 1, "ours");
+    return status == KVT_OK ? run_ours(site) : status;
 }
 
-int bench_pipeline_run(const bench_options *given)
+static kvt_status pipeline_run(const bench_options *given, bench_report *report)
 {
     static kvt_device_config own[BENCH_OWN_DRIVES];
-    char message[256] = "";
     bench_options options = *given;
-    if (bench_kept_drive(&options) != NULL)
-        return pipeline_complain(KVT_E_MISMATCH, "a drive has content; store.format gives it up");
-    if (options.device_count == 0)
-        bench_give_drives(&options, (options.quick ? 96 : OWN_DRIVE_MIB) * MIB, 80000, own);
+    kvt_status status =
+        bench_take_drives(&options, (options.quick ? 96 : OWN_DRIVE_MIB) * MIB, 80000, own, report);
+    if (status != KVT_OK) return status;
     pipeline_site site = {.options = &options,
+                          .report = report,
                           .tokens = options.quick ? 4096 : 32768,
                           .steps = options.quick ? 4 : 24,
                           .sequences = options.sequences > 0 ? options.sequences : 4};
-    const kvt_status status = run_all(&site, message, sizeof message);
-    bench_tell(&options, 1, 1, "");
-    int code = status == KVT_OK ? 0 : pipeline_complain(status, message);
-    if (code == 0) code = options.json ? report_json(&site) : report_text(&site);
+    status = run_all(&site);
+    if (status == KVT_OK) report_fill(&site);
     for (uint32_t i = 0; i < PIPELINE_METHODS; i++) {
         decode_reads_close(&site.plans[i].reads);
         decode_trial_close(&site.plans[i].trial);
@@ -599,5 +779,19 @@ int bench_pipeline_run(const bench_options *given)
     free(site.k);
     free(site.v);
     free(site.queries);
-    return code;
+    return status;
 }
+
+/* Stages are of all sequences and one token. Methods score in no time. */
+const bench_case bench_pipeline_case = {
+    .name = "pipeline",
+    .schema = "kvterrace-bench-pipeline-1",
+    .tables =
+        (const bench_table[]){{"", "sequences layers tokens window_bytes budget_bytes "
+                                   "micro_batch gain gain_without_compute"},
+                              {"results", "case compute_seconds tokens_per_s error bytes_per_layer "
+                                          "step_seconds stage_seconds.select stage_seconds.fetch "
+                                          "stage_seconds.bring stage_seconds.compute overlap"},
+                              {0}},
+    .run = pipeline_run,
+};

@@ -32,7 +32,7 @@ static kvt_status open_copies(bench_slots *slots)
 }
 
 kvt_status bench_reads_store(const bench_options *bench, kvt_striping striping, uint64_t dram_bytes,
-                             kvt_store **store_out, char *message, size_t message_size)
+                             kvt_store **store_out, bench_report *report)
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
@@ -46,7 +46,7 @@ kvt_status bench_reads_store(const bench_options *bench, kvt_striping striping, 
                                                      .device_count = bench->device_count,
                                                      .striping = striping,
                                                      .weights_fixed = true};
-    return kvt_open(&options, store_out, message, message_size);
+    return kvt_open(&options, store_out, report->message, BENCH_MESSAGE_BYTES);
 }
 
 void bench_reads_count(kvt_store *store, bench_reads_drives *drives)

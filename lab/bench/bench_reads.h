@@ -36,7 +36,7 @@ typedef struct bench_slots {
 /* Opens an empty store on a bench's drives, with DRAM for windows. As kvt_open. */
 KVT_NODISCARD kvt_status bench_reads_store(const bench_options *options, kvt_striping striping,
                                            uint64_t dram_bytes, kvt_store **store_out,
-                                           char *message, size_t message_size);
+                                           bench_report *report);
 
 #define BENCH_READS_DRIVES 64u /* of a store, that are counted */
 

@@ -1,58 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_remote.c - a cluster of Valkey or Redis on this machine: our client, and gets of a store
- * through it; and what a batch of questions and the engine's
- * memory take.
+ * bench_remote.c - objects and entries on servers of Valkey or Redis that somebody started
+ * (lab/servers.py does): puts and gets of our client, and gets of a store that keeps nothing.
  *
  * The samples of a row are taken in turn with those of the others; its figure is their median.
- * Client and servers share this machine's processors: ratios and processor seconds count, not
+ * Where clients and servers share a machine's processors, ratios and processor seconds count, not
  * rates.
  *
- * Thread rule: one bench at a time.
+ * Thread rule: one case at a time.
  */
-#include "bench_remote.h"
+#include "bench.h"
 
 #include "base/clock.h"
 #include "bench_parts.h"
 #include "remote/client.h"
 
+#include <kvterrace/kvterrace.h>
 #include <kvterrace/queue.h>
 #include <kvterrace/remote.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
-#define REMOTE_SIZES_COUNT 2
-#define REMOTE_DEPTHS      3
-#define REMOTE_REPEATS     3
-#define REMOTE_DEPTH_MOST  32
-#define REMOTE_KEYS_MOST   512
-#define REMOTE_WAIT_NS     UINT64_C(20000000000)
+#define MIB ((uint64_t)1 << 20)
 
-static const uint64_t remote_sizes[REMOTE_SIZES_COUNT] = {256u << 10, 2u << 20};
-static const uint32_t remote_depths[REMOTE_DEPTHS] = {1, 8, 32};
+enum { SIZES = 2, DEPTHS = 3, REPEATS = 3, DEPTH_MOST = 32, OBJECTS_QUICK = 16 };
+#define OBJECT_BYTES_ALL (64 * MIB) /* of one size */
+#define REMOTE_WAIT_NS   UINT64_C(20000000000)
+
+static const uint64_t remote_sizes[SIZES] = {256u << 10, 2u << 20};
+static const uint32_t remote_depths[DEPTHS] = {1, 8, DEPTH_MOST};
 
 enum { CLIENT_RESP, CLIENT_STORE, CLIENTS };
 static const char *const client_names[CLIENTS] = {"resp", "kvt_get"};
+enum { ROWS_MOST = CLIENTS * 2 * SIZES * DEPTHS };
 
-/* One measurement, and the median of several. */
-typedef struct remote_sample {
-    double bytes_per_s, p50_s, p99_s, client_cpu, server_cpu; /* processor seconds per GB */
-} remote_sample;
+typedef struct remote_site {
+    const bench_options *options;
+    bench_report *report;
+    remote_client *client;
+    kvt_store *writer, *reader; /* the reader keeps nothing of what it gets */
+} remote_site;
 
 typedef struct remote_row {
     int client;
     bool put;
     uint64_t bytes;
     uint32_t depth;
-    uint32_t count;
-    remote_sample samples[REMOTE_REPEATS];
+    double bytes_per_s[REPEATS], p50_s[REPEATS], p99_s[REPEATS], cpu_s_per_gb[REPEATS];
 } remote_row;
 
 /* The needs of a run of requests. */
 typedef struct remote_run {
-    const bench_remote_site *site;
+    const remote_site *site;
     uint64_t bytes;
     uint32_t depth, objects, requests;
     bool put;
@@ -60,6 +60,11 @@ typedef struct remote_run {
     char *memory;      /* depth buffers */
     uint64_t wrong;
 } remote_run;
+
+static uint32_t remote_objects(const remote_site *site, uint64_t bytes)
+{
+    return site->options->quick ? OBJECTS_QUICK : (uint32_t)(OBJECT_BYTES_ALL / bytes);
+}
 
 /* An object's key and the begin of its value. */
 static uint32_t remote_key(uint64_t bytes, uint32_t number, char key[64])
@@ -74,23 +79,15 @@ static void remote_check(remote_run *run, const void *value, uint32_t number)
     run->wrong += stamp != number;
 }
 
-static double remote_cpu(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
-
 /* ---- clients ---- */
 
 static bool remote_run_resp(remote_run *run)
 {
     remote_client *client = run->site->client;
-    remote_request requests[REMOTE_DEPTH_MOST], *done[REMOTE_DEPTH_MOST];
-    char keys[REMOTE_DEPTH_MOST][64];
-    struct iovec parts[REMOTE_DEPTH_MOST];
-    uint32_t numbers[REMOTE_DEPTH_MOST], places[REMOTE_DEPTH_MOST];
+    remote_request requests[DEPTH_MOST], *done[DEPTH_MOST];
+    char keys[DEPTH_MOST][64];
+    struct iovec parts[DEPTH_MOST];
+    uint32_t numbers[DEPTH_MOST], places[DEPTH_MOST];
     uint32_t begun = 0, ended = 0, spare_count = run->depth;
     for (uint32_t i = 0; i < run->depth; i++)
         places[i] = i;
@@ -108,7 +105,7 @@ static bool remote_run_resp(remote_run *run)
                                             .deadline_ns = base_clock_ns() + REMOTE_WAIT_NS};
             remote_submit(client, &requests[at]);
         }
-        const size_t count = remote_reap(client, done, 1, REMOTE_DEPTH_MOST, REMOTE_WAIT_NS);
+        const size_t count = remote_reap(client, done, 1, DEPTH_MOST, REMOTE_WAIT_NS);
         for (size_t i = 0; i < count; i++) {
             const uint32_t at = (uint32_t)(done[i] - requests);
             if (done[i]->status != KVT_OK || (!run->put && done[i]->value_bytes != run->bytes))
@@ -122,12 +119,14 @@ static bool remote_run_resp(remote_run *run)
     return true;
 }
 
+/* ---- stores ---- */
+
 static kvt_layout remote_layout(uint64_t bytes)
 {
     return (kvt_layout){.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes};
 }
 
-kvt_key bench_remote_key(uint64_t bytes, uint32_t number)
+static kvt_key store_key(uint64_t bytes, uint32_t number)
 {
     kvt_key key = {{0}};
     memcpy(key.bytes, &number, sizeof number);
@@ -136,12 +135,52 @@ kvt_key bench_remote_key(uint64_t bytes, uint32_t number)
     return key;
 }
 
+static kvt_status store_open(const remote_site *site, uint64_t dram_bytes, uint32_t publish,
+                             kvt_store **store_out)
+{
+    kvt_store_options options;
+    kvt_remote_options remote;
+    kvt_store_options_init(&options);
+    kvt_remote_options_init(&remote);
+    remote.address = site->options->address;
+    remote.cluster = strchr(site->options->address, ',') != NULL;
+    remote.namespace_text = "bench";
+    remote.publish = publish;
+    remote.deadline_seconds = 20;
+    options.policy = "lru";
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
+    options.remote = &remote;
+    return kvt_open(&options, store_out, site->report->message, BENCH_MESSAGE_BYTES);
+}
+
+/* Puts entries of a size, and waits until they are published. */
+static kvt_status store_publish(kvt_store *store, uint64_t bytes, uint32_t count)
+{
+    char *data = bench_buffer(bytes);
+    kvt_status status = data != NULL ? KVT_OK : KVT_E_MEMORY;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        memcpy(data, &i, sizeof i);
+        const kvt_entry entry = {.struct_size = sizeof entry,
+                                 .key = store_key(bytes, i),
+                                 .layout = remote_layout(bytes),
+                                 .recompute_seconds = 1};
+        while ((status = kvt_put(store, &entry, data, bytes)) == KVT_BUSY)
+            base_sleep(1000000);
+        /* What is published before it is evicted is published. */
+        if (status != KVT_OK || (i % 8 != 7 && i + 1 < count)) continue;
+        status = kvt_flush(store);
+        if (status == KVT_OK) status = kvt_remote_flush(store, KVT_NO_DEADLINE);
+    }
+    free(data);
+    return status;
+}
+
 /* One get after the other, as a caller of kvt_get has it. */
 static bool remote_run_gets(remote_run *run)
 {
     for (uint32_t i = 0; i < run->requests; i++) {
         const uint32_t number = i % run->objects;
-        const kvt_key key = bench_remote_key(run->bytes, number);
+        const kvt_key key = store_key(run->bytes, number);
         const uint64_t began_ns = base_clock_ns();
         if (kvt_get(run->site->reader, &key, run->memory, run->bytes, NULL) == KVT_OK)
             remote_check(run, run->memory, number);
@@ -158,9 +197,9 @@ static bool remote_run_store(remote_run *run)
     if (run->depth == 1) return remote_run_gets(run);
     kvt_queue_options options = {.struct_size = sizeof options};
     kvt_queue *queue = NULL;
-    kvt_request requests[REMOTE_DEPTH_MOST];
-    kvt_completion done[REMOTE_DEPTH_MOST];
-    kvt_view views[REMOTE_DEPTH_MOST];
+    kvt_request requests[DEPTH_MOST];
+    kvt_completion done[DEPTH_MOST];
+    kvt_view views[DEPTH_MOST];
     const kvt_layout layout = remote_layout(run->bytes);
     bool good = kvt_queue_open(run->site->reader, &options, &queue) == KVT_OK;
     for (uint32_t i = 0; i < run->depth; i++)
@@ -171,7 +210,7 @@ static bool remote_run_store(remote_run *run)
         for (uint32_t i = 0; i < run->depth; i++) {
             requests[i].struct_size = sizeof requests[i];
             requests[i].kind = KVT_REQUEST_GET;
-            requests[i].key = bench_remote_key(run->bytes, (from + i) % run->objects);
+            requests[i].key = store_key(run->bytes, (from + i) % run->objects);
             requests[i].view = &views[i];
             requests[i].deadline_ns = KVT_NO_DEADLINE;
         }
@@ -197,160 +236,116 @@ static bool remote_run_store(remote_run *run)
 
 /* ---- rows ---- */
 
-static int remote_order(const void *left, const void *right)
+static kvt_status remote_measure(const remote_site *site, remote_row *row, uint64_t total_bytes,
+                                 uint32_t repeat)
 {
-    const double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static bool remote_measure(const bench_remote_site *site, const remote_row *row,
-                           uint64_t total_bytes, remote_sample *out)
-{
-    remote_run run = {.site = site, .bytes = row->bytes, .depth = row->depth, .put = row->put};
-    run.objects = bench_remote_objects(site, row->bytes);
+    remote_run run = {.site = site,
+                      .bytes = row->bytes,
+                      .depth = row->depth,
+                      .put = row->put,
+                      .objects = remote_objects(site, row->bytes)};
     run.requests = (uint32_t)(total_bytes / row->bytes) / row->depth * row->depth;
     if (run.requests < row->depth) run.requests = row->depth;
     run.latencies = calloc(run.requests, sizeof *run.latencies);
     run.memory = bench_buffer(row->bytes * row->depth);
     bool good = run.latencies != NULL && run.memory != NULL;
-    const double cpu = remote_cpu(), server = bench_cluster_cpu_seconds(&site->cluster);
-    const uint64_t began_ns = base_clock_ns();
+    const double cpu = bench_process_seconds(), began = base_clock_seconds();
     if (good) good = row->client == CLIENT_RESP ? remote_run_resp(&run) : remote_run_store(&run);
-    const double seconds = (double)(base_clock_ns() - began_ns) * 1e-9;
+    const double seconds = base_clock_seconds() - began;
     const double gigabytes = (double)run.requests * (double)row->bytes * 1e-9;
     if (good) {
-        qsort(run.latencies, run.requests, sizeof *run.latencies, remote_order);
-        *out = (remote_sample){.bytes_per_s = gigabytes * 1e9 / seconds,
-                               .p50_s = run.latencies[run.requests / 2],
-                               .p99_s = run.latencies[(uint64_t)run.requests * 99 / 100],
-                               .client_cpu = (remote_cpu() - cpu) / gigabytes,
-                               .server_cpu = (bench_cluster_cpu_seconds(&site->cluster) - server) /
-                                             gigabytes};
+        row->bytes_per_s[repeat] = gigabytes * 1e9 / seconds;
+        row->p50_s[repeat] = bench_quantile(run.latencies, run.requests, 0.5);
+        row->p99_s[repeat] = bench_quantile(run.latencies, run.requests, 0.99);
+        row->cpu_s_per_gb[repeat] = (bench_process_seconds() - cpu) / gigabytes;
     }
-    if (run.wrong != 0)
-        fprintf(stderr, "bench remote: %s: %llu of %u answers were wrong or missing\n",
-                client_names[row->client], (unsigned long long)run.wrong, run.requests);
     free(run.latencies);
     free(run.memory);
-    return good && run.wrong == 0;
+    if (good && run.wrong == 0) return KVT_OK;
+    return bench_blame(site->report, run.wrong != 0 ? KVT_E_CORRUPT : KVT_E_MEMORY,
+                       client_names[row->client],
+                       run.wrong != 0 ? "answers were wrong or missing" : "");
 }
-
-/* The median of one figure over a row's samples. */
-static double remote_median(const remote_row *row, size_t offset)
-{
-    double values[REMOTE_REPEATS];
-    for (uint32_t i = 0; i < row->count; i++)
-        memcpy(&values[i], (const char *)&row->samples[i] + offset, sizeof values[i]);
-    qsort(values, row->count, sizeof *values, remote_order);
-    return row->count > 0 ? values[row->count / 2] : 0;
-}
-#define MEDIAN(row, member) remote_median(row, offsetof(remote_sample, member))
 
 static uint32_t remote_make_rows(remote_row *rows)
 {
     uint32_t count = 0;
-    for (int size = 0; size < REMOTE_SIZES_COUNT; size++)
-        for (int depth = 0; depth < REMOTE_DEPTHS; depth++)
-            for (int put = 0; put < 2; put++)
-                for (int client = 0; client < CLIENTS; client++) {
-                    if (client == CLIENT_STORE && put) continue;
-                    rows[count++] = (remote_row){.client = client,
-                                                 .put = put,
-                                                 .bytes = remote_sizes[size],
-                                                 .depth = remote_depths[depth]};
-                }
+    for (int i = 0; i < ROWS_MOST; i++) {
+        const int client = i % CLIENTS, put = i / CLIENTS % 2;
+        if (client == CLIENT_STORE && put) continue;
+        rows[count++] = (remote_row){.client = client,
+                                     .put = put,
+                                     .bytes = remote_sizes[i / CLIENTS / 2 / DEPTHS],
+                                     .depth = remote_depths[i / CLIENTS / 2 % DEPTHS]};
+    }
     return count;
 }
 
-static json_t *remote_report_rows(const remote_row *rows, uint32_t count)
+/* Opens clients and stores, and writes what gets read. */
+static kvt_status remote_open_site(remote_site *site)
 {
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < count; i++) {
-        const remote_row *row = &rows[i];
-        json_t *one = json_pack(
-            "{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f}", "client", client_names[row->client],
-            "op", row->put ? "put" : "get", "object_bytes", (json_int_t)row->bytes, "depth",
-            (int)row->depth, "bytes_per_s", MEDIAN(row, bytes_per_s), "p50_s", MEDIAN(row, p50_s),
-            "p99_s", MEDIAN(row, p99_s), "client_cpu_s_per_gb", MEDIAN(row, client_cpu),
-            "server_cpu_s_per_gb", MEDIAN(row, server_cpu));
-        json_array_append_new(list, one);
+    const remote_config config = {.backend = "valkey",
+                                  .addresses = site->options->address,
+                                  .cluster = strchr(site->options->address, ',') != NULL};
+    kvt_status status =
+        remote_open(&config, &site->client, site->report->message, BENCH_MESSAGE_BYTES);
+    for (int i = 0; status == KVT_OK && i < 20; i++) { /* until the map is there */
+        remote_request *done[1];
+        (void)remote_reap(site->client, done, 0, 1, 10000000);
+        base_sleep(2000000);
     }
-    return list;
+    if (status == KVT_OK) status = store_open(site, 192 * MIB, KVT_PUBLISH_ALL, &site->writer);
+    /* So little memory that no entry stays: each get comes from the engine. */
+    if (status == KVT_OK)
+        status = store_open(site, UINT64_C(64) << 10, KVT_PUBLISH_NONE, &site->reader);
+    for (int size = 0; size < SIZES && status == KVT_OK; size++) {
+        const uint64_t bytes = remote_sizes[size];
+        remote_row row = {.client = CLIENT_RESP, .put = true, .bytes = bytes, .depth = 8};
+        status = store_publish(site->writer, bytes, remote_objects(site, bytes));
+        if (status == KVT_OK)
+            status = remote_measure(site, &row, bytes * remote_objects(site, bytes), 0);
+    }
+    return status;
 }
 
-static void remote_print_rows(FILE *out, const remote_row *rows, uint32_t count)
+static kvt_status remote_case_run(const bench_options *options, bench_report *report)
 {
-    fprintf(out, "%-10s %-4s %9s %6s %9s %9s %9s %10s %10s\n", "client", "op", "bytes", "depth",
-            "MB/s", "p50 ms", "p99 ms", "cpu s/GB", "server");
-    for (uint32_t i = 0; i < count; i++) {
-        const remote_row *row = &rows[i];
-        fprintf(out, "%-10s %-4s %9llu %6u %9.0f %9.2f %9.2f %10.2f %10.2f\n",
-                client_names[row->client], row->put ? "put" : "get", (unsigned long long)row->bytes,
-                row->depth, MEDIAN(row, bytes_per_s) * 1e-6, MEDIAN(row, p50_s) * 1e3,
-                MEDIAN(row, p99_s) * 1e3, MEDIAN(row, client_cpu), MEDIAN(row, server_cpu));
-    }
-}
-
-/* Writes the objects that gets read, by our client. */
-static bool remote_fill(const bench_remote_site *site)
-{
-    remote_sample ignored;
-    for (int size = 0; size < REMOTE_SIZES_COUNT; size++) {
-        const remote_row row = {
-            .client = CLIENT_RESP, .put = true, .bytes = remote_sizes[size], .depth = 8};
-        const uint64_t all = remote_sizes[size] * bench_remote_objects(site, remote_sizes[size]);
-        if (!remote_measure(site, &row, all, &ignored)) return false;
-    }
-    return true;
-}
-
-int bench_remote_run(const bench_options *options)
-{
-    static remote_row rows[CLIENTS * 2 * REMOTE_SIZES_COUNT * REMOTE_DEPTHS];
-    static bench_remote_site site;
+    static remote_row rows[ROWS_MOST];
+    remote_site site = {.options = options, .report = report};
+    if (options->address == NULL)
+        return bench_blame(report, KVT_E_ARGUMENT, "--address",
+                           "which servers? see lab/servers.py");
     signal(SIGPIPE, SIG_IGN);
-    if (options->faults) return bench_remote_faults(options);
-    int result = bench_remote_open(options, &site);
-    if (result != 0) return result;
-    const uint64_t total = options->quick ? UINT64_C(16) << 20 : UINT64_C(192) << 20;
-    const uint32_t repeats = options->quick ? 1 : REMOTE_REPEATS;
-    const uint32_t count = remote_make_rows(rows);
-    bool good = remote_fill(&site);
-    for (uint32_t repeat = 0; repeat < repeats && good; repeat++)
-        for (uint32_t i = 0; i < count && good; i++) {
-            bench_tell(options, repeat * count + i, repeats * count, client_names[rows[i].client]);
-            good = remote_measure(&site, &rows[i], total, &rows[i].samples[rows[i].count++]);
-        }
-    bench_remote_probe probe = {0};
-    bench_remote_memory memory[REMOTE_SIZES_COUNT];
-    if (good) good = bench_remote_ask(&site, &probe);
-    for (int size = 0; size < REMOTE_SIZES_COUNT && good; size++)
-        good = bench_remote_weigh(remote_sizes[size], &memory[size]);
-    bench_tell(options, 1, 1, "");
-    if (good && !options->json) {
-        remote_print_rows(options->out, rows, count);
-        fprintf(options->out,
-                "\n512 keys on 3 nodes: %.0f requests, %.3f ms; an empty round trip %.3f ms\n",
-                probe.requests, probe.seconds * 1e3, probe.round_trip_s * 1e3);
-        for (int size = 0; size < REMOTE_SIZES_COUNT; size++)
-            fprintf(options->out, "entries of %llu bytes: %.4f engine bytes per record byte\n",
-                    (unsigned long long)remote_sizes[size], memory[size].ratio);
-    } else if (good) {
-        json_t *root = bench_report_head("kvterrace-bench-remote-1", repeats);
-        json_object_set_new(root, "rows", remote_report_rows(rows, count));
-        json_object_set_new(root, "probe",
-                            json_pack("{s:i, s:i, s:f, s:f, s:f, s:i}", "keys", 512, "nodes", 3,
-                                      "requests", probe.requests, "seconds", probe.seconds,
-                                      "round_trip_s", probe.round_trip_s, "rounds", 1));
-        json_t *list = json_array();
-        for (int size = 0; size < REMOTE_SIZES_COUNT; size++)
-            json_array_append_new(
-                list, json_pack("{s:I, s:f, s:f}", "entry_bytes", (json_int_t)remote_sizes[size],
-                                "record_bytes", memory[size].record_bytes,
-                                "engine_bytes_per_record_byte", memory[size].ratio));
-        json_object_set_new(root, "memory", list);
-        result = bench_report_print(options->out, root);
+    const uint64_t total = (options->quick ? 16 : 192) * MIB;
+    const uint32_t repeats = options->quick ? 1 : REPEATS, count = remote_make_rows(rows);
+    kvt_status status = remote_open_site(&site);
+    for (uint32_t i = 0; i < repeats * count && status == KVT_OK; i++) {
+        (void)bench_tell(options, i, repeats * count, client_names[rows[i % count].client]);
+        status = remote_measure(&site, &rows[i % count], total, i / count);
     }
-    bench_remote_close(&site);
-    return good ? result : 1;
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+        remote_row *row = &rows[i];
+        bench_report_row(report, "rows",
+                         json_pack("{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f}", "client",
+                                   client_names[row->client], "op", row->put ? "put" : "get",
+                                   "object_bytes", (json_int_t)row->bytes, "depth", (int)row->depth,
+                                   "bytes_per_s", bench_rate_of(row->bytes_per_s, repeats).median,
+                                   "p50_s", bench_rate_of(row->p50_s, repeats).median, "p99_s",
+                                   bench_rate_of(row->p99_s, repeats).median, "client_cpu_s_per_gb",
+                                   bench_rate_of(row->cpu_s_per_gb, repeats).median));
+    }
+    if (status == KVT_OK) bench_report_set(report, "repetitions", json_integer(repeats));
+    kvt_close(site.writer);
+    kvt_close(site.reader);
+    remote_close(site.client);
+    return status;
 }
+
+const bench_case bench_remote_case = {
+    .name = "remote",
+    .schema = "kvterrace-bench-remote-1",
+    .tables = (const bench_table[]){{"rows", "client op object_bytes depth bytes_per_s p50_s p99_s "
+                                             "client_cpu_s_per_gb"},
+                                    {0}},
+    .run = remote_case_run,
+};

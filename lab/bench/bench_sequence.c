@@ -20,9 +20,7 @@
  *                    latency and without the processor: what the layout alone decides
  *     byte_share     as device_share, of byte_seconds
  *
- * The report is a table, or JSON of the schema "kvterrace-bench-sequence-2".
- *
- * Thread rule: one bench at a time.
+ * Thread rule: one case at a time.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -144,6 +142,7 @@ typedef struct sequence_row {
 /* Everything that the cases share. */
 typedef struct sequence_site {
     const bench_options *options;
+    bench_report *report;
     decode_layer layer;
     uint32_t tokens, steps, observed;
     uint64_t bytes; /* of K and V */
@@ -153,13 +152,6 @@ typedef struct sequence_site {
     float *exact;    /* [JUDGED][QUERY] */
     sequence_row rows[CASES];
 } sequence_site;
-
-static int sequence_complain(kvt_status status, const char *message)
-{
-    fprintf(stderr, "kvterrace bench sequence: %s\n",
-            message[0] != '\0' ? message : kvt_status_text(status));
-    return 1;
-}
 
 static kvt_status make_data(sequence_site *site)
 {
@@ -199,10 +191,10 @@ static uint64_t window_of(const sequence_site *site, const sequence_case *one)
 /* ---- one case ---- */
 
 static kvt_status open_store(const sequence_site *site, const sequence_case *one,
-                             kvt_store **store_out, char *message, size_t size)
+                             kvt_store **store_out)
 {
     return bench_reads_store(site->options, one->striping,
-                             2 * site->bytes / WINDOW_SHARE + 16 * MIB, store_out, message, size);
+                             2 * site->bytes / WINDOW_SHARE + 16 * MIB, store_out, site->report);
 }
 
 static kvt_sparse_options sequence_options(const sequence_site *site, const sequence_case *one,
@@ -226,11 +218,12 @@ static kvt_sparse_options sequence_options(const sequence_site *site, const sequ
 
 static kvt_status open_sequence(sequence_site *site, const sequence_case *one,
                                 uint64_t budget_bytes, kvt_store *store, sequence_row *row,
-                                kvt_sparse **sequence_out, char *message, size_t size)
+                                kvt_sparse **sequence_out)
 {
     const kvt_sparse_options options = sequence_options(site, one, budget_bytes);
     const uint64_t begin_ns = base_clock_ns();
-    kvt_status status = kvt_sparse_open_live(store, &options, sequence_out, message, size);
+    kvt_status status = kvt_sparse_open_live(store, &options, sequence_out, site->report->message,
+                                             BENCH_MESSAGE_BYTES);
     if (status != KVT_OK) return status;
     status = kvt_sparse_give(*sequence_out, 0, site->k, site->v);
     row->open_seconds = (double)(base_clock_ns() - begin_ns) * 1e-9;
@@ -276,8 +269,7 @@ static kvt_status push_down(kvt_store *store)
 
 /* Keeps a sequence, ends it and opens it again. */
 static kvt_status reopen_sequence(const sequence_site *site, const sequence_case *one,
-                                  kvt_store *store, sequence_row *row, kvt_sparse **sequence,
-                                  char *message, size_t size)
+                                  kvt_store *store, sequence_row *row, kvt_sparse **sequence)
 {
     const kvt_sparse_options options = sequence_options(site, one, budget_of(site, one));
     const kvt_key key = {.bytes = {1}};
@@ -290,7 +282,8 @@ static kvt_status reopen_sequence(const sequence_site *site, const sequence_case
     if (status == KVT_OK) status = push_down(store);
     if (status != KVT_OK) return status;
     const uint64_t begin_ns = base_clock_ns();
-    status = kvt_sparse_open_kept(store, &options, &key, sequence, message, size);
+    status = kvt_sparse_open_kept(store, &options, &key, sequence, site->report->message,
+                                  BENCH_MESSAGE_BYTES);
     row->reopen_seconds = (double)(base_clock_ns() - begin_ns) * 1e-9;
     if (status == KVT_OK) status = kvt_sparse_stats_get(*sequence, &stats);
     count_room(store, &row->kept_lent, &row->kept_used);
@@ -401,25 +394,23 @@ static kvt_status find_budget(sequence_site *site, const sequence_case *one, kvt
 }
 
 /* A row of the library, on a store of its own. */
-static kvt_status run_library(sequence_site *site, const sequence_case *one, sequence_row *row,
-                              char *message, size_t size)
+static kvt_status run_library(sequence_site *site, const sequence_case *one, sequence_row *row)
 {
     kvt_store *store = NULL;
     kvt_sparse *sequence = NULL;
     const bool exact = one->share == 0;
     *row = (sequence_row){.budget_bytes = budget_of(site, one)};
-    kvt_status status = open_store(site, one, &store, message, size);
+    kvt_status status = open_store(site, one, &store);
     if (status != KVT_OK) return status;
     if (!(site->drives_bytes_per_s > 0)) site->drives_bytes_per_s = drives_sum(store);
-    status = open_sequence(site, one, row->budget_bytes, store, row, &sequence, message, size);
+    status = open_sequence(site, one, row->budget_bytes, store, row, &sequence);
     if (status == KVT_OK && one->equal_error) {
         status = find_budget(site, one, store, sequence, &row->budget_bytes);
         sequence->options.budget_bytes = row->budget_bytes;
         if (status == KVT_OK)
             status = kvt_sparse_observe(sequence, 0, site->queries, site->observed);
     }
-    if (status == KVT_OK && one->kept)
-        status = reopen_sequence(site, one, store, row, &sequence, message, size);
+    if (status == KVT_OK && one->kept) status = reopen_sequence(site, one, store, row, &sequence);
     if (status == KVT_OK) status = run_steps(site, one, exact, store, sequence, row);
     kvt_sparse_close(sequence);
     kvt_close(store);
@@ -453,8 +444,7 @@ static kvt_status run_reads(sequence_site *site, kvt_store *store, bench_slots *
 }
 
 /* A row of a published method: planned in memory, read from the drives. */
-static kvt_status run_method(sequence_site *site, const sequence_case *one, sequence_row *row,
-                             char *message, size_t size)
+static kvt_status run_method(sequence_site *site, const sequence_case *one, sequence_row *row)
 {
     decode_method method = *one->method;
     decode_trial trial;
@@ -468,7 +458,7 @@ static kvt_status run_method(sequence_site *site, const sequence_case *one, sequ
     if (status != KVT_OK) return status;
     status = decode_trial_find(&site->layer, &trial, site->rows[OURS].error, &budget);
     if (status == KVT_OK) status = decode_trial_run(&site->layer, &trial, budget, &reads, &figures);
-    if (status == KVT_OK) status = open_store(site, one, &store, message, size);
+    if (status == KVT_OK) status = open_store(site, one, &store);
     if (status == KVT_OK) status = bench_slots_open(store, &site->layer, &trial, &slots);
     if (status == KVT_OK) {
         *row = (sequence_row){.budget_bytes = (uint64_t)(budget * (double)site->bytes),
@@ -483,113 +473,75 @@ static kvt_status run_method(sequence_site *site, const sequence_case *one, sequ
     return status;
 }
 
-static int run_case(sequence_site *site, uint32_t number)
+static kvt_status run_case(sequence_site *site, uint32_t number)
 {
     const sequence_case *one = &sequence_cases[number];
-    char message[256] = "";
     sequence_row *row = &site->rows[number];
-    const kvt_status status = one->method != NULL
-                                  ? run_method(site, one, row, message, sizeof message)
-                                  : run_library(site, one, row, message, sizeof message);
-    return status == KVT_OK ? 0 : sequence_complain(status, message);
+    const kvt_status status =
+        one->method != NULL ? run_method(site, one, row) : run_library(site, one, row);
+    if (status != KVT_OK) return status;
+    bench_report_row(
+        site->report, "results",
+        json_pack(
+            "{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "case",
+            one->name, "budget_bytes",
+            row->budget_bytes == KVT_SPARSE_ALL ? (json_int_t)-1 : (json_int_t)row->budget_bytes,
+            "open_seconds", row->open_seconds, "reopen_seconds", row->reopen_seconds,
+            "bytes_per_step", row->read_bytes, "io_seconds", row->io_seconds, "device_share",
+            row->device_share, "byte_seconds", row->byte_seconds, "byte_share", row->byte_share,
+            "hit_ratio", row->hit_ratio, "error", row->error, "select_seconds", row->select_seconds,
+            "step_seconds", row->step_seconds, "lost_pages", (json_int_t)row->lost));
+    if (one->kept)
+        bench_report_set(site->report, "kept",
+                         json_pack("{s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "open_seconds",
+                                   row->open_seconds, "reopen_seconds", row->reopen_seconds,
+                                   "first_lent_bytes", (json_int_t)row->first_lent, "lent_bytes",
+                                   (json_int_t)row->kept_lent, "used_bytes",
+                                   (json_int_t)row->kept_used, "pages", (json_int_t)row->pages,
+                                   "in_place_pages", (json_int_t)row->in_place_pages));
+    return KVT_OK;
 }
 
-/* ---- reports ---- */
-
-static int report_json(const sequence_site *site)
-{
-    json_t *root = bench_report_head("kvterrace-bench-sequence-2", 1), *rows = json_array();
-    int failed = root == NULL || rows == NULL;
-    for (uint32_t i = 0; i < CASES && !failed; i++) {
-        const sequence_row *row = &site->rows[i];
-        failed = json_array_append_new(
-            rows,
-            json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}",
-                      "case", sequence_cases[i].name, "budget_bytes",
-                      row->budget_bytes == KVT_SPARSE_ALL ? (json_int_t)-1
-                                                          : (json_int_t)row->budget_bytes,
-                      "open_seconds", row->open_seconds, "reopen_seconds", row->reopen_seconds,
-                      "bytes_per_step", row->read_bytes, "io_seconds", row->io_seconds,
-                      "device_share", row->device_share, "byte_seconds", row->byte_seconds,
-                      "byte_share", row->byte_share, "hit_ratio", row->hit_ratio, "error",
-                      row->error, "select_seconds", row->select_seconds, "step_seconds",
-                      row->step_seconds, "lost_pages", (json_int_t)row->lost));
-    }
-    if (!failed)
-        failed = json_object_set_new(root, "tokens", json_integer(site->tokens)) != 0 ||
-                 json_object_set_new(root, "drives_bytes_per_s",
-                                     json_real(site->drives_bytes_per_s)) != 0 ||
-                 json_object_set(root, "results", rows) != 0;
-    const sequence_row *kept = &site->rows[KEPT];
-    if (!failed)
-        failed = json_object_set_new(
-                     root, "kept",
-                     json_pack("{s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "open_seconds",
-                               kept->open_seconds, "reopen_seconds", kept->reopen_seconds,
-                               "first_lent_bytes", (json_int_t)kept->first_lent, "lent_bytes",
-                               (json_int_t)kept->kept_lent, "used_bytes",
-                               (json_int_t)kept->kept_used, "pages", (json_int_t)kept->pages,
-                               "in_place_pages", (json_int_t)kept->in_place_pages)) != 0;
-    json_decref(rows);
-    if (!failed) return bench_report_print(site->options->out, root);
-    json_decref(root);
-    return 1;
-}
-
-static int report_text(const sequence_site *site)
-{
-    FILE *out = site->options->out;
-    fprintf(out, "%u tokens, one layer, %u drives of %.0f MB/s together\n\n", site->tokens,
-            site->options->device_count, site->drives_bytes_per_s / 1e6);
-    fprintf(out, "%-24s %7s %8s %8s %7s %8s %7s %6s %8s %9s %8s\n", "", "open s", "KiB/step",
-            "io ms", "devices", "bytes ms", "devices", "hits", "error", "select ms", "step ms");
-    for (uint32_t i = 0; i < CASES; i++) {
-        const sequence_row *row = &site->rows[i];
-        fprintf(out, "%-24s %7.2f %8.0f %8.3f %7.3f %8.3f %7.3f %6.3f %8.4f %9.3f %8.3f\n",
-                sequence_cases[i].name, row->open_seconds, row->read_bytes / 1024,
-                row->io_seconds * 1e3, row->device_share, row->byte_seconds * 1e3, row->byte_share,
-                row->hit_ratio, row->error, row->select_seconds * 1e3, row->step_seconds * 1e3);
-    }
-    const sequence_row *kept = &site->rows[KEPT];
-    fprintf(
-        out,
-        "\n\"%s\" once kept opens again in %.3f s, with %.1f MiB of drives lent to it instead of "
-        "%.1f;\n%llu of its %llu pages are read where they are kept.\n",
-        sequence_cases[KEPT].name, kept->reopen_seconds, (double)kept->kept_lent / MIB,
-        (double)kept->first_lent / MIB, (unsigned long long)kept->in_place_pages,
-        (unsigned long long)kept->pages);
-    fprintf(out, "\nio: from the first read's start to the last one's end. devices: bytes over io, "
-                 "over the drives' sum;\nbytes: the same by the bytes of the slowest drive "
-                 "alone.\nerror: against the full load. select, step: medians; "
-                 "a step is select, wait and done, without attention.\n");
-    return ferror(out) != 0;
-}
-
-int bench_sequence_run(const bench_options *given)
+static kvt_status sequence_run(const bench_options *given, bench_report *report)
 {
     static kvt_device_config own[BENCH_OWN_DRIVES];
     bench_options options = *given;
-    if (bench_kept_drive(&options) != NULL)
-        return sequence_complain(KVT_E_MISMATCH, "a drive has content; store.format gives it up");
-    if (options.device_count == 0)
-        bench_give_drives(&options, (options.quick ? 96 : OWN_DRIVE_MIB) * MIB, 80000, own);
+    kvt_status status =
+        bench_take_drives(&options, (options.quick ? 96 : OWN_DRIVE_MIB) * MIB, 80000, own, report);
+    if (status != KVT_OK) return status;
     sequence_site site = {.options = &options,
+                          .report = report,
                           .tokens = options.quick ? 8192 : 65536,
                           .steps = options.quick ? 24 : STEPS,
                           .observed = options.quick ? 16 : OBSERVED};
-    bench_tell(&options, 0, 1, "context");
-    const kvt_status made = make_data(&site);
-    int code = made == KVT_OK ? 0 : sequence_complain(made, "");
-    for (uint32_t i = 0; i < CASES && code == 0; i++) {
-        bench_tell(&options, i, CASES, sequence_cases[i].name);
-        code = run_case(&site, i);
+    (void)bench_tell(&options, 0, 1, "context");
+    status = make_data(&site);
+    for (uint32_t i = 0; i < CASES && status == KVT_OK; i++) {
+        (void)bench_tell(&options, i, CASES, sequence_cases[i].name);
+        status = run_case(&site, i);
     }
-    bench_tell(&options, 1, 1, "");
-    if (code == 0) code = options.json ? report_json(&site) : report_text(&site);
+    bench_report_add(report,
+                     json_pack("{s:i, s:i, s:f}", "repetitions", 1, "tokens", (int)site.tokens,
+                               "drives_bytes_per_s", site.drives_bytes_per_s));
     free(site.k);
     free(site.v);
     decode_layer_close(&site.layer);
     free(site.queries);
     free(site.exact);
-    return code;
+    return status;
 }
+
+const bench_case bench_sequence_case = {
+    .name = "sequence",
+    .schema = "kvterrace-bench-sequence-2",
+    .tables =
+        (const bench_table[]){{"", "tokens drives_bytes_per_s"},
+                              {"results",
+                               "case open_seconds bytes_per_step io_seconds device_share "
+                               "byte_seconds byte_share hit_ratio error select_seconds "
+                               "step_seconds"},
+                              {"kept", "open_seconds reopen_seconds first_lent_bytes lent_bytes "
+                                       "pages in_place_pages"},
+                              {0}},
+    .run = sequence_run,
+};

@@ -65,9 +65,9 @@ typedef struct store_bench_loop {
 } store_bench_loop;
 
 /* Opens a store with room and puts the entries. hollow: the tier keeps no bytes, for tables of
- * many entries. Writes one line on failure. Returns an exit code. */
-int store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, uint32_t puts,
-                     bool hollow);
+ * many entries. As kvt_open and kvt_put. */
+KVT_NODISCARD kvt_status store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries,
+                                          uint32_t puts, bool hollow, bench_report *report);
 void store_bench_close(store_bench_site *site);
 
 /* Runs the loop on each of loop->threads threads at once, and gives the wall time of all. loops has
@@ -79,6 +79,15 @@ kvt_key store_bench_key(uint32_t number);
 
 /* Takes the entries of the last put loop out again, after a flush. */
 void store_bench_unput(store_bench_site *site, uint32_t calls);
+
+/* ---- lookups of many keys ---- */
+
+enum { STORE_MATCH_KEYS = 512 };
+
+/* Times calls of kvt_match_worth, each of STORE_MATCH_KEYS other keys: a prefix that was put at
+ * once, or scattered ones. Returns the calls that failed or found less than all. */
+uint32_t store_match_run(const store_bench_site *site, bool scattered, uint64_t *ns,
+                         uint32_t calls);
 
 /* ---- a prefix of many entries ---- */
 
@@ -95,12 +104,5 @@ enum {
  * entries that did not come to *failed. False: no store. */
 bool store_bench_prefix(uint32_t rounds, uint64_t *const ns[STORE_BENCH_PREFIX_CASES],
                         uint64_t *entry_bytes, uint32_t *failed);
-
-/* ---- lossy forms ---- */
-
-/* Times gets of entries that the store keeps in a form, each beside the codec's decoding of a
- * record of that form. Adds what failed to *failed. False: the store did not keep the form. */
-bool store_bench_form(const char *variant, uint32_t rounds, uint64_t *get_ns, uint64_t *codec_ns,
-                      uint64_t *entry_bytes, uint32_t *failed);
 
 #endif

@@ -169,10 +169,9 @@ static kvt_status store_open(store_bench_site *site, bool hollow, char *message,
     return kvt_open(&options, &site->store, message, message_bytes);
 }
 
-int store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, uint32_t puts,
-                     bool hollow)
+kvt_status store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, uint32_t puts,
+                            bool hollow, bench_report *report)
 {
-    char message[256] = "";
     *site = (store_bench_site){.bytes = bytes, .entries = entries, .puts = puts};
     site->ring_bytes = STORE_RING_BYTES < bytes ? bytes : STORE_RING_BYTES / bytes * bytes;
     site->sources = hollow ? 1 : entries;
@@ -180,14 +179,11 @@ int store_bench_open(store_bench_site *site, uint64_t bytes, uint32_t entries, u
     site->source = store_memory(site->sources * bytes);
     site->ring = store_memory(site->ring_bytes);
     kvt_status status = site->source != NULL && site->ring != NULL ? KVT_OK : KVT_E_MEMORY;
-    if (status == KVT_OK) status = store_open(site, hollow, message, sizeof message);
+    if (status == KVT_OK) status = store_open(site, hollow, report->message, BENCH_MESSAGE_BYTES);
     if (status == KVT_OK) status = kvt_queue_open(site->store, NULL, &site->queue);
     if (status == KVT_OK) status = store_fill(site);
-    if (status == KVT_OK) return 0;
-    fprintf(stderr, "kvterrace bench store: %s\n",
-            message[0] != '\0' ? message : kvt_status_text(status));
-    store_bench_close(site);
-    return 1;
+    if (status != KVT_OK) store_bench_close(site);
+    return status;
 }
 
 void store_bench_close(store_bench_site *site)
@@ -364,4 +360,25 @@ void store_bench_unput(store_bench_site *site, uint32_t calls)
         const kvt_key key = store_bench_key(STORE_PUT_FIRST + i);
         (void)!kvt_delete(site->store, &key);
     }
+}
+
+/* ---- lookups of many keys ---- */
+
+uint32_t store_match_run(const store_bench_site *site, bool scattered, uint64_t *ns, uint32_t calls)
+{
+    static kvt_key keys[STORE_MATCH_KEYS];
+    uint32_t failed = 0, number = 0;
+    for (uint32_t call = 0; call < calls; call++) {
+        for (uint32_t i = 0; i < STORE_MATCH_KEYS; i++) {
+            if (scattered || i == 0) number = number * UINT32_C(1664525) + UINT32_C(1013904223);
+            uint32_t drawn = (uint32_t)((uint64_t)number * site->entries >> 32);
+            keys[i] = store_bench_key(scattered ? drawn : (drawn + i) % site->entries);
+        }
+        kvt_worth worth = {.struct_size = sizeof worth};
+        uint64_t began_ns = base_clock_ns();
+        kvt_status status = kvt_match_worth(site->store, keys, STORE_MATCH_KEYS, &worth);
+        ns[call] = base_clock_ns() - began_ns;
+        failed += status != KVT_OK || worth.stored != STORE_MATCH_KEYS;
+    }
+    return failed;
 }

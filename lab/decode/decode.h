@@ -10,7 +10,7 @@
  *     decode_run.c        one configuration over a unit's steps; decode_configs.c which there are
  *     decode_windows.c    windows of several sizes and rules over the same steps, Belady's bound
  *     decode_cost.c       seconds of building, scoring and choosing
- *     decode_report.c     the tables and the JSON, schema "kvterrace-bench-decode-1"
+ *     decode_report.c     the report
  *
  * Errors and recalls of a configuration are sums over all units of a source, so that units are
  * taken one after the other. Thread rule: one bench at a time.
@@ -19,11 +19,9 @@
 #define DECODE_DECODE_H
 
 #include "estimator/quality/quality_round_trip.h"
+#include "lab/harness/bench_case.h"
 #include "sparse/choose.h"
 #include "sparse/decide/windows.h"
-
-#include <jansson.h>
-#include <stdio.h>
 
 enum {
     DECODE_SINKS = 4,
@@ -34,9 +32,12 @@ enum {
     DECODE_COACTIVE_MOST = 4096 /* most members of one of its clusters */
 };
 
+/* Sparse decode on attention of dumps, and of a generator: error and bytes of selection, precision,
+ * windows. KVT_E_CANCELLED; KVT_E_ARGUMENT: a dump without queries, or too short. */
+extern const bench_case bench_decode_case;
+
+/* The case's own options. */
 typedef struct decode_options {
-    FILE *out;
-    bool json;
     const char *const *dumps;
     uint32_t dump_count;
     bool synthetic;       /* the generator besides */
@@ -48,14 +49,7 @@ typedef struct decode_options {
     bool raw_alone;       /* units have no coded variants */
     uint32_t context;     /* tokens of one of them; 0: 1,800 */
     uint64_t seed;
-    bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
-    void *progress_context;
 } decode_options;
-
-/* Runs the bench. KVT_OK; KVT_E_CANCELLED; KVT_E_ARGUMENT (a dump without queries, or too short:
- * the message says what); KVT_E_MEMORY; what quality_dump_open gives. Blocking. */
-KVT_NODISCARD kvt_status decode_run(const decode_options *options, char *message,
-                                    size_t message_size);
 
 /* ---- sources ---- */
 
@@ -222,6 +216,17 @@ typedef struct decode_result {
     uint32_t steps, units;
 } decode_result;
 
+enum { WINDOW_SIZES = 2, WINDOW_BUDGETS = 2 };
+extern const double decode_window_sizes[WINDOW_SIZES]; /* in budgets */
+extern const double decode_window_budgets[WINDOW_BUDGETS];
+
+/* Bytes of all units: hits of every rule, Belady's last, and what was wanted. */
+typedef struct decode_windows {
+    double hit[WINDOW_BUDGETS][WINDOW_SIZES][WINDOWS_RULES + 1], wanted[WINDOW_BUDGETS];
+} decode_windows;
+
+kvt_status decode_windows_unit(decode_unit *unit, decode_choice *choice, decode_windows *windows);
+
 typedef struct decode_results {
     decode_source source; /* the dump is closed */
     decode_result *rows;
@@ -229,8 +234,8 @@ typedef struct decode_results {
     double exact_energy;
     double index_share, code_share; /* of KV bytes */
     double build_tokens_per_s;
-    struct decode_windows *windows;
     sparse_paging paging;
+    decode_windows windows;
 } decode_results;
 
 kvt_status decode_configs(decode_results *results);
@@ -244,28 +249,6 @@ const char *decode_index_name(decode_index index);
 void decode_layout_name(const decode_config *config, const sparse_paging *paging, char *text,
                         size_t size);
 
-/* ---- windows ---- */
-
-enum { WINDOW_SIZES = 10, WINDOW_BUDGETS = 2 };
-extern const double decode_window_sizes[WINDOW_SIZES]; /* in budgets */
-extern const double decode_window_budgets[WINDOW_BUDGETS];
-
-/* Of every unit: bytes moved by size and half of the steps with our rule, hits of every rule. */
-typedef struct decode_windows {
-    uint32_t units;
-    double *moved; /* [units][WINDOW_BUDGETS][WINDOW_SIZES][2] */
-    double hit[WINDOW_BUDGETS][WINDOW_SIZES][WINDOWS_RULES + 1], wanted[WINDOW_BUDGETS];
-    double budget_bytes[WINDOW_BUDGETS]; /* of a unit */
-} decode_windows;
-
-kvt_status decode_windows_open(uint32_t units, decode_windows **windows_out);
-void decode_windows_close(decode_windows *windows);
-kvt_status decode_windows_unit(decode_unit *unit, decode_choice *choice, uint32_t number,
-                               decode_windows *windows);
-/* Bytes moved in the second half with sizes by knapsack over those of uniform windows. */
-kvt_status decode_windows_knapsack(const decode_windows *windows, uint32_t budget, uint32_t size,
-                                   double *ratio_out);
-
 /* ---- costs and reports ---- */
 
 typedef struct decode_cost {
@@ -278,7 +261,7 @@ typedef struct decode_cost {
 
 kvt_status decode_cost_measure(const decode_options *options, decode_cost *cost_out);
 
-void decode_report(const decode_options *options, const decode_results *results, uint32_t count,
-                   const decode_cost *cost);
+void decode_report(const decode_results *results, uint32_t count, const decode_cost *cost,
+                   bench_report *report);
 
 #endif

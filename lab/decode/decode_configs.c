@@ -144,7 +144,7 @@ static kvt_status unit_rows(decode_unit *unit, decode_results *results)
     return status;
 }
 
-static kvt_status unit_run(decode_unit *unit, uint32_t number, decode_results *results)
+static kvt_status unit_run(decode_unit *unit, decode_results *results)
 {
     const double kv = (double)unit->zone * unit->dim * 4.0;
     decode_choice choice;
@@ -156,27 +156,24 @@ static kvt_status unit_run(decode_unit *unit, uint32_t number, decode_results *r
     results->build_tokens_per_s += unit->zone / (unit->build_seconds + 1e-9);
     results->paging = unit->paging;
     status = decode_choice_open(unit, DECODE_CLUSTER, DECODE_CLUSTERS, 0, &choice);
-    if (status == KVT_OK) status = decode_windows_unit(unit, &choice, number, results->windows);
+    if (status == KVT_OK) status = decode_windows_unit(unit, &choice, &results->windows);
     decode_choice_close(&choice);
     return status;
 }
 
-static kvt_status source_run(const decode_options *options, decode_results *results, double done,
+static kvt_status source_run(const bench_options *common, decode_results *results, double done,
                              double parts)
 {
     const decode_source *source = &results->source;
     const uint32_t units = source->layers * source->kv_heads;
     kvt_status status = decode_configs(results);
-    if (status == KVT_OK) status = decode_windows_open(units, &results->windows);
     for (uint32_t u = 0; status == KVT_OK && u < units; u++) {
         decode_unit unit;
-        if (options->progress != NULL &&
-            !options->progress(options->progress_context, (done + (double)u / units) / parts,
-                               source->name))
+        if (!bench_tell(common, done + (double)u / units, parts, source->name))
             return KVT_E_CANCELLED;
-        status =
-            decode_unit_open(source, options, u / source->kv_heads, u % source->kv_heads, &unit);
-        if (status == KVT_OK) status = unit_run(&unit, u, results);
+        status = decode_unit_open(source, common->own, u / source->kv_heads, u % source->kv_heads,
+                                  &unit);
+        if (status == KVT_OK) status = unit_run(&unit, results);
         decode_unit_close(&unit);
     }
     results->index_share /= units;
@@ -185,8 +182,9 @@ static kvt_status source_run(const decode_options *options, decode_results *resu
     return status;
 }
 
-kvt_status decode_run(const decode_options *options, char *message, size_t message_size)
+static kvt_status decode_run(const bench_options *common, bench_report *report)
 {
+    const decode_options *options = common->own;
     const uint32_t count = options->dump_count + (options->synthetic ? 1u : 0u);
     decode_results *results = calloc(count + 1u, sizeof *results);
     decode_cost cost = {.tokens = 0};
@@ -194,21 +192,39 @@ kvt_status decode_run(const decode_options *options, char *message, size_t messa
     for (uint32_t i = 0; status == KVT_OK && i < count; i++) {
         if (i < options->dump_count)
             status = decode_source_dump(options->dumps[i], options->rows, &results[i].source,
-                                        message, message_size);
+                                        report->message, BENCH_MESSAGE_BYTES);
         else
             decode_source_synthetic(options->layers, options->tokens,
                                     options->rows > 0 ? options->rows : 32, options->seed,
                                     &results[i].source);
         if (status != KVT_OK) break;
-        status = source_run(options, &results[i], i, count + (options->cost ? 1.0 : 0.0));
+        status = source_run(common, &results[i], i, count + (options->cost ? 1.0 : 0.0));
         decode_source_close(&results[i].source);
     }
     if (status == KVT_OK && options->cost) status = decode_cost_measure(options, &cost);
-    if (status == KVT_OK) decode_report(options, results, count, &cost);
-    for (uint32_t i = 0; results != NULL && i < count; i++) {
-        decode_windows_close(results[i].windows);
-        free(results[i].rows);
+    if (status == KVT_OK) {
+        bench_report_set(report, "seed", json_integer((json_int_t)options->seed));
+        decode_report(results, count, &cost, report);
     }
+    for (uint32_t i = 0; results != NULL && i < count; i++)
+        free(results[i].rows);
     free(results);
     return status;
 }
+
+const bench_case bench_decode_case = {
+    .name = "decode",
+    .schema = "kvterrace-bench-decode-1",
+    .tables =
+        (const bench_table[]){
+            {"sources", "dump layers kv_heads group head_dim tokens steps index_share "
+                        "code_share build_tokens_per_s"},
+            {"rows", "dump index layout precision estimate evict budget "
+                     "bytes_per_step block_bytes_per_step recall error hit_ratio"},
+            {"windows", "dump budget window decayed lookahead lru fifo lfu belady"},
+            {"cost", "tokens select_ms_p50 select_ms_p99 score_ms choose_ms "
+                     "estimate_ms build_tokens_per_s index_share code_share "
+                     "open_share recall recall_lower"},
+            {0}},
+    .run = decode_run,
+};

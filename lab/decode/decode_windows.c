@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decode_windows.c - windows of several sizes and rules over the same needs: clusters in raw,
+ * decode_windows.c - windows of two sizes and all rules over the same needs: clusters in raw,
  * chosen without regard to what is resident. Hits are bytes, after an eighth of the steps.
  *
  * Belady's rule knows the steps to come and keeps what is needed soonest; clusters differ in size,
@@ -8,11 +8,10 @@
  */
 #include "decode.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const double decode_window_sizes[WINDOW_SIZES] = {0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 7};
+const double decode_window_sizes[WINDOW_SIZES] = {2, 3};
 const double decode_window_budgets[WINDOW_BUDGETS] = {0.0312, 0.0625};
 
 /* The needs of all steps. */
@@ -49,15 +48,8 @@ static kvt_status needs_open(needs *n, decode_unit *unit, decode_choice *choice,
     return status;
 }
 
-static void needs_close(needs *n)
-{
-    free(n->wanted);
-    free(n->weight);
-}
-
 typedef struct moves {
     double hit, wanted;
-    double moved[2]; /* by half of the steps */
 } moves;
 
 static void moves_add(moves *m, const needs *n, uint32_t row, double hit, double wanted)
@@ -65,7 +57,6 @@ static void moves_add(moves *m, const needs *n, uint32_t row, double hit, double
     if (row < n->rows / 8) return;
     m->hit += hit;
     m->wanted += wanted;
-    m->moved[row >= n->rows / 2] += wanted - hit;
 }
 
 static kvt_status play_rule(const needs *n, windows_rule rule, double size, moves *m)
@@ -152,52 +143,24 @@ static kvt_status play_belady(const needs *n, double size, moves *m)
 
 /* ---- all units ---- */
 
-kvt_status decode_windows_open(uint32_t units, decode_windows **windows_out)
-{
-    decode_windows *w = calloc(1, sizeof *w);
-    *windows_out = w;
-    if (w == NULL) return KVT_E_MEMORY;
-    w->units = units;
-    w->moved = calloc((size_t)units * WINDOW_BUDGETS * WINDOW_SIZES * 2, sizeof *w->moved);
-    return w->moved != NULL ? KVT_OK : KVT_E_MEMORY;
-}
-
-void decode_windows_close(decode_windows *windows)
-{
-    if (windows != NULL) free(windows->moved);
-    free(windows);
-}
-
-static double *moved_at(const decode_windows *w, uint32_t unit, uint32_t budget, uint32_t size)
-{
-    return w->moved + (((size_t)unit * WINDOW_BUDGETS + budget) * WINDOW_SIZES + size) * 2;
-}
-
-static kvt_status windows_budget(const needs *n, uint32_t number, uint32_t budget,
-                                 decode_windows *w)
+static kvt_status windows_budget(const needs *n, uint32_t budget, decode_windows *w)
 {
     kvt_status status = KVT_OK;
-    w->budget_bytes[budget] = (double)n->budget_bytes;
     for (uint32_t size = 0; status == KVT_OK && size < WINDOW_SIZES; size++) {
         const double budgets = decode_window_sizes[size];
-        const bool all = budgets == 2.0 || budgets == 3.0;
         moves m = {.hit = 0.0};
         for (uint32_t rule = 0; status == KVT_OK && rule < WINDOWS_RULES; rule++) {
-            if (rule != WINDOWS_DECAYED && !all) continue;
             status = play_rule(n, (windows_rule)rule, budgets, &m);
             w->hit[budget][size][rule] += m.hit;
-            if (rule != WINDOWS_DECAYED) continue;
-            memcpy(moved_at(w, number, budget, size), m.moved, sizeof m.moved);
-            if (size == 0) w->wanted[budget] += m.wanted;
         }
-        if (status == KVT_OK && all) status = play_belady(n, budgets, &m);
-        if (all) w->hit[budget][size][WINDOWS_RULES] += m.hit;
+        if (size == 0) w->wanted[budget] += m.wanted;
+        if (status == KVT_OK) status = play_belady(n, budgets, &m);
+        w->hit[budget][size][WINDOWS_RULES] += m.hit;
     }
     return status;
 }
 
-kvt_status decode_windows_unit(decode_unit *unit, decode_choice *choice, uint32_t number,
-                               decode_windows *windows)
+kvt_status decode_windows_unit(decode_unit *unit, decode_choice *choice, decode_windows *windows)
 {
     pages_terms terms;
     kvt_status status = KVT_OK;
@@ -205,44 +168,9 @@ kvt_status decode_windows_unit(decode_unit *unit, decode_choice *choice, uint32_
     for (uint32_t b = 0; status == KVT_OK && b < WINDOW_BUDGETS; b++) {
         needs n;
         status = needs_open(&n, unit, choice, decode_window_budgets[b], &terms);
-        if (status == KVT_OK) status = windows_budget(&n, number, b, windows);
-        needs_close(&n);
+        if (status == KVT_OK) status = windows_budget(&n, b, windows);
+        free(n.wanted);
+        free(n.weight);
     }
     return status;
-}
-
-kvt_status decode_windows_knapsack(const decode_windows *w, uint32_t budget, uint32_t size,
-                                   double *ratio_out)
-{
-    const uint32_t units = w->units;
-    windows_curve *curves = calloc(units, sizeof *curves);
-    double *benefit = calloc((size_t)units * WINDOW_SIZES, sizeof *benefit);
-    uint32_t *choice = calloc(units, sizeof *choice);
-    void *memory = malloc(windows_divide_memory(units, WINDOW_SIZES));
-    uint64_t bytes[WINDOW_SIZES];
-    double uniform = 0.0, chosen = 0.0;
-    const bool fine = curves != NULL && benefit != NULL && choice != NULL && memory != NULL;
-    for (uint32_t i = 0; i < WINDOW_SIZES; i++)
-        bytes[i] = (uint64_t)(decode_window_sizes[i] * w->budget_bytes[budget]);
-    for (uint32_t u = 0; fine && u < units; u++) {
-        /* Saved in the first half, beside the smallest window. */
-        for (uint32_t i = 0; i < WINDOW_SIZES; i++)
-            benefit[u * WINDOW_SIZES + i] =
-                fmax(1.0, 1.0 + moved_at(w, u, budget, 0)[0] - moved_at(w, u, budget, i)[0]);
-        curves[u] = (windows_curve){bytes, benefit + (size_t)u * WINDOW_SIZES};
-    }
-    if (fine)
-        (void)windows_divide(curves, units, WINDOW_SIZES, units * bytes[size], choice, memory,
-                             NULL);
-    for (uint32_t u = 0; fine && u < units; u++) {
-        const uint32_t at = choice[u] != UINT32_MAX ? choice[u] : 0;
-        chosen += moved_at(w, u, budget, at)[1];
-        uniform += moved_at(w, u, budget, size)[1];
-    }
-    *ratio_out = uniform > 0.0 ? chosen / uniform : 1.0;
-    free(curves);
-    free(benefit);
-    free(choice);
-    free(memory);
-    return fine ? KVT_OK : KVT_E_MEMORY;
 }

@@ -13,7 +13,7 @@
  * what it is compared at is one of these runs, never a line between two. The alpha is chosen on
  * the tuning seeds (the first half), the ratio is that of the others.
  *
- * Thread rule: experiment_run uses threads of its own; each run is one thread's, and what runs
+ * Thread rule: the case uses threads of its own; each run is one thread's, and what runs
  * share is not changed while they go on.
  */
 #ifndef REPLAY_ADAPTCACHE_EXPERIMENT_H
@@ -21,9 +21,9 @@
 
 #include "estimator/predict/predict.h"
 #include "estimator/profile/profile.h"
-#include <kvterrace/policy.h>
+#include "lab/harness/bench_case.h"
 
-#include <stdio.h>
+#include <kvterrace/policy.h>
 
 enum {
     EXPERIMENT_TASKS = 3,
@@ -47,7 +47,6 @@ typedef struct experiment_options {
     const char *ladders; /* folder of the ladders and of codecs-gpu.json */
     const char *profile; /* measured curves: a file of quality rows, or NULL: the ladders */
     const char *classes[EXPERIMENT_TASKS]; /* of the profile; NULL: its first three */
-    const char *texts; /* folder of real texts, or NULL: the built-in table of their lengths */
     uint32_t contexts;
     uint32_t uses; /* requests per context, of which the first 40 % are not counted */
     uint32_t seeds;
@@ -59,21 +58,15 @@ typedef struct experiment_options {
     double dram_bytes, ssd_bytes, ssd_bytes_per_s;
     double prefill_speed; /* times the A100's of the FLOP model */
     bool by_answers;      /* a profile's losses are 1 - ROUGE-L of answers, not its own */
-    bool json;
-    bool (*progress)(void *context, double done, const char *what); /* or NULL; false ends it */
-    void *progress_context;
-    FILE *out;
 } experiment_options;
 
 /* 1,100 contexts, 10 requests each, 6 seeds, all settings, ladders in profiles/, one thread, the
  * paper's host. */
 void experiment_options_init(experiment_options *options);
 
-/* Runs and prints it. KVT_OK; KVT_E_CANCELLED (progress said so; nothing is printed); KVT_E_CONFIG
- * (the profile lacks a class or a method); what the ladders', the profile's and the texts' readers
- * give; KVT_E_MEMORY; KVT_E_IO. */
-KVT_NODISCARD kvt_status experiment_run(const experiment_options *options, char *message,
-                                        size_t message_size);
+/* The case, whose own options are these. KVT_E_CANCELLED: progress said so; nothing is reported.
+ * KVT_E_CONFIG: the profile lacks a class or a method. */
+extern const bench_case bench_adaptcache_case;
 
 /* ---- the parts, for its own files and tests ---- */
 
@@ -135,13 +128,13 @@ typedef struct experiment_task {
 } experiment_task;
 
 typedef struct experiment {
+    const bench_options *common; /* of the case; NULL in a part of it */
     const experiment_options *options;
     experiment_task tasks[EXPERIMENT_TASKS];
     kvt_cost_model models[EXPERIMENT_MENUS][EXPERIMENT_TASKS];
     experiment_draw *draws; /* [EXPERIMENT_SETTINGS][seeds] */
     experiment_system systems[EXPERIMENT_SYSTEMS_MAX];
     uint32_t system_count;
-    bool real_texts;
     /* [EXPERIMENT_SETTINGS][EXPERIMENT_RATES][system_count][seeds] */
     experiment_outcome *outcomes;
 } experiment;
@@ -149,8 +142,8 @@ typedef struct experiment {
 /* adaptcache_menus.c: what there is to choose from, from the ladders or from a profile's curves. */
 KVT_NODISCARD kvt_status experiment_menus_read(experiment *run, char *message, size_t message_size);
 
-/* adaptcache_contexts.c: draws the contexts of every setting and seed. KVT_OK; KVT_E_GONE;
- * KVT_E_PARSE; KVT_E_MEMORY. */
+/* adaptcache_contexts.c: draws the contexts of every setting and seed. KVT_OK;
+ * KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status experiment_draw_all(experiment *run, char *message, size_t message_size);
 double experiment_setting_zipf(uint32_t setting);
 /* The only task of a setting, or EXPERIMENT_TASKS: all of them. */
@@ -214,6 +207,7 @@ experiment_ratio experiment_compare(const experiment *run, uint32_t setting, uin
                                     uint32_t chosen, uint32_t other);
 
 /* adaptcache_report.c */
-KVT_NODISCARD kvt_status experiment_print(const experiment *run);
+void experiment_report(const experiment *run, bench_report *report);
+extern const bench_table experiment_tables[];
 
 #endif

@@ -35,8 +35,7 @@ void experiment_options_init(experiment_options *options)
                                     .dram_bytes = 100e9,
                                     .ssd_bytes = 400e9,
                                     .ssd_bytes_per_s = 1e9,
-                                    .prefill_speed = 1.0,
-                                    .out = stdout};
+                                    .prefill_speed = 1.0};
 }
 
 bool experiment_has_setting(const experiment_options *options, uint32_t setting)
@@ -206,15 +205,13 @@ static kvt_status sweep_job(const sweep *all, size_t job, char *message, size_t 
 /* Counts a job that is done. False: the threads are to end. Lock held. */
 static bool sweep_tell(sweep *all, kvt_status status, const char *message)
 {
-    const experiment_options *options = all->run->options;
     all->done++;
     if (status != KVT_OK && all->status == KVT_OK) {
         all->status = status;
         (void)snprintf(all->message, all->message_size, "%s", message);
     }
-    if (all->status == KVT_OK && options->progress != NULL &&
-        !options->progress(options->progress_context, (double)all->done / (double)all->jobs,
-                           "runs"))
+    if (all->status == KVT_OK &&
+        !bench_tell(all->run->common, (double)all->done, (double)all->jobs, "runs"))
         all->status = KVT_E_CANCELLED;
     return all->status == KVT_OK;
 }
@@ -257,16 +254,24 @@ static kvt_status sweep_run(experiment *run, char *message, size_t message_size)
     return all.status;
 }
 
-kvt_status experiment_run(const experiment_options *options, char *message, size_t message_size)
+static kvt_status experiment_run(const bench_options *common, bench_report *report)
 {
+    const experiment_options *options = common->own;
     assert(options->seeds >= 1 && options->seeds <= EXPERIMENT_SEEDS && options->contexts >= 3);
     experiment *run = calloc(1, sizeof *run);
-    (void)snprintf(message, message_size, "out of memory");
     if (run == NULL) return KVT_E_MEMORY;
-    kvt_status status = experiment_open(run, options, message, message_size);
-    if (status == KVT_OK) status = sweep_run(run, message, message_size);
-    if (status == KVT_OK) status = experiment_print(run);
+    kvt_status status = experiment_open(run, options, report->message, BENCH_MESSAGE_BYTES);
+    run->common = common;
+    if (status == KVT_OK) status = sweep_run(run, report->message, BENCH_MESSAGE_BYTES);
+    if (status == KVT_OK) experiment_report(run, report);
     experiment_close(run);
     free(run);
     return status;
 }
+
+const bench_case bench_adaptcache_case = {
+    .name = "adaptcache",
+    .schema = "kvterrace-bench-adaptcache-2",
+    .tables = experiment_tables,
+    .run = experiment_run,
+};

@@ -6,9 +6,9 @@
  */
 #include "remote_support.h"
 
-#include "../../lab/bench/bench_cluster.h"
 #include "remote/remote_fault.h"
 #include "remote/remote_memory.h"
+#include "servers.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct site {
     const char *name;
     remote_config config;
     remote_client *client;
-    bench_cluster cluster;
+    servers cluster;
     remote_fault faults;
     uint8_t *bytes, *target;
 } site;
@@ -239,11 +239,11 @@ TEST(mooncake_conforms)
     check_all(&at);
 }
 
-static void servers_conform(const bench_cluster_options *options)
+static void servers_conform(const servers_options *options)
 {
     static site at;
     at = (site){.config = {.backend = "valkey", .cluster = !options->single}};
-    const int started = bench_cluster_start(options, &at.cluster);
+    const int started = servers_start(options, &at.cluster);
     if (started == 77) {
         print_message("no server of Valkey or Redis is installed: left out\n");
         skip();
@@ -251,17 +251,17 @@ static void servers_conform(const bench_cluster_options *options)
     assert_int_equal(started, 0);
     at.config.addresses = at.cluster.addresses;
     check_all(&at);
-    bench_cluster_stop(&at.cluster);
+    servers_stop(&at.cluster);
 }
 
 TEST(single_conforms)
 {
-    servers_conform(&(bench_cluster_options){.nodes = 1, .single = true});
+    servers_conform(&(servers_options){.nodes = 1, .single = true});
 }
 
 TEST(cluster_conforms)
 {
-    servers_conform(&(bench_cluster_options){.nodes = 3});
+    servers_conform(&(servers_options){.nodes = 3});
 }
 
 TEST(configuration_is_refused)

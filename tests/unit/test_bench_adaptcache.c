@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static experiment_options small_options(FILE *out)
+static experiment_options small_options(void)
 {
     static char ladders[1024];
     experiment_options options;
@@ -33,7 +33,6 @@ static experiment_options small_options(FILE *out)
     options.coarse = true;
     options.threads = 2;
     options.settings = 1u << (EXPERIMENT_SETTINGS - 1);
-    options.out = out;
     return options;
 }
 
@@ -146,7 +145,7 @@ static experiment_outcome measure(const experiment *run, const char *name)
 
 TEST(prefill_and_raw_lose_nothing)
 {
-    const experiment_options options = small_options(stdout);
+    const experiment_options options = small_options();
     experiment *run = small_open(&options);
     experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
     for (uint32_t i = 0; i < options.contexts; i++)
@@ -180,7 +179,7 @@ TEST(prefill_and_raw_lose_nothing)
 /* KIVI at 2 bits: all but the first uses hit, each context with its own loss. */
 TEST(losses_are_the_contexts_own)
 {
-    const experiment_options options = small_options(stdout);
+    const experiment_options options = small_options();
     experiment *run = small_open(&options);
     experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
     const experiment_outcome mean = measure(run, "lru kivi:k2v2,g32");
@@ -196,7 +195,7 @@ TEST(losses_are_the_contexts_own)
 /* A mix of one rung in both tiers holds that rung alone, and is blind to its losses. */
 TEST(a_mix_offers_its_rungs)
 {
-    const experiment_options options = small_options(stdout);
+    const experiment_options options = small_options();
     experiment *run = small_open(&options);
     const kvt_cost_model *model = &run->models[EXPERIMENT_MENU_OURS][0];
     experiment_draw *draw = &run->draws[EXPERIMENT_TASKS * options.seeds];
@@ -251,7 +250,7 @@ static void write_profile(char path[64], const char *without)
 TEST(profiles_make_both_menus)
 {
     char path[64], name[64];
-    experiment_options options = small_options(stdout);
+    experiment_options options = small_options();
     write_profile(path, NULL);
     options.profile = path;
     experiment *run = small_open(&options);
@@ -284,7 +283,7 @@ TEST(profiles_make_both_menus)
 TEST(hosts_and_measures_are_what_is_said)
 {
     char path[64];
-    experiment_options options = small_options(stdout);
+    experiment_options options = small_options();
     write_profile(path, NULL);
     options.profile = path;
     options.by_answers = true;
@@ -311,7 +310,7 @@ TEST(hosts_and_measures_are_what_is_said)
 TEST(profiles_without_a_class_are_refused)
 {
     char path[64], message[512] = "";
-    experiment_options options = small_options(stdout);
+    experiment_options options = small_options();
     experiment run;
     write_profile(path, NULL);
     options.profile = path;
@@ -321,7 +320,7 @@ TEST(profiles_without_a_class_are_refused)
     experiment_close(&run);
     assert_int_equal(unlink(path), 0);
     /* A variant that one class lacks is left out, and beats no other. */
-    options = small_options(stdout);
+    options = small_options();
     write_profile(path, "entropy");
     options.profile = path;
     experiment *sound = small_open(&options);
@@ -342,11 +341,12 @@ static char *small_text(bool json)
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     assert_non_null(out);
-    experiment_options options = small_options(out);
-    options.contexts = 60;
-    options.uses = 3;
-    options.json = json;
-    kvt_status status = experiment_run(&options, message, sizeof message);
+    experiment_options own = small_options();
+    const bench_options options = {.own = &own};
+    own.contexts = 60;
+    own.uses = 3;
+    kvt_status status =
+        bench_case_run(&bench_adaptcache_case, &options, out, json, message, sizeof message);
     assert_int_equal(fclose(out), 0);
     if (status != KVT_OK) fail_msg("%d: %s", status, message);
     return text;
@@ -382,7 +382,7 @@ TEST(every_system_has_a_row_at_every_rate)
     free(text);
     free(again);
     text = small_text(false);
-    assert_non_null(strstr(text, "assumed:"));
+    assert_non_null(strstr(text, "delay_ratio_least"));
     free(text);
 }
 
@@ -395,13 +395,15 @@ static bool no_further(void *context, double done, const char *what)
 
 TEST(interrupted_runs_end)
 {
-    char message[512] = "";
     double done = 0.0;
-    experiment_options options = small_options(stdout);
-    options.contexts = 30;
-    options.uses = 2;
-    options.progress = no_further;
-    options.progress_context = &done;
-    assert_int_equal(experiment_run(&options, message, sizeof message), KVT_E_CANCELLED);
+    experiment_options own = small_options();
+    const bench_options options = {.own = &own, .progress = no_further, .progress_context = &done};
+    own.contexts = 30;
+    own.uses = 2;
+    bench_report report;
+    bench_report_open(&report, bench_adaptcache_case.schema);
+    assert_int_equal(bench_adaptcache_case.run(&options, &report), KVT_E_CANCELLED);
+    assert_false(bench_report_holds(&report));
     assert_true(done >= 0.5 && done < 0.6);
+    json_decref(report.root);
 }

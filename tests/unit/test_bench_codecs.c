@@ -406,21 +406,20 @@ TEST_WITH(dump_make, dump_remove, damaged_records)
 TEST(bench_refuses)
 {
     char message[256] = "";
-    const char *unknown[] = {"raw", "kivi:k5v5"}, *nowhere[] = {"nowhere"};
+    const char *unknown[] = {"raw", "kivi:k5v5"};
     (void)state;
-    bench_codecs_options options = {
-        .out = stdout, .quick = true, .quiet = true, .variants = unknown, .variant_count = 2};
-    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_E_ARGUMENT);
+    bench_codecs_options own = {.variants = unknown, .variant_count = 2};
+    const bench_options options = {.quick = true, .quiet = true, .own = &own};
+    assert_status(
+        bench_case_run(&bench_codecs_case, &options, stdout, false, message, sizeof message),
+        KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "kivi:k5v5"));
-    options.variant_count = 1;
-    options.isa = "mmx";
-    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_E_ARGUMENT);
+    own.variant_count = 1;
+    own.isa = "mmx";
+    assert_status(
+        bench_case_run(&bench_codecs_case, &options, stdout, false, message, sizeof message),
+        KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "mmx"));
-    options.isa = NULL;
-    options.models = nowhere;
-    options.model_count = 1;
-    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_E_ARGUMENT);
-    assert_non_null(strstr(message, "tokenizer"));
 }
 
 TEST(bench_reports)
@@ -429,28 +428,23 @@ TEST(bench_reports)
     size_t bytes = 0;
     const char *names[] = {"raw", "kivi:k4v4,g64", "planes:k4v4,g64"};
     (void)state;
-    bench_codecs_options options = {.out = open_memstream(&text, &bytes),
-                                    .json = true,
-                                    .quick = true,
-                                    .quiet = true,
-                                    .variants = names,
-                                    .variant_count = 3};
-    assert_non_null(options.out);
-    assert_status(bench_codecs_run(&options, message, sizeof message), KVT_OK);
-    assert_int_equal(fclose(options.out), 0);
+    const bench_codecs_options own = {.variants = names, .variant_count = 3};
+    const bench_options options = {.quick = true, .quiet = true, .own = &own};
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    assert_status(bench_case_run(&bench_codecs_case, &options, out, true, message, sizeof message),
+                  KVT_OK);
+    assert_int_equal(fclose(out), 0);
     json_t *root = json_loadb(text, bytes, 0, NULL);
     assert_non_null(root);
     assert_true(json_number_value(json_object_get(root, "memcpy_bytes_per_s")) > 0);
     const json_t *rows = json_object_get(root, "results"), *row;
     size_t index;
-    /* Both ways of a record each, and of either side for the two codecs that have kernels. */
-    bool sides = codecs_cpu_best() != CODECS_CPU_SCALAR;
-    assert_int_equal(json_array_size(rows), sides ? 2 + 6 + 6 : 6);
+    assert_int_equal(json_array_size(rows), 6); /* both ways of a record each */
     json_array_foreach(rows, index, row)
     {
         assert_true(json_number_value(json_object_get(row, "bytes_per_s")) > 0);
         assert_true(json_number_value(json_object_get(row, "bits_per_element")) > 0);
-        assert_null(json_object_get(row, "kl"));
     }
     const json_t *losses = json_object_get(root, "losses");
     assert_int_equal(json_array_size(losses), 3);

@@ -97,10 +97,9 @@ static void dump_close(dump_site *s)
 
 static kvt_status run(const char *path, FILE *out, char message[200])
 {
-    const decode_options options = {
-        .out = out, .json = true, .dumps = &path, .dump_count = 1, .rows = 6, .seed = 1};
-    message[0] = '\0';
-    return decode_run(&options, message, 200);
+    const decode_options own = {.dumps = &path, .dump_count = 1, .rows = 6, .seed = 1};
+    const bench_options options = {.own = &own};
+    return bench_case_run(&bench_decode_case, &options, out, true, message, 200);
 }
 
 static double real_of(const json_t *row, const char *key)

@@ -112,8 +112,10 @@ static json_t *print(const live_results *results)
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     assert_non_null(out);
-    const bench_options options = {.out = out, .json = true};
-    assert_int_equal(live_report(&options, results), 0);
+    bench_report report;
+    bench_report_open(&report, bench_live_case.schema);
+    live_report(&report, results);
+    assert_int_equal(bench_report_print(&report, out, true, bench_live_case.tables), 0);
     assert_int_equal(fclose(out), 0);
     json_t *document = json_loads(text, 0, NULL);
     assert_non_null(document);

@@ -40,9 +40,6 @@ def main(command):
     check(all(row["one_thread_ratio"] > 0 for row in rows if row["threads"] == 2),
           "two threads without their ratio to one", document)
     check(any(row["case"] == "exists" for row in rows), "no lookup", document)
-    for case in ("kivi:k4v4", "planes:k4v4"):
-        check(any(row["case"] == case and row["codec_ratio"] > 0 for row in rows),
-              f"no gets of {case}", document)
     for case in ("load_begin_end", "load_layers"):
         check(any(row["case"] == case and row["batch"] == 512 for row in rows),
               f"no prefix of {case}", document)

@@ -6,7 +6,7 @@
  */
 #include "remote_support.h"
 
-#include "../../lab/bench/bench_cluster.h"
+#include "servers.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bench_cluster cluster;
+static servers cluster;
 
-static void start(const bench_cluster_options *options)
+static void start(const servers_options *options)
 {
-    const int started = bench_cluster_start(options, &cluster);
+    const int started = servers_start(options, &cluster);
     if (started == 77) {
         print_message("no server of Valkey or Redis is installed: left out\n");
         skip();
@@ -32,7 +32,7 @@ static remote_client *open_client(remote_config config)
     remote_client *client = NULL;
     config.backend = "valkey";
     config.addresses = cluster.addresses;
-    config.cluster = !cluster.options.single;
+    config.cluster = cluster.cluster;
     if (remote_open(&config, &client, message, sizeof message) != KVT_OK)
         print_message("%s\n", message);
     assert_non_null(client);
@@ -47,7 +47,7 @@ TEST(logins_and_rights)
         "+auth",  "+ping", "--user", "default",         "off",     NULL};
     char value[16];
     remote_stats stats;
-    start(&(bench_cluster_options){.nodes = 1, .single = true, .arguments = arguments});
+    start(&(servers_options){.nodes = 1, .single = true, .arguments = arguments});
     remote_client *client =
         open_client((remote_config){.user = "kvt", .password = "hunter2hunter2"});
     assert_int_equal(remote_put(client, "kvt1:a", "value", 5), KVT_OK);
@@ -72,7 +72,7 @@ TEST(logins_and_rights)
         assert_true(strlen(stats.message) > 0);
         remote_close(client);
     }
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 /* Puts 60 keys, which all nodes have some of. */
@@ -109,30 +109,30 @@ TEST(nodes_fail_and_return)
 {
     uint32_t late = 0, on_node[3] = {0, 0, 0};
     remote_node_stats node;
-    start(&(bench_cluster_options){.nodes = 3});
+    start(&(servers_options){.nodes = 3});
     remote_client *client = open_client((remote_config){.seed = 7});
     put_keys(client, on_node);
     assert_true(on_node[0] > 0 && on_node[1] > 0 && on_node[2] > 0);
     assert_int_equal(get_keys(client, &late), 60);
-    bench_cluster_signal(&cluster, 1, SIGSTOP);
+    assert_true(servers_signal(&cluster, 1, SIGSTOP));
     const uint32_t hits = get_keys(client, &late);
     assert_int_equal(hits, 60 - on_node[1]);
     assert_true(remote_node_stats_get(client, 1, &node));
     /* Three of its requests have waited, the others failed at once. */
     assert_int_equal(node.timeouts, 3);
     assert_int_not_equal(node.breaker, REMOTE_CLOSED);
-    bench_cluster_signal(&cluster, 1, SIGCONT);
+    assert_true(servers_signal(&cluster, 1, SIGCONT));
     for (int i = 0; i < 200 && node.breaker != REMOTE_CLOSED; i++) {
         remote_request *done[1];
         (void)remote_reap(client, done, 1, 1, 50000000);
         assert_true(remote_node_stats_get(client, 1, &node));
     }
     assert_int_equal(get_keys(client, &late), 60);
-    bench_cluster_kill(&cluster, 2);
+    assert_true(servers_kill(&cluster, 2));
     assert_int_equal(get_keys(client, &late), 60 - on_node[2]);
     assert_int_equal(late, 0);
     remote_close(client);
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 /* A client whose map is old or not there is redirected, once a request, and learns. */
@@ -141,7 +141,7 @@ TEST(redirections_are_followed)
     uint32_t on_node[3] = {0, 0, 0}, late = 0;
     char answer[256], line[160], id[41];
     remote_stats stats;
-    start(&(bench_cluster_options){.nodes = 3});
+    start(&(servers_options){.nodes = 3});
     remote_client *client = open_client((remote_config){.tls = false});
     put_keys(client, on_node);
     remote_stats_get(client, &stats);
@@ -150,14 +150,14 @@ TEST(redirections_are_followed)
     /* A slot without keys goes to another node. */
     const char *key = "kvt1:{moved}:0";
     uint32_t owner = remote_node_of(client, key, strlen(key)), other = (owner + 1) % 3;
-    assert_true(bench_cluster_say(&cluster, other, "CLUSTER MYID", answer, sizeof answer));
-    snprintf(id, sizeof id, "%.40s", strchr(answer, '\n') + 1);
-    assert_true(bench_cluster_say(&cluster, 0, "CLUSTER KEYSLOT {moved}", answer, sizeof answer));
+    assert_true(servers_say(&cluster, other, "CLUSTER MYID", answer, sizeof answer));
+    snprintf(id, sizeof id, "%.40s", answer);
+    assert_true(servers_say(&cluster, 0, "CLUSTER KEYSLOT {moved}", answer, sizeof answer));
     for (uint32_t i = 0; i < 3; i++) {
         char reply[64];
-        snprintf(line, sizeof line, "CLUSTER SETSLOT %d NODE %s", (int)strtol(answer + 1, NULL, 10),
+        snprintf(line, sizeof line, "CLUSTER SETSLOT %d NODE %s", (int)strtol(answer, NULL, 10),
                  id);
-        assert_true(bench_cluster_say(&cluster, i, line, reply, sizeof reply));
+        assert_true(servers_say(&cluster, i, line, reply, sizeof reply));
     }
     assert_int_equal(remote_put(client, key, "here", 4), KVT_OK);
     char value[8];
@@ -168,7 +168,7 @@ TEST(redirections_are_followed)
     assert_int_equal(stats.redirections, before + 1);
     assert_int_equal(get_keys(client, &late), 60);
     remote_close(client);
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 static uint32_t told;
@@ -186,7 +186,7 @@ TEST(the_feed_names_keys)
 {
     remote_request *done[1];
     told = 0;
-    start(&(bench_cluster_options){.nodes = 1, .single = true});
+    start(&(servers_options){.nodes = 1, .single = true});
     remote_client *writer = open_client((remote_config){.tls = false});
     remote_client *reader =
         open_client((remote_config){.feed_prefix = "kvt1:", .invalidated = tell});
@@ -201,7 +201,7 @@ TEST(the_feed_names_keys)
     assert_string_equal(told_key, "kvt1:a");
     remote_close(writer);
     remote_close(reader);
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 /* Runs a command of openssl in a folder. */
@@ -262,10 +262,9 @@ TEST(tls_is_verified)
                                          "--tls-auth-clients",
                                          "no",
                                          NULL};
-        start(&(bench_cluster_options){
-            .nodes = 1, .single = true, .tls = true, .arguments = arguments});
+        start(&(servers_options){.nodes = 1, .single = true, .tls = true, .arguments = arguments});
         char address[32], message[200] = "", value[200000];
-        snprintf(address, sizeof address, "127.0.0.1:%u", cluster.nodes[0].tls_port);
+        snprintf(address, sizeof address, "127.0.0.1:%u", cluster.tls_port);
         const remote_config config = {
             .backend = "valkey", .addresses = address, .tls = true, .ca = path[cases[i].trusted]};
         remote_client *client = NULL;
@@ -284,7 +283,7 @@ TEST(tls_is_verified)
             assert_non_null(strstr(stats.message, cases[i].why));
         }
         remote_close(client);
-        bench_cluster_stop(&cluster);
+        servers_stop(&cluster);
     }
     remote_client *client = NULL;
     char message[200];
@@ -331,13 +330,12 @@ TEST(renewed_certificates_are_read_again)
                                      "--tls-auth-clients",
                                      "optional",
                                      NULL};
-    start(
-        &(bench_cluster_options){.nodes = 1, .single = true, .tls = true, .arguments = arguments});
+    start(&(servers_options){.nodes = 1, .single = true, .tls = true, .arguments = arguments});
     for (int own_is_old = 0; own_is_old < 2; own_is_old++) {
         char address[32], message[200] = "";
         renew(whole[own_is_old ? 0 : 1], ca);
         renew(whole[own_is_old ? 2 : 0], own);
-        snprintf(address, sizeof address, "127.0.0.1:%u", cluster.nodes[0].tls_port);
+        snprintf(address, sizeof address, "127.0.0.1:%u", cluster.tls_port);
         const remote_config config = {.backend = "valkey",
                                       .addresses = address,
                                       .tls = true,
@@ -360,7 +358,7 @@ TEST(renewed_certificates_are_read_again)
         assert_int_equal(status, KVT_OK);
         remote_close(client);
     }
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
     char command[200];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     assert_int_equal(system(command), 0);

@@ -6,8 +6,8 @@
  */
 #include "store_remote_support.h"
 
-#include "../../lab/bench/bench_cluster.h"
 #include "base/clock.h"
+#include "servers.h"
 #include "store/remote_tier.h"
 
 #include <kvterrace/lookup.h>
@@ -21,12 +21,11 @@
 #define GETS      150u
 #define MOMENT_NS UINT64_C(5000000)
 
-static bench_cluster cluster;
+static servers cluster;
 
 static void start(void)
 {
-    const int started =
-        bench_cluster_start(&(bench_cluster_options){.nodes = 1, .single = true}, &cluster);
+    const int started = servers_start(&(servers_options){.nodes = 1, .single = true}, &cluster);
     if (started == 77) {
         print_message("no server of Valkey or Redis is installed: left out\n");
         skip();
@@ -123,7 +122,7 @@ TEST(callers_drive_the_client)
     assert_int_equal(stats_of(b).timeouts + stats_of(b).node_failures, 0);
     kvt_close(a);
     kvt_close(b);
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 /* Its connections are lost while nobody drives: the next get finds that, and asks on a new one. */
@@ -134,7 +133,7 @@ TEST(a_server_restarts_between_gets)
     kvt_store *b = open_store(KVT_PUBLISH_NONE, 20, 16 << 10);
     put_all(a);
     assert_int_equal(support_get(b, 1, NULL), KVT_OK);
-    assert_true(bench_cluster_restart(&cluster, 0));
+    assert_true(servers_restart(&cluster, 0));
     assert_int_equal(support_get(b, 1, NULL), KVT_MISS);
     assert_int_equal(stats_of(b).misses, 1);
     assert_int_equal(stats_of(b).timeouts + stats_of(b).node_failures, 0);
@@ -149,7 +148,7 @@ TEST(a_server_restarts_between_gets)
     assert_int_equal(status, KVT_OK);
     kvt_close(a);
     kvt_close(b);
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 /* A clear of one host over a server: the other finds nothing of that space when its second has
@@ -187,7 +186,7 @@ TEST(a_clear_reaches_the_other_host)
     }
     kvt_close(a);
     kvt_close(b);
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 /* A get that drives leaves at its deadline, and what it has left is the thread's. */
@@ -201,14 +200,14 @@ TEST(a_server_stops_under_a_get)
     for (uint32_t i = 0; i < 100 && status != KVT_OK; i++) /* a busy machine may be late */
         status = support_get(b, 1, NULL);
     assert_int_equal(status, KVT_OK);
-    bench_cluster_signal(&cluster, 0, SIGSTOP);
+    assert_true(servers_signal(&cluster, 0, SIGSTOP));
     for (uint32_t i = 0; i < 8; i++) {
         kvt_get_info info = {.struct_size = sizeof info};
         assert_int_equal(support_get(b, i, &info), KVT_MISS);
         assert_true(i > 0 || info.timed_out);
     }
     assert_int_equal(stats_of(b).nodes_open, 1);
-    bench_cluster_signal(&cluster, 0, SIGCONT);
+    assert_true(servers_signal(&cluster, 0, SIGCONT));
     status = KVT_MISS;
     for (uint32_t i = 0; i < 2000 && status != KVT_OK; i++) {
         base_sleep(MOMENT_NS);
@@ -217,7 +216,7 @@ TEST(a_server_stops_under_a_get)
     assert_int_equal(status, KVT_OK);
     kvt_close(a);
     kvt_close(b);
-    bench_cluster_stop(&cluster);
+    servers_stop(&cluster);
 }
 
 int main(void)

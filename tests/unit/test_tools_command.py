@@ -687,7 +687,7 @@ class CommandTest(CommandCase):
             file.truncate(32 << 20)
         old = device("d", "ssd", "file", path="old")
         self.fails("may hold data", "kvlab", "stripe", "--quick", *memory, *old, code=1)
-        self.fails("2 to 64", "kvlab", "stripe", "--quick", *memory, code=1)
+        self.fails("2 to 64", "kvlab", "stripe", "--quick", *memory)
         self.fails("unrecognized", "kvlab", "stripe", "--directory", ".")
 
     def test_bench_codecs(self):
@@ -722,34 +722,9 @@ class CommandTest(CommandCase):
         timed = [(row["direction"], row["threads"]) for row in document["results"]]
         self.assertEqual(sorted(timed), [("decode", 1), ("decode", 2), ("encode", 1),
                                          ("encode", 2)] * (len(timed) // 4))
-        self.assertIn("enc x3", self.run_command(*arguments[:-1], "raw", "--workers", "3").stdout)
-        self.assertIn("memcpy", self.run_command(*arguments[:-1], "raw").stdout)
+        self.assertIn("memcpy_ratio", self.run_command(*arguments[:-1], "raw").stdout)
         self.fails("unknown variant 'fly'", "kvlab", "codecs", "--variants", "fly")
-        self.fails("tokenizer", "kvlab", "codecs", "--model", "x")
-
-    def test_bench_codecs_model(self):
-        data = os.environ.get("KVT_DATA_DIR", "")
-        if not data:
-            self.skipTest("KVT_DATA_DIR is not set")
-        arguments = ["--model", f"{data}/models/stories260K.bin", "--tokenizer",
-                     f"{data}/models/tok512.bin", "--text",
-                     f"{data}/texts/tinystories/stories_a.jsonl", "--contexts", "2"]
-        variants = "kivi:k4v4,g64;kivi:k4v4,g64@row;planes:k4v4,g64;planes:k2v2,g64"
-        rows = {}
-        for threads in ("1", "2"):
-            document = self.run_json("kvlab", "codecs", "--quick", "--variants", variants,
-                                     *arguments, "--threads", threads)
-            rows[threads] = [row for row in document["losses"] if row["source"] != "sample"]
-        self.assertEqual(rows["1"], rows["2"])
-        found = {row["variant"]: row for row in rows["1"]}
-        self.assertLess(abs(found["exact"]["kl"]), 1e-12)
-        self.assertEqual(found["exact"]["top1"], 1)
-        kivi, planes = found["kivi:k4v4,g64@row"], found["planes:k4v4,g64"]
-        self.assertTrue(1e-4 < kivi["kl"] < 0.1, kivi)
-        self.assertLess(abs(planes["kl"] / kivi["kl"] - 1), 0.02)
-        self.assertGreater(found["planes:k2v2,g64"]["kl"], planes["kl"])
-        self.assertIn("kl", document["results"][0])
-        self.fails("contexts", "kvlab", "codecs", *arguments[:-1], "9999", "--variants", "raw")
+        self.fails("profile quality", "kvlab", "codecs", "--model", "x")
 
 
 if __name__ == "__main__":

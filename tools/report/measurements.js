@@ -24,14 +24,8 @@ function drawCodecs(parent, document) {
   const losses = rowsOf(document.losses), speeds = rowsOf(document.results);
   headFacts(parent, document, [["memcpy", `${format.rate(document.memcpy_bytes_per_s)}, one ` +
     "thread"]]);
-  for (const source of unique(losses.map((row) => row.source))) {
-    const rows = losses.filter((row) => row.source === source);
-    const evaluated = rows.some((row) => isNumber(row.kl));
-    bitsFigure(parent, `${source}: ${evaluated ? "what is predicted on top of it" :
-      "attention over it"}`, rows, evaluated ? "kl" : "attention_error",
-    evaluated ? "mean KL, nats per token" : "attention error, share of the norm",
-    (row) => row.variant);
-  }
+  bitsFigure(parent, "Attention over generated KV", losses, "attention_error",
+    "attention error, share of the norm", (row) => row.variant);
   const best = (document.machine || {}).isa;
   const records = speeds.filter((row) => row.scope === "record" && row.threads === 1 &&
     row.isa === (speeds.some((one) => one.isa === best) ? best : speeds[0].isa));
@@ -72,19 +66,11 @@ function shareBars(parent, title, rows, nameOf) {
 }
 
 function drawDevices(parent, document) {
-  const rows = rowsOf(document.results), fast = rowsOf(document.fast_path);
-  const nameOf = (row) => [row.device, row.layout].filter(Boolean).join(" ");
+  const rows = rowsOf(document.results);
   headFacts(parent, document, [["memcpy", format.rate(document.memcpy_bytes_per_s)],
     ["repetitions", document.repetitions]]);
-  const grid = figures(parent);
-  rateBars(grid, "Bandwidth", rows, nameOf);
-  shareBars(grid, "Striping", rows.filter((row) => isNumber(row.ratio)), nameOf);
-  dots(grid, {title: "Beside fio on the same device", xTitle: "our best bandwidth over fio's best",
-    write: format.ratio, bound: {value: 1, name: "fio"}, rows: fast.map((row) => ({
-      name: `${row.device}, ${row.direction}, ${format.bytes(row.request_bytes)}`,
-      value: row.ratio, colour: colourOf(row.device)}))});
+  rateBars(figures(parent), "Bandwidth", rows, (row) => row.device);
   genericTable(parent, "Devices", rows);
-  genericTable(parent, "Fast path", fast);
 }
 
 function drawStripe(parent, document) {

@@ -405,18 +405,17 @@ function verdictBenchCodecs(document, verdict) {
       `(${textOf(check, "what")}) is ${fixed(check.value, 3)}, asked is ` +
       `${check.asked === "at_least" ? "at least" : "at most"} ${fixed(check.limit, 3)}.`);
   const rows = losses.filter((row) => textOf(row, "source") === source);
-  const key = numbersOf(rows, "kl").length > 0 ? "kl" : "attention_error";
+  const key = "attention_error";
   for (const bits of sources.length > 0 ? [6, 4.6, 3.2] : []) {
     const some = rows.filter((row) => isNumber(row[key]) && row.bits_per_element <= bits);
     if (some.length === 0) continue;
     const best = some.reduce((a, b) => b[key] < a[key] ? b : a);
     verdict.say("note", `Of ${source}, at most ${fixed(bits, 1)} bits an element: ` +
-      `${textOf(best, "variant")} changes least, with ${key === "kl" ? "a mean KL of" :
-        "an attention error of"} ${small(best[key])} at ${fixed(best.bits_per_element, 2)} bits.`);
+      `${textOf(best, "variant")} changes least, with an attention error of ` +
+      `${small(best[key])} at ${fixed(best.bits_per_element, 2)} bits.`);
   }
-  if (sources.length <= 1)
-    verdict.then("Give --model, --tokenizer and --text: generated KV says little of what a " +
-      "variant costs in answers.");
+  verdict.then("Ask what variants cost in a model's answers, which generated KV does not say: " +
+    "profile quality.");
   verdict.then("Calibrate a ladder for your model: profile calibrate.");
 }
 
@@ -433,9 +432,7 @@ function verdictBenchDevices(document, verdict) {
   const rows = listOf(document, "results"), reads = numbersOf(rows, "read_bytes_per_s");
   if (reads.length > 0)
     verdict.say("note", `Reads run at ${format.rate(Math.min(...reads))} to ` +
-      `${format.rate(Math.max(...reads))} over ${rows.length} devices and layouts.`);
-  sayStripes(rows, verdict, (row) => `Striping (${textOf(row, "layout")}) over ` +
-    `${whole(numberOf(row, "members", 0))} members reaches ${fixed(row.ratio, 3)} of their sum`);
+      `${format.rate(Math.max(...reads))} over ${rows.length} devices.`);
   verdict.then("Keep what this machine can do: profile devices codecs --database FILE.");
 }
 

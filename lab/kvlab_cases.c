@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvlab_cases.c - the cases of kvlab: name, options, help, and what runs them. One thread.
+ */
+#include "kvlab.h"
+
+#include "tools/command/variants.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DRIVES_OR                                                                                  \
+    "Without --config and --set it takes the drives of tests/support/drives, where they are up, "  \
+    "and "
+
+#define QUICK(help)                      QUICK_OPTION(lab_arguments, options.quick, help)
+#define COUNT(field, name, most, help)   COUNT_OPTION(lab_arguments, field, name, 1, most, help)
+#define TEXT(field, name, operand, help) TEXT_OPTION(lab_arguments, field, name, 0, operand, help)
+#define FLAG(field, name, help)          FLAG_OPTION(lab_arguments, field, name, 0, help)
+#define FOLDER(help)                     FOLDER_OPTION(lab_arguments, options.scratch_folder, help)
+#define REPETITIONS                                                                                \
+    COUNT(options.iterations, "iterations", 999999, "Repetitions of each measurement")
+
+/* The rest of a case's declaration: what it makes of the arguments, and which devices it takes. */
+#define RUNS(what, made, which)                                                                    \
+    .argument_bytes = sizeof(lab_arguments),                                                       \
+    .standard = &(const lab_arguments){.one = {&bench_##what##_case, made, which}}, .run = lab_run
+#define RUNS_ON(what, which)                                                                       \
+    RUNS(what, NULL, which), .check = lab_take_drives, .settings = SETTINGS_OWN
+
+/* Cuts names apart that blanks or ';' part; they point into a copy. */
+static void cut_names(lab_arguments *arguments, const char *text)
+{
+    char *copy = strdup(text != NULL ? text : ""), *rest = NULL;
+    if (copy == NULL) return;
+    (void)command_keep(&arguments->common, copy);
+    for (char *name = strtok_r(copy, "; \t\n", &rest); name != NULL;
+         name = strtok_r(NULL, "; \t\n", &rest))
+        command_list_add(&arguments->names, name);
+}
+
+/* ---- devices, pools, stores ---- */
+
+static const command_option list_options[] = {
+    QUICK("One short iteration: shows that it runs, not how fast"), REPETITIONS, {0}};
+
+static const command_option devices_options[] = {
+    QUICK("One short iteration: shows that it runs, not how fast"),
+    REPETITIONS,
+    FOLDER("Where test files go; they are removed afterwards"),
+    {0}};
+
+static const command_spec devices_spec = {
+    .name = "devices",
+    .summary = "each device: bytes per second",
+    .about = "Reads and writes every configured device through a pool, beside memcpy. A device "
+             "with content is only read, unless store.format gives it up.",
+    .details = DRIVES_OR "else a memory device and a file.",
+    .example = "  kvlab devices --quick",
+    .options = devices_options,
+    RUNS_ON(devices, DEVICES_ANY),
+};
+
+static const command_spec stripe_spec = {
+    .name = "stripe",
+    .summary = "all devices as one pool, by layout and size",
+    .about = "Overwrites and reads every configured device of the tier ssd alone, then all of them "
+             "as one pool, with proportional and equal shares and in turn (round robin), objects "
+             "of 16, 64 and 256 MiB.",
+    .details = DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvlab stripe --quick",
+    .options = list_options,
+    RUNS_ON(stripe, DEVICES_SSD),
+};
+
+static const command_spec sequence_spec = {
+    .name = "sequence",
+    .summary = "decode steps of a sparse sequence on the drives",
+    .about = "One layer of a generator's context of 64K tokens lies on every configured device of "
+             "the tier ssd, which are overwritten. Steps of queries: the drives' seconds and their "
+             "share of what they could read, by layout, copies, window, precision and hints, with "
+             "the error against full attention; beside them InfLLM, PQCache and SWARM at the same "
+             "error.",
+    .details = DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvlab sequence --quick",
+    .options = list_options,
+    RUNS_ON(sequence, DEVICES_SSD),
+};
+
+static const command_option pipeline_options[] = {
+    QUICK("4,096 tokens, few steps: shows that it runs, not how fast"),
+    COUNT(options.sequences, "sequences", 16, "Sequences (default: 4)"),
+    COUNT(options.compute_us, "compute", 10000000,
+          "Microseconds of computing a layer of a sequence (default: the best method's fetch)"),
+    {0},
+};
+
+static const command_spec pipeline_spec = {
+    .name = "pipeline",
+    .summary = "tokens per second of several sparse sequences",
+    .about = "Several sequences of two layers and 32K tokens of a generator decode over every "
+             "configured device of the tier ssd, which are overwritten: select of one, fetch of "
+             "another and compute of a third at once. Beside it full load, Quest, ShadowKV and "
+             "RetroInfer at the same error, each with its own schedule. A layer's computing is a "
+             "wait, for a GPU would do it; everything is measured again with none.",
+    .details = DRIVES_OR "else four throttled memory devices.",
+    .example = "  kvlab pipeline --quick",
+    .options = pipeline_options,
+    RUNS_ON(pipeline, DEVICES_SSD),
+};
+
+static const command_option remote_options[] = {
+    QUICK("One repetition of little work: shows that it runs, not how fast"),
+    TEXT(options.address, "address", "HOST:PORT",
+         "Of the servers, with commas between several, which are a cluster"),
+    {0},
+};
+
+static const command_spec remote_spec = {
+    .name = "remote",
+    .summary = "copies of entries on Valkey or Redis",
+    .about = "Gets and puts of objects on servers of Valkey or Redis by kvterrace's client, and "
+             "gets of a store, checked and decoded. lab/servers.py starts servers.",
+    .example = "  lab/servers.py 3 build/kvlab remote --quick --address {}",
+    .options = remote_options,
+    RUNS(remote, NULL, DEVICES_OWN),
+};
+
+static const command_option restart_options[] = {
+    QUICK("2,000 entries, one run: shows that it runs"),
+    COUNT(options.iterations, "iterations", 100000000, "Entries (default 100,000 and 1,000,000)"),
+    FOLDER("Where the members go; they are removed afterwards"),
+    {0},
+};
+
+static const command_spec restart_spec = {
+    .name = "restart",
+    .summary = "reopening a store: seconds, and what comes back",
+    .about = "Stores of many small entries on four members end by a close and by kill -9, with "
+             "copies and write-back and without: seconds until they are open again, and the share "
+             "of the bytes that comes back. Then gets beside the background's write-back.",
+    .details = "Up to 200,000 entries the members are files of 24 KiB an entry in DIR (/var/tmp); "
+               "beyond, they keep their labels alone, which the output marks.",
+    .example = "  kvlab restart --quick --iterations 10k",
+    .options = restart_options,
+    RUNS(restart, NULL, DEVICES_OWN),
+};
+
+static const command_option store_options[] = {
+    QUICK("160 MiB of each size, 20,000 entries looked up"),
+    COUNT(options.iterations, "size", 100000000, "Entries that are looked up (default 1,000,000)"),
+    {0},
+};
+
+static const command_spec store_spec = {
+    .name = "store",
+    .summary = "gets and puts in DRAM beside memcpy",
+    .about =
+        "Gets and puts entries of 32 KiB to 32 MiB in DRAM, one by one, beside memcpy of as "
+        "many bytes that are as cold, in turns; gets in batches and on two threads; a lookup "
+        "among a million entries; a prefix of 512 tiny entries. Says where the time of a get goes.",
+    .details =
+        "Takes 2 GiB of memory. Exits 1 when bytes are wrong. Of a get's time, checksum is what "
+        "a checked copy takes beyond memcpy; below 0 where it is the faster one.",
+    .example = "  kvlab store --quick",
+    .options = store_options,
+    RUNS(store, NULL, DEVICES_OWN),
+};
+
+static const command_option live_options[] = {QUICK("Two settings and half the requests"), {0}};
+
+static const command_spec live_spec = {
+    .name = "live",
+    .summary = "a store beside its simulation: mean times, ranks",
+    .about = "A store on throttled memory serves requests by the clock, with real bytes, and the "
+             "simulator serves the same ones: 8 settings of devices and load, 6 policies. Says how "
+             "far the mean times to the first token lie apart and whether both rank the policies "
+             "alike. Exits 1 when a mean differs by more than 10 %, when policies that the "
+             "simulator tells apart by more than 5 % rank otherwise, or when bytes are wrong.",
+    .example = "  kvlab live --quick",
+    .options = live_options,
+    RUNS(live, NULL, DEVICES_OWN),
+};
+
+/* ---- the decision engine ---- */
+
+static int make_policy(lab_arguments *arguments)
+{
+    arguments->policy =
+        (bench_policy_options){.entries = arguments->size, .seeds = arguments->seeds};
+    arguments->options.own = &arguments->policy;
+    return EXIT_FINE;
+}
+
+static const command_option policy_options[] = {
+    QUICK("A thousand entries: shows that it runs, not how fast"),
+    COUNT(size, "size", 20000000,
+          "Instances of so many entries (default: 1k, 100k and 1m; above 2m the engine alone)"),
+    COUNT(seeds, "seeds", 7, "Instances of each kind, 1 to 7 (default: 3; one of a million)"),
+    {0},
+};
+
+static const command_spec policy_spec = {
+    .name = "policy",
+    .summary = "the decision engine: distance to its bound, nanoseconds",
+    .about = "Draws instances from seeds and compares our choice with its dual bound, with "
+             "AdaptCache's greedy, with the best uniform variant and with LRU order; then lets "
+             "the engine work on them, ten calls an entry, and says how far its own state is from "
+             "the bound and how long its decisions take.",
+    .example = "  kvlab policy --size 100k --seeds 1",
+    .options = policy_options,
+    RUNS(policy, make_policy, DEVICES_OWN),
+    .own_guard = true,
+};
+
+/* ---- AdaptCache's experiment ---- */
+
+static int make_adaptcache(lab_arguments *arguments)
+{
+    experiment_options *options = &arguments->experiment;
+    const command_list *classes = &arguments->classes;
+    const char *profile = arguments->profile;
+    experiment_options_init(options);
+    if (arguments->options.quick) {
+        options->seeds = 2;
+        options->uses = 4;
+        options->coarse = true;
+        options->rates = 1u << 1 | 1u << 4;
+        options->settings = 1u << EXPERIMENT_TASKS | 1u << (EXPERIMENT_SETTINGS - 1);
+    }
+    if (classes->count != 0 && classes->count != EXPERIMENT_TASKS)
+        return command_misuse("--class is given three times, or not at all");
+    if (classes->count != 0 && profile == NULL)
+        return command_misuse("--class names a class of a profile: --profile is missing");
+    if (arguments->loss != 0 && profile == NULL)
+        return command_misuse("--loss is of a profile: --profile is missing");
+    for (size_t i = 0; i < classes->count; i++)
+        options->classes[i] = classes->items[i];
+    if (arguments->coarse) options->coarse = true;
+    if (arguments->uses > 0) options->uses = arguments->uses;
+    if (arguments->seeds > 0) options->seeds = arguments->seeds;
+    if (arguments->threads > 0) options->threads = arguments->threads;
+    if (arguments->ladders != NULL) options->ladders = arguments->ladders;
+    if (arguments->dram_gb > 0.0) options->dram_bytes = 1e9 * arguments->dram_gb;
+    if (arguments->ssd_gb > 0.0) options->ssd_bytes = 1e9 * arguments->ssd_gb;
+    if (arguments->ssd_gb_per_s > 0.0) options->ssd_bytes_per_s = 1e9 * arguments->ssd_gb_per_s;
+    if (arguments->prefill_speed > 0.0) options->prefill_speed = arguments->prefill_speed;
+    options->by_answers = arguments->loss != 0;
+    options->ladders = command_data_path(&arguments->common, options->ladders);
+    options->profile = profile;
+    /* A path as it is, or the name of a file among the profiles. */
+    if (profile != NULL && strpbrk(profile, "/.") == NULL) {
+        (void)snprintf(arguments->path, sizeof arguments->path, "%s/%s.json", options->ladders,
+                       profile);
+        options->profile = arguments->path;
+    }
+    arguments->options.own = options;
+    return EXIT_FINE;
+}
+
+#define ADAPTCACHE_NUMBER(option, field, unit, help)                                               \
+    {                                                                                              \
+        .name = (option), .argument = (unit), .text = (help), .kind = OPTION_NUMBER,               \
+        .offset = offsetof(lab_arguments, field), .least = 0.001, .most = 1e6                      \
+    }
+
+static const command_option adaptcache_options[] = {
+    QUICK("Two seeds, two settings of eight, two rates of six, fewer requests and mixes"),
+    COUNT(seeds, "seeds", EXPERIMENT_SEEDS,
+          "Runs of everything, 1 to 40 (default: 6); half of them choose, half judge"),
+    THREADS_OPTION(lab_arguments, threads, 64, "Threads, 1 to 64 (default: 1)"),
+    COUNT(uses, "uses", 1000, "Requests per context, of which 40 % warm the store (default: 10)"),
+    FLAG(coarse, "coarse", "Mixes of one variant in each tier, without halves between two"),
+    TEXT(profile, "profile", "NAME",
+         "Measured curves: profiles/NAME.json, or a file of quality rows (default: published "
+         "losses)"),
+    LIST_OPTION(lab_arguments, classes, "class", "CLASS", EXPERIMENT_TASKS, 0,
+                "A class of the profile, three times: question answering, summarisation, agents "
+                "(default: qa, summarisation, agent)"),
+    TEXT(ladders, "ladders", "DIR",
+         "Where ladder-adaptcache-*.json and codecs-gpu.json are (default: profiles)"),
+    {.name = "loss",
+     .argument = "METRIC",
+     .text = "What a loss of the profile is: its own, or rouge_l, that of answers (profile)",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(lab_arguments, loss),
+     .extra = "profile|rouge_l"},
+    ADAPTCACHE_NUMBER("dram", dram_gb, "GB", "DRAM of the host (100)"),
+    ADAPTCACHE_NUMBER("ssd", ssd_gb, "GB", "SSD of the host (400)"),
+    ADAPTCACHE_NUMBER("ssd-speed", ssd_gb_per_s, "GB/s", "Its reading speed (1)"),
+    ADAPTCACHE_NUMBER("prefill-speed", prefill_speed, "X",
+                      "Speed of prefill, times that of Llama-3.1-8B at half of an A100's peak (1)"),
+    GONE_OPTION("zipf", "gone: even and Zipf popularity are both run"),
+    {0},
+};
+
+static const command_spec adaptcache_spec = {
+    .name = "adaptcache",
+    .summary = "AdaptCache's own experiment",
+    .about = "AdaptCache's own experiment in virtual time: whole contexts of three task types on "
+             "one A100 with 100 GB of DRAM and 400 GB of SSD at 1 GB/s. Its policy and ours at "
+             "sixteen weights of quality, against fixed compression in LRU order, no "
+             "compression, prefill and the best uniform mix, at six rates up to saturation, each "
+             "task alone and all in one store, with even and with Zipf popularity. With "
+             "--profile, losses and their spread are those that were measured on a model.",
+    .example = "  kvlab adaptcache --quick",
+    .options = adaptcache_options,
+    RUNS(adaptcache, make_adaptcache, DEVICES_OWN),
+    .own_guard = true,
+};
+
+/* ---- the grid ---- */
+
+static int make_grid(lab_arguments *arguments)
+{
+    grid_options *options = &arguments->grid;
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    const char *data = arguments->data != NULL ? arguments->data : getenv("KVT_DATA_DIR");
+    options->threads = arguments->threads;
+    if (options->threads == 0)
+        options->threads = online > 64 ? 64 : online > 0 ? (uint32_t)online : 1;
+    options->half = (grid_half)arguments->half;
+    options->seeds = arguments->seeds;
+    options->interrupted = command_interrupted;
+    if (data != NULL && data[0] != '\0') {
+        (void)snprintf(arguments->path, sizeof arguments->path, "%.1000s/traces", data);
+        options->traces = arguments->path;
+    }
+    if (arguments->list) arguments->one.bench = &bench_grid_list_case;
+    arguments->options.own = options;
+    return EXIT_FINE;
+}
+
+static const command_option grid_rows[] = {
+    QUICK("A quarter of the cells, smaller, with 3 seeds"),
+    COUNT(seeds, "seeds", GRID_SEEDS_MAX, "Paired seeds of each cell, 1 to 100 (default: 10)"),
+    {.name = "half",
+     .argument = "NAME",
+     .text = "all, tuning or hidden: only this half of the cells (default: all); tuning must look "
+             "at the half of that name alone",
+     .kind = OPTION_CHOICE,
+     .offset = offsetof(lab_arguments, half),
+     .extra = "all|tuning|hidden"},
+    TEXT(grid.cell, "cell", "NAME", "Only this cell"),
+    FLAG(list, "list", "List the cells and run none"),
+    TEXT(data, "data", "DIR",
+         "Where traces/ with the real traces is (default: $KVT_DATA_DIR); cells without their "
+         "trace are skipped"),
+    FLAG(grid.store_model, "store-model",
+         "A modelled store, as replay.store_model, instead of an ideal one whose writes are free"),
+    THREADS_OPTION(lab_arguments, threads, 64, "Seeds at a time, 1 to 64 (one per processor)"),
+    {0},
+};
+
+static const command_spec grid_spec = {
+    .name = "grid",
+    .summary = "many workloads: the engine beside its rivals, and the bound",
+    .about = "Replays many workloads in virtual time, the engine with its defaults beside every "
+             "policy that it would replace, all with the same variants: generated sessions by "
+             "turns, popularity, capacity and devices, long contexts, drift, scans, crowds, and "
+             "real traces. Says for each cell the ratio to its best rival and the bound that no "
+             "policy can pass.",
+    .example = "  kvlab grid --quick",
+    .options = grid_rows,
+    RUNS(grid, make_grid, DEVICES_OWN),
+    .own_guard = true,
+};
+
+/* ---- codecs ---- */
+
+static int make_codecs(lab_arguments *arguments)
+{
+    bench_codecs_options *options = &arguments->codecs;
+    cut_names(arguments, arguments->variants);
+    if (arguments->variants != NULL && arguments->names.count == 0)
+        return command_misuse("--variants: no name");
+    options->variants = arguments->names.items;
+    options->variant_count = (uint32_t)arguments->names.count;
+    /* The library does not look at the environment; this case does, so that one instruction set
+     * can be chosen for it as for the tests. */
+    const char *forced = getenv("KVT_CPU");
+    if (options->isa == NULL && forced != NULL && forced[0] != '\0') options->isa = forced;
+    arguments->options.own = options;
+    return EXIT_FINE;
+}
+
+static const command_option codecs_options[] = {
+    QUICK("32 MiB, the best instruction set"),
+    TEXT(variants, "variants", "LIST", "Variants to measure, with blanks or ';' between them"),
+    TEXT_OPTION(lab_arguments, codecs.isa, "isa", 'i', "NAME",
+                "Only scalar, avx2 or avx512; KVT_CPU in the environment too"),
+    GONE_OPTION("plot", "figures come from --json | kvterrace report - -o PAGE.html"),
+    GONE_OPTION("model", "kvterrace profile quality judges variants on a model's KV"),
+    COUNT(codecs.workers, "workers", 16, "Time whole records on N threads as well (wall clock)"),
+    {0},
+};
+
+static const command_spec codecs_spec = {
+    .name = "codecs",
+    .summary = "codecs: speed, bits and loss",
+    .about = "Encodes and decodes generated bf16 KV with every variant on every instruction set, "
+             "one thread, beside memcpy; says what each variant costs in bits and does to the "
+             "numbers.",
+    .example = "  kvlab codecs --quick --variants 'lossless planes:k4v4,g64'",
+    .options = codecs_options,
+    RUNS(codecs, make_codecs, DEVICES_OWN),
+    .lists = LISTS_VARIANTS,
+};
+
+static int make_transform(lab_arguments *arguments)
+{
+    (void)arguments;
+    command_choose_blas();
+    return EXIT_FINE;
+}
+
+static const command_option transform_options[] = {QUICK("Three repetitions of each timing"), {0}};
+
+static const command_spec transform_spec = {
+    .name = "transform",
+    .summary = "the transform codec on one thread",
+    .about = "Times encoding and decoding under a basis that is learnt on generated KV, on every "
+             "instruction set. One thread.",
+    .example = "  kvlab transform --quick",
+    .options = transform_options,
+    RUNS(transform, make_transform, DEVICES_OWN),
+};
+
+static int make_bases(lab_arguments *arguments)
+{
+    bench_bases_options *options = &arguments->transform_bases;
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    if (arguments->bases.count == 0) return command_misuse("--basis: which basis?");
+    if (arguments->variants == NULL) return command_misuse("--variants: which forms?");
+    const kvt_status status =
+        command_parse_variants(arguments->variants, false, arguments->forms, BENCH_BASES_FORMS,
+                               &options->variant_count, message, sizeof message);
+    if (status != KVT_OK) return command_fail_input(status, message);
+    command_choose_blas();
+    options->variants = arguments->forms;
+    options->bases = arguments->bases.items;
+    options->basis_count = (uint32_t)arguments->bases.count;
+    options->kv = arguments->kv.items;
+    options->kv_count = (uint32_t)arguments->kv.count;
+    options->tokens = arguments->tokens > 0 ? arguments->tokens : 1024;
+    options->bytes_per_s = arguments->bytes_per_s > 0 ? arguments->bytes_per_s : 100000000;
+    arguments->options.own = options;
+    return EXIT_FINE;
+}
+
+static const command_option bases_options[] = {
+    QUICK("One load of each context"),
+    LIST_OPTION(lab_arguments, bases, "basis", "FILE", BENCH_BASES_MAX, OPTION_DATA,
+                "A .kvtbasis file; may be repeated"),
+    LIST_OPTION(lab_arguments, kv, "kv", "FILE", 16, OPTION_DATA,
+                "A KV dump; may be repeated (KV drawn from the widest basis)"),
+    TEXT(variants, "variants", "LIST",
+         "Forms, the one to compare with first, with blanks or ';' between them"),
+    COUNT(tokens, "tokens", 65536, "Tokens of a context (1024)"),
+    COUNT(options.iterations, "iterations", 16, "Loads of each context (3)"),
+    {.name = "rate",
+     .argument = "SIZE",
+     .text = "Bytes a second of each drive (100MB)",
+     .kind = OPTION_SIZE,
+     .offset = offsetof(lab_arguments, bytes_per_s),
+     .least = 1e6,
+     .most = 1e12},
+    {0},
+};
+
+static const command_spec bases_spec = {
+    .name = "bases",
+    .summary = "loads in forms of the transform codec over slow drives",
+    .about = "Loads contexts in each form through a store on two emulated drives with two decoding "
+             "threads, and without the drives' limit, and says which of both takes longer. Layered "
+             "loads follow: until the first layer is there, and until the last one is. Every "
+             "load is checked.",
+    .example = "  kvlab bases --basis ref-head.kvtbasis \\\n"
+               "    --variants 'entropy:k0.25v1 transform:12345,s1'",
+    .options = bases_options,
+    RUNS(bases, make_bases, DEVICES_OWN),
+};
+
+/* ---- sparse decode in memory ---- */
+
+static int make_decode(lab_arguments *arguments)
+{
+    decode_options *options = &arguments->decode;
+    const uint32_t page = options->page_tokens;
+    const bool quick = arguments->options.quick;
+    if (page != 0 && (page & (page - 1)) != 0)
+        return command_misuse("--page-tokens: %u is no power of two", page);
+    options->dumps = arguments->dumps.items;
+    options->dump_count = (uint32_t)arguments->dumps.count;
+    if (options->dump_count == 0 && !options->cost && !options->synthetic)
+        options->synthetic = options->cost = true;
+    if (options->layers == 0) options->layers = 2;
+    if (options->tokens == 0) options->tokens = quick ? 4096 : 131072;
+    if (quick && options->rows == 0) options->rows = 8;
+    options->seed = arguments->seed > 0 ? arguments->seed : 1;
+    arguments->options.own = options;
+    return EXIT_FINE;
+}
+
+static const command_option decode_rows[] = {
+    QUICK("4,096 tokens and 8 steps of the generator"),
+    LIST_OPTION(lab_arguments, dumps, "dump", "FILE", 0, OPTION_DATA,
+                "K, V and queries (safetensors: k.<layer>, v.<layer>, q.<layer>); may be repeated"),
+    FLAG(decode.synthetic, "synthetic",
+         "The generator of Llama-3.1-8B's shape, too (default: without dumps)"),
+    FLAG(decode.cost, "cost",
+         "Time building and selecting at --tokens, too (default: without dumps)"),
+    COUNT(decode.layers, "layers", 32, "Layers of the generator (default: 2)"),
+    COUNT_OPTION(lab_arguments, decode.tokens, "tokens", 1024, 4194304,
+                 "Tokens of the generator and of the timings (default: 131072)"),
+    COUNT(decode.rows, "steps", DECODE_ROWS,
+          "Steps of each source, at most (default: 256 of a dump, 32 of the generator)"),
+    COUNT_OPTION(lab_arguments, decode.page_tokens, "page-tokens", 8, 128,
+                 "Tokens of a page: 8, 16, 32, 64 or 128 (default: 4096 over head_dim)"),
+    COUNT(seed, "seed", 1000000, "Seed (default: 1)"),
+    {0},
+};
+
+static const command_spec decode_spec = {
+    .name = "decode",
+    .summary = "sparse decode: error and bytes of selection, precision, windows",
+    .about =
+        "Decodes over attention of dumps and of a generator with the cluster index, the "
+        "baselines and windows of several rules, all in memory: bytes that a step reads, share "
+        "of the attention that was read, error of the output against full attention. The "
+        "queries of a dump with the metadata `queries: last` are those of its last tokens; "
+        "others come after all of it.",
+    .example = "  kvlab decode --quick",
+    .options = decode_rows,
+    RUNS(decode, make_decode, DEVICES_OWN),
+    .own_guard = true,
+};
+
+const command_spec *const lab_commands[] = {
+    &adaptcache_spec, &bases_spec,    &codecs_spec,    &decode_spec, &devices_spec, &grid_spec,
+    &live_spec,       &pipeline_spec, &policy_spec,    &remote_spec, &restart_spec, &sequence_spec,
+    &store_spec,      &stripe_spec,   &transform_spec, NULL,
+};
