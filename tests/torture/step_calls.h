@@ -36,7 +36,7 @@ static const char *const step_names[STEP_KINDS] = {"kill", "fail", "full disk", 
                                                    "kill point"};
 
 static step_kind step_does;
-static long step_at; /* 0: nothing is counted */
+static _Atomic long step_at; /* 0: nothing is counted */
 static _Atomic long steps;
 
 /* Whether a call of a kind that counts is the one. */
