@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_live.c - kvterrace bench live: a store on throttled memory beside the simulator, policy by
+ * bench_live.c - kvlab live: a store on throttled memory beside the simulator, policy by
  * policy, with the same requests, capacities and speeds.
  *
  * One workload serves all settings: its arrivals are stretched until the simulated run of

@@ -123,6 +123,6 @@ void bench_scratch_remove(void)
     }
     if (list != NULL) (void)closedir(list);
     if (rmdir(scratch_noted) != 0)
-        fprintf(stderr, "kvterrace bench: %s: %s\n", scratch_noted, strerror(errno));
+        fprintf(stderr, "kvlab: %s: %s\n", scratch_noted, strerror(errno));
     scratch_noted[0] = '\0';
 }

@@ -200,7 +200,7 @@ static kvt_store *restart_site_open(restart_site *site)
     kvt_store *store = NULL;
     kvt_status status = kvt_open(&site->options, &store, message, sizeof message);
     if (status == KVT_OK) return store;
-    fprintf(stderr, "kvterrace bench restart: %s: %s\n", kvt_status_name(status), message);
+    fprintf(stderr, "kvlab restart: %s: %s\n", kvt_status_name(status), message);
     return NULL;
 }
 
@@ -318,7 +318,7 @@ static int restart_life(restart_site *site, restart_row *row)
     for (uint32_t i = 0; i < row->entries; i++) {
         kvt_status status = restart_put(store, i);
         if (status != KVT_OK && status != KVT_REFUSED) {
-            fprintf(stderr, "kvterrace bench restart: a put: %s\n", kvt_status_name(status));
+            fprintf(stderr, "kvlab restart: a put: %s\n", kvt_status_name(status));
             return 1;
         }
     }

@@ -269,7 +269,7 @@ void bench_note(const bench_options *options, const char *format, ...)
 {
     va_list arguments;
     if (options->quiet) return;
-    fputs("kvterrace bench: ", stderr);
+    fputs("kvlab: ", stderr);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);
