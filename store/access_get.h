@@ -181,6 +181,9 @@ kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_ta
 kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
                          uint64_t deadline_ns, kvt_get_info *info);
 
+/* Reads and decodes an entry for its timing alone: it counts as no use, and as no get. */
+void access_time_entry(kvt_store *store, const kvt_key *key);
+
 /* Whether a caller's info has a size that some version of this library has had. NULL is sound. */
 bool access_info_is_sound(const kvt_get_info *info);
 

@@ -8,6 +8,7 @@
 #include "store/access_get.h"
 #include "store/fork_guard.h"
 #include "store/groups.h"
+#include "store/lifetime.h"
 #include "store/token_drop.h"
 
 #include <assert.h>

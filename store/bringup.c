@@ -6,6 +6,7 @@
  * Thread rule: any thread; one at a time for a device.
  */
 #include "store/bringup.h"
+#include "store/costs.h"
 
 #include "tiers/devices/timeout.h"
 #include "tiers/devices/watchdog.h"

@@ -10,6 +10,7 @@
 #ifndef STORE_BRINGUP_H
 #define STORE_BRINGUP_H
 
+#include "store/costs.h"
 #include "store/store.h"
 
 #include "tiers/devices/device_ops.h"

@@ -12,6 +12,7 @@
 #include "base/kill_point.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/maintain.h"
 #include "store/queue_internal.h"
 #include "store/remote_tier.h"
 #include "store/store.h"

@@ -16,7 +16,7 @@
  * dropped; a copy that a move is about to make the place is not listed.
  */
 #include "store/kill_note.h"
-#include "store/store.h"
+#include "store/store_offer.h"
 #include "store/watching.h"
 
 #include <assert.h>

@@ -9,8 +9,8 @@
  *
  * Thread rule: the opener's thread; the devices are not yet with their workers.
  */
+#include "store/costs.h"
 #include "base/clock.h"
-#include "store/store.h"
 
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"

@@ -16,9 +16,11 @@
  * Thread rule: any thread; stages take store->lock for the short moments in which they touch shared
  * state, and hold it over no I/O.
  */
+#include "store/executor.h"
 #include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/executor_internal.h"
+#include "store/plans.h"
 #include "store/watching.h"
 
 #include <assert.h>

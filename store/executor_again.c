@@ -6,7 +6,8 @@
  * Thread rule: any thread; no lock held.
  */
 #include "base/wait.h"
-#include "store/store.h"
+#include "store/executor.h"
+#include "store/plans.h"
 
 #include <assert.h>
 

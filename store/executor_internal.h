@@ -22,6 +22,7 @@
 #define STORE_EXECUTOR_INTERNAL_H
 
 #include "codecs/record_groups.h"
+#include "store/executor.h"
 #include "store/store.h"
 
 typedef enum store_stage {

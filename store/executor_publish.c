@@ -7,7 +7,9 @@
  */
 #include "store/executor_internal.h"
 #include "store/kill_note.h"
+#include "store/lifetime.h"
 #include "store/remote_tier.h"
+#include "store/store_offer.h"
 #include "store/watching.h"
 
 #include <assert.h>

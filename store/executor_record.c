@@ -7,8 +7,10 @@
  */
 #include "codecs/codecs.h"
 #include "codecs/view_rows.h"
+#include "store/executor.h"
 #include "store/executor_internal.h"
 #include "store/groups.h"
+#include "store/lifetime.h"
 #include "store/placement_note.h"
 #include "store/token_drop.h"
 

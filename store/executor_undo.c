@@ -6,8 +6,11 @@
  *
  * Thread rule: as executor.c; the control lock for the moments in which shared state is touched.
  */
+#include "store/executor.h"
 #include "store/executor_internal.h"
 #include "store/kill_note.h"
+#include "store/plans.h"
+#include "store/store_offer.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -24,6 +24,7 @@
  */
 #include "store/handover.h"
 #include "store/groups.h"
+#include "store/plans.h"
 #include "store/watching.h"
 
 #include "base/wait.h"

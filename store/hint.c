@@ -8,8 +8,9 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/lookups.h"
+#include "store/maintain.h"
+#include "store/plans.h"
 #include "store/remote_tier.h"
-#include "store/store.h"
 
 #include <assert.h>
 #include <kvterrace/lookup.h>

@@ -13,8 +13,9 @@
  * Thread rule: the opener's thread; ladder_allows and ladder_variants any, on what is fixed after
  * open and, of the entry, under the control lock.
  */
+#include "store/ladder.h"
 #include "codecs/codecs.h"
-#include "store/store.h"
+#include "store/costs.h"
 #include "store/token_drop.h"
 
 #include "estimator/profile/profile.h"

@@ -6,7 +6,7 @@
  *
  * Thread rule: under the control lock; learn.lock, a leaf, is taken inside.
  */
-#include "store/store.h"
+#include "store/costs.h"
 
 #include <assert.h>
 #include <math.h>

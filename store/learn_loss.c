@@ -11,6 +11,7 @@
  */
 #include "store/fork_guard.h"
 #include "store/groups.h"
+#include "store/ladder.h"
 
 #include <assert.h>
 #include <math.h>

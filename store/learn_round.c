@@ -6,7 +6,7 @@
  *
  * Thread rule: one round at a time, in the background.
  */
-#include "store/store.h"
+#include "store/store_offer.h"
 
 #include <assert.h>
 #include <math.h>

@@ -9,7 +9,7 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/lookups.h"
-#include "store/store.h"
+#include "store/plans.h"
 
 #include <assert.h>
 #include <kvterrace/lookup.h>

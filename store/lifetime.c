@@ -12,8 +12,8 @@
  *
  * Thread rule: the store's control lock, as store.h says.
  */
+#include "store/lifetime.h"
 #include "base/clock.h"
-#include "store/store.h"
 
 #include <assert.h>
 

@@ -11,7 +11,7 @@
  *
  * Thread rule: the store's control lock, as store.h says; a walk lets it go after each step.
  */
-#include "store/store.h"
+#include "store/lifetime.h"
 
 #include <assert.h>
 

@@ -5,6 +5,7 @@
  *
  * Thread rule: as the public header says. The store's lock is taken alone.
  */
+#include "store/lifetime.h"
 #include "store/load_internal.h"
 
 #include "base/clock.h"

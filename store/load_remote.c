@@ -15,6 +15,8 @@
  * the load.
  */
 #include "base/clock.h"
+#include "store/executor.h"
+#include "store/lifetime.h"
 #include "store/load_internal.h"
 #include "store/lookups.h"
 #include "store/remote_tier.h"

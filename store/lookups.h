@@ -7,6 +7,7 @@
 #ifndef STORE_LOOKUPS_H
 #define STORE_LOOKUPS_H
 
+#include "store/lifetime.h"
 #include "store/store.h"
 
 /* Whether an entry that is readable is in a form whose basis the store lacks. Lock held. */

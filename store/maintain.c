@@ -10,9 +10,13 @@
  *
  * Thread rule: one round at a time (store->maintaining); plans wait in store->queue under the lock.
  */
+#include "store/maintain.h"
 #include "base/thread.h"
 #include "base/wait.h"
+#include "store/executor.h"
 #include "store/fork_guard.h"
+#include "store/lifetime.h"
+#include "store/plans.h"
 #include "store/remote_tier.h"
 #include "store/uses.h"
 

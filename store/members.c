@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/kill_point.h"
 #include "store/bringup.h"
+#include "store/costs.h"
 #include "store/fork_guard.h"
 #include "store/given_options.h"
 

@@ -8,6 +8,8 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/lifetime.h"
+#include "store/store_offer.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,6 +9,7 @@
 #define STORE_OPEN_INTERNAL_H
 
 #include "store/bringup.h"
+#include "store/costs.h"
 
 /* One device while the store is being opened. */
 typedef struct open_device {

@@ -10,6 +10,7 @@
  */
 #include "base/kill_point.h"
 #include "store/open_internal.h"
+#include "store/recovery.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,10 +22,10 @@
 #include "base/clock.h"
 #include "base/struct_size.h"
 #include "base/thread.h"
+#include "store/executor.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/kill_note.h"
-#include "store/store.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
  *
  * Thread rule: the background round.
  */
-#include "store/store.h"
+#include "store/executor.h"
 
 #include <assert.h>
 #include <math.h>

@@ -12,8 +12,8 @@
  *
  * Thread rule: under the control lock, except plan_report, which no lock is held for.
  */
+#include "store/plans.h"
 #include "store/kill_note.h"
-#include "store/store.h"
 
 #include <assert.h>
 #include <stdlib.h>

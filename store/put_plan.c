@@ -7,9 +7,13 @@
  * decision.
  */
 #include "codecs/record_groups.h"
+#include "store/executor.h"
 #include "store/handover.h"
+#include "store/lifetime.h"
 #include "store/lookups.h"
+#include "store/plans.h"
 #include "store/remote_tier.h"
+#include "store/store_offer.h"
 #include "store/token_drop.h"
 
 #include <assert.h>

@@ -10,7 +10,8 @@
  * Thread rule: the store's lock, as each function says in quarantine.h.
  */
 #include "store/kill_note.h"
-#include "store/store.h"
+#include "store/lifetime.h"
+#include "store/store_offer.h"
 #include "store/watching.h"
 
 #include <assert.h>

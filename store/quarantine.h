@@ -66,4 +66,10 @@ void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 void quarantine_bring_back(kvt_store *store, kvt_tier tier);
 void quarantine_round(kvt_store *store, kvt_tier tier);
 
+/* ---- members.c ---- */
+
+/* Queues the wear of SSD members that wrote at least so much since the last time. Any thread: the
+ * catalog's writer calls it before a batch, the closer beside it. */
+void members_note_wear(kvt_store *store, uint64_t bytes);
+
 #endif

@@ -8,8 +8,8 @@
  *
  * Thread rule: the background round; relayout_note_get under the store's lock.
  */
+#include "store/executor.h"
 #include "store/kill_note.h"
-#include "store/store.h"
 
 #include <assert.h>
 #include <string.h>

@@ -9,6 +9,7 @@
  * Thread rule: any thread; no lock held at entry.
  */
 #include "base/clock.h"
+#include "store/executor.h"
 #include "store/put_plan.h"
 #include "store/remote_tier.h"
 #include "store/watching.h"

@@ -9,6 +9,7 @@
  */
 #include "base/clock.h"
 #include "store/fork_guard.h"
+#include "store/lifetime.h"
 #include "store/lookups.h"
 #include "store/remote_tier.h"
 #include "store/token_drop.h"

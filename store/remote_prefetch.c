@@ -11,6 +11,7 @@
  * Thread rule: any thread asks; `landed` is under remote->lock; rounds are the background's.
  */
 #include "base/clock.h"
+#include "store/maintain.h"
 #include "store/remote_tier.h"
 
 #include <assert.h>

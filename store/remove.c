@@ -17,6 +17,8 @@
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
 #include "store/handover.h"
+#include "store/lifetime.h"
+#include "store/plans.h"
 #include "store/remote_tier.h"
 #include "store/watching.h"
 

@@ -15,6 +15,7 @@
  */
 #include "store/scratch.h"
 #include "store/fork_guard.h"
+#include "store/plans.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -10,6 +10,7 @@
  */
 #include "base/struct_size.h"
 #include "store/fork_guard.h"
+#include "store/lifetime.h"
 
 #include <assert.h>
 #include <kvterrace/names.h>

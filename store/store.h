@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.h - the store's own object, shared by the files of this room.
+ * store.h - the store's own object, and what every file of this room may ask of it
+ * (store_common.c). A part of the object that has a file of its own is that file's header's.
  *
  * Lock order: store->lock, then a pool's own locks, then the catalog queue's. observer_lock is
  * taken alone. store->lock is never held over I/O, encoding, SQLite or an observer.
@@ -9,15 +10,23 @@
 #define STORE_STORE_H
 
 #include "codecs/record.h"
+#include "store/backoff.h"
 #include "store/bases.h"
 #include "store/catalog.h"
+#include "store/copies.h"
 #include "store/entry.h"
 #include "store/learn.h"
 #include "store/lease.h"
+#include "store/persist.h"
 #include "store/place.h"
+#include "store/plans.h"
+#include "store/pressure.h"
 #include "store/quarantine.h"
+#include "store/relayout.h"
+#include "store/spaces.h"
 #include "store/staging.h"
 #include "store/transfer.h"
+#include "store/trust.h"
 #include "store/visit.h"
 #include "tiers/devices/superblock.h"
 #include "tiers/pool/pool.h"
@@ -31,82 +40,12 @@
 #define STORE_TIMES            512u /* buckets of the decision time histogram */
 #define STORE_HANDOVER_THREADS 4u   /* that carry out puts */
 
-/* A plan that waits for the background; its entries are MOVING or LEAVING already. */
-typedef struct store_queued_plan {
-    uint32_t count;
-    kvt_move moves[];
-} store_queued_plan;
-
-#define STORE_RELAYOUTS_QUEUED 64u
-
-/* Objects of one tier that are to be laid out anew, and the budget for that. Under store->lock. */
-typedef struct store_relayout {
-    uint64_t bytes_per_s; /* fixed after open; 0 = hot objects stay as they are */
-    double tokens;        /* bytes that may be moved now */
-    uint64_t earned_ns;   /* up to when tokens were earned */
-    uint32_t count;
-    uint64_t handles[STORE_RELAYOUTS_QUEUED];
-    size_t drain_bucket; /* where the walk over the table goes on */
-} store_relayout;
-
-#define STORE_BACKOFFS 256u
-
-/* An entry whose last move failed: in no plan until an instant (store_now_ns). */
-typedef struct store_backoff_item {
-    uint64_t handle;
-    uint64_t until_ns;
-    bool no_room; /* only room was lacking: it makes way for a put that finds none either */
-} store_backoff_item;
-
-/* Moves that failed, and when they may be tried again. Under store->lock. */
-typedef struct store_backoff {
-    uint32_t count;
-    uint32_t failed_ticks;   /* plans of the policy's tick that failed, in a row */
-    uint64_t next_ns;        /* the earliest until_ns */
-    uint64_t tick_resume_ns; /* the tick plans nothing before */
-    store_backoff_item items[STORE_BACKOFFS];
-} store_backoff;
-/* Copies on SSD beside places above (copies.c). Under store->lock. */
-typedef struct store_copies {
-    bool kept;            /* fixed after open */
-    uint64_t total;       /* listed or not */
-    uint64_t bytes;       /* of all of them */
-    store_entry **listed; /* entries whose copy may be dropped, in no order */
-    uint32_t count;
-    uint32_t room;
-    uint64_t draw; /* what is drawn next */
-} store_copies;
-
-/* The background's write-back (persist_background.c). Under store->lock. */
-typedef struct store_persist {
-    uint64_t bytes_per_s;  /* fixed after open; 0 = none */
-    double tokens;         /* bytes that may be written now */
-    uint64_t earned_ns;    /* up to when tokens were earned */
-    size_t bucket;         /* where the walk over the table goes on */
-    bool pass_found;       /* the walk has found something since it began anew */
-    uint64_t bytes_wanted; /* of the record that waits for room or budget; 0 = none does */
-    uint64_t dropped_seen; /* of counters.copies_dropped */
-    uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
-} store_persist;
-
 /* The walk for entries whose lifetime has ended (lifetime.c). Under store->lock. */
 typedef struct store_lifetimes {
     uint64_t next_ns; /* no entry that was looked at ends before; UINT64_MAX = none has an end */
     bool walking;
     size_t bucket; /* where the walk goes on */
 } store_lifetimes;
-
-/* A space whose entries belong to a tenant when their puts name none. */
-typedef struct store_space {
-    uint64_t number;
-    uint32_t tenant;
-} store_space;
-
-/* Those spaces, in the order of their numbers. Under store->lock. */
-typedef struct store_spaces {
-    store_space *items;
-    uint32_t count, room;
-} store_spaces;
 
 /* Puts that were handed over (handover.c). Under store->lock. */
 typedef struct store_handover {
@@ -131,18 +70,6 @@ typedef struct store_handover {
     pthread_t threads[STORE_HANDOVER_THREADS];
     uint32_t thread_count; /* 0: callers carry their puts out themselves */
 } store_handover;
-
-/* Why a put was refused. The first three sum up to puts_refused, the next two to puts_busy. */
-typedef enum store_refusal {
-    STORE_REFUSAL_POLICY = 0,
-    STORE_REFUSAL_LEARNED = 1,   /* by the policy, at speeds that were learned lately */
-    STORE_REFUSAL_NO_DEVICE = 2, /* no tier has room at all */
-    STORE_REFUSAL_STAGING = 3,   /* put staging is full */
-    STORE_REFUSAL_BACKLOG = 4,   /* a tier's writes are too far behind */
-    STORE_REFUSAL_IN_MOTION = 5, /* another call puts or removes the same key */
-    STORE_REFUSAL_PARENT = 6,    /* the entry before it is not stored */
-    STORE_REFUSAL_COUNT = 7
-} store_refusal;
 
 /* What a planned move is for. */
 typedef enum store_move_purpose {
@@ -184,38 +111,6 @@ typedef struct store_counters {
     uint64_t put_tokens[2];              /* of puts: stored already, others */
 } store_counters;
 
-#define STORE_REFUSALS 64u /* remembered, of which one says why */
-#define STORE_TRIALS   16u /* entries that wait to be read back at most */
-
-/* Entries that are lost without a tier: puts that were refused, and evictions above it. */
-typedef struct trust_tier {
-    uint64_t lost; /* less TRUST_UNDONE for each entry that the tier took on its merit */
-    uint64_t next; /* the loss at which a put is tried in the tier whatever the figures say */
-    uint64_t wait; /* losses from the next trial to the one after it */
-} trust_tier;
-
-/* Puts that were refused, and the trials against figures that refuse too much. Under store->lock.
- */
-typedef struct store_trust {
-    bool weighs; /* the policy refuses what costs more than it saves; fixed after open */
-    trust_tier tiers[KVT_TIER_COUNT];
-    uint64_t learned;     /* puts that learned figures refused, ever */
-    size_t bucket;        /* where the search for an entry to time went on */
-    uint32_t trial_count; /* entries that wait to be timed */
-    kvt_key trials[STORE_TRIALS];
-    uint64_t refusals; /* ever; the last ones are remembered below */
-    struct {
-        uint64_t handle;
-        const char *reason; /* static */
-    } refused[STORE_REFUSALS];
-} store_trust;
-
-/* How long the background has left tiers alone whose devices are pressed. Under store->lock. */
-typedef struct store_pressure {
-    uint32_t rounds[KVT_TIER_COUNT]; /* in a row */
-    uint32_t let_through;            /* a mask of the tiers that this round works on all the same */
-} store_pressure;
-
 #define STORE_SHARES 1024u /* hash chains of load_share.c */
 
 struct kvt_store {
@@ -230,7 +125,7 @@ struct kvt_store {
     uint64_t next_serial;      /* of places, and of the generations in records */
     uint64_t record_bytes_max; /* largest record stored so far */
     store_counters counters;
-    store_queued_plan *queue[STORE_PLANS_QUEUED];
+    struct store_queued_plan *queue[STORE_PLANS_QUEUED];
     uint32_t queue_count;
     uint64_t hints_skipped; /* keys that were not stored, ever */
     store_pressure pressure;
@@ -321,8 +216,6 @@ struct kvt_store {
  */
 bool store_is_locked(const kvt_store *store);
 
-/* ---- store_common.c ---- */
-
 /* Nanoseconds since the store was opened, and STORE_PAST_NS more (uses.h). */
 uint64_t store_now_ns(const kvt_store *store);
 
@@ -358,401 +251,5 @@ uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
 /* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
  * as the entries stored there allow. In the background round until it is down. Lock held. */
 void store_settle_capacity(kvt_store *store);
-
-/* ---- store_offer.c ---- */
-
-/* Builds the offer of an entry to the policy: options holds KVT_OPTIONS_MAX, offer_out names them.
- * Lock held. */
-KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
-                                     kvt_option *options, kvt_policy_entry *offer_out);
-
-/* The same at other figures than those of now, and with the measured size of one variant, or NULL.
- */
-KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
-                                        const store_entry *entry, const kvt_known_size *measured,
-                                        kvt_option *options, kvt_policy_entry *offer_out);
-
-/* Hands an entry that is stored in a tier to the policy. Lock held. KVT_OK; KVT_E_UNSUPPORTED (a
- * variant that this store does not keep); KVT_E_SPACE; KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
-                                     kvt_variant variant, uint64_t record_bytes);
-
-/* The same of the record at a place, which is there whether the policy has room for it or not:
- * without room in the SSD tier the policy's capacity is passed until the background has made some,
- * as after a recovery. Lock held. Statuses as there. */
-KVT_NODISCARD kvt_status store_adopt_place(kvt_store *store, const store_entry *entry,
-                                           const store_place *place);
-
-/* Gives a stored entry's options the figures of now, and the sizes of now. Lock held. */
-void store_recost(kvt_store *store, store_entry *entry);
-void store_resize(kvt_store *store, const store_entry *entry);
-
-/* ---- plans.c ---- */
-
-/* Marks the entries of a fresh plan as MOVING or LEAVING. Lock held since the policy call. */
-void plan_mark(kvt_store *store, const kvt_plan *plan);
-
-/* Aborts marked moves that have not begun. Lock held; returns with the lock held. Observers are
- * notified by the caller through plan_report. */
-void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
-
-/* The entry of a move that is not carried out is at rest again, or leaves when it was to be put.
- * Lock held. */
-void plan_settle_entry(kvt_store *store, const kvt_move *move);
-
-/* Notifies the observer of how a move ended. No lock held. */
-void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome);
-
-/* Aborts in the policy a plan whose entries were not marked. Lock held. */
-void plan_withdraw(kvt_store *store, const kvt_plan *plan);
-
-/* Queues a marked plan for the background, or aborts it when the queue is full. Lock held. */
-void plan_queue(kvt_store *store, const kvt_plan *plan);
-
-/* Aborts the queued plan that holds this handle, so that its entry is at rest. True when there was
- * one. Lock held. */
-bool plan_cancel(kvt_store *store, uint64_t handle);
-
-/* Takes the plan at an index out of the queue, keeping the order of the others. The caller frees
- * it. Lock held. */
-store_queued_plan *plan_unqueue(kvt_store *store, uint32_t index);
-
-/* ---- executor.c ---- */
-
-/* Why a move failed. Only the executor knows the cause; its callers do not guess it. */
-typedef enum executor_cause {
-    EXECUTOR_DONE = 0,
-    EXECUTOR_ROOM,   /* pool or policy had no room for the record; no device said so */
-    EXECUTOR_FULL,   /* a device said that it is full */
-    EXECUTOR_LARGER, /* the record came out larger than was planned */
-    EXECUTOR_DEVICE, /* a device failed or is out of service, and the next plan does without it */
-    EXECUTOR_MEMORY, /* of the process */
-    EXECUTOR_OTHER   /* what the status says */
-} executor_cause;
-
-typedef struct executor_result {
-    uint32_t committed;   /* moves */
-    executor_cause cause; /* of the first failure */
-    bool before_put;      /* a move before the plan's PUT failed */
-    uint64_t put_bytes; /* the size that the PUT's record came out with, 0 before it was encoded */
-} executor_result;
-
-/* Carries a marked plan out, in order; after a failure the rest is aborted. views: where the
- * bytes of the plan's PUT are, one a group, or NULL. No lock held. Returns the first failure. */
-KVT_NODISCARD kvt_status executor_run_plan(kvt_store *store, const kvt_move *moves, uint32_t count,
-                                           const kvt_view *views, executor_result *result_out);
-
-/* Carries out a move of a MOVING entry that the policy does not know of: it is neither committed
- * nor aborted there, nor reported. No lock held. Returns how it failed. */
-KVT_NODISCARD kvt_status executor_run_unplanned(kvt_store *store, const kvt_move *move,
-                                                executor_cause *cause_out);
-
-/* Lays a RESIDENT entry of this tier out anew: the same record, in the same tier, with the weights
- * of now. No lock held. KVT_OK; KVT_MISS (the entry is not at rest there); KVT_E_SPACE (no room: it
- * stays as it is); the failures of reading and writing. */
-KVT_NODISCARD kvt_status executor_relayout(kvt_store *store, uint64_t handle, kvt_tier tier);
-
-/* Writes the record of an entry above the SSD to the SSD, as its copy, if there is room now. One in
- * motion is waited for until an instant of CLOCK_MONOTONIC in nanoseconds, 0 for not at all; a plan
- * of it that waits for the background is called off. No lock held. KVT_OK; KVT_MISS (the entry is
- * gone, is on SSD or has a copy there); KVT_E_TIMEOUT (it was in motion all the time); KVT_E_SPACE;
- * the failures of reading and writing. */
-KVT_NODISCARD kvt_status executor_copy(kvt_store *store, uint64_t handle, uint64_t deadline_ns);
-
-/* As kvt_record_bound, with scratch for the store's codec workers. */
-KVT_NODISCARD kvt_status executor_bound(const kvt_store *store, const kvt_record_spec *spec,
-                                        uint64_t *bytes_out, uint64_t *scratch_bytes_out);
-
-/* ---- backoff.c ---- */
-
-/* Releases the entries whose time is over, and ends the leases that have run out. Before every call
- * on the policy that may plan. */
-void backoff_expire(kvt_store *store);
-
-/* A move of this RESIDENT entry failed: the entry is in no plan for a while. no_room: pool or
- * policy had none for it. */
-void backoff_note_failure(kvt_store *store, store_entry *entry, bool no_room);
-
-/* Lets the entries that lacked only room into plans again, for a put that needs their room. False
- * when there is none. */
-bool backoff_yield(kvt_store *store);
-
-/* A move of this entry was carried out: its next failure is its first. */
-void backoff_note_success(kvt_store *store, store_entry *entry);
-
-/* The policy has forgotten the entry, and its pin with it. */
-void backoff_forget(store_entry *entry);
-
-/* Whether the policy's tick may plan now, and how its plan ended. */
-bool backoff_may_tick(kvt_store *store);
-void backoff_note_tick(kvt_store *store, kvt_status status);
-
-/* ---- members.c ---- */
-
-/* Queues the wear of SSD members that wrote at least so much since the last time. Any thread: the
- * catalog's writer calls it before a batch, the closer beside it. */
-void members_note_wear(kvt_store *store, uint64_t bytes);
-
-/* ---- trust.c ---- */
-
-/* Before the first put. */
-void trust_open(kvt_store *store);
-
-/* A plan of the policy's own: counts for each tier the entries that it takes and the evictions
- * above it. Lock held. */
-void trust_note_plan(kvt_store *store, const kvt_plan *plan);
-
-/* Offers a new entry to a tier with room that has taken next to nothing for long, as worth any
- * cost; then the entry is to be read back. Lock held. KVT_OK with a plan; KVT_REFUSED: no tier is
- * due, or the entry does not fit. */
-KVT_NODISCARD kvt_status trust_try_due(kvt_store *store, const store_entry *entry,
-                                       const kvt_policy_entry *offer, kvt_plan *plan);
-
-/*
- * A put was refused. Counts why, and now and then offers the entry once more, at the figures of the
- * measured curves or as one that is worth storing whatever it costs; then it is to be read back.
- * offer is the refused one. Lock held. KVT_OK with a plan; KVT_REFUSED.
- */
-KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry,
-                                            const kvt_policy_entry *offer, kvt_plan *plan);
-
-/* ---- trust_refusals.c ---- */
-
-/* Keeps why a put was refused, in a ring of STORE_REFUSALS: POLICY, LEARNED, PARENT. Lock held. */
-void trust_remember(kvt_store *store, uint64_t handle, store_refusal why);
-
-/* Why the last put of a handle was refused, or NULL. Lock held. */
-const char *trust_reason(const kvt_store *store, uint64_t handle);
-
-/* Counts a put that the policy has refused in the end. Lock held. */
-void trust_count_refused(kvt_store *store, uint64_t handle);
-
-/* Takes the keys of entries that are to be read back, which times them. Returns how many, 0 while
- * devices are pressed. In the background round; no lock held. */
-uint32_t trust_take_trials(kvt_store *store, kvt_key keys[STORE_TRIALS]);
-
-/* ---- access.c ---- */
-
-/* Reads and decodes an entry for its timing alone: it counts as no use, and as no get. */
-void access_time_entry(kvt_store *store, const kvt_key *key);
-
-/* ---- relayout.c ---- */
-
-/* Looks at the layout of an entry that is being read; one that fell behind is queued at its second
- * such get. Lock held. */
-void relayout_note_get(kvt_store *store, store_entry *entry);
-
-/* New entries are costed with how fast the tier is now. Lock held. */
-void relayout_note_speed(kvt_store *store, kvt_tier tier);
-
-/* Moves queued objects within the tiers' budgets, and objects on draining members within the
- * round's. insist: the policy's tick made no room, so an object that finds no room on its way off a
- * member is dropped. In the background round; no lock held. */
-void relayout_round(kvt_store *store, bool insist, uint64_t *budget, uint32_t *moves_done);
-
-/* ---- copies.c ---- */
-
-/* Keeps a place on SSD that a promotion leaves behind as the entry's copy. False when it may not be
- * kept: it is the caller's still. Lock held. */
-bool copies_attach(kvt_store *store, store_entry *entry, store_place *place);
-
-/* Takes an entry's copy away from it; NULL when it has none. The caller's to give back. Lock held.
- */
-store_place *copies_detach(kvt_store *store, store_entry *entry);
-
-/* Drops an entry's copy, if any. Lock held. */
-void copies_drop(kvt_store *store, store_entry *entry);
-
-/* Whether the entry's copy is the record that a move would write. If so the copy is not dropped
- * until copies_let_go. Lock held. */
-bool copies_hold(kvt_store *store, store_entry *entry, const kvt_move *move);
-void copies_let_go(kvt_store *store, store_entry *entry);
-
-/* Makes the copy the place of a RESIDENT entry whose place cannot be read, and sets the entry aside
- * when the policy has no memory for it. False: there is no copy. Lock held. */
-bool copies_fall_back(kvt_store *store, store_entry *entry);
-
-/* Makes the copy the place of a LEAVING entry that the policy evicted from above, and has
- * forgotten, while the SSD tier is below its high watermark with it: the entry is RESIDENT again.
- * False: it leaves. Lock held. */
-bool copies_outlast(kvt_store *store, store_entry *entry);
-
-/* Bytes of the SSD tier that a copy may still be written into: below store.high_watermark, above
- * which the policy would make room, and, but at close, with what is kept free. Lock held. */
-uint64_t copies_free_bytes(kvt_store *store, bool closing);
-
-/* Drops copies, the least worth first, until some room is free. Lock held; waits for nobody. */
-void copies_trim(kvt_store *store);
-
-/* Drops copies up to so many bytes, whose extents come free with the catalog's next commit. False
- * when there was none. No lock held. */
-bool copies_reclaim(kvt_store *store, uint64_t bytes);
-
-/* Drops the copies with units on a member of the SSD tier in the mask. Lock held. */
-void copies_clear_members(kvt_store *store, uint64_t members);
-
-/* ---- persist.c ---- */
-
-/* Writes entries above that have no record on SSD there, the most worth first, and makes what has
- * been written durable. Entries in motion are waited for. closing: nothing follows, so no room is
- * kept. No lock held. As kvt_persist.
- */
-KVT_NODISCARD kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
-                                     kvt_persist_info *info_out);
-
-/* The same at close, once the background has ended; deadline_ns 0: nothing is written. */
-void persist_close(kvt_store *store, uint64_t deadline_ns);
-
-/* ---- persist_background.c ---- */
-
-/* Writes some entries that are worth it into free room, within store.persist_rate. In the
- * background round; no lock held. */
-void persist_round(kvt_store *store);
-
-/* ---- lifetime.c ---- */
-
-/* Before the first entry. */
-void lifetime_open(kvt_store *store);
-
-/* Sets when a new entry was made, and its end; 0 seconds = none. Lock held. */
-void lifetime_begin(kvt_store *store, store_entry *entry, double seconds);
-
-/* An entry with an end has come into the table: a walk begins no later than its end. Lock held. */
-void lifetime_note(kvt_store *store, const store_entry *entry);
-
-/* Seconds since the put of an entry, or since the open that took it over. Lock held. */
-double lifetime_age_seconds(const kvt_store *store, const store_entry *entry);
-
-/* Seconds until the end of an entry's lifetime, above 0; 0 = it has no end. Lock held. */
-double lifetime_left_seconds(const kvt_store *store, const store_entry *entry);
-
-/* The end of an entry as the calendar has it, for its catalog row, and back; 0 = none. A row whose
- * end has passed sets an end that has passed. */
-uint64_t lifetime_to_calendar(const kvt_store *store, const store_entry *entry);
-void lifetime_from_calendar(kvt_store *store, store_entry *entry, uint64_t expires_ns);
-
-/* Whether the entry's lifetime has ended: no lookup sees it then. */
-static inline bool lifetime_is_over(const kvt_store *store, const store_entry *entry)
-{
-    return entry->expires_ns != 0 && store_now_ns(store) >= entry->expires_ns;
-}
-
-/* Whether a lookup may see the entry, which may be NULL. Lock held. */
-static inline bool lifetime_shows(const kvt_store *store, const store_entry *entry)
-{
-    return entry != NULL && entry_is_readable(entry) && !lifetime_is_over(store, entry);
-}
-
-/* Whether entries may be removed by lifetime_round. Lock held. */
-bool lifetime_is_due(const kvt_store *store);
-
-/* Removes entries whose lifetime has ended. In the background round; no lock held. */
-void lifetime_round(kvt_store *store);
-
-/* ---- spaces.c ---- */
-
-/* Whose an entry is whose put names tenant 0: its space's tenant, or 0. Lock held. */
-uint32_t spaces_tenant(const kvt_store *store, const kvt_key *key);
-void spaces_close(kvt_store *store);
-
-/* ---- pressure.c ---- */
-
-/* A background round begins and ends. own: a caller asked for it. Lock held. */
-void pressure_begin_round(kvt_store *store, bool own);
-void pressure_end_round(kvt_store *store);
-
-/* Whether background work on a tier, or on any, waits for a later round. Lock held. */
-bool pressure_defers(const kvt_store *store, kvt_tier tier);
-bool pressure_defers_any(const kvt_store *store);
-
-/* Whether a plan does, because of a tier that it reads from or writes to; counts its moves then.
- * Lock held. */
-bool pressure_defers_moves(kvt_store *store, const kvt_move *moves, uint32_t count);
-
-/* ---- maintain.c ---- */
-
-KVT_NODISCARD kvt_status maintain_start(kvt_store *store);
-/* Has the background carry out what is queued now and not after its pause. Lock held. */
-void maintain_wake(kvt_store *store);
-void maintain_stop(kvt_store *store);
-
-/* ---- costs.c ---- */
-
-/* Measurements of one device. */
-typedef struct cost_device {
-    kvt_affine read;
-    kvt_affine write;
-    bool probed;
-} cost_device;
-
-/* Where figures come from. foreign: those of other hardware, and imported ones, count as well. */
-typedef struct cost_profile {
-    kvt_profile *profile; /* NULL: none */
-    bool foreign;
-    char *message; /* one line on KVT_E_MISMATCH */
-    size_t message_size;
-    kvt_record_bases bases; /* that measured variants may need */
-} cost_profile;
-
-/* The profile's figures of a device's name, as a store takes them: imported ones with `foreign`
- * alone. KVT_OK; KVT_MISS, also without a profile; what kvt_profile_device gives. */
-KVT_NODISCARD kvt_status costs_profiled_curve(kvt_profile *profile, bool foreign, const char *name,
-                                              kvt_device_curve *out);
-
-/* From the profile: KVT_OK; KVT_MISS (no profile, or it has none of this device that counts);
- * KVT_E_MISMATCH (its figures by that name are of other hardware); KVT_E_DATABASE. */
-KVT_NODISCARD kvt_status costs_profiled_device(const cost_profile *profile,
-                                               const kvt_device *device, cost_device *out);
-
-/* By a brief probe of the open device. blank: its content may be overwritten. */
-KVT_NODISCARD kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes,
-                                            cost_device *out);
-
-/* Folds a tier's devices into one affine model: requests go to all at once. */
-kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind,
-                         kvt_striping striping);
-
-/* Ratio and speed of a variant, from the profile or by encoding a sample. */
-KVT_NODISCARD kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant variant,
-                                               kvt_codec_curve *out);
-
-/* ---- recover.c ---- */
-
-/* Removes the rows of entries that touch an SSD member in the mask, durably: before the labels of
- * those members say that they are current. *kept_out counts the others. */
-KVT_NODISCARD kvt_status recover_drop_stale(store_catalog *catalog, uint64_t members,
-                                            uint64_t *dropped_out, uint64_t *kept_out);
-
-/* Counts the rows that touch an SSD member in the mask. */
-KVT_NODISCARD kvt_status recover_count_rows(store_catalog *catalog, uint64_t members,
-                                            uint64_t *count_out);
-
-/* Takes over the entries that the catalog lists, and drops the rows that cannot be taken over.
- * Before the catalog's writer starts. */
-KVT_NODISCARD kvt_status recover_entries(kvt_store *store);
-
-/* ---- ladder.c ---- */
-
-/* Looks the ladder up, before a device is touched. An empty note says afterwards which variants the
- * layout leaves out. KVT_OK, also without a ladder; KVT_E_ARGUMENT;
- * KVT_E_MISMATCH (no calibration, or one of another layout or class); KVT_E_DATABASE;
- * KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status ladder_open(kvt_store *store, const kvt_store_options *options,
-                                     kvt_profile *profile, char *note, size_t note_size,
-                                     char *message, size_t message_size);
-
-/* Puts the variants within both limits of loss behind the exact variants, whose number it keeps. */
-KVT_NODISCARD kvt_status ladder_add_costs(kvt_store *store, const cost_profile *profile,
-                                          const kvt_store_options *options);
-
-/* Whether entries of a layout may be lossy. */
-bool ladder_allows(const kvt_store *store, const kvt_layout *layout);
-
-/* How many of the variants, from the first on, an entry may take. scored: it is about to be taken
- * in with a record by scores. Lock held. */
-uint32_t ladder_variants(const kvt_store *store, const store_entry *entry, bool scored);
-
-/* Whether an entry of a layout has a use for scores. */
-bool ladder_wants_scores(const kvt_store *store, const kvt_layout *layout);
 
 #endif

@@ -8,8 +8,10 @@
  *
  * Thread rule: under the control lock.
  */
+#include "store/store_offer.h"
 #include "codecs/codecs.h"
 #include "store/groups.h"
+#include "store/ladder.h"
 
 #include <assert.h>
 #include <string.h>

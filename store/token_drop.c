@@ -7,6 +7,7 @@
  * Thread rule: as token_drop.h says.
  */
 #include "store/token_drop.h"
+#include "store/ladder.h"
 
 #include "base/struct_size.h"
 #include "codecs/drop.h"

@@ -23,7 +23,7 @@
  *
  * Thread rule: under the control lock; trust_take_trials in the background round without it.
  */
-#include "store/store.h"
+#include "store/store_offer.h"
 
 #include <assert.h>
 #include <string.h>

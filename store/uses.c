@@ -14,6 +14,7 @@
  * round, then the closer's thread.
  */
 #include "store/uses.h"
+#include "store/plans.h"
 
 #include "store/remote_tier.h"
 

@@ -10,6 +10,7 @@
 #ifndef TESTS_STEADY_COSTS_H
 #define TESTS_STEADY_COSTS_H
 
+#include "store/costs.h"
 #include "store/store.h"
 #include "store/uses.h"
 

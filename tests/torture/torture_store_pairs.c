@@ -13,7 +13,8 @@
 
 #include "codecs/codecs.h"
 #include "codecs/drop.h"
-#include "store/store.h"
+#include "store/executor.h"
+#include "store/plans.h"
 
 #include <errno.h>
 #include <kvterrace/basis.h>

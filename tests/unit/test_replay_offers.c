@@ -11,7 +11,7 @@
 #include "cases.h"
 
 #include "replay/live.h"
-#include "store/store.h"
+#include "store/costs.h"
 
 #include <kvterrace/codec.h>
 

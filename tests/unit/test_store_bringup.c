@@ -9,6 +9,7 @@
 #include "store_support.h"
 
 #include "store/bringup.h"
+#include "store/costs.h"
 
 #include <semaphore.h>
 

@@ -6,6 +6,7 @@
 #include "copies_site.h"
 
 #include "base/clock.h"
+#include "store/maintain.h"
 #include "store/store.h"
 
 #include <kvterrace/queue.h>

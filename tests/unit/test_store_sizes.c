@@ -7,7 +7,7 @@
 
 #include "codecs/codecs.h"
 #include "estimator/predict/predict.h"
-#include "store/store.h"
+#include "store/store_offer.h"
 
 #define MANY 24u
 

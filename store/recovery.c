@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recover.c - takes over the entries that the catalog lists, when a store is opened.
+ * recovery.c - takes over the entries that the catalog lists, when a store is opened.
  *
  *     row -> location checked -> extents adopted by the pool -> entry ARRIVING -> sorted, parents
  *     first -> adopted by the policy -> RESIDENT -> their uses known (uses.c)
@@ -10,9 +10,13 @@
  *
  * Thread rule: the opener's thread, before the catalog's writer and the background start.
  */
+#include "store/recovery.h"
 #include "base/clock.h"
 #include "base/kill_point.h"
+#include "store/executor.h"
 #include "store/groups.h"
+#include "store/lifetime.h"
+#include "store/store_offer.h"
 #include "store/uses.h"
 #include "store/watching.h"
 
