@@ -220,4 +220,14 @@ bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_ge
 /* Whether a get that flies waits for a device that is out of service. */
 bool access_is_stuck(const access_get *get);
 
+/* ---- load_share.c: a get's read is shown to the layered loads of its place, which take their
+ * layers from it (docs/CALLS.md, Shared reads). Lock held; the lock of the shares is taken inside.
+ * ---- */
+
+/* A get is about to read a place: loads that have it open may wait for that read. */
+void load_share_get(kvt_store *store, uint64_t serial, store_load *read);
+
+/* A get's read has ended, as its status says. */
+void load_share_published(kvt_store *store, store_load *read);
+
 #endif

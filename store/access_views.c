@@ -6,7 +6,6 @@
  * Thread rule: any thread.
  */
 #include "store/access_get.h"
-#include "store/fork_guard.h"
 #include "store/groups.h"
 #include "store/lifetime.h"
 #include "store/token_drop.h"

@@ -9,7 +9,6 @@
 #include "store/bases.h"
 #include "base/kill_point.h"
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/store.h"
 
 #include <assert.h>

@@ -10,7 +10,6 @@
  */
 #include "base/clock.h"
 #include "base/kill_point.h"
-#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/maintain.h"
 #include "store/queue_internal.h"

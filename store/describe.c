@@ -7,7 +7,6 @@
  */
 #include "base/struct_size.h"
 #include "codecs/codecs.h"
-#include "store/fork_guard.h"
 #include "store/lifetime.h"
 #include "store/lookups.h"
 

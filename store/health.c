@@ -10,7 +10,6 @@
  */
 #include "base/clock.h"
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/remote_tier.h"
 
 #include <sqlite3.h>

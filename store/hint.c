@@ -6,7 +6,6 @@
  * Thread rule: any thread; the control lock for at most HINT_STEP look-ups, or one decision.
  */
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/lookups.h"
 #include "store/maintain.h"
 #include "store/plans.h"

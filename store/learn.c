@@ -5,7 +5,7 @@
  * A transfer is watched part by part: the bytes that each member is asked for, the bytes ahead of
  * them, and the instant of completion. The prediction of a get is the slowest member's seconds,
  * plus the mean seconds beside the devices, plus the decoding. The file changes no option:
- * learn_costs.c and learn_round.c do.
+ * learn_round.c does.
  *
  * Thread rule: as learn.h.
  */

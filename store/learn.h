@@ -181,10 +181,6 @@ void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_dev
 /* All tiers' and codecs' models as of now. At open. */
 void learn_cost_all(kvt_store *store);
 
-/* Takes over what was learned of one variant. True when its seconds are far enough from those that
- * options were made with. Both locks held. */
-bool learn_cost_codec(kvt_store *store, uint32_t variant);
-
 /* A tier's read or write model as of now: its serving devices striped together. Lock held. */
 void learn_cost_tier(kvt_store *store, kvt_tier tier);
 

@@ -9,7 +9,6 @@
  *
  * Thread rule: any thread; factors under the control lock, reuse under its own.
  */
-#include "store/fork_guard.h"
 #include "store/groups.h"
 #include "store/ladder.h"
 

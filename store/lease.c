@@ -7,7 +7,6 @@
  */
 #include "base/clock.h"
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/lookups.h"
 #include "store/plans.h"
 

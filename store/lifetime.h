@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lifetime.h - entries whose lifetime ends (lifetime.c, lifetime_walk.c).
+ * lifetime.h - entries whose lifetime ends (lifetime.c).
  *
  * Thread rule: the store's lock, as each function says.
  */

@@ -87,7 +87,8 @@ static bool load_advance(kvt_load *load)
     return true;
 }
 
-void load_announce(kvt_load *load)
+/* Calls the announcer with ever larger numbers. No lock held but its own. */
+static void load_announce(kvt_load *load)
 {
     if (load->options.announced == NULL) return;
     pthread_mutex_lock(&load->announce_lock);

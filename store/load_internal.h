@@ -345,9 +345,6 @@ kvt_status load_open(kvt_load *load);
  * released meanwhile. */
 bool load_step(kvt_load *load);
 
-/* Calls the announcer with ever larger numbers. No lock held but its own. */
-void load_announce(kvt_load *load);
-
 /* Issues what the window allows. Lock held. */
 void load_pump(kvt_load *load);
 

@@ -13,8 +13,6 @@
  * The one lock of all shares of a store guards these lists; it is held for a few steps. It comes
  * after the store's and a load's, and before a queue's.
  */
-#include "store/load_share.h"
-
 #include "store/load_internal.h"
 
 #include <assert.h>

@@ -5,7 +5,6 @@
  * Thread rule: any thread. The control lock for a few hash steps, or for LOOKUP_MATCH_STEP keys.
  */
 #include "store/lookups.h"
-#include "store/fork_guard.h"
 #include "store/token_drop.h"
 
 #include <assert.h>

@@ -14,7 +14,6 @@
 #include "base/thread.h"
 #include "base/wait.h"
 #include "store/executor.h"
-#include "store/fork_guard.h"
 #include "store/lifetime.h"
 #include "store/plans.h"
 #include "store/remote_tier.h"

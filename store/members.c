@@ -13,7 +13,6 @@
 #include "base/kill_point.h"
 #include "store/bringup.h"
 #include "store/costs.h"
-#include "store/fork_guard.h"
 #include "store/given_options.h"
 
 #include <assert.h>

@@ -6,7 +6,6 @@
  * Thread rule: any thread.
  */
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/lifetime.h"
 #include "store/store_offer.h"

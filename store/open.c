@@ -17,7 +17,6 @@
 #include "base/kill_point.h"
 #include "base/wait.h"
 #include "store/costs.h"
-#include "store/fork_guard.h"
 #include "store/given_options.h"
 #include "store/handover.h"
 #include "store/ladder.h"

@@ -23,7 +23,6 @@
 #include "base/struct_size.h"
 #include "base/thread.h"
 #include "store/executor.h"
-#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/kill_note.h"
 
@@ -406,8 +405,12 @@ static void persist_end(persist_run *run)
     pthread_mutex_unlock(&store->lock);
 }
 
-kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
-                       kvt_persist_info *info_out)
+/* Writes entries above that have no record on SSD there, the most worth first, and makes what has
+ * been written durable. Entries in motion are waited for. closing: nothing follows, so no room is
+ * kept. No lock held. As kvt_persist.
+ */
+static kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
+                              kvt_persist_info *info_out)
 {
     persist_run run = {.store = store, .deadline_ns = deadline_ns, .closing = closing};
     run.info.left = handover_drain(store, deadline_ns, &run.info.left_bytes);

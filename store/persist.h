@@ -22,13 +22,6 @@ typedef struct store_persist {
     uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
 } store_persist;
 
-/* Writes entries above that have no record on SSD there, the most worth first, and makes what has
- * been written durable. Entries in motion are waited for. closing: nothing follows, so no room is
- * kept. No lock held. As kvt_persist.
- */
-KVT_NODISCARD kvt_status persist_all(kvt_store *store, uint64_t deadline_ns, bool closing,
-                                     kvt_persist_info *info_out);
-
 /* The same at close, once the background has ended; deadline_ns 0: nothing is written. */
 void persist_close(kvt_store *store, uint64_t deadline_ns);
 

@@ -5,7 +5,6 @@
  *
  * Thread rule: any thread.
  */
-#include "store/fork_guard.h"
 #include "store/queue_internal.h"
 
 #include <assert.h>

@@ -6,7 +6,6 @@
  * Thread rule: as options.h.
  */
 #include "store/costs.h"
-#include "store/fork_guard.h"
 #include "store/ladder.h"
 #include "store/open_internal.h"
 #include "store/options.h"

@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "base/wait.h"
-#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/remote_tier.h"
 

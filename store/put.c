@@ -11,7 +11,6 @@
  * Thread rule: any thread; the control lock for the moment of a decision.
  */
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/groups.h"
 #include "store/handover.h"
 #include "store/token_drop.h"

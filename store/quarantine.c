@@ -110,7 +110,11 @@ void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count)
     }
 }
 
-void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
+/* Takes out the entries that lie on members in the mask, which are out of service: they could only
+ * fail, one get at a time, and hold the policy's room meanwhile. They are quarantined, fall back to
+ * their copies or are dropped. Entries in motion are left to their moves, which may end there
+ * later. Lock held. */
+static void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t gone)
 {
     assert(store_is_locked(store));
     for (size_t i = 0; i < store->table.bucket_count; i++) {

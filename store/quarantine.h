@@ -52,12 +52,6 @@ bool quarantine_reclaim(kvt_store *store, kvt_tier tier, uint64_t bytes);
  * are the caller's no more. Lock held. */
 void quarantine_settle(kvt_store *store, const kvt_move *moves, uint32_t count);
 
-/* Takes out the entries that lie on members in the mask, which are out of service: they could only
- * fail, one get at a time, and hold the policy's room meanwhile. They are quarantined, fall back to
- * their copies or are dropped. Entries in motion are left to their moves, which may end there
- * later. Lock held. */
-void quarantine_lose_members(kvt_store *store, kvt_tier tier, uint64_t members);
-
 /* Drops the entries quarantined on members in the mask. Lock held. */
 void quarantine_drop_members(kvt_store *store, kvt_tier tier, uint64_t members);
 

@@ -13,7 +13,6 @@
 #include "base/struct_size.h"
 #include "base/thread.h"
 #include "base/wait.h"
-#include "store/fork_guard.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -75,7 +74,8 @@ void queue_free(kvt_queue *queue)
     free(queue);
 }
 
-bool queue_count_batches(kvt_queue *queue)
+/* Counts requests of batches from here on, for a queue of `depth`. False without memory. */
+static bool queue_count_batches(kvt_queue *queue)
 {
     queue_batches *whole = &queue->whole;
     whole->left = calloc(queue->depth, sizeof *whole->left);
@@ -124,35 +124,6 @@ static bool queue_start(kvt_queue *queue, pthread_t *threads, uint32_t *count, u
     return true;
 }
 
-kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kvt_queue **queue_out)
-{
-    kvt_queue_options whole = {.struct_size = sizeof whole};
-    if (store == NULL || queue_out == NULL) return KVT_E_ARGUMENT;
-    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (options == NULL) options = &whole;
-    options = struct_size_in(options, &whole, sizeof whole, QUEUE_OPTIONS_LEAST);
-    if (options == NULL) return KVT_E_ARGUMENT;
-    uint32_t threads = queue_or(options->threads, QUEUE_THREADS_DEFAULT);
-    uint32_t depth = queue_or(options->depth, QUEUE_DEPTH_DEFAULT);
-    if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
-    kvt_queue *queue = queue_make(store, depth, true);
-    if (queue == NULL) return KVT_E_MEMORY;
-    kvt_status status = KVT_OK;
-    if (options->whole_batches && !queue_count_batches(queue))
-        status = KVT_E_MEMORY;
-    else if (!queue_start(queue, queue->threads, &queue->thread_count, threads + 1, queue_main) ||
-             !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main))
-        status = KVT_E_THREAD;
-    if (status != KVT_OK) {
-        queue_stop(queue);
-        queue_free(queue);
-        return status;
-    }
-    queue_register(queue);
-    *queue_out = queue;
-    return KVT_OK;
-}
-
 /* Completes everything that waits as called off. Lock held. */
 static void queue_call_off_waiting(kvt_queue *queue)
 {
@@ -184,7 +155,9 @@ static void queue_stop_loads(kvt_queue *queue)
     pthread_mutex_unlock(&queue->lock);
 }
 
-void queue_stop(kvt_queue *queue)
+/* Ends the threads of a queue, and completes what waits with KVT_E_CANCELLED. Once is enough; more
+ * do no harm. No lock held. */
+static void queue_stop(kvt_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
     /* The store and the owner may both end a queue: the threads are joined once. */
@@ -205,6 +178,35 @@ void queue_stop(kvt_queue *queue)
         pthread_join(queue->threads[i], NULL);
     for (uint32_t i = 0; first && i < queue->caller_count; i++)
         pthread_join(queue->callers[i], NULL);
+}
+
+kvt_status kvt_queue_open(kvt_store *store, const kvt_queue_options *options, kvt_queue **queue_out)
+{
+    kvt_queue_options whole = {.struct_size = sizeof whole};
+    if (store == NULL || queue_out == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (options == NULL) options = &whole;
+    options = struct_size_in(options, &whole, sizeof whole, QUEUE_OPTIONS_LEAST);
+    if (options == NULL) return KVT_E_ARGUMENT;
+    uint32_t threads = queue_or(options->threads, QUEUE_THREADS_DEFAULT);
+    uint32_t depth = queue_or(options->depth, QUEUE_DEPTH_DEFAULT);
+    if (threads > QUEUE_THREADS_MAX || depth > QUEUE_DEPTH_MAX) return KVT_E_ARGUMENT;
+    kvt_queue *queue = queue_make(store, depth, true);
+    if (queue == NULL) return KVT_E_MEMORY;
+    kvt_status status = KVT_OK;
+    if (options->whole_batches && !queue_count_batches(queue))
+        status = KVT_E_MEMORY;
+    else if (!queue_start(queue, queue->threads, &queue->thread_count, threads + 1, queue_main) ||
+             !queue_start(queue, queue->callers, &queue->caller_count, 1, queue_call_main))
+        status = KVT_E_THREAD;
+    if (status != KVT_OK) {
+        queue_stop(queue);
+        queue_free(queue);
+        return status;
+    }
+    queue_register(queue);
+    *queue_out = queue;
+    return KVT_OK;
 }
 
 void queue_stop_all(kvt_store *store)

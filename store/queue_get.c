@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "codecs/view_rows.h"
 #include "store/groups.h"
-#include "store/queue_views.h"
+#include "store/queue_internal.h"
 #include "store/remote_tier.h"
 #include "store/token_drop.h"
 #include "store/watching.h"

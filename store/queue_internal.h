@@ -174,9 +174,6 @@ void queue_signal(kvt_queue *queue);
 /* Takes a load off the list. Lock held. */
 void queue_unlist_load(kvt_queue *queue, struct kvt_load *load);
 
-/* Completes an item that waits. Lock held. */
-void queue_complete_waiting(kvt_queue *queue, queue_item *item);
-
 /* Takes the first item; NULL when there is none. Lock held. */
 queue_item *queue_take(queue_list *list);
 
@@ -245,9 +242,6 @@ bool queue_leave_load(kvt_queue *queue, struct kvt_load *load);
 /* Whether a call on a queue may go on: it is this process's. */
 bool queue_is_ours(const kvt_queue *queue);
 
-/* Counts requests of batches from here on, for a queue of `depth`. False without memory. */
-bool queue_count_batches(kvt_queue *queue);
-
 /* Makes a queue without threads that the store does not list, and frees one. signals: with an event
  * descriptor. NULL without memory. */
 kvt_queue *queue_make(kvt_store *store, uint32_t depth, bool signals);
@@ -269,11 +263,21 @@ void *queue_call_main(void *queue);
 /* The function of a queue's threads; the argument is the queue. */
 void *queue_main(void *queue);
 
-/* Ends the threads of a queue, and completes what waits with KVT_E_CANCELLED. Once is enough; more
- * do no harm. No lock held. */
-void queue_stop(kvt_queue *queue);
-
 /* kvt_close: ends the queues that are open. No lock held. */
 void queue_stop_all(kvt_store *store);
+
+/* ---- queue_views.c ---- */
+
+/* A view that is about to be written. */
+typedef struct queue_view {
+    const kvt_view *view; /* checked for the layout */
+    uint64_t tokens;      /* of the layout */
+    uint64_t bytes;       /* packed */
+    kvt_status *status;   /* becomes KVT_E_ARGUMENT */
+} queue_view;
+
+/* Gives KVT_E_ARGUMENT to views that meet an earlier one. Compared are runs of bytes with each
+ * other, and block tables of one pool. */
+void queue_views_check(const queue_view *views, uint32_t count);
 
 #endif

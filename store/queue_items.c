@@ -6,7 +6,6 @@
  * Thread rule: as queue_internal.h says of each function.
  */
 #include "base/clock.h"
-#include "store/fork_guard.h"
 #include "store/load_internal.h"
 
 #include <assert.h>
@@ -104,7 +103,8 @@ void queue_signal(kvt_queue *queue)
     queue->counts.wakes++;
 }
 
-void queue_complete_waiting(kvt_queue *queue, queue_item *item)
+/* Completes an item that waits. Lock held. */
+static void queue_complete_waiting(kvt_queue *queue, queue_item *item)
 {
     queue_complete_one(queue, item, base_clock_ns());
     queue_signal(queue);

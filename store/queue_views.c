@@ -6,7 +6,7 @@
  *
  * Thread rule: the thread that begins them; nothing here is shared.
  */
-#include "store/queue_views.h"
+#include "store/queue_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

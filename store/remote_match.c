@@ -8,7 +8,6 @@
  * Thread rule: any thread; the control lock for at most 256 keys at a time.
  */
 #include "base/clock.h"
-#include "store/fork_guard.h"
 #include "store/lifetime.h"
 #include "store/lookups.h"
 #include "store/remote_tier.h"

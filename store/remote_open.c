@@ -10,7 +10,6 @@
 #include "base/wait.h"
 #include "remote/resolve.h"
 #include "remote/secret.h"
-#include "store/fork_guard.h"
 #include "store/remote_tier.h"
 
 #include <assert.h>

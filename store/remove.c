@@ -15,7 +15,6 @@
  * Thread rule: any thread; the control lock, released while waiting.
  */
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/lifetime.h"
 #include "store/plans.h"

@@ -14,7 +14,6 @@
  * grant. Both under the control lock.
  */
 #include "store/scratch.h"
-#include "store/fork_guard.h"
 #include "store/plans.h"
 
 #include <assert.h>

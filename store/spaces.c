@@ -9,7 +9,6 @@
  * Thread rule: any thread; the control lock, for SPACES_STEP buckets at a time.
  */
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/lifetime.h"
 
 #include <assert.h>

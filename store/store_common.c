@@ -4,7 +4,8 @@
  * arithmetic of byte vectors, a tier's capacity for the policy, and the histogram of decision
  * times.
  *
- * The file calls no other file of the store, so it closes no circle. It decides nothing.
+ * It also counts the forks of this process. The file calls no other file of the store, so it
+ * closes no circle. It decides nothing.
  *
  * Thread rule: any thread; store_count_decision under the control lock.
  */
@@ -127,4 +128,27 @@ double store_copy_seconds(const kvt_store *store, uint64_t bytes)
 {
     assert(store_is_locked(store));
     return store->handover.copy_seconds_per_byte * (double)bytes;
+}
+
+/* ---- forks ---- */
+
+_Atomic uint32_t fork_guard_count;
+
+/* Runs in the child of every fork, which has one thread: stores of the parent know another count
+ * and refuse all calls. */
+static void fork_guard_in_child(void)
+{
+    atomic_fetch_add_explicit(&fork_guard_count, 1, memory_order_relaxed);
+}
+
+/* Runs once in a process. A store that is opened before any other registers the handler. */
+static void fork_guard_register(void)
+{
+    (void)pthread_atfork(NULL, NULL, fork_guard_in_child);
+}
+
+void fork_guard_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, fork_guard_register);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trust.h - figures must not shut the store: refused puts and trials (trust.c, trust_refusals.c).
+ * trust.h - figures must not shut the store: refused puts and trials (trust.c).
  *
  * Thread rule: under the control lock but for trust_take_trials.
  */
@@ -67,9 +67,6 @@ KVT_NODISCARD kvt_status trust_try_due(kvt_store *store, const store_entry *entr
  */
 KVT_NODISCARD kvt_status trust_note_refused(kvt_store *store, store_entry *entry,
                                             const kvt_policy_entry *offer, kvt_plan *plan);
-
-/* Keeps why a put was refused, in a ring of STORE_REFUSALS: POLICY, LEARNED, PARENT. Lock held. */
-void trust_remember(kvt_store *store, uint64_t handle, store_refusal why);
 
 /* Why the last put of a handle was refused, or NULL. Lock held. */
 const char *trust_reason(const kvt_store *store, uint64_t handle);

@@ -238,6 +238,14 @@ static int uses_compare(const void *left, const void *right)
     return (a->order > b->order) - (a->order < b->order);
 }
 
+/* Frees what was read. */
+static void uses_free(uses_found *found)
+{
+    free(found->items);
+    found->items = NULL;
+    found->count = 0;
+}
+
 kvt_status uses_read(kvt_store *store, uses_found *found)
 {
     kvt_move unused[1];
@@ -263,11 +271,4 @@ void uses_give(kvt_store *store, uses_found *found)
                                    &found->items[i].uses);
     store->uses.saved_ns = store_now_ns(store);
     uses_free(found);
-}
-
-void uses_free(uses_found *found)
-{
-    free(found->items);
-    found->items = NULL;
-    found->count = 0;
 }

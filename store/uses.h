@@ -41,9 +41,6 @@ KVT_NODISCARD kvt_status uses_read(kvt_store *store, uses_found *found);
 /* Gives the uses to the entries that were adopted, and frees what was read. */
 void uses_give(kvt_store *store, uses_found *found);
 
-/* Frees what was read. */
-void uses_free(uses_found *found);
-
 /* Queues what is known now for the catalog, if anything was used since the last time. No lock held.
  * The background, or the closer. */
 void uses_save(kvt_store *store);

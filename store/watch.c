@@ -8,7 +8,7 @@
  * Thread rule: any thread.
  */
 #include "base/clock.h"
-#include "store/fork_guard.h"
+#include "store/store.h"
 #include "store/watching.h"
 
 #include <assert.h>

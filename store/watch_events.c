@@ -14,7 +14,6 @@
  * Thread rule: any thread. Locks: control lock, readers_lock, a reader's own.
  */
 #include "base/clock.h"
-#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/token_drop.h"
 #include "store/watching.h"

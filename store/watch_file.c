@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "base/wait.h"
-#include "store/fork_guard.h"
+#include "store/store.h"
 #include "store/watch_text.h"
 
 #include <assert.h>

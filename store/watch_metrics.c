@@ -6,9 +6,10 @@
  * Thread rule: any thread; the control lock and the parts' locks are taken one after the other, for
  * as long as copying numbers takes.
  */
-#include "store/fork_guard.h"
+#include "store/remote_tier.h"
 #include "store/uses.h"
 #include "store/watch_text.h"
+#include "store/watching.h"
 
 #include <kvterrace/lookup.h>
 #include <string.h>
@@ -32,21 +33,121 @@ typedef struct metrics_view {
 
 static const watch_label metrics_none = {0};
 
-/* The label of a tier, which most families have. */
-static watch_label metrics_tier(int tier)
-{
-    return (watch_label){"tier", kvt_tier_name(tier)};
-}
-
 /* ---- families of one sample ---- */
 
 /* One family: its name without the prefix, its help, and where its number is. */
 typedef struct metrics_row {
     const char *name;
     const char *help;
-    size_t offset; /* of a uint64_t in kvt_store_stats */
+    size_t offset; /* of a uint64_t in the statistics */
     bool gauge;
 } metrics_row;
+
+/* Writes the families whose only sample is a member of some statistics. */
+static void metrics_write_rows(watch_text *out, const metrics_row *rows, size_t count,
+                               const void *stats)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t value;
+        memcpy(&value, (const char *)stats + rows[i].offset, sizeof value);
+        watch_single(out, rows[i].name, rows[i].gauge ? "gauge" : "counter", rows[i].help, value);
+    }
+}
+
+/* Writes a family with a sample for each value of a label. */
+static void metrics_write_family(watch_text *out, const char *name, const char *type,
+                                 const char *help, const char *label, const char *const *values,
+                                 const uint64_t *numbers, uint32_t count)
+{
+    watch_family(out, name, type, help);
+    for (uint32_t i = 0; i < count; i++)
+        watch_sample(out, name, (watch_label){label, values[i]}, metrics_none, numbers[i]);
+}
+
+/* ---- an engine that other hosts share ---- */
+
+#define ROW(member, name, help)                                                                    \
+    {                                                                                              \
+        name, help, offsetof(kvt_remote_stats, member), false                                      \
+    }
+
+static const metrics_row metrics_remote[] = {
+    ROW(hits, "remote_hits_total", "Gets served from entries of other hosts."),
+    ROW(hit_bytes, "remote_hit_bytes_total", "Their bytes, as stored."),
+    ROW(misses, "remote_misses_total", "Gets that asked the engine and found nothing."),
+    ROW(known_misses, "remote_known_misses_total", "Gets that a hint spared the question."),
+    ROW(timeouts, "remote_timeouts_total", "Gets from the engine that ended at their deadline."),
+    ROW(node_failures, "remote_node_failures_total", "Gets whose node was out of service."),
+    ROW(bad_records, "remote_bad_records_total", "Objects whose bytes were wrong."),
+    ROW(not_worth, "remote_not_worth_total", "Gets that recomputing was expected to beat."),
+    ROW(prefetched, "remote_prefetched_total", "Entries that have come by a prefetch."),
+    ROW(copies_told, "remote_copies_told_total", "Times that the policy has heard of a copy."),
+    ROW(unfit, "remote_unfit_total", "Objects of another size or layout."),
+    ROW(probes, "remote_probes_total", "Keys that the engine was asked for."),
+    ROW(probe_batches, "remote_probe_batches_total", "Writes to a node that they took."),
+    ROW(known_probes, "remote_known_probes_total", "Keys of prefixes that a hint answered."),
+    ROW(published, "remote_published_total", "Entries published."),
+    ROW(published_bytes, "remote_published_bytes_total", "Their bytes, as stored."),
+    ROW(deduplicated, "remote_deduplicated_total", "Entries that another host had published."),
+    ROW(declined, "remote_declined_total", "Entries that are lossy, of groups, or end."),
+    ROW(dropped_queue, "remote_dropped_queue_total", "Entries dropped by a full queue."),
+    ROW(dropped_node, "remote_dropped_node_total", "Entries dropped because a node failed."),
+    ROW(dropped_deletes, "remote_dropped_deletes_total", "Deletions dropped by a full queue."),
+    ROW(deleted, "remote_deleted_total", "Objects deleted."),
+    ROW(invalidations, "remote_invalidations_total", "Keys that the feed has named."),
+    ROW(bytes_in, "remote_received_bytes_total", "Bytes received from nodes."),
+    ROW(bytes_out, "remote_sent_bytes_total", "Bytes sent to nodes."),
+    {"remote_owed_deletes", "Deletions that a node has not taken yet.",
+     offsetof(kvt_remote_stats, owed_deletes), true},
+    {"remote_owed_clears", "Clears that the engine has not taken yet.",
+     offsetof(kvt_remote_stats, owed_clears), true},
+    {"remote_waiting", "Entries that wait to be published.", offsetof(kvt_remote_stats, waiting),
+     true},
+};
+
+/* Writes the state of each node. */
+static void metrics_write_nodes(kvt_store *store, watch_text *out)
+{
+    kvt_remote_node node = {.struct_size = sizeof node};
+    watch_family(out, "remote_node_up", "gauge", "1: the node is asked; 0: its breaker is open.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        watch_sample(out, "remote_node_up", (watch_label){"node", node.address}, metrics_none,
+                     node.breaker == 0);
+    watch_family(out, "remote_node_timeouts_total", "counter", "Requests that it did not answer.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        watch_sample(out, "remote_node_timeouts_total", (watch_label){"node", node.address},
+                     metrics_none, node.timeouts);
+    watch_family(out, "remote_node_load_seconds", "gauge", "Expected seconds of 1 MiB from it.");
+    for (uint32_t i = 0; kvt_remote_node_get(store, i, &node) == KVT_OK; i++)
+        watch_sample_seconds(out, "remote_node_load_seconds", (watch_label){"node", node.address},
+                             metrics_none, node.load_seconds);
+}
+
+/* Writes the families of the engine that other hosts share; none without one. */
+static void metrics_write_remote(kvt_store *store, struct watch_text *out)
+{
+    kvt_remote_stats stats;
+    if (store->remote == NULL) return;
+    remote_tier_stats(store, &stats);
+    metrics_write_rows(out, metrics_remote, sizeof metrics_remote / sizeof metrics_remote[0],
+                       &stats);
+    watch_family(out, "remote_saved_seconds", "gauge", "Recomputing that the hits have spared.");
+    watch_sample_seconds(out, "remote_saved_seconds", metrics_none, metrics_none,
+                         stats.saved_seconds);
+    watch_family(out, "remote_survival", "gauge", "Share of copies known to be there and found.");
+    watch_sample_seconds(out, "remote_survival", metrics_none, metrics_none, stats.survival);
+    watch_family(out, "remote_load_error", "gauge", "Median error of predicted loads.");
+    watch_sample_seconds(out, "remote_load_error", metrics_none, metrics_none, stats.load_error);
+    metrics_write_nodes(store, out);
+}
+
+/* ---- the store ---- */
+
+/* The label of a tier, which most families have. */
+static watch_label metrics_tier(int tier)
+{
+    return (watch_label){"tier", kvt_tier_name(tier)};
+}
 
 #define COUNTER(member, name, help)                                                                \
     {                                                                                              \
@@ -94,19 +195,6 @@ static const metrics_row metrics_rows[] = {
     COUNTER(recovery_drops, "recovery_drops_total", "Rows of the catalog dropped at open."),
 };
 
-/* Writes the families whose only sample is a member of kvt_store_stats. */
-static void metrics_write_rows(watch_text *out, const metrics_view *view)
-{
-    for (size_t i = 0; i < sizeof metrics_rows / sizeof metrics_rows[0]; i++) {
-        const metrics_row *row = &metrics_rows[i];
-        uint64_t value;
-        memcpy(&value, (const char *)&view->stats + row->offset, sizeof value);
-        watch_single(out, row->name, row->gauge ? "gauge" : "counter", row->help, value);
-    }
-    watch_single(out, "checksum_failures_total", "counter",
-                 "Loads whose checksum or format was wrong.", view->checksum_failures);
-}
-
 /* ---- families by reason, kind and outcome ---- */
 
 /* Writes misses by their reason, as gets and as the bytes that they asked for. */
@@ -117,12 +205,9 @@ static void metrics_write_misses(watch_text *out, const metrics_view *view)
     const uint64_t *values[2] = {view->counts.misses, view->counts.missed_bytes};
     static const char *const names[2] = {"misses_total", "missed_bytes_total"};
     static const char *const helps[2] = {"Gets that were misses.", "Bytes that they asked for."};
-    for (int family = 0; family < 2; family++) {
-        watch_family(out, names[family], "counter", helps[family]);
-        for (int i = 0; i < WATCH_MISS_COUNT; i++)
-            watch_sample(out, names[family], (watch_label){"reason", reasons[i]}, metrics_none,
-                         values[family][i]);
-    }
+    for (int family = 0; family < 2; family++)
+        metrics_write_family(out, names[family], "counter", helps[family], "reason", reasons,
+                             values[family], WATCH_MISS_COUNT);
 }
 
 /* Writes refused puts by their reason; the order of the names is store_refusal's. */
@@ -130,10 +215,8 @@ static void metrics_write_refusals(watch_text *out, const metrics_view *view)
 {
     static const char *const reasons[STORE_REFUSAL_COUNT] = {
         "policy", "learned", "no_device", "staging", "backlog", "in_motion", "parent"};
-    watch_family(out, "put_refusals_total", "counter", "Puts that were refused.");
-    for (int i = 0; i < STORE_REFUSAL_COUNT; i++)
-        watch_sample(out, "put_refusals_total", (watch_label){"reason", reasons[i]}, metrics_none,
-                     view->refusals[i]);
+    metrics_write_family(out, "put_refusals_total", "counter", "Puts that were refused.", "reason",
+                         reasons, view->refusals, STORE_REFUSAL_COUNT);
 }
 
 /* Writes moves by purpose and outcome, then why some failed; the order of the names is
@@ -149,29 +232,12 @@ static void metrics_write_moves(watch_text *out, const metrics_view *view)
             watch_sample(out, "moves_total", (watch_label){"kind", kinds[i]},
                          (watch_label){"outcome", outcomes[j]}, view->moves[i][j]);
     const kvt_store_stats *stats = &view->stats;
-    const struct {
-        const char *reason;
-        uint64_t value;
-    } failures[] = {{"device", stats->moves_failed_io},
-                    {"space", stats->moves_failed_space},
-                    {"memory", stats->moves_failed_memory},
-                    {"larger", stats->moves_failed_larger}};
-    watch_family(out, "move_failures_total", "counter",
-                 "Moves that failed; the other aborted ones were planned behind them.");
-    for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++)
-        watch_sample(out, "move_failures_total", (watch_label){"reason", failures[i].reason},
-                     metrics_none, failures[i].value);
-}
-
-/* Writes the tokens of puts: how much an engine computes that was stored already. */
-static void metrics_write_put_tokens(watch_text *out, const metrics_view *view)
-{
-    watch_family(out, "put_tokens_total", "counter",
-                 "Tokens of puts; those of new entries were computed.");
-    watch_sample(out, "put_tokens_total", (watch_label){"entry", "existing"}, metrics_none,
-                 view->put_tokens[0]);
-    watch_sample(out, "put_tokens_total", (watch_label){"entry", "new"}, metrics_none,
-                 view->put_tokens[1]);
+    static const char *const reasons[] = {"device", "space", "memory", "larger"};
+    const uint64_t failures[] = {stats->moves_failed_io, stats->moves_failed_space,
+                                 stats->moves_failed_memory, stats->moves_failed_larger};
+    metrics_write_family(out, "move_failures_total", "counter",
+                         "Moves that failed; the other aborted ones were planned behind them.",
+                         "reason", reasons, failures, 4);
 }
 
 /* Writes leases that are open, what they hold, and how the others ended. */
@@ -186,11 +252,10 @@ static void metrics_write_leases(watch_text *out, const metrics_view *view)
             watch_sample(out, "leased_bytes", metrics_tier(tier), metrics_none,
                          leases->bytes[tier]);
     watch_single(out, "leases_granted_total", "counter", "Leases.", leases->granted);
-    watch_family(out, "leases_ended_total", "counter", "Leases that have ended.");
-    watch_sample(out, "leases_ended_total", (watch_label){"by", "release"}, metrics_none,
-                 leases->released);
-    watch_sample(out, "leases_ended_total", (watch_label){"by", "time"}, metrics_none,
-                 leases->ran_out);
+    static const char *const ends[] = {"release", "time"};
+    const uint64_t ended[] = {leases->released, leases->ran_out};
+    metrics_write_family(out, "leases_ended_total", "counter", "Leases that have ended.", "by",
+                         ends, ended, 2);
     watch_single(out, "lease_refusals_total", "counter",
                  "Entries that no lease could hold: the bound was reached.", leases->refused_bound);
     watch_single(out, "leased_entries_lost_total", "counter",
@@ -212,10 +277,8 @@ static void metrics_write_hints(watch_text *out, const kvt_hint_stats *hints)
         watch_sample(out, "hints_total", label, (watch_label){"outcome", "dropped"},
                      hints->dropped[kind]);
     }
-    watch_family(out, "hints_open", "gauge", "Hints that nothing is known of yet.");
-    for (int kind = 0; kind < KVT_HINT_KINDS; kind++)
-        watch_sample(out, "hints_open", (watch_label){"kind", kinds[kind]}, metrics_none,
-                     hints->open[kind]);
+    metrics_write_family(out, "hints_open", "gauge", "Hints that nothing is known of yet.", "kind",
+                         kinds, hints->open, KVT_HINT_KINDS);
     watch_single(out, "hints_skipped_total", "counter", "Hints of keys that were not stored.",
                  hints->skipped);
 }
@@ -240,15 +303,8 @@ static void metrics_write_hits(watch_text *out, const metrics_view *view)
     }
 }
 
-/* A family by tier, of one uint64_t at an offset in kvt_tier_stats. */
-typedef struct metrics_tier_row {
-    const char *name;
-    const char *help;
-    size_t offset;
-    bool gauge;
-} metrics_tier_row;
-
-static const metrics_tier_row metrics_tier_rows[] = {
+/* Families by tier, of members of kvt_tier_stats. */
+static const metrics_row metrics_tier_rows[] = {
     {"entries", "Entries.", offsetof(kvt_tier_stats, entries), true},
     {"used_bytes", "Extents held, reservations included.", offsetof(kvt_tier_stats, used_bytes),
      true},
@@ -271,7 +327,7 @@ static bool metrics_has_tier(const metrics_view *view, int tier)
 static void metrics_write_tiers(watch_text *out, const metrics_view *view)
 {
     for (size_t i = 0; i < sizeof metrics_tier_rows / sizeof metrics_tier_rows[0]; i++) {
-        const metrics_tier_row *row = &metrics_tier_rows[i];
+        const metrics_row *row = &metrics_tier_rows[i];
         watch_family(out, row->name, row->gauge ? "gauge" : "counter", row->help);
         for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
             uint64_t value;
@@ -323,60 +379,25 @@ static void metrics_write_predictions(watch_text *out, const metrics_view *view)
 
 /* ---- families by device ---- */
 
-typedef enum metrics_device_field {
-    METRICS_DEVICE_UP,
-    METRICS_DEVICE_READ,
-    METRICS_DEVICE_WRITTEN,
-    METRICS_DEVICE_REQUESTS,
-    METRICS_DEVICE_USED,
-    METRICS_DEVICE_CAPACITY,
-    METRICS_DEVICE_PENDING,
-    METRICS_DEVICE_DEPTH,
-    METRICS_DEVICE_DEPTH_MAX,
-    METRICS_DEVICE_READ_SPEED,
-    METRICS_DEVICE_WRITE_SPEED,
-    METRICS_DEVICE_FIELDS
-} metrics_device_field;
+#define METRICS_DEVICE_FIELDS 11
 
 static const struct {
     const char *name;
     const char *help;
     bool gauge;
 } metrics_devices[METRICS_DEVICE_FIELDS] = {
-    [METRICS_DEVICE_UP] = {"device_up", "1: it serves; 0: it is out of service or absent.", true},
-    [METRICS_DEVICE_READ] = {"device_read_bytes_total", "Bytes read.", false},
-    [METRICS_DEVICE_WRITTEN] = {"device_written_bytes_total", "Bytes written.", false},
-    [METRICS_DEVICE_REQUESTS] = {"device_requests_total", "Requests.", false},
-    [METRICS_DEVICE_USED] = {"device_used_bytes", "Extents held.", true},
-    [METRICS_DEVICE_CAPACITY] = {"device_capacity_bytes", "Size of the device.", true},
-    [METRICS_DEVICE_PENDING] = {"device_pending_bytes", "Bytes queued and not finished.", true},
-    [METRICS_DEVICE_DEPTH] = {"device_depth_achieved",
-                              "The most operations that were in flight at once.", true},
-    [METRICS_DEVICE_DEPTH_MAX] = {"device_depth_max", "Operations in flight at once, at most.",
-                                  true},
-    [METRICS_DEVICE_READ_SPEED] = {"device_read_bytes_per_second", "As achieved while busy.", true},
-    [METRICS_DEVICE_WRITE_SPEED] = {"device_write_bytes_per_second", "As achieved while busy.",
-                                    true},
+    {"device_up", "1: it serves; 0: it is out of service or absent.", true},
+    {"device_read_bytes_total", "Bytes read.", false},
+    {"device_written_bytes_total", "Bytes written.", false},
+    {"device_requests_total", "Requests.", false},
+    {"device_used_bytes", "Extents held.", true},
+    {"device_capacity_bytes", "Size of the device.", true},
+    {"device_pending_bytes", "Bytes queued and not finished.", true},
+    {"device_depth_achieved", "The most operations that were in flight at once.", true},
+    {"device_depth_max", "Operations in flight at once, at most.", true},
+    {"device_read_bytes_per_second", "As achieved while busy.", true},
+    {"device_write_bytes_per_second", "As achieved while busy.", true},
 };
-
-/* One figure of a device. */
-static uint64_t metrics_device_value(const kvt_device_stats *device, metrics_device_field field)
-{
-    switch (field) {
-    case METRICS_DEVICE_UP: return !device->retired;
-    case METRICS_DEVICE_READ: return device->bytes_read;
-    case METRICS_DEVICE_WRITTEN: return device->bytes_written;
-    case METRICS_DEVICE_REQUESTS: return device->requests;
-    case METRICS_DEVICE_USED: return device->used_bytes;
-    case METRICS_DEVICE_CAPACITY: return device->facts.capacity_bytes;
-    case METRICS_DEVICE_PENDING: return device->pending_bytes;
-    case METRICS_DEVICE_DEPTH: return device->facts.depth_achieved;
-    case METRICS_DEVICE_DEPTH_MAX: return device->facts.depth_max;
-    case METRICS_DEVICE_READ_SPEED: return (uint64_t)device->read_bytes_per_s;
-    case METRICS_DEVICE_WRITE_SPEED: return (uint64_t)device->write_bytes_per_s;
-    default: return 0;
-    }
-}
 
 /* Writes family by family, as the format demands: devices are asked anew for each, so figures of
  * one device may be of slightly different moments. */
@@ -387,10 +408,21 @@ static void metrics_write_devices(watch_text *out, const metrics_view *view)
         watch_family(out, name, metrics_devices[field].gauge ? "gauge" : "counter",
                      metrics_devices[field].help);
         kvt_device_stats device = {.struct_size = sizeof device};
-        for (size_t i = 0; kvt_device_stats_at(view->store, i, &device) == KVT_OK; i++)
+        for (size_t i = 0; kvt_device_stats_at(view->store, i, &device) == KVT_OK; i++) {
+            const uint64_t values[METRICS_DEVICE_FIELDS] = {!device.retired,
+                                                            device.bytes_read,
+                                                            device.bytes_written,
+                                                            device.requests,
+                                                            device.used_bytes,
+                                                            device.facts.capacity_bytes,
+                                                            device.pending_bytes,
+                                                            device.facts.depth_achieved,
+                                                            device.facts.depth_max,
+                                                            (uint64_t)device.read_bytes_per_s,
+                                                            (uint64_t)device.write_bytes_per_s};
             watch_sample(out, name, metrics_tier((int)device.tier),
-                         (watch_label){"device", device.name},
-                         metrics_device_value(&device, (metrics_device_field)field));
+                         (watch_label){"device", device.name}, values[field]);
+        }
     }
 }
 
@@ -460,14 +492,20 @@ size_t kvt_metrics_write(kvt_store *store, char *text, size_t size)
     metrics_write_misses(&out, &view);
     metrics_write_tiers(&out, &view);
     metrics_write_predictions(&out, &view);
-    metrics_write_put_tokens(&out, &view);
+    static const char *const entries[] = {"existing", "new"};
+    metrics_write_family(&out, "put_tokens_total", "counter",
+                         "Tokens of puts; those of new entries were computed.", "entry", entries,
+                         view.put_tokens, 2);
     metrics_write_refusals(&out, &view);
     metrics_write_moves(&out, &view);
     metrics_write_leases(&out, &view);
     metrics_write_hints(&out, &view.hints);
-    metrics_write_rows(&out, &view);
+    metrics_write_rows(&out, metrics_rows, sizeof metrics_rows / sizeof metrics_rows[0],
+                       &view.stats);
+    watch_single(&out, "checksum_failures_total", "counter",
+                 "Loads whose checksum or format was wrong.", view.checksum_failures);
     metrics_write_devices(&out, &view);
     metrics_write_histograms(&out, &view);
-    watch_remote_write(store, &out);
+    metrics_write_remote(store, &out);
     return out.used + 1;
 }

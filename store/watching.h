@@ -149,13 +149,6 @@ void watch_note_moved(kvt_store *store, const store_entry *entry, kvt_tier tier,
 /* Readers that are open get no more events. When the store closes. */
 void watch_end_readers(kvt_store *store);
 
-/* ---- watch_remote.c ---- */
-
-struct watch_text;
-
-/* Writes the families of the engine that other hosts share; none without one. */
-void watch_remote_write(kvt_store *store, struct watch_text *out);
-
 /* ---- watch_file.c ---- */
 
 /* Writes the file, if a path is given. The statuses of kvt_watch_write. */

@@ -11,7 +11,6 @@
  * Thread rule: any thread; the control lock for at most WORTH_STEP keys at a time.
  */
 #include "base/struct_size.h"
-#include "store/fork_guard.h"
 #include "store/handover.h"
 #include "store/lookups.h"
 #include "store/remote_tier.h"
