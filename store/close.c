@@ -34,18 +34,13 @@ static void close_free_places(kvt_store *store, const entry_table *table)
     }
 }
 
-/* Until when entries may be written, CLOCK_MONOTONIC in nanoseconds; 0 = none is. */
-static uint64_t close_deadline(const kvt_store *store)
-{
-    if (!(store->close_deadline_seconds > 0)) return 0;
-    return (uint64_t)((double)base_clock_ns() + store->close_deadline_seconds * 1e9);
-}
-
 void kvt_close(kvt_store *store)
 {
     if (store == NULL || !fork_guard_is_ours(store)) return;
     queue_stop_all(store);
-    uint64_t deadline_ns = close_deadline(store);
+    uint64_t deadline_ns = 0; /* until when entries may be written, CLOCK_MONOTONIC; 0 = none is */
+    if (store->close_deadline_seconds > 0)
+        deadline_ns = (uint64_t)((double)base_clock_ns() + store->close_deadline_seconds * 1e9);
     watch_file_stop(store);
     handover_stop(store, store->opened && store->catalog != NULL ? deadline_ns : 0);
     maintain_stop(store);

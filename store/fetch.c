@@ -29,13 +29,6 @@ static uint64_t fetch_known_bytes(store_remote *remote, uint64_t source_bytes)
     return size != NULL ? size->record_bytes : 0;
 }
 
-/* What a raw or lossless record of an entry of so many bytes takes at most in usual layouts; a
- * larger one is found out by its first chunk. */
-static uint64_t fetch_bound(uint64_t source_bytes)
-{
-    return staging_round(source_bytes + source_bytes / 8 + 131072);
-}
-
 uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes)
 {
     pthread_mutex_lock(&remote->lock);
@@ -46,7 +39,9 @@ uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes)
     /* Of views the size is not known; they are as the last ones, or read once more. */
     if (source_bytes == FETCH_UNKNOWN && most != 0)
         return staging_round(most + most / 8 + STAGING_ALIGN);
-    const uint64_t bound = fetch_bound(source_bytes);
+    /* What a raw or lossless record takes at most in usual layouts; a larger one is found out by
+     * its first chunk. */
+    const uint64_t bound = staging_round(source_bytes + source_bytes / 8 + 131072);
     return known > bound ? staging_round(known) : bound;
 }
 

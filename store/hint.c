@@ -14,12 +14,6 @@
 #include <assert.h>
 #include <kvterrace/lookup.h>
 
-/* What a put has handed over lies in memory, whatever tier it goes to. */
-static kvt_status hint_prefetch_staged(kvt_tier tier)
-{
-    return tier >= KVT_TIER_DRAM ? KVT_OK : KVT_REFUSED;
-}
-
 /* Asks the policy for a plan and has the background carry it out. Lock held. */
 static kvt_status hint_promote(kvt_store *store, const store_entry *entry, kvt_tier tier)
 {
@@ -52,9 +46,11 @@ kvt_status kvt_prefetch(kvt_store *store, const kvt_key *key, kvt_tier tier)
     kvt_status status = KVT_MISS;
     pthread_mutex_lock(&store->lock);
     const store_entry *entry = entry_find_key(&store->table, key);
-    if (lookup_finds(store, entry))
-        status = entry->state == ENTRY_STAGED ? hint_prefetch_staged(tier)
-                                              : hint_promote(store, entry, tier);
+    if (lookup_finds(store, entry) && entry->state == ENTRY_STAGED)
+        /* What a put has handed over lies in memory, whatever tier it goes to. */
+        status = tier >= KVT_TIER_DRAM ? KVT_OK : KVT_REFUSED;
+    else if (lookup_finds(store, entry))
+        status = hint_promote(store, entry, tier);
     const bool elsewhere = entry == NULL && store->remote != NULL;
     const uint32_t tenant = elsewhere ? spaces_tenant(store, key) : 0;
     pthread_mutex_unlock(&store->lock);

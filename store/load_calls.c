@@ -563,12 +563,6 @@ void load_orphan(kvt_load *load)
     pthread_mutex_unlock(&load->lock);
 }
 
-/* What is reported of an entry at the end. */
-static kvt_status load_final(const load_entry *entry)
-{
-    return entry->status == KVT_QUEUED ? KVT_E_TIMEOUT : entry->status;
-}
-
 kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out)
 {
     bool sized = result_out == NULL || struct_size_is_sound(result_out, LOAD_RESULT_LEAST);
@@ -584,7 +578,8 @@ kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *r
                              .bytes_shared = load->bytes_shared};
     bool leading = true;
     for (size_t i = 0; i < load->count; i++) {
-        kvt_status status = load_final(&load->entries[i]);
+        kvt_status status = load->entries[i].status;
+        if (status == KVT_QUEUED) status = KVT_E_TIMEOUT;
         leading = leading && status == KVT_OK;
         if (leading) whole.entries++;
         if (statuses != NULL) statuses[i] = status;

@@ -57,13 +57,6 @@ static kvt_status put_hand_over(kvt_store *store, put_work *work)
     return status;
 }
 
-/* Decides and carries the plan out in the caller's thread. */
-static kvt_status put_carry_out(kvt_store *store, put_work *work)
-{
-    kvt_status status = put_decide(store, work);
-    return status == KVT_OK ? put_run(store, work) : status;
-}
-
 /* Decides on an entry and stores it, or hands it over. */
 static kvt_status put_enter_entry(kvt_store *store, put_work *work)
 {
@@ -71,8 +64,9 @@ static kvt_status put_enter_entry(kvt_store *store, put_work *work)
     plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
     if (plan.moves == NULL) return KVT_E_MEMORY;
     work->plan = &plan;
-    kvt_status status =
-        handover_is_on(store) ? put_hand_over(store, work) : put_carry_out(store, work);
+    const bool behind = handover_is_on(store);
+    kvt_status status = behind ? put_hand_over(store, work) : put_decide(store, work);
+    if (!behind && status == KVT_OK) status = put_run(store, work);
     free(plan.moves);
     free(work->scores);
     return status;

@@ -163,19 +163,13 @@ static void trust_queue(store_trust *trust, const kvt_key *key)
     if (trust->trial_count < STORE_TRIALS) trust->trials[trust->trial_count++] = *key;
 }
 
-/* Whether an entry is at rest in a tier. */
-static bool trust_rests_in(const store_entry *entry, kvt_tier tier)
-{
-    return entry->state == ENTRY_RESIDENT && entry->place->tier == tier;
-}
-
 /* An entry at rest in a tier, from where the last search ended; NULL when none was near. */
 static const store_entry *trust_find_entry(kvt_store *store, kvt_tier tier)
 {
     size_t buckets = store->table.bucket_count;
     for (uint32_t i = 0; i < TRUST_LOOK_BUCKETS && i < buckets; i++) {
         const store_entry *entry = store->table.buckets[store->trust.bucket++ & (buckets - 1)];
-        while (entry != NULL && !trust_rests_in(entry, tier))
+        while (entry != NULL && (entry->state != ENTRY_RESIDENT || entry->place->tier != tier))
             entry = entry->next;
         if (entry != NULL) return entry;
     }

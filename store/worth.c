@@ -58,17 +58,13 @@ static double worth_decode(const kvt_store *store, worth_run *run, kvt_variant v
     return per_byte * (double)bytes;
 }
 
-/* Whether nothing but the caller says what recomputing an entry costs. */
-static bool worth_is_opaque(const entry_kind *kind)
-{
-    return kind->layout.dtype == KVT_DTYPE_OPAQUE && kind->group_count == 0;
-}
-
 /* Seconds to recompute an entry on top of what precedes it. */
 static double worth_recompute(const kvt_store *store, const store_entry *entry)
 {
-    if (entry->recompute_seconds > 0 || worth_is_opaque(entry->kind))
-        return (double)entry->recompute_seconds;
+    const entry_kind *kind = entry->kind;
+    /* Nothing but the caller says what recomputing opaque bytes costs. */
+    const bool opaque = kind->layout.dtype == KVT_DTYPE_OPAQUE && kind->group_count == 0;
+    if (entry->recompute_seconds > 0 || opaque) return (double)entry->recompute_seconds;
     uint32_t end = entry->first_position + entry->kind->layout.tokens;
     return kvt_prefill_seconds(&store->costs.prefill, entry->first_position, end);
 }
