@@ -4,8 +4,8 @@
  *
  * A slot has 4096 bytes, and its fields end early; behind them there is room for a note. Here a
  * note is so many opaque bytes: the store writes into it where the record lies
- * (store/placement_note.h), so that a lost catalog can be rebuilt. An encoder never writes one, and
- * a record without its note is the record that the encoder gave, byte for byte.
+ * (store/catalog/placement_note.h), so that a lost catalog can be rebuilt. An encoder never writes
+ * one, and a record without its note is the record that the encoder gave, byte for byte.
  *
  * Thread rule: re-entrant; no allocation.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * view.c - views made from a layout: the packed buffer, and pools whose axes leave no gaps.
- * store/view_check.c checks views of any origin. Re-entrant.
+ * store/read/view_check.c checks views of any origin. Re-entrant.
  */
 #include "view_rows.h"
 

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/order.h"
 #include "results.h"
-#include "store/options.h"
+#include "store/core/options.h"
 
 #include <assert.h>
 #include <errno.h>

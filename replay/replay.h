@@ -197,7 +197,7 @@ void replay_options_init(replay_options *options);
 /*
  * Fills options from the settings and checks them. A simulation is of the store that the settings
  * describe: tiers, ladder and limits of loss are what kvt_store_options_read and the functions of
- * store/options.h make of them, and a file that was read is a store's, so that puts hand over
+ * store/core/options.h make of them, and a file that was read is a store's, so that puts hand over
  * (store_model) unless replay.store_model says otherwise or there are several hosts. Every present
  * tier needs its read and write model: from tier.*.read_bandwidth and its kin, else from the
  * profile, by the names of the tier's devices or, without any, of all that were measured of that

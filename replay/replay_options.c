@@ -7,7 +7,7 @@
 #include "estimator/exchange/exchange.h"
 #include "options_parts.h"
 #include "replay.h"
-#include "store/options.h"
+#include "store/core/options.h"
 #include "tiers/devices/device_ops.h"
 
 #include "base/settings_fields.h"

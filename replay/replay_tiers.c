@@ -6,8 +6,8 @@
  */
 #include "base/config_values.h"
 #include "options_parts.h"
-#include "store/costs.h"
-#include "store/options.h"
+#include "store/core/options.h"
+#include "store/learn/costs.h"
 
 #include <assert.h>
 #include <math.h>

@@ -8,7 +8,7 @@
  */
 #include "replay.h"
 #include "results.h"
-#include "store/options.h"
+#include "store/core/options.h"
 
 #include <jansson.h>
 #include <math.h>

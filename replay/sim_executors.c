@@ -9,7 +9,7 @@
  * Not modelled: failures, and what follows from them. One thread.
  */
 #include "sim_store.h"
-#include "store/options.h"
+#include "store/core/options.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -24,9 +24,11 @@ import count_tree  # noqa: E402
 # Which room may include headers of which other one; a folder is a room. Everyone may include
 # include/, base/ and itself. Rooms stand in the order of their floors. A single header stands for
 # itself: the one of store/ that lends room to sparse/.
+STORE = ["store/core", "store/catalog", "store/learn", "store/background", "store/hosts",
+         "store/read", "store/watch"]
 LIBRARY = ["codecs", "codecs/kernels", "basis", "policy", "tiers/devices",
            "tiers/pool", "estimator/profile", "estimator/measure", "estimator/predict", "remote",
-           "store", "sparse/decide", "sparse"]
+           *STORE, "sparse/decide", "sparse"]
 # Beside the library, in whatever program measures or reads profiles.
 BESIDE = {"estimator/exchange", "estimator/model", "estimator/quality"}
 ROOM_INCLUDES = {
@@ -49,10 +51,10 @@ ROOM_INCLUDES = {
     "estimator/exchange": {"estimator/profile"},
     "estimator/quality": {"codecs", "codecs/kernels", "basis", "estimator/profile",
                           "estimator/exchange", "estimator/model"},
-    "store": set(LIBRARY) - {"policy", "sparse", "sparse/decide"},
+    **{room: set(LIBRARY) - {"policy", "sparse", "sparse/decide"} for room in STORE},
     "sparse/decide": set(),
     "sparse": {"codecs", "codecs/kernels", "sparse/decide", "tiers/devices", "tiers/pool",
-               "store/scratch.h"},
+               "store/read/scratch.h"},
     "replay": set(LIBRARY) | {"estimator/exchange", "replay/rivals"},
     "replay/loop": set(LIBRARY) | BESIDE | {"replay"},
     "lab": {"estimator/quality", "tools/command", "lab/bench", "lab/decode", "lab/experiments"},
@@ -62,7 +64,7 @@ ROOM_INCLUDES = {
     "lab/experiments": set(LIBRARY) | {"estimator/exchange", "replay", "lab/harness"},
     "lab/decode": set(LIBRARY) | BESIDE | {"lab/harness"},
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
-              "store/options.h", "replay", "replay/loop", "tools/command",
+              "store/core/options.h", "replay", "replay/loop", "tools/command",
               "tools/inspect"} | BESIDE,
     "tools/command": {"estimator/model", "estimator/quality"},
     "tools/inspect": set(LIBRARY),
@@ -137,6 +139,8 @@ TEST_CALLS_ALLOWED = {(os.path.join("lab", "kvlab_cases.c"), "getenv"),
 LINE_COLUMNS = 100
 FUNCTION_LINES = 70
 FILE_LINES = 800
+FOLDER_FILES = 40
+CIRCLE_FILES = 3
 ARCHITECTURE_LINES = 180
 
 # Functions that are longer, with their length: "file:function". Entries go away or shrink; one
@@ -448,6 +452,18 @@ def check_purity(root, build, findings):
             findings.add(source, 1, f"{room} is pure and must not call {symbol}")
 
 
+def check_folders(paths, build, findings):
+    """Folders and circles that can be read as a whole: files of a folder of store/, and files that
+    call each other in a circle, by nm over its objects."""
+    for room in STORE:
+        count = sum(os.path.dirname(path) == room and path.endswith(C_SUFFIXES) for path in paths)
+        if count > FOLDER_FILES:
+            findings.add(room, 1, f"{count} files in a folder; {FOLDER_FILES} are allowed")
+    for group in count_tree.count_store(build)["circles"] if build else []:
+        if len(group) > CIRCLE_FILES:
+            findings.add("store", 1, f"a circle of {len(group)} files: {', '.join(group)}")
+
+
 def check_budget(root, paths, findings):
     """tests/budget.csv: how much each part of the tree may have."""
     path = os.path.join("tests", "budget.csv")
@@ -493,6 +509,7 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
                 findings.add(path, lines, f"{lines} lines; three pages are {ARCHITECTURE_LINES}")
     for key in left:
         findings.add("tests/lint.py", 1, f"LONG_FUNCTIONS names {key}, which is not there")
+    check_folders(paths, build, findings)
     check_budget(root, paths, findings)
     check_names(paths, findings)
     check_example(root, findings)

@@ -14,7 +14,7 @@
 
 #include "base/config_values.h"
 #include "replay/replay.h"
-#include "store/options.h"
+#include "store/core/options.h"
 #include "tiers/devices/device_memory_node.h"
 #include "tiers/devices/superblock.h"
 

@@ -220,7 +220,7 @@ def back_arrows(arrows, group):
 
 
 def count_store(build):
-    objects = glob.glob(os.path.join(build, "CMakeFiles", "kvt_store.dir", "store", "*.o"))
+    objects = glob.glob(os.path.join(build, "CMakeFiles", "kvt_store.dir", "store", "*", "*.o"))
     known = {os.path.basename(path)[:-4]: symbols_of(path) for path in objects}
     owner = {symbol: name for name, (defined, _) in known.items() for symbol in defined}
     arrows = {name: {owner[symbol] for symbol in wanted if owner.get(symbol, name) != name}

@@ -13,7 +13,7 @@
 #include "bench_parts.h"
 
 #include "base/clock.h"
-#include "store/options.h"
+#include "store/core/options.h"
 
 #include <errno.h>
 #include <kvterrace/kvterrace.h>

@@ -14,7 +14,7 @@
 
 #include "bench.h"
 #include "lab/decode/decode_layer.h"
-#include "store/scratch.h"
+#include "store/read/scratch.h"
 #include "tiers/pool/gather.h"
 
 typedef struct bench_slots {

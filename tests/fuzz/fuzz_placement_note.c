@@ -9,7 +9,7 @@
 #include "codecs/record_format.h"
 #include "codecs/record_note.h"
 #include "fuzz_arena.h"
-#include "store/placement_note.h"
+#include "store/catalog/placement_note.h"
 #include "tiers/pool/location.h"
 
 #include <xxhash.h>

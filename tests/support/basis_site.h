@@ -11,7 +11,7 @@
 #include "codecs/codecs.h"
 #include "codecs/kv_sample.h"
 #include "ladder_support.h"
-#include "store/store.h"
+#include "store/core/store.h"
 
 #include <kvterrace/basis.h>
 

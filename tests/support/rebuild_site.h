@@ -9,7 +9,7 @@
 
 #include "codecs/record.h"
 #include "codecs/record_note.h"
-#include "store/placement_note.h"
+#include "store/catalog/placement_note.h"
 #include "store_support.h"
 
 #include <kvterrace/recover.h>

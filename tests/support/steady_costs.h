@@ -10,9 +10,9 @@
 #ifndef TESTS_STEADY_COSTS_H
 #define TESTS_STEADY_COSTS_H
 
-#include "store/costs.h"
-#include "store/store.h"
-#include "store/uses.h"
+#include "store/core/store.h"
+#include "store/learn/costs.h"
+#include "store/learn/uses.h"
 
 #include <stdatomic.h>
 

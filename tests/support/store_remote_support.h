@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "remote/remote_memory.h"
-#include "store/remote_tier.h"
+#include "store/hosts/remote_tier.h"
 
 #include <kvterrace/remote.h>
 

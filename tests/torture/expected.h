@@ -19,7 +19,7 @@
  *     returned at the copy, wherever the model takes it to lie, unless it was deleted, or a note
  *     said since that it is evicted, dropped or gives way. A life with faults is left out there.
  *   - `required` is cleared before the entry can go: by the owner before a delete is called, and by
- *     the store's notes (store/kill_note.h) when a plan evicts or a record on SSD gives way to
+ *     the store's notes (store/core/kill_note.h) when a plan evicts or a record on SSD gives way to
  *     others, under the store's lock, before any of it reaches the catalog. A change of form or
  *     layout within the SSD tier clears nothing, nor does a promotion that leaves its record there.
  *     An aborted eviction sets it again: the entry stays where it was.
@@ -32,7 +32,7 @@
 #ifndef TESTS_TORTURE_EXPECTED_H
 #define TESTS_TORTURE_EXPECTED_H
 
-#include "store/kill_note.h"
+#include "store/core/kill_note.h"
 
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/queue.h>

@@ -10,7 +10,7 @@
 
 #include "basis_support.h"
 #include "ladder_support.h"
-#include "store/bases.h"
+#include "store/learn/bases.h"
 
 #include <kvterrace/basis.h>
 

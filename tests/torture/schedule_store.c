@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "expected.h"
 #include "schedule.h"
-#include "store/costs.h"
+#include "store/learn/costs.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -9,7 +9,7 @@
  */
 #include "basis_site.h"
 
-#include "store/kill_note.h"
+#include "store/core/kill_note.h"
 #include "tests/torture/step_calls.h"
 
 enum { ENTRIES = 3 };

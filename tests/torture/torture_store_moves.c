@@ -7,7 +7,7 @@
 #include "store_support.h"
 
 #include "small_filesystem.h"
-#include "store/store.h"
+#include "store/core/store.h"
 #include "tiers/devices/superblock.h"
 
 enum { DISKS = 2, ENTRIES = 40, ROUNDS = 60 };

@@ -13,8 +13,8 @@
 
 #include "codecs/codecs.h"
 #include "codecs/drop.h"
-#include "store/executor.h"
-#include "store/plans.h"
+#include "store/core/executor.h"
+#include "store/core/plans.h"
 
 #include <errno.h>
 #include <kvterrace/basis.h>

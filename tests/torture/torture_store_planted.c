@@ -16,8 +16,8 @@
 #include "base/thread.h"
 #include "schedule.h"
 #include "schedule_store.h"
-#include "store/store.h"
-#include "store/transfer.h"
+#include "store/core/store.h"
+#include "store/core/transfer.h"
 #include "tiers/pool/location.h"
 
 #include <pthread.h>

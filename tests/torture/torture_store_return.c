@@ -3,8 +3,8 @@
  * torture_store_return.c - a device that goes and is back before a read that it failed has been
  * judged: the read's failure says nothing about what the device holds.
  */
-#include "store/kill_note.h"
-#include "store/store.h"
+#include "store/core/kill_note.h"
+#include "store/core/store.h"
 #include "store_support.h"
 
 enum { DISKS = 2, ENTRIES = 12 };

@@ -18,7 +18,7 @@ CLEAN = {
     "codecs/b.h": '#include <kvterrace/a.h>\n#include "../include/kvterrace/a.h"\n',
     "codecs/b.c": '#include "b.h"\n#include <string.h>\nint b(int x)\n{\n    return x;\n}\n',
     "estimator/measure/c.c": '#include "codecs/b.h"\n/* strcpy(a, b) in a comment */\n',
-    "store/d.c": 'const char *d = "gets(";\nvoid *e(void)\n{\n    return malloc(1);\n}\n',
+    "store/core/d.c": 'const char *d = "gets(";\nvoid *e(void)\n{\n    return malloc(1);\n}\n',
     "lab/bench/f.c": '#include "../../codecs/b.h"\n',
     "tests/unit/g.c": 'int g(void)\n{\n    return getenv("A") != 0;\n}\n',
     "docs/ARCHITECTURE.md": "short\n",
@@ -63,22 +63,29 @@ class LintTest(unittest.TestCase):
         self.put("tests/budget.csv", rows.replace("9", "10").replace("docs,docs", "docs,pages"))
         self.assert_found("tests/budget.csv", 1, "pages/ is not in the tree")
 
-    def test_one_header_of_a_room(self):
-        self.put("store/scratch.h", "int lent(void);\n")
-        self.put("sparse/h.c", '#include "store/scratch.h"\n')
+    def test_files_of_a_folder(self):
+        for number in range(lint.FOLDER_FILES):
+            self.put(f"store/read/f{number}.c", "int x;\n")
         self.assertEqual(self.check(), [])
-        self.put("store/x.h", "int x(void);\n")
-        self.put("sparse/h.c", '#include "store/x.h"\n')
+        self.put("store/read/more.h", "int x;\n")
+        self.assert_found("store/read", 1, "41 files in a folder")
+
+    def test_one_header_of_a_room(self):
+        self.put("store/read/scratch.h", "int lent(void);\n")
+        self.put("sparse/h.c", '#include "store/read/scratch.h"\n')
+        self.assertEqual(self.check(), [])
+        self.put("store/core/x.h", "int x(void);\n")
+        self.put("sparse/h.c", '#include "store/core/x.h"\n')
         self.assert_found("sparse/h.c", 1, "must not include")
 
     def test_include_direction(self):
-        for room, header in (("codecs", "store/x.h"), ("tiers/pool", "codecs/b.h"),
+        for room, header in (("codecs", "store/core/x.h"), ("tiers/pool", "codecs/b.h"),
                              ("policy", "estimator/predict/x.h"),
-                             ("estimator/profile", "store/x.h"),
+                             ("estimator/profile", "store/core/x.h"),
                              ("tiers/devices", "tiers/pool/x.h"),
-                             ("estimator/predict", "policy/x.h"), ("store", "replay/x.h"),
-                             ("base", "store/x.h"), ("store", "estimator/quality/x.h"),
-                             ("tools", "store/x.h"), ("include", "base/x.h")):
+                             ("estimator/predict", "policy/x.h"), ("store/core", "replay/x.h"),
+                             ("base", "store/core/x.h"), ("store/core", "estimator/quality/x.h"),
+                             ("tools", "store/core/x.h"), ("include", "base/x.h")):
             with self.subTest(room=room, header=header):
                 self.setUp()
                 if not header.endswith("b.h"):
@@ -91,8 +98,8 @@ class LintTest(unittest.TestCase):
         self.assert_found("tiers/bad.c", 1, "tiers is no room")
 
     def test_include_by_angle_brackets(self):
-        self.put("codecs/bad.c", "#include <store/x.h>\n")
-        self.put("store/x.h", "int x;\n")
+        self.put("codecs/bad.c", "#include <store/core/x.h>\n")
+        self.put("store/core/x.h", "int x;\n")
         self.assert_found("codecs/bad.c", 1, "must not include")
 
     def test_include_missing(self):
@@ -103,8 +110,8 @@ class LintTest(unittest.TestCase):
         for call in sorted(lint.BANNED_CALLS) + sorted(lint.TEST_ONLY_CALLS):
             with self.subTest(call=call):
                 self.setUp()
-                self.put("store/bad.c", f"int x;\nint y = {call} (1);\n")
-                self.assert_found("store/bad.c", 2, call)
+                self.put("store/core/bad.c", f"int x;\nint y = {call} (1);\n")
+                self.assert_found("store/core/bad.c", 2, call)
 
     def test_heap(self):
         for room in sorted(lint.HEAPLESS_ROOMS):
@@ -119,13 +126,13 @@ class LintTest(unittest.TestCase):
 
     def test_function_length(self):
         body = "    x++;\n" * (lint.FUNCTION_LINES + 1)
-        self.put("store/bad.c", "static int long_one(int x,\n    int y)\n{\n" + body + "}\n")
-        self.assert_found("store/bad.c", 3, "long_one has 71 lines")
-        allow = {"store/bad.c:long_one": 71}
+        self.put("store/core/bad.c", "static int long_one(int x,\n    int y)\n{\n" + body + "}\n")
+        self.assert_found("store/core/bad.c", 3, "long_one has 71 lines")
+        allow = {"store/core/bad.c:long_one": 71}
         self.assertEqual(self.check(long_functions=allow), [])
-        allow = {"store/bad.c:long_one": 90}
+        allow = {"store/core/bad.c:long_one": 90}
         self.assertIn("shrink", self.check(long_functions=allow)[0][2])
-        allow = {"store/bad.c:long_one": 71, "store/bad.c:gone": 80}
+        allow = {"store/core/bad.c:long_one": 71, "store/core/bad.c:gone": 80}
         self.assertIn("gone", self.check(long_functions=allow)[0][2])
 
     def test_sizes_and_text(self):
@@ -138,8 +145,8 @@ class LintTest(unittest.TestCase):
         for text, line, part in cases:
             with self.subTest(part=part):
                 self.setUp()
-                self.put("store/bad.c", text)
-                self.assert_found("store/bad.c", line, part)
+                self.put("store/core/bad.c", text)
+                self.assert_found("store/core/bad.c", line, part)
 
     def test_names(self):
         self.put("tiers/pool/b.c", "int x;\n")
@@ -153,19 +160,19 @@ class LintTest(unittest.TestCase):
         self.put("tools/script.sh", f"#!/bin/sh\n# {lint.LICENSE_LINE}\n")
         self.put("LICENSE", "Apache License\n")
         self.assertEqual(self.check(), [])
-        self.put("store/bad.c", "int x;\nint y;\n" + line)
-        self.assert_found("store/bad.c", 1, "SPDX")
+        self.put("store/core/bad.c", "int x;\nint y;\n" + line)
+        self.assert_found("store/core/bad.c", 1, "SPDX")
 
     def test_paths(self):
-        self.put("docs/one.md", "store/d.c, `codecs/b.{c,h}`, codecs/*.h, lab/bench/, docs/ and "
-                 "tests/<kind>/test_*.c, tests/$name.c, tests/fuzz/TARGET.zst, away/none.c\n")
+        self.put("docs/one.md", "store/core/d.c, `codecs/b.{c,h}`, codecs/*.h, lab/bench/, docs/ "
+                 "and tests/<kind>/test_*.c, tests/$name.c, tests/fuzz/TARGET.zst, away/none.c\n")
         self.put("tests/unit/packed.txt.zst", "")
-        self.put("store/e.c", "/* tests/unit/packed.txt */\n")
+        self.put("store/core/e.c", "/* tests/unit/packed.txt */\n")
         self.assertEqual(self.check(), [])
         for token in ("store/gone.c", "codecs/b.{c,gone}", "codecs/*.py", "rese" "arch/policy.md",
                       "lab/bench/gone/"):
             for path, text in (("docs/one.md", f"text\nsee {token}, section 4.\n"),
-                               ("store/bad.c", f"int x;\n/* ({token}) */\n"),
+                               ("store/core/bad.c", f"int x;\n/* ({token}) */\n"),
                                ("profiles/a.csv", f"a,b\n# {token}\n")):
                 with self.subTest(token=token, path=path):
                     self.setUp()

@@ -8,7 +8,7 @@
 #include "replay/replay.h"
 #include "replay/results.h"
 #include "rows_text.h"
-#include "store/store.h"
+#include "store/core/store.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -11,7 +11,7 @@
 #include "cases.h"
 
 #include "replay/live.h"
-#include "store/costs.h"
+#include "store/learn/costs.h"
 
 #include <kvterrace/codec.h>
 

@@ -6,9 +6,9 @@
  */
 #include "sequence_site.h"
 
-#include "store/load_internal.h"
-#include "store/store.h"
-#include "store/watching.h"
+#include "store/core/store.h"
+#include "store/read/load_internal.h"
+#include "store/watch/watching.h"
 
 #include <ctype.h>
 #include <dirent.h>

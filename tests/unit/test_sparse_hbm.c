@@ -8,7 +8,7 @@
 
 #include "fake_cuda.h"
 #include "sparse/sequence.h"
-#include "store/store.h"
+#include "store/core/store.h"
 
 enum {
     MIB = 1 << 20,

@@ -8,8 +8,8 @@
  */
 #include "store_support.h"
 
-#include "store/bringup.h"
-#include "store/costs.h"
+#include "store/core/bringup.h"
+#include "store/learn/costs.h"
 
 #include <semaphore.h>
 

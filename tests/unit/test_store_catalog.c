@@ -5,7 +5,7 @@
  */
 #include "open_support.h"
 
-#include "store/catalog.h"
+#include "store/catalog/catalog.h"
 #include <xxhash.h>
 
 /* ---- rows ---- */

@@ -5,7 +5,7 @@
  */
 #include "copies_site.h"
 
-#include "store/store.h"
+#include "store/core/store.h"
 
 #include <errno.h>
 

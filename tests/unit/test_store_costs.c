@@ -3,7 +3,7 @@
  * test_store_costs.c - the brief measurement at open: a device that was busy while it began is not
  * taken for slow, and no clock makes a figure that nothing can be decided with.
  */
-#include "store/costs.h"
+#include "store/learn/costs.h"
 #include "store_support.h"
 
 #include <math.h>

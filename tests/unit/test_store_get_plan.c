@@ -6,7 +6,7 @@
  * The linker sends the codecs' calls here first (cmake/tests.cmake). The test is one thread,
  * without background or executors, so a control lock that cannot be taken is held by this call.
  */
-#include "store/store.h"
+#include "store/core/store.h"
 #include "store_support.h"
 #include "tools/command/worker_pool.h"
 

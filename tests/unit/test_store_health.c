@@ -5,8 +5,8 @@
  */
 #include "store_support.h"
 
-#include "store/catalog_internal.h"
-#include "store/store.h"
+#include "store/catalog/catalog_internal.h"
+#include "store/core/store.h"
 
 #include <pthread.h>
 

@@ -3,7 +3,7 @@
  * test_store_learn.c - what a store learns while it runs: predicted loads, factors on losses, what
  * is kept in the profile. Counts and orders of figures decide, never times.
  */
-#include "store/store.h"
+#include "store/core/store.h"
 #include "store_support.h"
 
 #include <math.h>

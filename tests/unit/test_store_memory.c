@@ -7,7 +7,7 @@
  * The linker sends jobs for workers here first (cmake/tests.cmake). No background.
  */
 #include "codecs/record_format.h"
-#include "store/store.h"
+#include "store/core/store.h"
 #include "store_support.h"
 #include "tiers/pool/worker.h"
 

@@ -5,7 +5,7 @@
  */
 #include "codecs/record.h"
 #include "codecs/record_note.h"
-#include "store/placement_note.h"
+#include "store/catalog/placement_note.h"
 #include "store_support.h"
 #include "tiers/pool/location.h"
 

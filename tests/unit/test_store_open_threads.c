@@ -10,9 +10,9 @@
 
 #include "base/thread.h"
 #include "remote/remote_memory.h"
-#include "store/catalog_internal.h"
-#include "store/remote_tier.h"
-#include "store/watching.h"
+#include "store/catalog/catalog_internal.h"
+#include "store/hosts/remote_tier.h"
+#include "store/watch/watching.h"
 
 #include <kvterrace/lookup.h>
 #include <kvterrace/remote.h>

@@ -6,8 +6,8 @@
 #include "copies_site.h"
 
 #include "base/clock.h"
-#include "store/maintain.h"
-#include "store/store.h"
+#include "store/background/maintain.h"
+#include "store/core/store.h"
 
 #include <kvterrace/queue.h>
 

@@ -4,8 +4,8 @@
  * bounded, and with their failures told by the next flush. Devices block until the test lets them
  * go, so no clock decides anything.
  */
-#include "store/options.h"
-#include "store/store.h"
+#include "store/core/options.h"
+#include "store/core/store.h"
 #include "store_support.h"
 
 #include <dirent.h>

@@ -7,7 +7,7 @@
 #include "store_support.h"
 
 #include "base/clock.h"
-#include "store/queue_internal.h"
+#include "store/read/queue_internal.h"
 
 #include <kvterrace/queue.h>
 #include <poll.h>

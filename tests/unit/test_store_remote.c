@@ -9,8 +9,8 @@
 #include "codecs/record_format.h"
 #include "remote/remote_fault.h"
 #include "remote/remote_memory.h"
-#include "store/object.h"
-#include "store/remote_tier.h"
+#include "store/hosts/object.h"
+#include "store/hosts/remote_tier.h"
 
 #include <arpa/inet.h>
 #include <kvterrace/queue.h>

@@ -5,7 +5,7 @@
  */
 #include "store_remote_support.h"
 
-#include "store/remote_tier.h"
+#include "store/hosts/remote_tier.h"
 
 /* Loads take what `request_s` says, and as much again for each MiB. */
 static double request_s;

@@ -6,7 +6,7 @@
 #include "store_remote_support.h"
 
 #include "base/clock.h"
-#include "store/remote_tier.h"
+#include "store/hosts/remote_tier.h"
 
 #include <kvterrace/load.h>
 #include <kvterrace/lookup.h>

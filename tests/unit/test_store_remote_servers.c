@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "servers.h"
-#include "store/remote_tier.h"
+#include "store/hosts/remote_tier.h"
 
 #include <kvterrace/lookup.h>
 #include <kvterrace/names.h>

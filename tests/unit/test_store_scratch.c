@@ -7,8 +7,8 @@
 #include "copies_site.h"
 
 #include "base/clock.h"
-#include "store/scratch.h"
-#include "store/store.h"
+#include "store/core/store.h"
+#include "store/read/scratch.h"
 
 #include <math.h>
 #include <signal.h>

@@ -7,7 +7,7 @@
 
 #include "codecs/codecs.h"
 #include "estimator/predict/predict.h"
-#include "store/store_offer.h"
+#include "store/core/store_offer.h"
 
 #define MANY 24u
 

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <store/staging.h>
+#include <store/core/staging.h>
 
 enum { KIB = 1024, LIMIT = 8192 * KIB };
 

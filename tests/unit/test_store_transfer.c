@@ -7,7 +7,7 @@
 #include "cases.h"
 #include "gate_device.h"
 #include "pool_scratch.h"
-#include "store/transfer.h"
+#include "store/core/transfer.h"
 
 enum { GRAIN = 4096, COUNT = 48 };
 

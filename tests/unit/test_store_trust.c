@@ -8,7 +8,7 @@
  * every decoding takes the seconds of the sound curves, so counts decide and no timing does.
  */
 #include "estimator/profile/profile_internal.h"
-#include "store/store.h"
+#include "store/core/store.h"
 #include "store_support.h"
 
 #include "codecs/codecs.h"

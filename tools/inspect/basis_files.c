@@ -2,13 +2,13 @@
 /*
  * basis_files.c - bases in files, and what is wrong with them.
  *
- * A file is read as a store reads it (store/bases_file.c); where it refuses one, the file is looked
- * at once more for a reason that a person can use.
+ * A file is read as a store reads it (store/learn/bases_file.c); where it refuses one, the file is
+ * looked at once more for a reason that a person can use.
  */
 #include "tools/inspect/basis_files.h"
 
 #include "codecs/codecs.h"
-#include "store/bases.h"
+#include "store/learn/bases.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,7 +10,7 @@
 
 #include "basis/basis_file.h"
 #include "codecs/record.h"
-#include "store/catalog.h"
+#include "store/catalog/catalog.h"
 
 #define BASIS_FILES_MAX 64u
 

@@ -6,7 +6,7 @@
 
 #include "codecs/codecs.h"
 #include "codecs/record_format.h"
-#include "store/catalog.h"
+#include "store/catalog/catalog.h"
 #include "tiers/devices/superblock.h"
 #include "tools/inspect/watch_read.h"
 

@@ -8,7 +8,7 @@
 #include "tools/inspect/inspect.h"
 
 #include "codecs/record.h"
-#include "store/catalog.h"
+#include "store/catalog/catalog.h"
 #include "tiers/devices/superblock.h"
 #include "tiers/pool/pool.h"
 

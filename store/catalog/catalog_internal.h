@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * catalog_internal.h - the catalog's own object, shared by catalog.c (open, read), catalog_file.c
+ * (files and locks), catalog_rows.c, catalog_sql.c and catalog_writer.c (batches). No file outside
+ * the catalog includes it.
+ *
+ * Thread rule: the opener's thread until catalog_start; afterwards as the object's comments say.
+ */
+#ifndef STORE_CATALOG_INTERNAL_H
+#define STORE_CATALOG_INTERNAL_H
+
+#include "store/catalog/catalog.h"
+#include "store/core/staging.h"
+#include "tiers/devices/file_claim.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+#define CATALOG_APPLICATION 0x4B565452 /* "KVTR" */
+/* The one version that is read and written. */
+#define CATALOG_VERSION 4
+#define CATALOG_BUSY_MS 2000
+/* Bytes of the log, which only a reader keeps above them. */
+#define CATALOG_LOG_LIMIT "16777216"
+#define CATALOG_LOG_MOST  UINT64_C(16777216)
+#define CATALOG_EPOCH_MAX (INT32_MAX - 1)
+
+#define CATALOG_ROW_VALUES                                                                         \
+    "VALUES(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?"  \
+    "24,?25)"
+
+/* The facts of a change that is no deletion. */
+typedef union catalog_facts {
+    catalog_row row; /* insertion; its location is the change's */
+    struct {
+        catalog_device device;
+        tiers_wear wear;
+    };
+    catalog_basis basis;
+    struct {
+        void *bytes; /* the change's own */
+        size_t size;
+        uint32_t number;
+    } uses;
+} catalog_facts;
+
+/* One queued change. Stored entries hold their deletions by the million, so these have no facts. */
+typedef struct catalog_node {
+    struct catalog_node *next;
+    tiers_location *release; /* deletion: extents to hand back after the commit */
+    kvt_key key;             /* deletion, */
+    uint64_t serial;         /* of the key's row with this serial */
+    bool insertion;
+    bool is_device;        /* a row of the device table */
+    bool is_wear;          /* a row of meta: device.name's */
+    bool is_basis;         /* the same: a basis's name */
+    bool is_uses;          /* the same: what is known of uses */
+    bool is_later;         /* no row: extents whose row was deleted before */
+    catalog_facts facts[]; /* one, or none */
+} catalog_node;
+
+/* A deletion that is allocated with its row, so that no entry stays in the catalog for want of
+ * memory. */
+struct catalog_ticket {
+    catalog_node node;
+};
+
+struct store_catalog {
+    sqlite3 *db;
+    char *path;
+    const char *reason; /* why it is refused, where the status says too little; static */
+    bool made;          /* this open made the file */
+    bool discard;       /* and it is to go again */
+    uint64_t log_bytes; /* of the log, before this open */
+    dev_t device;       /* a writer's file, with the inode */
+    ino_t inode;
+    int lock_file;     /* -1: none */
+    tiers_claim claim; /* a writer's, of lock_file; a reader shares that lock */
+    bool unsound;      /* a row was seen that fails its checksum or is out of range */
+    uint8_t pool[16];
+    uint8_t secret[16];
+    uint64_t epoch;
+    uint64_t opening; /* epoch + 1: an open has announced it, and may have been cut short */
+
+    /* The writer: everything below is under lock, except that the batch being written belongs to
+     * the writer alone. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* work, or an end, for the writer */
+    pthread_cond_t done; /* a batch has ended */
+    pthread_t writer;
+    bool running;
+    bool stopping;
+    bool writer_holds; /* the lock: for the writer's own end, which may come anywhere */
+    bool writer_ended; /* before the store stopped it */
+    bool died_in_batch;
+    bool urgent; /* somebody waits: commit without collecting */
+    catalog_node *head;
+    catalog_node **tail;
+    uint64_t queued;   /* changes ever queued */
+    uint64_t settled;  /* changes whose batch has been committed */
+    uint64_t attempts; /* batches ended, failed ones included */
+    uint64_t releases_pending;
+    uint64_t release_bytes; /* of them */
+    kvt_status failure;     /* of the last batch; KVT_OK when it was committed */
+    kvt_status unreported;  /* of a batch that failed since the last flush */
+    int failure_code;       /* SQLite's, extended, of the batches that fail in a row; or 0 */
+    uint64_t failing_ns;    /* CLOCK_MONOTONIC: when the first of them failed; 0 = none does */
+    uint64_t log_tried_ns;  /* the writer's alone: when it last tried to shorten the log */
+    uint64_t log_now;       /* bytes of the log after the last look */
+    uint64_t log_held_ns;   /* CLOCK_MONOTONIC: since when it is above CATALOG_LOG_MOST, or 0 */
+    kvt_status (*sync)(void *context);
+    void (*release)(void *context, tiers_location *location);
+    void *context;
+};
+
+kvt_status catalog_status(int code);
+
+/* One integer from a pragma or query; KVT_E_DATABASE when it gives no row. */
+kvt_status catalog_integer(store_catalog *catalog, const char *sql, int64_t *out);
+
+KVT_NODISCARD kvt_status catalog_exec(store_catalog *catalog, const char *sql);
+
+/* Makes a table for entries. */
+KVT_NODISCARD kvt_status catalog_make_entries(store_catalog *catalog, const char *table);
+
+/* Binds a row to "INSERT INTO entry " CATALOG_ROW_VALUES, its checksum included. */
+void catalog_bind_row(sqlite3_stmt *statement, const catalog_row *row);
+
+/* Resolves the path, locks, looks at the files, makes the catalog's file when it is absent, and
+ * connects. Returns the statuses of catalog_open. On failure catalog->reason may say more;
+ * catalog_leave ends the connection and the lock either way. */
+KVT_NODISCARD kvt_status catalog_reach(store_catalog *catalog, const char *path, uint32_t flags);
+void catalog_leave(store_catalog *catalog);
+
+/* Bytes of the log beside the catalog; 0 when it is absent. */
+uint64_t catalog_log_bytes(const store_catalog *catalog);
+
+/* Binds a device's wear to "INSERT ... VALUES(?1, ?2)". */
+void catalog_bind_wear(sqlite3_stmt *statement, const char *device, const tiers_wear *wear);
+
+/* Binds the name of a basis to the same. */
+void catalog_bind_basis(sqlite3_stmt *statement, const catalog_basis *basis);
+
+/* Binds a row of the device table to "INSERT ... VALUES(?1, ?2, ?3, ?4)". */
+void catalog_bind_device(sqlite3_stmt *statement, const catalog_device *device);
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bringup.c - runs each step of a device's bring-up (open, read label, measure, write label) as a
+ * watchdog call, so that a device that hangs ends the step and not the opener.
+ *
+ * Thread rule: any thread; one at a time for a device.
+ */
+#include "store/core/bringup.h"
+#include "store/learn/costs.h"
+
+#include "tiers/devices/timeout.h"
+#include "tiers/devices/watchdog.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Everything that a step touches. The opener abandons it to the step when the device hangs, so a
+ * step must not touch memory of the opener. */
+typedef struct bringup {
+    kvt_device *device;
+    kvt_status status;
+    kvt_device_config config; /* open: with the strings below */
+    char *name;
+    char *backend;
+    char *path;
+    char message[256];
+    tiers_superblock label; /* read, torn, write */
+    tiers_label_state found;
+    bool torn;
+    bool blank; /* measure */
+    uint64_t head_bytes;
+    cost_device cost;
+} bringup;
+
+/* Frees the call's own memory; the device is not touched. */
+static void bringup_free(bringup *self)
+{
+    if (self == NULL) return;
+    free(self->name);
+    free(self->backend);
+    free(self->path);
+    free(self);
+}
+
+/* Runs on the step's thread when the device answers after the opener gave up: closes the device. */
+static void bringup_late(void *state)
+{
+    bringup *self = state;
+    kvt_device_close(self->device);
+    bringup_free(self);
+}
+
+/* The steps. Each runs on the watchdog call's thread and touches `state` alone. */
+static void bringup_run_open(void *state)
+{
+    bringup *self = state;
+    self->status =
+        kvt_device_open(&self->config, &self->device, self->message, sizeof self->message);
+}
+
+/* Steps of a bring-up, each on a thread of the watchdog: a step that does not return keeps the
+ * bring-up, and the opener goes on without its device. */
+static void bringup_run_read(void *state)
+{
+    bringup *self = state;
+    self->status = tiers_superblock_read(self->device, &self->label, &self->found);
+}
+
+static void bringup_run_torn(void *state)
+{
+    bringup *self = state;
+    self->status = tiers_superblock_torn(self->device, &self->label, &self->torn);
+}
+
+static void bringup_run_write(void *state)
+{
+    bringup *self = state;
+    self->status = tiers_superblock_write(self->device, &self->label);
+}
+
+static void bringup_run_measure(void *state)
+{
+    bringup *self = state;
+    self->status = costs_probe_device(self->device, self->blank, self->head_bytes, &self->cost);
+}
+
+/* Runs a step, 0 meaning the default timeout. KVT_OK: the step has returned and the caller owns the
+ * bring-up again. KVT_E_GONE: the step still runs and owns bring-up and device; bringup_late frees
+ * both. */
+static kvt_status bringup_do(bringup *self, tiers_watchdog_call *run, uint64_t timeout_ns)
+{
+    uint64_t limit_ns = timeout_ns != 0 ? timeout_ns : TIERS_TIMEOUT_NS_DEFAULT;
+    return tiers_watchdog_run(run, bringup_late, self, limit_ns) ? KVT_OK : KVT_E_GONE;
+}
+
+kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out, char *message,
+                        size_t message_size)
+{
+    bool storage = config->ops == NULL && config->name != NULL && config->backend != NULL &&
+                   config->path != NULL;
+    if (!storage) return kvt_device_open(config, device_out, message, message_size);
+    *device_out = NULL;
+    bringup *self = calloc(1, sizeof *self);
+    if (self == NULL) return KVT_E_MEMORY;
+    self->name = strdup(config->name);
+    self->backend = strdup(config->backend);
+    self->path = strdup(config->path);
+    kvt_status status = KVT_E_MEMORY;
+    if (self->name == NULL || self->backend == NULL || self->path == NULL) goto out;
+    self->config = *config;
+    self->config.name = self->name;
+    self->config.backend = self->backend;
+    self->config.path = self->path;
+    status = bringup_do(self, bringup_run_open, config->timeout_ns);
+    if (status != KVT_OK) {
+        snprintf(message, message_size, "device %s: %s does not answer", config->name,
+                 config->path);
+        return status;
+    }
+    status = self->status;
+    *device_out = self->device;
+    snprintf(message, message_size, "%s", self->message);
+out:
+    bringup_free(self);
+    return status;
+}
+
+/* A bring-up of a device that is open; NULL without memory. */
+static bringup *bringup_of(kvt_device *device)
+{
+    bringup *self = calloc(1, sizeof *self);
+    if (self != NULL) self->device = device;
+    return self;
+}
+
+kvt_status bringup_read_label(kvt_device **device, uint64_t timeout_ns, tiers_superblock *out,
+                              tiers_label_state *state_out)
+{
+    bringup *self = bringup_of(*device);
+    if (self == NULL) return KVT_E_MEMORY;
+    kvt_status status = bringup_do(self, bringup_run_read, timeout_ns);
+    if (status != KVT_OK) {
+        *device = NULL;
+        return status;
+    }
+    status = self->status;
+    *out = self->label;
+    *state_out = self->found;
+    bringup_free(self);
+    return status;
+}
+
+kvt_status bringup_label_torn(kvt_device **device, uint64_t timeout_ns,
+                              const tiers_superblock *label, bool *torn_out)
+{
+    bringup *self = bringup_of(*device);
+    if (self == NULL) return KVT_E_MEMORY;
+    self->label = *label;
+    kvt_status status = bringup_do(self, bringup_run_torn, timeout_ns);
+    if (status != KVT_OK) {
+        *device = NULL;
+        return status;
+    }
+    status = self->status;
+    *torn_out = self->torn;
+    bringup_free(self);
+    return status;
+}
+
+kvt_status bringup_write_label(kvt_device **device, uint64_t timeout_ns,
+                               const tiers_superblock *label)
+{
+    bringup *self = bringup_of(*device);
+    if (self == NULL) return KVT_E_MEMORY;
+    self->label = *label;
+    kvt_status status = bringup_do(self, bringup_run_write, timeout_ns);
+    if (status != KVT_OK) {
+        *device = NULL;
+        return status;
+    }
+    status = self->status;
+    bringup_free(self);
+    return status;
+}
+
+kvt_status bringup_measure(kvt_device **device, uint64_t timeout_ns, bool blank,
+                           uint64_t head_bytes, cost_device *out)
+{
+    bringup *self = bringup_of(*device);
+    if (self == NULL) return KVT_E_MEMORY;
+    self->blank = blank;
+    self->head_bytes = head_bytes;
+    kvt_status status = bringup_do(self, bringup_run_measure, timeout_ns);
+    if (status != KVT_OK) {
+        *device = NULL;
+        return status;
+    }
+    status = self->status;
+    *out = self->cost;
+    bringup_free(self);
+    return status;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * put.c - puts: the caller decides, copies and hands over; an executor carries the plan out.
+ *
+ *     caller      find -> options -> admit -> copy -> handed over
+ *     caller      find -> options -> admit -> copied into memory that is the entry's place
+ *     executor    what the plan says, ending with the put itself; a plan that fails is made again
+ *
+ * Without put staging (store.put_staging = 0) the caller does both.
+ *
+ * Thread rule: any thread; the control lock for the moment of a decision.
+ */
+#include "base/struct_size.h"
+#include "store/core/handover.h"
+#include "store/learn/token_drop.h"
+#include "store/read/groups.h"
+#include "store/watch/watching.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Checks a put's entry: every number within its range. */
+static kvt_status put_check_entry(const kvt_entry *entry, uint64_t *source_bytes_out)
+{
+    kvt_status status = kvt_layout_bytes(&entry->layout, source_bytes_out);
+    if (status != KVT_OK) return status;
+    if (entry->class_id > UINT16_MAX || entry->tenant >= KVT_TENANTS_MAX) return KVT_E_ARGUMENT;
+    if (!(entry->recompute_seconds >= 0 && entry->recompute_seconds <= 1e9)) return KVT_E_ARGUMENT;
+    if (!(entry->lifetime_seconds >= 0 && entry->lifetime_seconds <= 1e9)) return KVT_E_ARGUMENT;
+    /* With groups the layout is that of all of them: groups_take_entry has checked theirs. */
+    if (UINT32_MAX - entry->first_position < entry->layout.tokens) return KVT_E_ARGUMENT;
+    if (entry->reserved != 0) return KVT_E_ARGUMENT;
+    if (entry->parent != NULL && memcmp(entry->parent, &entry->key, sizeof entry->key) == 0) {
+        return KVT_E_ARGUMENT; /* a chain ends at a root */
+    }
+    return token_drop_check_scores(entry);
+}
+
+/* ---- the call ---- */
+
+/* Decides, and stores the bytes where the plan is to copy them into memory; else copies them into
+ * put staging and hands the put over. Staging is taken before the decision, so that no plan is made
+ * for bytes that find no room. */
+static kvt_status put_hand_over(kvt_store *store, put_work *work)
+{
+    staging_buffer buffer;
+    kvt_status status = handover_stage(store, work->data_bytes, &buffer);
+    if (status < 0) return status;
+    work->full = status == KVT_BUSY;
+    status = put_decide(store, work);
+    work->here = status == KVT_OK && put_is_copy(store, work);
+    if (work->here) status = put_run(store, work);
+    if ((status == KVT_OK && !work->here) || status == KVT_QUEUED)
+        status =
+            handover_accept(store, work->source, work->views, work->plan, &work->progress, &buffer);
+    staging_release(store->handover.staging, &buffer);
+    return status;
+}
+
+/* Decides on an entry and stores it, or hands it over. */
+static kvt_status put_enter_entry(kvt_store *store, put_work *work)
+{
+    kvt_plan plan = {.capacity = STORE_PLAN_MOVES};
+    plan.moves = malloc(STORE_PLAN_MOVES * sizeof *plan.moves);
+    if (plan.moves == NULL) return KVT_E_MEMORY;
+    work->plan = &plan;
+    const bool behind = handover_is_on(store);
+    kvt_status status = behind ? put_hand_over(store, work) : put_decide(store, work);
+    if (!behind && status == KVT_OK) status = put_run(store, work);
+    free(plan.moves);
+    free(work->scores);
+    return status;
+}
+
+/* A put whose arguments have been checked. */
+static kvt_status put_offer(kvt_store *store, put_work *work)
+{
+    const kvt_entry *source = work->source;
+    const uint64_t handle = entry_handle(&store->secret, &source->key);
+    const uint64_t began_ns = store_now_ns(store);
+    learn_note_use(store, handle, source->class_id);
+    kvt_status status = put_enter_entry(store, work);
+    pthread_mutex_lock(&store->lock);
+    store->counters.puts++;
+    if (status == KVT_REFUSED) trust_count_refused(store, handle);
+    store->counters.put_tokens[status != KVT_EXISTS] += source->layout.tokens;
+    pthread_mutex_unlock(&store->lock);
+    status = put_status(status);
+    kvt_operation operation =
+        watch_operation(store, KVT_OPERATION_PUT, &source->key, began_ns, status);
+    operation.bytes = work->data_bytes;
+    watch_note(store, &operation);
+    return status;
+}
+
+kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view, void *data,
+                       uint64_t bytes)
+{
+    kvt_view views[KVT_GROUPS_MAX];
+    put_work work = {.source = entry, .views = view};
+    kvt_status status = put_check_entry(entry, &work.data_bytes);
+    if (status != KVT_OK || work.data_bytes != bytes) return KVT_E_MISMATCH;
+    if (view == NULL) put_pack_views(entry, data, views);
+    if (view == NULL) work.views = views;
+    learn_note_use(store, entry_handle(&store->secret, &entry->key), entry->class_id);
+    return put_enter_entry(store, &work);
+}
+
+/* The caller's entry as this library knows it; NULL as struct_size_in, and as groups_take_entry. */
+static const kvt_entry *put_take_entry(const kvt_entry *given, kvt_entry *whole)
+{
+    given = struct_size_in(given, whole, sizeof *whole, STRUCT_SIZE_THROUGH(kvt_entry, groups));
+    return given != NULL ? groups_take_entry(given, whole) : NULL;
+}
+
+kvt_status kvt_put(kvt_store *store, const kvt_entry *given, const void *data, uint64_t data_bytes)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (given == NULL || data == NULL) return KVT_E_ARGUMENT;
+    kvt_entry whole = {0};
+    put_work work = {.source = put_take_entry(given, &whole)};
+    if (work.source == NULL) return KVT_E_ARGUMENT;
+    kvt_status status = put_check_entry(work.source, &work.data_bytes);
+    if (status != KVT_OK) return status;
+    if (work.data_bytes != data_bytes) return KVT_E_ARGUMENT;
+    kvt_view views[KVT_GROUPS_MAX];
+    put_pack_views(work.source, (void *)(uintptr_t)data, views); /* it is only read */
+    work.views = views;
+    return put_offer(store, &work);
+}
+
+kvt_status kvt_put_view(kvt_store *store, const kvt_entry *given, const kvt_view *view)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (given == NULL || view == NULL) return KVT_E_ARGUMENT;
+    kvt_entry whole = {0};
+    put_work work = {.source = put_take_entry(given, &whole), .views = view};
+    if (work.source == NULL || work.source->group_count != 0) return KVT_E_ARGUMENT;
+    kvt_status status = put_check_entry(work.source, &work.data_bytes);
+    if (status == KVT_OK) status = kvt_view_check(view, &work.source->layout, NULL, 0);
+    return status == KVT_OK ? put_offer(store, &work) : status;
+}
+
+kvt_status kvt_put_views(kvt_store *store, const kvt_entry *given, const kvt_view *const *views,
+                         uint32_t count)
+{
+    if (!fork_guard_is_ours(store)) return KVT_E_STATE;
+    if (given == NULL || views == NULL) return KVT_E_ARGUMENT;
+    kvt_entry whole = {0};
+    kvt_view copies[KVT_GROUPS_MAX];
+    put_work work = {.source = put_take_entry(given, &whole), .views = copies};
+    if (work.source == NULL) return KVT_E_ARGUMENT;
+    const bool grouped = work.source->group_count != 0;
+    if (count != (grouped ? work.source->group_count : 1)) return KVT_E_ARGUMENT;
+    kvt_status status = put_check_entry(work.source, &work.data_bytes);
+    if (status == KVT_OK)
+        status = groups_take_views(grouped ? work.source->groups : &work.source->layout, views,
+                                   count, copies);
+    return status == KVT_OK ? put_offer(store, &work) : status;
+}

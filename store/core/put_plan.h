@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * put_plan.h - one put and the plans that are made for it.
+ *
+ * Thread rule: a put_work belongs to one thread, the caller of the put or an executor.
+ */
+#ifndef STORE_PUT_PLAN_H
+#define STORE_PUT_PLAN_H
+
+#include "store/core/store.h"
+
+struct store_staged;
+
+/* The state of a put between two of its plans. */
+typedef struct put_progress {
+    kvt_variant larger_variant; /* the variant whose record came out larger than planned, */
+    uint64_t larger_bytes;      /* and its size; 0 = none */
+    uint32_t tries;             /* plans asked for so far */
+    uint32_t larger_changes;    /* of these, planned again because another entry's record was */
+    bool yielded;               /* what lacked only room was let into plans again */
+    bool trial;                 /* the plan is trust.c's */
+    kvt_status last;            /* how the last plan ended */
+} put_progress;
+
+/* One put under way, in the hands of the caller or of an executor. */
+typedef struct put_work {
+    const kvt_entry *source;
+    const kvt_view *views; /* where the caller's bytes are, or the staged ones; one a group */
+    uint64_t data_bytes;
+    float *scores; /* a copy of the source's, for the entry that the call makes; or NULL */
+    struct store_staged *staged; /* executor: the entry is in the table */
+    bool full;                   /* caller: there is no room for the bytes */
+    bool here;                   /* caller: one plan may be carried out before the hand-over */
+    kvt_plan *plan;
+    put_progress progress;
+    kvt_status failure; /* of the last plan that failed */
+} put_work;
+
+/* KVT_OK: a plan is marked. KVT_QUEUED: an executor decides, when it takes the put. Any other
+ * status is how the put ends. No lock held. */
+KVT_NODISCARD kvt_status put_decide(kvt_store *store, put_work *work);
+
+/* Whether the marked plan writes memory and does nothing else, so that the put is stored as fast as
+ * its bytes are copied. */
+bool put_is_copy(const kvt_store *store, const put_work *work);
+
+/* Carries out the plan that is marked, and those made after it. KVT_QUEUED: the put may carry out
+ * one plan here, that one failed, and another is marked, or none when an executor decides. No lock
+ * held. */
+KVT_NODISCARD kvt_status put_run(kvt_store *store, put_work *work);
+
+/* put.c: offers an entry that a get has brought from another host. No caller has made this put, so
+ * it is counted as none. view: where its bytes are, or NULL and `data`. Statuses as of
+ * kvt_put. */
+kvt_status put_take_in(kvt_store *store, const kvt_entry *entry, const kvt_view *view, void *data,
+                       uint64_t bytes);
+
+/* The views of packed bytes of an entry: one, or one a group. */
+void put_pack_views(const kvt_entry *source, void *data, kvt_view views[KVT_GROUPS_MAX]);
+
+/* A status from inside the store in the words of the public contract. */
+kvt_status put_status(kvt_status status);
+
+/* Carries a plan out that was handed over, and those made after it when it fails. plan holds the
+ * first one and has room for others. No lock held. */
+KVT_NODISCARD kvt_status put_finish(kvt_store *store, struct store_staged *staged, kvt_plan *plan);
+
+#endif

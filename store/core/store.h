@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.h - the store's own object, and what every file of this room may ask of it
+ * (store_common.c). A part of the object that has a file of its own is that file's header's.
+ *
+ * Lock order: store->lock, then a pool's own locks, then the catalog queue's. observer_lock is
+ * taken alone. store->lock is never held over I/O, encoding, SQLite or an observer.
+ */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include "codecs/record.h"
+#include "store/background/backoff.h"
+#include "store/background/copies.h"
+#include "store/background/persist.h"
+#include "store/background/pressure.h"
+#include "store/background/quarantine.h"
+#include "store/background/relayout.h"
+#include "store/catalog/catalog.h"
+#include "store/core/entry.h"
+#include "store/core/place.h"
+#include "store/core/plans.h"
+#include "store/core/spaces.h"
+#include "store/core/staging.h"
+#include "store/core/transfer.h"
+#include "store/learn/bases.h"
+#include "store/learn/learn.h"
+#include "store/learn/trust.h"
+#include "store/read/lease.h"
+#include "store/read/visit.h"
+#include "tiers/devices/superblock.h"
+#include "tiers/pool/pool.h"
+
+#include <kvterrace/kvterrace.h>
+#include <kvterrace/watch.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define STORE_PLAN_MOVES       256u /* moves of one plan at most */
+#define STORE_PLANS_QUEUED     64u  /* promotion plans waiting for the background at most */
+#define STORE_TIMES            512u /* buckets of the decision time histogram */
+#define STORE_HANDOVER_THREADS 4u   /* that carry out puts */
+
+/* The walk for entries whose lifetime has ended (lifetime.c). Under store->lock. */
+typedef struct store_lifetimes {
+    uint64_t next_ns; /* no entry that was looked at ends before; UINT64_MAX = none has an end */
+    bool walking;
+    size_t bucket; /* where the walk goes on */
+} store_lifetimes;
+
+/* Puts that were handed over (handover.c). Under store->lock. */
+typedef struct store_handover {
+    struct store_staged *first, *last; /* in the order of their puts; begun ones too */
+    struct store_staged *waiting;      /* the first that no executor has begun */
+    uint32_t count;
+    uint32_t entered;                              /* threads that have found their part of moves */
+    uint64_t numbers;                              /* puts handed over, ever */
+    double seconds[KVT_TIER_COUNT];                /* of writes that wait or are under way */
+    double write_seconds_per_byte[KVT_TIER_COUNT]; /* of plans lately, per byte that was put */
+    uint64_t writes_noted;                         /* plans in that mean */
+    double copy_seconds_per_byte;                  /* what the copies of puts lately took */
+    kvt_status failure;                            /* the first error since the last flush, */
+    uint64_t failed_ns;                            /* and its instant, CLOCK_MONOTONIC */
+    bool made;                                     /* what needs closing is there */
+    bool stopping;
+    pthread_cond_t arrived; /* a put; the stop */
+    /* Fixed after open. */
+    double backlog_seconds;
+    store_staging *staging; /* own lock */
+    kvt_move *moves;        /* STORE_PLAN_MOVES of each thread */
+    pthread_t threads[STORE_HANDOVER_THREADS];
+    uint32_t thread_count; /* 0: callers carry their puts out themselves */
+} store_handover;
+
+/* What a planned move is for. */
+typedef enum store_move_purpose {
+    STORE_MOVE_PUT = 0,
+    STORE_MOVE_PROMOTION = 1,
+    STORE_MOVE_DEMOTION = 2,
+    STORE_MOVE_RECODE = 3, /* another form in the same tier */
+    STORE_MOVE_EVICTION = 4,
+    STORE_MOVE_COUNT = 5
+} store_move_purpose;
+
+/* Counters under store->lock. */
+typedef struct store_counters {
+    uint64_t puts, puts_refused, puts_existing, gets, misses, shared_reads, load_failures, timeouts;
+    uint64_t refused_tokens; /* of the misses: the form has dropped tokens */
+    uint64_t lacked_basis;   /* of the misses: the store lacks the basis of the form */
+    uint64_t refused_loss;   /* of the misses: the form may lose more than the get accepts */
+    uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
+    uint64_t moves_deferred; /* for a round, because waited reads keep a device busy */
+    uint64_t promotions, demotions, evictions;
+    uint64_t relayouts, relayout_bytes, quarantined, readmitted, recosted;
+    uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
+    uint64_t moves_failed_larger; /* the record was larger than planned */
+    uint64_t given_up;            /* entries dropped for the room of a put */
+    uint64_t copies_kept, copies_dropped, copy_demotions, copy_fallbacks;
+    uint64_t puts_refused_learned, puts_tried;
+    uint64_t puts_busy; /* refused because the store could not keep up */
+    uint64_t puts_lost; /* accepted, and not stored */
+    uint64_t staged_hits;
+    uint64_t expired;                    /* entries removed after the end of their lifetime */
+    uint64_t persisted, persisted_bytes; /* by write-back */
+    uint64_t copy_evictions;
+    uint64_t hits[KVT_TIER_COUNT];
+    uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
+    uint64_t decision_ns;                 /* of all of them */
+    uint64_t checksum_failures;           /* of load_failures */
+    uint64_t refusals[STORE_REFUSAL_COUNT];
+    uint64_t moves[STORE_MOVE_COUNT][2]; /* committed, aborted; sums as the two above */
+    uint64_t put_tokens[2];              /* of puts: stored already, others */
+} store_counters;
+
+#define STORE_SHARES 1024u /* hash chains of load_share.c */
+
+struct kvt_store {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;        /* an entry's state, readers or load; the queue; space */
+    pthread_cond_t background_due; /* ends the background's pause: stopping, or plan_waits */
+    entry_secret secret;           /* fixed once the catalog is open */
+    entry_memory memory;           /* of the entries of both tables */
+    entry_table table;
+    entry_table quarantined; /* on devices that are gone: neither visible nor the policy's */
+    kvt_policy *policy;
+    uint64_t next_serial;      /* of places, and of the generations in records */
+    uint64_t record_bytes_max; /* largest record stored so far */
+    store_counters counters;
+    struct store_queued_plan *queue[STORE_PLANS_QUEUED];
+    uint32_t queue_count;
+    uint64_t hints_skipped; /* keys that were not stored, ever */
+    store_pressure pressure;
+    bool plan_waits; /* for the background, which is to run the queue at once */
+    bool maintaining;
+    bool stopping;
+    uint32_t draining[KVT_TIER_COUNT]; /* replaced places that are read and not visited */
+    uint64_t drained;                  /* places given back after that, ever */
+    store_relayout relayouts[KVT_TIER_COUNT];
+    store_backoff backoff;
+    store_copies copies;
+    store_persist persist;
+    store_lifetimes lifetimes;
+    store_uses uses;
+    store_spaces spaces;
+    store_handover handover;
+    store_leases leases;
+    store_visits visits;
+    store_bases bases;        /* own lock */
+    struct kvt_queue *queues; /* that are open */
+    /* Options are made with figures of an epoch; a curve that is re-opened begins another. */
+    uint32_t curve_epoch;
+    uint32_t curve_swept;   /* all entries have options of it, or of a later one */
+    size_t curve_bucket;    /* where the walk over the table goes on, also in another epoch */
+    size_t curve_left;      /* buckets until it is round */
+    size_t curve_buckets;   /* of the table, when that was set */
+    uint64_t reopened_seen; /* of learn->reopened */
+    store_trust trust;
+
+    /* Fixed after open. */
+    store_learn *learn;          /* own lock */
+    struct store_remote *remote; /* remote_tier.h; NULL: no other host is asked */
+    struct store_watch *watch;   /* watching.h; own locks */
+    double high_watermark;
+    double close_deadline_seconds; /* 0 = close writes nothing back */
+    double loss_limit;             /* of every tenant; 1 without lossy variants */
+    kvt_striping striping[KVT_TIER_COUNT];
+    tiers_pool *pools[KVT_TIER_COUNT];
+    uint32_t unit_bytes[KVT_TIER_COUNT];
+    uint64_t lent_bytes[KVT_TIER_COUNT]; /* out of the policy's capacity (scratch.h), and those */
+    uint64_t scratch_bytes[KVT_TIER_COUNT];   /* of them that extents are held for; under lock */
+    uint64_t retired_members[KVT_TIER_COUNT]; /* masks of members known to be out; under lock */
+    bool capacity_passed; /* a recovery took in more than the policy may fill the SSD tier with */
+    bool returns_owed[KVT_TIER_COUNT]; /* quarantined entries lack memory to return; under lock */
+    store_catalog *catalog;            /* NULL: nothing survives */
+    uint8_t pool_id[16];               /* in the devices' labels, with the epoch */
+    uint64_t epoch;
+    tiers_undone undone; /* what the labels say; fixed after the open */
+    bool format;
+    bool shared;    /* other threads may have the store: shared state needs the lock */
+    bool opened;    /* wholly */
+    uint32_t forks; /* fork_guard_count of the process that opened it */
+    kvt_codec_workers workers_given;
+    const kvt_codec_workers *workers; /* these, or NULL */
+    pthread_mutex_t wear_lock;        /* a leaf but for what the pool and the catalog do inside */
+    uint64_t wear_noted[TIERS_MEMBERS_MAX];  /* bytes written when last queued; under wear_lock */
+    pthread_mutex_t kept_lock, shares_lock;  /* scratch.h, before `lock`; load_share.c, after it */
+    struct load_share *shares[STORE_SHARES]; /* places that layered loads read; under shares_lock */
+    pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
+    kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
+    kvt_cost_model curve_costs;   /* as the measured curves have it, under lock */
+    kvt_hole_mode holes;
+    uint32_t exact_variants;                  /* of costs; the lossy ones follow, */
+    uint32_t whole_variants;                  /* from here on those that drop tokens, */
+    uint32_t unscored_variants;               /* and from here on those that do by scores */
+    kvt_layout ladder_layout;                 /* of the entries that may be lossy; zero: none may */
+    kvt_codec_curve ladder[KVT_VARIANTS_MAX]; /* what the profile offers, whatever the limit */
+    uint32_t ladder_count;
+    store_staging *staging; /* own lock; outlives the store */
+    uint64_t zero_ns;       /* of CLOCK_MONOTONIC, where the store's time begins: uses.h */
+    double tick_seconds;
+    uint64_t get_deadline_ns; /* from the call on; KVT_NO_DEADLINE = none */
+    uint64_t move_bytes_per_s;
+    uint32_t moves_per_tick;
+    kvt_move_observer *observer;
+    void *observer_context;
+    pthread_mutex_t observer_lock;
+    pthread_t background;
+    bool has_background;
+    bool background_holds;        /* the lock: for the thread's own end, which may come anywhere */
+    uint64_t background_ended_ns; /* store_now_ns, before the store stopped it; 0 = it runs */
+};
+
+/*
+ * False when nobody holds the control lock of an open store. It is for asserts alone: a function
+ * whose contract says "lock held" never sees the lock free. While a store is being opened or closed
+ * one thread has it, and takes no lock.
+ */
+bool store_is_locked(const kvt_store *store);
+
+/* Nanoseconds since the store was opened, and STORE_PAST_NS more (uses.h). */
+uint64_t store_now_ns(const kvt_store *store);
+
+/* Counts a load that failed, of a get or of a move. Lock held. */
+void store_count_load_failure(kvt_store *store, kvt_status failure);
+
+/* Counts a decision that took from started_ns to ended_ns (store_now_ns). Lock held. */
+void store_count_decision(kvt_store *store, uint64_t started_ns, uint64_t ended_ns);
+
+/* The tier of a bytes vector with bytes in one tier; NONE when it is all zero. */
+kvt_tier store_tier_of(const uint64_t bytes[KVT_TIER_COUNT]);
+
+/* What a planned move is for. */
+store_move_purpose store_purpose_of(const kvt_move *move);
+
+/* The members of a tier in one state, with all of some KVT_DEVICE_ flags, as a mask. */
+uint64_t store_members(const kvt_store *store, kvt_tier tier, kvt_device_state state,
+                       uint32_t flags);
+
+/* Whether some tier has capacity now. */
+bool store_has_capacity(const kvt_store *store);
+
+/* The seconds that a copy of so many staged bytes takes. Lock held. */
+double store_copy_seconds(const kvt_store *store, uint64_t bytes);
+
+/* Sum of a bytes vector. */
+uint64_t store_bytes_of(const uint64_t bytes[KVT_TIER_COUNT]);
+
+/* The capacity that the policy plans with: the pool's, less the bytes that whole stripe units on
+ * several members can leave unusable, and less what is lent (scratch.h). Lock held, but at open. */
+uint64_t store_policy_capacity(const kvt_store *store, kvt_tier tier);
+
+/* Lowers the policy's capacity of the SSD tier, which a recovery has raised to the pool's, as far
+ * as the entries stored there allow. In the background round until it is down. Lock held. */
+void store_settle_capacity(kvt_store *store);
+
+/*
+ * Whether a store belongs to this process. A child of fork has a copy of a store, but neither its
+ * threads nor, in its locks, their state: a call would wait for ever, and closing would end what
+ * the parent uses. So every call on a store, or on a handle that came from one, asks first. It
+ * costs one load: a handler of pthread_atfork counts in the child. Any thread.
+ * tests/unit/test_sparse_fork.c calls everything that the headers declare.
+ */
+
+/* How many forks lie between the first process and this one, as far as the library was there. */
+extern _Atomic uint32_t fork_guard_count;
+
+/* Counts from now on. Called by every open. */
+void fork_guard_start(void);
+
+/* Whether a handle was made by this process; `forks` is the count that it was made with. Handles
+ * that may outlive their store, as queues, loads and readers of events, keep a count of their own.
+ */
+static inline bool fork_guard_is_current(uint32_t forks)
+{
+    return atomic_load_explicit(&fork_guard_count, memory_order_relaxed) == forks;
+}
+
+/* Whether the store was opened by this process. */
+static inline bool fork_guard_is_ours(const kvt_store *store)
+{
+    return fork_guard_is_current(store->forks);
+}
+
+#endif

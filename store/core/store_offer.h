@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store_offer.h - the offer of one entry to the policy (store_offer.c).
+ *
+ * Thread rule: under the control lock.
+ */
+#ifndef STORE_OFFER_H
+#define STORE_OFFER_H
+
+#include "store/core/store.h"
+
+/* Builds the offer of an entry to the policy: options holds KVT_OPTIONS_MAX, offer_out names them.
+ * Lock held. */
+KVT_NODISCARD kvt_status store_offer(const kvt_store *store, const store_entry *entry,
+                                     kvt_option *options, kvt_policy_entry *offer_out);
+
+/* The same at other figures than those of now, and with the measured size of one variant, or NULL.
+ */
+KVT_NODISCARD kvt_status store_offer_at(const kvt_store *store, const kvt_cost_model *figures,
+                                        const store_entry *entry, const kvt_known_size *measured,
+                                        kvt_option *options, kvt_policy_entry *offer_out);
+
+/* Hands an entry that is stored in a tier to the policy. Lock held. KVT_OK; KVT_E_UNSUPPORTED (a
+ * variant that this store does not keep); KVT_E_SPACE; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status store_adopt(kvt_store *store, const store_entry *entry, kvt_tier tier,
+                                     kvt_variant variant, uint64_t record_bytes);
+
+/* The same of the record at a place, which is there whether the policy has room for it or not:
+ * without room in the SSD tier the policy's capacity is passed until the background has made some,
+ * as after a recovery. Lock held. Statuses as there. */
+KVT_NODISCARD kvt_status store_adopt_place(kvt_store *store, const store_entry *entry,
+                                           const store_place *place);
+
+/* Gives a stored entry's options the figures of now, and the sizes of now. Lock held. */
+void store_recost(kvt_store *store, store_entry *entry);
+void store_resize(kvt_store *store, const store_entry *entry);
+
+#endif

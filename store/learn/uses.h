@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * uses.h - entries' uses: they are counted, and what is known of them goes from one life of a store
+ * to the next (uses.c).
+ *
+ * Thread rule: as each function says.
+ */
+#ifndef STORE_USES_H
+#define STORE_USES_H
+
+#include "store/core/store.h"
+
+/* Where the store's time begins: there is room before for the times of uses of an earlier life. */
+#define STORE_PAST_NS UINT64_C(86400000000000)
+
+/* An entry's record, as the catalog has it. */
+typedef struct uses_item {
+    uint64_t saving, order, handle;
+    kvt_policy_uses uses;
+} uses_item;
+
+/* What the catalog has of an earlier life. */
+typedef struct uses_found {
+    uses_item *items;
+    size_t count;
+    uint64_t saving; /* the latest; 0 = there is none */
+    kvt_reuse_weights weights;
+    bool failed; /* no memory */
+} uses_found;
+
+/* Counts a use, and lets the policy plan a promotion, which the background carries out. Lock held.
+ * *clock_ns: store_now_ns, or 0 when it has not been read; afterwards the end of the decision, from
+ * which the next one of the same hold may count. */
+void uses_count(kvt_store *store, store_entry *entry, uint64_t *clock_ns);
+
+/* Reads what an earlier life has saved, gives its weights to the policy, and lets the policy's time
+ * begin early enough for its uses. Before the policy adopts an entry. The status of the catalog, or
+ * KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status uses_read(kvt_store *store, uses_found *found);
+
+/* Gives the uses to the entries that were adopted, and frees what was read. */
+void uses_give(kvt_store *store, uses_found *found);
+
+/* Queues what is known now for the catalog, if anything was used since the last time. No lock held.
+ * The background, or the closer. */
+void uses_save(kvt_store *store);
+
+/* Saves when it is time to. The background. */
+void uses_round(kvt_store *store);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * groups.c - what the store knows of entries of several groups beside their opaque layout. The file
+ * makes no record and decides on no variant; it turns the policy's one variant into one for each
+ * group.
+ */
+#include "store/read/groups.h"
+
+#include "codecs/view_rows.h"
+
+#include <assert.h>
+#include <string.h>
+
+const kvt_entry *groups_take_entry(const kvt_entry *given, kvt_entry *whole)
+{
+    static const kvt_layout none;
+    if (given->groups == NULL && given->group_count == 0) return given;
+    if (given->groups == NULL || memcmp(&given->layout, &none, sizeof none) != 0) return NULL;
+    if (whole != given) *whole = *given;
+    if (record_groups_layout(given->groups, given->group_count, &whole->layout) != KVT_OK)
+        return NULL;
+    return whole;
+}
+
+/* Whether a group's layers are of the ladder's shape. */
+static bool groups_has_shape(const kvt_layout *ladder, const kvt_layout *group)
+{
+    return group->dtype != KVT_DTYPE_OPAQUE && group->kv_heads == ladder->kv_heads &&
+           group->head_dim == ladder->head_dim && group->dtype == ladder->dtype &&
+           kvt_layout_sides(group) == kvt_layout_sides(ladder);
+}
+
+uint64_t groups_lossy(const kvt_store *store, const kvt_layout *layouts, uint32_t count)
+{
+    const kvt_layout *ladder = &store->ladder_layout;
+    uint64_t mask = 0;
+    uint32_t layers = 0;
+    assert(count <= KVT_GROUPS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!groups_has_shape(ladder, &layouts[i])) continue;
+        mask |= UINT64_C(1) << i;
+        layers += layouts[i].layers;
+    }
+    /* A calibration is of a model whose layers are all coded: of fewer, or more, nothing is known.
+     */
+    return layers == ladder->layers ? mask : 0;
+}
+
+uint32_t groups_exact(const kvt_store *store)
+{
+    assert(store->exact_variants > 0);
+    return store->exact_variants - 1;
+}
+
+/* Whether the store's curves call a variant exact. */
+static bool groups_is_exact_variant(const kvt_store *store, kvt_variant variant)
+{
+    for (uint32_t i = 0; i < store->exact_variants; i++)
+        if (memcmp(&store->costs.variants[i].variant, &variant, sizeof variant) == 0) return true;
+    return variant.codec == KVT_CODEC_RAW || variant.codec == KVT_CODEC_LOSSLESS;
+}
+
+record_groups_spec groups_spec(const kvt_store *store, const kvt_record_spec *spec,
+                               const kvt_layout *layouts, uint32_t count, kvt_variant *variants)
+{
+    const bool exact = groups_is_exact_variant(store, spec->variant);
+    const uint64_t lossy = exact ? 0 : groups_lossy(store, layouts, count);
+    for (uint32_t i = 0; i < count; i++) {
+        variants[i] = spec->variant;
+        if (!exact && (lossy >> i & 1) == 0)
+            variants[i] = store->costs.variants[groups_exact(store)].variant;
+    }
+    return (record_groups_spec){.key = spec->key,
+                                .generation = spec->generation,
+                                .variant = spec->variant,
+                                .first_position = spec->first_position,
+                                .count = count,
+                                .layouts = layouts,
+                                .variants = variants,
+                                .bases = spec->bases};
+}
+
+kvt_status groups_bound(const kvt_store *store, const record_groups_spec *spec,
+                        const kvt_view *views, uint64_t *bytes_out, uint64_t *scratch_bytes_out)
+{
+    bool apart = false;
+    for (uint32_t i = 0; views != NULL && i < spec->count; i++)
+        apart = apart || (spec->variants[i].codec != KVT_CODEC_RAW &&
+                          view_is_apart(&views[i], &spec->layouts[i]));
+    return record_groups_bound(spec, store->workers != NULL ? store->workers->count : 0, apart,
+                               bytes_out, scratch_bytes_out);
+}
+
+kvt_status groups_take_views(const kvt_layout *layouts, const kvt_view *const *views,
+                             uint32_t count, kvt_view *copies_out)
+{
+    assert(count <= KVT_GROUPS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        if (views[i] == NULL) return KVT_E_ARGUMENT;
+        kvt_status status = kvt_view_check(views[i], &layouts[i], NULL, 0);
+        if (status != KVT_OK) return status;
+        copies_out[i] = *views[i];
+        copies_out[i].struct_size = sizeof copies_out[i]; /* the caller's may be a later one's */
+    }
+    return KVT_OK;
+}
+
+uint64_t groups_bytes(const kvt_layout *layout)
+{
+    uint64_t bytes;
+    kvt_status status = kvt_layout_bytes(layout, &bytes);
+    assert(status == KVT_OK);
+    (void)status;
+    return bytes;
+}
+
+void groups_gather(const kvt_layout *layouts, const kvt_view *views, uint32_t count, void *packed)
+{
+    uint8_t *at = packed;
+    for (uint32_t i = 0; i < count; at += groups_bytes(&layouts[i]), i++)
+        view_gather_entry(&views[i], &layouts[i], at);
+}
+
+void groups_scatter(const kvt_layout *layouts, const kvt_view *views, uint32_t count,
+                    uint32_t first_layer, uint32_t layer_count, const void *packed)
+{
+    const uint8_t *at = packed;
+    record_groups_range range;
+    bool has = record_groups_range_of(layouts, count, first_layer, layer_count, &range);
+    assert(has);
+    (void)has;
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < count; at += groups_bytes(&layouts[i]), i++) {
+        uint32_t first, layers;
+        if (record_groups_part(&range, &layouts[i], before, &first, &layers))
+            view_scatter_entry(&views[i], &layouts[i], first, layers, at);
+        before += layouts[i].layers;
+    }
+}

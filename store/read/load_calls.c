@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_calls.c - what the owner of a layered load calls: begin, wait, release, status, end. The
+ * file starts no read and decodes nothing; load.c does.
+ *
+ * Thread rule: as the public header says. The store's lock is taken alone.
+ */
+#include "store/background/lifetime.h"
+#include "store/read/load_internal.h"
+
+#include "base/clock.h"
+#include "base/struct_size.h"
+#include "base/wait.h"
+#include "codecs/codecs.h"
+#include "store/hosts/remote_tier.h"
+#include "store/learn/token_drop.h"
+#include "store/learn/uses.h"
+#include "store/read/groups.h"
+#include "store/read/lookups.h"
+#include "store/read/queue_internal.h"
+#include "store/watch/watching.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOAD_ENTRIES_MAX   65536u
+#define LOAD_AHEAD_DEFAULT 2u
+#define LOAD_AHEAD_MAX     64u
+#define LOAD_STEP          256u                /* entries under one hold of the store's lock */
+#define LOAD_CHECK_NS      UINT64_C(100000000) /* between two looks at devices */
+#define LOAD_OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_load_options, view_counts)
+#define LOAD_RESULT_LEAST  STRUCT_SIZE_THROUGH(kvt_load_result, bytes_shared)
+
+/* ---- holding entries ---- */
+
+/* Gives the sections of an entry their layouts. False: the caller's number of views is another one.
+ * The store's lock is held. */
+static bool load_take_layouts(load_entry *entry, const entry_kind *kind)
+{
+    entry->grouped = kind->group_count != 0;
+    if (entry->section_count != (entry->grouped ? kind->group_count : 1)) return false;
+    uint32_t layers = 0;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < entry->section_count; i++) {
+        load_section *section = &entry->sections[i];
+        section->layout = entry->grouped ? kind->groups[i] : kind->layout;
+        section->first_layer = layers;
+        section->packed_at = at;
+        layers += section->layout.layers;
+        at += entry->grouped ? groups_bytes(&section->layout) : kind->source_bytes;
+    }
+    return true;
+}
+
+/* Holds what was found under an entry's key, and counts the use. KVT_QUEUED: it is held; KVT_MISS;
+ * KVT_E_MISMATCH: the store lacks its basis; KVT_E_ARGUMENT: it has another number of groups. The
+ * store's lock is held. */
+static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *found,
+                            uint64_t *clock_ns)
+{
+    kvt_store *store = load->store;
+    assert(store_is_locked(store) && entry->place == NULL && entry->staged == NULL);
+    if (!lifetime_shows(store, found) || token_drop_is_uncounted(found)) return KVT_MISS;
+    if (access_loses_too_much(store, found, load->options.loss_max)) return KVT_MISS;
+    if (lookup_lacks_basis(store, found)) {
+        entry->tier = found->place->tier;
+        entry->variant = found->place->variant;
+        return KVT_E_MISMATCH;
+    }
+    if (!load_take_layouts(entry, found->kind)) return KVT_E_ARGUMENT;
+    entry->layout = found->kind->layout;
+    entry->data_bytes = found->kind->source_bytes;
+    entry->tier = KVT_TIER_DRAM;
+    entry->variant.codec = KVT_CODEC_RAW;
+    if (found->state == ENTRY_STAGED) {
+        entry->staged = found->staged;
+        handover_join(entry->staged);
+        uses_count(store, found, clock_ns);
+        return KVT_QUEUED;
+    }
+    store_place *place = found->place;
+    tiers_pool *pool = store->pools[place->tier];
+    entry->lent = tiers_pool_lends(pool, place->location);
+    if (entry->lent) {
+        entry->record = tiers_pool_lend(pool, place->location);
+        if (entry->record == NULL) return KVT_MISS;
+    }
+    /* The count keeps the place and its extents until load_let_go, wherever the entry moves. */
+    place->readers++;
+    entry->place = place;
+    entry->tier = place->tier;
+    entry->variant = place->variant;
+    entry->record_bytes = place->record_bytes;
+    entry->scratch_bytes = place->scratch_bytes;
+    entry->expected = place_expects(store, &found->key, place);
+    if (!entry->lent) load_share_enter(entry, found->load, load_take_offer);
+    uses_count(store, found, clock_ns);
+    return KVT_QUEUED;
+}
+
+/* Gives back what an entry holds. The store's lock is held. */
+static void load_let_go(kvt_load *load, load_entry *entry)
+{
+    kvt_store *store = load->store;
+    store_place *place = entry->place;
+    assert(store_is_locked(store) && (place == NULL || entry->staged == NULL));
+    if (entry->staged != NULL) handover_leave(store, entry->staged);
+    entry->staged = NULL;
+    if (place == NULL) return;
+    load_share_leave(entry);
+    if (entry->lent)
+        tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
+                             place->record_bytes);
+    place_leave(store, place);
+    entry->place = NULL;
+}
+
+/* Whether an entry was not waited for any longer. */
+static bool load_is_late(const load_entry *entry)
+{
+    return entry->status == KVT_QUEUED || entry->status == KVT_E_TIMEOUT;
+}
+
+/* Counts how an entry ended, as a get. The store's lock is held. */
+static void load_count(kvt_store *store, const load_entry *entry)
+{
+    assert(store_is_locked(store));
+    store->counters.gets++;
+    if (entry->status != KVT_OK) {
+        store->counters.misses++;
+        if (load_is_late(entry)) store->counters.timeouts++;
+        store->counters.lacked_basis += entry->status == KVT_E_MISMATCH;
+        return;
+    }
+    if (entry->tier != KVT_TIER_REMOTE) store->counters.hits[entry->tier]++;
+    if (entry->staged != NULL) store->counters.staged_hits++;
+}
+
+/* How an entry ended, as the status of a get. */
+static kvt_status load_outcome(const load_entry *entry)
+{
+    const bool said = entry->status == KVT_OK || entry->status == KVT_E_MISMATCH;
+    return said ? entry->status : KVT_MISS;
+}
+
+/* Shows how an entry ended to those who watch, as a get. No lock held. */
+static void load_note(const kvt_load *load, const load_entry *entry)
+{
+    kvt_store *store = load->store;
+    const kvt_get_info info = {.struct_size = sizeof info,
+                               .tier = entry->tier,
+                               .variant = entry->variant,
+                               .stored_bytes = entry->record_bytes,
+                               .timed_out = load_is_late(entry),
+                               .elapsed_ns = store_now_ns(store) - load->began_ns};
+    watch_note_get(store, &(watch_get){.key = &entry->key,
+                                       .info = &info,
+                                       .began_ns = load->began_ns,
+                                       .status = load_outcome(entry),
+                                       .tokens = entry->layout.tokens,
+                                       .data_bytes = entry->data_bytes});
+}
+
+/* Gives everything back, counts, and looks at the entries whose load failed once more: what is
+ * damaged leaves the store. */
+static void load_free_entries(kvt_load *load, bool counts)
+{
+    kvt_store *store = load->store;
+    assert(load->flying == 0 && load->heads == 0);
+    for (size_t from = 0; from < load->count; from += LOAD_STEP) {
+        pthread_mutex_lock(&store->lock);
+        for (size_t i = from; i < load->count && i < from + LOAD_STEP; i++) {
+            load_entry *entry = &load->entries[i];
+            entry->damaged = entry->place != NULL && entry->status == KVT_MISS;
+            if (counts) load_count(store, entry);
+            load_let_go(load, entry);
+        }
+        pthread_mutex_unlock(&store->lock);
+    }
+    for (size_t i = 0; i < load->count; i++) {
+        if (load->entries[i].ask != NULL) load_end_remote(load, &load->entries[i]);
+        for (uint32_t k = 0; k < load->entries[i].section_count; k++)
+            free(load->entries[i].sections[k].head);
+        if (counts) load_note(load, &load->entries[i]);
+        /* A get of its own finds out whether the record or a device failed, and drops the entry. */
+        if (load->entries[i].damaged) access_time_entry(store, &load->entries[i].key);
+    }
+}
+
+/* ---- begin ---- */
+
+/* Finds and checks the heads of a record that lies in memory. */
+static kvt_status load_open_lent(load_entry *entry)
+{
+    kvt_status status = load_open_table(entry, entry->record, entry->record_bytes);
+    for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++) {
+        load_section *section = &entry->sections[i];
+        if (section->head_bytes != 0)
+            status =
+                load_open_head(entry, section, (const uint8_t *)entry->record + section->offset,
+                               section->bytes, true);
+    }
+    return status;
+}
+
+/* Checks a held entry against the load: its layers, its views. KVT_QUEUED: sound. */
+static kvt_status load_check_entry(kvt_load *load, load_entry *entry)
+{
+    const load_section *last = &entry->sections[entry->section_count - 1];
+    const uint32_t layers = last->first_layer + last->layout.layers;
+    kvt_status status = KVT_OK;
+    if (layers == 0) return KVT_E_ARGUMENT;
+    if (load->layers == 0) load->layers = layers;
+    if (layers != load->layers) return KVT_E_ARGUMENT;
+    for (uint32_t i = 0; i < entry->section_count && status == KVT_OK; i++)
+        status = kvt_view_check(entry->sections[i].view, &entry->sections[i].layout, NULL, 0);
+    if (status != KVT_OK) return status;
+    if (entry->staged != NULL) return KVT_QUEUED;
+    if (entry->lent)
+        status = load_open_lent(entry);
+    else if (entry->grouped)
+        status = entry->record_bytes > RECORD_GROUPS_HEAD_BYTES ? KVT_OK : KVT_E_CORRUPT;
+    else
+        status = load_open_table(entry, NULL, 0);
+    if (status == KVT_OK) return KVT_QUEUED;
+    return status == KVT_E_MEMORY ? status : KVT_MISS;
+}
+
+/* Fails entries that would be written where an earlier one is, or twice in one place. Without
+ * memory for the check none is: what overlaps is undefined, no more. */
+static void load_check_overlaps(kvt_load *load)
+{
+    queue_view *views = malloc(load->section_count * sizeof *views);
+    uint32_t sound = 0;
+    for (size_t i = 0; i < load->count && views != NULL; i++) {
+        load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED) continue;
+        for (uint32_t k = 0; k < entry->section_count; k++) {
+            const kvt_layout *layout = &entry->sections[k].layout;
+            views[sound++] =
+                (queue_view){.view = entry->sections[k].view,
+                             .tokens = layout->tokens,
+                             .bytes = entry->grouped ? groups_bytes(layout) : entry->data_bytes,
+                             .status = &entry->status};
+        }
+    }
+    if (views != NULL) queue_views_check(views, sound);
+    free(views);
+}
+
+/* Holds all entries that are here. */
+static void load_hold_all(kvt_load *load, const kvt_key *keys)
+{
+    kvt_store *store = load->store;
+    _Static_assert(LOAD_STEP <= ENTRY_SIGHT_KEYS, "a step is one look-up");
+    for (size_t from = 0; from < load->count; from += LOAD_STEP) {
+        const size_t step = load->count - from < LOAD_STEP ? load->count - from : LOAD_STEP;
+        uint64_t clock_ns = 0;
+        entry_sight sight;
+        entry_sight_begin(&sight, &store->secret, &keys[from], step);
+        pthread_mutex_lock(&store->lock);
+        for (size_t i = 0; i < step; i++) {
+            load_entry *entry = &load->entries[from + i];
+            store_entry *found = entry_sight_find(&store->table, &sight, i);
+            entry->status = load_hold(load, entry, found, &clock_ns);
+        }
+        pthread_mutex_unlock(&store->lock);
+    }
+}
+
+/* Checks all entries that are held. False: none is left to load. */
+static bool load_check_all(kvt_load *load)
+{
+    bool any = false;
+    for (size_t i = 0; i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        /* The next record's head comes while this one is looked at. */
+        if (i + 1 < load->count && load->entries[i + 1].lent)
+            kvt_record_prefetch(load->entries[i + 1].record);
+        if (entry->status == KVT_QUEUED) entry->status = load_check_entry(load, entry);
+    }
+    load_check_overlaps(load);
+    for (size_t i = 0; i < load->count && !any; i++)
+        any = load->entries[i].status == KVT_QUEUED;
+    return any;
+}
+
+/* Frees a load whose entries hold nothing. */
+static void load_free(kvt_load *load)
+{
+    assert(load->flying == 0);
+    pthread_mutex_destroy(&load->lock);
+    pthread_mutex_destroy(&load->announce_lock);
+    pthread_cond_destroy(&load->changed);
+    free(load->entries);
+    free(load->sections);
+    free(load->layer_states);
+    free(load->cells);
+    free(load->groups);
+    free(load->parts);
+    free(load->pending);
+    free(load);
+}
+
+/* Makes the groups of entries that lie in memory: neighbours, as long as a layer of them all is
+ * short work. */
+static bool load_make_groups(kvt_load *load)
+{
+    uint64_t bytes = 0;
+    load->groups = calloc(load->count, sizeof *load->groups);
+    if (load->groups == NULL) return false;
+    for (size_t i = 0; i < load->count; i++) {
+        const load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED || !load_is_near(entry)) continue;
+        load_group *group = load->group_count != 0 ? &load->groups[load->group_count - 1] : NULL;
+        if (group == NULL || i - group->first >= LOAD_GROUP_ENTRIES || bytes > LOAD_GROUP_BYTES) {
+            group = &load->groups[load->group_count++];
+            group->first = i;
+            bytes = 0;
+        }
+        bytes += entry->data_bytes / load->layers;
+        group->end = i + 1;
+    }
+    load->parts = calloc(load->group_count * load->slots + 1, sizeof *load->parts);
+    for (uint32_t i = 0; i < LOAD_POKES; i++) {
+        load_poke *poke = &load->pokes[i];
+        *poke = (load_poke){.task = {.run = load_poked, .context = poke}, .load = load};
+    }
+    return load->parts != NULL;
+}
+
+/* Makes the cells of the entries that are read. */
+static bool load_make_cells(kvt_load *load)
+{
+    size_t read = 0;
+    for (size_t i = 0; i < load->count; i++)
+        read += load->entries[i].status == KVT_QUEUED && !load_is_near(&load->entries[i]);
+    load->cells = calloc(read * load->slots + 1, sizeof *load->cells);
+    load->layer_states = calloc(read * load->layers + 1, sizeof *load->layer_states);
+    if (load->cells == NULL || load->layer_states == NULL) return false;
+    atomic_uchar *states = load->layer_states;
+    for (size_t i = 0; i < load->count; i++) {
+        load_entry *entry = &load->entries[i];
+        if (entry->status != KVT_QUEUED || load_is_near(entry)) continue;
+        entry->cells_at = load->cell_count;
+        entry->layers = states;
+        states += load->layers;
+        for (uint32_t k = 0; k < load->slots; k++) {
+            load_cell *cell = &load->cells[load->cell_count++];
+            cell->load = load;
+            cell->entry = i;
+            cell->task = (queue_task){.run = load_run, .context = cell};
+        }
+    }
+    assert(load->cell_count == read * load->slots);
+    return true;
+}
+
+/* Makes what carries the layers out, once their number is known. */
+static bool load_make_window(kvt_load *load)
+{
+    uint64_t window = (uint64_t)load->options.layers_ahead + 1;
+    load->slots = window < load->layers ? (uint32_t)window : load->layers;
+    assert(load->slots > 0 && load->cells == NULL);
+    load->pending = calloc(load->slots, sizeof *load->pending);
+    return load->pending != NULL && load_make_groups(load) && load_make_cells(load);
+}
+
+/* How many views a caller gives; 0: a number is out of range. */
+static size_t load_views(const kvt_load_options *options, size_t count)
+{
+    size_t views = 0;
+    if (options->view_counts == NULL) return count;
+    for (size_t i = 0; i < count; i++) {
+        if (options->view_counts[i] == 0 || options->view_counts[i] > KVT_GROUPS_MAX) return 0;
+        views += options->view_counts[i];
+    }
+    return views;
+}
+
+/* Makes a load without cells. NULL without memory. */
+static kvt_load *load_make(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
+                           size_t count, const kvt_load_options *options)
+{
+    kvt_load *load = calloc(1, sizeof *load);
+    if (load == NULL) return NULL;
+    pthread_mutex_init(&load->lock, NULL);
+    pthread_mutex_init(&load->announce_lock, NULL);
+    base_condition_init(&load->changed);
+    load->queue = queue;
+    load->forks = queue->forks;
+    load->store = queue->store;
+    load->began_ns = store_now_ns(queue->store);
+    load->options = *options;
+    if (load->options.layers_ahead == 0) load->options.layers_ahead = LOAD_AHEAD_DEFAULT;
+    load->count = count;
+    load->section_count = load_views(options, count);
+    load->entries = calloc(count, sizeof *load->entries);
+    load->sections = calloc(load->section_count, sizeof *load->sections);
+    if (load->entries == NULL || load->sections == NULL) {
+        load_free(load);
+        return NULL;
+    }
+    load_section *sections = load->sections;
+    for (size_t i = 0; i < count; i++) {
+        load_entry *entry = &load->entries[i];
+        entry->key = keys[i];
+        entry->load = load;
+        entry->sections = sections;
+        entry->section_count = options->view_counts != NULL ? options->view_counts[i] : 1;
+        sections += entry->section_count;
+    }
+    for (size_t i = 0; i < load->section_count; i++)
+        load->sections[i].view = views[i];
+    load->options.view_counts = NULL; /* the caller's again */
+    return load;
+}
+
+kvt_status load_open(kvt_load *load)
+{
+    assert(!load->asks && !load->empty);
+    load->reads = false;
+    if (!load_check_all(load)) return KVT_MISS;
+    if (!load_make_window(load)) return KVT_E_MEMORY;
+    if (load->released > load->layers) load->released = load->layers;
+    load_begin_reads(load);
+    return KVT_OK;
+}
+
+/* Opens a load within its begin. */
+static kvt_status load_open_now(kvt_load *load)
+{
+    if (load->asks) load_take_answers(load);
+    pthread_mutex_lock(&load->lock);
+    if (load->asks) load_use_answers(load);
+    const kvt_status status = load_open(load);
+    pthread_mutex_unlock(&load->lock);
+    return status;
+}
+
+/* Checks the arguments of a begin. */
+static kvt_status load_check_begin(kvt_queue *queue, const kvt_key *keys,
+                                   const kvt_view *const *views, size_t count,
+                                   const kvt_load_options *options, kvt_load *const *load_out)
+{
+    if (queue == NULL || keys == NULL || views == NULL || load_out == NULL) return KVT_E_ARGUMENT;
+    if (count == 0 || count > LOAD_ENTRIES_MAX || options == NULL) return KVT_E_ARGUMENT;
+    if (options->layers_ahead > LOAD_AHEAD_MAX || !(options->loss_max <= 1)) return KVT_E_ARGUMENT;
+    const size_t view_count = load_views(options, count);
+    for (size_t i = 0; i < view_count; i++)
+        if (views[i] == NULL) return KVT_E_ARGUMENT;
+    if (view_count == 0) return KVT_E_ARGUMENT;
+    return queue_is_ours(queue) ? KVT_OK : KVT_E_STATE;
+}
+
+kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view *const *views,
+                          size_t count, const kvt_load_options *options, kvt_load **load_out)
+{
+    kvt_load_options whole = {.struct_size = sizeof whole, .deadline_ns = KVT_NO_DEADLINE};
+    if (options == NULL) options = &whole;
+    options = struct_size_in(options, &whole, sizeof whole, LOAD_OPTIONS_LEAST);
+    kvt_status status = load_check_begin(queue, keys, views, count, options, load_out);
+    if (status != KVT_OK) return status;
+    kvt_load *load = load_make(queue, keys, views, count, options);
+    if (load == NULL) return KVT_E_MEMORY;
+    load_hold_all(load, keys);
+    load->asks = load_may_ask(load);
+    if (!queue_enter_load(queue, load))
+        status = KVT_E_STATE;
+    else if (!load->asks || load_ask_others(load))
+        status = load_open_now(load);
+    if (status != KVT_OK) {
+        (void)queue_leave_load(queue, load);
+        load_free_entries(load, status == KVT_MISS);
+        load_free(load);
+        return status;
+    }
+    *load_out = load;
+    return KVT_OK;
+}
+
+/* ---- wait, release, status ---- */
+
+uint32_t kvt_load_layers(const kvt_load *load)
+{
+    return fork_guard_is_current(load->forks) ? atomic_load(&load->complete) : 0;
+}
+
+/* Whether a wait is over, and how. Lock held. */
+static kvt_status load_wait_status(const kvt_load *load, uint32_t layers, bool waiting)
+{
+    if (atomic_load(&load->complete) >= layers) return KVT_OK;
+    if (load->orphan) return KVT_E_STATE;
+    if (load->empty) return KVT_MISS;
+    if (!load->asks && layers > load->layers) return KVT_E_ARGUMENT;
+    return waiting ? KVT_QUEUED : KVT_E_TIMEOUT;
+}
+
+kvt_status kvt_load_wait(kvt_load *load, uint32_t layers, uint64_t deadline_ns)
+{
+    if (load == NULL) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
+    const uint64_t given_ns = deadline_ns;
+    uint64_t check_ns = base_clock_ns() + LOAD_CHECK_NS;
+    bool waiting = true;
+    pthread_mutex_lock(&load->lock);
+    kvt_status status;
+    while ((status = load_wait_status(load, layers, waiting)) == KVT_QUEUED) {
+        uint64_t now_ns = base_clock_ns();
+        const bool own = load->reads && load->options.deadline_ns < given_ns;
+        deadline_ns = own ? load->options.deadline_ns : given_ns;
+        if (now_ns >= check_ns) {
+            pthread_mutex_unlock(&load->lock);
+            load_check_devices(load);
+            check_ns = now_ns + LOAD_CHECK_NS;
+            pthread_mutex_lock(&load->lock);
+        }
+        waiting = base_clock_ns() < deadline_ns;
+        if (load_wait_status(load, layers, waiting) != KVT_QUEUED) continue;
+        /* The owner's thread has nothing else to do; a wake of another one would take longer. */
+        if (load_step(load)) continue;
+        base_condition_wait_until(&load->changed, &load->lock,
+                                  check_ns < deadline_ns ? check_ns : deadline_ns);
+    }
+    pthread_mutex_unlock(&load->lock);
+    return status;
+}
+
+void kvt_load_release(kvt_load *load, uint32_t layers)
+{
+    if (load == NULL || !fork_guard_is_current(load->forks)) return;
+    pthread_mutex_lock(&load->lock);
+    if (!load->asks && layers > load->layers) layers = load->layers;
+    if (layers > load->released) load->released = layers;
+    if (!load->orphan) load_pump(load);
+    pthread_mutex_unlock(&load->lock);
+}
+
+kvt_status kvt_load_status(kvt_load *load, size_t index)
+{
+    if (load == NULL || index >= load->count) return KVT_E_ARGUMENT;
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
+    pthread_mutex_lock(&load->lock);
+    kvt_status status = load->entries[index].status;
+    pthread_mutex_unlock(&load->lock);
+    return status;
+}
+
+/* ---- end ---- */
+
+void load_orphan(kvt_load *load)
+{
+    pthread_mutex_lock(&load->lock);
+    load->ending = true;
+    pthread_mutex_unlock(&load->lock);
+    load_stop(load);
+    load_free_entries(load, true);
+    pthread_mutex_lock(&load->lock);
+    assert(load->ending && !load->orphan);
+    load->orphan = true;
+    pthread_cond_broadcast(&load->changed);
+    pthread_mutex_unlock(&load->lock);
+}
+
+kvt_status kvt_load_end(kvt_load *load, kvt_status *statuses, kvt_load_result *result_out)
+{
+    bool sized = result_out == NULL || struct_size_is_sound(result_out, LOAD_RESULT_LEAST);
+    if (load == NULL) return sized ? KVT_OK : KVT_E_ARGUMENT;
+    if (!fork_guard_is_current(load->forks)) return KVT_E_STATE;
+    pthread_mutex_lock(&load->lock);
+    bool orphan = load->orphan;
+    pthread_mutex_unlock(&load->lock);
+    if (!orphan && queue_leave_load(load->queue, load)) load_orphan(load);
+    kvt_load_result whole = {.struct_size = sizeof whole,
+                             .layers = atomic_load(&load->complete),
+                             .bytes_read = load->bytes_read,
+                             .bytes_shared = load->bytes_shared};
+    bool leading = true;
+    for (size_t i = 0; i < load->count; i++) {
+        kvt_status status = load->entries[i].status;
+        if (status == KVT_QUEUED) status = KVT_E_TIMEOUT;
+        leading = leading && status == KVT_OK;
+        if (leading) whole.entries++;
+        if (statuses != NULL) statuses[i] = status;
+    }
+    if (result_out != NULL && sized) struct_size_out(result_out, &whole, sizeof whole);
+    load_free(load);
+    return sized ? KVT_OK : KVT_E_ARGUMENT;
+}

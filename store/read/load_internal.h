@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_internal.h - a layered load's own data, for load.c (its reads) and load_calls.c (its owner's
+ * calls). The guards of the fields are in load.c.
+ */
+#ifndef STORE_LOAD_INTERNAL_H
+#define STORE_LOAD_INTERNAL_H
+
+#include "codecs/record.h"
+#include "store/read/queue_internal.h"
+
+#include <kvterrace/load.h>
+#include <stdatomic.h>
+
+/* In place of a layer: the record's head, or the heads of its groups' records. */
+#define LOAD_HEAD  UINT32_MAX
+#define LOAD_HEADS (UINT32_MAX - 1)
+#define LOAD_WHOLE (UINT32_MAX - 2) /* a get's read */
+
+/* Ranges of a layer, with the opaque groups before and behind it. */
+#define LOAD_RANGES_MAX (KVT_RECORD_RANGES_MAX + 2)
+
+struct load_share;
+struct load_cell;
+struct load_ask; /* load_remote.c's */
+
+/* A read of a place under way, which loads may join. Under the lock of the shares. */
+typedef struct load_read {
+    struct load_read *next;    /* of the share's */
+    struct load_share *share;  /* that lists it, or NULL */
+    uint32_t layer;            /* as a cell has it, or LOAD_WHOLE */
+    store_transfer *flight;    /* once it has started; NULL: nobody but its owner knows it */
+    struct load_cell *waiters; /* that have joined */
+} load_read;
+
+/* Bytes that a shared read has brought. The last user gives them back. */
+typedef struct load_brought {
+    atomic_uint users;
+    const uint8_t *payload; /* a layer's ranges one behind the other, a head, or the whole record */
+    bool whole;
+    staging_buffer buffer; /* of a load's read; */
+    store_load *get;       /* or the get's, of which this is one user */
+} load_brought;
+
+/* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
+typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
+
+/* The ranges of a layer in its group's record. The opaque groups that come with it lie behind. */
+typedef struct load_ranges {
+    uint32_t count;
+    kvt_record_range ranges[KVT_RECORD_RANGES_MAX];
+} load_ranges;
+
+/* One layer of an entry that is read, on its way. */
+typedef struct load_cell {
+    queue_task task;
+    kvt_load *load;
+    size_t entry;
+    uint32_t layer;
+    load_cell_state state;
+    store_transfer *flight; /* NULL: nothing is read by the cell itself */
+    bool joins;             /* it waits for a read of another: the next three */
+    load_read *joined;      /* under the lock of the shares; NULL: that has ended, and then: */
+    load_brought *brought;  /* what came; NULL: it was lost. The task's, once that is posted */
+    struct load_cell *next_waiter;
+    load_read read; /* its own */
+    uint64_t bytes; /* that it wants */
+    load_ranges own;
+} load_cell;
+
+/* A group of layers of an entry; an entry without groups has one. */
+typedef struct load_section {
+    const kvt_view *view;
+    kvt_layout layout;
+    uint32_t first_layer; /* its first one in the entry */
+    uint64_t packed_at;   /* of its bytes among the entry's */
+    uint64_t offset;      /* of its record in the entry's, once that is known */
+    uint64_t bytes;
+    uint64_t head_bytes;   /* to read for its head; 0 of an opaque group, which is read whole */
+    kvt_record_head *head; /* looked at once; NULL: not yet, staged, or opaque */
+    uint64_t kept_bytes;   /* of it in memory */
+} load_section;
+
+/* A layer of an entry that is read, from the point of view of sharing. */
+typedef enum load_layer {
+    LOAD_LACKS = 0, /* nobody has asked for it */
+    LOAD_ASKS = 1,  /* a cell does */
+    LOAD_TAKES = 2, /* an offer is being decoded */
+    LOAD_HAS = 3    /* an offer was decoded */
+} load_layer;
+
+/* One entry of a load. */
+typedef struct load_entry {
+    kvt_key key;
+    kvt_status status; /* KVT_QUEUED: on its way */
+    uint32_t issued;   /* layers of it that have been issued */
+    load_section *sections;
+    uint32_t section_count;
+    bool grouped; /* the entry has groups, maybe one */
+    kvt_layout layout;
+    uint64_t data_bytes; /* as it was put */
+    kvt_tier tier;       /* where it lay, and how */
+    kvt_variant variant;
+    kvt_record_spec expected;
+    store_place *place; /* held as a reader; NULL: nothing is */
+    bool lent;          /* the record lies in memory, here: */
+    const void *record;
+    uint64_t record_bytes;
+    uint64_t scratch_bytes;
+    store_staged *staged;              /* held as a user, instead of a place */
+    struct load_ask *ask;              /* instead of both: its read from another host, whose record
+                                          is lent once the load is open */
+    kvt_load *load;                    /* that it belongs to */
+    struct load_share *share;          /* of its place, when that is read; or NULL */
+    struct load_entry *share_next;     /* of the share; under the lock of the shares */
+    struct load_entry *share_previous; /* same */
+    bool opened;                       /* its heads may be copied; same */
+    atomic_uchar *layers;              /* load_layer of each, under the load's lock; a look without
+                                          it may be wrong. NULL when nothing is read */
+    bool damaged;                      /* its place could not be read */
+    size_t cells_at;                   /* the first of its cells, when it is read */
+} load_entry;
+
+/* Neighbours that lie in memory: their layers are carried out together, because one of them may be
+ * a few bytes. What is read lies between them, and is not theirs. */
+typedef struct load_group {
+    size_t first; /* of the entries */
+    size_t end;
+    uint32_t issued; /* layers of it that have been */
+} load_group;
+
+/* One layer of a group that waits for a thread, or for the owner's next wait. */
+typedef struct load_part {
+    struct load_part *next;
+    const load_group *group;
+    uint32_t layer;
+} load_part;
+
+/* A call of a thread of the queue, which runs what is ready until nothing is. */
+typedef struct load_poke {
+    queue_task task;
+    kvt_load *load;
+    bool posted;
+} load_poke;
+
+#define LOAD_GROUP_ENTRIES 64u
+#define LOAD_GROUP_BYTES   UINT64_C(262144) /* of a layer: a larger group is split */
+#define LOAD_POKES         8u               /* threads of the queue that a load takes at most */
+
+/*
+ * A load that asks other hosts is not open until all of them have answered, or the deadline has
+ * passed: then what it is to load is known, and its reads begin.
+ *
+ *     asks -> open
+ *          \-> empty: nothing can be loaded
+ *
+ * Three counts of layers only grow: issued <= complete + slots, so that no two layers share a cell,
+ * and issued <= released + layers_ahead + 1. complete <= issued while something is left to come;
+ * when nothing is, complete becomes the number of layers.
+ */
+struct kvt_load {
+    kvt_store *store;
+    kvt_queue *queue;
+    uint32_t forks;            /* fork_guard_count of the process that began it */
+    kvt_load *next, *previous; /* the queue's open loads; under the queue's lock */
+    bool listed;               /* among them; same */
+    kvt_load_options options;
+    uint64_t began_ns; /* store_now_ns */
+    size_t count;
+    uint32_t layers;
+    uint32_t slots; /* cells of an entry: one for each layer of the window */
+    load_entry *entries;
+    load_section *sections; /* of all entries, one behind the other */
+    size_t section_count;
+    load_cell *cells;
+    size_t cell_count;
+    load_group *groups;
+    size_t group_count;
+    load_part *parts; /* of each group: one for each layer of the window */
+    load_part *ready, *last_ready;
+    uint32_t ready_count;
+    load_poke pokes[LOAD_POKES];
+    uint32_t poked; /* of them posted, or not yet begun */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_mutex_t announce_lock; /* taken alone */
+    uint32_t announced;            /* under announce_lock */
+    _Atomic uint32_t complete;
+    uint32_t issued;
+    uint32_t released;
+    uint32_t *pending; /* of each slot: cells and parts of its layer on their way */
+    uint32_t heads;    /* on their way */
+    uint32_t flying;   /* cells that are not idle, and parts that have not ended */
+    uint64_t bytes_read;
+    uint64_t bytes_shared;
+    atomic_uchar *layer_states; /* of all entries that are read */
+    bool reads;                 /* some entry comes from a device: the deadline counts */
+    bool asks;                  /* other hosts have not answered: no more is known than statuses */
+    bool empty;                 /* they have, and there is nothing to load */
+    bool ask_waits;             /* for staging: a tick goes on */
+    uint32_t ask_steps;         /* threads in the task */
+    atomic_uint asking;         /* reads of theirs under way, and one for the beginning of them */
+    queue_task ask_task;        /* posted when all of them have ended; the next three are its: */
+    size_t ask_next;            /* the next entry to ask for */
+    uint64_t ask_deadline_ns;
+    uint64_t ask_room; /* of staging that is left to them */
+    bool starved;      /* for staging: the queue's threads try again */
+    bool ending;
+    bool orphan; /* its queue was closed */
+    atomic_uint busy;
+};
+
+/* The queue closes: ends the load but for its owner's call. No lock held. */
+void load_orphan(kvt_load *load);
+
+/* Tries to issue what had found no staging, and drops one hold of `busy`. No lock held. */
+void load_tick(kvt_load *load);
+
+/* ---- load_share.c: the lock of the shares is taken inside ---- */
+
+/* Lists an entry with the others that have its place open, and a get's read of the place, which may
+ * be NULL. take_offer runs with each load_offer. Without memory the entry reads alone. The store's
+ * lock is held. */
+void load_share_enter(load_entry *entry, store_load *read, void (*take_offer)(void *offer));
+
+/* Takes an entry off, which is in no read any more. */
+void load_share_leave(load_entry *entry);
+
+/* Copies the heads that another load has checked. False: none has. */
+bool load_share_heads(load_entry *entry);
+
+/* An entry's heads are open: others may copy them, and offers may come. */
+void load_share_opened(load_entry *entry);
+
+/* Joins a read under way that brings what a cell wants. False: there is none. The load's lock is
+ * held. */
+bool load_share_join(load_cell *cell);
+
+/* A cell's own read is about to start, and cells' reads have started: now others may look at the
+ * transfers. The load's lock is held. */
+void load_share_fly(load_cell *cell);
+void load_share_started(load_cell *const *cells, uint32_t count);
+
+/* Takes back a cell that flies, its own read or its place among those that wait for another's.
+ * stuck_alone: only when that waits for a device that is out of service. False: not so, or its task
+ * comes. The load's lock is held. */
+bool load_share_give_up(load_cell *cell, bool stuck_alone);
+
+/* Ends the read of a cell that has landed: as transfer_take. When others want what has come,
+ * *brought_out has the buffer, and is one use of it. No lock held. */
+kvt_status load_share_take(load_cell *cell, staging_buffer *buffer, load_brought **brought_out);
+
+/* Ends a use of what was brought; NULL is allowed. No lock held. */
+void load_share_drop(kvt_store *store, load_brought *brought);
+
+/* A layer, or all, that is offered to an entry. */
+typedef struct load_offer {
+    queue_task task;
+    load_entry *entry;
+    load_brought *brought;
+    uint32_t layer; /* or LOAD_WHOLE */
+} load_offer;
+
+/* The tasks of an offer, of a cell and of a poke. */
+void load_take_offer(void *offer);
+void load_run(void *cell);
+void load_poked(void *poke);
+
+/* Whether an entry lies in memory: nothing of it is read. */
+static inline bool load_is_near(const load_entry *entry)
+{
+    return entry->staged != NULL || entry->lent;
+}
+
+/* ---- load_record.c; no lock held ---- */
+
+/* Finds the groups of an entry in the table of its record, whose first bytes these are; an entry
+ * without groups is one section. KVT_OK; KVT_E_CORRUPT, KVT_E_MISMATCH, KVT_E_VERSION. */
+kvt_status load_open_table(load_entry *entry, const void *head, uint64_t bytes);
+
+/* Checks the head of a section's record, and keeps what its layers need. As kvt_record_head_open,
+ * or KVT_E_MEMORY. */
+kvt_status load_open_head(const load_entry *entry, load_section *section, const void *head,
+                          uint64_t bytes, bool whole);
+
+/* The same of all sections' heads, which lie one behind the other in the payload, or in the whole
+ * record. */
+kvt_status load_use_heads(const load_entry *entry, const uint8_t *payload, bool whole);
+
+/* How many layers are read and decoded with a layer, once its head is open: itself and those behind
+ * it that are coded with it. 0: it comes with a layer before it, and is never read. Any lock. */
+uint32_t load_together(const load_entry *entry, uint32_t layer);
+
+/*
+ * The ranges of a layer that is read, and of those that come with it. Any lock.
+ *   own     in its group's record
+ *   ranges  what is to be read of the entry's record, one behind the other in memory: those, and
+ *           the opaque groups that come with the layer; room for LOAD_RANGES_MAX
+ * Statuses as of kvt_record_head_ranges.
+ */
+kvt_status load_find_ranges(const load_entry *entry, uint32_t layer, load_ranges *own,
+                            kvt_record_range *ranges, uint32_t *count_out);
+
+/* Decodes one layer of an entry into its view, and what comes with it; nothing for a layer that
+ * comes with another. `own` are the layer's ranges, and what was read lies in `payload`; NULL:
+ * payload is the record. */
+kvt_status load_decode(const kvt_load *load, const load_entry *entry, uint32_t layer,
+                       const load_ranges *own, const uint8_t *payload);
+
+/* Copies one layer of bytes that a put has handed over, and what comes with it. */
+void load_copy_staged(const load_entry *entry, uint32_t layer);
+
+/* ---- load_remote.c; no lock held ---- */
+
+/* Marks the missing entries that other hosts may be asked for. False: there is none. */
+bool load_may_ask(kvt_load *load);
+
+/* Begins to ask. True: there is nothing to wait for, and the load can be opened; else a thread of
+ * the queue opens it. The queue lists the load. */
+bool load_ask_others(kvt_load *load);
+
+/* Takes what other hosts have answered: the record of an entry that has come is lent. And makes it
+ * the entries' status, under the lock: the asking is over. */
+void load_take_answers(kvt_load *load);
+void load_use_answers(kvt_load *load);
+
+/* Ends the asking: no read is waited for any more. ending is set. */
+void load_stop_asking(kvt_load *load);
+
+/* Goes on with asking that had found no staging. Lock held. */
+void load_ask_again(kvt_load *load);
+
+/* Counts how an entry's read ended, and lets go of it. */
+void load_end_remote(kvt_load *load, load_entry *entry);
+
+/* ---- load_calls.c ---- */
+
+/* Checks what is there, and begins its reads, once it is known. KVT_OK; KVT_MISS: there is nothing
+ * to load; KVT_E_MEMORY. Lock held, or nobody else knows the load. */
+kvt_status load_open(kvt_load *load);
+
+/* ---- load.c ---- */
+
+/* Runs what waits for a thread, one layer of one group. False: nothing does. Lock held, and
+ * released meanwhile. */
+bool load_step(kvt_load *load);
+
+/* Issues what the window allows. Lock held. */
+void load_pump(kvt_load *load);
+
+/* Starts the reads of the heads, or the layers where there is none. Lock held. */
+void load_begin_reads(kvt_load *load);
+
+/* Gives up what flies, and waits for what runs. No lock held; ending is set. */
+void load_stop(kvt_load *load);
+
+/* Gives up reads that wait for a device which is out of service. No lock held. */
+void load_check_devices(kvt_load *load);
+
+#endif
