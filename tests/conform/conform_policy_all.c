@@ -589,8 +589,7 @@ static void model_call(model *m)
 static uint64_t model_run(const char *name, uint8_t holes, uint64_t seed, int calls,
                           uint64_t *moves_out)
 {
-    model *m = malloc(sizeof *m);
-    assert_non_null(m);
+    model *m = test_alloc(sizeof *m);
     model_open(m, name, holes, seed);
     for (int i = 0; i < calls; i++) {
         model_call(m);
@@ -637,8 +636,7 @@ TEST(every_policy_repeats_itself)
 TEST(nothing_to_do_is_an_empty_plan)
 {
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
-        model *m = malloc(sizeof *m);
-        assert_non_null(m);
+        model *m = test_alloc(sizeof *m);
         model_open(m, kvt_policy_name_at(i), KVT_HOLES_CONTIGUOUS, 2);
         kvt_move moves[4];
         kvt_plan plan = {moves, 4, 9};

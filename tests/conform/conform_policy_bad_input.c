@@ -35,11 +35,7 @@ static void bench_reset_offer(bench *b, uint64_t handle)
     b->options[0] = test_none(2.0);
     b->options[1] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
     b->options[2] = test_option(1, KVT_TIER_SSD, 100, 0.1);
-    b->offer = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                                  .handle = handle,
-                                  .options = b->options,
-                                  .option_count = 3,
-                                  .tokens = 1};
+    b->offer = test_entry(handle, b->options, 3, 1);
 }
 
 static void bench_open(bench *b, const char *name)
@@ -278,8 +274,7 @@ static void clocks_may_do_anything(bench *b)
 
 static void over_all_policies(void (*part)(bench *))
 {
-    bench *b = malloc(sizeof *b);
-    assert_non_null(b);
+    bench *b = test_alloc(sizeof *b);
     for (size_t i = 0; kvt_policy_name_at(i) != NULL; i++) {
         bench_open(b, kvt_policy_name_at(i));
         part(b);

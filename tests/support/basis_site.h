@@ -154,10 +154,7 @@ static inline kvt_store *basis_site_store(const basis_site *site, basis_site_mod
 static inline kvt_status basis_site_put(kvt_store *store, uint32_t number)
 {
     static char data[BASIS_SITE_BYTES];
-    const kvt_entry entry = {.struct_size = sizeof entry,
-                             .key = support_key(number),
-                             .layout = basis_site_layout,
-                             .recompute_seconds = 1e4};
+    const kvt_entry entry = support_entry(support_key(number), basis_site_layout, 1e4);
     basis_site_fill(number, data);
     return kvt_put(store, &entry, data, sizeof data);
 }
@@ -197,6 +194,23 @@ static inline kvt_basis_info basis_site_info(kvt_store *store)
     kvt_basis_info info = {.struct_size = sizeof info};
     assert_int_equal(kvt_basis_at(store, 0, &info), KVT_OK);
     return info;
+}
+
+/* The site of a program's cases, by TEST_EACH or TEST_ALL. */
+static basis_site site;
+
+static inline int basis_site_set_up(void **state)
+{
+    (void)state;
+    basis_site_make(&site);
+    return 0;
+}
+
+static inline int basis_site_tear_down(void **state)
+{
+    (void)state;
+    basis_site_remove(&site);
+    return 0;
 }
 
 #endif

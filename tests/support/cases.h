@@ -18,6 +18,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -48,6 +50,20 @@ typedef struct test_row {
 
 /* What comes before the first case and after the last one. */
 #define TEST_ALL(set_up, tear_down) TEST_ROW(TEST_FIXTURE_ALL, all_cases, NULL, set_up, tear_down)
+
+/* Memory of a case, which fails where there is none. */
+static inline void *test_zeros(size_t bytes)
+{
+    void *memory = calloc(1, bytes);
+    assert_non_null(memory);
+    return memory;
+}
+
+/* The same, full of what no test expects to find. */
+static inline void *test_alloc(size_t bytes)
+{
+    return memset(test_zeros(bytes), 0xa5, bytes);
+}
 
 /* Runs the cases; 0 when none failed. */
 int tests_run(void);

@@ -61,4 +61,21 @@ static inline void ladder_make_profile(const char *path, const test_rung *rungs,
     assert_int_equal(sqlite3_close(database), SQLITE_OK);
 }
 
+/* Options of a store in memory whose entries of that layout take their forms from a profile. */
+static inline kvt_store_options ladder_store_options(const char *profile_path,
+                                                     const kvt_layout *layout, uint64_t dram_bytes)
+{
+    kvt_store_options options;
+    kvt_store_options_init(&options);
+    options.put_staging_bytes = 0; /* a put says how its write went */
+    options.staging_bytes = 16 << 20;
+    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
+    options.tick_seconds = 0;
+    options.profile_path = profile_path;
+    options.ladder = true;
+    options.ladder_layout = *layout;
+    options.alpha_seconds = 1;
+    return options;
+}
+
 #endif

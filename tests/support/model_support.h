@@ -36,8 +36,7 @@ static inline uint32_t naive_random(uint64_t *state)
 
 static inline float *naive_weights(size_t count, uint64_t *state, bool ternary, float scale)
 {
-    float *weights = malloc(count * sizeof *weights);
-    assert_non_null(weights);
+    float *weights = test_alloc(count * sizeof *weights);
     for (size_t i = 0; i < count; i++) {
         int draw = (int)(naive_random(state) % (ternary ? 3 : 127));
         weights[i] = ternary ? (float)(draw - 1) * scale : (float)(draw - 63) / 128.0f;

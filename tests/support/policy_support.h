@@ -85,6 +85,17 @@ static inline kvt_option test_none(double recompute)
     return (kvt_option){.load_seconds = recompute};
 }
 
+/* An entry without a parent. */
+static inline kvt_policy_entry test_entry(uint64_t handle, const kvt_option *options,
+                                          uint32_t count, uint32_t tokens)
+{
+    return (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
+                              .handle = handle,
+                              .options = options,
+                              .option_count = count,
+                              .tokens = tokens};
+}
+
 /* Commits a whole plan. */
 static inline void test_carry_out(kvt_policy *policy, const kvt_plan *plan)
 {

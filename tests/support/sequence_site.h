@@ -218,6 +218,13 @@ static inline void site_check_unheld(sequence_site *s)
         assert_int_equal(stats.in_place_bytes[tier] + stats.lent_bytes[tier], 0);
 }
 
+static inline kvt_sparse_stats site_stats(const kvt_sparse *sequence)
+{
+    kvt_sparse_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
+    return stats;
+}
+
 /* Warms all layers up with queries of 16 topics. */
 static inline void site_warm(sequence_site *s, kvt_sparse *sequence)
 {
@@ -233,8 +240,7 @@ static inline void site_warm(sequence_site *s, kvt_sparse *sequence)
 static inline void site_exact(const sequence_site *s, uint32_t layer, uint32_t tokens,
                               const float *queries, double *output)
 {
-    double *weights = malloc(tokens * sizeof *weights);
-    assert_non_null(weights);
+    double *weights = test_alloc(tokens * sizeof *weights);
     for (uint32_t q = 0; q < SITE_HEADS * SITE_GROUP; q++) {
         const uint32_t head = q / SITE_GROUP;
         double most = -INFINITY, sum = 0;

@@ -6,6 +6,8 @@
 #ifndef TESTS_SMALL_FILESYSTEM_H
 #define TESTS_SMALL_FILESYSTEM_H
 
+#include "cases.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>

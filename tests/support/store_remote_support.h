@@ -83,8 +83,7 @@ static inline uint64_t epoch_of(const kvt_key *key)
 
 static inline void put_all(kvt_store *store)
 {
-    for (uint32_t i = 0; i < COUNT; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, COUNT);
     assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
 }
 

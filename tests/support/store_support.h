@@ -38,14 +38,19 @@ static inline void support_fill(uint32_t number, void *data)
     codecs_kv_sample_fill(&support_layout, 1000 + number, data);
 }
 
+static inline kvt_entry support_entry(kvt_key key, kvt_layout layout, double recompute_seconds)
+{
+    return (kvt_entry){.struct_size = sizeof(kvt_entry),
+                       .key = key,
+                       .layout = layout,
+                       .recompute_seconds = recompute_seconds};
+}
+
 static inline kvt_status support_put(kvt_store *store, uint32_t number)
 {
     static _Thread_local char data[SUPPORT_ENTRY_BYTES];
     support_fill(number, data);
-    kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = support_key(number),
-                       .layout = support_layout,
-                       .recompute_seconds = 1};
+    const kvt_entry entry = support_entry(support_key(number), support_layout, 1);
     return kvt_put(store, &entry, data, sizeof data);
 }
 
@@ -61,20 +66,41 @@ static inline kvt_status support_get(kvt_store *store, uint32_t number, kvt_get_
     return memcmp(data, expected, sizeof data) == 0 ? KVT_OK : KVT_E_CORRUPT;
 }
 
+/* Puts entries, which all are taken. */
+static inline void support_puts(kvt_store *store, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++)
+        assert_int_equal(support_put(store, i), KVT_OK);
+}
+
+/* Gets entries, which all come back. */
+static inline void support_gets(kvt_store *store, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++)
+        assert_int_equal(support_get(store, i, NULL), KVT_OK);
+}
+
+static inline kvt_store *support_open(const kvt_store_options *options)
+{
+    kvt_store *store = NULL;
+    char message[256] = "";
+    const kvt_status status = kvt_open(options, &store, message, sizeof message);
+    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    return store;
+}
+
 /* A store of memory alone, without a background. */
 static inline kvt_store *support_open_memory(const char *policy, uint64_t capacity_bytes,
                                              uint64_t put_staging_bytes)
 {
     kvt_store_options options;
-    kvt_store *store = NULL;
     kvt_store_options_init(&options);
     options.put_staging_bytes = put_staging_bytes;
     options.staging_bytes = 4 << 20;
     options.policy = policy;
     options.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = capacity_bytes;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
-    return store;
+    return support_open(&options);
 }
 
 /* Puts an opaque entry of 64 bytes. */

@@ -3,54 +3,23 @@
  * torture_store_flush.c - flushes whose catalog finds no memory, or no room in its file system:
  * what kvt_flush says, and that what is flushed afterwards comes back.
  */
-#include "store_support.h"
-
 #include "failing_sqlite.h"
 #include "small_filesystem.h"
+#include "store_site.h"
 
 enum { ENTRIES = 12, BATCHES = 400 };
 
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char disk[96];
-    support_fault fault;
-    kvt_device_config config;
-    kvt_store_options options;
-    kvt_store *store;
-} site;
-
-static void site_open(site *s)
-{
-    char message[256] = "";
-    kvt_status status = kvt_open(&s->options, &s->store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
-}
-
 static void site_make(site *s, const char *catalog_folder)
 {
-    memset(s, 0, sizeof *s);
-    support_make_folder(s->folder, sizeof s->folder);
-    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db",
-             catalog_folder != NULL ? catalog_folder : s->folder);
-    snprintf(s->disk, sizeof s->disk, "%s/disk", s->folder);
-    s->fault = (support_fault){.capacity_bytes = 32 << 20, .path = s->disk};
-    s->config = support_fault_config(&s->fault, "disk");
-    kvt_store_options_init(&s->options);
-    s->options.put_staging_bytes = 0; /* a put says how its write went */
-    s->options.staging_bytes = 8 << 20;
-    s->options.catalog_path = s->catalog;
-    s->options.policy = "lru";
-    s->options.tick_seconds = 0;
-    s->options.tiers[KVT_TIER_SSD] =
-        (kvt_tier_options){.devices = &s->config, .device_count = 1, .unit_bytes = 4096};
+    site_prepare(s, (site_shape){.disks = 1, .disk_bytes = 32 << 20, .unit_bytes = 4096});
+    if (catalog_folder != NULL)
+        snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", catalog_folder);
     site_open(s);
 }
 
 static void put_some(site *s, uint32_t from, uint32_t to)
 {
-    for (uint32_t i = from; i < to; i++)
-        assert_int_equal(support_put(s->store, i), KVT_OK);
+    support_puts(s->store, from, to);
 }
 
 /* The next flush tells of the batch that failed, the one after it of nothing any more. */
@@ -59,10 +28,8 @@ static void check_recovers(site *s, kvt_status expected)
     kvt_status status = kvt_flush(s->store);
     assert_true(status == KVT_OK || status == expected);
     assert_int_equal(kvt_flush(s->store), KVT_OK);
-    kvt_close(s->store);
-    site_open(s);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+    site_reopen(s);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
 TEST(no_memory)
@@ -76,8 +43,7 @@ TEST(no_memory)
     assert_int_equal(kvt_flush(s.store), KVT_E_MEMORY);
     allocations_left = -1;
     check_recovers(&s, KVT_E_MEMORY);
-    kvt_close(s.store);
-    support_remove_folder(s.folder);
+    site_end(&s);
 }
 
 /* Last, because its mounts are its own. */
@@ -104,8 +70,7 @@ TEST(no_room)
     assert_int_equal(status, KVT_E_SPACE);
     small_filesystem_make_room(folder);
     check_recovers(&s, KVT_E_SPACE);
-    kvt_close(s.store);
-    support_remove_folder(s.folder);
+    site_end(&s);
     small_filesystem_unmount(folder);
     support_remove_folder(folder);
 }

@@ -9,20 +9,11 @@
 
 enum { ENTRIES = 5 };
 
-static basis_site site;
-
 static int make_site(void **state)
 {
     (void)state;
     basis_site_make(&site);
     kvt_close(basis_site_filled(&site, ENTRIES));
-    return 0;
-}
-
-static int remove_site(void **state)
-{
-    (void)state;
-    basis_site_remove(&site);
     return 0;
 }
 
@@ -84,7 +75,7 @@ static verify_counts look(seen *to)
     return counts;
 }
 
-TEST_EACH(make_site, remove_site);
+TEST_EACH(make_site, basis_site_tear_down);
 
 TEST(a_sound_store_has_its_basis)
 {

@@ -53,8 +53,7 @@ static void fixture_fill(verify_fixture *fixture)
     if (kvt_open(&fixture->options, &store, message, sizeof message) != KVT_OK) {
         fail_msg("%s", message);
     }
-    for (uint32_t i = 0; i < VERIFY_ENTRIES; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, VERIFY_ENTRIES);
     assert_int_equal(kvt_flush(store), KVT_OK);
     kvt_close(store);
 }
@@ -81,8 +80,7 @@ static void fixture_make(verify_fixture *fixture)
 
 static int setup(void **state)
 {
-    verify_fixture *fixture = calloc(1, sizeof *fixture);
-    assert_non_null(fixture);
+    verify_fixture *fixture = test_zeros(sizeof *fixture);
     support_make_folder(fixture->folder, sizeof fixture->folder);
     fixture_make(fixture);
     *state = fixture;

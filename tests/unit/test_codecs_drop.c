@@ -107,8 +107,7 @@ static drop_shape shape_of(const vector_case *c)
 
 static double *doubles(uint64_t count)
 {
-    double *values = malloc(count * sizeof *values + 1);
-    assert_non_null(values);
+    double *values = test_alloc(count * sizeof *values + 1);
     return values;
 }
 

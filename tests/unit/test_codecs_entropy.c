@@ -121,8 +121,7 @@ static kvt_status matrix_encode(matrix *m, const entropy_settings *settings, uin
 /* Decodes a copy of exactly these bytes. */
 static kvt_status matrix_decode(matrix *m, const uint8_t *stored, uint64_t bytes)
 {
-    uint8_t *exact = malloc(bytes + (bytes == 0));
-    assert_non_null(exact);
+    uint8_t *exact = test_alloc(bytes + (bytes == 0));
     memcpy(exact, stored, bytes);
     kvt_status status = entropy_decode(
         &m->shape, exact, bytes, VIEW_ROWS_PACKED(m->decoded.data, m->bytes), m->scratch.data);

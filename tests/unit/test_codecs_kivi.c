@@ -216,8 +216,7 @@ TEST(what_cannot_be_coded_stays_raw)
         const kvt_layout layout = {
             .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = dtype, .tokens = 70};
         const uint64_t matrix = kvt_layout_matrix_bytes(&layout);
-        uint8_t *source = malloc(4 * matrix);
-        assert_non_null(source);
+        uint8_t *source = test_alloc(4 * matrix);
         codecs_kv_sample_fill(&layout, 3, source);
         memcpy(source + matrix + 5003 * size, &odd[i / 2].value, size);
         encoded e = encoded_make(layout, i % 2 ? "kivi:k4v4,g64" : "planes:k8v8,g64", source);

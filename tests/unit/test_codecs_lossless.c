@@ -158,8 +158,7 @@ TEST(damaged_segments_are_bounded)
         stored.data[i] ^= 0x55;
         guarded_check(&target, bytes);
         guarded_check(&scratch, scratch.bytes);
-        uint8_t *cut = malloc(i + 1);
-        assert_non_null(cut);
+        uint8_t *cut = test_alloc(i + 1);
         memcpy(cut, stored.data, i);
         assert_status(codec->decode_segment(variant, &layout, cut, i,
                                             VIEW_ROWS_PACKED(target.data, bytes), scratch.data,

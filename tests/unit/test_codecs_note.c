@@ -43,8 +43,7 @@ TEST(notes_come_and_go)
     (void)state;
     for (size_t v = 0; v < NOTE_VARIANTS; v++) {
         encoded e = encoded_make(note_layout, note_variants[v], NULL);
-        uint8_t *before = malloc(e.record.bytes);
-        assert_non_null(before);
+        uint8_t *before = test_alloc(e.record.bytes);
         memcpy(before, e.record.data, e.record.bytes);
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             note_fill(note, sizes[i], (uint8_t)i);

@@ -129,8 +129,7 @@ TEST(matrices_that_stay_raw)
     uint64_t bytes;
     const uint64_t matrix = kvt_layout_matrix_bytes(&shaped);
     assert_status(kvt_layout_bytes(&shaped, &bytes), KVT_OK);
-    uint8_t *source = malloc(bytes);
-    assert_non_null(source);
+    uint8_t *source = test_alloc(bytes);
     for (int all = 0; all < 2; all++) {
         codecs_kv_sample_fill(&shaped, 7, source);
         for (uint64_t at = all ? 0 : matrix; at < bytes; at += all ? matrix : 3 * matrix) {

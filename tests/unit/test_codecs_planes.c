@@ -75,8 +75,7 @@ TEST(error_never_grows_with_planes)
     for (unsigned n = 0; n < 3 * 3 * 4; n++) {
         kvt_layout layout = small;
         layout.dtype = dtypes[n % 3];
-        uint8_t *source = malloc(6 * kvt_layout_matrix_bytes(&layout));
-        assert_non_null(source);
+        uint8_t *source = test_alloc(6 * kvt_layout_matrix_bytes(&layout));
         if (n / 9 == 3) {
             codecs_kv_sample_fill(&layout, 21, source);
         } else {
@@ -389,8 +388,7 @@ static void check_drop(kvt_layout layout, const kvt_codec_extras *extras, const 
     assert_status(
         record_parse(full.record.data, full.record.bytes, RECORD_DEPTH_LOAD, &parsed, NULL),
         KVT_OK);
-    uint8_t *head = malloc(full.record.bytes);
-    assert_non_null(head);
+    uint8_t *head = test_alloc(full.record.bytes);
     memcpy(head, full.record.data, full.record.bytes);
     assert_status(
         kvt_record_drop_planes(full.record.data, full.record.bytes, direct.spec.variant, &drop),

@@ -69,8 +69,7 @@ typedef struct stream {
 
 static stream *stream_make(void)
 {
-    stream *made = calloc(1, sizeof *made);
-    assert_non_null(made);
+    stream *made = test_zeros(sizeof *made);
     made->symbols = malloc(SYMBOLS_MAX);
     made->decoded = malloc(SYMBOLS_MAX + GUARD);
     made->room = malloc(SYMBOLS_MAX + 2 * GUARD);
@@ -114,8 +113,7 @@ static void stream_fill(stream *made, size_t count, unsigned spread)
 
 TEST(tables_are_sound_and_close)
 {
-    uint8_t *symbols = malloc(SYMBOLS_MAX);
-    assert_non_null(symbols);
+    uint8_t *symbols = test_alloc(SYMBOLS_MAX);
     for (unsigned spread = 0; spread <= 120; spread += 5) {
         uint32_t counts[256];
         rans_table table;
@@ -163,8 +161,7 @@ TEST(counting_samples_long_streams)
 {
     uint32_t whole[256];
     uint32_t counts[256];
-    uint8_t *symbols = malloc(SYMBOLS_MAX);
-    assert_non_null(symbols);
+    uint8_t *symbols = test_alloc(SYMBOLS_MAX);
     fill_symbols(symbols, 50000, 30, whole);
     assert_int_equal(rans_count(symbols, 50000, counts), 50000);
     assert_memory_equal(counts, whole, sizeof whole);

@@ -259,8 +259,7 @@ TEST(reader_follows_dropped_planes)
     const kvt_layout layout = layout_of(0);
     need_tools(*state);
     assert_status(kvt_layout_bytes(&layout, &bytes), KVT_OK);
-    uint8_t *source = malloc(bytes);
-    assert_non_null(source);
+    uint8_t *source = test_alloc(bytes);
     codecs_kv_sample_fill(&layout, 8, source);
     memset(source + kvt_layout_matrix_bytes(&layout), 0x7c, 2); /* not finite */
     encoded e = encoded_make(layout, "planes:k8v8", source);

@@ -95,8 +95,7 @@ TEST(every_truncation_is_found)
     encoded e = encoded_make(small_bf16, "lossless", NULL);
     for (uint64_t bytes = 0; bytes < e.record.bytes; bytes++) {
         /* A copy of exactly these bytes, so that a sanitizer sees a read past them. */
-        uint8_t *cut = malloc(bytes + 1);
-        assert_non_null(cut);
+        uint8_t *cut = test_alloc(bytes + 1);
         memcpy(cut, e.record.data, bytes);
         assert_status(kvt_record_parse(cut, bytes, &info), KVT_E_CORRUPT);
         assert_status(kvt_record_decode(cut, bytes, NULL, e.decoded.data, e.decoded.bytes,

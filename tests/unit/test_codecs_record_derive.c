@@ -269,8 +269,7 @@ static void count_entry(const encoded *e, bool per_layer, uint32_t *counts)
 TEST(given_tables_serve)
 {
     const kvt_layout layout = small_layout(KVT_DTYPE_BF16);
-    uint32_t *counts = malloc(sizeof *counts * 6 * KVT_ENTROPY_SYMBOLS);
-    assert_non_null(counts);
+    uint32_t *counts = test_alloc(sizeof *counts * 6 * KVT_ENTROPY_SYMBOLS);
     encoded own = encoded_make(layout, "entropy:k0.25v0.5,middle", NULL);
     assert_status(encoded_decode(&own), KVT_OK);
     kvt_record_info own_info;

@@ -171,8 +171,7 @@ TEST(settings_of_k_apply)
         encoded one = encoded_make(both, variants[i], NULL);
         const uint64_t matrix = kvt_layout_matrix_bytes(&both);
         both.sides = 0;
-        uint8_t *source = malloc(6 * matrix);
-        assert_non_null(source);
+        uint8_t *source = test_alloc(6 * matrix);
         for (uint32_t layer = 0; layer < 3; layer++) {
             memcpy(source + 2 * layer * matrix, one.source.data + layer * matrix, matrix);
             memset(source + (2 * layer + 1) * matrix, 0, matrix);

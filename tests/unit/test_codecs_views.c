@@ -220,8 +220,7 @@ TEST(elements_of_any_bits_are_the_same)
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = TOKENS};
     uint64_t bytes, random = 88172645463325252u;
     assert_status(kvt_layout_bytes(&layout, &bytes), KVT_OK);
-    uint8_t *source = malloc(bytes);
-    assert_non_null(source);
+    uint8_t *source = test_alloc(bytes);
     for (uint32_t rare = 0; rare < 2; rare++) {
         codecs_kv_sample_fill(&layout, 9, source);
         for (uint64_t i = 0; i < bytes; i++) {

@@ -267,8 +267,7 @@ static void write_text(const char *name, const char *text)
 /* Exact, as all weights are multiples of 1/128 below 1/2. */
 static void *to_dtype(const float *from, size_t count, uint8_t dtype)
 {
-    uint16_t *half = malloc(count * sizeof(float));
-    assert_non_null(half);
+    uint16_t *half = test_alloc(count * sizeof(float));
     memcpy(half, from, count * sizeof(float));
     for (size_t i = 0; i < count && dtype != KVT_DTYPE_FP32; i++) {
         uint32_t bits;

@@ -121,8 +121,7 @@ static char *take_file(size_t *count)
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
     *count = (size_t)ftell(file);
     rewind(file);
-    char *bytes = malloc(*count + 1);
-    assert_non_null(bytes);
+    char *bytes = test_alloc(*count + 1);
     assert_int_equal(fread(bytes, 1, *count, file), *count);
     fclose(file);
     return bytes;

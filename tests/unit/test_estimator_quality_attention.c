@@ -228,8 +228,7 @@ TEST(variants_are_judged_as_in_double)
         uint64_t bytes;
         assert_int_equal(quality_attention_open(&layout, HEADS, ROWS, &a), KVT_OK);
         assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
-        uint8_t *decoded = malloc(bytes);
-        assert_non_null(decoded);
+        uint8_t *decoded = test_alloc(bytes);
         fill(a, &layout, 5 + d);
         quality_attention_exact(a);
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

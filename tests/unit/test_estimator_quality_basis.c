@@ -166,8 +166,7 @@ TEST(what_was_judged_is_kept)
     assert_true(fputs("0123456789abcdef 1.5 1", file) >= 0);
     (void)fclose(file);
     from_basis = output_path;
-    quality_basis_report *again = calloc(1, sizeof *again);
-    assert_non_null(again);
+    quality_basis_report *again = test_zeros(sizeof *again);
     assert_int_equal(run(model_path, 9, again), KVT_OK);
     assert_int_equal(count_lines(rows_path), lines + 1);
     assert_int_equal(again->judged_count, second_report.judged_count);

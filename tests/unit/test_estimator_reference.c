@@ -91,8 +91,7 @@ TEST(likelihood_is_the_trainers)
         double wanted = json_number_value(json_object_get(row, "nll_nats")), nll;
         size_t count;
         assert_non_null(text);
-        uint32_t *ids = malloc(tokenizer_bound(strlen(text)) * sizeof *ids);
-        assert_non_null(ids);
+        uint32_t *ids = test_alloc(tokenizer_bound(strlen(text)) * sizeof *ids);
         assert_int_equal(tokenizer_encode(tokens, text, strlen(text), ids, &count), KVT_OK);
         assert_int_equal(count, json_integer_value(json_object_get(row, "tokens")));
         assert_int_equal(model_nll(session, ids, (uint32_t)count, &nll), KVT_OK);

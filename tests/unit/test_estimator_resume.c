@@ -212,8 +212,7 @@ TEST(codecs_go_on_and_use_threads)
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_FP16, .tokens = 96};
     uint64_t bytes;
     assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
-    void *source = calloc(1, bytes);
-    assert_non_null(source);
+    void *source = test_zeros(bytes);
     codecs_kv_sample_fill(&layout, 3, source);
     const kvt_profile_kv kv = {.name = "a dump", .layout = layout, .bytes = source};
     at.request.quick = true;

@@ -206,8 +206,7 @@ TEST(cut_files_are_refused)
     safetensors *file;
     memcpy(bytes + 8, header, sizeof header - 1);
     for (size_t size = 0; size < sizeof bytes; size++) {
-        uint8_t *exact = malloc(size + 1);
-        assert_non_null(exact);
+        uint8_t *exact = test_alloc(size + 1);
         memcpy(exact, bytes, size);
         assert_true(safetensors_open_bytes("cut", exact, size, &file, NULL, 0) < 0);
         assert_null(file);

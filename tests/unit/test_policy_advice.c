@@ -174,11 +174,7 @@ TEST(a_lossy_form_never_rises)
     kvt_policy *policy = test_open(&config);
     kvt_option options[4];
     plane_options(options);
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 1,
-                              .options = options,
-                              .option_count = 4,
-                              .tokens = 1};
+    kvt_policy_entry entry = test_entry(1, options, 4, 1);
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 3), KVT_OK);
     for (uint64_t second = 2; second < 40; second++) {
         assert_int_equal(kvt_policy_access(policy, second * SECOND, 1, &plan), KVT_OK);
@@ -201,11 +197,7 @@ TEST(planes_come_back_from_the_tier_below)
     options[1].loss = options[2].loss = 0.001;
     options[1].kept_from = 1u << 2;
     options[2].kept_from = 1u << 1;
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 1,
-                              .options = options,
-                              .option_count = 3,
-                              .tokens = 1};
+    kvt_policy_entry entry = test_entry(1, options, 3, 1);
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
     assert_int_equal(kvt_policy_access(policy, 2 * SECOND, 1, &plan), KVT_OK);
     assert_int_equal(plan.count, 1);

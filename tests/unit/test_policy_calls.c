@@ -29,11 +29,7 @@ static int set_up(void **state)
     options[0] = test_none(1.0);
     options[1] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
     options[2] = test_option(1, KVT_TIER_SSD, 100, 0.1);
-    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                               .handle = 1,
-                               .options = options,
-                               .option_count = 3,
-                               .tokens = 256};
+    entry = test_entry(1, options, 3, 256);
     return 0;
 }
 
@@ -150,11 +146,7 @@ TEST(a_wrong_entry_changes_nothing)
     entry.option_count = 3;
     entry.parent = 1;
     assert_int_equal(kvt_policy_admit(policy, 0, &entry, &plan), KVT_E_ARGUMENT);
-    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                               .handle = 0,
-                               .options = options,
-                               .option_count = 3,
-                               .tokens = 1};
+    entry = test_entry(0, options, 3, 1);
     assert_int_equal(kvt_policy_admit(policy, 0, &entry, &plan), KVT_E_ARGUMENT);
     kvt_policy_stats stats = stats_now();
     assert_int_equal(stats.accesses + stats.entries + stats.ghosts + stats.refused, 0);

@@ -16,11 +16,7 @@ static void expect_capacity(kvt_policy *policy, kvt_tier tier, uint64_t bytes)
 static kvt_status admit(kvt_policy *policy, uint64_t handle, kvt_tier tier, uint64_t bytes)
 {
     kvt_option options[2] = {test_none(1.0), test_option(1, (int)tier, bytes, 0.01)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = handle,
-                              .options = options,
-                              .option_count = 2,
-                              .tokens = 256};
+    kvt_policy_entry entry = test_entry(handle, options, 2, 256);
     kvt_status status = kvt_policy_admit(policy, handle * 1000, &entry, &plan);
     return status;
 }

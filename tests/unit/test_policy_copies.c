@@ -4,50 +4,27 @@
  * what not storing such an entry costs, and who gives way, against all choices of small instances.
  */
 #include "policy/survival.h"
-#include "policy_support.h"
+#include "policy_site.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
-static test_memory memory;
 static uint64_t dice;
-static kvt_policy *policy;
-static kvt_move moves[16];
-static kvt_plan plan;
 static kvt_option options[2];
 static kvt_policy_entry entry;
 
 static void open_policy(const char *name, uint64_t dram_bytes)
 {
-    kvt_policy_config config;
-    kvt_policy_config_init(&config);
+    kvt_policy_config config = policy_site_config(dram_bytes, 0);
     config.name = name;
-    config.allocator = test_allocator(&memory);
-    config.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
     config.high_watermark = config.low_watermark = 1.0;
     config.entries_expected = 16;
     policy = test_open(&config);
-    plan = (kvt_plan){moves, 16, 0};
+    plan.capacity = 64;
     options[0] = test_none(1.0);
     options[1] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
-    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                               .options = options,
-                               .option_count = 2,
-                               .tokens = 256};
-}
-
-static void close_policy(void)
-{
-    kvt_policy_close(policy);
-    assert_int_equal(memory.held_bytes, 0);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    memory = (test_memory){.left = -1};
-    return 0;
+    entry = test_entry(0, options, sizeof options / sizeof options[0], 256);
 }
 
 static void adopt(uint64_t handle, double recompute_seconds, double uses_per_s)
@@ -73,10 +50,10 @@ static double cost_of_none(uint64_t now_ns, uint64_t handle)
 
 /* ---- survival ---- */
 
-TEST_EACH(set_up, NULL);
+TEST_EACH(NULL, policy_site_close);
 
 /* Copies live 300 s and no longer. */
-TEST_WITH(NULL, NULL, a_planted_life_is_found)
+TEST(a_planted_life_is_found)
 {
     survival life;
     survival_open(&life);
@@ -100,7 +77,7 @@ TEST_WITH(NULL, NULL, a_planted_life_is_found)
 }
 
 /* Young copies that are gone say something of older ones, and old ones that are there of young. */
-TEST_WITH(NULL, NULL, ages_teach_each_other)
+TEST(ages_teach_each_other)
 {
     survival life;
     survival_open(&life);
@@ -135,7 +112,6 @@ TEST(a_copy_is_the_alternative)
     set_copy(1, 0.2);
     set_copy(1, 0.0); /* gone */
     assert_true(fabs(cost_of_none(SECOND, 1) - 1.0) < 1e-6);
-    close_policy();
 }
 
 /* Looks at copies that are never there make them worth nothing, and the other way round. */
@@ -150,7 +126,7 @@ TEST(survival_is_learned_from_the_calls)
         assert_int_equal(kvt_policy_set_copy(policy, 50 * SECOND, i, 0.0), KVT_OK);
     assert_true(kvt_policy_copy_chance(policy, 48.0) < 0.1);
     assert_true(cost_of_none(50 * SECOND, 300) > 0.9);
-    close_policy();
+    policy_site_close(NULL);
     open_policy("utility", 100000);
     for (uint64_t i = 1; i <= 300; i++)
         adopt(i, 1.0, 0.1);
@@ -159,7 +135,6 @@ TEST(survival_is_learned_from_the_calls)
             assert_int_equal(kvt_policy_set_copy(policy, second * SECOND, i, 0.2), KVT_OK);
     assert_true(kvt_policy_copy_chance(policy, 1.0) > 0.95);
     assert_true(cost_of_none(10 * SECOND, 300) < 0.25);
-    close_policy();
 }
 
 /* Two entries alike, but for a copy: the one that somebody else keeps gives way. */
@@ -177,7 +152,7 @@ TEST(room_goes_to_what_nobody_else_keeps)
         assert_int_equal(plan.moves[0].kind, KVT_MOVE_EVICT);
         assert_int_equal(plan.moves[0].handle, shared);
         test_carry_out(policy, &plan);
-        close_policy();
+        policy_site_close(NULL);
     }
 }
 
@@ -199,7 +174,6 @@ TEST(an_offer_says_that_it_has_a_copy)
     assert_int_equal(kvt_policy_admit(policy, 2 * SECOND, &entry, &plan), KVT_E_ARGUMENT);
     entry.copy_seconds = -1.0;
     assert_int_equal(kvt_policy_admit(policy, 2 * SECOND, &entry, &plan), KVT_E_ARGUMENT);
-    close_policy();
 }
 
 /* ---- against all choices ---- */
@@ -263,7 +237,7 @@ static uint32_t small_evicted(const small_entry small[SMALL], int wanted, bool t
     for (uint32_t i = 0; i < plan.count; i++)
         if (plan.moves[i].kind == KVT_MOVE_EVICT) set |= 1u << (plan.moves[i].handle - 1);
     test_carry_out(policy, &plan);
-    close_policy();
+    policy_site_close(NULL);
     return set;
 }
 
@@ -308,7 +282,6 @@ TEST(notes_grow_with_the_entries)
     }
     for (uint64_t i = 1; i <= 2000; i++)
         assert_true(cost_of_none(SECOND, i) < 1.0);
-    close_policy();
 }
 
 /* A slot's next entry has no copy of the last one's. */
@@ -320,7 +293,6 @@ TEST(a_forgotten_entry_leaves_no_note)
     assert_int_equal(kvt_policy_remove(policy, 1), KVT_OK);
     adopt(2, 1.0, 0.1);
     assert_true(fabs(cost_of_none(SECOND, 2) - 1.0) < 1e-6);
-    close_policy();
 }
 
 TEST(wrong_calls_change_nothing)
@@ -336,7 +308,6 @@ TEST(wrong_calls_change_nothing)
     assert_int_equal(kvt_policy_set_copy(policy, SECOND, 1, 0.1), KVT_E_MEMORY);
     assert_true(cost_of_none(SECOND, 1) == 1.0);
     memory.left = -1;
-    close_policy();
 }
 
 TEST(no_copy_takes_no_memory)
@@ -348,13 +319,13 @@ TEST(no_copy_takes_no_memory)
     assert_int_equal(memory.held_bytes, held);
     set_copy(1, 0.1);
     assert_true(memory.held_bytes > held);
-    close_policy();
+    policy_site_close(NULL);
     static const char *const others[] = {"lru", "gdsf", "adaptcache", "none"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         open_policy(others[i], 1000);
         held = memory.held_bytes;
         assert_int_equal(kvt_policy_set_copy(policy, SECOND, 1, 0.1), KVT_OK);
         assert_int_equal(memory.held_bytes, held);
-        close_policy();
+        policy_site_close(NULL);
     }
 }

@@ -321,8 +321,7 @@ static void drawn_check(drawn *x, uint64_t seed)
 
 TEST(no_placement_beats_the_dual)
 {
-    drawn *x = malloc(sizeof *x);
-    assert_non_null(x);
+    drawn *x = test_alloc(sizeof *x);
     long double best_sum = 0.0L, dual_sum = 0.0L;
     uint64_t remembered = 0, below = 0;
     enum { ROUNDS = 1500 };
@@ -464,8 +463,7 @@ static long double many_bound(const drawn *x, const kvt_option options[MANY_FORM
  */
 TEST(all_of_many_entries_count)
 {
-    drawn *x = calloc(1, sizeof *x);
-    assert_non_null(x);
+    drawn *x = test_zeros(sizeof *x);
     x->memory.left = -1;
     x->dice = 11;
     kvt_policy_config config;

@@ -3,41 +3,24 @@
  * test_policy_hints.c - hints are judged by the uses that come, and trusted by that: true ones are
  * worth something, and wrong ones do no harm.
  */
-#include "policy_support.h"
+#include "policy_site.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 
-static test_memory memory;
-static kvt_policy *policy;
-static kvt_move moves[64];
-static kvt_plan plan;
 static kvt_option options[2];
 static kvt_policy_entry entry;
 
 static void open_policy(const char *name, uint64_t entries)
 {
-    kvt_policy_config config;
-    memory = (test_memory){.left = -1};
-    kvt_policy_config_init(&config);
+    kvt_policy_config config = policy_site_config(entries * 100, 0);
     config.name = name;
-    config.allocator = test_allocator(&memory);
-    config.tiers[KVT_TIER_DRAM].capacity_bytes = entries * 100;
     config.high_watermark = config.low_watermark = 1.0;
     policy = test_open(&config);
-    plan = (kvt_plan){moves, 64, 0};
+    plan.capacity = 64;
     options[0] = test_none(1.0);
     options[1] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
-    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                               .options = options,
-                               .option_count = 2,
-                               .tokens = 256};
-}
-
-static void close_policy(void)
-{
-    kvt_policy_close(policy);
-    assert_int_equal(memory.held_bytes, 0);
+    entry = test_entry(0, options, sizeof options / sizeof options[0], 256);
 }
 
 static void adopt(uint64_t handle, uint64_t at)
@@ -87,6 +70,8 @@ static void expect(kvt_hint_kind kind, uint64_t came_true, uint64_t failed, uint
     assert_int_equal(stats.open[kind], open);
 }
 
+TEST_EACH(NULL, policy_site_close);
+
 TEST(uses_judge_hints)
 {
     open_policy("utility", 10);
@@ -117,7 +102,6 @@ TEST(uses_judge_hints)
     expect(KVT_HINT_SESSION_END, 0, 0, 1);
     use(2001, 8); /* the hint was due: the use comes after its time */
     expect(KVT_HINT_SESSION_END, 1, 0, 0);
-    close_policy();
 }
 
 TEST(wrong_arguments_are_named)
@@ -139,7 +123,6 @@ TEST(wrong_arguments_are_named)
     kvt_hint_stats none = {.struct_size = 4};
     assert_int_equal(kvt_policy_hint_stats_get(policy, &none), KVT_E_ARGUMENT);
     assert_int_equal(stats_now().given[KVT_HINT_DEMOTE], 0);
-    close_policy();
 }
 
 /* Trust is one half at first, so a hint moves the rate half of the way; then it is gone. */
@@ -156,7 +139,6 @@ TEST(a_hint_bends_the_rate_and_ends)
     assert_true(rate(109, 1) > rate(100, 1));
     double other = rate(200, 2);
     assert_true(rate(200, 1) >= other * 0.999 && rate(200, 1) <= other * 1.001);
-    close_policy();
 }
 
 TEST(the_trust_follows)
@@ -183,7 +165,6 @@ TEST(the_trust_follows)
     before = rate(20010, 9);
     assert_int_equal(hint(20010, 9, KVT_HINT_RETAIN, 3), KVT_OK);
     assert_true(rate(20010, 9) - before < 0.34 / 4.0 && rate(20010, 9) - before > 0.28 / 4.0);
-    close_policy();
 }
 
 /* Saying what the counters expect anyway, or saying it of everything, tells nothing. */
@@ -202,7 +183,6 @@ TEST(chance_is_not_trusted)
     assert_int_equal(hint(6000, 2, KVT_HINT_RETAIN, 60), KVT_OK);
     double gained = (rate(6000, 2) - before) * 61.0;
     assert_true(gained < 0.6 && gained >= 0.0); /* 1 = trusted wholly, for 398 of 398 */
-    close_policy();
 }
 
 /* A caller who says the same again and again is judged when his first word is due. */
@@ -230,7 +210,6 @@ TEST(repeating_does_not_put_off_the_judgement)
     pass(1240); /* the first is judged, the second goes on */
     expect(KVT_HINT_NEXT_USE, 0, 2, 1);
     assert_true(rate(1240, 2) > 0.0);
-    close_policy();
 }
 
 TEST(open_hints_are_bounded)
@@ -246,7 +225,6 @@ TEST(open_hints_are_bounded)
     assert_int_equal(stats.dropped[KVT_HINT_RETAIN], COUNT - BOUND);
     for (uint64_t at = 1101; stats_now().open[KVT_HINT_RETAIN] > 0; at++)
         pass(at);
-    close_policy();
 }
 
 TEST(other_policies_ignore_hints)
@@ -257,7 +235,7 @@ TEST(other_policies_ignore_hints)
         adopt(1, 1);
         assert_int_equal(hint(1, 1, KVT_HINT_DEMOTE, 1), KVT_OK);
         assert_int_equal(stats_now().dropped[KVT_HINT_DEMOTE], 1);
-        close_policy();
+        policy_site_close(NULL);
     }
 }
 
@@ -319,7 +297,7 @@ static double hits(hint_mode mode, uint64_t seed)
         if (ends) s->handle = ++handles;
     }
     (void)stats_now();
-    close_policy();
+    policy_site_close(NULL);
     return (double)found / (double)turns;
 }
 

@@ -69,12 +69,8 @@ static outcome run(const char *name, long nth)
                                  test_option(1, KVT_TIER_DRAM, 30 + handle % 50, 0.01),
                                  test_option(1, KVT_TIER_SSD, 30 + handle % 50, 0.1),
                                  test_option(2, KVT_TIER_SSD, 20 + handle % 50, 0.2)};
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = handle,
-                                  .parent = handle / 3,
-                                  .options = options,
-                                  .option_count = 3 + (uint32_t)(handle & 1),
-                                  .tokens = 1};
+        kvt_policy_entry entry = test_entry(handle, options, 3 + (uint32_t)(handle & 1), 1);
+        entry.parent = handle / 3;
         kvt_move moves[64];
         kvt_plan plan = {moves, 64, 0};
         status = admit_retrying(policy, &memory, i * SECOND, &entry, &plan, &o);
@@ -119,11 +115,7 @@ TEST(optional_moves_do_without_memory)
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.5)};
     for (uint64_t handle = 1; handle <= 2; handle++) {
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = handle,
-                                  .options = options,
-                                  .option_count = 3,
-                                  .tokens = 1};
+        kvt_policy_entry entry = test_entry(handle, options, 3, 1);
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, (uint8_t)handle), KVT_OK);
     }
     kvt_move moves[4];
@@ -158,11 +150,7 @@ TEST(turnover_needs_no_more_memory)
         for (uint64_t handle = 1; handle <= 20000; handle++) {
             kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 50, 0.01),
                                      test_option(2, KVT_TIER_DRAM, 40, 0.02)};
-            kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                      .handle = handle,
-                                      .options = options,
-                                      .option_count = 3,
-                                      .tokens = 1};
+            kvt_policy_entry entry = test_entry(handle, options, 3, 1);
             kvt_move moves[8];
             kvt_plan plan = {moves, 8, 0};
             kvt_status status = kvt_policy_admit(policy, handle * SECOND, &entry, &plan);
@@ -192,11 +180,7 @@ TEST(entries_with_equal_options_share_them)
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 50, 0.01),
                              test_option(2, KVT_TIER_DRAM, 40, 0.02)};
     for (uint64_t handle = 1; handle <= ENTRIES; handle++) {
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = handle,
-                                  .options = options,
-                                  .option_count = 3,
-                                  .tokens = 1};
+        kvt_policy_entry entry = test_entry(handle, options, 3, 1);
         options[0].load_seconds = (double)handle; /* each entry's own */
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
     }
@@ -241,11 +225,7 @@ TEST(different_options_stay_apart)
         kvt_option options[3] = {test_none(1.0),
                                  test_option(1, KVT_TIER_DRAM, 50, 0.01 + (double)figure * 1e-5),
                                  test_option(2, KVT_TIER_DRAM, 40, 0.02)};
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = handle,
-                                  .options = options,
-                                  .option_count = handle % 2 == 0 ? 3 : 2,
-                                  .tokens = 1};
+        kvt_policy_entry entry = test_entry(handle, options, handle % 2 == 0 ? 3 : 2, 1);
         if (i >= ENTRIES) {
             assert_int_equal(kvt_policy_explain(policy, SECOND, handle, &seen), KVT_OK);
             assert_true(seen.options[1].option.load_seconds == options[1].load_seconds);

@@ -3,14 +3,10 @@
  * test_policy_promote.c - promotions that are asked for ahead of a use: what each answer says, and
  * that nothing is counted.
  */
-#include "policy_support.h"
+#include "policy_site.h"
 
 #include <stdbool.h>
 
-static test_memory memory;
-static kvt_policy *policy;
-static kvt_move moves[16];
-static kvt_plan plan;
 static kvt_option options[4];
 static kvt_policy_entry entry;
 
@@ -18,36 +14,16 @@ enum { HBM = 1, DRAM = 2, SSD = 3 }; /* the options of each entry: 100 bytes in 
 
 static void open_policy(const char *name, uint64_t hbm_bytes)
 {
-    kvt_policy_config config;
-    kvt_policy_config_init(&config);
+    kvt_policy_config config = policy_site_config(310, 1000);
     config.name = name;
-    config.allocator = test_allocator(&memory);
     config.tiers[KVT_TIER_HBM].capacity_bytes = hbm_bytes;
-    config.tiers[KVT_TIER_DRAM].capacity_bytes = 310;
-    config.tiers[KVT_TIER_SSD].capacity_bytes = 1000;
     policy = test_open(&config);
-    plan = (kvt_plan){moves, 16, 0};
+    plan.capacity = 64;
     options[0] = test_none(1.0);
     options[HBM] = test_option(1, KVT_TIER_HBM, 100, 0.001);
     options[DRAM] = test_option(1, KVT_TIER_DRAM, 100, 0.01);
     options[SSD] = test_option(1, KVT_TIER_SSD, 100, 0.1);
-    entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                               .options = options,
-                               .option_count = 4,
-                               .tokens = 256};
-}
-
-static void close_policy(void)
-{
-    kvt_policy_close(policy);
-    assert_int_equal(memory.held_bytes, 0);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    memory = (test_memory){.left = -1};
-    return 0;
+    entry = test_entry(0, options, sizeof options / sizeof options[0], 256);
 }
 
 static void adopt(uint64_t handle, uint8_t option)
@@ -68,7 +44,7 @@ static uint64_t accesses(void)
     return stats.accesses;
 }
 
-TEST_EACH(set_up, NULL);
+TEST_EACH(NULL, policy_site_close);
 
 TEST(an_entry_moves_up_no_higher_than_asked)
 {
@@ -92,7 +68,7 @@ TEST(an_entry_moves_up_no_higher_than_asked)
         test_carry_out(policy, &plan);
         assert_int_equal(kvt_policy_option(policy, 1), HBM);
         assert_int_equal(accesses(), before);
-        close_policy();
+        policy_site_close(NULL);
     }
 }
 
@@ -109,12 +85,12 @@ TEST(what_cannot_move_is_refused)
     assert_int_equal(kvt_policy_unpin(policy, 1), KVT_OK);
     plan.capacity = 0;
     assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_REFUSED);
-    close_policy();
+    policy_site_close(NULL);
     for (int i = 0; i < 2; i++) {
         open_policy(i == 0 ? "none" : "adaptcache", 0);
         adopt(1, SSD);
         assert_int_equal(promote(1, KVT_TIER_DRAM), KVT_REFUSED);
-        close_policy();
+        policy_site_close(NULL);
     }
 }
 
@@ -130,6 +106,6 @@ TEST(a_single_use_does_not_drive_out_better_entries)
         adopt(4, SSD);
         assert_int_equal(promote(4, KVT_TIER_DRAM), hot ? KVT_REFUSED : KVT_OK);
         if (!hot) assert_int_equal(plan.moves[plan.count - 1].handle, 4);
-        close_policy();
+        policy_site_close(NULL);
     }
 }

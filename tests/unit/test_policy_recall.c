@@ -27,11 +27,7 @@ static kvt_policy *open_named(const char *name, int which)
 
 static kvt_policy_entry offer_of(uint64_t handle, const kvt_option *options)
 {
-    return (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                              .handle = handle,
-                              .options = options,
-                              .option_count = 2,
-                              .tokens = 1};
+    return test_entry(handle, options, 2, 1);
 }
 
 static void options_of(kvt_option options[2])

@@ -101,11 +101,7 @@ static void run_against_reference(int tiers, bool equal_sizes, uint64_t seed)
             kvt_option options[3] = {test_none(1.0)};
             for (int k = 0; k < tiers; k++)
                 options[k + 1] = test_option(1, tier_of[first + k], r.size[key], 0.1);
-            kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                      .handle = handle,
-                                      .options = options,
-                                      .option_count = (uint32_t)tiers + 1,
-                                      .tokens = 1};
+            kvt_policy_entry entry = test_entry(handle, options, (uint32_t)tiers + 1, 1);
             status = kvt_policy_admit(policy, 1, &entry, &plan);
             assert_int_equal(status, r.tier[key] >= 0 ? KVT_OK : KVT_REFUSED);
         }
@@ -148,12 +144,8 @@ static kvt_policy *open_dram(const char *name, uint64_t capacity, test_memory *m
 static kvt_status put(kvt_policy *policy, uint64_t handle, uint64_t parent, uint64_t bytes)
 {
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = handle,
-                              .parent = parent,
-                              .options = options,
-                              .option_count = 2,
-                              .tokens = 1};
+    kvt_policy_entry entry = test_entry(handle, options, 2, 1);
+    entry.parent = parent;
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     kvt_status status = kvt_policy_admit(policy, handle, &entry, &plan);
@@ -183,11 +175,7 @@ TEST(lru_leaf_peels_a_path_in_one_plan)
     for (uint64_t handle = 1; handle <= 3; handle++)
         assert_int_equal(put(policy, handle, handle - 1, 100), KVT_OK);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 200, 0.01)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 9,
-                              .options = options,
-                              .option_count = 2,
-                              .tokens = 1};
+    kvt_policy_entry entry = test_entry(9, options, 2, 1);
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     assert_int_equal(kvt_policy_admit(policy, 9, &entry, &plan), KVT_OK);
@@ -213,11 +201,7 @@ TEST(aborted_victims_are_the_oldest_again)
     for (uint64_t handle = 1; handle <= 200; handle++)
         assert_int_equal(put(policy, handle, 0, 100), KVT_OK);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 300, 0.01)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 999,
-                              .options = options,
-                              .option_count = 2,
-                              .tokens = 1};
+    kvt_policy_entry entry = test_entry(999, options, 2, 1);
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     for (int round = 0; round < 2; round++) {
@@ -244,11 +228,7 @@ TEST(lru_evicts_when_nothing_below_may_move)
     kvt_policy *policy = test_open(&config);
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 1,
-                              .options = options,
-                              .option_count = 3,
-                              .tokens = 1};
+    kvt_policy_entry entry = test_entry(1, options, 3, 1);
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     assert_int_equal(kvt_policy_adopt(policy, 1, &entry, 2), KVT_OK);
@@ -307,11 +287,8 @@ TEST(a_share_of_the_entries_takes_the_other_variant)
     for (uint64_t i = 0; i < ENTRIES; i++) {
         const kvt_option options[] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.1),
                                       test_option(2, KVT_TIER_DRAM, 50, 0.1)};
-        const kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                        .handle = (i + 1) * UINT64_C(0x9e3779b97f4a7c15),
-                                        .options = options,
-                                        .option_count = 3,
-                                        .tokens = 1};
+        const kvt_policy_entry entry =
+            test_entry((i + 1) * UINT64_C(0x9e3779b97f4a7c15), options, 3, 1);
         for (int round = 0; round < 2; round++) {
             assert_int_equal(kvt_policy_admit(policy, 1, &entry, &plan), KVT_OK);
             test_carry_out(policy, &plan);

@@ -42,11 +42,7 @@ static void use(kvt_policy *policy, double at, uint64_t handle, uint64_t bytes)
 {
     uint64_t now_ns = (uint64_t)(at * 1e9);
     const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
-    kvt_policy_entry offer = {.struct_size = sizeof offer,
-                              .handle = handle,
-                              .options = options,
-                              .option_count = 2,
-                              .tokens = 1};
+    kvt_policy_entry offer = test_entry(handle, options, 2, 1);
     plan.count = 0;
     if (kvt_policy_access(policy, now_ns, handle, &plan) == KVT_MISS) {
         (void)!kvt_policy_admit(policy, now_ns, &offer, &plan);
@@ -98,8 +94,7 @@ static double weight_of(const kvt_policy *policy, int kind, int from, int to)
 TEST(sessions_are_told_by_their_last_use)
 {
     uint64_t dice = 5;
-    event *events = malloc(EVENTS * sizeof *events);
-    assert_non_null(events);
+    event *events = test_alloc(EVENTS * sizeof *events);
     size_t count = draw_sessions(events, EVENTS, 40000.0, 2.0, 0.6, 75.0, &dice);
     qsort(events, count, sizeof *events, event_order);
     kvt_policy *policy = open_with(1000, 1024);
@@ -130,8 +125,7 @@ TEST(sessions_are_told_by_their_last_use)
 TEST(what_has_ended_is_forgotten)
 {
     uint64_t dice = 5;
-    event *events = malloc(EVENTS * sizeof *events);
-    assert_non_null(events);
+    event *events = test_alloc(EVENTS * sizeof *events);
     size_t count = draw_sessions(events, EVENTS, 4000.0, 2.0, 0.6, 75.0, &dice);
     qsort(events, count, sizeof *events, event_order);
     kvt_policy *policy = open_with(1000, 1024);
@@ -215,8 +209,7 @@ TEST(weights_follow_a_changed_workload)
     int most = KVT_REUSE_HALF_LIVES - 1;
     assert_true(1.0 - exp(-stats_weight(policy, 0, most)) > 0.9);
     assert_true(stats_weight(policy, 3, most) > stats_weight(policy, 0, 2));
-    event *events = malloc(EVENTS * sizeof *events);
-    assert_non_null(events);
+    event *events = test_alloc(EVENTS * sizeof *events);
     size_t count = draw_sessions(events, EVENTS, 40000.0, 2.0, 0.6, 75.0, &dice);
     assert_true(count > DRIFT_USES);
     qsort(events, count, sizeof *events, event_order);
@@ -310,8 +303,7 @@ static double victim_over_best(kvt_policy *policy, uint32_t number)
 TEST(victims_are_near_the_cheapest)
 {
     uint64_t dice = 9;
-    event *events = malloc(EVENTS * sizeof *events);
-    assert_non_null(events);
+    event *events = test_alloc(EVENTS * sizeof *events);
     size_t count = draw_sessions(events, EVENTS, 20000.0, 2.0, 0.6, 75.0, &dice);
     for (double at = 0.0; at < 20000.0 && count < EVENTS; at += 1.0) {
         double mark = draw_unit(&dice);
@@ -325,11 +317,7 @@ TEST(victims_are_near_the_cheapest)
         uint64_t now_ns = (uint64_t)(events[i].at * 1e9);
         uint64_t bytes = 5 + events[i].handle % 11;
         const kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, bytes, 0.01)};
-        kvt_policy_entry offer = {.struct_size = sizeof offer,
-                                  .handle = events[i].handle,
-                                  .options = options,
-                                  .option_count = 2,
-                                  .tokens = 1};
+        kvt_policy_entry offer = test_entry(events[i].handle, options, 2, 1);
         plan.count = 0;
         if (kvt_policy_access(policy, now_ns, events[i].handle, &plan) == KVT_MISS) {
             (void)!kvt_policy_admit(policy, now_ns, &offer, &plan);

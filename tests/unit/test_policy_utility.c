@@ -4,39 +4,14 @@
  * utility policy promises in words: hot before cold, small before large, recompute when loading
  * is slower, a lower tier when it pays, no move that does not pay for itself.
  */
-#include "policy_support.h"
+#include "policy_site.h"
 
 #include <math.h>
 
-static test_memory memory;
-static kvt_move moves[64];
-static kvt_plan plan = {moves, 64, 0};
-
-static void prepare(kvt_policy_config *config, uint64_t dram, uint64_t ssd)
-{
-    memory = (test_memory){.left = -1};
-    kvt_policy_config_init(config);
-    config->allocator = test_allocator(&memory);
-    config->tiers[KVT_TIER_DRAM].capacity_bytes = dram;
-    config->tiers[KVT_TIER_SSD].capacity_bytes = ssd;
-}
-
-static void use(kvt_policy *policy, uint64_t now_ns, uint64_t handle, uint64_t times)
+static void use(uint64_t now_ns, uint64_t handle, uint64_t times)
 {
     for (uint64_t i = 0; i < times; i++)
         assert_int_equal(kvt_policy_access(policy, now_ns, handle, NULL), KVT_OK);
-}
-
-static kvt_status admit(kvt_policy *policy, uint64_t now_ns, uint64_t handle, uint64_t parent,
-                        const kvt_option *options, uint32_t count)
-{
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = handle,
-                              .parent = parent,
-                              .options = options,
-                              .option_count = count,
-                              .tokens = 1};
-    return kvt_policy_admit(policy, now_ns, &entry, &plan);
 }
 
 #define ITEMS 8
@@ -90,31 +65,28 @@ static double instance_optimum(const instance *x)
 
 /* An engine that holds every item raw, in a tier with as much room again (so that changes inside
  * the tier fit), and whose tick makes room down to x->limit. */
-static kvt_policy *instance_open(const instance *x)
+static void instance_open(const instance *x)
 {
     kvt_policy_config config;
     uint64_t total = 0;
     for (int i = 0; i < ITEMS; i++)
         total += x->bytes[i][1];
-    prepare(&config, 2 * total, 0);
+    config = policy_site_config(2 * total, 0);
     config.holes = KVT_HOLES_MIXED;
     config.low_watermark = config.high_watermark = (double)x->limit / (double)(2 * total);
-    kvt_policy *policy = test_open(&config);
+    policy = test_open(&config);
     for (int i = 0; i < ITEMS; i++) {
         kvt_option options[3] = {test_none(x->cost[i][0])};
         for (uint16_t o = 1; o < 3; o++)
             options[o] = test_option(o, KVT_TIER_DRAM, x->bytes[i][o], x->cost[i][o]);
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = (uint64_t)i + 1,
-                                  .options = options,
-                                  .option_count = x->option_count,
-                                  .tokens = 1};
+        kvt_policy_entry entry = test_entry((uint64_t)i + 1, options, x->option_count, 1);
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
     }
     for (uint64_t i = 0; i < ITEMS; i++)
         assert_int_equal(kvt_policy_set_rate(policy, i + 1, x->uses[i]), KVT_OK);
-    return policy;
 }
+
+TEST_EACH(NULL, policy_site_close);
 
 TEST(greedy_is_within_one_step_of_brute_force)
 {
@@ -124,7 +96,7 @@ TEST(greedy_is_within_one_step_of_brute_force)
     for (int round = 0; round < 400; round++) {
         instance x;
         instance_draw(&x, &dice, 2 + (uint32_t)round % 2);
-        kvt_policy *policy = instance_open(&x);
+        instance_open(&x);
         uint8_t at[ITEMS];
         memset(at, 1, sizeof at);
         double largest = 0.0;
@@ -151,7 +123,7 @@ TEST(greedy_is_within_one_step_of_brute_force)
         assert_true(value >= best - largest - 1e-9);
         sum_greedy += value;
         sum_best += best;
-        kvt_policy_close(policy);
+        policy_site_close(NULL);
     }
     /* Measured 0.978 over these instances of eight items, each an eighth of the whole. */
     assert_true(sum_greedy > 0.95 * sum_best);
@@ -164,7 +136,7 @@ TEST(eviction_follows_the_density_order)
         instance x;
         instance_draw(&x, &dice, 2);
         x.limit = 0;
-        kvt_policy *policy = instance_open(&x);
+        instance_open(&x);
         uint64_t now_ns = SECOND;
         assert_int_equal(kvt_policy_tick(policy, now_ns, 64, UINT64_MAX, &plan), KVT_OK);
         assert_int_equal(plan.count, ITEMS);
@@ -178,86 +150,70 @@ TEST(eviction_follows_the_density_order)
             if (density > last) last = density;
         }
         test_carry_out(policy, &plan);
-        kvt_policy_close(policy);
+        policy_site_close(NULL);
     }
 }
 
 TEST(hot_and_small_stays_cold_and_large_goes)
 {
-    kvt_policy_config config;
-    prepare(&config, 1000, 0);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(1000, 0);
     kvt_option small[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
     kvt_option large[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 900, 0.01)};
-    assert_int_equal(admit(policy, SECOND, 1, 0, small, 2), KVT_OK);
-    test_carry_out(policy, &plan);
-    assert_int_equal(admit(policy, SECOND, 2, 0, large, 2), KVT_OK);
-    test_carry_out(policy, &plan);
+    admit_now(SECOND, 1, small, 2);
+    admit_now(SECOND, 2, large, 2);
     /* The large one was used last, which is all that lru would look at. */
-    use(policy, 2 * SECOND, 1, 5);
-    use(policy, 3 * SECOND, 2, 1);
+    use(2 * SECOND, 1, 5);
+    use(3 * SECOND, 2, 1);
     /* Not for an entry that is worth less than the large one, used twice. */
-    assert_int_equal(admit(policy, 4 * SECOND, 3, 0, small, 2), KVT_REFUSED);
+    assert_int_equal(admit(4 * SECOND, 3, 0, small, 2), KVT_REFUSED);
     small[0] = test_none(5.0);
-    assert_int_equal(admit(policy, 4 * SECOND, 4, 0, small, 2), KVT_OK);
+    assert_int_equal(admit(4 * SECOND, 4, 0, small, 2), KVT_OK);
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 2);
     assert_int_equal(moves[0].kind, KVT_MOVE_EVICT);
-    kvt_policy_close(policy);
 }
 
 /* A tier is full of large forms, and no entry there can be coded smaller for want of room. Entries
  * of equal worth in a form of a fifth take their place, since the room left over is not lost. */
 TEST(large_forms_give_way_to_small_ones_of_equal_worth)
 {
-    kvt_policy_config config;
-    prepare(&config, 400, 0);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(400, 0);
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 1e-6),
                              test_option(2, KVT_TIER_DRAM, 20, 1e-5)};
     for (uint64_t handle = 1; handle <= 16; handle++)
-        if (admit(policy, SECOND + handle, handle, 0, options, 3) == KVT_OK)
-            test_carry_out(policy, &plan);
+        if (admit(SECOND + handle, handle, 0, options, 3) == KVT_OK) test_carry_out(policy, &plan);
     uint32_t stored = 0;
     for (uint64_t handle = 1; handle <= 16; handle++)
         stored += kvt_policy_option(policy, handle) != KVT_OPTION_NONE;
     assert_true(stored >= 8); /* four in the large form */
-    kvt_policy_close(policy);
 }
 
 TEST(a_newcomer_worth_less_is_refused_but_remembered)
 {
-    kvt_policy_config config;
-    prepare(&config, 100, 0);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(100, 0);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
-    assert_int_equal(admit(policy, SECOND, 1, 0, options, 2), KVT_OK);
-    test_carry_out(policy, &plan);
-    use(policy, SECOND, 1, 2);
-    assert_int_equal(admit(policy, 2 * SECOND, 2, 0, options, 2), KVT_REFUSED);
-    assert_int_equal(admit(policy, 3 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    admit_now(SECOND, 1, options, 2);
+    use(SECOND, 1, 2);
+    assert_int_equal(admit(2 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(3 * SECOND, 2, 0, options, 2), KVT_REFUSED);
     assert_int_equal(kvt_policy_access(policy, 3 * SECOND, 2, &plan), KVT_MISS);
     /* The fourth use is worth more than the three of the other, the fifth nearly a third more. */
-    assert_int_equal(admit(policy, 4 * SECOND, 2, 0, options, 2), KVT_REFUSED);
-    assert_int_equal(admit(policy, 5 * SECOND, 2, 0, options, 2), KVT_OK);
+    assert_int_equal(admit(4 * SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(5 * SECOND, 2, 0, options, 2), KVT_OK);
     assert_int_equal(plan.count, 2);
-    kvt_policy_close(policy);
 }
 
 TEST(recompute_wins_when_loading_is_slower)
 {
-    kvt_policy_config config;
-    prepare(&config, 0, 1000);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(0, 1000);
     kvt_option slow[2] = {test_none(0.05), test_option(1, KVT_TIER_SSD, 100, 0.06)};
     kvt_option fast[2] = {test_none(0.05), test_option(1, KVT_TIER_SSD, 100, 0.04)};
     /* Loading fast enough, but quality costs alpha seconds: 0.04 + 10 * 0.002 > 0.05. */
     kvt_option lossy[2] = {fast[0], fast[1]};
     lossy[1].loss = 0.002;
-    assert_int_equal(admit(policy, SECOND, 1, 0, slow, 2), KVT_REFUSED);
-    assert_int_equal(admit(policy, SECOND, 2, 0, lossy, 2), KVT_REFUSED);
-    assert_int_equal(admit(policy, SECOND, 3, 0, fast, 2), KVT_OK);
-    kvt_policy_close(policy);
+    assert_int_equal(admit(SECOND, 1, 0, slow, 2), KVT_REFUSED);
+    assert_int_equal(admit(SECOND, 2, 0, lossy, 2), KVT_REFUSED);
+    assert_int_equal(admit(SECOND, 3, 0, fast, 2), KVT_OK);
 }
 
 /* DRAM holds one entry; what a newcomer pushes out has an SSD option of `ssd_load` seconds that
@@ -265,28 +221,26 @@ TEST(recompute_wins_when_loading_is_slower)
  * the same moment. Returns the kind of the first move. */
 static uint8_t pushed_out(double ssd_load, double write, uint64_t others)
 {
-    kvt_policy_config config;
-    prepare(&config, 100, 1000);
+    kvt_policy_config config = policy_site_config(100, 1000);
     config.tiers[KVT_TIER_SSD].write_bytes_per_s = write;
-    kvt_policy *policy = test_open(&config);
+    policy = test_open(&config);
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, ssd_load)};
-    assert_int_equal(admit(policy, SECOND, 1, 0, options, 3), KVT_OK);
-    test_carry_out(policy, &plan);
+    admit_now(SECOND, 1, options, 3);
     assert_int_equal(kvt_policy_option(policy, 1), 1);
     options[0] = test_none(50.0);
     for (uint64_t i = 0; i < others; i++) {
         const kvt_option below[2] = {options[0], options[2]};
-        assert_int_equal(admit(policy, 100 * SECOND, 10 + i, 0, below, 2), KVT_OK);
+        assert_int_equal(admit(100 * SECOND, 10 + i, 0, below, 2), KVT_OK);
         test_carry_out(policy, &plan);
     }
     /* Only DRAM for the newcomer, and dear to recompute. */
-    assert_int_equal(admit(policy, 100 * SECOND, 2, 0, options, 2), KVT_OK);
+    assert_int_equal(admit(100 * SECOND, 2, 0, options, 2), KVT_OK);
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 1);
     uint8_t kind = moves[0].kind;
     test_carry_out(policy, &plan);
-    kvt_policy_close(policy);
+    policy_site_close(NULL);
     return kind;
 }
 
@@ -305,13 +259,11 @@ TEST(demotes_when_the_lower_tier_pays)
 
 TEST(a_full_lower_tier_makes_room_first)
 {
-    kvt_policy_config config;
-    prepare(&config, 100, 100);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(100, 100);
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
     for (uint64_t handle = 1; handle <= 3; handle++) {
-        assert_int_equal(admit(policy, handle * 200 * SECOND, handle, 0, options, 3), KVT_OK);
+        assert_int_equal(admit(handle * 200 * SECOND, handle, 0, options, 3), KVT_OK);
         if (handle < 3) test_carry_out(policy, &plan);
     }
     assert_int_equal(plan.count, 3);
@@ -320,57 +272,39 @@ TEST(a_full_lower_tier_makes_room_first)
     assert_int_equal(moves[1].kind, KVT_MOVE_CHANGE);
     assert_int_equal(moves[1].handle, 2);
     assert_int_equal(moves[2].kind, KVT_MOVE_PUT);
-    kvt_policy_close(policy);
 }
 
 /* A full upper tier has a price: what is worth less there goes straight to the tier below. */
 TEST(a_newcomer_does_not_push_out_what_is_worth_more)
 {
-    kvt_policy_config config;
-    prepare(&config, 100, 1000);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(100, 1000);
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
-    assert_int_equal(admit(policy, SECOND, 1, 0, options, 3), KVT_OK);
-    test_carry_out(policy, &plan);
-    use(policy, SECOND, 1, 4);
-    assert_int_equal(admit(policy, SECOND, 2, 0, options, 3), KVT_OK);
+    admit_now(SECOND, 1, options, 3);
+    use(SECOND, 1, 4);
+    assert_int_equal(admit(SECOND, 2, 0, options, 3), KVT_OK);
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].to, 2);
-    kvt_policy_close(policy);
 }
 
 /* A plan that may not grow long enough to move an entry down does not drop it instead. */
 TEST(a_short_plan_does_not_evict_what_should_move_down)
 {
     for (uint32_t length = 2; length <= 6; length++) {
-        kvt_policy_config config;
-        prepare(&config, 100, 100);
-        kvt_policy *policy = test_open(&config);
+        policy_site_open(100, 100);
         kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                                  test_option(1, KVT_TIER_SSD, 100, 0.1)};
         kvt_option quarter[2] = {test_none(0.6), test_option(1, KVT_TIER_SSD, 25, 0.55)};
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = 1,
-                                  .options = options,
-                                  .option_count = 3,
-                                  .tokens = 1};
-        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-        for (uint64_t handle = 2; handle <= 5; handle++) {
-            entry = (kvt_policy_entry){.struct_size = sizeof(kvt_policy_entry),
-                                       .handle = handle,
-                                       .options = quarter,
-                                       .option_count = 2,
-                                       .tokens = 1};
-            assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-        }
+        adopt_entry(1, options, 3, 1);
+        for (uint64_t handle = 2; handle <= 5; handle++)
+            adopt_entry(handle, quarter, 2, 1);
         options[0] = test_none(50.0);
         plan.capacity = length;
-        kvt_status status = admit(policy, SECOND, 6, 0, options, 2);
+        kvt_status status = admit(SECOND, 6, 0, options, 2);
         plan.capacity = 64;
         assert_int_equal(status, length < 6 ? KVT_REFUSED : KVT_OK);
         if (length == 6) assert_int_equal(moves[4].kind, KVT_MOVE_CHANGE);
-        kvt_policy_close(policy);
+        policy_site_close(NULL);
     }
 }
 
@@ -378,23 +312,17 @@ TEST(a_short_plan_does_not_evict_what_should_move_down)
  */
 TEST(a_promoted_entry_is_not_its_own_victim)
 {
-    kvt_policy_config config;
-    prepare(&config, 100, 200);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(100, 200);
     kvt_option options[3] = {test_none(50.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 10.0)};
     for (uint64_t handle = 1; handle <= 3; handle++) {
         options[0] = test_none(handle == 3 ? 10.5 : 50.0);
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = handle,
-                                  .options = options,
-                                  .option_count = 3,
-                                  .tokens = 1};
+        kvt_policy_entry entry = test_entry(handle, options, 3, 1);
         uint8_t option = handle == 1 ? 1 : 2;
         assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, option), KVT_OK);
     }
     assert_int_equal(kvt_policy_pin(policy, 2), KVT_OK);
-    use(policy, SECOND, 3, 20);
+    use(SECOND, 3, 20);
     assert_int_equal(kvt_policy_access(policy, SECOND, 3, &plan), KVT_OK);
     assert_int_equal(plan.count, 2);
     assert_int_equal(moves[0].handle, 1);
@@ -402,44 +330,29 @@ TEST(a_promoted_entry_is_not_its_own_victim)
     assert_int_equal(moves[1].handle, 3);
     assert_int_equal(moves[1].kind, KVT_MOVE_CHANGE);
     test_carry_out(policy, &plan);
-    kvt_policy_close(policy);
 }
 
 TEST(an_adopted_entry_counts_for_less_than_a_use)
 {
-    kvt_policy_config config;
-    prepare(&config, 100, 0);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(100, 0);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.0)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 1,
-                              .options = options,
-                              .option_count = 2,
-                              .tokens = 1};
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
+    adopt_entry(1, options, 2, 1);
     /* Worth 0.75, and what takes its place a third more. */
     options[0] = test_none(0.97);
-    assert_int_equal(admit(policy, SECOND, 2, 0, options, 2), KVT_REFUSED);
+    assert_int_equal(admit(SECOND, 2, 0, options, 2), KVT_REFUSED);
     options[0] = test_none(0.98);
-    assert_int_equal(admit(policy, SECOND, 3, 0, options, 2), KVT_OK);
-    kvt_policy_close(policy);
+    assert_int_equal(admit(SECOND, 3, 0, options, 2), KVT_OK);
 }
 
 TEST(promotion_must_pay_for_the_move)
 {
-    kvt_policy_config config;
-    prepare(&config, 1000, 1000);
+    kvt_policy_config config = policy_site_config(1000, 1000);
     config.tiers[KVT_TIER_DRAM].write_bytes_per_s =
         10.0; /* ten seconds for an entry count as one */
-    kvt_policy *policy = test_open(&config);
+    policy = test_open(&config);
     kvt_option options[3] = {test_none(9.0), test_option(1, KVT_TIER_DRAM, 100, 0.5),
                              test_option(1, KVT_TIER_SSD, 100, 1.0)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 1,
-                              .options = options,
-                              .option_count = 3,
-                              .tokens = 1};
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 2), KVT_OK);
+    adopt_entry(1, options, 3, 2);
     /* A rate that is told falls by half in 300 s, so its uses come within 300 s / ln 2 in the mean;
      * 0.5 s each against 1.25 s: from 2.5 ln 2 / 300 s on, the use itself, which adds ln 2 / 300 s,
      * included. */
@@ -456,26 +369,19 @@ TEST(promotion_must_pay_for_the_move)
     kvt_policy_stats stats;
     kvt_policy_stats_get(policy, &stats);
     assert_int_equal(stats.promotions, 1);
-    kvt_policy_close(policy);
 }
 
 TEST(tick_keeps_the_watermarks_and_promotes_the_hottest)
 {
-    kvt_policy_config config;
-    prepare(&config, 1000, 4000);
+    kvt_policy_config config = policy_site_config(1000, 4000);
     config.high_watermark = 0.9;
     config.low_watermark = 0.5;
-    kvt_policy *policy = test_open(&config);
+    policy = test_open(&config);
     kvt_option options[3] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01),
                              test_option(1, KVT_TIER_SSD, 100, 0.1)};
     for (uint64_t handle = 1; handle <= 10; handle++) {
-        kvt_policy_entry entry = {.struct_size = sizeof entry,
-                                  .handle = handle,
-                                  .options = options,
-                                  .option_count = 3,
-                                  .tokens = 1};
-        assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-        use(policy, SECOND, handle, 10 * handle);
+        adopt_entry(handle, options, 3, 1);
+        use(SECOND, handle, 10 * handle);
     }
     assert_int_equal(kvt_policy_tick(policy, SECOND, 64, UINT64_MAX, &plan), KVT_OK);
     assert_int_equal(plan.count, 5);
@@ -493,25 +399,17 @@ TEST(tick_keeps_the_watermarks_and_promotes_the_hottest)
     assert_int_equal(plan.count, 4);
     for (uint32_t i = 0; i < plan.count; i++)
         assert_int_equal(moves[i].handle, 5 - i);
-    kvt_policy_close(policy);
 }
 
 /* A tick passes over entries that the best form of all could not make cheaper: forms measured anew
  * and those of other entries count in that at once. */
 TEST(a_tick_sees_what_became_cheaper)
 {
-    kvt_policy_config config;
-    prepare(&config, 1000, 1000);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(1000, 1000);
     kvt_option options[3] = {test_none(10.0), test_option(1, KVT_TIER_SSD, 100, 0.1),
                              test_option(1, KVT_TIER_DRAM, 100, 0.1)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 1,
-                              .options = options,
-                              .option_count = 3,
-                              .tokens = 1};
-    assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-    use(policy, SECOND, 1, 5);
+    adopt_entry(1, options, 3, 1);
+    use(SECOND, 1, 5);
     assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
     assert_int_equal(plan.count, 0);
     options[2].load_seconds = 0.001;
@@ -527,31 +425,24 @@ TEST(a_tick_sees_what_became_cheaper)
         .struct_size = sizeof shared, .handle = 2, .recompute_seconds = 10.0, .tokens = 1};
     assert_int_equal(kvt_policy_ladder_add(policy, rung, 3, &shared.ladder), KVT_OK);
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &shared, 1), KVT_OK);
-    use(policy, SECOND, 2, 5);
+    use(SECOND, 2, 5);
     assert_int_equal(kvt_policy_tick(policy, SECOND, 8, UINT64_MAX, &plan), KVT_OK);
     assert_int_equal(plan.count, 1);
     assert_int_equal(moves[0].handle, 2);
     test_carry_out(policy, &plan);
-    kvt_policy_close(policy);
 }
 
 /* A form that turns out larger frees less; what is stored or reserved stays as it is. */
 TEST(a_form_has_another_size)
 {
-    kvt_policy_config config;
-    prepare(&config, 1000, 1000);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(1000, 1000);
     kvt_option options[3] = {test_none(10.0), test_option(1, KVT_TIER_SSD, 100, 0.1),
                              test_option(1, KVT_TIER_DRAM, 100, 0.001)};
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = 1,
-                              .options = options,
-                              .option_count = 3,
-                              .tokens = 1};
+    kvt_policy_entry entry = test_entry(1, options, 3, 1);
     kvt_policy_stats stats;
     assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_MISS);
     assert_int_equal(kvt_policy_adopt(policy, SECOND, &entry, 1), KVT_OK);
-    use(policy, SECOND, 1, 5);
+    use(SECOND, 1, 5);
     assert_int_equal(kvt_policy_resize(policy, 1, options, 2), KVT_E_ARGUMENT);
     options[1].bytes[KVT_TIER_SSD] = options[2].bytes[KVT_TIER_DRAM] = 150;
     assert_int_equal(kvt_policy_resize(policy, 1, options, 3), KVT_OK);
@@ -565,20 +456,17 @@ TEST(a_form_has_another_size)
     kvt_policy_stats_get(policy, &stats);
     assert_int_equal(stats.used_bytes[KVT_TIER_SSD], 0);
     assert_int_equal(stats.used_bytes[KVT_TIER_DRAM], 150);
-    kvt_policy_close(policy);
 }
 
 TEST(a_parent_is_as_hot_as_its_hottest_child)
 {
-    kvt_policy_config config;
-    prepare(&config, 1000, 0);
-    kvt_policy *policy = test_open(&config);
+    policy_site_open(1000, 0);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.01)};
     for (uint64_t handle = 1; handle <= 4; handle++) {
-        assert_int_equal(admit(policy, SECOND, handle, handle - 1, options, 2), KVT_OK);
+        assert_int_equal(admit(SECOND, handle, handle - 1, options, 2), KVT_OK);
         test_carry_out(policy, &plan);
     }
-    use(policy, 2 * SECOND, 4, 10);
+    use(2 * SECOND, 4, 10);
     kvt_explanation leaf = {.struct_size = sizeof leaf};
     kvt_explanation head = {.struct_size = sizeof head};
     assert_int_equal(kvt_policy_explain(policy, 3 * SECOND, 4, &leaf), KVT_OK);
@@ -589,21 +477,18 @@ TEST(a_parent_is_as_hot_as_its_hottest_child)
     assert_false(head.options[0].feasible);
     assert_true(leaf.options[0].feasible);
     assert_int_equal(leaf.parent, 3);
-    kvt_policy_close(policy);
 }
 
 TEST(a_rate_that_is_told_decays_in_half_lives)
 {
-    kvt_policy_config config;
-    prepare(&config, 1000, 0);
+    kvt_policy_config config = policy_site_config(1000, 0);
     config.half_life_seconds = 10.0;
-    kvt_policy *policy = test_open(&config);
+    policy = test_open(&config);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.25)};
     uint64_t start = UINT64_C(1700000000) * SECOND; /* a wall clock, decades from zero */
-    assert_int_equal(admit(policy, start, 1, 0, options, 2), KVT_OK);
-    test_carry_out(policy, &plan);
+    admit_now(start, 1, options, 2);
     assert_int_equal(kvt_policy_set_rate(policy, 1, log(2.0) / 10.0), KVT_OK);
-    use(policy, start + 10 * SECOND, 1, 1);
+    use(start + 10 * SECOND, 1, 1);
     kvt_explanation x = {.struct_size = sizeof x};
     /* Told as one use: a half life later half of it is left beside another use, then half of both.
      */
@@ -618,11 +503,10 @@ TEST(a_rate_that_is_told_decays_in_half_lives)
     assert_true(x.options[1].utility > utility * (1.0 + 1e-12));
     assert_int_equal(x.best, 1);
     /* A clock that steps back stands still. */
-    use(policy, start + 20 * SECOND, 1, 1);
-    use(policy, start + 5 * SECOND, 1, 1);
+    use(start + 20 * SECOND, 1, 1);
+    use(start + 5 * SECOND, 1, 1);
     assert_int_equal(kvt_policy_explain(policy, start, 1, &x), KVT_OK);
     expected = 0.69314718055994531 / 10.0 * 2.75;
     assert_true(x.accesses_per_s > expected * (1.0 - 1e-6));
     assert_true(x.accesses_per_s < expected * (1.0 + 1e-6));
-    kvt_policy_close(policy);
 }

@@ -625,8 +625,4 @@ TEST(a_node_that_keeps_no_connection_is_left_alone)
     }
 }
 
-int main(void)
-{
-    signal(SIGPIPE, SIG_IGN);
-    return tests_run();
-}
+TEST_ALL(ignore_pipes, NULL);

@@ -266,8 +266,7 @@ static void run_store(const site *s)
 {
     kvt_store *store = NULL;
     char message[256];
-    void *data = malloc(s->options.bytes_per_token * s->workload.block_tokens);
-    assert_non_null(data);
+    void *data = test_alloc(s->options.bytes_per_token * s->workload.block_tokens);
     if (kvt_open(&s->store, &store, message, sizeof message) != KVT_OK) fail_msg("%s", message);
     for (uint64_t i = 0; i < s->workload.request_count; i++) {
         const replay_request *request = &s->workload.requests[i];

@@ -118,8 +118,7 @@ static char *slurp(FILE *file)
 {
     long size = ftell(file);
     assert_true(size > 0);
-    char *text = malloc((size_t)size + 1);
-    assert_non_null(text);
+    char *text = test_alloc((size_t)size + 1);
     rewind(file);
     assert_int_equal(fread(text, 1, (size_t)size, file), size);
     text[size] = '\0';

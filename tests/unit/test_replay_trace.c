@@ -223,8 +223,7 @@ TEST(hostile_bytes_are_refused)
     assert_non_null(strstr(message, ":2: the line holds a NUL byte"));
 
     size_t huge = (5u << 20);
-    char *line = malloc(huge);
-    assert_non_null(line);
+    char *line = test_alloc(huge);
     memset(line, ' ', huge);
     line[0] = '{';
     assert_int_equal(read_bytes(line, huge, &plain_options, &workload, message), KVT_E_PARSE);

@@ -300,16 +300,12 @@ TEST(the_table_has_every_function)
 
 static site *make_site(void)
 {
-    site *s = calloc(1, sizeof *s);
-    assert_non_null(s);
+    site *s = test_zeros(sizeof *s);
     site_start(&s->sequences, 8 * MIB, 8 * MIB);
     s->store = s->sequences.store;
     s->key = support_key(1);
     assert_int_equal(support_put(s->store, 1), KVT_OK);
-    s->entry = (kvt_entry){.struct_size = sizeof s->entry,
-                           .key = support_key(2),
-                           .layout = support_layout,
-                           .recompute_seconds = 1};
+    s->entry = support_entry(support_key(2), support_layout, 1);
     s->view = kvt_view_packed(&support_layout, s->data);
     s->views = &s->view;
     s->request =

@@ -390,11 +390,9 @@ TEST(codec_workers)
         options.codec_workers = with != 0 ? &pool.workers : NULL;
         kvt_store *store = access_open(&options);
         uint64_t before = pool.calls;
-        for (uint32_t i = 0; i < 8; i++)
-            assert_int_equal(support_put(store, i), KVT_OK);
+        support_puts(store, 0, 8);
         uint64_t encoded = pool.calls;
-        for (uint32_t i = 0; i < 8; i++)
-            assert_int_equal(support_get(store, i, NULL), KVT_OK);
+        support_gets(store, 0, 8);
         used_bytes[with] = support_stats(store).tiers[KVT_TIER_DRAM].used_bytes;
         assert_int_equal(encoded > before, with);
         assert_int_equal(pool.calls > encoded, with);

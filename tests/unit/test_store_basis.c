@@ -118,10 +118,7 @@ static void press(kvt_store *store)
 {
     static char data[ENTRY_BYTES];
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = support_key(i),
-                                 .layout = layout,
-                                 .recompute_seconds = 1e4};
+        const kvt_entry entry = support_entry(support_key(i), layout, 1e4);
         fill_entry(i, data);
         const kvt_status status = kvt_put(store, &entry, data, sizeof data);
         assert_true(status == KVT_OK || status == KVT_EXISTS || status == KVT_REFUSED);

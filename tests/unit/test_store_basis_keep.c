@@ -16,22 +16,6 @@
 
 enum { ENTRIES = 12 };
 
-static basis_site site;
-
-static int make_site(void **state)
-{
-    (void)state;
-    basis_site_make(&site);
-    return 0;
-}
-
-static int remove_site(void **state)
-{
-    (void)state;
-    basis_site_remove(&site);
-    return 0;
-}
-
 static void run(const char *format, const char *from, const char *to)
 {
     char command[512];
@@ -65,7 +49,7 @@ static bool is_there(const char *path)
     return lstat(path, &facts) == 0;
 }
 
-TEST_EACH(make_site, remove_site);
+TEST_EACH(basis_site_set_up, basis_site_tear_down);
 
 /* Catalog, devices and the files of bases are the whole of a store. */
 TEST(a_copy_elsewhere_is_complete)

@@ -17,7 +17,6 @@
 
 enum { ENTRIES = 12 };
 
-static basis_site site;
 static char away[160];
 
 static int make_site(void **state)
@@ -25,13 +24,6 @@ static int make_site(void **state)
     (void)state;
     basis_site_make(&site);
     (void)snprintf(away, sizeof away, "%s/away", site.folder);
-    return 0;
-}
-
-static int remove_site(void **state)
-{
-    (void)state;
-    basis_site_remove(&site);
     return 0;
 }
 
@@ -49,8 +41,7 @@ static kvt_store *open_lacking(void)
 static double count_misses(kvt_store *store, const char *reason)
 {
     const size_t room = kvt_metrics_write(store, NULL, 0) + 4096;
-    char *text = malloc(room);
-    assert_non_null(text);
+    char *text = test_alloc(room);
     assert_true(kvt_metrics_write(store, text, room) <= room);
     metrics_text *parsed = metrics_parse(text);
     const double count = metrics_sum(parsed, "kvterrace_misses_total", reason);
@@ -68,7 +59,7 @@ static void assert_lacking(kvt_status status, kvt_variant variant)
     assert_string_equal(name, site.form_name);
 }
 
-TEST_EACH(make_site, remove_site);
+TEST_EACH(make_site, basis_site_tear_down);
 
 TEST(gets_name_the_basis)
 {

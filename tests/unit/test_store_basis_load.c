@@ -12,7 +12,6 @@
 
 enum { ENTRIES = 5, LAYERS = 6, LAYER_BYTES = BASIS_SITE_BYTES / LAYERS };
 
-static basis_site site;
 static char expected[ENTRIES][BASIS_SITE_BYTES];
 
 /* The targets of one load. */
@@ -35,13 +34,6 @@ static int make_site(void **state)
         basis_site_fill(i, data);
         (void)basis_site_code(&site, data, expected[i]);
     }
-    return 0;
-}
-
-static int remove_site(void **state)
-{
-    (void)state;
-    basis_site_remove(&site);
     return 0;
 }
 
@@ -132,7 +124,7 @@ static void load_from(uint64_t dram_bytes)
     kvt_close(store);
 }
 
-TEST_EACH(make_site, remove_site);
+TEST_EACH(make_site, basis_site_tear_down);
 
 TEST(spans_are_read_once_from_ssd)
 {

@@ -12,7 +12,6 @@
 
 enum { ENTRIES = 3, READERS = 3, ROUNDS = 3, AFTER = 6 };
 
-static basis_site site;
 static char saved_path[160];
 static char coded[ENTRIES][BASIS_SITE_BYTES]; /* what the stored form gives back */
 
@@ -135,11 +134,4 @@ static int make_site(void **state)
     return 0;
 }
 
-static int remove_site(void **state)
-{
-    (void)state;
-    basis_site_remove(&site);
-    return 0;
-}
-
-TEST_ALL(make_site, remove_site);
+TEST_ALL(make_site, basis_site_tear_down);

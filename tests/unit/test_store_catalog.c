@@ -167,8 +167,7 @@ static kvt_status open_put_key(kvt_store *store, const kvt_key *key)
 {
     static char data[SUPPORT_ENTRY_BYTES];
     support_fill(1, data);
-    kvt_entry entry = {
-        .struct_size = sizeof entry, .key = *key, .layout = support_layout, .recompute_seconds = 1};
+    kvt_entry entry = support_entry(*key, support_layout, 1);
     return kvt_put(store, &entry, data, sizeof data);
 }
 

@@ -24,7 +24,7 @@ static void promote(site *s, uint32_t number)
 {
     kvt_get_info info = {.struct_size = sizeof info};
     assert_int_equal(support_get(s->store, number, NULL), KVT_OK);
-    maintain(s);
+    site_maintain(s, 1);
     assert_int_equal(support_get(s->store, number, &info), KVT_OK);
     assert_int_equal(info.tier, KVT_TIER_DRAM);
 }
@@ -33,7 +33,7 @@ TEST(promotion_keeps_a_copy)
 {
     site s;
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     assert_int_equal(support_stats(s.store).copies, 0);
     promote(&s, 0);
     kvt_store_stats stats = support_stats(s.store);
@@ -49,7 +49,7 @@ TEST(demotion_onto_a_copy_writes_nothing)
 {
     site s;
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(&s, i);
     assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
@@ -60,8 +60,7 @@ TEST(demotion_onto_a_copy_writes_nothing)
     assert_int_equal(stats.copy_demotions, ENTRIES - 2 * DRAM_ENTRIES);
     assert_int_equal(ssd_written(&s), written);
     assert_int_equal(stats.copies, DRAM_ENTRIES);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, ENTRIES);
     check_budget(&s);
     site_end(&s);
 }
@@ -70,7 +69,7 @@ TEST(rotten_memory_is_served_from_the_copy)
 {
     site s;
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     promote(&s, 0);
     tiers_fault_rule rot = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 8 * 20000};
@@ -99,7 +98,7 @@ TEST(a_copy_is_taken_whatever_the_policy_lacks)
         const bool rots = faults[i % 2] == KVT_OK, lacks_memory = i >= 2;
         site s;
         site_make(&s, 2 << 20);
-        put_some(&s, 0, ENTRIES);
+        site_put(&s, 0, ENTRIES);
         promote(&s, 0);
         tiers_fault_rule rule = {.action = rots ? TIERS_FAULT_FLIP : TIERS_FAULT_FAIL,
                                  .kinds = TIERS_FAULT_READS,
@@ -115,7 +114,7 @@ TEST(a_copy_is_taken_whatever_the_policy_lacks)
         adopting = KVT_OK;
         tiers_fault_clear(s.dram.device);
         assert_int_equal(support_stats(s.store).copy_fallbacks, 1);
-        maintain(&s);
+        site_maintain(&s, 1);
         assert_int_equal(support_get(s.store, 0, NULL), KVT_OK);
         site_end(&s);
     }
@@ -127,7 +126,7 @@ TEST(copies_make_way)
     site s;
     site_make(&s, 20 * RECORD_BYTES);
     uint32_t next = 0;
-    put_some(&s, 0, 38);
+    site_put(&s, 0, 38);
     next = 38;
     for (uint32_t round = 0; round < 40; round++) {
         for (uint32_t i = 0; i < 4; i++) {
@@ -152,7 +151,7 @@ TEST(delete_takes_the_copy)
 {
     site s;
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     promote(&s, 0);
     kvt_key key = support_key(0);
     assert_int_equal(kvt_delete(s.store, &key), KVT_OK);
@@ -161,8 +160,7 @@ TEST(delete_takes_the_copy)
     assert_int_equal(stats.copies, 0);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes,
                      stats.policy.entries_by_tier[KVT_TIER_SSD] * RECORD_BYTES);
-    kvt_close(s.store);
-    site_open(&s);
+    site_reopen(&s);
     assert_int_equal(kvt_exists(s.store, &key), KVT_MISS);
     site_end(&s);
 }
@@ -172,21 +170,20 @@ TEST(devices_go)
 {
     site s;
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(&s, i);
     assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
     assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
     for (int i = 0; i < 4; i++)
-        maintain(&s);
+        site_maintain(&s, 1);
     kvt_device_stats disk = {.struct_size = sizeof disk};
     assert_int_equal(kvt_device_stats_at(s.store, 1, &disk), KVT_OK);
     assert_string_equal(disk.name, "disk0");
     assert_int_equal(disk.used_bytes, 0);
     assert_int_equal(support_stats(s.store).copies, 0);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    maintain(&s);
+    support_gets(s.store, 0, ENTRIES);
+    site_maintain(&s, 1);
     assert_true(support_stats(s.store).copies > 0);
     assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(support_stats(s.store).copies, 0);
@@ -198,13 +195,12 @@ TEST(memory_goes)
 {
     site s;
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(&s, i);
-    assert_int_equal(kvt_store_device_change(s.store, "memory", KVT_DEVICE_RETIRE), KVT_OK);
+    assert_int_equal(kvt_store_device_change(s.store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(support_stats(s.store).copy_fallbacks, DRAM_ENTRIES);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, ENTRIES);
     site_end(&s);
 }
 
@@ -218,7 +214,7 @@ TEST(without_copies_or_catalog)
         if (i == 1) s.options.catalog_path = NULL;
         s.options.format = true;
         site_open(&s);
-        put_some(&s, 0, ENTRIES);
+        site_put(&s, 0, ENTRIES);
         promote(&s, 0);
         assert_int_equal(support_stats(s.store).copies, 0);
         site_end(&s);

@@ -126,8 +126,7 @@ static bool site_lies_on(site *s, uint32_t number, uint32_t device)
 
 static void site_check_all(site *s)
 {
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+    support_gets(s->store, 0, ENTRIES);
 }
 
 static void site_await_staging(site *s)
@@ -309,14 +308,11 @@ TEST(puts_end_at_the_timeout)
     site s = {0};
     site_open(&s, 2, 60 * MS, 0);
     site_hang(&s, 1);
-    for (uint32_t i = ENTRIES; i < 2 * ENTRIES; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
-    for (uint32_t i = ENTRIES; i < 2 * ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_puts(s.store, ENTRIES, 2 * ENTRIES);
+    support_gets(s.store, ENTRIES, 2 * ENTRIES);
     tiers_fault_clear(s.faults[1].device);
     site_await_staging(&s);
-    for (uint32_t i = ENTRIES; i < 2 * ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, ENTRIES, 2 * ENTRIES);
     kvt_close(s.store);
 
     site_open(&s, 1, 60 * MS, 0);

@@ -111,8 +111,7 @@ static void open_dropped(site *s, const char *form)
 static uint64_t count_misses(kvt_store *store, const char *reason)
 {
     const size_t room = kvt_metrics_write(store, NULL, 0) + 4096;
-    char *text = malloc(room);
-    assert_non_null(text);
+    char *text = test_alloc(room);
     assert_true(kvt_metrics_write(store, text, room) <= room);
     metrics_text *parsed = metrics_parse(text);
     const double count = metrics_sum(parsed, "kvterrace_misses_total", reason);

@@ -137,8 +137,7 @@ TEST(moves)
     events_add_ssd(&options, &ssd, 1 << 20);
     kvt_store *store = events_open_store(&options);
     kvt_events *reader = events_open(store, 4096);
-    for (uint32_t i = 0; i < 100; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, 100);
     uint32_t stored = 0, moved = 0, removed = 0;
     while (events_wait(reader)) {
         const kvt_event event = events_next(reader);
@@ -207,8 +206,7 @@ TEST(lost_events)
     assert_int_equal(kvt_events_open(store, KVT_EVENTS_CAPACITY_MAX + 1, &none), KVT_E_ARGUMENT);
     assert_int_equal(kvt_events_open(NULL, 1, &none), KVT_E_ARGUMENT);
     kvt_events *slow = events_open(store, 4), *wide = events_open(store, 64);
-    for (uint32_t i = 0; i < 10; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, 10);
     kvt_event events[8];
     size_t count;
     uint64_t lost;

@@ -149,8 +149,7 @@ TEST(moved_and_recovered)
         (kvt_tier_options){.devices = &device, .device_count = 1, .unit_bytes = 8192};
     options.catalog_path = catalog;
     kvt_store *store = plan_open(&options);
-    for (uint32_t i = 0; i < 16; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, 16);
     assert_true(support_stats(store).demotions > 0);
     for (uint32_t i = 0; i < 16; i++)
         plan_get(store, i);

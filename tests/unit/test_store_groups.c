@@ -5,7 +5,7 @@
  * what is refused. test_store_groups_ladder has lossy forms.
  */
 #include "groups_support.h"
-#include "store_support.h"
+#include "store_site.h"
 
 #include <fcntl.h>
 #include <kvterrace/load.h>
@@ -16,45 +16,13 @@
 
 enum { ENTRIES = 24, DATA_BYTES = 256 * 1024 };
 
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char path[96];
-    kvt_device_config file;
-    kvt_store_options options;
-} site;
-
-static int site_make(void **state)
+/* One file, and puts that are handed over. */
+static int set_up(void **state)
 {
-    static site s;
-    support_make_folder(s.folder, sizeof s.folder);
-    snprintf(s.catalog, sizeof s.catalog, "%s/catalog.db", s.folder);
-    snprintf(s.path, sizeof s.path, "%s/ssd0", s.folder);
-    s.file = support_file_config("ssd0", s.path, 48 << 20);
-    kvt_store_options_init(&s.options);
-    s.options.staging_bytes = 8 << 20;
-    s.options.catalog_path = s.catalog;
-    s.options.tick_seconds = 0;
-    s.options.put_backlog_seconds = 0;
-    s.options.policy = "lru"; /* refuses nothing */
-    s.options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &s.file, .device_count = 1};
-    *state = &s;
+    site *s = site_new(
+        state, (site_shape){.disks = 1, .disk_bytes = 48 << 20, .plain = true, .staged = true});
+    s->options.put_backlog_seconds = 0;
     return 0;
-}
-
-static int site_remove(void **state)
-{
-    support_remove_folder(((site *)*state)->folder);
-    return 0;
-}
-
-static kvt_store *site_open(site *s)
-{
-    kvt_store *store = NULL;
-    char message[256] = "";
-    kvt_status status = kvt_open(&s->options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
-    return store;
 }
 
 /* 1, 2 or 5 groups; every fourth entry has none. */
@@ -280,7 +248,7 @@ static void check_all(kvt_store *store)
 
 static const char *const forms[] = {"raw", "lossless"};
 
-TEST_EACH(site_make, site_remove);
+TEST_EACH(set_up, site_free);
 
 /* In memory, on SSD, and from the staging of their put, in each exact form. */
 TEST(groups_go_through_every_tier)
@@ -293,21 +261,21 @@ TEST(groups_go_through_every_tier)
         assert_int_equal(kvt_variant_parse(forms[i / 4], &s->options.variant), KVT_OK);
         s->options.put_staging_bytes = staged ? KVT_PUT_STAGING_AUTO : 0;
         s->options.tiers[KVT_TIER_DRAM].capacity_bytes = memory ? 32 << 20 : 0;
-        kvt_store *store = site_open(s);
-        put_all(store);
-        check_all(store);
-        assert_int_equal(kvt_flush(store), KVT_OK);
-        check_all(store);
+        site_open(s);
+        put_all(s->store);
+        check_all(s->store);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        check_all(s->store);
         for (uint32_t k = 0; k < ENTRIES; k++)
-            assert_int_equal(put_one(store, k, k % 2 == 0), KVT_EXISTS);
-        const kvt_store_stats stats = support_stats(store);
+            assert_int_equal(put_one(s->store, k, k % 2 == 0), KVT_EXISTS);
+        const kvt_store_stats stats = support_stats(s->store);
         assert_int_equal(stats.load_failures + stats.puts_lost + stats.puts_refused, 0);
         const kvt_key key = support_key(2);
-        assert_int_equal(kvt_delete(store, &key), KVT_OK);
-        assert_int_equal(get_one(store, 2), KVT_MISS);
-        assert_int_equal(put_one(store, 2, true), KVT_OK);
-        assert_int_equal(get_one(store, 2), KVT_OK);
-        kvt_close(store);
+        assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
+        assert_int_equal(get_one(s->store, 2), KVT_MISS);
+        assert_int_equal(put_one(s->store, 2, true), KVT_OK);
+        assert_int_equal(get_one(s->store, 2), KVT_OK);
+        site_close(s);
     }
 }
 
@@ -317,13 +285,13 @@ TEST(groups_survive_a_restart)
     site *s = *state;
     for (uint32_t life = 0; life < 4; life++) {
         s->options.tiers[KVT_TIER_DRAM].capacity_bytes = life % 2 == 0 ? 0 : 32 << 20;
-        kvt_store *store = site_open(s);
-        if (life == 0) put_all(store);
-        assert_int_equal(support_stats(store).recovered, life == 0 ? 0 : ENTRIES);
-        assert_int_equal(support_stats(store).recovery_drops, 0);
-        check_all(store);
-        assert_int_equal(kvt_flush(store), KVT_OK);
-        kvt_close(store);
+        site_open(s);
+        if (life == 0) put_all(s->store);
+        assert_int_equal(support_stats(s->store).recovered, life == 0 ? 0 : ENTRIES);
+        assert_int_equal(support_stats(s->store).recovery_drops, 0);
+        check_all(s->store);
+        assert_int_equal(kvt_flush(s->store), KVT_OK);
+        site_close(s);
     }
 }
 
@@ -350,19 +318,19 @@ TEST(damaged_rows_are_dropped)
         "UPDATE entry SET layouts=(SELECT layouts FROM entry WHERE layouts NOT NULL LIMIT 1) WHERE "
         "key=(SELECT max(key) FROM entry WHERE layouts IS NULL)"};
     site *s = *state;
-    kvt_store *store = site_open(s);
-    put_all(store);
-    kvt_close(store);
+    site_open(s);
+    put_all(s->store);
+    site_close(s);
     for (uint32_t i = 0; i < sizeof damage / sizeof damage[0]; i++) {
         run_sql(s->catalog, damage[i]);
-        store = site_open(s);
-        assert_int_equal(support_stats(store).recovered, ENTRIES - i - 1);
-        assert_int_equal(support_stats(store).recovery_drops, 1);
+        site_open(s);
+        assert_int_equal(support_stats(s->store).recovered, ENTRIES - i - 1);
+        assert_int_equal(support_stats(s->store).recovery_drops, 1);
         uint32_t there = 0;
         for (uint32_t k = 0; k < ENTRIES; k++)
-            there += get_one(store, k) == KVT_OK;
+            there += get_one(s->store, k) == KVT_OK;
         assert_int_equal(there, ENTRIES - i - 1);
-        kvt_close(store);
+        site_close(s);
     }
 }
 
@@ -374,9 +342,9 @@ TEST(a_lost_catalog_is_rebuilt)
     kvt_recover_report report = {.struct_size = sizeof report};
     kvt_recover_options options;
     assert_int_equal(kvt_variant_parse("lossless", &s->options.variant), KVT_OK);
-    kvt_store *store = site_open(s);
-    put_all(store);
-    kvt_close(store);
+    site_open(s);
+    put_all(s->store);
+    site_close(s);
     snprintf(log, sizeof log, "%s-wal", s->catalog);
     assert_int_equal(unlink(s->catalog), 0);
     (void)unlink(log);
@@ -386,10 +354,9 @@ TEST(a_lost_catalog_is_rebuilt)
     assert_int_equal(report.entries, ENTRIES);
     assert_int_equal(report.headers, ENTRIES);
     assert_int_equal(report.without_note + report.damaged, 0);
-    store = site_open(s);
-    assert_int_equal(support_stats(store).recovered, ENTRIES);
-    check_all(store);
-    kvt_close(store);
+    site_open(s);
+    assert_int_equal(support_stats(s->store).recovered, ENTRIES);
+    check_all(s->store);
 }
 
 /* Damage anywhere in the records is a miss, of that entry alone. */
@@ -401,12 +368,12 @@ TEST(damaged_records_are_misses)
         static const uint64_t places[] = {100, 8192 + 20, 12288 + 40, 12288 + 12288 + 9};
         s->options.format = true;
         (void)unlink(s->catalog);
-        kvt_store *store = site_open(s);
-        put_all(store);
-        kvt_close(store);
+        site_open(s);
+        put_all(s->store);
+        site_close(s);
         uint32_t hit = 0;
         uint8_t block[8];
-        int file = open(s->path, O_RDWR);
+        int file = open(s->paths[0], O_RDWR);
         assert_true(file >= 0);
         for (off_t at = 8192; pread(file, block, 8, at) == 8; at += 4096) {
             uint32_t flags;
@@ -422,11 +389,11 @@ TEST(damaged_records_are_misses)
         close(file);
         assert_int_equal(hit, ENTRIES * 3 / 4);
         s->options.format = false;
-        store = site_open(s);
+        site_open(s);
         for (uint32_t i = 0; i < ENTRIES; i++)
-            assert_int_equal(get_one(store, i), groups_of(i) != 0 ? KVT_MISS : KVT_OK);
-        assert_int_equal(support_stats(store).load_failures, ENTRIES * 3 / 4);
-        kvt_close(store);
+            assert_int_equal(get_one(s->store, i), groups_of(i) != 0 ? KVT_MISS : KVT_OK);
+        assert_int_equal(support_stats(s->store).load_failures, ENTRIES * 3 / 4);
+        site_close(s);
     }
 }
 
@@ -438,7 +405,7 @@ TEST(bad_entries_are_refused)
     kvt_layout many[KVT_GROUPS_MAX + 1];
     kvt_view view;
     const kvt_view *views[KVT_GROUPS_MAX + 1];
-    kvt_store *store = site_open(s);
+    site_open(s);
     const uint64_t bytes = fill(1, data);
     kvt_entry entry = entry_of(1);
     for (uint32_t i = 0; i <= KVT_GROUPS_MAX; i++) {
@@ -446,38 +413,37 @@ TEST(bad_entries_are_refused)
         view = kvt_view_packed(&many[i], data);
         views[i] = &view;
     }
-    assert_int_equal(kvt_put(store, &entry, data, bytes - 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put(store, &entry, data, bytes + 1), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put_view(store, &entry, &view), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, bytes - 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, bytes + 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put_view(s->store, &entry, &view), KVT_E_ARGUMENT);
     entry.layout = groups_shapes[0];
-    assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, bytes), KVT_E_ARGUMENT);
     entry = entry_of(1);
     entry.group_count = 0;
-    assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, bytes), KVT_E_ARGUMENT);
     entry = entry_of(1);
     entry.groups = NULL;
-    assert_int_equal(kvt_put(store, &entry, data, bytes), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, bytes), KVT_E_ARGUMENT);
     entry.groups = many;
     entry.group_count = KVT_GROUPS_MAX + 1;
-    assert_int_equal(kvt_put(store, &entry, data, 64 * 65), KVT_E_ARGUMENT);
-    assert_int_equal(kvt_put_views(store, &entry, views, KVT_GROUPS_MAX + 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 65), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX + 1), KVT_E_ARGUMENT);
     entry.group_count = KVT_GROUPS_MAX;
     many[5].tokens_may_drop = 1;
-    assert_int_equal(kvt_put(store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
     many[5].tokens_may_drop = 0;
     entry.reserved = 1;
-    assert_int_equal(kvt_put(store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
     entry.reserved = 0;
-    assert_int_equal(kvt_put_views(store, &entry, views, KVT_GROUPS_MAX - 1), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX - 1), KVT_E_ARGUMENT);
     views[7] = NULL;
-    assert_int_equal(kvt_put_views(store, &entry, views, KVT_GROUPS_MAX), KVT_E_ARGUMENT);
-    assert_int_equal(support_stats(store).puts, 0);
+    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX), KVT_E_ARGUMENT);
+    assert_int_equal(support_stats(s->store).puts, 0);
     views[7] = &view;
-    assert_int_equal(kvt_put_views(store, &entry, views, KVT_GROUPS_MAX), KVT_OK);
+    assert_int_equal(kvt_put_views(s->store, &entry, views, KVT_GROUPS_MAX), KVT_OK);
     entry.key = support_key(77);
     many[3].layers = 3; /* of an opaque group */
-    assert_int_equal(kvt_put(store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
-    kvt_close(store);
+    assert_int_equal(kvt_put(s->store, &entry, data, 64 * 64), KVT_E_ARGUMENT);
 }
 
 /* A get with another number of views, a single view, or through the queue. */
@@ -485,24 +451,24 @@ TEST(other_numbers_of_views_are_refused)
 {
     site *s = *state;
     static char data[DATA_BYTES];
-    kvt_store *store = site_open(s);
+    site_open(s);
     apart a;
     apart_make(&a, GROUPS_SHAPES);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(put_one(store, i, false), KVT_OK);
+        assert_int_equal(put_one(s->store, i, false), KVT_OK);
     for (uint32_t i = 0; i < 4; i++) {
         const kvt_key key = support_key(i);
         const uint32_t own = groups_of(i) != 0 ? groups_of(i) : 1;
         for (uint32_t count = 0; count <= GROUPS_SHAPES; count++)
-            assert_int_equal(kvt_get_views(store, &key, a.pointers, count, UINT64_MAX, NULL),
+            assert_int_equal(kvt_get_views(s->store, &key, a.pointers, count, UINT64_MAX, NULL),
                              count == own ? KVT_OK : KVT_E_ARGUMENT);
-        assert_int_equal(kvt_get_views(store, &key, a.pointers, KVT_GROUPS_MAX + 1, 0, NULL),
+        assert_int_equal(kvt_get_views(s->store, &key, a.pointers, KVT_GROUPS_MAX + 1, 0, NULL),
                          KVT_E_ARGUMENT);
-        assert_int_equal(kvt_get_view(store, &key, a.pointers[0], UINT64_MAX, NULL),
+        assert_int_equal(kvt_get_view(s->store, &key, a.pointers[0], UINT64_MAX, NULL),
                          groups_of(i) != 0 ? KVT_E_ARGUMENT : KVT_OK);
         kvt_queue *queue = NULL;
         const kvt_queue_options options = {.struct_size = sizeof options};
-        assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
+        assert_int_equal(kvt_queue_open(s->store, &options, &queue), KVT_OK);
         const uint64_t bytes = fill(i, data);
         const kvt_layout all = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes};
         const kvt_view opaque = kvt_view_packed(&all, data);
@@ -540,5 +506,4 @@ TEST(other_numbers_of_views_are_refused)
         kvt_queue_close(queue);
     }
     apart_free(&a, GROUPS_SHAPES);
-    kvt_close(store);
 }

@@ -7,6 +7,7 @@
 #include "codecs/record_groups.h"
 #include "ladder_support.h"
 #include "steady_costs.h"
+#include "store_folder.h"
 
 static const test_rung test_rungs[] = {
     {"planes:k8v8,g64", 8.5, 0.0005, 0.001, true},
@@ -18,45 +19,11 @@ static const kvt_layout ladder_layout = {
     .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 512};
 #define LADDER_ENTRY_BYTES (512u * 1024u)
 
-static char folder[64], profile_path[96], ssd_path[96], catalog_path[96];
-
-static int make_folder(void **state)
+static int set_up(void **state)
 {
-    (void)state;
-    support_make_folder(folder, sizeof folder);
-    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
-    (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
-    (void)snprintf(catalog_path, sizeof catalog_path, "%s/catalog.db", folder);
+    store_folder_make(state);
     ladder_make_profile(profile_path, test_rungs, sizeof test_rungs / sizeof test_rungs[0]);
     return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    support_remove_folder(folder);
-    return 0;
-}
-
-static kvt_store_options ladder_options(uint64_t dram_bytes)
-{
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 16 << 20;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
-    options.tick_seconds = 0;
-    options.profile_path = profile_path;
-    options.ladder = true;
-    options.ladder_layout = ladder_layout;
-    options.alpha_seconds = 1;
-    return options;
-}
-
-static kvt_status open_store(const kvt_store_options *options, kvt_store **store, char *message)
-{
-    message[0] = '\0';
-    return kvt_open(options, store, message, 256);
 }
 
 enum { ENTRIES = 48, GROUPS = 4, ROUNDS = 4 };
@@ -195,23 +162,23 @@ static uint32_t press_groups(kvt_store *store, const kvt_layout *layouts, bool r
     return lossy;
 }
 
-TEST_EACH(make_folder, remove_folder);
+TEST_EACH(set_up, store_folder_remove);
 
 TEST(groups_become_coarser)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(0);
+    kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     options.catalog_path = catalog_path;
     options.tiers[KVT_TIER_SSD].devices = &device;
     options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     const uint32_t lossy = press_groups(store, shapes, false);
     assert_true(lossy > 4);
     kvt_close(store);
     /* A restart serves the same. */
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t again = 0, held = 0;
     for (uint32_t i = 0; i < ENTRIES; i++)
         again += check_groups(store, i, shapes, &held);
@@ -232,7 +199,7 @@ TEST(groups_are_recoded)
     support_fault drive = {.capacity_bytes = 6 * LADDER_ENTRY_BYTES};
     const kvt_device_config devices[2] = {support_fault_config(&memory, "mem0"),
                                           support_fault_config(&drive, "ssd0")};
-    kvt_store_options options = ladder_options(0);
+    kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     options.policy = "adaptcache"; /* compresses in place, also what is lossy already */
     options.lossless = false;
     options.observer = note_move;
@@ -241,7 +208,7 @@ TEST(groups_are_recoded)
     options.tiers[KVT_TIER_DRAM].device_count = 1;
     options.tiers[KVT_TIER_SSD].devices = &devices[1];
     options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     for (uint32_t i = 0; i < ROUNDS; i++)
         (void)press_groups(store, shapes, true);
     assert_true(seen.recoded > 0 && seen.lossy > 0);
@@ -255,13 +222,14 @@ TEST(other_counts_of_layers_stay_exact)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    kvt_store_options options =
+        ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     for (uint16_t layers = 1; layers <= 2; layers++) {
         kvt_layout layouts[GROUPS];
         memcpy(layouts, shapes, sizeof layouts);
         layouts[0].layers = layers;
         if (layers == 1) layouts[1].head_dim = 32;
-        assert_int_equal(open_store(&options, &store, message), KVT_OK);
+        assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
         assert_int_equal(press_groups(store, layouts, false), 0);
         kvt_close(store);
     }

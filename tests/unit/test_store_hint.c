@@ -22,7 +22,7 @@ static void site_make_filled(site *s, double tick_seconds)
     kvt_close(s->store);
     s->options.tick_seconds = tick_seconds;
     site_open(s);
-    put_some(s, 0, ENTRIES);
+    site_put(s, 0, ENTRIES);
 }
 
 static kvt_tier tier_of(site *s, uint32_t number)
@@ -41,7 +41,7 @@ TEST(an_entry_comes_up)
     assert_int_equal(prefetch(&s, 0, KVT_TIER_DRAM), KVT_OK);
     assert_int_equal(prefetch(&s, 0, KVT_TIER_DRAM), KVT_OK); /* on its way */
     uint64_t gets = support_stats(s.store).gets;
-    maintain(&s);
+    site_maintain(&s, 1);
     assert_int_equal(support_stats(s.store).promotions, 1);
     assert_int_equal(support_stats(s.store).gets, gets);
     assert_int_equal(tier_of(&s, 0), KVT_TIER_DRAM);
@@ -86,8 +86,7 @@ TEST(the_background_is_woken)
         kvt_status status = prefetch(&s, i, KVT_TIER_DRAM);
         assert_true(status == KVT_OK || status == KVT_REFUSED);
     }
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, ENTRIES);
     check_budget(&s);
     site_end(&s);
 }
@@ -116,7 +115,7 @@ static void make_utility_site(site *s)
     kvt_close(s->store);
     s->options.policy = "utility";
     site_open(s);
-    put_some(s, 0, DRAM_ENTRIES);
+    site_put(s, 0, DRAM_ENTRIES);
 }
 
 TEST(hints_are_counted_and_judged)

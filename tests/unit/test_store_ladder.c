@@ -8,6 +8,7 @@
 #include "codecs/record.h"
 #include "ladder_support.h"
 #include "steady_costs.h"
+#include "store_folder.h"
 
 #include <kvterrace/queue.h>
 #include <math.h>
@@ -27,25 +28,6 @@ static const kvt_layout ladder_layout = {
 #define LADDER_ENTRY_BYTES (512u * 1024u)
 
 enum { TEST_RUNGS = sizeof test_rungs / sizeof test_rungs[0] };
-
-static char folder[64], profile_path[96], ssd_path[96], catalog_path[96];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    support_make_folder(folder, sizeof folder);
-    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
-    (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
-    (void)snprintf(catalog_path, sizeof catalog_path, "%s/catalog.db", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    support_remove_folder(folder);
-    return 0;
-}
 
 /* Without a calibration the profile is empty. */
 static void make_profile(bool calibrated)
@@ -101,7 +83,7 @@ static void assert_rung(const kvt_codec_curve *curve, int rung)
     assert_true(curve->stored_share == test_rungs[rung].bits / 16.0);
 }
 
-TEST_EACH(make_folder, remove_folder);
+TEST_EACH(store_folder_make, store_folder_remove);
 
 TEST(ladders_are_of_a_layout)
 {
@@ -169,50 +151,29 @@ TEST(other_layouts_have_none)
 
 /* ---- stores ---- */
 
-static kvt_store_options ladder_options(uint64_t dram_bytes)
-{
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 16 << 20;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
-    options.tick_seconds = 0;
-    options.profile_path = profile_path;
-    options.ladder = true;
-    options.ladder_layout = ladder_layout;
-    options.alpha_seconds = 1;
-    return options;
-}
-
-static kvt_status open_store(const kvt_store_options *options, kvt_store **store, char *message)
-{
-    message[0] = '\0';
-    return kvt_open(options, store, message, 256);
-}
-
 TEST(stores_refuse_what_is_not_calibrated)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(1 << 20);
+    kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     make_profile(true);
     options.profile_path = NULL;
-    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
-    options = ladder_options(1 << 20);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
+    options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     options.ladder_layout.kv_heads = 8;
-    assert_int_equal(open_store(&options, &store, message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "2 layers x 2 KV heads x 64, not 2 x 8 x 64"));
-    options = ladder_options(1 << 20);
+    options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     options.ladder_layout.sides = 1;
-    assert_int_equal(open_store(&options, &store, message), KVT_E_MISMATCH);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "one side"));
-    options = ladder_options(1 << 20);
+    options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
     options.loss_limit = 1.5;
-    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_int_equal(unlink(profile_path), 0);
     make_profile(false);
-    options = ladder_options(1 << 20);
-    assert_int_equal(open_store(&options, &store, message), KVT_E_MISMATCH);
+    options = ladder_store_options(profile_path, &ladder_layout, 1 << 20);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_MISMATCH);
 }
 
 static void fill_entry(uint32_t number, void *data)
@@ -223,10 +184,7 @@ static void fill_entry(uint32_t number, void *data)
 static kvt_status put_entry(kvt_store *store, uint32_t number, const kvt_layout *layout)
 {
     static char data[LADDER_ENTRY_BYTES];
-    const kvt_entry entry = {.struct_size = sizeof entry,
-                             .key = support_key(number),
-                             .layout = *layout,
-                             .recompute_seconds = 1e4};
+    const kvt_entry entry = support_entry(support_key(number), *layout, 1e4);
     fill_entry(number, data);
     return kvt_put(store, &entry, data, sizeof data);
 }
@@ -304,18 +262,19 @@ TEST(pressure_makes_entries_coarser)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    kvt_store_options options =
+        ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     assert_true(press(store, options.loss_limit) > 30);
     kvt_close(store);
     options.loss_limit = 0.0015; /* planes at 8 bits, and nothing coarser */
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t lossy = press(store, options.loss_limit);
     assert_true(lossy > 10 && lossy <= 25); /* 8.5 bits: 23 at most */
     kvt_close(store);
     options.ladder = false; /* the default: nothing is lost */
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(press(store, 0.0), 0);
     kvt_close(store);
 }
@@ -327,7 +286,8 @@ TEST(entries_have_a_limit_of_their_own)
     kvt_store *store = NULL;
     kvt_codec_curve curves[8];
     uint32_t count;
-    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    kvt_store_options options =
+        ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     add_entry_bounds();
     assert_int_equal(read_ladder(&ladder_layout, NULL, 8, curves, &count, message), KVT_OK);
@@ -336,7 +296,7 @@ TEST(entries_have_a_limit_of_their_own)
     for (uint32_t i = 0; i < count; i++)
         assert_true(curves[i].loss_widening == 2.5);
     options.entry_loss_limit = 0.005; /* 8 and 6 bits */
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(store->costs.variant_count, store->exact_variants + 2);
     const kvt_codec_curve *first = &store->costs.variants[store->exact_variants];
     assert_true(fabs(first[0].loss_upper - 0.002 / 0.005 * 0.01) < 1e-12);
@@ -344,13 +304,13 @@ TEST(entries_have_a_limit_of_their_own)
     assert_true(press(store, options.loss_limit) > 10);
     kvt_close(store);
     options.entry_loss_limit = 0.001; /* nothing keeps it */
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(store->costs.variant_count, store->exact_variants);
     kvt_close(store);
     static const double outside[] = {0.0, -0.1, 1.5, NAN};
     for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
         options.entry_loss_limit = outside[i];
-        assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+        assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
         assert_non_null(strstr(message, "entry_loss_limit"));
     }
 }
@@ -362,21 +322,22 @@ TEST(fixed_policies_take_forms_of_the_ladder)
     enum { ENTRIES = 16 };
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(64 * LADDER_ENTRY_BYTES);
+    kvt_store_options options =
+        ladder_store_options(profile_path, &ladder_layout, 64 * LADDER_ENTRY_BYTES);
     make_profile(true);
     options.policy = "lru";
     assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &options.variant), KVT_OK);
     options.loss_limit = 0;
-    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     assert_non_null(strstr(message, "ladder"));
     options.loss_limit = 1;
     options.ladder = false;
-    assert_int_equal(open_store(&options, &store, message), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_E_ARGUMENT);
     options.ladder = true;
     for (int mixed = 0; mixed < 2; mixed++) {
         uint32_t lossy = 0;
         options.other_share = mixed ? 0.5 : 0;
-        assert_int_equal(open_store(&options, &store, message), KVT_OK);
+        assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             assert_int_equal(put_entry(store, i, &ladder_layout), KVT_OK);
             const double upper = check_entry(store, i);
@@ -392,10 +353,11 @@ static void entries_stay_exact(const kvt_layout *other)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    kvt_store_options options =
+        ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     static char data[LADDER_ENTRY_BYTES], got[LADDER_ENTRY_BYTES];
     make_profile(true);
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t held = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
         kvt_status status = put_entry(store, i, other);
@@ -434,27 +396,27 @@ TEST(a_lower_limit_drops_coarser_rows)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(0);
+    kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     options.catalog_path = catalog_path;
     options.tiers[KVT_TIER_SSD].devices = &device;
     options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t lossy = press(store, options.loss_limit), coarse = 0;
     assert_true(lossy > 20);
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
         coarse += check_entry(store, i) > 0.0025;
     assert_true(coarse > 10);
     kvt_close(store);
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     uint32_t again = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++)
         again += check_entry(store, i) > 0.0;
     assert_int_equal(again, lossy); /* the same promise keeps them all */
     kvt_close(store);
     options.loss_limit = 0.0025;
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     again = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES; i++) {
         double upper = check_entry(store, i);
@@ -495,9 +457,10 @@ TEST(requests_get_what_they_accept)
     static const double accepted[] = {-1, 0.0015, 0.006, 0.0095};
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(12 * LADDER_ENTRY_BYTES);
+    kvt_store_options options =
+        ladder_store_options(profile_path, &ladder_layout, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     assert_true(press(store, options.loss_limit) > 0);
     uint32_t refused = 0, got = 0;
     for (uint32_t i = 0; i < PRESSURE_ENTRIES * 4; i++) {
@@ -538,13 +501,13 @@ TEST(what_became_coarser_is_refused)
 {
     char message[256];
     kvt_store *store = NULL;
-    kvt_store_options options = ladder_options(0);
+    kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     const kvt_device_config device = support_file_config("ssd0", ssd_path, 12 * LADDER_ENTRY_BYTES);
     make_profile(true);
     options.policy = "lru"; /* raw, as it was put */
     options.tiers[KVT_TIER_SSD].devices = &device;
     options.tiers[KVT_TIER_SSD].device_count = 1;
-    assert_int_equal(open_store(&options, &store, message), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
     assert_int_equal(put_entry(store, 1, &ladder_layout), KVT_OK);
     assert_int_equal(get_within(store, 1, -1).status, KVT_OK);
     const kvt_key key = support_key(1);

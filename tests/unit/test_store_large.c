@@ -90,10 +90,7 @@ static void site_make(site *s, uint64_t put_staging_bytes)
     s->options.tiers[KVT_TIER_SSD].devices = &s->device;
     s->options.tiers[KVT_TIER_SSD].device_count = 1;
     site_open(s);
-    s->entry = (kvt_entry){.struct_size = sizeof s->entry,
-                           .key = support_key(1),
-                           .layout = layout,
-                           .recompute_seconds = 100};
+    s->entry = support_entry(support_key(1), layout, 100);
     s->data = malloc(ENTRY_BYTES);
     assert_non_null(s->data);
     codecs_kv_sample_fill(&layout, 7, s->data);
@@ -140,8 +137,7 @@ static void check_reads(site *s)
     assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);
     if (measured) expect_within("load", before, 3.0 / LAYERS);
     kvt_queue_close(queue);
-    char *expected = malloc(ENTRY_BYTES);
-    assert_non_null(expected);
+    char *expected = test_alloc(ENTRY_BYTES);
     codecs_kv_sample_fill(&layout, 7, expected);
     assert_memory_equal(s->data, expected, ENTRY_BYTES);
     free(expected);

@@ -31,8 +31,7 @@ static kvt_store *open_store(void)
     options.tick_seconds = 0;
     options.lossless = false;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = (FITS + 2) * RECORD_BYTES;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    kvt_store *store = support_open(&options);
     return store;
 }
 
@@ -68,18 +67,15 @@ static uint32_t count_stored(kvt_store *store, uint32_t first, uint32_t count)
 TEST(held_entries_outlast_puts)
 {
     kvt_store *store = open_store();
-    for (uint32_t i = 0; i < FITS; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, FITS);
     bool held[4];
     uint64_t lease = lease_keys(store, 0, 4, in_an_hour(), held);
     for (uint32_t i = 0; i < 4; i++)
         assert_true(held[i]);
-    for (uint32_t i = FITS; i < FITS + MORE; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, FITS, FITS + MORE);
     assert_int_equal(count_stored(store, 0, 4), 4);
     assert_int_equal(count_stored(store, 4, FITS - 4), 0);
-    for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(support_get(store, i, NULL), KVT_OK);
+    support_gets(store, 0, 4);
     assert_int_equal(kvt_lease_end(store, lease), KVT_OK);
     assert_int_equal(kvt_lease_end(store, lease), KVT_MISS);
     for (uint32_t i = FITS + MORE; i < FITS + 2 * MORE; i++)
@@ -137,8 +133,7 @@ TEST(a_lost_entry_leaves_its_lease)
     options.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].devices = &device;
     options.tiers[KVT_TIER_DRAM].device_count = 1;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    kvt_store *store = support_open(&options);
     assert_int_equal(support_put(store, 1), KVT_OK);
     uint64_t lease = lease_keys(store, 1, 1, in_an_hour(), NULL);
     const tiers_fault_rule flip = {
@@ -160,8 +155,7 @@ TEST(a_lost_entry_leaves_its_lease)
 TEST(leases_hold_half_a_tier_at_most)
 {
     kvt_store *store = open_store();
-    for (uint32_t i = 0; i < FITS; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, FITS);
     bool held[FITS];
     (void)lease_keys(store, 0, FITS, in_an_hour(), held);
     uint32_t count = 0;
@@ -174,8 +168,7 @@ TEST(leases_hold_half_a_tier_at_most)
     assert_true(stats.bytes[KVT_TIER_DRAM] <= half);
     assert_true(stats.bytes[KVT_TIER_DRAM] + 2 * RECORD_BYTES > half);
     /* Puts still find room, and close ends what is open. */
-    for (uint32_t i = FITS; i < FITS + MORE; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, FITS, FITS + MORE);
     kvt_close(store);
 }
 
@@ -236,10 +229,7 @@ TEST(the_cut_is_where_it_pays)
     static const double seconds[] = {1e-12, 1, 1e-12, 1e-12};
     for (uint32_t i = 0; i < 4; i++) {
         support_fill(i, data);
-        kvt_entry entry = {.struct_size = sizeof entry,
-                           .key = support_key(i),
-                           .layout = support_layout,
-                           .recompute_seconds = seconds[i]};
+        kvt_entry entry = support_entry(support_key(i), support_layout, seconds[i]);
         assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
     }
     kvt_worth worth = worth_of(store, 4);

@@ -163,8 +163,7 @@ TEST(a_walk_takes_several_rounds)
     options.policy = "lru";
     options.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = UINT64_C(256) << 20;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    kvt_store *store = support_open(&options);
     for (uint32_t i = 0; i < MANY; i++)
         assert_int_equal(put_small(store, i, i % 3 == 0 ? 0 : i % 3 == 1 ? 10 : 20), KVT_OK);
     let_pass(11);

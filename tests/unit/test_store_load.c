@@ -3,17 +3,13 @@
  * test_store_load.c - layered loads: layers come in order over all entries, no further than the
  * window; what fails stops no other; deadlines, ends and closes in the middle leave nothing behind.
  */
-#include "store_support.h"
-
-#include "base/clock.h"
+#include "queue_site.h"
 
 #include <kvterrace/load.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 enum { ENTRIES = 12, LAYERS = 8 };
-
-#define SECOND_NS UINT64_C(1000000000)
 
 /* 8 layers of 2 x 64 tokens x 2 heads x 64 x bf16 = 32 KiB each. */
 static kvt_layout layout = {
@@ -22,10 +18,6 @@ static kvt_layout layout = {
 #define ENTRY_BYTES (UINT64_C(2) * LAYERS * 64 * 2 * 64 * 2)
 
 typedef struct site {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store;
-    kvt_queue *queue;
     kvt_key keys[ENTRIES];
     kvt_view views[ENTRIES];
     const kvt_view *pointers[ENTRIES];
@@ -35,35 +27,19 @@ typedef struct site {
 
 static kvt_status put_entry(site *s, uint32_t number)
 {
-    kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = support_key(number),
-                       .layout = layout,
-                       .recompute_seconds = 1};
-    return kvt_put(s->store, &entry, s->expected[number], ENTRY_BYTES);
+    kvt_entry entry = support_entry(support_key(number), layout, 1);
+    return kvt_put(store, &entry, s->expected[number], ENTRY_BYTES);
 }
 
 /* One tier: a device whose faults the test controls, or plain memory. */
 static site *make_site(bool device, bool staged, uint64_t staging_bytes)
 {
     site *s = calloc(1, sizeof *s);
-    s->fault = (support_fault){.capacity_bytes = 64 << 20};
-    s->device = support_fault_config(&s->fault, "mem");
-    kvt_store_options options;
-    kvt_store_options_init(&options);
+    kvt_store_options options = queue_site_options(device);
     if (!staged) options.put_staging_bytes = 0;
     options.staging_bytes = staging_bytes;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.lossless = false;
-    if (device) {
-        options.tiers[KVT_TIER_DRAM].devices = &s->device;
-        options.tiers[KVT_TIER_DRAM].device_count = 1;
-    } else {
-        options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
-    }
-    assert_int_equal(kvt_open(&options, &s->store, NULL, 0), KVT_OK);
-    const kvt_queue_options queue = {.struct_size = sizeof queue, .threads = 2};
-    assert_int_equal(kvt_queue_open(s->store, &queue, &s->queue), KVT_OK);
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    queue = queue_site_queue(2, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         s->keys[i] = support_key(i);
         s->data[i] = malloc(ENTRY_BYTES);
@@ -79,8 +55,7 @@ static site *make_site(bool device, bool staged, uint64_t staging_bytes)
 
 static void free_site(site *s)
 {
-    kvt_queue_close(s->queue);
-    kvt_close(s->store);
+    queue_site_close(NULL);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         free(s->data[i]);
         free(s->expected[i]);
@@ -91,8 +66,7 @@ static void free_site(site *s)
 static kvt_load *begin(site *s, const kvt_load_options *options)
 {
     kvt_load *load = NULL;
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, ENTRIES, options, &load),
-                     KVT_OK);
+    assert_int_equal(kvt_load_begin(queue, s->keys, s->pointers, ENTRIES, options, &load), KVT_OK);
     return load;
 }
 
@@ -136,7 +110,7 @@ TEST(layers_in_order)
     free_site(s);
     s = make_site(false, false, 16 << 20);
     load_all(s, NULL);
-    kvt_store_stats stats = support_stats(s->store);
+    kvt_store_stats stats = support_stats(store);
     assert_int_equal(stats.gets, ENTRIES);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].hits, ENTRIES);
     free_site(s);
@@ -167,14 +141,14 @@ TEST(the_window)
 {
     site *s = make_site(true, false, 16 << 20);
     tiers_fault_counts before, after;
-    tiers_fault_counts_get(s->fault.device, &before);
+    tiers_fault_counts_get(fault.device, &before);
     const kvt_load_options options = {
         .struct_size = sizeof options, .layers_ahead = 1, .deadline_ns = KVT_NO_DEADLINE};
     kvt_load *load = begin(s, &options);
     assert_int_equal(kvt_load_wait(load, 2, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
     assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + SECOND_NS / 20), KVT_E_TIMEOUT);
     assert_int_equal(kvt_load_layers(load), 2);
-    tiers_fault_counts_get(s->fault.device, &after);
+    tiers_fault_counts_get(fault.device, &after);
     assert_true(after.reads - before.reads <= ENTRIES * 3); /* heads and two layers */
     kvt_load_release(load, 1);
     assert_int_equal(kvt_load_wait(load, 3, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
@@ -193,14 +167,13 @@ TEST(the_window)
 TEST(failures_stop_no_other)
 {
     site *s = make_site(true, false, 16 << 20);
-    assert_int_equal(kvt_delete(s->store, &s->keys[3]), KVT_OK);
+    assert_int_equal(kvt_delete(store, &s->keys[3]), KVT_OK);
     s->views[5].base_bytes[0] -= 64;
-    const tiers_fault_rule flip = {.action = TIERS_FAULT_FLIP,
-                                   .kinds = TIERS_FAULT_READS,
-                                   .skip = ENTRIES + 10,
-                                   .hits = 1,
-                                   .flip_bit = 4000};
-    assert_int_equal(tiers_fault_add(s->fault.device, &flip), KVT_OK);
+    queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_FLIP,
+                                        .kinds = TIERS_FAULT_READS,
+                                        .skip = ENTRIES + 10,
+                                        .hits = 1,
+                                        .flip_bit = 4000});
     kvt_load *load = begin(s, NULL);
     for (uint32_t layer = 1; layer <= LAYERS; layer++) {
         kvt_load_release(load, layer);
@@ -258,22 +231,18 @@ static void load_all_but(site *s, uint32_t failing)
 TEST(views_that_meet_inside_another)
 {
     site *s = make_site(false, false, 16 << 20);
-    char *memory = malloc(2 * ENTRY_BYTES);
-    assert_non_null(memory);
+    char *memory = test_alloc(2 * ENTRY_BYTES);
     kvt_layout longer = layout;
     longer.tokens *= 2;
-    const kvt_entry entry = {.struct_size = sizeof entry,
-                             .key = support_key(ENTRIES),
-                             .layout = longer,
-                             .recompute_seconds = 1};
-    assert_int_equal(kvt_put(s->store, &entry, memory, 2 * ENTRY_BYTES), KVT_OK);
+    const kvt_entry entry = support_entry(support_key(ENTRIES), longer, 1);
+    assert_int_equal(kvt_put(store, &entry, memory, 2 * ENTRY_BYTES), KVT_OK);
     s->keys[2] = entry.key;
     s->views[2] = kvt_view_packed(&longer, memory);
     s->views[0].base[0] = memory + 256;
     s->views[1].base[0] = memory + 512;
     kvt_status statuses[3];
     kvt_load *load = NULL;
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, 3, NULL, &load), KVT_OK);
+    assert_int_equal(kvt_load_begin(queue, s->keys, s->pointers, 3, NULL, &load), KVT_OK);
     kvt_load_release(load, LAYERS);
     assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
@@ -291,8 +260,7 @@ TEST(views_that_meet)
 {
     site *s = make_site(false, false, 16 << 20);
     uint32_t blocks[ENTRIES][ENTRY_BLOCKS];
-    char *memory = malloc(ENTRIES * ENTRY_BYTES);
-    assert_non_null(memory);
+    char *memory = test_alloc(ENTRIES * ENTRY_BYTES);
     memset(memory, 0xee, ENTRIES * ENTRY_BYTES);
     s->views[3].base[0] = memory;
     s->views[7].base[0] = memory + ENTRY_BYTES - 256;
@@ -326,7 +294,7 @@ TEST(a_deadline_that_has_passed)
     for (int device = 0; device < 2; device++) {
         site *s = make_site(device, false, 16 << 20);
         tiers_fault_counts before = {0}, after = {0};
-        if (device) tiers_fault_counts_get(s->fault.device, &before);
+        if (device) tiers_fault_counts_get(fault.device, &before);
         const kvt_load_options options = {.struct_size = sizeof options}; /* 0: before any clock */
         kvt_load *load = begin(s, &options);
         kvt_status expected = device ? KVT_E_TIMEOUT : KVT_OK;
@@ -342,7 +310,7 @@ TEST(a_deadline_that_has_passed)
             assert_int_equal(statuses[i], expected);
             if (!device) assert_memory_equal(s->data[i], s->expected[i], ENTRY_BYTES);
         }
-        if (device) tiers_fault_counts_get(s->fault.device, &after);
+        if (device) tiers_fault_counts_get(fault.device, &after);
         assert_int_equal(after.reads, before.reads);
         free_site(s);
     }
@@ -351,9 +319,8 @@ TEST(a_deadline_that_has_passed)
 TEST(a_silent_device)
 {
     site *s = make_site(true, false, 16 << 20);
-    const tiers_fault_rule hang = {
-        .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = ENTRIES + ENTRIES / 2};
-    assert_int_equal(tiers_fault_add(s->fault.device, &hang), KVT_OK);
+    queue_site_fault((tiers_fault_rule){
+        .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = ENTRIES + ENTRIES / 2});
     const kvt_load_options options = {.struct_size = sizeof options,
                                       .deadline_ns = base_clock_ns() + SECOND_NS / 10};
     kvt_load *load = begin(s, &options);
@@ -364,7 +331,7 @@ TEST(a_silent_device)
         assert_int_equal(statuses[i], KVT_E_TIMEOUT);
     for (uint32_t i = 0; i < ENTRIES; i++)
         memset(s->data[i], 0xdd, ENTRY_BYTES);
-    tiers_fault_clear(s->fault.device);
+    tiers_fault_clear(fault.device);
     load_all(s, NULL); /* nothing was lost, and what came late was written nowhere */
     free_site(s);
 }
@@ -373,18 +340,17 @@ TEST(ends_in_the_middle)
 {
     for (int which = 0; which < 3; which++) {
         site *s = make_site(true, false, 16 << 20);
-        const tiers_fault_rule slow = {
-            .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 2000000};
-        assert_int_equal(tiers_fault_add(s->fault.device, &slow), KVT_OK);
+        queue_site_fault((tiers_fault_rule){
+            .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 2000000});
         kvt_load *load = begin(s, NULL);
         if (which == 1) {
-            kvt_queue_close(s->queue);
-            s->queue = NULL;
+            kvt_queue_close(queue);
+            queue = NULL;
             assert_int_equal(kvt_load_wait(load, LAYERS, KVT_NO_DEADLINE), KVT_E_STATE);
         }
         if (which == 2) {
-            kvt_close(s->store);
-            s->store = NULL;
+            kvt_close(store);
+            store = NULL;
         }
         kvt_status statuses[ENTRIES];
         assert_int_equal(kvt_load_end(load, statuses, NULL), KVT_OK);
@@ -430,13 +396,11 @@ TEST(bad_arguments)
     kvt_key absent = support_key(999);
     const kvt_view *none = NULL;
     kvt_load_options bad = {.struct_size = sizeof bad, .layers_ahead = 65};
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, 0, NULL, &load),
-                     KVT_E_ARGUMENT);
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, s->pointers, 1, &bad, &load),
-                     KVT_E_ARGUMENT);
-    assert_int_equal(kvt_load_begin(s->queue, s->keys, &none, 1, NULL, &load), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_begin(queue, s->keys, s->pointers, 0, NULL, &load), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_begin(queue, s->keys, s->pointers, 1, &bad, &load), KVT_E_ARGUMENT);
+    assert_int_equal(kvt_load_begin(queue, s->keys, &none, 1, NULL, &load), KVT_E_ARGUMENT);
     assert_int_equal(kvt_load_begin(NULL, s->keys, s->pointers, 1, NULL, &load), KVT_E_ARGUMENT);
-    kvt_status status = kvt_load_begin(s->queue, &absent, s->pointers, 1, NULL, &load);
+    kvt_status status = kvt_load_begin(queue, &absent, s->pointers, 1, NULL, &load);
     if (status == KVT_OK) { /* other hosts are asked, and do not answer */
         status = kvt_load_wait(load, 1, KVT_NO_DEADLINE);
         assert_int_equal(kvt_load_end(load, NULL, NULL), KVT_OK);

@@ -4,9 +4,7 @@
  * the device counts them. Loads and gets that end in the middle, devices that fail, and many of all
  * at once.
  */
-#include "store_support.h"
-
-#include "base/clock.h"
+#include "queue_site.h"
 
 #include <kvterrace/load.h>
 #include <kvterrace/lookup.h>
@@ -38,9 +36,6 @@ typedef struct side {
 } side;
 
 typedef struct site {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store;
     bool grouped;
     kvt_key keys[ENTRIES];
     char *expected[ENTRIES];
@@ -54,9 +49,8 @@ static uint64_t bytes_of(const site *s)
 
 static void side_make(const site *s, side *one)
 {
-    const kvt_queue_options options = {.struct_size = sizeof options, .threads = 1};
     size_t at = 0;
-    assert_int_equal(kvt_queue_open(s->store, &options, &one->queue), KVT_OK);
+    one->queue = queue_site_queue(1, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         one->data[i] = malloc(bytes_of(s));
         memset(one->data[i], 0xee, bytes_of(s));
@@ -86,25 +80,14 @@ static kvt_status put_one(const site *s, uint32_t number)
     entry.groups = s->grouped ? groups : NULL;
     entry.group_count = s->grouped ? GROUPS : 0;
     if (!s->grouped) entry.layout = plain;
-    return kvt_put(s->store, &entry, s->expected[number], bytes_of(s));
+    return kvt_put(store, &entry, s->expected[number], bytes_of(s));
 }
 
 static site *site_make(bool grouped)
 {
     site *s = calloc(1, sizeof *s);
-    kvt_store_options options;
     s->grouped = grouped;
-    s->fault = (support_fault){.capacity_bytes = 64 << 20};
-    s->device = support_fault_config(&s->fault, "mem");
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 16 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.lossless = false;
-    options.tiers[KVT_TIER_DRAM].devices = &s->device;
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
-    assert_int_equal(kvt_open(&options, &s->store, NULL, 0), KVT_OK);
+    queue_site_open(true, 0, 0);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const kvt_layout all = {.dtype = KVT_DTYPE_OPAQUE, .opaque_bytes = bytes_of(s)};
         s->keys[i] = support_key(i);
@@ -121,38 +104,36 @@ static void site_free(site *s)
 {
     for (uint32_t i = 0; i < SIDES; i++)
         side_free(&s->sides[i]);
-    kvt_close(s->store);
+    queue_site_close(NULL);
     for (uint32_t i = 0; i < ENTRIES; i++)
         free(s->expected[i]);
     free(s);
 }
 
-static uint64_t reads_of(const site *s)
+static uint64_t reads(void)
 {
     tiers_fault_counts counts;
-    tiers_fault_counts_get(s->fault.device, &counts);
+    tiers_fault_counts_get(fault.device, &counts);
     return counts.reads;
 }
 
 /* Waits until an operation hangs. The device takes one at a time: all others wait behind it. */
-static void await_hung(const site *s)
+static void await_hung(void)
 {
     tiers_fault_counts counts;
     do {
         base_sleep(100000);
-        tiers_fault_counts_get(s->fault.device, &counts);
+        tiers_fault_counts_get(fault.device, &counts);
     } while (counts.hung == 0);
 }
 
-static void fault(const site *s, tiers_fault_action action, uint64_t skip, uint64_t hits)
+static void fail_reads(tiers_fault_action action, uint64_t hits)
 {
-    const tiers_fault_rule rule = {.action = action,
-                                   .kinds = TIERS_FAULT_READS,
-                                   .skip = skip,
-                                   .hits = hits,
-                                   .status = KVT_E_IO,
-                                   .flip_bit = 8 * 4096 + 3};
-    assert_int_equal(tiers_fault_add(s->fault.device, &rule), KVT_OK);
+    queue_site_fault((tiers_fault_rule){.action = action,
+                                        .kinds = TIERS_FAULT_READS,
+                                        .hits = hits,
+                                        .status = KVT_E_IO,
+                                        .flip_bit = 8 * 4096 + 3});
 }
 
 /* Begins to load all entries, one layer ahead. */
@@ -214,9 +195,9 @@ static void stand_at_layer_two(const site *s, side *first, side *second)
     await(first, 2);
     begin(s, second);
     await(second, 2);
-    fault(s, TIERS_FAULT_HANG, 0, 0);
+    fail_reads(TIERS_FAULT_HANG, 0);
     kvt_load_release(first->load, 1);
-    await_hung(s);
+    await_hung();
     kvt_load_release(second->load, 1);
 }
 
@@ -226,25 +207,25 @@ TEST(loads_share_reads)
 {
     site *s = site_make(false);
     side *first = &s->sides[0], *second = &s->sides[1];
-    const uint64_t start = reads_of(s);
+    const uint64_t start = reads();
     begin(s, first);
     await(first, 2);
-    assert_int_equal(reads_of(s) - start, 3 * ENTRIES); /* heads and two layers */
+    assert_int_equal(reads() - start, 3 * ENTRIES); /* heads and two layers */
     begin(s, second);
     await(second, 2);
-    assert_int_equal(reads_of(s) - start, 5 * ENTRIES); /* no heads */
-    fault(s, TIERS_FAULT_HANG, 0, 0);
+    assert_int_equal(reads() - start, 5 * ENTRIES); /* no heads */
+    fail_reads(TIERS_FAULT_HANG, 0);
     kvt_load_release(first->load, 1);
-    await_hung(s);
+    await_hung();
     kvt_load_release(second->load, 1); /* joins the reads of layer 2 */
-    tiers_fault_clear(s->fault.device);
+    tiers_fault_clear(fault.device);
     await(second, 3);
     await(first, 3);
     run_to_end(first);
     settle(s, second);
     assert_int_equal(kvt_load_layers(second->load), 3); /* announced in its turn */
     run_to_end(second);
-    assert_int_equal(reads_of(s) - start, 11 * ENTRIES); /* six more layers, once */
+    assert_int_equal(reads() - start, 11 * ENTRIES); /* six more layers, once */
     const kvt_load_result a = end(s, first, KVT_OK), b = end(s, second, KVT_OK);
     assert_int_equal(a.bytes_shared, 0);
     assert_int_equal(b.bytes_read, 2 * ENTRIES * LAYER_BYTES);
@@ -258,11 +239,11 @@ TEST(heads_under_way_are_joined)
     for (int grouped = 0; grouped < 2; grouped++) {
         site *s = site_make(grouped);
         side *first = &s->sides[0], *second = &s->sides[1];
-        fault(s, TIERS_FAULT_HANG, 0, 0);
+        fail_reads(TIERS_FAULT_HANG, 0);
         begin(s, first);
         begin(s, second);
-        await_hung(s);
-        tiers_fault_clear(s->fault.device);
+        await_hung();
+        tiers_fault_clear(fault.device);
         run_to_end(second);
         run_to_end(first);
         const kvt_load_result a = end(s, first, KVT_OK), b = end(s, second, KVT_OK);
@@ -281,14 +262,14 @@ TEST(one_of_two_ends)
     for (int reader = 0; reader < 2; reader++) {
         site *s = site_make(false);
         side *ends = &s->sides[!reader], *stays = &s->sides[reader];
-        const uint64_t start = reads_of(s);
+        const uint64_t start = reads();
         stand_at_layer_two(s, &s->sides[0], &s->sides[1]);
         (void)end(s, ends, KVT_E_TIMEOUT);
-        tiers_fault_clear(s->fault.device);
+        tiers_fault_clear(fault.device);
         run_to_end(stays);
         (void)end(s, stays, KVT_OK);
         /* What hung cannot be called off; what waited behind it is. */
-        assert_int_equal(reads_of(s) - start, 11 * ENTRIES + (reader ? 1 : 0));
+        assert_int_equal(reads() - start, 11 * ENTRIES + (reader ? 1 : 0));
         begin(s, ends); /* nothing of the first one is left */
         run_to_end(ends);
         (void)end(s, ends, KVT_OK);
@@ -305,7 +286,7 @@ TEST(one_of_two_loses_its_queue)
         side *ends = &s->sides[!reader], *stays = &s->sides[reader];
         kvt_queue_close(ends->queue);
         ends->queue = NULL;
-        tiers_fault_clear(s->fault.device);
+        tiers_fault_clear(fault.device);
         run_to_end(stays);
         (void)end(s, stays, KVT_OK);
         (void)end(s, ends, KVT_E_TIMEOUT);
@@ -321,10 +302,10 @@ TEST(reads_fail_in_the_middle)
         site *s = site_make(false);
         side *first = &s->sides[0], *second = &s->sides[1];
         stand_at_layer_two(s, first, second);
-        tiers_fault_clear(s->fault.device);
+        tiers_fault_clear(fault.device);
         await(second, 3);
         await(first, 3);
-        fault(s, actions[what], 0, ENTRIES); /* those of the first one, which come first */
+        fail_reads(actions[what], ENTRIES); /* those of the first one, which come first */
         kvt_load_release(first->load, 2);
         kvt_load_release(second->load, 2);
         run_to_end(first); /* all its entries have failed: nothing is waited for */
@@ -340,8 +321,8 @@ TEST(a_device_goes_in_the_middle)
 {
     site *s = site_make(false);
     stand_at_layer_two(s, &s->sides[0], &s->sides[1]);
-    tiers_fault_set_gone(s->fault.device, true);
-    tiers_fault_clear(s->fault.device);
+    tiers_fault_set_gone(fault.device, true);
+    tiers_fault_clear(fault.device);
     run_to_end(&s->sides[1]);
     run_to_end(&s->sides[0]);
     (void)end(s, &s->sides[0], KVT_MISS);
@@ -354,7 +335,7 @@ static void *get_all(void *context)
     site *s = context;
     char *data = malloc(bytes_of(s));
     for (uint32_t i = 0; i < ENTRIES; i++)
-        if (kvt_get(s->store, &s->keys[i], data, bytes_of(s), NULL) != KVT_OK ||
+        if (kvt_get(store, &s->keys[i], data, bytes_of(s), NULL) != KVT_OK ||
             memcmp(data, s->expected[i], bytes_of(s)) != 0)
             abort();
     free(data);
@@ -368,23 +349,23 @@ TEST(loads_take_what_gets_read)
         site *s = site_make(grouped);
         side *one = &s->sides[0];
         pthread_t thread;
-        uint64_t start = reads_of(s);
+        uint64_t start = reads();
         begin(s, one);
         await(one, 2);
-        const uint64_t begun = reads_of(s) - start;
+        const uint64_t begun = reads() - start;
         assert_null(get_all(s)); /* offers all layers that have not come */
         settle(s, one);
-        const uint64_t got = reads_of(s) - start - begun;
+        const uint64_t got = reads() - start - begun;
         run_to_end(one);
-        assert_int_equal(reads_of(s) - start, begun + got);
+        assert_int_equal(reads() - start, begun + got);
         assert_true(end(s, one, KVT_OK).bytes_shared >= 6 * ENTRIES * LAYER_BYTES);
         /* The other way round: the first get's read is under way when the load begins. */
-        start = reads_of(s);
-        fault(s, TIERS_FAULT_HANG, 0, 1);
+        start = reads();
+        fail_reads(TIERS_FAULT_HANG, 1);
         assert_int_equal(pthread_create(&thread, NULL, get_all, s), 0);
-        await_hung(s);
+        await_hung();
         begin(s, one);
-        tiers_fault_clear(s->fault.device);
+        tiers_fault_clear(fault.device);
         run_to_end(one);
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_true(end(s, one, KVT_OK).bytes_shared >= LAYERS * LAYER_BYTES);
@@ -404,15 +385,15 @@ TEST(a_get_is_called_off)
                            .deadline_ns = KVT_NO_DEADLINE};
     kvt_completion done = {.struct_size = sizeof done};
     uint64_t batch;
-    fault(s, TIERS_FAULT_HANG, 0, 1);
+    fail_reads(TIERS_FAULT_HANG, 1);
     assert_int_equal(kvt_submit(other->queue, &request, 1, &batch), KVT_OK);
-    await_hung(s);
+    await_hung();
     begin(s, one);
     assert_int_equal(kvt_cancel(other->queue, batch), KVT_OK);
     assert_int_equal(kvt_queue_wait(other->queue, KVT_NO_DEADLINE), KVT_OK);
     assert_int_equal(kvt_drain(other->queue, &done, 1), 1);
     assert_int_equal(done.status, KVT_E_CANCELLED);
-    tiers_fault_clear(s->fault.device);
+    tiers_fault_clear(fault.device);
     run_to_end(one);
     (void)end(s, one, KVT_OK);
     site_free(s);
@@ -451,12 +432,11 @@ static void *work(void *context)
         const uint32_t stop = draw(&random, 3) == 0 ? draw(&random, LAYERS) : LAYERS;
         const uint32_t number = draw(&random, ENTRIES);
         if (draw(&random, 4) == 0) {
-            (void)!kvt_get(w->s->store, &w->s->keys[number], own.data[number], bytes_of(w->s),
-                           NULL);
+            (void)!kvt_get(store, &w->s->keys[number], own.data[number], bytes_of(w->s), NULL);
             continue;
         }
         if (draw(&random, 8) == 0) {
-            (void)!kvt_delete(w->s->store, &w->s->keys[number]);
+            (void)!kvt_delete(store, &w->s->keys[number]);
             (void)!put_one(w->s, number);
             continue;
         }
@@ -497,7 +477,7 @@ TEST(many_at_once)
             assert_int_equal(workers[i].wrong, 0);
             read += workers[i].read;
         }
-        assert_int_equal(support_stats(s->store).staging_bytes, 0);
+        assert_int_equal(support_stats(store).staging_bytes, 0);
         assert_true(read != 0); /* how much of it was shared is the scheduler's */
         site_free(s);
     }

@@ -3,7 +3,7 @@
  * test_store_members.c - devices that drain, vanish, come back and join while a store serves, and
  * objects that are laid out anew.
  */
-#include "store_support.h"
+#include "store_site.h"
 
 #include "tiers/devices/superblock.h"
 
@@ -11,85 +11,14 @@
 
 enum { DISKS = 3, ENTRIES = 40 };
 
-typedef struct site {
-    char catalog[96];
-    char paths[DISKS + 1][96];
-    char folder[64];
-    support_fault disks[DISKS + 1];
-    kvt_device_config configs[DISKS + 1];
-    kvt_store_options options;
-    kvt_store *store;
-} site;
-
-static const char *const disk_names[DISKS + 1] = {"disk0", "disk1", "disk2", "disk3"};
-
-/* SSD alone, striped over three disks in units of 4 KiB. */
-static int site_setup(void **state)
+/* SSD alone, striped over three disks in units of 4 KiB; a fourth one may join. */
+static int set_up(void **state)
 {
-    char folder[64];
-    site *s = calloc(1, sizeof *s);
-    support_make_folder(folder, sizeof folder);
-    memcpy(s->folder, folder, sizeof folder);
-    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", folder);
-    for (int i = 0; i <= DISKS; i++) {
-        snprintf(s->paths[i], sizeof s->paths[i], "%s/disk%d", folder, i);
-        s->disks[i] = (support_fault){.capacity_bytes = 2 << 20, .path = s->paths[i]};
-        s->configs[i] = support_fault_config(&s->disks[i], disk_names[i]);
-    }
-    kvt_store_options_init(&s->options);
-    s->options.put_staging_bytes = 0; /* a put says how its write went */
-    s->options.staging_bytes = 8 << 20;
-    s->options.catalog_path = s->catalog;
-    s->options.policy = "lru";
-    s->options.tick_seconds = 0;
-    s->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = s->configs,
-                                                        .device_count = DISKS,
-                                                        .unit_bytes = 4096,
-                                                        .weights_fixed = true,
-                                                        .rebalance_bytes_per_s = UINT64_C(1) << 40};
-    char message[256];
-    if (kvt_open(&s->options, &s->store, message, sizeof message) != KVT_OK) {
-        fprintf(stderr, "%s\n", message);
-        return -1;
-    }
-    *state = s;
+    site *s =
+        site_new(state, (site_shape){.disks = DISKS, .disk_bytes = 2 << 20, .unit_bytes = 4096});
+    s->options.tiers[KVT_TIER_SSD].rebalance_bytes_per_s = UINT64_C(1) << 40;
+    site_open(s);
     return 0;
-}
-
-static int site_teardown(void **state)
-{
-    site *s = *state;
-    kvt_close(s->store);
-    support_remove_folder(s->folder);
-    free(s);
-    return 0;
-}
-
-static void site_reopen(site *s)
-{
-    kvt_close(s->store);
-    s->store = NULL;
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
-}
-
-static void put_all(site *s)
-{
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        assert_int_equal(support_put(s->store, i), KVT_OK);
-    }
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
-}
-
-/* How many entries come back; each that does has the right bytes. */
-static uint32_t count_hits(site *s)
-{
-    uint32_t hits = 0;
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        kvt_status status = support_get(s->store, i, NULL);
-        assert_true(status == KVT_OK || status == KVT_MISS);
-        if (status == KVT_OK) hits++;
-    }
-    return hits;
 }
 
 static kvt_device_stats disk_stats(site *s, size_t index)
@@ -97,14 +26,6 @@ static kvt_device_stats disk_stats(site *s, size_t index)
     kvt_device_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(kvt_device_stats_at(s->store, index, &stats), KVT_OK);
     return stats;
-}
-
-static void maintain(site *s, int rounds)
-{
-    for (int i = 0; i < rounds; i++) {
-        assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
-        assert_int_equal(kvt_flush(s->store), KVT_OK);
-    }
 }
 
 /* The disk's answers are KVT_E_GONE from now on, and the store has seen one. */
@@ -119,7 +40,7 @@ static void vanish(site *s, int disk)
 
 static kvt_status come_back(site *s, int disk)
 {
-    return kvt_store_device_add(s->store, KVT_TIER_SSD, &s->configs[disk], NULL, 0);
+    return kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[disk], NULL, 0);
 }
 
 static void copy_file(const char *from, const char *to)
@@ -131,27 +52,27 @@ static void copy_file(const char *from, const char *to)
 
 /* ---- drain ---- */
 
-TEST_EACH(site_setup, site_teardown);
+TEST_EACH(set_up, site_free);
 
 TEST(a_drain_empties_a_disk_while_serving)
 {
     site *s = *state;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     assert_true(disk_stats(s, 1).used_bytes > 0);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
     assert_int_equal(kvt_store_device_change(s->store, "nobody", KVT_DEVICE_DRAIN), KVT_E_ARGUMENT);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_DRAINING);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
-    assert_int_equal(count_hits(s), ENTRIES);
-    maintain(s, 3);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
+    site_maintain(s, 3);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
     assert_int_equal(support_stats(s->store).relayouts, ENTRIES);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_ABSENT);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_E_STATE);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     /* A new disk takes the place, and what is put now uses it. */
     assert_int_equal(unlink(s->paths[1]), 0);
     assert_int_equal(come_back(s, 1), KVT_OK);
@@ -161,7 +82,7 @@ TEST(a_drain_empties_a_disk_while_serving)
     assert_true(disk_stats(s, 1).used_bytes > 0);
     assert_int_equal(kvt_flush(s->store), KVT_OK);
     site_reopen(s);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(support_get(s->store, ENTRIES, NULL), KVT_OK);
 }
 
@@ -172,15 +93,9 @@ TEST(a_drain_without_room_lets_the_policy_make_some)
     while (support_stats(s->store).evictions == 0)
         assert_int_equal(support_put(s->store, stored++), KVT_OK); /* full */
     assert_int_equal(kvt_store_device_change(s->store, "disk2", KVT_DEVICE_DRAIN), KVT_OK);
-    maintain(s, 40);
+    site_maintain(s, 40);
     assert_int_equal(disk_stats(s, 2).used_bytes, 0);
-    uint32_t hits = 0;
-    for (uint32_t i = 0; i < stored; i++) {
-        kvt_status status = support_get(s->store, i, NULL);
-        assert_true(status == KVT_OK || status == KVT_MISS);
-        hits += status == KVT_OK;
-    }
-    assert_true(hits >= stored / 2);
+    assert_true(site_hits(s, stored) >= stored / 2);
 }
 
 /* ---- vanishing and coming back ---- */
@@ -188,9 +103,9 @@ TEST(a_drain_without_room_lets_the_policy_make_some)
 TEST(what_a_disk_held_comes_back_with_it)
 {
     site *s = *state;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     vanish(s, 1);
-    uint32_t left = count_hits(s);
+    uint32_t left = site_hits(s, ENTRIES);
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(left, 0); /* all are striped over all */
     assert_int_equal(stats.quarantined, ENTRIES);
@@ -203,11 +118,11 @@ TEST(what_a_disk_held_comes_back_with_it)
     assert_int_equal(come_back(s, 1), KVT_OK);
     stats = support_stats(s->store);
     assert_int_equal(stats.readmitted, ENTRIES - 2);
-    assert_int_equal(count_hits(s), ENTRIES - 1);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES - 1);
     assert_int_equal(support_get(s->store, 0, NULL), KVT_MISS);
     assert_int_equal(kvt_flush(s->store), KVT_OK);
     site_reopen(s);
-    assert_int_equal(count_hits(s), ENTRIES - 1);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES - 1);
 }
 
 static void *run_maintain(void *store)
@@ -227,7 +142,7 @@ TEST(an_entry_that_moved_when_its_disk_went_leaves)
     kvt_key key = support_key(0);
     tiers_fault_counts counts = {0};
     pthread_t mover;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     s->options.tiers[KVT_TIER_DRAM] =
         (kvt_tier_options){.devices = &config, .device_count = 1, .unit_bytes = 4096};
     site_reopen(s);
@@ -248,30 +163,30 @@ TEST(an_entry_that_moved_when_its_disk_went_leaves)
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(come_back(s, 1), KVT_OK);
     assert_int_equal(kvt_exists(s->store, &key), KVT_OK);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
 TEST(quarantined_entries_survive_a_restart)
 {
     site *s = *state;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     vanish(s, 0);
-    assert_int_equal(count_hits(s), 0);
+    assert_int_equal(site_hits(s, ENTRIES), 0);
     site_reopen(s); /* the disk is back, and was not away during an open */
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
 TEST(quarantined_entries_give_way)
 {
     site *s = *state;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     vanish(s, 2);
     for (uint32_t i = 0; i < 150; i++) /* more than two disks hold */
         assert_int_equal(support_put(s->store, 1000 + i), KVT_OK);
     assert_int_equal(come_back(s, 2), KVT_OK);
     kvt_store_stats stats = support_stats(s->store);
     assert_true(stats.readmitted < ENTRIES);
-    assert_int_equal(count_hits(s), stats.readmitted);
+    assert_int_equal(site_hits(s, ENTRIES), stats.readmitted);
     assert_int_equal(support_get(s->store, 1149, NULL), KVT_OK);
 }
 
@@ -288,12 +203,12 @@ TEST(a_disk_that_lost_its_writes_serves_no_older_bytes)
         assert_int_equal(kvt_delete(s->store, &key), KVT_OK);
     }
     assert_int_equal(kvt_flush(s->store), KVT_OK);
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     vanish(s, 1);
     copy_file(copy, s->paths[1]); /* label and epoch are right, the records are of before */
     assert_int_equal(come_back(s, 1), KVT_OK);
     assert_int_equal(support_stats(s->store).readmitted, ENTRIES);
-    assert_int_equal(count_hits(s), 0);
+    assert_int_equal(site_hits(s, ENTRIES), 0);
 }
 
 TEST(a_stale_disk_comes_back_empty)
@@ -301,38 +216,37 @@ TEST(a_stale_disk_comes_back_empty)
     site *s = *state;
     char copy[128];
     snprintf(copy, sizeof copy, "%s/copy", s->folder);
-    put_all(s);
-    kvt_close(s->store);
-    s->store = NULL;
+    site_put(s, 0, ENTRIES);
+    site_close(s);
     copy_file(s->paths[1], copy);
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK); /* the next epoch */
-    assert_int_equal(count_hits(s), ENTRIES);
+    site_open(s); /* the next epoch */
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     vanish(s, 1);
     copy_file(copy, s->paths[1]); /* every record on it is sound */
     assert_int_equal(come_back(s, 1), KVT_OK);
     assert_int_equal(support_stats(s->store).readmitted, 0);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
-    assert_int_equal(count_hits(s), 0);
-    put_all(s);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), 0);
+    site_put(s, 0, ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     site_reopen(s);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
 TEST(a_foreign_disk_is_refused)
 {
     site *s = *state;
     char message[256] = "";
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     vanish(s, 1);
     copy_file(s->paths[0], s->paths[1]); /* the label of another member */
     assert_int_equal(
-        kvt_store_device_add(s->store, KVT_TIER_SSD, &s->configs[1], message, sizeof message),
+        kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[1], message, sizeof message),
         KVT_E_MISMATCH);
     assert_non_null(strstr(message, "disk1"));
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_GONE);
     assert_int_equal(support_put(s->store, 0), KVT_OK);
-    kvt_device_config absent = s->configs[1];
+    kvt_device_config absent = s->files[1];
     s->disks[1].path = "/nowhere/at/all";
     assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &absent, NULL, 0), KVT_E_GONE);
     s->disks[1].path = s->paths[1];
@@ -362,17 +276,15 @@ TEST(a_disk_with_a_file_system_is_refused)
 TEST(a_disk_that_joined_is_missed)
 {
     site *s = *state;
-    char message[256] = "";
     assert_int_equal(come_back(s, 3), KVT_OK);
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     assert_true(disk_stats(s, 3).used_bytes > 0);
-    kvt_close(s->store);
-    s->store = NULL;
-    assert_int_equal(kvt_open(&s->options, &s->store, message, sizeof message), KVT_E_GONE);
-    assert_non_null(strstr(message, "disk3"));
+    site_close(s);
+    assert_int_equal(site_try_open(s), KVT_E_GONE);
+    assert_non_null(strstr(s->message, "disk3"));
     s->options.tiers[KVT_TIER_SSD].device_count = DISKS + 1;
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
-    assert_int_equal(count_hits(s), ENTRIES);
+    site_open(s);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     s->options.tiers[KVT_TIER_SSD].device_count = DISKS;
     s->options.format = true;
     site_reopen(s);
@@ -382,7 +294,7 @@ TEST(a_disk_that_joined_is_missed)
 TEST(a_tier_grows_by_a_disk)
 {
     site *s = *state;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     uint64_t before = support_stats(s->store).tiers[KVT_TIER_SSD].capacity_bytes;
     assert_int_equal(come_back(s, 3), KVT_OK);
     assert_true(support_stats(s->store).tiers[KVT_TIER_SSD].capacity_bytes > before);
@@ -392,7 +304,7 @@ TEST(a_tier_grows_by_a_disk)
     assert_int_equal(kvt_flush(s->store), KVT_OK);
     s->options.tiers[KVT_TIER_SSD].device_count = DISKS + 1;
     site_reopen(s);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(support_get(s->store, 500 + i, NULL), KVT_OK);
 }
@@ -400,12 +312,12 @@ TEST(a_tier_grows_by_a_disk)
 TEST(a_retired_disk_is_as_one_that_vanished)
 {
     site *s = *state;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(count_hits(s), 0);
+    assert_int_equal(site_hits(s, ENTRIES), 0);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(come_back(s, 1), KVT_OK);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
 /* ---- layouts ---- */
@@ -417,8 +329,8 @@ TEST(a_failed_sync_is_left_to_the_flush)
     site *s = *state;
     tiers_fault_rule rule = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_SYNCS, .hits = 1, .status = KVT_E_IO};
-    put_all(s);
-    assert_int_equal(tiers_fault_add(s->disks[1].device, &rule), KVT_OK);
+    site_put(s, 0, ENTRIES);
+    site_fault(s, 1, rule);
     uint32_t number = 1000;
     while (disk_stats(s, 1).state != KVT_DEVICE_GONE) {
         assert_int_equal(support_put(s->store, number++), KVT_OK);
@@ -434,16 +346,15 @@ TEST(hot_objects_are_laid_out_anew)
 {
     site *s = *state;
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
     for (uint32_t i = 0; i < 10; i++) /* read once: not hot */
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
-    maintain(s, 2);
+    site_maintain(s, 2);
     assert_int_equal(support_stats(s->store).relayouts, 0);
-    for (uint32_t i = 0; i < 5; i++)
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
-    maintain(s, 2);
+    support_gets(s->store, 0, 5);
+    site_maintain(s, 2);
     kvt_store_stats stats = support_stats(s->store);
     assert_int_equal(stats.relayouts, 5);
     assert_int_equal(stats.relayout_bytes, 5 * stats.tiers[KVT_TIER_SSD].used_bytes / ENTRIES);
@@ -452,27 +363,27 @@ TEST(hot_objects_are_laid_out_anew)
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
     }
-    maintain(s, 2);
+    site_maintain(s, 2);
     assert_int_equal(support_stats(s->store).relayouts, 5);
     site_reopen(s);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
 TEST(a_failed_move_leaves_the_object_where_it_was)
 {
     site *s = *state;
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
     tiers_fault_rule rule = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO};
-    assert_int_equal(tiers_fault_add(s->disks[1].device, &rule), KVT_OK);
+    site_fault(s, 1, rule);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(count_hits(s), ENTRIES);
+        assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
     tiers_fault_clear(s->disks[1].device);
     assert_int_equal(support_stats(s->store).relayouts, 0);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(support_stats(s->store).evictions, 0);
 }
 
@@ -482,11 +393,11 @@ TEST(the_budget_holds_moves_back)
     s->options.tiers[KVT_TIER_SSD].rebalance_bytes_per_s = 1;
     site_reopen(s);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_SERVE), KVT_OK);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(count_hits(s), ENTRIES);
-        maintain(s, 2);
+        assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
+        site_maintain(s, 2);
     }
     assert_int_equal(support_stats(s->store).relayouts, 0);
 }
@@ -501,31 +412,30 @@ TEST(a_unified_pool_uses_memory_until_it_is_full)
          .name = "module",
          .backend = "memory",
          .capacity_bytes = 128 << 10},
-        s->configs[1],
-        s->configs[2],
+        s->files[1],
+        s->files[2],
     };
-    kvt_close(s->store);
-    s->store = NULL;
+    site_close(s);
     support_remove_folder(s->folder);
     char made[128];
     snprintf(made, sizeof made, "mkdir '%s'", s->folder);
     assert_int_equal(system(made), 0);
     s->options.tiers[KVT_TIER_SSD].devices = unified;
     s->options.tiers[KVT_TIER_SSD].striping = KVT_STRIPE_EQUAL; /* speeds decide nothing here */
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
-    put_all(s);
-    assert_int_equal(count_hits(s), ENTRIES);
+    site_open(s);
+    site_put(s, 0, ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     kvt_device_stats module = disk_stats(s, 0);
     assert_true(module.used_bytes > 0 && module.free_bytes < 4096 * ENTRIES);
     assert_int_equal(module.free_bytes + module.used_bytes, 128 << 10);
     /* What has a unit in memory ends with the process; what found it full is on disk. */
     site_reopen(s);
-    uint32_t left = count_hits(s);
+    uint32_t left = site_hits(s, ENTRIES);
     assert_true(left > 0 && left < ENTRIES);
     assert_int_equal(support_stats(s->store).load_failures, 0);
     assert_int_equal(kvt_store_device_change(s->store, "module", KVT_DEVICE_RETIRE), KVT_OK);
     assert_int_equal(support_stats(s->store).quarantined, 0); /* memory does not come back */
-    assert_int_equal(count_hits(s), left);
+    assert_int_equal(site_hits(s, ENTRIES), left);
 }
 
 /* ---- wear ---- */
@@ -533,18 +443,18 @@ TEST(a_unified_pool_uses_memory_until_it_is_full)
 TEST(wear_survives_a_restart)
 {
     site *s = *state;
-    put_all(s);
+    site_put(s, 0, ENTRIES);
     uint64_t written = disk_stats(s, 1).bytes_written_ever;
     assert_true(written >= 40 * 3 * 4096);
     site_reopen(s);
     assert_int_equal(disk_stats(s, 1).bytes_written, 0);
     assert_int_equal(disk_stats(s, 1).bytes_written_ever, written);
-    s->configs[1].write_bytes_per_day = 1; /* the first byte spends it */
+    s->files[1].write_bytes_per_day = 1; /* the first byte spends it */
     site_reopen(s);
     assert_int_equal(disk_stats(s, 1).write_budget_bytes_per_day, 1);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(support_put(s->store, 300 + i), KVT_OK);
     assert_int_equal(disk_stats(s, 1).write_budget_left_bytes, 0);
     assert_true(disk_stats(s, 1).bytes_written < 2 * 3 * 4096 + 1);
-    assert_int_equal(count_hits(s), ENTRIES);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }

@@ -183,8 +183,7 @@ TEST(records_on_ssd_carry_notes)
     options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = devices, .device_count = 2, .unit_bytes = 8192};
     if (kvt_open(&options, &store, message, sizeof message) != KVT_OK) fail_msg("%s", message);
-    for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
+    support_puts(store, 0, 20);
     kvt_close(store);
     uint32_t slots = 0, placed = 0;
     for (uint32_t i = 0; i < 2; i++)

@@ -17,7 +17,7 @@ TEST(persist)
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
@@ -37,14 +37,13 @@ TEST(persist_says_what_is_left)
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     assert_int_equal(kvt_persist(s.store, 1, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.written, 0);
     assert_int_equal(info.left, DRAM_ENTRIES);
     assert_int_equal(info.left_bytes, DRAM_ENTRIES * RECORD_BYTES);
     s.options.close_deadline_seconds = 0; /* and such a close writes nothing */
-    kvt_close(s.store);
-    site_open(&s);
+    site_reopen(&s);
     assert_int_equal(kvt_persist(s.store, 1, &info), KVT_OK); /* all that came back is on SSD */
     site_end(&s);
 }
@@ -55,7 +54,7 @@ TEST(persist_beside_faults)
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     tiers_fault_rule fail = {
         .action = TIERS_FAULT_FAIL, .kinds = TIERS_FAULT_WRITES, .status = KVT_E_IO, .os_error = 5};
     for (int i = 0; i < DISKS; i++)
@@ -66,8 +65,7 @@ TEST(persist_beside_faults)
     for (int i = 0; i < DISKS; i++)
         tiers_fault_clear(s.disks[i].device);
     assert_int_equal(support_stats(s.store).copies, 0);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, ENTRIES);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.left, 0);
     site_end(&s);
@@ -80,9 +78,8 @@ TEST(close_keeps_the_best)
     enum { ALL = 30 };
     site s;
     site_make(&s, 12 * RECORD_BYTES);
-    put_some(&s, 0, ALL);
-    kvt_close(s.store);
-    site_open(&s);
+    site_put(&s, 0, ALL);
+    site_reopen(&s);
     kvt_store_stats stats = support_stats(s.store);
     uint32_t back = (uint32_t)stats.recovered;
     assert_true(back >= 18);
@@ -101,24 +98,23 @@ TEST(background_writes_back)
     kvt_close(s.store);
     s.options.persist_bytes_per_s = 32000000;
     site_open(&s);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     for (int i = 0; i < 50 && support_stats(s.store).copies < DRAM_ENTRIES; i++) {
         usleep(20000); /* the budget grows with time */
-        maintain(&s);
+        site_maintain(&s, 1);
     }
     assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
     assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
     uint64_t written = ssd_written(&s);
-    maintain(&s);
+    site_maintain(&s, 1);
     assert_int_equal(ssd_written(&s), written);
     check_budget(&s);
     kvt_close(s.store);
     s.options.persist_bytes_per_s = 0;
     site_open(&s);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
-    put_some(&s, ENTRIES, ENTRIES + 2);
-    maintain(&s);
+    support_gets(s.store, 0, ENTRIES);
+    site_put(&s, ENTRIES, ENTRIES + 2);
+    site_maintain(&s, 1);
     assert_int_equal(support_stats(s.store).persisted, 0);
     site_end(&s);
 }
@@ -132,7 +128,7 @@ TEST(persist_needs_a_catalog)
     s.options.catalog_path = NULL;
     s.options.format = true;
     site_open(&s);
-    put_some(&s, 0, 2);
+    site_put(&s, 0, 2);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_E_UNSUPPORTED);
     site_end(&s);
 }
@@ -214,7 +210,7 @@ TEST(persist_waits_for_the_background)
     kvt_close(s.store);
     s.options.persist_bytes_per_s = UINT64_C(1) << 40;
     site_open(&s);
-    put_some(&s, 0, 1);
+    site_put(&s, 0, 1);
     usleep(1000);
     check_copy_under_way(&s, run_maintain);
     site_end(&s);
@@ -224,7 +220,7 @@ TEST(persist_waits_for_another)
 {
     site s;
     site_make(&s, 2 << 20);
-    put_some(&s, 0, 1);
+    site_put(&s, 0, 1);
     check_copy_under_way(&s, run_persist);
     site_end(&s);
 }
@@ -235,9 +231,8 @@ TEST(persist_calls_queued_plans_off)
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 2 << 20);
-    put_some(&s, 0, ENTRIES);
-    for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    site_put(&s, 0, ENTRIES);
+    support_gets(s.store, 0, 4);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
@@ -252,7 +247,7 @@ TEST(persist_counts_copies_that_make_way)
     site s;
     kvt_persist_info info = {.struct_size = sizeof info};
     site_make(&s, 12 * RECORD_BYTES);
-    put_some(&s, 0, DRAM_ENTRIES);
+    site_put(&s, 0, DRAM_ENTRIES);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     for (uint32_t next = DRAM_ENTRIES; next < 26; next++) {
         assert_int_equal(support_put(s.store, next), KVT_OK);

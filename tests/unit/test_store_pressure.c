@@ -23,7 +23,7 @@ static void pressed_make(site *s)
     kvt_close(s->store);
     s->options.tick_seconds = 3600;
     site_open(s);
-    put_some(s, 0, STORED);
+    site_put(s, 0, STORED);
 }
 
 static bool is_pressed(site *s)
@@ -95,8 +95,7 @@ TEST(promotions_wait_until_gets_have_ended)
         wake(&s);
         base_sleep(MS);
     }
-    for (uint32_t i = 0; i < STORED; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, STORED);
     check_budget(&s);
     site_end(&s);
 }

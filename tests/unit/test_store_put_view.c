@@ -5,41 +5,19 @@
  * through the store's staging; and views that no call takes.
  */
 #include "lab/bench/engine_views.h"
-#include "store_support.h"
+#include "store_site.h"
 
 enum { DRAM_BYTES = 16 << 20, FILL = 0x5a };
 
 static const tiers_fault_rule hang_writes = {.action = TIERS_FAULT_HANG,
                                              .kinds = TIERS_FAULT_WRITES};
 
-typedef struct site {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store_options options;
-    kvt_store *store;
-} site;
-
 /* A store in DRAM; faulty: on a device that the test can hold, and that lends no records. */
-static void site_prepare(site *s, bool faulty)
+static void prepare(site *s, bool faulty)
 {
-    memset(s, 0, sizeof *s);
-    s->fault.capacity_bytes = DRAM_BYTES;
-    kvt_store_options_init(&s->options);
-    s->options.policy = "lru";
-    s->options.tick_seconds = 0;
-    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = DRAM_BYTES;
-    if (!faulty) return;
-    s->device = support_fault_config(&s->fault, "dram0");
-    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
-    s->options.tiers[KVT_TIER_DRAM].devices = &s->device;
-    s->options.tiers[KVT_TIER_DRAM].device_count = 1;
-}
-
-static void site_open(site *s)
-{
-    char message[256];
-    if (kvt_open(&s->options, &s->store, message, sizeof message) != KVT_OK)
-        fail_msg("%s", message);
+    site_prepare(s, (site_shape){.staged = true,
+                                 .memory_bytes = faulty ? 0 : DRAM_BYTES,
+                                 .dram_bytes = faulty ? DRAM_BYTES : 0});
 }
 
 /* Writes entry `number` into the pool's view, by its definition, or compares it; then all else is
@@ -70,10 +48,7 @@ static void pool_walk(const engine_pool *pool, uint32_t number, bool compare)
 
 static kvt_status put_view(kvt_store *store, const kvt_view *view, uint32_t number)
 {
-    kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = support_key(number),
-                       .layout = support_layout,
-                       .recompute_seconds = 1};
+    kvt_entry entry = support_entry(support_key(number), support_layout, 1);
     return kvt_put_view(store, &entry, view);
 }
 
@@ -120,7 +95,7 @@ TEST(views_reach_the_memory_of_a_tier)
 {
     for (uint32_t lossless = 0; lossless < 2; lossless++) {
         site s;
-        site_prepare(&s, false);
+        prepare(&s, false);
         if (lossless) assert_int_equal(kvt_variant_parse("lossless", &s.options.variant), KVT_OK);
         site_open(&s);
         put_all(s.store);
@@ -133,14 +108,14 @@ TEST(views_reach_the_memory_of_a_tier)
 TEST(views_reach_staged_puts_and_devices)
 {
     site s;
-    site_prepare(&s, true);
+    prepare(&s, true);
     site_open(&s);
-    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
     put_all(s.store);
     uint64_t hits = support_stats(s.store).staged_hits;
     get_all(s.store);
     assert_true(support_stats(s.store).staged_hits > hits + ENGINE_VIEWS);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     hits = support_stats(s.store).staged_hits;
     get_all(s.store);
@@ -153,7 +128,7 @@ TEST(views_are_put_without_put_staging)
     static const char *const variants[] = {"raw", "lossless"};
     for (uint32_t i = 0; i < 4; i++) {
         site s;
-        site_prepare(&s, i >= 2);
+        prepare(&s, i >= 2);
         s.options.put_staging_bytes = 0;
         assert_int_equal(kvt_variant_parse(variants[i % 2], &s.options.variant), KVT_OK);
         site_open(&s);
@@ -169,7 +144,7 @@ TEST(opaque_entries_are_one_run)
     enum { BYTES = 5001 };
     static uint8_t data[BYTES], got[BYTES + 1];
     site s;
-    site_prepare(&s, false);
+    prepare(&s, false);
     site_open(&s);
     kvt_entry entry = {.struct_size = sizeof entry,
                        .key = support_key(7),
@@ -194,7 +169,7 @@ TEST(bad_views_are_refused_untouched)
 {
     site s;
     engine_pool pool;
-    site_prepare(&s, false);
+    prepare(&s, false);
     site_open(&s);
     assert_true(engine_pool_open(&pool, &engine_views[2], &support_layout, 1, FILL));
     assert_int_equal(pool.view.tokens_per_block, 16);

@@ -3,68 +3,15 @@
  * test_store_queue.c - batches of requests: every request completes once with its own status,
  * whatever its neighbours do; deadlines, cancels, closes and silent devices end what is under way.
  */
-#include "store_support.h"
-
-#include "base/clock.h"
+#include "queue_site.h"
 
 #include <kvterrace/lookup.h>
-#include <kvterrace/queue.h>
 #include <poll.h>
 #include <pthread.h>
 
 enum { MANY = 200 };
 
-#define SECOND_NS UINT64_C(1000000000)
-
 static char *buffers; /* MANY entries */
-
-static kvt_store *open_memory(void)
-{
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.staging_bytes = 16 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.lossless = false;
-    options.tiers[KVT_TIER_DRAM].capacity_bytes = 64 << 20;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
-    return store;
-}
-
-/* One tier of a device whose faults the test controls: every get is a read. */
-static kvt_store *open_device_with(support_fault *fault, kvt_device_config *device,
-                                   uint64_t staging_bytes)
-{
-    kvt_store_options options;
-    *fault = (support_fault){.capacity_bytes = 64 << 20};
-    *device = support_fault_config(fault, "mem");
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0;
-    options.staging_bytes = staging_bytes;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.lossless = false;
-    options.tiers[KVT_TIER_DRAM].devices = device;
-    options.tiers[KVT_TIER_DRAM].device_count = 1;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
-    return store;
-}
-
-static kvt_store *open_device(support_fault *fault, kvt_device_config *device)
-{
-    return open_device_with(fault, device, 16 << 20);
-}
-
-static kvt_queue *open_queue(kvt_store *store, uint32_t threads, uint32_t depth)
-{
-    const kvt_queue_options options = {
-        .struct_size = sizeof options, .threads = threads, .depth = depth};
-    kvt_queue *queue = NULL;
-    assert_int_equal(kvt_queue_open(store, &options, &queue), KVT_OK);
-    return queue;
-}
 
 static kvt_view views[MANY];
 static kvt_entry entries[MANY];
@@ -73,10 +20,7 @@ static kvt_request request_of(uint32_t kind, uint32_t number)
 {
     uint32_t at = number % MANY;
     views[at] = kvt_view_packed(&support_layout, buffers + (size_t)at * SUPPORT_ENTRY_BYTES);
-    entries[at] = (kvt_entry){.struct_size = sizeof(kvt_entry),
-                              .key = support_key(number),
-                              .layout = support_layout,
-                              .recompute_seconds = 1};
+    entries[at] = support_entry(support_key(number), support_layout, 1);
     bool moves = kind == KVT_REQUEST_GET || kind == KVT_REQUEST_PUT;
     return (kvt_request){.struct_size = sizeof(kvt_request),
                          .kind = kind,
@@ -88,7 +32,7 @@ static kvt_request request_of(uint32_t kind, uint32_t number)
 }
 
 /* Drains until `count` completions have come; statuses by index of their batch. */
-static void drain_all(kvt_queue *queue, uint32_t count, kvt_status *statuses, bool *timed_out)
+static void drain_all(uint32_t count, kvt_status *statuses, bool *timed_out)
 {
     kvt_completion done[MANY] = {{.struct_size = sizeof(kvt_completion)}};
     uint32_t seen = 0;
@@ -107,8 +51,7 @@ static void drain_all(kvt_queue *queue, uint32_t count, kvt_status *statuses, bo
     assert_int_equal(seen, count);
 }
 
-static void run(kvt_queue *queue, uint32_t kind, uint32_t first, uint32_t count,
-                kvt_status *statuses)
+static void run(uint32_t kind, uint32_t first, uint32_t count, kvt_status *statuses)
 {
     kvt_request requests[MANY];
     uint64_t batch = 0;
@@ -116,7 +59,7 @@ static void run(kvt_queue *queue, uint32_t kind, uint32_t first, uint32_t count,
         requests[i] = request_of(kind, first + i);
     assert_int_equal(kvt_submit(queue, requests, count, &batch), KVT_OK);
     assert_true(batch > 0);
-    drain_all(queue, count, statuses, NULL);
+    drain_all(count, statuses, NULL);
 }
 
 static void expect_all(const kvt_status *statuses, uint32_t count, kvt_status expected)
@@ -136,58 +79,49 @@ static void expect_bytes(uint32_t first, uint32_t count)
 }
 
 /* Put, exist, get, delete, all by batches, over a store in memory and over one of a device. */
-static void round_trip(kvt_store *store)
+static void round_trip(bool device)
 {
     kvt_status statuses[MANY];
-    kvt_queue *queue = open_queue(store, 2, 0);
+    queue_site_open(device, 0, 2);
     for (uint32_t i = 0; i < MANY; i++)
         support_fill(i, buffers + (size_t)i * SUPPORT_ENTRY_BYTES);
-    run(queue, KVT_REQUEST_PUT, 0, MANY, statuses);
+    run(KVT_REQUEST_PUT, 0, MANY, statuses);
     expect_all(statuses, MANY, KVT_OK);
-    run(queue, KVT_REQUEST_EXISTS, 0, MANY, statuses);
+    run(KVT_REQUEST_EXISTS, 0, MANY, statuses);
     expect_all(statuses, MANY, KVT_OK);
     for (int round = 0; round < 2; round++) {
         memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
-        run(queue, KVT_REQUEST_GET, 0, MANY, statuses);
+        run(KVT_REQUEST_GET, 0, MANY, statuses);
         expect_all(statuses, MANY, KVT_OK);
         expect_bytes(0, MANY);
         if (round == 0) assert_int_equal(kvt_flush(store), KVT_OK);
     }
-    run(queue, KVT_REQUEST_DELETE, 0, MANY, statuses);
+    run(KVT_REQUEST_DELETE, 0, MANY, statuses);
     expect_all(statuses, MANY, KVT_OK);
-    run(queue, KVT_REQUEST_GET, 0, MANY, statuses);
+    run(KVT_REQUEST_GET, 0, MANY, statuses);
     expect_all(statuses, MANY, KVT_MISS);
-    kvt_queue_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+    kvt_queue_stats stats = queue_site_stats();
     assert_int_equal(stats.requests, 6 * MANY);
     assert_int_equal(stats.completed, 6 * MANY);
     assert_int_equal(stats.waiting + stats.begun + stats.undrained, 0);
     assert_true(stats.wakes <= stats.completed);
     assert_int_equal(kvt_queue_wait(queue, 0), KVT_END);
-    kvt_queue_close(queue);
 }
 
 TEST(batches_in_memory)
 {
-    kvt_store *store = open_memory();
-    round_trip(store);
-    kvt_close(store);
+    round_trip(false);
 }
 
 TEST(batches_on_a_device)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device(&fault, &device);
-    round_trip(store);
-    kvt_close(store);
+    round_trip(true);
 }
 
 /* One bad request leaves the others whole. */
 TEST(bad_neighbours)
 {
-    kvt_store *store = open_memory();
-    kvt_queue *queue = open_queue(store, 1, 0);
+    queue_site_open(false, 0, 1);
     kvt_status statuses[MANY];
     assert_int_equal(support_put(store, 5), KVT_OK);
     kvt_request requests[8];
@@ -204,7 +138,7 @@ TEST(bad_neighbours)
     requests[5].key = support_key(6);
     requests[6].loss_max = 1.0 / 0.0 - 1.0 / 0.0;
     assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_OK);
-    drain_all(queue, 8, statuses, NULL);
+    drain_all(8, statuses, NULL);
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(statuses[i], KVT_E_ARGUMENT);
     assert_int_equal(statuses[5], KVT_MISS);
@@ -218,14 +152,12 @@ TEST(bad_neighbours)
     assert_int_equal(kvt_submit(queue, NULL, 0, NULL), KVT_OK);
     assert_int_equal(kvt_submit(NULL, requests, 1, NULL), KVT_E_ARGUMENT);
     assert_int_equal(kvt_queue_wait(queue, 0), KVT_END);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 TEST(the_depth_bounds_what_is_accepted)
 {
-    kvt_store *store = open_memory();
-    kvt_queue *queue = open_queue(store, 1, 16);
+    queue_site_open(false, 0, 0);
+    queue = queue_site_queue(1, 16);
     kvt_request requests[17];
     kvt_completion done[16] = {{.struct_size = sizeof(kvt_completion)}};
     for (uint32_t i = 0; i < 17; i++)
@@ -241,22 +173,15 @@ TEST(the_depth_bounds_what_is_accepted)
     }
     assert_int_equal(poll(&poller, 1, 0), 0);
     assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
-    kvt_queue_close(queue); /* what is not drained is dropped */
-    kvt_close(store);
+    /* What is not drained is dropped by the close. */
 }
 
 /* The device takes reads and does not answer: deadlines and cancels end the gets, and what comes
  * back later is written nowhere. */
 TEST(a_silent_device)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device(&fault, &device);
-    for (uint32_t i = 0; i < 8; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
-    kvt_queue *queue = open_queue(store, 1, 0);
-    const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
-    assert_int_equal(tiers_fault_add(fault.device, &hang), KVT_OK);
+    queue_site_open(true, 8, 1);
+    queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS});
     memset(buffers, 0xee, (size_t)MANY * SUPPORT_ENTRY_BYTES);
     kvt_request requests[8];
     kvt_status statuses[MANY];
@@ -266,7 +191,7 @@ TEST(a_silent_device)
         requests[i].deadline_ns = base_clock_ns() + SECOND_NS / 20;
     }
     assert_int_equal(kvt_submit(queue, requests, 8, NULL), KVT_OK);
-    drain_all(queue, 8, statuses, timed_out);
+    drain_all(8, statuses, timed_out);
     expect_all(statuses, 8, KVT_MISS);
     for (uint32_t i = 0; i < 8; i++)
         assert_true(timed_out[i]);
@@ -274,8 +199,7 @@ TEST(a_silent_device)
     uint64_t batch = 0;
     for (uint32_t i = 0; i < 8; i++)
         requests[i].deadline_ns = KVT_NO_DEADLINE;
-    kvt_queue_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+    kvt_queue_stats stats = queue_site_stats();
     /* On a slow machine the first gets may have been too late to be read at all. */
     const uint64_t reads = stats.device_reads + 8;
     assert_int_equal(kvt_submit(queue, requests, 8, &batch), KVT_OK);
@@ -284,28 +208,23 @@ TEST(a_silent_device)
     while (stats.device_reads < reads);
     assert_int_equal(kvt_cancel(queue, batch + 1), KVT_MISS);
     assert_int_equal(kvt_cancel(queue, batch), KVT_OK);
-    drain_all(queue, 8, statuses, NULL);
+    drain_all(8, statuses, NULL);
     expect_all(statuses, 8, KVT_E_CANCELLED);
     assert_int_equal(kvt_cancel(queue, batch), KVT_MISS);
     tiers_fault_clear(fault.device);
-    run(queue, KVT_REQUEST_GET, 0, 8, statuses);
+    run(KVT_REQUEST_GET, 0, 8, statuses);
     expect_all(statuses, 8, KVT_OK); /* a late read is no failure of the entry */
     expect_bytes(0, 8);
     for (size_t i = 8 * SUPPORT_ENTRY_BYTES; i < 9 * SUPPORT_ENTRY_BYTES; i++)
         assert_int_equal((unsigned char)buffers[i], 0xee);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 /* A deadline bounds the waiting alone. Long past, it starts no device, and what needs none is
  * carried out: gets of entries in memory, lookups, uses, deletes, puts for which there is room. */
 TEST(deadlines_that_have_passed)
 {
-    support_fault fault;
-    kvt_device_config device;
     for (int memory = 0; memory < 2; memory++) {
-        kvt_store *store = memory ? open_memory() : open_device(&fault, &device);
-        kvt_queue *queue = open_queue(store, 1, 0);
+        queue_site_open(!memory, 0, 1);
         const uint32_t kinds[] = {KVT_REQUEST_PUT, KVT_REQUEST_EXISTS, KVT_REQUEST_TOUCH,
                                   KVT_REQUEST_GET, KVT_REQUEST_DELETE};
         for (uint32_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
@@ -321,11 +240,9 @@ TEST(deadlines_that_have_passed)
             assert_int_equal(done.status, missed ? KVT_MISS : KVT_OK);
             assert_int_equal(done.timed_out, missed);
         }
-        kvt_queue_stats stats = {.struct_size = sizeof stats};
-        assert_int_equal(kvt_queue_stats_get(queue, &stats), KVT_OK);
+        kvt_queue_stats stats = queue_site_stats();
         assert_int_equal(stats.device_reads, 0);
-        kvt_queue_close(queue);
-        kvt_close(store);
+        queue_site_close(NULL);
     }
 }
 
@@ -333,39 +250,29 @@ TEST(deadlines_that_have_passed)
 TEST(close_with_reads_in_flight)
 {
     for (int which = 0; which < 2; which++) {
-        support_fault fault;
-        kvt_device_config device;
-        kvt_store *store = open_device(&fault, &device);
-        for (uint32_t i = 0; i < 8; i++)
-            assert_int_equal(support_put(store, i), KVT_OK);
-        kvt_queue *queue = open_queue(store, 2, 0);
-        const tiers_fault_rule slow = {
-            .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = SECOND_NS / 10};
-        assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
+        queue_site_open(true, 8, 2);
+        queue_site_fault((tiers_fault_rule){
+            .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = SECOND_NS / 10});
         kvt_request requests[16];
         for (uint32_t i = 0; i < 16; i++)
             requests[i] = request_of(i < 8 ? KVT_REQUEST_GET : KVT_REQUEST_EXISTS, i % 8);
         assert_int_equal(kvt_submit(queue, requests, 16, NULL), KVT_OK);
         if (which == 1) {
             kvt_close(store);
+            store = NULL;
             assert_int_equal(kvt_submit(queue, requests, 1, NULL), KVT_E_STATE);
         }
-        kvt_queue_close(queue);
-        if (which == 0) kvt_close(store);
+        queue_site_close(NULL);
     }
 }
 
 /* Gets of one entry share its read, and each of them has all bytes. */
 TEST(joined_reads)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device(&fault, &device);
+    queue_site_open(true, 0, 2);
     assert_int_equal(support_put(store, 3), KVT_OK);
-    kvt_queue *queue = open_queue(store, 2, 0);
-    const tiers_fault_rule slow = {
-        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = SECOND_NS / 20};
-    assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
+    queue_site_fault((tiers_fault_rule){
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = SECOND_NS / 20});
     kvt_request requests[32];
     kvt_status statuses[MANY];
     static kvt_view own[32];
@@ -378,7 +285,7 @@ TEST(joined_reads)
     tiers_fault_counts before, after;
     tiers_fault_counts_get(fault.device, &before);
     assert_int_equal(kvt_submit(queue, requests, 32, NULL), KVT_OK);
-    drain_all(queue, 32, statuses, NULL);
+    drain_all(32, statuses, NULL);
     tiers_fault_counts_get(fault.device, &after);
     expect_all(statuses, 32, KVT_OK);
     assert_int_equal(after.reads - before.reads, 1);
@@ -386,44 +293,33 @@ TEST(joined_reads)
     support_fill(3, expected);
     for (uint32_t i = 0; i < 32; i++)
         assert_memory_equal(buffers + (size_t)i * SUPPORT_ENTRY_BYTES, expected, sizeof expected);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 /* More gets at once than staging holds: all of them come in the end. */
 TEST(little_staging)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device_with(&fault, &device, 1 << 20);
-    for (uint32_t i = 0; i < MANY; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
-    kvt_queue *queue = open_queue(store, 1, 0);
+    kvt_store_options options = queue_site_options(true);
+    options.staging_bytes = 1 << 20;
+    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    support_puts(store, 0, MANY);
+    queue = queue_site_queue(1, 0);
     kvt_status statuses[MANY];
-    run(queue, KVT_REQUEST_GET, 0, MANY, statuses);
+    run(KVT_REQUEST_GET, 0, MANY, statuses);
     expect_all(statuses, MANY, KVT_OK);
     expect_bytes(0, MANY);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 /* A flipped bit is a miss of its own entry, and of no other. */
 TEST(damage_stays_with_its_entry)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device(&fault, &device);
-    for (uint32_t i = 0; i < 8; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
-    kvt_queue *queue = open_queue(store, 1, 0);
-    const tiers_fault_rule flip = {.action = TIERS_FAULT_FLIP,
-                                   .kinds = TIERS_FAULT_READS,
-                                   .skip = 2,
-                                   .hits = 1,
-                                   .flip_bit = 100000};
-    assert_int_equal(tiers_fault_add(fault.device, &flip), KVT_OK);
+    queue_site_open(true, 8, 1);
+    queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_FLIP,
+                                        .kinds = TIERS_FAULT_READS,
+                                        .skip = 2,
+                                        .hits = 1,
+                                        .flip_bit = 100000});
     kvt_status statuses[MANY];
-    run(queue, KVT_REQUEST_GET, 0, 8, statuses);
+    run(KVT_REQUEST_GET, 0, 8, statuses);
     uint32_t misses = 0;
     for (uint32_t i = 0; i < 8; i++) {
         if (statuses[i] == KVT_MISS)
@@ -432,8 +328,6 @@ TEST(damage_stays_with_its_entry)
             assert_int_equal(statuses[i], KVT_OK);
     }
     assert_int_equal(misses, 1);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 enum { BLOCK_TOKENS = 16, BLOCKS = 64, PAGED = 24 };
@@ -443,7 +337,7 @@ enum { BLOCK_TOKENS = 16, BLOCKS = 64, PAGED = 24 };
 
 /* One layer alone, and layers that the entry does not have; then the second one of two views that
  * share a block. */
-static void paged_parts(kvt_queue *queue, kvt_request *requests, char *pool, const char *before,
+static void paged_parts(kvt_request *requests, char *pool, const char *before,
                         uint32_t blocks[PAGED][2])
 {
     kvt_status statuses[MANY];
@@ -453,7 +347,7 @@ static void paged_parts(kvt_queue *queue, kvt_request *requests, char *pool, con
     requests[1].first_layer = 2;
     requests[2].layer_count = 3;
     assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
-    drain_all(queue, 3, statuses, NULL);
+    drain_all(3, statuses, NULL);
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_E_ARGUMENT);
@@ -466,7 +360,7 @@ static void paged_parts(kvt_queue *queue, kvt_request *requests, char *pool, con
     requests[0].layer_count = requests[2].layer_count = 0;
     blocks[1][1] = blocks[0][0];
     assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
-    drain_all(queue, 3, statuses, NULL);
+    drain_all(3, statuses, NULL);
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_OK);
@@ -478,8 +372,7 @@ TEST(paged_views)
     static const kvt_layout layout = {
         .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
     char *pool = malloc(POOL_BYTES);
-    kvt_store *store = open_memory();
-    kvt_queue *queue = open_queue(store, 2, 0);
+    queue_site_open(false, 0, 2);
     kvt_view paged[PAGED];
     uint32_t blocks[PAGED][2];
     kvt_request requests[PAGED];
@@ -499,7 +392,7 @@ TEST(paged_views)
     char *before = malloc(POOL_BYTES);
     memcpy(before, pool, POOL_BYTES);
     assert_int_equal(kvt_submit(queue, requests, PAGED, NULL), KVT_OK);
-    drain_all(queue, PAGED, statuses, NULL);
+    drain_all(PAGED, statuses, NULL);
     expect_all(statuses, PAGED, KVT_OK);
     assert_int_equal(kvt_flush(store), KVT_OK);
     memset(pool, 0, POOL_BYTES);
@@ -508,7 +401,7 @@ TEST(paged_views)
         requests[i].view = &paged[i];
     }
     assert_int_equal(kvt_submit(queue, requests, PAGED, NULL), KVT_OK);
-    drain_all(queue, PAGED, statuses, NULL);
+    drain_all(PAGED, statuses, NULL);
     expect_all(statuses, PAGED, KVT_OK);
     /* What no view names stays zero. */
     bool used[BLOCKS] = {false};
@@ -518,17 +411,14 @@ TEST(paged_views)
         bool named = used[at / BLOCK_BYTES % BLOCKS];
         if (pool[at] != (named ? before[at] : 0)) fail_msg("byte %zu", at);
     }
-    paged_parts(queue, requests, pool, before, blocks);
-    kvt_queue_close(queue);
-    kvt_close(store);
+    paged_parts(requests, pool, before, blocks);
     free(before);
     free(pool);
 }
 
 TEST(runs_that_meet)
 {
-    kvt_store *store = open_memory();
-    kvt_queue *queue = open_queue(store, 1, 0);
+    queue_site_open(false, 0, 1);
     kvt_status statuses[MANY];
     kvt_request requests[3];
     for (uint32_t i = 0; i < 3; i++) {
@@ -537,20 +427,16 @@ TEST(runs_that_meet)
     }
     views[1].base[0] = buffers + 4096; /* into the first one's */
     assert_int_equal(kvt_submit(queue, requests, 3, NULL), KVT_OK);
-    drain_all(queue, 3, statuses, NULL);
+    drain_all(3, statuses, NULL);
     assert_int_equal(statuses[0], KVT_OK);
     assert_int_equal(statuses[1], KVT_E_ARGUMENT);
     assert_int_equal(statuses[2], KVT_OK);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 /* The stored run comes at once into views; what is missing or unsound ends it. */
 TEST(get_prefix)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device(&fault, &device);
+    queue_site_open(true, 0, 0);
     const kvt_view *pointers[MANY];
     kvt_key keys[MANY];
     size_t loaded = 99;
@@ -569,9 +455,8 @@ TEST(get_prefix)
     assert_int_equal(kvt_get_prefix(store, keys, pointers, MANY, KVT_NO_DEADLINE, &loaded),
                      KVT_E_ARGUMENT);
     assert_int_equal(loaded, 20);
-    const tiers_fault_rule hang = {
-        .action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = 5};
-    assert_int_equal(tiers_fault_add(fault.device, &hang), KVT_OK);
+    queue_site_fault(
+        (tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS, .skip = 5});
     uint64_t soon_ns = base_clock_ns() + SECOND_NS / 20;
     assert_int_equal(kvt_get_prefix(store, keys, pointers, 10, soon_ns, &loaded), KVT_OK);
     assert_int_equal(loaded, 5);
@@ -582,20 +467,16 @@ TEST(get_prefix)
     assert_int_equal(kvt_get_prefix(store, NULL, NULL, 0, KVT_NO_DEADLINE, &loaded), KVT_OK);
     assert_int_equal(kvt_get_prefix(store, keys, NULL, 1, KVT_NO_DEADLINE, &loaded),
                      KVT_E_ARGUMENT);
-    kvt_close(store);
 }
 
 /* A delete waits for the get of its entry, whose read lands meanwhile: the get must have a thread
  * to end on. */
 TEST(a_delete_behind_its_get)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device(&fault, &device);
-    kvt_queue *queues[2] = {open_queue(store, 1, 0), open_queue(store, 1, 0)};
-    const tiers_fault_rule slow = {
-        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 2000000};
-    assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
+    queue_site_open(true, 0, 1);
+    kvt_queue *queues[2] = {queue, queue_site_queue(1, 0)};
+    queue_site_fault((tiers_fault_rule){
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 2000000});
     for (uint32_t round = 0; round < 20; round++) {
         kvt_request requests[2][2];
         kvt_status statuses[MANY];
@@ -608,14 +489,14 @@ TEST(a_delete_behind_its_get)
             assert_int_equal(kvt_submit(queues[i], requests[i], 2, NULL), KVT_OK);
         }
         for (uint32_t i = 0; i < 2; i++) {
-            drain_all(queues[i], 2, statuses, NULL);
+            queue = queues[i];
+            drain_all(2, statuses, NULL);
             assert_true(statuses[0] == KVT_OK || statuses[0] == KVT_MISS);
             assert_int_equal(statuses[1], KVT_OK);
         }
     }
-    kvt_queue_close(queues[0]);
     kvt_queue_close(queues[1]);
-    kvt_close(store);
+    queue = queues[0];
 }
 
 /* What this library does not know of a longer request is refused, and its user word comes back. */
@@ -625,8 +506,7 @@ TEST(the_user_word_of_an_unsound_request)
         kvt_request known;
         uint64_t later;
     } longer[2];
-    kvt_store *store = open_memory();
-    kvt_queue *queue = open_queue(store, 1, 0);
+    queue_site_open(false, 0, 1);
     for (uint32_t i = 0; i < 2; i++) {
         longer[i].known = request_of(KVT_REQUEST_EXISTS, i);
         longer[i].known.struct_size = sizeof longer[i];
@@ -646,8 +526,6 @@ TEST(the_user_word_of_an_unsound_request)
     assert_int_equal(done[1].status, KVT_E_ARGUMENT);
     assert_int_equal(done[1].user, 1001);
     assert_int_equal(done[1].kind, KVT_REQUEST_EXISTS);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 /* ---- many threads ---- */
@@ -694,15 +572,9 @@ static void *push(void *argument)
 
 TEST(threads)
 {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store = open_device(&fault, &device);
-    for (uint32_t i = 0; i < 40; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
-    const tiers_fault_rule slow = {
-        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 100000};
-    assert_int_equal(tiers_fault_add(fault.device, &slow), KVT_OK);
-    kvt_queue *queue = open_queue(store, 3, 0);
+    queue_site_open(true, 40, 3);
+    queue_site_fault((tiers_fault_rule){
+        .action = TIERS_FAULT_DELAY, .kinds = TIERS_FAULT_READS, .delay_ns = 100000});
     pusher pushers[4];
     pthread_t threads[4];
     for (uint32_t i = 0; i < 4; i++) {
@@ -725,8 +597,6 @@ TEST(threads)
         seen += got;
     }
     assert_int_equal(seen, accepted);
-    kvt_queue_close(queue);
-    kvt_close(store);
 }
 
 static int set_up(void **state)
@@ -744,3 +614,4 @@ static int tear_down(void **state)
 }
 
 TEST_ALL(set_up, tear_down);
+TEST_EACH(NULL, queue_site_close);

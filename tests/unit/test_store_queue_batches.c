@@ -3,23 +3,14 @@
  * test_store_queue_batches.c - a queue that wakes its owner for whole batches: the descriptor stays
  * still until the last request of a batch has completed, and drains give what there is.
  */
-#include "store_support.h"
+#include "queue_site.h"
 
-#include "base/clock.h"
-
-#include <kvterrace/queue.h>
 #include <poll.h>
 #include <unistd.h>
 
 enum { ENTRIES = 4 };
 
-#define SECOND_NS UINT64_C(1000000000)
-
 typedef struct site {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store *store;
-    kvt_queue *queue;
     char data[ENTRIES][SUPPORT_ENTRY_BYTES];
     kvt_view views[ENTRIES];
 } site;
@@ -28,41 +19,26 @@ typedef struct site {
 static int site_open(void **state)
 {
     static site s;
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    s.fault = (support_fault){.capacity_bytes = 64 << 20};
-    s.device = support_fault_config(&s.fault, "mem");
-    options.put_staging_bytes = 0;
-    options.staging_bytes = 16 << 20;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &s.device, .device_count = 1};
-    assert_int_equal(kvt_open(&options, &s.store, NULL, 0), KVT_OK);
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    queue_site_open(true, ENTRIES, 0);
+    for (uint32_t i = 0; i < ENTRIES; i++)
         s.views[i] = kvt_view_packed(&support_layout, s.data[i]);
-    }
-    const tiers_fault_rule hang = {.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS};
-    assert_int_equal(tiers_fault_add(s.fault.device, &hang), KVT_OK);
+    queue_site_fault((tiers_fault_rule){.action = TIERS_FAULT_HANG, .kinds = TIERS_FAULT_READS});
     const kvt_queue_options whole = {.struct_size = sizeof whole, .whole_batches = true};
-    assert_int_equal(kvt_queue_open(s.store, &whole, &s.queue), KVT_OK);
+    assert_int_equal(kvt_queue_open(store, &whole, &queue), KVT_OK);
     *state = &s;
     return 0;
 }
 
 static int site_close(void **state)
 {
-    site *s = *state;
-    tiers_fault_clear(s->fault.device);
-    kvt_queue_close(s->queue);
-    kvt_close(s->store);
-    return 0;
+    tiers_fault_clear(fault.device);
+    return queue_site_close(state);
 }
 
 /* Whether the descriptor becomes readable within so many milliseconds. */
-static bool readable(const site *s, int milliseconds)
+static bool readable(int milliseconds)
 {
-    struct pollfd one = {.fd = kvt_queue_fd(s->queue), .events = POLLIN};
+    struct pollfd one = {.fd = kvt_queue_fd(queue), .events = POLLIN};
     return poll(&one, 1, milliseconds) == 1;
 }
 
@@ -78,18 +54,18 @@ static uint64_t submit(site *s, uint32_t gets)
                                     .view = i == 0 ? NULL : &s->views[i - 1],
                                     .deadline_ns = KVT_NO_DEADLINE,
                                     .user = i};
-    assert_int_equal(kvt_submit(s->queue, requests, 1 + gets, &batch), KVT_OK);
+    assert_int_equal(kvt_submit(queue, requests, 1 + gets, &batch), KVT_OK);
     return batch;
 }
 
 /* Waits for `count` completions and takes them; how many of them have this status. */
-static uint32_t take(site *s, uint32_t count, kvt_status status)
+static uint32_t take(uint32_t count, kvt_status status)
 {
     kvt_completion done[8] = {{.struct_size = sizeof done[0]}};
     uint32_t seen = 0, equal = 0;
     while (seen < count) {
-        assert_int_equal(kvt_queue_wait(s->queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
-        size_t got = kvt_drain(s->queue, done, 8);
+        assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+        size_t got = kvt_drain(queue, done, 8);
         for (size_t i = 0; i < got; i++)
             equal += done[i].status == status;
         seen += (uint32_t)got;
@@ -98,43 +74,36 @@ static uint32_t take(site *s, uint32_t count, kvt_status status)
     return equal;
 }
 
-static uint64_t wakes(const site *s)
-{
-    kvt_queue_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_queue_stats_get(s->queue, &stats), KVT_OK);
-    return stats.wakes;
-}
-
 TEST_ALL(site_open, site_close);
 
 TEST(a_batch_wakes_when_it_is_whole)
 {
     site *s = *state;
     const uint64_t batch = submit(s, 2);
-    assert_int_equal(kvt_queue_wait(s->queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
-    assert_false(readable(s, 20)); /* the lookup has completed, the gets have not */
-    assert_int_equal(take(s, 1, KVT_OK), 1);
-    assert_int_equal(wakes(s), 0);
-    assert_int_equal(kvt_cancel(s->queue, batch), KVT_OK);
-    assert_true(readable(s, 60000));
-    assert_int_equal(take(s, 2, KVT_E_CANCELLED), 2);
-    assert_false(readable(s, 0));
-    assert_int_equal(wakes(s), 1);
+    assert_int_equal(kvt_queue_wait(queue, base_clock_ns() + 60 * SECOND_NS), KVT_OK);
+    assert_false(readable(20)); /* the lookup has completed, the gets have not */
+    assert_int_equal(take(1, KVT_OK), 1);
+    assert_int_equal(queue_site_stats().wakes, 0);
+    assert_int_equal(kvt_cancel(queue, batch), KVT_OK);
+    assert_true(readable(60000));
+    assert_int_equal(take(2, KVT_E_CANCELLED), 2);
+    assert_false(readable(0));
+    assert_int_equal(queue_site_stats().wakes, 1);
 }
 
 /* A drain takes completions of a batch that is not whole, and its last one still wakes. */
 TEST(a_batch_beside_one_that_waits)
 {
     site *s = *state;
-    const uint64_t before = wakes(s), waiting = submit(s, 1);
+    const uint64_t before = queue_site_stats().wakes, waiting = submit(s, 1);
     (void)submit(s, 0);
-    assert_true(readable(s, 60000));
-    assert_int_equal(take(s, 2, KVT_OK), 2);
-    assert_false(readable(s, 0));
-    assert_int_equal(kvt_cancel(s->queue, waiting), KVT_OK);
-    assert_true(readable(s, 60000));
-    assert_int_equal(take(s, 1, KVT_E_CANCELLED), 1);
-    assert_int_equal(wakes(s), before + 2);
+    assert_true(readable(60000));
+    assert_int_equal(take(2, KVT_OK), 2);
+    assert_false(readable(0));
+    assert_int_equal(kvt_cancel(queue, waiting), KVT_OK);
+    assert_true(readable(60000));
+    assert_int_equal(take(1, KVT_E_CANCELLED), 1);
+    assert_int_equal(queue_site_stats().wakes, before + 2);
 }
 
 /* A loop that reads the descriptor by itself finds it readable again for the next batch. */
@@ -144,15 +113,15 @@ TEST(the_reader_may_clear_the_descriptor)
     for (uint32_t i = 0; i < 3; i++) {
         uint64_t count = 0;
         (void)submit(s, 0);
-        assert_true(readable(s, 60000));
-        assert_int_equal(read(kvt_queue_fd(s->queue), &count, sizeof count), sizeof count);
-        assert_int_equal(take(s, 1, KVT_OK), 1);
-        assert_false(readable(s, 0));
+        assert_true(readable(60000));
+        assert_int_equal(read(kvt_queue_fd(queue), &count, sizeof count), sizeof count);
+        assert_int_equal(take(1, KVT_OK), 1);
+        assert_false(readable(0));
     }
     kvt_request unsound = {.struct_size = sizeof unsound, .kind = 99};
-    assert_int_equal(kvt_submit(s->queue, &unsound, 1, NULL), KVT_OK);
-    assert_true(readable(s, 0)); /* it completes with its submit */
-    assert_int_equal(take(s, 1, KVT_E_ARGUMENT), 1);
-    assert_int_equal(kvt_submit(s->queue, NULL, 0, NULL), KVT_OK);
-    assert_false(readable(s, 0));
+    assert_int_equal(kvt_submit(queue, &unsound, 1, NULL), KVT_OK);
+    assert_true(readable(0)); /* it completes with its submit */
+    assert_int_equal(take(1, KVT_E_ARGUMENT), 1);
+    assert_int_equal(kvt_submit(queue, NULL, 0, NULL), KVT_OK);
+    assert_false(readable(0));
 }

@@ -3,7 +3,7 @@
  * test_store_restart.c - what a clean close and a kill leave of a store with memory above its SSDs:
  * the entries that were used most are not the ones that are lost, then or later.
  */
-#include "store_support.h"
+#include "store_site.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,48 +11,15 @@
 
 enum { ENTRIES = 200, HOT = 20, ROUNDS = 6 };
 
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char paths[2][96];
-    kvt_device_config files[2];
-    kvt_store_options options;
-} site;
-
 /* Two files that hold all entries and more, and memory for a tenth of them. */
 static void site_make(site *s, const char *policy)
 {
-    support_make_folder(s->folder, sizeof s->folder);
-    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
-    kvt_store_options_init(&s->options);
-    s->options.put_staging_bytes = 0; /* a put says how its write went */
-    s->options.staging_bytes = 8 << 20;
-    s->options.catalog_path = s->catalog;
+    site_prepare(s, (site_shape){.disks = 2,
+                                 .disk_bytes = 8 << 20,
+                                 .unit_bytes = 8192,
+                                 .plain = true,
+                                 .memory_bytes = 1 << 20});
     s->options.policy = policy;
-    s->options.tick_seconds = 0;
-    for (int i = 0; i < 2; i++) {
-        snprintf(s->paths[i], sizeof s->paths[i], "%s/ssd%d", s->folder, i);
-        s->files[i] = support_file_config(i == 0 ? "ssd0" : "ssd1", s->paths[i], 8 << 20);
-    }
-    s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 1 << 20;
-    s->options.tiers[KVT_TIER_SSD] =
-        (kvt_tier_options){.devices = s->files, .device_count = 2, .unit_bytes = 8192};
-}
-
-static kvt_store *site_open(site *s)
-{
-    kvt_store *store = NULL;
-    char message[256];
-    kvt_status status = kvt_open(&s->options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
-    return store;
-}
-
-static void put_all(kvt_store *store)
-{
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_put(store, i), KVT_OK);
-    assert_int_equal(kvt_flush(store), KVT_OK);
 }
 
 /* Some entries are read again and again, and come up. */
@@ -66,27 +33,17 @@ static void use(kvt_store *store)
     }
 }
 
-static uint32_t count_readable(kvt_store *store)
-{
-    uint32_t readable = 0;
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        if (support_get(store, i, NULL) == KVT_OK) readable++;
-    return readable;
-}
-
 static void check_close(const char *policy)
 {
     site s;
     site_make(&s, policy);
-    kvt_store *store = site_open(&s);
-    put_all(store);
-    use(store);
-    assert_int_equal(count_readable(store), ENTRIES);
-    kvt_close(store);
-    store = site_open(&s);
-    assert_int_equal(count_readable(store), ENTRIES);
-    kvt_close(store);
-    support_remove_folder(s.folder);
+    site_open(&s);
+    site_put(&s, 0, ENTRIES);
+    use(s.store);
+    assert_int_equal(site_hits(&s, ENTRIES), ENTRIES);
+    site_reopen(&s);
+    assert_int_equal(site_hits(&s, ENTRIES), ENTRIES);
+    site_end(&s);
 }
 
 TEST(close_loses_nothing)
@@ -102,15 +59,15 @@ TEST(close_loses_nothing_by_recency)
 /* The child's life: `listed` says what was on SSD when the first flush had ended. */
 static void live_and_die(site *s, bool *listed)
 {
-    kvt_store *store = site_open(s);
-    put_all(store);
+    site_open(s);
+    site_put(s, 0, ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++) {
         kvt_get_info info = {.struct_size = sizeof info};
-        if (support_get(store, i, &info) != KVT_OK) _exit(1);
+        if (support_get(s->store, i, &info) != KVT_OK) _exit(1);
         listed[i] = info.tier == KVT_TIER_SSD;
     }
-    use(store);
-    if (kvt_flush(store) != KVT_OK) _exit(1);
+    use(s->store);
+    if (kvt_flush(s->store) != KVT_OK) _exit(1);
     kill(getpid(), SIGKILL);
 }
 
@@ -126,17 +83,16 @@ TEST(kill_leaves_what_was_promoted)
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
-    kvt_store *store = site_open(&s);
+    site_open(&s);
     uint32_t count = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
         if (!listed[i]) continue;
         count++;
-        assert_int_equal(support_get(store, i, NULL), KVT_OK);
+        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
     }
     assert_true(count > ENTRIES / 2);
-    kvt_close(store);
     munmap(listed, ENTRIES);
-    support_remove_folder(s.folder);
+    site_end(&s);
 }
 
 /* A file with room for few entries and no memory above it, full, of which some have been used. */
@@ -145,7 +101,7 @@ enum { ROOM = 40, USED = 12, NEW = 24 };
 static void site_make_full(site *s, const char *policy)
 {
     site_make(s, policy);
-    s->files[0] = support_file_config("ssd0", s->paths[0], 2 << 20);
+    s->files[0] = support_file_config("disk0", s->paths[0], 2 << 20);
     s->options.tiers[KVT_TIER_SSD] =
         (kvt_tier_options){.devices = s->files, .device_count = 1, .unit_bytes = 4096};
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
@@ -157,8 +113,7 @@ static void fill_and_use(kvt_store *store)
     for (uint32_t i = 0; i < ROOM; i++)
         (void)!support_put(store, i);
     for (int round = 0; round < ROUNDS; round++)
-        for (uint32_t i = 0; i < USED; i++)
-            assert_int_equal(support_get(store, i, NULL), KVT_OK);
+        support_gets(store, 0, USED);
 }
 
 /* Offers entries that were never there, three times each, and counts which of the used ones the
@@ -184,13 +139,11 @@ static void check_uses_outlive(const char *policy)
 {
     site s;
     site_make_full(&s, policy);
-    kvt_store *store = site_open(&s);
-    fill_and_use(store);
-    kvt_close(store);
-    store = site_open(&s);
-    assert_int_equal(count_kept(store), USED);
-    kvt_close(store);
-    support_remove_folder(s.folder);
+    site_open(&s);
+    fill_and_use(s.store);
+    site_reopen(&s);
+    assert_int_equal(count_kept(s.store), USED);
+    site_end(&s);
 }
 
 TEST(uses_outlive_a_close)

@@ -109,7 +109,7 @@ TEST(a_refusal_names_the_missing_bytes)
     assert_int_equal(scratch_open(s.store, &hbm, 1, &scratch, missing), KVT_E_UNSUPPORTED);
 
     /* Free room alone: what entries hold is missing. */
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     const uint64_t used = policy_used(&s, KVT_TIER_SSD);
     assert_true(used > 0);
     const scratch_wish all = ssd_wish(ssd, 0);
@@ -127,7 +127,7 @@ TEST(entries_make_way_for_what_must_have_room)
 {
     site s;
     site_make(&s, MIB);
-    put_some(&s, 0, 64);
+    site_put(&s, 0, 64);
     const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD), used = policy_used(&s, KVT_TIER_SSD);
     const uint32_t before = count_readable(&s, 64);
     assert_true(used > ssd * 8 / 10 && before > 20);
@@ -151,7 +151,7 @@ TEST(entries_make_way_for_what_must_have_room)
     check_budget(&s);
     scratch_release(scratch, KVT_TIER_SSD, location);
     scratch_close(scratch);
-    put_some(&s, 100, 120);
+    site_put(&s, 100, 120);
     assert_int_equal(support_get(s.store, 119, NULL), KVT_OK);
     site_end(&s);
 }
@@ -161,7 +161,7 @@ TEST(copies_make_way_for_extents)
 {
     site s;
     site_make(&s, MIB);
-    put_some(&s, 0, DRAM_ENTRIES);
+    site_put(&s, 0, DRAM_ENTRIES);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, NULL), KVT_OK);
     assert_true(support_stats(s.store).copies > 0);
     const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD);
@@ -228,7 +228,7 @@ TEST(a_member_that_goes_takes_its_part_with_it)
     assert_int_equal(scratch_open(s.store, &wish, 1, &scratch, NULL), KVT_OK);
     assert_int_equal(scratch_reserve(scratch, KVT_TIER_SSD, MIB / 2, PAGE, UINT64_MAX, &location),
                      KVT_OK);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
     assert_true(capacity_of(&s, KVT_TIER_SSD) <= ssd - 2 * MIB - MIB + 64 * 1024);
     void *buffer = aligned_alloc(4096, MIB / 2);
@@ -255,7 +255,7 @@ TEST(a_killed_process_gives_everything_back)
 {
     site s;
     site_make(&s, MIB);
-    put_some(&s, 0, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD);
     kvt_close(s.store);
     pid_t child = fork();

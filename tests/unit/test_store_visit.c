@@ -204,7 +204,7 @@ TEST(a_visited_entry_stays_under_pressure)
     assert_int_equal(memory.tier, KVT_TIER_DRAM);
     for (uint32_t i = 100; i < 200; i++)
         assert_int_equal(put_opaque(&s, i), KVT_OK);
-    maintain(&s);
+    site_maintain(&s, 1);
     assert_int_equal(get_opaque(&s, 1), KVT_MISS); /* as old, and not visited */
     /* A borrower that takes all it can get does not have them either. */
     store_scratch *greedy;
@@ -385,8 +385,8 @@ TEST(a_drain_waits_for_the_visitor_alone)
     scratch_visited visited, moved;
     assert_int_equal(visit(scratch, 0, &visited), KVT_OK);
     assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_DRAIN), KVT_OK);
-    maintain(&s);
-    maintain(&s);
+    site_maintain(&s, 1);
+    site_maintain(&s, 1);
     assert_int_equal(visit(scratch, 0, &moved), KVT_OK);
     assert_ptr_not_equal(moved.location, visited.location);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_OK);
@@ -394,7 +394,7 @@ TEST(a_drain_waits_for_the_visitor_alone)
     assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
     assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_REMOVE), KVT_BUSY);
     scratch_leave(s.store, &visited);
-    maintain(&s);
+    site_maintain(&s, 1);
     assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(check_bytes(scratch, 0, &moved), KVT_OK);
     scratch_leave(s.store, &moved);
