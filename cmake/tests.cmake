@@ -147,6 +147,20 @@ foreach(mode refuses silent)
   endforeach()
 endforeach()
 
+# Tests of what a store decides flush hundreds of times: their few MiB of files lie in memory, where
+# a sync costs nothing. Those of recovery, opening and catalogs stay on the build folder's drive.
+if(IS_DIRECTORY /dev/shm)
+  foreach(subject copies health hint learn lifetime members names persist pressure queue_loss trust
+      visit)
+    foreach(suffix "" _refuses _silent)
+      if(TEST unit/test_store_${subject}${suffix})
+        set_tests_properties(unit/test_store_${subject}${suffix} PROPERTIES
+          WORKING_DIRECTORY /dev/shm)
+      endif()
+    endforeach()
+  endforeach()
+endif()
+
 # What the hbm device takes for NVIDIA's driver library, in a folder of its own: only the tests that
 # name the folder find it.
 add_library(kvt_fake_cuda SHARED ${CMAKE_SOURCE_DIR}/tests/support/fake_cuda.c)
