@@ -94,8 +94,6 @@ static const kvt_setting settings_table[] = {
             "between two such notes; at close, too", DBL_MIN, 1e9),
     SECONDS("store.alpha", "10", WEIGHING_POLICIES,
             "seconds of delay that 1.0 of a request's quality is worth"),
-    SECONDS("store.half_life", "300", WEIGHING_POLICIES,
-            "half-life of rates that a caller sets, and of adaptcache's counters"),
     NUMBER("store.hysteresis", "1.25", "store.policy=utility",
            "a move must gain this many times its cost"),
     CHOICE("store.holes", "contiguous", "contiguous|mixed", "store.policy=utility",

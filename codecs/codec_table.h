@@ -76,14 +76,11 @@ typedef struct kvt_part {
 
 /*
  * One codec. A segment is one (layer, side) matrix, or the whole entry of an opaque layout.
- * New fields are added at the end; struct_size tells which are present. The record strips the drop
- * stage from the variant's mode before it calls any of these.
+ * The record strips the drop stage from the variant's mode before it calls any of these.
  */
 typedef struct kvt_codec {
-    uint32_t struct_size; /* sizeof(kvt_codec) of the writer */
-    uint32_t abi_version; /* KVT_CODEC_ABI */
-    uint16_t id;          /* stored in records */
-    uint16_t flags;       /* KVT_CODEC_FLAG_* */
+    uint16_t id;    /* stored in records */
+    uint16_t flags; /* KVT_CODEC_FLAG_* */
     const char *name;
 
     /* KVT_OK when the variant's mode and rate exist and the layout is one this codec takes,
@@ -168,8 +165,6 @@ typedef struct kvt_codec {
                                 const kvt_part *parts, kvt_part *coarser_parts, void *scratch,
                                 uint64_t scratch_bytes);
 } kvt_codec;
-
-#define KVT_CODEC_ABI 1u
 
 /* The table of codecs. find returns NULL for an unknown id or name; at returns NULL past the end.
  */

@@ -153,8 +153,6 @@ kvt_status kvt_entropy_count(kvt_variant variant, const kvt_matrix *matrix, cons
 }
 
 const kvt_codec codecs_entropy = {
-    .struct_size = sizeof(kvt_codec),
-    .abi_version = KVT_CODEC_ABI,
     .id = KVT_CODEC_ENTROPY,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS,
     .name = "entropy",

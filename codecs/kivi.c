@@ -113,8 +113,6 @@ static kvt_status kivi_decode(kvt_variant variant, const kvt_matrix *matrix, con
 }
 
 const kvt_codec codecs_kivi = {
-    .struct_size = sizeof(kvt_codec),
-    .abi_version = KVT_CODEC_ABI,
     .id = KVT_CODEC_KIVI,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED,
     .name = "kivi",

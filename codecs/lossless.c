@@ -104,8 +104,6 @@ static kvt_status lossless_decode(kvt_variant variant, const kvt_layout *layout,
 }
 
 const kvt_codec codecs_lossless = {
-    .struct_size = sizeof(kvt_codec),
-    .abi_version = KVT_CODEC_ABI,
     .id = KVT_CODEC_LOSSLESS,
     .flags = KVT_CODEC_FLAG_EXACT,
     .name = "lossless",

@@ -228,8 +228,6 @@ static kvt_status planes_decode(kvt_variant variant, const kvt_matrix *matrix,
 }
 
 const kvt_codec codecs_planes = {
-    .struct_size = sizeof(kvt_codec),
-    .abi_version = KVT_CODEC_ABI,
     .id = KVT_CODEC_PLANES,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_FIXED |
              KVT_CODEC_FLAG_NESTED,

@@ -54,8 +54,6 @@ static kvt_status raw_decode(kvt_variant variant, const kvt_layout *layout, cons
 }
 
 const kvt_codec codecs_raw = {
-    .struct_size = sizeof(kvt_codec),
-    .abi_version = KVT_CODEC_ABI,
     .id = KVT_CODEC_RAW,
     .flags = KVT_CODEC_FLAG_EXACT,
     .name = "raw",

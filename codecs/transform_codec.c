@@ -124,8 +124,6 @@ static kvt_status transform_derive_matrix(kvt_variant present, kvt_variant coars
 }
 
 const kvt_codec codecs_transform = {
-    .struct_size = sizeof(kvt_codec),
-    .abi_version = KVT_CODEC_ABI,
     .id = KVT_CODEC_TRANSFORM,
     .flags = KVT_CODEC_FLAG_NEEDS_SHAPE | KVT_CODEC_FLAG_PARTS | KVT_CODEC_FLAG_SPANS,
     .name = "transform",

@@ -85,7 +85,6 @@ static kvt_policy *open_engine(void)
     kvt_policy_config_init(&config);
     config.tiers[KVT_TIER_DRAM].capacity_bytes = DRAM_SLOTS * BLOCK_BYTES;
     config.tiers[KVT_TIER_SSD].capacity_bytes = SSD_SLOTS * BLOCK_BYTES;
-    config.half_life_seconds = 30.0;
     config.allocator.resize = resize;
     kvt_policy *policy = NULL;
     char message[128];

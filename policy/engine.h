@@ -35,6 +35,7 @@
 #include "policy/entries.h"
 #include "policy/ledger.h"
 #include "policy/tentative.h"
+#include "policy/trial.h"
 
 #include <assert.h>
 
@@ -105,6 +106,7 @@ typedef struct policy_ops {
 struct kvt_policy {
     const policy_ops *ops;
     kvt_policy_config config;
+    policy_trial trial;
     uint64_t capacity[TIERS];
 
     /* The clock. All times inside are seconds since base_ns, so that doubles keep their digits for

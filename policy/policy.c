@@ -57,7 +57,6 @@ void kvt_policy_config_init_sized(kvt_policy_config *config, uint32_t struct_siz
                                         .name = "utility",
                                         .variant.codec = 1,
                                         .alpha_seconds = 10.0,
-                                        .half_life_seconds = 300.0,
                                         .hysteresis = 1.25,
                                         .holes = KVT_HOLES_CONTIGUOUS,
                                         .high_watermark = 0.995,
@@ -77,9 +76,6 @@ static const char *policy_config_fault(const kvt_policy_config *config)
     if (!number_is_within(config->alpha_seconds, 0.0, SECONDS_LIMIT)) {
         return "alpha_seconds must be a number, 0 or more";
     }
-    if (!number_is_within(config->half_life_seconds, 1e-3, SECONDS_LIMIT)) {
-        return "half_life_seconds must be at least 0.001";
-    }
     if (!number_is_within(config->hysteresis, 0.0, 1e6)) {
         return "hysteresis must be a number, 0 or more";
     }
@@ -87,9 +83,6 @@ static const char *policy_config_fault(const kvt_policy_config *config)
     if (!number_is_within(config->high_watermark, 0.0, 1.0) ||
         !number_is_within(config->low_watermark, 0.0, config->high_watermark)) {
         return "the watermarks must be 0 <= low <= high <= 1";
-    }
-    if (!(config->other_share >= 0 && config->other_share <= 1)) {
-        return "other_share is outside 0..1";
     }
     if (config->entries_expected > TABLES_LIMIT || config->ghosts_max > TABLES_LIMIT) {
         return "entries_expected and ghosts_max must not pass 2^28";
@@ -120,7 +113,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
     kvt_policy_config whole;
     kvt_policy_config_init(&whole);
     const kvt_policy_config *config = struct_size_in(
-        given, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_policy_config, other_share));
+        given, &whole, sizeof whole, STRUCT_SIZE_THROUGH(kvt_policy_config, allocator));
     const char *fault = config == NULL ? "struct_size is not one that this library knows"
                                        : policy_config_fault(config);
     if (fault != NULL) {
@@ -144,6 +137,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
         memset(policy, 0, sizeof *policy);
         policy->ops = ops;
         policy->config = *config;
+        policy->trial.half_life_seconds = TRIAL_HALF_LIFE;
         policy->config.name = ops->name; /* the caller's string may go away */
         policy->next_id = 1;
         policy->least_base_cost = UNLIMITED;
@@ -163,6 +157,12 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
     }
     text_add(&out, "out of memory for the policy's tables");
     return KVT_E_MEMORY;
+}
+
+void policy_try(kvt_policy *policy, const policy_trial *trial)
+{
+    assert(trial->half_life_seconds > 0.0);
+    policy->trial = *trial;
 }
 
 /* Releases all that the engine asked for. Moves in flight are forgotten; nothing is carried out.

@@ -169,11 +169,10 @@ void lru_touch(kvt_policy *policy, uint32_t index)
  * in. */
 static const kvt_variant *lru_variant(const kvt_policy *policy, const entry *e)
 {
-    const kvt_policy_config *config = &policy->config;
-    if (config->other_share <= 0.0) return &config->variant;
+    if (policy->trial.other_share <= 0.0) return &policy->config.variant;
     const uint64_t mixed = (e->handle ^ e->handle >> 32) * UINT64_C(0x9e3779b97f4a7c15);
-    const bool other = (double)(mixed >> 11) * 0x1p-53 < config->other_share;
-    return other ? &config->other_variant : &config->variant;
+    const bool other = (double)(mixed >> 11) * 0x1p-53 < policy->trial.other_share;
+    return other ? &policy->trial.other_variant : &policy->config.variant;
 }
 
 /* The option that stores the entry's variant with `tier` as its highest tier; NONE when none does.

@@ -76,7 +76,7 @@ double reuse_count(const entry *e, int k)
 /* Returns what is left of a plain count after some seconds. */
 static double plain_decay(const kvt_policy *policy, double seconds)
 {
-    return seconds > 0.0 ? number_exp2(-seconds / policy->config.half_life_seconds) : 1.0;
+    return seconds > 0.0 ? number_exp2(-seconds / policy->trial.half_life_seconds) : 1.0;
 }
 
 /* Counts uses in a plain counter of one half-life. The counter is brought up to now first, so
@@ -157,7 +157,7 @@ void reuse_set_rate(kvt_policy *policy, entry *e, double uses_per_s)
     reuse_forget(policy, e);
     e->rate_set = true;
     memset(e->count, 0, sizeof e->count);
-    e->count[0] = (float)(uses_per_s * policy->config.half_life_seconds / REUSE_LN2);
+    e->count[0] = (float)(uses_per_s * policy->trial.half_life_seconds / REUSE_LN2);
 }
 
 /* Raises a prefix to what its continuation has; false when it had that already. The invariant of
@@ -231,7 +231,7 @@ bool reuse_raise(kvt_policy *policy, entry *up, const entry *child)
  * counts compared by it compare the same at every later time. */
 double reuse_log_count(const kvt_policy *policy, const entry *e)
 {
-    double when = reuse_seconds(policy, e->last_access_ns) / policy->config.half_life_seconds;
+    double when = reuse_seconds(policy, e->last_access_ns) / policy->trial.half_life_seconds;
     return (e->count[0] > 1e-30f ? number_log2((double)e->count[0]) : REUSE_EMPTY) + when;
 }
 
@@ -242,9 +242,9 @@ reuse_now reuse_look_unhinted(const kvt_policy *policy, const entry *e)
     double age = reuse_seconds(policy, policy->now_ns) - reuse_seconds(policy, e->last_access_ns);
     if (reuse_is_plain(policy, e)) {
         double uses = (double)e->count[0] * plain_decay(policy, age);
-        return (reuse_now){.rate = REUSE_LN2 / policy->config.half_life_seconds * uses,
+        return (reuse_now){.rate = REUSE_LN2 / policy->trial.half_life_seconds * uses,
                            .uses = uses,
-                           .half_life = policy->config.half_life_seconds};
+                           .half_life = policy->trial.half_life_seconds};
     }
     const reuse_model *m = policy->model;
     const double *last = m->rate[1 + e->again];

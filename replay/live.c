@@ -562,7 +562,6 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     if (run->profile.path[0] != '\0') store.profile_path = run->profile.path;
     store.prefill = run->prefill;
     store.alpha_seconds *= run->scale;
-    store.half_life_seconds *= run->scale;
     store.put_backlog_seconds *= run->scale;
     store.put_staging_bytes = live_put_staging(&store, run->scale);
     if (store.tick_seconds > 0.0) {
@@ -584,7 +583,13 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     run->log.begin_ns = base_clock_ns();
     store.observer = live_observe;
     store.observer_context = &run->log;
-    return kvt_open(&store, &run->store, message, message_size);
+    kvt_status status = kvt_open(&store, &run->store, message, message_size);
+    if (status != KVT_OK) return status;
+    const double half_life =
+        live->half_life_seconds > 0 ? live->half_life_seconds : TRIAL_HALF_LIFE;
+    const policy_trial trial = {.half_life_seconds = half_life * run->scale};
+    live_try(run->store, &trial);
+    return KVT_OK;
 }
 
 /* Opens the plan log, when the options name one. */

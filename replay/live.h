@@ -10,6 +10,7 @@
 #define REPLAY_LIVE_H
 
 #include "estimator/predict/predict.h"
+#include "policy/trial.h"
 #include "replay.h"
 
 #include <kvterrace/kvterrace.h>
@@ -84,6 +85,9 @@ KVT_NODISCARD kvt_status live_forms_check(const replay_options *options,
                                           const replay_workload *workload,
                                           const kvt_store_options *store, char *message,
                                           size_t message_size);
+
+/* Gives the engine of a store what public options do not: before its first put. */
+void live_try(kvt_store *store, const policy_trial *trial);
 
 /* The layout of blocks of a store with a ladder. */
 kvt_layout live_forms_layout(const kvt_store_options *store, uint32_t tokens);

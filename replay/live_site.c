@@ -7,6 +7,8 @@
  * removed. One thread.
  */
 #include "live.h"
+#include "policy/trial.h"
+#include "store/core/store.h"
 #include "tiers/devices/device_ops.h"
 
 #include <errno.h>
@@ -183,4 +185,11 @@ void live_profile_remove(live_profile *copy)
     }
     (void)rmdir(copy->folder);
     *copy = (live_profile){.path = ""};
+}
+
+void live_try(kvt_store *store, const policy_trial *trial)
+{
+    pthread_mutex_lock(&store->lock);
+    policy_try(store->policy, trial);
+    pthread_mutex_unlock(&store->lock);
 }

@@ -150,7 +150,7 @@ typedef struct replay_options {
     double loss_limit;             /* no variant whose loss_upper passes it; 1 = any */
     replay_blend blend;            /* set: restricts what the policy may choose from */
     double alpha_seconds;
-    double half_life_seconds;
+    double half_life_seconds; /* policy/trial.h */
     double hysteresis;
     kvt_hole_mode holes;
     double high_watermark;
@@ -410,6 +410,7 @@ typedef struct replay_live {
      * closed. For tests. */
     void (*profile_seen)(void *context, const char *path, bool after);
     void *context;
+    double half_life_seconds; /* policy/trial.h, at full scale; 0 = its default */
 } replay_live;
 
 /*

@@ -6,6 +6,7 @@
 #include "base/config_values.h"
 #include "estimator/exchange/exchange.h"
 #include "options_parts.h"
+#include "policy/trial.h"
 #include "replay.h"
 #include "store/core/options.h"
 #include "tiers/devices/device_ops.h"
@@ -87,7 +88,6 @@ static const settings_field options_fields[] = {
     OPTIONS_FIELD("store.put_backlog", put_backlog_seconds, OPTIONS_STORE_MODEL),
     OPTIONS_FIELD("store.seed", policy_seed, 0),
     OPTIONS_FIELD("store.alpha", alpha_seconds, 0),
-    OPTIONS_FIELD("store.half_life", half_life_seconds, 0),
     OPTIONS_FIELD("store.hysteresis", hysteresis, 0),
     OPTIONS_FIELD("store.holes", holes, 0),
     OPTIONS_FIELD("store.high_watermark", high_watermark, 0),
@@ -109,6 +109,7 @@ void replay_options_init(replay_options *options)
     options_read_fields(NULL, SETTINGS_ALL_MODES, options);
     options->loss_limit = 1.0; /* who has a ladder says which; read from settings it is a store's */
     options->variant = options_raw();
+    options->half_life_seconds = TRIAL_HALF_LIFE;
     options->tick_seconds = OPTIONS_TICK_SECONDS;
     options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
     options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;

@@ -10,6 +10,7 @@
  */
 #include "base/clock.h"
 #include "live.h"
+#include "policy/trial.h"
 #include "results.h"
 #include "sim_remote.h"
 #include "sim_store.h"
@@ -37,7 +38,6 @@ kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size
     }
     config.variant = options->variant;
     config.alpha_seconds = options->alpha_seconds;
-    config.half_life_seconds = options->half_life_seconds;
     config.hysteresis = options->hysteresis;
     config.holes = (uint8_t)options->holes;
     config.high_watermark = options->high_watermark;
@@ -48,6 +48,7 @@ kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size
     config.allocator.resize = kvt_memory_resize;
     kvt_status status = kvt_policy_open(&config, &sim->policy, message, message_size);
     if (status != KVT_OK) return status;
+    policy_try_half_life(sim->policy, options->half_life_seconds);
     /* Whole blocks differ in their recompute seconds alone. */
     snprintf(message, message_size, "out of memory");
     status = kvt_policy_ladder_add(sim->policy, sim->whole, sim->option_count, &sim->ladder);

@@ -46,7 +46,6 @@ static uint64_t size_bytes(const kvt_sparse *s, uint32_t i)
 bool sparse_divide_is_on(const kvt_sparse *s)
 {
     return s->options.divide_windows && s->arena != NULL && unit_count(s) > 1 &&
-           s->options.evict == KVT_SPARSE_EVICT_DECAYED &&
            s->options.budget_bytes != KVT_SPARSE_ALL;
 }
 

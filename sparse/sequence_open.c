@@ -77,7 +77,6 @@ static const char *options_fault(const kvt_sparse_options *o)
     if ((o->variants & known) == 0 || (o->variants & ~known) != 0) return "variants are unknown";
     if (!(o->decay >= 0 && o->decay < 1)) return "decay is outside of [0, 1)";
     if (!(o->replica_share >= 0 && o->replica_share <= 1)) return "replica_share is no share";
-    if ((uint32_t)o->evict >= WINDOWS_RULES) return "evict is unknown";
     if (o->tokens_max != 0 && o->tokens_max < o->layout.tokens)
         return "tokens_max is below the layout's tokens";
     if (!(o->worth_per_byte >= 0)) return "worth_per_byte is no number, or negative";

@@ -69,7 +69,6 @@ kvt_status sparse_window_open_unit(kvt_sparse *s, sparse_unit *unit)
         (windows_unit){.pages = pages,
                        .page_tokens = unit->paging.page_tokens,
                        .terms = &s->terms,
-                       .rule = (windows_rule)s->options.evict,
                        .decay = s->options.decay,
                        .capacity_bytes = unit->target_bytes + sparse_hbm_unit_bytes(unit)};
     if (most == 0) return KVT_OK;

@@ -62,7 +62,7 @@ ROOM_INCLUDES = {
     "lab/bench": set(LIBRARY) | BESIDE | {"replay/rivals", "replay", "lab/decode", "lab/harness",
                                           "tools/command"},
     "lab/experiments": set(LIBRARY) | {"estimator/exchange", "replay", "lab/harness"},
-    "lab/decode": set(LIBRARY) | BESIDE | {"lab/harness"},
+    "lab/decode": set(LIBRARY) | BESIDE | {"replay/rivals", "lab/harness"},
     "tools": {"tiers/devices", "estimator/profile", "estimator/measure", "estimator/predict",
               "store/core/options.h", "replay", "replay/loop", "tools/command",
               "tools/inspect"} | BESIDE,

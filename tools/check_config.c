@@ -467,7 +467,6 @@ static kvt_status check_policy(const kvt_store_options *options, char *message, 
     config.name = options->policy;
     config.variant = options->variant;
     config.alpha_seconds = options->alpha_seconds;
-    config.half_life_seconds = options->half_life_seconds;
     config.hysteresis = options->hysteresis;
     config.holes = (uint8_t)options->holes;
     config.high_watermark = options->high_watermark;

@@ -104,7 +104,6 @@ typedef struct kvt_store_options {
                              the ladder; entries of another layout are refused then */
     bool lossless;        /* offer the lossless codec to the utility policy; true */
     double alpha_seconds; /* see policy.h */
-    double half_life_seconds;
     double hysteresis;
     kvt_hole_mode holes;
     kvt_prefill prefill; /* what recomputing costs; default: preset llama-3.1-8b:a100 */
@@ -153,12 +152,10 @@ typedef struct kvt_store_options {
     double put_backlog_seconds;    /* of planned writes that may wait for one tier: a put that
                                       would add more is KVT_BUSY. At most four puts have a
                                       plan; put_staging_bytes bounds the others; 0 = no bound; 10 */
-    const char *watch_path; /* a file that the store writes its metrics and last operations to now
+    const char *watch_path;  /* a file that the store writes its metrics and last operations to now
                                and then, as kvt_watch_write (watch.h); NULL = none */
-    double watch_seconds;   /* between two such writes; 10 */
-    kvt_variant other_variant; /* of a share of the entries, in place of variant; raw */
-    double other_share;        /* 0 to 1; 0 */
-    double entry_loss_limit;   /* no form in which more than a tenth of the entries may lose more
+    double watch_seconds;    /* between two such writes; 10 */
+    double entry_loss_limit; /* no form in which more than a tenth of the entries may lose more
                                   than this; above 0; 1 = any: loss_limit alone counts; 1 */
     const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
                                                 none. Read during kvt_open */

@@ -107,7 +107,6 @@ typedef struct kvt_policy_config {
     kvt_variant variant;       /* what policies that choose no variant store; all do but "utility"
                                   and "adaptcache"; raw */
     double alpha_seconds;      /* seconds of delay paid for 1.0 of a request's quality; 10 */
-    double half_life_seconds;  /* of rates that are set and of adaptcache's counters; 300 */
     double hysteresis;         /* a switch must gain this many times its cost; 1.25 */
     uint8_t holes;             /* kvt_hole_mode; CONTIGUOUS */
     double high_watermark;     /* tick makes room above this share of a tier, 0..1; 0.995 */
@@ -116,8 +115,6 @@ typedef struct kvt_policy_config {
     uint64_t ghosts_max;       /* entries remembered (counter, options) after they left; 65536 */
     uint64_t seed;             /* for policies that draw; 1 */
     kvt_allocator allocator;   /* required */
-    kvt_variant other_variant; /* of a share of the entries, by their handles, in place of */
-    double other_share;        /* variant; 0 to 1; 0 */
 } kvt_policy_config;
 
 typedef enum kvt_move_kind {

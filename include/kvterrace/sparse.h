@@ -98,15 +98,6 @@ typedef struct kvt_sparse kvt_sparse;
 
 #define KVT_SPARSE_ALL UINT64_MAX /* a budget: every page in its best variant */
 
-/* What stays in a window between steps (sparse/decide/windows.h). */
-typedef enum kvt_sparse_evict {
-    KVT_SPARSE_EVICT_DECAYED = 0,   /* a decayed mean of expected weights */
-    KVT_SPARSE_EVICT_LOOKAHEAD = 1, /* the expected weight of this step (KVDrive) */
-    KVT_SPARSE_EVICT_LRU = 2,
-    KVT_SPARSE_EVICT_FIFO = 3,
-    KVT_SPARSE_EVICT_LFU = 4
-} kvt_sparse_evict;
-
 typedef struct kvt_sparse_options {
     uint32_t struct_size;    /* set by kvt_sparse_options_init, as all else */
     uint32_t query_heads;    /* a multiple of kv_heads */
@@ -124,10 +115,9 @@ typedef struct kvt_sparse_options {
     uint64_t window_bytes[KVT_TIER_PLACES]; /* of rows, of all layers and heads, in HBM and in DRAM:
                                                a page is in one of them. In HBM every layer and
                                                head has as much, whole pages */
-    kvt_sparse_evict evict;
-    bool divide_windows; /* sizes of windows by what they save, not equal ones; with the decayed
-                            mean alone: on */
-    float decay;         /* of the decayed mean, [0, 1): 0.5 */
+    bool divide_windows; /* sizes of windows by what they save, not equal ones: on */
+    float decay;         /* pages stay by a mean of their expected weights, which the past has this
+                            part of, [0, 1): 0.5 */
     float replica_share; /* of the pages that get a second copy on another drive: 0.25 */
     bool estimate;       /* what no page brings, from centroids and mean values: on */
     uint64_t hedge_ns;   /* a page so much later than expected is also read from its copy: 20 ms */

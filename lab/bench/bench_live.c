@@ -97,7 +97,6 @@ static void live_site_make(const live_setting *setting, const replay_options *op
     store->tick_seconds = options->tick_seconds;
     store->prefill = options->model.prefill;
     store->alpha_seconds = options->alpha_seconds;
-    store->half_life_seconds = options->half_life_seconds;
     store->handle_seed = 1;
     for (int tier = KVT_TIER_DRAM; tier <= KVT_TIER_SSD; tier++) {
         const replay_tier *model = &options->tiers[tier];
@@ -381,7 +380,7 @@ static kvt_status live_run_setting(live_bench *bench, uint32_t at)
     kvt_status status = live_load(bench, setting, &options);
     if (status != KVT_OK) return status;
     live_site_make(setting, &options, &site);
-    const replay_live live = {.store = &site.store};
+    const replay_live live = {.store = &site.store, .half_life_seconds = options.half_life_seconds};
     for (uint32_t policy = 0; policy < results->policy_count && status == KVT_OK; policy++) {
         live_row *row = &results->rows[results->row_count];
         replay_result result;

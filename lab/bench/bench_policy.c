@@ -309,7 +309,6 @@ static kvt_status live_open(live *run, char *message, size_t message_size)
     const policy_instance *instance = run->instance;
     kvt_policy_config config;
     kvt_policy_config_init(&config);
-    config.half_life_seconds = HALF_LIFE_S;
     config.alpha_seconds = instance->alpha_seconds;
     config.holes = KVT_HOLES_MIXED;
     config.entries_expected = instance->entries;
@@ -318,6 +317,7 @@ static kvt_status live_open(live *run, char *message, size_t message_size)
     for (int level = 0; level < TIERS; level++)
         config.tiers[level + 1].capacity_bytes = instance->capacity[level];
     kvt_status status = kvt_policy_open(&config, &run->policy, message, message_size);
+    if (status == KVT_OK) policy_try_half_life(run->policy, HALF_LIFE_S);
     kvt_option options[KVT_OPTIONS_MAX];
     for (uint32_t size = 0; status == KVT_OK && size < POLICY_SIZES; size++) {
         uint32_t tokens = policy_size_tokens(size);

@@ -217,7 +217,7 @@ static kvt_status player_open(player *p, double budget)
     p->window = (windows_unit){.pages = items->count,
                                .tokens = items->tokens,
                                .terms = &p->terms,
-                               .rule = p->method->rule,
+                               .rate = window_rules[p->method->rule],
                                .decay = WINDOWS_DECAY_DEFAULT,
                                .capacity_bytes = (uint64_t)window,
                                .held = calloc(count, 1),

@@ -54,7 +54,7 @@ static kvt_status run_open(run_state *s)
         (windows_unit){.pages = items->count,
                        .tokens = items->tokens,
                        .terms = &s->terms,
-                       .rule = config->rule,
+                       .rate = window_rules[config->rule],
                        .decay = WINDOWS_DECAY_DEFAULT,
                        .capacity_bytes = (uint64_t)(config->window * (double)s->budget_bytes),
                        .held = calloc(count, 1),

@@ -65,7 +65,7 @@ static kvt_status play_rule(const needs *n, windows_rule rule, double size, move
     windows_unit unit = {.pages = count,
                          .tokens = n->items->tokens,
                          .terms = n->terms,
-                         .rule = rule,
+                         .rate = window_rules[rule],
                          .decay = WINDOWS_DECAY_DEFAULT,
                          .capacity_bytes = (uint64_t)(size * (double)n->budget_bytes),
                          .held = calloc(count + 1u, 1),

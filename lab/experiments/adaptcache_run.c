@@ -7,6 +7,7 @@
  * of each context's own losses.
  */
 #include "adaptcache_experiment.h"
+#include "policy/trial.h"
 
 #include "codecs/codecs.h"
 #include "replay/random.h"
@@ -129,7 +130,6 @@ static kvt_status server_open(server *s, double rate, char *message, size_t mess
         config.name = "utility";
         config.alpha_seconds = 0.0;
     }
-    config.half_life_seconds = EXPERIMENT_MEMORY * options->contexts / rate;
     config.holes = KVT_HOLES_MIXED;
     /* Moves are at once here, so no room has to be ready for them. */
     config.high_watermark = config.low_watermark = 1.0;
@@ -139,7 +139,10 @@ static kvt_status server_open(server *s, double rate, char *message, size_t mess
                                                   .read_bytes_per_s = options->ssd_bytes_per_s};
     config.entries_expected = options->contexts;
     config.allocator.resize = kvt_memory_resize;
-    return kvt_policy_open(&config, &s->policy, message, message_size);
+    kvt_status status = kvt_policy_open(&config, &s->policy, message, message_size);
+    if (status == KVT_OK)
+        policy_try_half_life(s->policy, EXPERIMENT_MEMORY * options->contexts / rate);
+    return status;
 }
 
 /* What a context really loses in a variant, coded from exact bytes. */

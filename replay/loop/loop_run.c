@@ -393,11 +393,11 @@ static kvt_status loop_fill_store(loop_state *state, kvt_store_options *store, c
     if (store->handle_seed == 0) store->handle_seed = 1; /* runs repeat */
     if (state->profile.path[0] != '\0') store->profile_path = state->profile.path;
     store->variant = contender->variant;
-    store->other_variant = contender->other;
-    store->other_share = contender->other_share;
-    store->lossless = whole && store->lossless;
+    const bool mixed = contender->other_share > 0;
+    store->lossless =
+        (whole && store->lossless) || (mixed && contender->other.codec == KVT_CODEC_LOSSLESS);
     store->ladder = whole || !loop_variant_is_exact(contender->variant) ||
-                    (contender->other_share > 0 && !loop_variant_is_exact(contender->other));
+                    (mixed && !loop_variant_is_exact(contender->other));
     if (!store->ladder) return KVT_OK;
     store->ladder_layout = loop_layout(state->site, 256);
     store->ladder_layout.tokens = 0;
@@ -515,6 +515,12 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
         status = live_profile_make(&state.profile, options->store->profile_path, message, size);
     if (status == KVT_OK) status = loop_fill_store(&state, &store, message, size);
     if (status == KVT_OK) status = kvt_open(&store, &state.store, message, size);
+    if (status == KVT_OK) {
+        const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
+                                    .other_share = options->contender->other_share,
+                                    .other_variant = options->contender->other};
+        live_try(state.store, &trial);
+    }
     if (status == KVT_OK) status = loop_serve_all(&state, message, size);
     if (status == KVT_OK) {
         (void)!kvt_flush(state.store);

@@ -15,15 +15,10 @@
 #define WINDOW_ARRIVES 0x80u
 #define VARIANT_MASK   0x7fu
 
-static uint32_t page_tokens(const windows_unit *unit, uint32_t page)
-{
-    if (unit->tokens != NULL) return unit->tokens[page];
-    return page + 1 == unit->pages && unit->last_tokens > 0 ? unit->last_tokens : unit->page_tokens;
-}
-
 static uint64_t page_bytes(const windows_unit *unit, uint32_t page, uint32_t variant)
 {
-    return (uint64_t)page_tokens(unit, page) * unit->terms->token_bytes[variant & VARIANT_MASK];
+    return (uint64_t)windows_page_tokens(unit, page) *
+           unit->terms->token_bytes[variant & VARIANT_MASK];
 }
 
 /* Bytes of the window that a page takes. */
@@ -91,28 +86,8 @@ static void decay_all(windows_unit *unit, const float *weight)
 {
     const float past = unit->decay, now = 1.0f - unit->decay;
     for (uint32_t page = 0; page < unit->pages; page++)
-        unit->standing[page] =
-            past * unit->standing[page] + now * weight[page] / (float)page_tokens(unit, page);
-}
-
-/* The standing of a page that is resident or of the step. */
-static void rate(windows_unit *unit, uint32_t page, float weight, bool used, bool resident)
-{
-    float *standing = &unit->standing[page];
-    switch (unit->rule) {
-    case WINDOWS_DECAYED: break; /* that of all pages, before */
-    case WINDOWS_LOOKAHEAD: *standing = weight / (float)page_tokens(unit, page); break;
-    case WINDOWS_LRU:
-        if (used) *standing = (float)unit->step;
-        break;
-    case WINDOWS_FIFO:
-        if (!resident) *standing = (float)unit->step;
-        break;
-    default:
-        if (!resident) *standing = 0.0f;
-        if (used) *standing += 1.0f;
-        break;
-    }
+        unit->standing[page] = past * unit->standing[page] +
+                               now * weight[page] / (float)windows_page_tokens(unit, page);
 }
 
 /* One page of a step: what it read, and what it has now. */
@@ -154,11 +129,12 @@ void windows_step(windows_unit *unit, const float *weight, const uint8_t *wanted
     uint32_t count = 0;
     *change_out = (windows_change){.kept = 0};
     unit->step++;
-    if (unit->rule == WINDOWS_DECAYED) decay_all(unit, weight);
+    if (unit->rate == NULL) decay_all(unit, weight);
     for (uint32_t page = 0; page < unit->pages; page++) {
         if ((unit->held[page] | wanted[page]) == PAGES_ABSENT) continue;
-        rate(unit, page, weight[page], wanted[page] != PAGES_ABSENT,
-             unit->held[page] != PAGES_ABSENT);
+        if (unit->rate != NULL)
+            unit->rate(unit, page, weight[page], wanted[page] != PAGES_ABSENT,
+                       unit->held[page] != PAGES_ABSENT);
         use(unit, page, wanted[page], change_out);
         unit->order[count++] = order_of(unit, page);
     }

@@ -3,52 +3,51 @@
  * windows.h - which pages of a unit stay in a tier between decode steps, and how large windows are.
  *
  * After a step its pages and those that were resident compete for the window's bytes: those with
- * the highest standing stay. A standing is, by rule,
- *
- *     decayed     mean of the page's expected weights per token, `decay` a step (the default)
- *     lookahead   its expected weight per token in this step (KVDrive)
- *     lru, fifo, lfu   last step of use, step of arrival, number of uses while resident
- *
- * and of equals the lower page stays. A page's weight counts while it is not resident, too: the
- * index gives weights of all pages in every step for nothing.
+ * the highest standing stay, and of equals the lower page. A standing is the mean of the page's
+ * expected weights per token, `decay` a step. A page's weight counts while it is not resident, too:
+ * the index gives weights of all pages in every step for nothing.
  *
  * Pure: memory is the caller's. Thread rule: the caller's lock.
  */
-#ifndef POLICY_WINDOWS_H
-#define POLICY_WINDOWS_H
+#ifndef SPARSE_WINDOWS_H
+#define SPARSE_WINDOWS_H
 
 #include "sparse/decide/pages.h"
 
 #include <stdbool.h>
 
-typedef enum windows_rule {
-    WINDOWS_DECAYED = 0,
-    WINDOWS_LOOKAHEAD = 1,
-    WINDOWS_LRU = 2,
-    WINDOWS_FIFO = 3,
-    WINDOWS_LFU = 4
-} windows_rule;
-#define WINDOWS_RULES 5u
-
 #define WINDOWS_DECAY_DEFAULT 0.5f
 
 /* One window of one unit. The arrays are the caller's, `pages` items each, zeroed at the start;
  * windows_step keeps them. */
-typedef struct windows_unit {
+typedef struct windows_unit windows_unit;
+
+/* Another rule, of those to compare with (replay/rivals/window_rules.h): brings the standing of a
+ * page that is resident or of the step up to date. */
+typedef void windows_rate(windows_unit *unit, uint32_t page, float weight, bool used,
+                          bool resident);
+
+struct windows_unit {
     uint32_t pages;
     uint32_t page_tokens;     /* of a page without an own number */
     uint32_t last_tokens;     /* of the last page; 0: as the others */
     const uint16_t *tokens;   /* of each page, or NULL */
     const pages_terms *terms; /* bytes of a variant: token_bytes, of raw ones where rows stay */
-    windows_rule rule;
-    float decay; /* the weight of the past, [0, 1) */
+    windows_rate *rate;       /* NULL: the decayed mean, of all pages */
+    float decay;              /* the weight of the past, [0, 1) */
     uint64_t capacity_bytes;
     uint64_t used_bytes; /* never above the capacity between calls */
     uint32_t step;       /* steps so far */
     uint8_t *held;       /* pages_variant of each page, PAGES_ABSENT: not resident */
-    float *standing;     /* by the rule; with decayed of every page */
+    float *standing;     /* of every page */
     uint64_t *order;     /* scratch */
-} windows_unit;
+};
+
+static inline uint32_t windows_page_tokens(const windows_unit *unit, uint32_t page)
+{
+    if (unit->tokens != NULL) return unit->tokens[page];
+    return page + 1 == unit->pages && unit->last_tokens > 0 ? unit->last_tokens : unit->page_tokens;
+}
 
 typedef struct windows_change {
     uint32_t kept;       /* pages that are resident now */

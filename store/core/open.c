@@ -248,21 +248,13 @@ static kvt_status open_measure(open_state *state)
     return KVT_OK;
 }
 
-/* Whether entries may be stored in a variant. */
-static bool open_variant_is_kept(const kvt_cost_model *costs, kvt_variant variant)
+/* The variant of the fixed policies is among those that the store keeps. */
+static kvt_status open_check_variant(const kvt_store_options *options, const kvt_cost_model *costs,
+                                     const cost_profile *profile)
 {
     for (uint32_t i = 0; i < costs->variant_count; i++)
-        if (memcmp(&costs->variants[i].variant, &variant, sizeof variant) == 0) return true;
-    return false;
-}
-
-/* The variants of the fixed policies are among those that the store keeps. */
-static kvt_status open_check_variants(const kvt_store_options *options, const kvt_cost_model *costs,
-                                      const cost_profile *profile)
-{
-    if (open_variant_is_kept(costs, options->variant) &&
-        (options->other_share <= 0 || open_variant_is_kept(costs, options->other_variant)))
-        return KVT_OK;
+        if (memcmp(&costs->variants[i].variant, &options->variant, sizeof options->variant) == 0)
+            return KVT_OK;
     (void)snprintf(profile->message, profile->message_size,
                    "the fixed policies' variant is not in the ladder within loss_limit");
     return KVT_E_ARGUMENT;
@@ -276,14 +268,12 @@ kvt_status open_variants(kvt_store *store, const kvt_store_options *options,
     kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
     kvt_status status = costs_measure_variant(profile, raw, &costs->variants[0]);
     costs->variant_count = 1;
-    if (status == KVT_OK &&
-        (options->lossless || options->variant.codec == KVT_CODEC_LOSSLESS ||
-         (options->other_share > 0 && options->other_variant.codec == KVT_CODEC_LOSSLESS))) {
+    if (status == KVT_OK && (options->lossless || options->variant.codec == KVT_CODEC_LOSSLESS)) {
         status = costs_measure_variant(profile, lossless, &costs->variants[1]);
         costs->variant_count = 2;
     }
     if (status == KVT_OK) status = ladder_add_costs(store, profile, options);
-    return status == KVT_OK ? open_check_variants(options, costs, profile) : status;
+    return status == KVT_OK ? open_check_variant(options, costs, profile) : status;
 }
 
 /* Reads the profile's figures of devices and codecs. Devices without figures are marked, to be
@@ -371,10 +361,7 @@ static void open_fill_policy(const kvt_store_options *options, kvt_policy_config
     kvt_policy_config_init(config);
     config->name = options->policy;
     config->variant = options->variant;
-    config->other_variant = options->other_variant;
-    config->other_share = options->other_share;
     config->alpha_seconds = options->alpha_seconds;
-    config->half_life_seconds = options->half_life_seconds;
     config->hysteresis = options->hysteresis;
     config->holes = (uint8_t)options->holes;
     config->high_watermark = options->high_watermark;
@@ -495,11 +482,6 @@ static kvt_status open_check_options(const kvt_store_options *options, char *mes
         fault = "policy is not named";
     } else if (!options->ladder && !open_variant_is_exact(options->variant)) {
         fault = "variant is not one that a store keeps: raw, lossless, or with a ladder one of it";
-    } else if (!(options->other_share >= 0 && options->other_share <= 1)) {
-        fault = "other_share is outside 0..1";
-    } else if (options->other_share > 0 && !options->ladder &&
-               !open_variant_is_exact(options->other_variant)) {
-        fault = "other_variant is not one that a store keeps";
     } else if (options->codec_workers != NULL &&
                (options->codec_workers->count == 0 || options->codec_workers->run == NULL)) {
         fault = "codec_workers are not filled";

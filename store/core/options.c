@@ -37,7 +37,6 @@ static const settings_field store_fields[] = {
     STORE_FIELD("format", format),
     STORE_FIELD("lossless", lossless),
     STORE_FIELD("alpha", alpha_seconds),
-    STORE_FIELD("half_life", half_life_seconds),
     STORE_FIELD("hysteresis", hysteresis),
     STORE_FIELD("holes", holes),
     STORE_FIELD("high_watermark", high_watermark),
@@ -103,7 +102,6 @@ static void options_fill(kvt_store_options *options)
     options->struct_size = sizeof *options;
     options->policy = "utility";
     options->variant.codec = KVT_CODEC_RAW;
-    options->other_variant.codec = KVT_CODEC_RAW;
     options->put_staging_bytes = KVT_PUT_STAGING_AUTO;
     settings_read(NULL, NULL, store_fields, COUNT_OF(store_fields), SETTINGS_ALL_MODES, options);
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->prefill);

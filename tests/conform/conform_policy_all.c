@@ -87,7 +87,6 @@ static void model_open(model *m, const char *name, uint8_t holes, uint64_t seed)
     kvt_policy_config_init(&m->config);
     m->config.name = name;
     m->config.holes = holes;
-    m->config.half_life_seconds = 30.0;
     m->config.high_watermark = 0.9;
     m->config.low_watermark = 0.8;
     m->config.ghosts_max = 20;
@@ -102,6 +101,7 @@ static void model_open(model *m, const char *name, uint8_t holes, uint64_t seed)
     memory = (test_memory){.left = -1};
     m->config.allocator = test_allocator(&memory);
     m->policy = test_open(&m->config);
+    policy_try_half_life(m->policy, 30.0);
     m->dice = seed * 1000003 + 17;
     m->now_ns = SECOND;
     m->tree_rule = strcmp(name, "lru-leaf") == 0 ||

@@ -225,7 +225,6 @@ TEST(sequences_soak)
         t->options.budget_bytes = 48 << 10;
         t->options.window_bytes[KVT_TIER_DRAM] = WINDOW;
         t->options.seed = i;
-        t->options.evict = (kvt_sparse_evict)(i % 5);
         if (i % 4 == 1) t->options.variants = 1u << KVT_SPARSE_RAW;
         if (i % 4 == 2) t->options.variants = 1u << KVT_SPARSE_BITS_4 | 1u << KVT_SPARSE_BITS_8;
         assert_int_equal(pthread_create(&t->thread, NULL, soak_run, t), 0);

@@ -21,7 +21,6 @@ static int set_up(void **state)
     memory = (test_memory){.left = -1};
     kvt_policy_config_init(&config);
     config.holes = KVT_HOLES_MIXED;
-    config.half_life_seconds = 100.0;
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 1000;
     config.allocator = test_allocator(&memory);
     plan = (kvt_plan){.moves = moves, .capacity = 64};

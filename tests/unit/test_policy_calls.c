@@ -72,7 +72,6 @@ TEST(a_wrong_configuration_is_named)
 {
     const kvt_policy_config good = config;
     double *const numbers[] = {&config.alpha_seconds,
-                               &config.half_life_seconds,
                                &config.hysteresis,
                                &config.high_watermark,
                                &config.low_watermark,

@@ -97,7 +97,6 @@ static void drawn_open(drawn *x, uint32_t handles, uint32_t options_most, uint64
     kvt_policy_config config;
     kvt_policy_config_init(&config);
     config.holes = KVT_HOLES_MIXED;
-    config.half_life_seconds = 20.0;
     config.alpha_seconds = 2.0;
     if (test_below(&x->dice, 5) == 0) config.ghosts_max = handles / 3;
     uint32_t tiers = 1 + (uint32_t)test_below(&x->dice, 3);
@@ -108,6 +107,7 @@ static void drawn_open(drawn *x, uint32_t handles, uint32_t options_most, uint64
     }
     config.allocator = test_allocator(&x->memory);
     x->policy = test_open(&config);
+    policy_try_half_life(x->policy, 20.0);
     x->alpha[0] = config.alpha_seconds;
     x->alpha[1] = draw_eighths(x, 40);
     x->loss_limit[0] = UNLIMITED;
@@ -469,12 +469,12 @@ TEST(all_of_many_entries_count)
     kvt_policy_config config;
     kvt_policy_config_init(&config);
     config.alpha_seconds = x->alpha[0] = 2.0;
-    config.half_life_seconds = 1000.0;
     config.ghosts_max = MANY;
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
         config.tiers[tier].capacity_bytes = UINT64_C(1000000) << tier;
     config.allocator = test_allocator(&x->memory);
     x->policy = test_open(&config);
+    policy_try_half_life(x->policy, 1000.0);
     kvt_option options[MANY_FORMS + 1] = {test_none(0.0)};
     for (uint32_t i = 1; i <= MANY_FORMS; i++) {
         options[i] = test_option((uint16_t)i, 1 + (int)(i % 3), 10 + 17 * i, 0.0);

@@ -5,6 +5,8 @@
  */
 #include "policy_support.h"
 
+#include "policy/trial.h"
+
 #define KEYS 200
 
 /* The reference: entries with a size and a time of last use, in tiers of bytes. Textbook LRU;
@@ -274,13 +276,10 @@ TEST(a_share_of_the_entries_takes_the_other_variant)
     config.allocator = test_allocator(&memory);
     config.tiers[KVT_TIER_DRAM].capacity_bytes = 100 * ENTRIES;
     config.variant.codec = 1;
-    config.other_variant.codec = 2;
-    config.other_share = 1.5;
-    char message[128];
-    kvt_policy *policy = NULL;
-    assert_int_equal(kvt_policy_open(&config, &policy, message, sizeof message), KVT_E_ARGUMENT);
-    config.other_share = 0.25;
-    policy = test_open(&config);
+    kvt_policy *policy = test_open(&config);
+    const policy_trial trial = {
+        .half_life_seconds = TRIAL_HALF_LIFE, .other_share = 0.25, .other_variant.codec = 2};
+    policy_try(policy, &trial);
     kvt_move moves[8];
     kvt_plan plan = {moves, 8, 0};
     uint32_t others = 0;

@@ -6,6 +6,8 @@
  */
 #include "policy_site.h"
 
+#include "policy/trial.h"
+
 #include <math.h>
 
 static void use(uint64_t now_ns, uint64_t handle, uint64_t times)
@@ -482,8 +484,8 @@ TEST(a_parent_is_as_hot_as_its_hottest_child)
 TEST(a_rate_that_is_told_decays_in_half_lives)
 {
     kvt_policy_config config = policy_site_config(1000, 0);
-    config.half_life_seconds = 10.0;
     policy = test_open(&config);
+    policy_try_half_life(policy, 10.0);
     kvt_option options[2] = {test_none(1.0), test_option(1, KVT_TIER_DRAM, 100, 0.25)};
     uint64_t start = UINT64_C(1700000000) * SECOND; /* a wall clock, decades from zero */
     admit_now(start, 1, options, 2);

@@ -39,7 +39,6 @@ TEST(settings_become_options)
                                            "replay.overlap=yes",
                                            "replay.partial_blocks=exact",
                                            "prefill.gpu=h100",
-                                           "store.half_life=60",
                                            "store.holes=contiguous",
                                            NULL};
     char message[256];
@@ -55,7 +54,7 @@ TEST(settings_become_options)
     assert_int_equal(options.servers, 3);
     assert_int_equal(options.seed, 9);
     assert_true(options.warmup == 0.1 && options.overlap && options.partial_exact);
-    assert_true(options.half_life_seconds == 60.0 && options.holes == KVT_HOLES_CONTIGUOUS);
+    assert_true(options.holes == KVT_HOLES_CONTIGUOUS);
     assert_string_equal(options.prefill_name, "llama-3.1-8b:h100");
     assert_null(kvt_config_unused_at(config, 0)); /* every one of them has an effect */
     replay_options_free(&options);

@@ -246,16 +246,6 @@ TEST(two_windows_are_one_in_two_places)
     assert_true(sum.dram_pages > 0);
 }
 
-TEST(evictions_of_other_rules)
-{
-    for (uint32_t rule = KVT_SPARSE_EVICT_LOOKAHEAD; rule <= KVT_SPARSE_EVICT_LFU; rule++) {
-        kvt_sparse_options options = hbm_options(SLOTS, PLACES);
-        kvt_sparse_options plain = hbm_options(0, SLOTS + PLACES);
-        options.evict = plain.evict = (kvt_sparse_evict)rule;
-        (void)compare(&options, &plain, 20, true, true);
-    }
-}
-
 TEST(a_window_in_hbm_alone)
 {
     const kvt_sparse_options options = hbm_options(SLOTS, 0), plain = hbm_options(0, SLOTS);

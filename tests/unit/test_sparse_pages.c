@@ -6,7 +6,7 @@
 #include "cases.h"
 
 #include "base/number/number.h"
-#include "sparse/decide/windows.h"
+#include "replay/rivals/window_rules.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -253,14 +253,15 @@ static void model_rate(model *m, const windows_unit *unit, uint32_t step, uint32
 {
     const bool resident = m->held[p] != 0;
     const float density = weight / (float)(p + 1 == unit->pages ? LAST : PAGE);
-    if (unit->rule == WINDOWS_DECAYED)
+    if (unit->rate == NULL)
         m->value[p] =
             0.75f * m->value[p] + 0.25f * weight / (float)(p + 1 == unit->pages ? LAST : PAGE);
     if (!used && !resident) return;
-    if (unit->rule == WINDOWS_LOOKAHEAD) m->value[p] = density;
-    if (unit->rule == WINDOWS_LRU && used) m->value[p] = (float)step;
-    if (unit->rule == WINDOWS_FIFO && !resident) m->value[p] = (float)step;
-    if (unit->rule == WINDOWS_LFU) m->value[p] = (resident ? m->value[p] : 0.0f) + (used ? 1 : 0);
+    if (unit->rate == window_rules[WINDOWS_LOOKAHEAD]) m->value[p] = density;
+    if (unit->rate == window_rules[WINDOWS_LRU] && used) m->value[p] = (float)step;
+    if (unit->rate == window_rules[WINDOWS_FIFO] && !resident) m->value[p] = (float)step;
+    if (unit->rate == window_rules[WINDOWS_LFU])
+        m->value[p] = (resident ? m->value[p] : 0.0f) + (used ? 1 : 0);
 }
 
 static void model_step(model *m, const windows_unit *unit, uint32_t step, const float *weight,
@@ -368,7 +369,7 @@ TEST(windows_keep_the_first_in_order)
                              .page_tokens = PAGE,
                              .last_tokens = LAST,
                              .terms = &terms,
-                             .rule = (windows_rule)(round % (int)WINDOWS_RULES),
+                             .rate = window_rules[round % (int)WINDOWS_RULES],
                              .decay = 0.75f,
                              .capacity_bytes = below(&dice, 100000),
                              .held = held,

@@ -24,7 +24,7 @@ BEGINS(kvt_store_options, remote);
 BEGINS(kvt_device_config, timeout_ns);
 BEGINS(kvt_recover_options, context);
 BEGINS(kvt_codec_workers, context);
-BEGINS(kvt_policy_config, other_share);
+BEGINS(kvt_policy_config, allocator);
 BEGINS(kvt_policy_entry, copy_seconds);
 BEGINS(kvt_entry, groups);
 BEGINS(kvt_tenant, share_bytes);

@@ -7,7 +7,9 @@
 #include "base/clock.h"
 #include "codecs/record.h"
 #include "ladder_support.h"
+#include "policy/trial.h"
 #include "steady_costs.h"
+#include "store/core/store.h"
 #include "store_folder.h"
 
 #include <kvterrace/queue.h>
@@ -336,8 +338,11 @@ TEST(fixed_policies_take_forms_of_the_ladder)
     options.ladder = true;
     for (int mixed = 0; mixed < 2; mixed++) {
         uint32_t lossy = 0;
-        options.other_share = mixed ? 0.5 : 0;
         assert_int_equal(kvt_open(&options, &store, message, sizeof message), KVT_OK);
+        const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
+                                    .other_share = mixed ? 0.5 : 0,
+                                    .other_variant.codec = KVT_CODEC_RAW};
+        policy_try(store->policy, &trial);
         for (uint32_t i = 0; i < ENTRIES; i++) {
             assert_int_equal(put_entry(store, i, &ladder_layout), KVT_OK);
             const double upper = check_entry(store, i);

@@ -120,7 +120,6 @@ class CommandTest(CommandCase):
                  "backend = file\npath = x\ncapacity = 64MiB\n"),  # its label takes 8 KiB
                 ("watermarks", "[store]\nhigh_watermark = 0.5\nlow_watermark = 0.9\n"),
                 ("hysteresis", "[store]\nhysteresis = -3\n"),
-                ("half_life", "[store]\nhalf_life = 0\n"),
                 ("store.staging", "[store]\nstaging = 0\n"),
                 ("store.tick", "[store]\ntick = 2h\n"),
                 ("store.get_deadline", "[store]\nget_deadline = 1000000h\n"),

@@ -174,7 +174,6 @@ CASES = [
     (setting("replay.warmup=2"), "replay.warmup"),
     (setting("workload.tokens_median=0"), "workload.tokens_median"),
     (setting("store.alpha=-1"), "'-1' is not a time"),
-    (setting("store.half_life=0"), "half_life"),
     ([*SIM, "--set", "tier.ssd.capacity=1g", "--set", "tier.ssd.read_bandwidth=0"], "bandwidth"),
     ([*SIM, "--set", "tier.ssd.capacity=1g", "--set", "tier.ssd.read_bandwidth=25Gbit/s"],
      "not bytes per second"),
