@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -138,12 +139,13 @@ int command_report_unused(const command_common *common, const char *const *secti
     return code;
 }
 
-static volatile sig_atomic_t common_interrupted;
+/* Atomic: the signal may come to any thread, one of a library's included. */
+static atomic_bool common_interrupted;
 
 static void common_interrupt(int number)
 {
     (void)number;
-    common_interrupted = 1;
+    atomic_store(&common_interrupted, true);
 }
 
 void command_catch_interrupts(void)
@@ -155,7 +157,7 @@ void command_catch_interrupts(void)
 
 bool command_interrupted(void)
 {
-    return common_interrupted != 0;
+    return atomic_load(&common_interrupted);
 }
 
 int command_exit_code(kvt_status status)
