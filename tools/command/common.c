@@ -12,8 +12,8 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
