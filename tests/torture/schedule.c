@@ -292,7 +292,7 @@ static void schedule_block(void)
 
 #if defined(__SANITIZE_THREAD__)
 /* A life that is stopped ends with threads that nobody has joined. */
-const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
     return "report_thread_leaks=0";
