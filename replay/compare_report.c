@@ -6,6 +6,7 @@
  * null. One thread.
  */
 #include "compare.h"
+#include "document.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -29,21 +30,16 @@ static const char *replay_verdict_name(replay_verdict verdict)
 
 /* ---- JSON ---- */
 
-static void report_put(json_t *object, const char *key, json_t *value, bool *sound)
-{
-    if (json_object_set_new(object, key, value) != 0) *sound = false;
-}
-
 static json_t *report_real(double value, bool known)
 {
-    return known && isfinite(value) ? json_real(value) : json_null();
+    return known ? document_number(value) : json_null();
 }
 
 static json_t *report_interval(double low, double high, bool known, bool *sound)
 {
     json_t *pair = json_array();
-    if (json_array_append_new(pair, report_real(low, known)) != 0) *sound = false;
-    if (json_array_append_new(pair, report_real(high, known)) != 0) *sound = false;
+    document_add(pair, report_real(low, known), sound);
+    document_add(pair, report_real(high, known), sound);
     return pair;
 }
 
@@ -54,7 +50,7 @@ static json_t *report_fastest(const replay_compare_result *result, const replay_
     json_t *levels = json_array();
     for (uint32_t i = 0; i < result->level_count; i++) {
         if ((row->fastest_at >> i & 1) == 0) continue;
-        if (json_array_append_new(levels, json_real(result->levels[i])) != 0) *sound = false;
+        document_add(levels, json_real(result->levels[i]), sound);
     }
     return levels;
 }
@@ -64,34 +60,34 @@ static json_t *report_row(const replay_compare_result *result, const replay_comp
 {
     json_t *object = json_object();
     bool known = row->seeds > 0;
-    report_put(object, "against", json_string(row->against), sound);
-    report_put(object, "ours", json_string(row->ours), sound);
-    report_put(object, "ssd_bytes_per_s", json_real(row->ssd_bytes_per_s), sound);
-    report_put(object, "sigma", json_real(row->spread.sigma), sound);
-    report_put(object, "repeatability", json_real(row->spread.repeatability), sound);
+    document_put(object, "against", json_string(row->against), sound);
+    document_put(object, "ours", json_string(row->ours), sound);
+    document_put(object, "ssd_bytes_per_s", json_real(row->ssd_bytes_per_s), sound);
+    document_put(object, "sigma", json_real(row->spread.sigma), sound);
+    document_put(object, "repeatability", json_real(row->spread.repeatability), sound);
     if (row->kind == REPLAY_ROW_MIX) {
-        report_put(object, "quality_level", json_real(row->level), sound);
+        document_put(object, "quality_level", json_real(row->level), sound);
     }
     if (row->kind == REPLAY_ROW_BASELINE) {
-        report_put(object, "fastest_at_quality", report_fastest(result, row, sound), sound);
+        document_put(object, "fastest_at_quality", report_fastest(result, row, sound), sound);
     }
-    report_put(object, "ttft_s_mean", report_real(row->ttft_s, known), sound);
-    report_put(object, "our_ttft_s_mean", report_real(row->our_ttft_s, known), sound);
-    report_put(object, "quality_mean", report_real(row->quality, known), sound);
-    report_put(object, "our_quality_mean", report_real(row->our_quality, known), sound);
-    report_put(object, "quality_gain_95",
-               report_interval(row->quality_low, row->quality_high, known, sound), sound);
-    report_put(object, "ratio", report_real(row->ratio, known), sound);
-    report_put(object, "ratio_95", report_interval(row->ratio_low, row->ratio_high, known, sound),
-               sound);
-    report_put(object, "saved_s", report_real(row->saved_s, known), sound);
-    report_put(object, "saved_s_95",
-               report_interval(row->saved_s_low, row->saved_s_high, known, sound), sound);
-    report_put(object, "rho_peak_max", json_real(row->rho), sound);
-    report_put(object, "our_rho_peak_max", json_real(row->our_rho), sound);
-    report_put(object, "seeds", json_integer(row->seeds), sound);
-    report_put(object, "seeds_skipped", json_integer(row->skipped), sound);
-    report_put(object, "verdict", json_string(replay_verdict_name(row->verdict)), sound);
+    document_put(object, "ttft_s_mean", report_real(row->ttft_s, known), sound);
+    document_put(object, "our_ttft_s_mean", report_real(row->our_ttft_s, known), sound);
+    document_put(object, "quality_mean", report_real(row->quality, known), sound);
+    document_put(object, "our_quality_mean", report_real(row->our_quality, known), sound);
+    document_put(object, "quality_gain_95",
+                 report_interval(row->quality_low, row->quality_high, known, sound), sound);
+    document_put(object, "ratio", report_real(row->ratio, known), sound);
+    document_put(object, "ratio_95", report_interval(row->ratio_low, row->ratio_high, known, sound),
+                 sound);
+    document_put(object, "saved_s", report_real(row->saved_s, known), sound);
+    document_put(object, "saved_s_95",
+                 report_interval(row->saved_s_low, row->saved_s_high, known, sound), sound);
+    document_put(object, "rho_peak_max", json_real(row->rho), sound);
+    document_put(object, "our_rho_peak_max", json_real(row->our_rho), sound);
+    document_put(object, "seeds", json_integer(row->seeds), sound);
+    document_put(object, "seeds_skipped", json_integer(row->skipped), sound);
+    document_put(object, "verdict", json_string(replay_verdict_name(row->verdict)), sound);
     return object;
 }
 
@@ -100,15 +96,9 @@ static json_t *report_rows(const replay_compare_result *result, replay_row_kind 
     json_t *list = json_array();
     for (size_t i = 0; i < result->row_count; i++) {
         if (result->rows[i].kind != kind) continue;
-        if (json_array_append_new(list, report_row(result, &result->rows[i], sound)) != 0)
-            *sound = false;
+        document_add(list, report_row(result, &result->rows[i], sound), sound);
     }
     return list;
-}
-
-static json_t *report_text(const char *text)
-{
-    return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
 }
 
 static json_t *report_configuration(const replay_compare *plan, const replay_compare_result *result,
@@ -116,26 +106,26 @@ static json_t *report_configuration(const replay_compare *plan, const replay_com
 {
     const replay_options *base = plan->base;
     json_t *object = json_object();
-    report_put(object, "ladder", report_text(base->ladder), sound);
-    report_put(object, "servers", json_integer(base->servers), sound);
-    report_put(object, "prefill", json_string(base->prefill_name), sound);
-    report_put(object, "warmup", json_real(base->warmup), sound);
-    report_put(object, "holes",
-               json_string(base->holes == KVT_HOLES_MIXED ? "mixed" : "contiguous"), sound);
-    report_put(object, "dram_bytes",
-               json_integer((json_int_t)base->tiers[KVT_TIER_DRAM].capacity_bytes), sound);
-    report_put(object, "ssd_bytes",
-               json_integer((json_int_t)base->tiers[KVT_TIER_SSD].capacity_bytes), sound);
-    report_put(object, "first_seed", json_integer((json_int_t)base->seed), sound);
-    report_put(object, "seeds", json_integer(plan->seeds), sound);
-    report_put(object, "tuning_seeds", json_integer(plan->tuning_seeds), sound);
-    report_put(object, "sessions", json_integer(result->sessions), sound);
-    report_put(object, "requests", json_integer((json_int_t)result->requests), sound);
-    report_put(object, "capacity_over_footprint", json_real(result->capacity_over_footprint),
-               sound);
-    report_put(object, "rho_without_cache",
-               report_interval(result->rho_none_low, result->rho_none_high, true, sound), sound);
-    report_put(object, "quick", json_boolean(plan->quick), sound);
+    document_put(object, "ladder", document_text(base->ladder), sound);
+    document_put(object, "servers", json_integer(base->servers), sound);
+    document_put(object, "prefill", json_string(base->prefill_name), sound);
+    document_put(object, "warmup", json_real(base->warmup), sound);
+    document_put(object, "holes",
+                 json_string(base->holes == KVT_HOLES_MIXED ? "mixed" : "contiguous"), sound);
+    document_put(object, "dram_bytes",
+                 json_integer((json_int_t)base->tiers[KVT_TIER_DRAM].capacity_bytes), sound);
+    document_put(object, "ssd_bytes",
+                 json_integer((json_int_t)base->tiers[KVT_TIER_SSD].capacity_bytes), sound);
+    document_put(object, "first_seed", json_integer((json_int_t)base->seed), sound);
+    document_put(object, "seeds", json_integer(plan->seeds), sound);
+    document_put(object, "tuning_seeds", json_integer(plan->tuning_seeds), sound);
+    document_put(object, "sessions", json_integer(result->sessions), sound);
+    document_put(object, "requests", json_integer((json_int_t)result->requests), sound);
+    document_put(object, "capacity_over_footprint", json_real(result->capacity_over_footprint),
+                 sound);
+    document_put(object, "rho_without_cache",
+                 report_interval(result->rho_none_low, result->rho_none_high, true, sound), sound);
+    document_put(object, "quick", json_boolean(plan->quick), sound);
     return object;
 }
 
@@ -145,29 +135,23 @@ kvt_status replay_compare_print_json(const replay_compare *plan,
 {
     bool sound = true;
     json_t *root = json_object();
-    report_put(root, "schema", json_string("kvterrace-compare-1"), &sound);
-    report_put(root, "version", json_string(head->version), &sound);
-    report_put(root, "command", report_text(head->command), &sound);
-    report_put(root, "machine", report_text(head->machine), &sound);
-    if (head->date != NULL) report_put(root, "date", json_string(head->date), &sound);
+    document_put(root, "schema", json_string("kvterrace-compare-1"), &sound);
+    document_put(root, "version", json_string(head->version), &sound);
+    document_put(root, "command", document_text(head->command), &sound);
+    document_put(root, "machine", document_text(head->machine), &sound);
+    if (head->date != NULL) document_put(root, "date", json_string(head->date), &sound);
     const char *name = plan->trace != NULL ? plan->trace->name : "poisson";
-    report_put(root, "workload", json_string(name), &sound);
-    report_put(root, "interrupted", json_boolean(result->interrupted), &sound);
-    report_put(root, "configuration", report_configuration(plan, result, &sound), &sound);
+    document_put(root, "workload", json_string(name), &sound);
+    document_put(root, "interrupted", json_boolean(result->interrupted), &sound);
+    document_put(root, "configuration", report_configuration(plan, result, &sound), &sound);
     for (size_t kind = 0; kind < REPORT_KINDS; kind++) {
-        report_put(root, report_kinds[kind], report_rows(result, (replay_row_kind)kind, &sound),
-                   &sound);
+        document_put(root, report_kinds[kind], report_rows(result, (replay_row_kind)kind, &sound),
+                     &sound);
     }
-    report_put(root, "note", report_text(plan->base->note), &sound);
-    report_put(root, "runs", json_integer((json_int_t)result->runs), &sound);
-    report_put(root, "wall_s", json_real(result->wall_s), &sound);
-    kvt_status status = sound ? KVT_OK : KVT_E_MEMORY;
-    if (sound) {
-        int dumped = json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
-        if (dumped != 0 || fputc('\n', file) == EOF || fflush(file) != 0) status = KVT_E_IO;
-    }
-    json_decref(root);
-    return status;
+    document_put(root, "note", document_text(plan->base->note), &sound);
+    document_put(root, "runs", json_integer((json_int_t)result->runs), &sound);
+    document_put(root, "wall_s", json_real(result->wall_s), &sound);
+    return document_print(root, sound, 12, file);
 }
 
 /* ---- text ---- */

@@ -4,6 +4,7 @@
  * "kvterrace-loop-1". Times are seconds, sizes bytes, ratios shares of 1; what was not measured is
  * null. One thread.
  */
+#include "replay/document.h"
 #include "replay/loop/loop.h"
 #include "replay/results.h"
 
@@ -169,16 +170,6 @@ kvt_status loop_print_text(const loop_report *report, FILE *file)
 
 /* ---- JSON ---- */
 
-static void report_put(json_t *object, const char *key, json_t *value, bool *sound)
-{
-    if (json_object_set_new(object, key, value) != 0) *sound = false;
-}
-
-static json_t *report_real(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *report_text(const char *text)
 {
     json_t *string = text != NULL ? json_string(text) : json_null();
@@ -194,7 +185,7 @@ static json_t *report_by_tier(const uint64_t *counts, int first, bool *sound)
 {
     json_t *object = json_object();
     for (int tier = first; tier < KVT_TIER_COUNT; tier++)
-        report_put(object, report_tiers[tier], json_integer((json_int_t)counts[tier]), sound);
+        document_put(object, report_tiers[tier], json_integer((json_int_t)counts[tier]), sound);
     return object;
 }
 
@@ -206,7 +197,7 @@ typedef struct report_number {
 static void report_numbers(json_t *object, const report_number *numbers, size_t count, bool *sound)
 {
     for (size_t i = 0; i < count; i++)
-        report_put(object, numbers[i].key, report_real(numbers[i].value), sound);
+        document_put(object, numbers[i].key, document_number(numbers[i].value), sound);
 }
 
 typedef struct report_counter {
@@ -218,7 +209,7 @@ static void report_counters(json_t *object, const report_counter *counters, size
                             bool *sound)
 {
     for (size_t i = 0; i < count; i++)
-        report_put(object, counters[i].key, json_integer((json_int_t)counters[i].value), sound);
+        document_put(object, counters[i].key, json_integer((json_int_t)counters[i].value), sound);
 }
 
 #define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
@@ -241,17 +232,17 @@ static json_t *report_form(const loop_form *form, bool *sound)
         {"load_predicted_s_p50", form->load_predicted_p50},
         {"decode_s_p50", form->decode_p50},
     };
-    report_put(object, "form", report_text(form->name), sound);
-    report_put(object, "hits", report_by_tier(form->hits, 0, sound), sound);
-    report_put(object, "stored", report_by_tier(form->stored, 0, sound), sound);
-    report_put(object, "staged", json_integer((json_int_t)form->staged), sound);
-    report_put(object, "same_answers", json_integer((json_int_t)form->same), sound);
-    report_put(object, "contexts", json_integer((json_int_t)form->contexts), sound);
+    document_put(object, "form", report_text(form->name), sound);
+    document_put(object, "hits", report_by_tier(form->hits, 0, sound), sound);
+    document_put(object, "stored", report_by_tier(form->stored, 0, sound), sound);
+    document_put(object, "staged", json_integer((json_int_t)form->staged), sound);
+    document_put(object, "same_answers", json_integer((json_int_t)form->same), sound);
+    document_put(object, "contexts", json_integer((json_int_t)form->contexts), sound);
     report_numbers(object, numbers, COUNT_OF(numbers), sound);
     const bool known = isfinite(form->loss_predicted) && isfinite(form->loss_low);
     const bool within =
         form->loss_low <= form->loss_predicted && form->loss_predicted <= form->loss_high;
-    report_put(object, "loss_within", known ? json_boolean(within) : json_null(), sound);
+    document_put(object, "loss_within", known ? json_boolean(within) : json_null(), sound);
     return object;
 }
 
@@ -303,22 +294,22 @@ static json_t *report_result(const loop_result *r, bool *sound)
         {"demotions", r->demotions},
         {"evictions", r->evictions},
     };
-    report_put(object, "contender", report_text(r->contender), sound);
-    report_put(object, "stores", report_text(r->forms_text), sound);
+    document_put(object, "contender", report_text(r->contender), sound);
+    document_put(object, "stores", report_text(r->forms_text), sound);
     report_counters(object, counters, COUNT_OF(counters), sound);
     report_numbers(object, numbers, COUNT_OF(numbers), sound);
-    report_put(object, "hits", report_by_tier(r->hits_by_tier, 0, sound), sound);
-    report_put(object, "bytes_read", report_by_tier(r->bytes_read, 1, sound), sound);
-    report_put(object, "bytes_written", report_by_tier(r->bytes_written, 1, sound), sound);
-    report_put(object, "capacity_bytes", report_by_tier(r->capacity_bytes, 1, sound), sound);
-    report_put(object, "used_bytes", report_by_tier(r->used_bytes, 1, sound), sound);
+    document_put(object, "hits", report_by_tier(r->hits_by_tier, 0, sound), sound);
+    document_put(object, "bytes_read", report_by_tier(r->bytes_read, 1, sound), sound);
+    document_put(object, "bytes_written", report_by_tier(r->bytes_written, 1, sound), sound);
+    document_put(object, "capacity_bytes", report_by_tier(r->capacity_bytes, 1, sound), sound);
+    document_put(object, "used_bytes", report_by_tier(r->used_bytes, 1, sound), sound);
     for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
-        report_put(tiers, report_tiers[tier], json_boolean(r->emulated[tier]), sound);
-    report_put(object, "emulated", tiers, sound);
-    report_put(object, "answers_fingerprint", report_hex(r->answers_fingerprint), sound);
+        document_put(tiers, report_tiers[tier], json_boolean(r->emulated[tier]), sound);
+    document_put(object, "emulated", tiers, sound);
+    document_put(object, "answers_fingerprint", report_hex(r->answers_fingerprint), sound);
     for (uint32_t i = 0; i < r->form_count; i++)
-        if (json_array_append_new(forms, report_form(&r->forms[i], sound)) != 0) *sound = false;
-    report_put(object, "forms", forms, sound);
+        document_add(forms, report_form(&r->forms[i], sound), sound);
+    document_put(object, "forms", forms, sound);
     return object;
 }
 
@@ -337,11 +328,12 @@ static json_t *report_model(const loop_report *report, bool *sound)
         {"contexts_known", site->contexts_known},
         {"answer_tokens", site->answer_max},
     };
-    report_put(object, "name", report_text(facts->name), sound);
-    report_put(object, "digest", report_text(facts->digest), sound);
+    document_put(object, "name", report_text(facts->name), sound);
+    document_put(object, "digest", report_text(facts->digest), sound);
     report_counters(object, counters, COUNT_OF(counters), sound);
-    report_put(object, "prefill", report_text(site->options.prefill_each ? "each" : "once"), sound);
-    report_put(object, "prefill_error_p50", report_real(site->prefill_error_p50), sound);
+    document_put(object, "prefill", report_text(site->options.prefill_each ? "each" : "once"),
+                 sound);
+    document_put(object, "prefill_error_p50", document_number(site->prefill_error_p50), sound);
     return object;
 }
 
@@ -363,10 +355,10 @@ static json_t *report_classes(const loop_report *report, bool *sound)
         }
         const report_counter counters[] = {
             {"contexts", contexts}, {"tokens", tokens}, {"kv_bytes", bytes}};
-        report_put(object, "class", report_text(site->options.texts[i].class_name), sound);
+        document_put(object, "class", report_text(site->options.texts[i].class_name), sound);
         report_counters(object, counters, COUNT_OF(counters), sound);
-        report_put(object, "prefill_s", report_real(seconds), sound);
-        if (json_array_append_new(classes, object) != 0) *sound = false;
+        document_put(object, "prefill_s", document_number(seconds), sound);
+        document_add(classes, object, sound);
     }
     return classes;
 }
@@ -379,12 +371,12 @@ static json_t *report_ladder(const loop_ladder *ladder, bool *sound)
         json_t *object = json_object();
         char name[QUALITY_NAME_BYTES];
         (void)kvt_variant_format(curve->variant, name, sizeof name);
-        report_put(object, "form", report_text(name), sound);
-        report_put(object, "stored_share", report_real(curve->stored_share), sound);
-        report_put(object, "loss", report_real(curve->loss), sound);
-        report_put(object, "loss_upper", report_real(curve->loss_upper), sound);
-        report_put(object, "of_ladder", json_boolean(i < ladder->count), sound);
-        if (json_array_append_new(rungs, object) != 0) *sound = false;
+        document_put(object, "form", report_text(name), sound);
+        document_put(object, "stored_share", document_number(curve->stored_share), sound);
+        document_put(object, "loss", document_number(curve->loss), sound);
+        document_put(object, "loss_upper", document_number(curve->loss_upper), sound);
+        document_put(object, "of_ladder", json_boolean(i < ladder->count), sound);
+        document_add(rungs, object, sound);
     }
     return rungs;
 }
@@ -393,34 +385,29 @@ kvt_status loop_print_json(const loop_report *report, FILE *file)
 {
     bool sound = true;
     json_t *root = json_object(), *results = json_array(), *workload = json_object();
-    report_put(root, "schema", json_string("kvterrace-loop-1"), &sound);
-    report_put(root, "version", report_text(report->version), &sound);
-    report_put(root, "command", report_text(report->command), &sound);
-    report_put(root, "machine", report_text(report->machine), &sound);
-    report_put(root, "date", report_text(report->date), &sound);
-    report_put(root, "model", report_model(report, &sound), &sound);
-    report_put(root, "classes", report_classes(report, &sound), &sound);
-    report_put(workload, "name", report_text(report->workload), &sound);
-    report_put(workload, "requests", json_integer((json_int_t)report->requests->count), &sound);
-    report_put(workload, "contexts", json_integer((json_int_t)report->requests->distinct), &sound);
-    report_put(workload, "fingerprint", report_hex(report->requests->fingerprint), &sound);
-    report_put(root, "workload", workload, &sound);
-    report_put(root, "ladder_class", report_text(report->ladder->class_name), &sound);
-    report_put(root, "ladder", report_ladder(report->ladder, &sound), &sound);
-    report_put(root, "loss_metric", report_text(quality_metric_name(report->site->options.metric)),
-               &sound);
-    report_put(root, "loss_use", report_text(quality_use_name(report->site->options.use)), &sound);
-    report_put(root, "loss_limit", report_real(report->store->loss_limit), &sound);
-    report_put(root, "alpha_s", report_real(report->store->alpha_seconds), &sound);
+    document_put(root, "schema", json_string("kvterrace-loop-1"), &sound);
+    document_put(root, "version", report_text(report->version), &sound);
+    document_put(root, "command", report_text(report->command), &sound);
+    document_put(root, "machine", report_text(report->machine), &sound);
+    document_put(root, "date", report_text(report->date), &sound);
+    document_put(root, "model", report_model(report, &sound), &sound);
+    document_put(root, "classes", report_classes(report, &sound), &sound);
+    document_put(workload, "name", report_text(report->workload), &sound);
+    document_put(workload, "requests", json_integer((json_int_t)report->requests->count), &sound);
+    document_put(workload, "contexts", json_integer((json_int_t)report->requests->distinct),
+                 &sound);
+    document_put(workload, "fingerprint", report_hex(report->requests->fingerprint), &sound);
+    document_put(root, "workload", workload, &sound);
+    document_put(root, "ladder_class", report_text(report->ladder->class_name), &sound);
+    document_put(root, "ladder", report_ladder(report->ladder, &sound), &sound);
+    document_put(root, "loss_metric",
+                 report_text(quality_metric_name(report->site->options.metric)), &sound);
+    document_put(root, "loss_use", report_text(quality_use_name(report->site->options.use)),
+                 &sound);
+    document_put(root, "loss_limit", document_number(report->store->loss_limit), &sound);
+    document_put(root, "alpha_s", document_number(report->store->alpha_seconds), &sound);
     for (size_t i = 0; i < report->result_count; i++)
-        if (json_array_append_new(results, report_result(&report->results[i], &sound)) != 0)
-            sound = false;
-    report_put(root, "results", results, &sound);
-    kvt_status status = sound && root != NULL ? KVT_OK : KVT_E_MEMORY;
-    if (status == KVT_OK &&
-        (json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) != 0 ||
-         fputc('\n', file) == EOF || fflush(file) != 0))
-        status = KVT_E_IO;
-    json_decref(root);
-    return status;
+        document_add(results, report_result(&report->results[i], &sound), &sound);
+    document_put(root, "results", results, &sound);
+    return document_print(root, sound, 10, file);
 }
