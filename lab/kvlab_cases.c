@@ -139,7 +139,7 @@ static const command_spec restart_spec = {
     .summary = "reopening a store: seconds, and what comes back",
     .about = "Stores of many small entries on four members end by a close and by kill -9, with "
              "copies and write-back and without: seconds until they are open again, and the share "
-             "of the bytes that comes back. Then gets beside the background's write-back.",
+             "of the bytes that comes back.",
     .details = "Up to 200,000 entries the members are files of 24 KiB an entry in DIR (/var/tmp); "
                "beyond, they keep their labels alone, which the output marks.",
     .example = "  kvlab restart --quick --iterations 10k",

@@ -10,7 +10,6 @@
  *     sequence_window.c   what stays between steps
  *     sequence_hbm.c      the part of it that lies in a GPU's memory
  *     sequence_divide.c   how much of the window each unit has
- *     sequence_budget.c   how much of the budget each unit has
  *     sequence_observe.c  warm-up from the prompt's last queries
  *     sequence_explain.c  why a step brings what it brings
  *

@@ -22,7 +22,8 @@ typedef struct store_persist {
     uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
 } store_persist;
 
-/* The same at close, once the background has ended; deadline_ns 0: nothing is written. */
+/* Writes back at close, once the background has ended, what kvt_persist would; deadline_ns 0:
+ * nothing is written. */
 void persist_close(kvt_store *store, uint64_t deadline_ns);
 
 /* Writes some entries that are worth it into free room, within store.persist_rate. In the

@@ -176,15 +176,13 @@ void learn_begin_epoch(kvt_store *store);
 void learn_fill_stats(kvt_store *store, kvt_store_stats *stats);
 void learn_fill_device(kvt_store *store, kvt_tier tier, uint32_t member, kvt_device_stats *out);
 
-/* ---- learn_costs.c ---- */
+/* ---- learn_round.c ---- */
 
 /* All tiers' and codecs' models as of now. At open. */
 void learn_cost_all(kvt_store *store);
 
 /* A tier's read or write model as of now: its serving devices striped together. Lock held. */
 void learn_cost_tier(kvt_store *store, kvt_tier tier);
-
-/* ---- learn_round.c ---- */
 
 /* Brings the costs of new options up to what was learned: a tier's seconds, and once a curve has
  * been re-opened a new epoch for all entries. In the background round; no lock held. */
