@@ -25,6 +25,9 @@
 #define REUSE_TINY  1e-60      /* decay factors below are nothing: no slow denormal numbers */
 
 /* h_k: each four times the one before, so that one power gives all. */
+#define RAISE_SLACK_SECONDS 0.1        /* half a per cent of the shortest half-life */
+#define RAISE_SLACK_SHARE   (1.0 / 64) /* two roundings of a count */
+
 const double reuse_half_lives[HALF_LIVES] = {18.75, 75.0, 300.0, 1200.0, 4800.0, 19200.0};
 
 /* Returns seconds since the first time that the engine saw; small numbers keep their digits. */
@@ -180,12 +183,20 @@ static bool plain_raise(kvt_policy *policy, entry *up, const entry *child)
 
 /* Raises the counts of a prefix to those of its continuation, term by term, as of the later of
  * their last uses. Both are compared as of one moment; a count that is rounded on the way is
- * rounded up. */
+ * rounded up. A prefix that is behind by no more than the gets of one request are apart, and counts
+ * are rounded, stays: else each get of a request would walk up all of its prefix. */
 static bool learned_raise(kvt_policy *policy, entry *up, const entry *child)
 {
     assert(up != child);
     double later =
         reuse_seconds(policy, child->last_access_ns) - reuse_seconds(policy, up->last_access_ns);
+    if (later > 0.0 && later <= RAISE_SLACK_SECONDS && up->again == child->again) {
+        int level = 0;
+        while (level < HALF_LIVES &&
+               reuse_count(up, level) * (1.0 + RAISE_SLACK_SHARE) >= reuse_count(child, level))
+            level++;
+        if (level == HALF_LIVES) return false;
+    }
     double up_decay[HALF_LIVES], child_decay[HALF_LIVES];
     reuse_decays(later, up_decay);
     reuse_decays(-later, child_decay);
