@@ -257,10 +257,6 @@ static const kvt_setting settings_table[] = {
            "with a ladder: sigma of the log factor on an entry's losses", 0, 4),
     NUMBER("replay.repeatability", "1", "replay.sensitivity",
            "with a ladder: how well the policy knows log factors", 0, 1),
-    SWITCH(
-        "replay.store_model", NULL, ALWAYS,
-        "simulation: puts hand over within bounds and gets go one after the other, as in a store; "
-        "no: an ideal store whose writes are free; absent: yes with a file (--config) of one host"),
     CHOICE("replay.hints", "none", "none|true|half|wrong", ALWAYS,
            "simulation: hints of when a session's next turn comes: none, noisy ones, wrong for one "
            "request in two, always wrong"),

@@ -347,8 +347,6 @@ static const command_option grid_rows[] = {
     TEXT(data, "data", "DIR",
          "Where traces/ with the real traces is (default: $KVT_DATA_DIR); cells without their "
          "trace are skipped"),
-    FLAG(grid.store_model, "store-model",
-         "A modelled store, as replay.store_model, instead of an ideal one whose writes are free"),
     THREADS_OPTION(lab_arguments, threads, 64, "Seeds at a time, 1 to 64 (one per processor)"),
     {0},
 };

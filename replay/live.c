@@ -15,6 +15,9 @@
 #include "results.h"
 #include "store/core/options.h"
 
+#include <kvterrace/lookup.h>
+#include <kvterrace/view.h>
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -76,8 +79,11 @@ typedef struct live_server {
     live_run *run;
     pthread_t thread;
     kvt_key *keys;
-    double *seconds;          /* predicted, by key */
-    uint8_t *buffer;          /* buffer_blocks blocks that were read, and as many to be put */
+    double *seconds; /* predicted, by key */
+    uint8_t *buffer; /* buffer_blocks blocks that were read, and as many to be put */
+    kvt_view *views; /* of the blocks that were read, a pointer to each, and the tier of each */
+    const kvt_view **pointers;
+    int *tiers;
     uint32_t made_from, made; /* computed blocks whose bytes are there already */
     const replay_request *request;
     const uint32_t *prefix;
@@ -285,6 +291,58 @@ static void live_note_form(live_server *server, const kvt_get_info *info)
     pthread_mutex_unlock(&run->lock);
 }
 
+/* Counts a block that arrived from a tier. */
+static void live_count_loaded(live_server *server, int tier, uint32_t position)
+{
+    server->held++;
+    server->tier_blocks[tier]++;
+    server->tier_tokens[tier] += live_block_tokens(server->run, server->request, position);
+}
+
+/* Gets one block in the form that it is stored in. Returns 1, or 0 when it did not arrive; adds
+ * the nanoseconds that it took. */
+static uint32_t live_get_form(live_server *server, uint32_t position, uint64_t *load_ns)
+{
+    live_run *run = server->run;
+    kvt_get_info info = {.struct_size = sizeof info};
+    if (run->layout.tokens_may_drop) {
+        info.positions = server->forms.positions;
+        info.positions_capacity = server->forms.positions_capacity;
+    }
+    if (kvt_get(run->store, &server->keys[position], server->buffer, run->block_bytes, &info) !=
+        KVT_OK)
+        return 0;
+    *load_ns += info.elapsed_ns;
+    live_count_loaded(server, (int)info.tier, position);
+    live_note_form(server, &info);
+    return 1;
+}
+
+/* Gets so many blocks from a position on at once, as far as the empty buffer goes. Returns how many
+ * arrived; adds the nanoseconds that it took. */
+static uint32_t live_get_blocks(live_server *server, uint32_t position, uint32_t count,
+                                uint64_t *load_ns)
+{
+    live_run *run = server->run;
+    size_t arrived = 0;
+    assert(server->held == 0);
+    if (count > run->buffer_blocks) count = run->buffer_blocks;
+    for (uint32_t i = 0; i < count; i++) {
+        server->views[i] =
+            kvt_view_packed(&run->layout, server->buffer + (size_t)i * run->block_bytes);
+        const int tier = live_find(run, &server->keys[position + i]);
+        server->tiers[i] = tier != KVT_TIER_NONE ? tier : KVT_TIER_DRAM; /* a put's staging */
+    }
+    uint64_t begin_ns = base_clock_ns();
+    if (kvt_get_prefix(run->store, &server->keys[position], server->pointers, count,
+                       KVT_NO_DEADLINE, &arrived) != KVT_OK)
+        arrived = 0;
+    *load_ns += base_clock_ns() - begin_ns;
+    for (uint32_t i = 0; i < arrived; i++)
+        live_count_loaded(server, server->tiers[i], position + i);
+    return (uint32_t)arrived;
+}
+
 /* Gets the chosen head of the leading run, until a miss. Returns the blocks that arrived; errors
  * are misses here and counted by the store as load failures. */
 static uint32_t live_load(live_server *server)
@@ -295,26 +353,12 @@ static uint32_t live_load(live_server *server)
     double predicted_s = 0.0;
     server->loaded_ns = base_clock_ns();
     if (live_match(server, &matched) != KVT_OK) return 0;
-    uint32_t chosen = live_choose(server, (uint32_t)matched, &predicted_s), loaded = 0;
+    uint32_t chosen = live_choose(server, (uint32_t)matched, &predicted_s), loaded = 0, got = 1;
     uint64_t load_ns = 0;
-    while (loaded < chosen) {
-        kvt_get_info info = {.struct_size = sizeof info};
-        const bool forms = run->live->store->ladder;
-        if (server->held == run->buffer_blocks || forms) live_check_held(server);
-        if (forms && run->layout.tokens_may_drop) {
-            info.positions = server->forms.positions;
-            info.positions_capacity = server->forms.positions_capacity;
-        }
-        uint8_t *data = server->buffer + (size_t)server->held * run->block_bytes;
-        if (kvt_get(run->store, &server->keys[loaded], data, run->block_bytes, &info) != KVT_OK) {
-            break;
-        }
-        load_ns += info.elapsed_ns;
-        server->held++;
-        if (forms) live_note_form(server, &info);
-        server->tier_blocks[info.tier]++;
-        server->tier_tokens[info.tier] += live_block_tokens(run, request, loaded);
-        loaded++;
+    for (; loaded < chosen && got > 0; loaded += got) {
+        live_check_held(server);
+        got = run->live->store->ladder ? live_get_form(server, loaded, &load_ns)
+                                       : live_get_blocks(server, loaded, chosen - loaded, &load_ns);
     }
     server->loaded_ns = base_clock_ns();
     if (matched > 0 && (loaded > 0 || chosen == 0)) {
@@ -474,6 +518,13 @@ static kvt_status live_server_open(live_run *run, live_server *server)
     server->keys = malloc(((size_t)run->workload->longest_prefix + 1) * sizeof *server->keys);
     server->buffer = malloc((size_t)run->buffer_blocks * 2 * run->block_bytes);
     server->seconds = malloc(((size_t)run->workload->longest_prefix + 1) * sizeof *server->seconds);
+    server->views = malloc(run->buffer_blocks * sizeof *server->views);
+    server->pointers = malloc(run->buffer_blocks * sizeof *server->pointers);
+    server->tiers = malloc(run->buffer_blocks * sizeof *server->tiers);
+    if (server->views == NULL || server->pointers == NULL || server->tiers == NULL)
+        return KVT_E_MEMORY;
+    for (uint32_t i = 0; i < run->buffer_blocks; i++)
+        server->pointers[i] = &server->views[i];
     if (run->live->store->ladder) {
         kvt_status status = live_forms_open(&server->forms, &run->layout);
         if (status != KVT_OK) return status;
@@ -512,6 +563,9 @@ static kvt_status live_run_servers(live_run *run)
         free(servers[i].keys);
         free(servers[i].seconds);
         free(servers[i].buffer);
+        free(servers[i].views);
+        free(servers[i].pointers);
+        free(servers[i].tiers);
     }
     free(servers);
     return status;

@@ -13,29 +13,23 @@
  *     of its service to its first token; decoding runs elsewhere.
  *   - Each tier has one read queue and one write queue, affine: seconds per request + bytes over
  *     bandwidth. Reads queue behind reads of the tier, writes behind writes. Tiers overlap.
- *   - The leading resident blocks are loaded up to the point that makes the first token earliest;
- *     the rest is recomputed. Without overlap the service time is load + prefill. With overlap
- *     (replay.overlap) it is that of a pipeline of replay.layers layers, each computing while the
- *     next one loads: the longer of load and prefill, and one layer's share of the other; without
- *     end of layers the maximum. Decoding is added to the load.
+ *   - A request gets the leading stored blocks one after the other, up to the point that makes the
+ *     first token earliest; the rest is recomputed. Without overlap the service time is load +
+ *     prefill. With overlap (replay.overlap) it is that of a pipeline of replay.layers layers, each
+ *     computing while the next one loads: the longer of load and prefill, and one layer's share of
+ *     the other; without end of layers the maximum. Decoding is added to the load.
+ *   - What a request has computed exists for others from its first token on, in the put's staging,
+ *     which is bounded (docs/STORE.md, Put): four executors and a background round carry moves out
+ *     one by one, and a move is committed when it has been written.
+ *   - A promotion from SSD leaves its record there as long as there is room (store.copies).
  *   - With replay.prefetch a request that has to wait offers the blocks of its leading run that lie
  *     below DRAM for a move up, when it arrives; the policy takes what is worth it.
- *   - A block is readable once it has been computed and written; a request that wants it earlier
- *     waits for that (delay hit) if that is worth it.
- *   - Moves are committed at once, and their bytes occupy the queues. A move for a queue that has
- *     fallen too far behind is aborted, and so is the rest of its plan.
- *
- * With options->store_model the last two are what a store does instead (docs/STORE.md, Put): a
- * request gets its blocks one after the other; what it computed exists for others from its first
- * token on, in the put's staging, which is bounded; four executors and a background round carry
- * moves out one by one, and a move is committed when it has been written.
  *
  * With several hosts, or beside a shared tier, each host has servers, queues, tiers and a policy of
  * its own, and:
- *   - Services start in the order of time over all hosts. Each request goes to the host that
- *     options->route names when it arrives, and waits there.
+ *   - Each request goes to the host that options->route names when it arrives, and waits there.
  *   - A leading run goes on into the shared tier where the host itself has no block. One round trip
- *     asks for all blocks that the host has not; loads then queue for the block's node and for the
+ *     asks for all blocks that the host has not; their loads then queue for their nodes and for the
  *     host's link. A host knows neither queue: it loads what its predictions, learned by node
  *     (online_device), say is faster than computing.
  *   - What a host publishes is read by others when it has passed the host's link and the node. The
@@ -159,10 +153,8 @@ typedef struct replay_options {
     double tick_seconds; /* of virtual time between two policy ticks */
     uint32_t moves_per_tick;
     uint64_t move_bytes_per_s; /* 0 = unlimited */
-    double write_lag_seconds;  /* a tier's writes may fall behind so far; 0 = without bound */
-    bool store_model; /* puts hand over and gets go one after the other, as in a store: sim_store.h
-                       */
-    uint64_t put_staging_bytes; /* with it: entries that were put and are not written, as
+    bool copies; /* promotions from SSD leave their records there while there is room */
+    uint64_t put_staging_bytes; /* entries that were put and are not written, as
                                    kvt_put_staging_limit allows; 0 = any */
     double put_backlog_seconds; /* writes that wait for one tier; 0 = any */
     double copy_bytes_per_s;    /* of a put, by its caller, and of a get while it is staged */
@@ -197,8 +189,8 @@ void replay_options_init(replay_options *options);
 /*
  * Fills options from the settings and checks them. A simulation is of the store that the settings
  * describe: tiers, ladder and limits of loss are what kvt_store_options_read and the functions of
- * store/core/options.h make of them, and a file that was read is a store's, so that puts hand over
- * (store_model) unless replay.store_model says otherwise or there are several hosts. Every present
+ * store/core/options.h make of them, and a file that was read is a store's, with the store's
+ * pauses between background rounds. Every present
  * tier needs its read and write model: from tier.*.read_bandwidth and its kin, else from the
  * profile, by the names of the tier's devices or, without any, of all that were measured of that
  * tier, else a default that note states. What of a store's settings is not simulated, note names.
@@ -337,7 +329,6 @@ typedef struct replay_result {
     double quality_mean; /* 1 - loss of a request: mean over its tokens; what is computed on top of
                             a lossy prefix inherits the prefix's loss */
     double quality_p10;
-    uint64_t delay_hits;       /* requests that waited for a block in the making */
     uint64_t prefetch_offered; /* blocks of waiting requests, and of these the ones that */
     uint64_t prefetch_moved;   /* the policy took */
     uint64_t bytes_read[KVT_TIER_COUNT]; /* loads and moves */

@@ -21,10 +21,6 @@
 
 #define OPTIONS_TICK_SECONDS 1.0
 
-/* How far a tier's writes may fall behind. Writes of a burst are spread over the prefill that makes
- * them, so they get the seconds of a long one. */
-#define OPTIONS_WRITE_LAG_SECONDS 10.0
-
 /* One core's copy. */
 #define OPTIONS_COPY_BYTES_PER_S 5e9
 
@@ -47,7 +43,7 @@ static void options_add_raw(replay_options *options)
 /* ---- what each setting fills ---- */
 
 /* A live replay drives a store, which reads its own settings; a simulation stands for one. */
-enum { OPTIONS_LIVE = 1, OPTIONS_SIMULATED = 2, OPTIONS_STORE_MODEL = 4 };
+enum { OPTIONS_LIVE = 1, OPTIONS_SIMULATED = 2 };
 
 #define OPTIONS_FIELD(name, member, mode)                                                          \
     SETTINGS_FIELD(replay_options, name, member, .modes = (mode))
@@ -83,9 +79,9 @@ static const settings_field options_fields[] = {
     OPTIONS_FIELD("tier.remote.write_rate", remote.write_bytes_per_s, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.bounds", bounds, OPTIONS_SIMULATED),
     OPTIONS_FIELD("replay.hints", hints, OPTIONS_SIMULATED),
-    OPTIONS_FIELD("replay.store_model", store_model, OPTIONS_SIMULATED),
-    OPTIONS_FIELD("store.put_staging", put_staging_bytes, OPTIONS_STORE_MODEL),
-    OPTIONS_FIELD("store.put_backlog", put_backlog_seconds, OPTIONS_STORE_MODEL),
+    OPTIONS_FIELD("store.put_staging", put_staging_bytes, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("store.put_backlog", put_backlog_seconds, OPTIONS_SIMULATED),
+    OPTIONS_FIELD("store.copies", copies, OPTIONS_SIMULATED),
     OPTIONS_FIELD("store.seed", policy_seed, 0),
     OPTIONS_FIELD("store.alpha", alpha_seconds, 0),
     OPTIONS_FIELD("store.hysteresis", hysteresis, 0),
@@ -111,7 +107,6 @@ void replay_options_init(replay_options *options)
     options->variant = options_raw();
     options->half_life_seconds = TRIAL_HALF_LIFE;
     options->tick_seconds = OPTIONS_TICK_SECONDS;
-    options->write_lag_seconds = OPTIONS_WRITE_LAG_SECONDS;
     options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;
     options_add_raw(options);
     kvt_status status = kvt_prefill_preset("llama-3.1-8b:a100", &options->model.prefill);
@@ -139,8 +134,6 @@ static const char *options_hosts_fault(const replay_options *options)
         !(options->spill_share >= 0.0 && options->spill_share <= 1.0))
         return "replay.route: sticky, random, least_loaded or spill:SHARE, a share of 0 to 1";
     if (!replay_has_hosts(options)) return NULL;
-    if (options->store_model) return "replay.store_model: a store of one host is modelled";
-    if (options->prefetch) return "replay.prefetch: of one host alone";
     if (options->hints != REPLAY_HINTS_NONE) return "replay.hints: of one host alone";
     if (options->explain > 0) return "replay.explain: of one host alone";
     if (options->plan_log != NULL) return "replay.plan_log: of one host alone";
@@ -396,15 +389,9 @@ static void options_read_plain(kvt_config *config, bool live, replay_options *op
 {
     options_read_fields(config, live ? OPTIONS_LIVE : OPTIONS_SIMULATED, options);
     if (!live) options_read_hosts(config, options);
-    /* A file is a store's, which hands puts over; one host of it can be simulated so. */
-    if (!live && !kvt_config_has(config, "replay.store_model"))
-        options->store_model = kvt_config_has_file(config) && !replay_has_hosts(options);
-    /* The bounds of puts are a store's settings; a plain simulation has none. */
-    if (!live && options->store_model) options_read_fields(config, OPTIONS_STORE_MODEL, options);
     options->plan_log = kvt_config_text(config, "replay.plan_log");
     /* A simulation's rounds are further apart unless they are set, or a store's file is taken. */
-    if (live || kvt_config_has(config, "store.tick") ||
-        (options->store_model && kvt_config_has_file(config)))
+    if (live || kvt_config_has(config, "store.tick") || kvt_config_has_file(config))
         options->tick_seconds = kvt_config_number(config, "store.tick");
 }
 
@@ -500,6 +487,7 @@ static kvt_status options_simulate(kvt_config *config, replay_options *options, 
         kvt_config_use(config, options_taken[i]);
     if (status != KVT_OK) return status;
     options_read_plain(config, false, options);
+    if (kvt_config_has_file(config) && store.catalog_path == NULL) options->copies = false;
     status = options_read_simulated(config, &store, options, message, message_size);
     if (status == KVT_OK) options_note_not_simulated(config, options);
     kvt_store_options_free(owner);

@@ -73,7 +73,6 @@ static void json_put_traffic(json_t *object, const replay_result *result, bool *
     document_put(object, "quality_mean", document_number(result->quality_mean), sound);
     document_put(object, "quality_p10", document_number(result->quality_p10), sound);
     document_put(object, "ideal_block_ratio", document_number(result->ideal_block_ratio), sound);
-    document_put(object, "delay_hits", json_count(result->delay_hits), sound);
     document_put(object, "prefetch_offered", json_count(result->prefetch_offered), sound);
     document_put(object, "prefetch_moved", json_count(result->prefetch_moved), sound);
     document_put(object, "bytes_read", json_bytes(result->bytes_read, sound), sound);
@@ -493,9 +492,8 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
     document_put(object, "tick_s", document_number(options->tick_seconds), sound);
     document_put(object, "moves_per_tick", json_count(options->moves_per_tick), sound);
     document_put(object, "move_bytes_per_s", json_count(options->move_bytes_per_s), sound);
-    document_put(object, "store_model", json_boolean(options->store_model), sound);
     json_put_hosts(object, options, sound);
-    document_put(object, "write_lag_s", document_number(options->write_lag_seconds), sound);
+    document_put(object, "copies", json_boolean(options->copies), sound);
     document_put(object, "profile",
                  options->profile[0] != '\0' ? json_string(options->profile) : json_null(), sound);
     return object;

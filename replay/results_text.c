@@ -149,8 +149,6 @@ void results_describe(const replay_options *options, char *text, size_t size)
         ADD(", no loss above %.4g", options->loss_limit);
     else
         ADD(", no limit of loss");
-    ADD("; %s", options->store_model ? "puts hand over as in a store"
-                                     : "an ideal store, whose writes cost nothing");
 #undef ADD
 }
 

@@ -92,12 +92,13 @@ void sim_quality_sum(const sim_state *sim, sim_visit *visit)
     double sum = 0.0, tokens = 0.0;
     for (uint32_t i = 0; i < visit->loaded; i++) {
         uint32_t block = visit->prefix[i];
-        if (sim->run[i] == SIM_RUN_REMOTE) { /* an exact copy, of what was computed on exact ones */
+        if (visit->found[i] ==
+            SIM_FOUND_SHARED) { /* an exact copy, of what was computed on exact ones */
             tokens += sim_block_tokens(sim, visit->request, i);
             continue;
         }
         double loss = (double)sim->inherited[block];
-        double own = sim->whole[sim->run[i]].loss + (double)sim->carried[block];
+        double own = sim->whole[visit->found[i]].loss + (double)sim->carried[block];
         double factor = sim->sensitivity != NULL ? (double)sim->sensitivity[block] : 1.0;
         if (own > 0.0) loss += own * factor;
         double here = sim_block_tokens(sim, visit->request, i);
@@ -109,14 +110,17 @@ void sim_quality_sum(const sim_state *sim, sim_visit *visit)
 
 void sim_quality_move(sim_state *sim, const kvt_move *move)
 {
-    float *carried = &sim->carried[move->handle - 1];
+    uint32_t block = (uint32_t)(move->handle - 1);
+    float *carried = &sim->carried[block];
     if (move->kind != KVT_MOVE_CHANGE) {
         *carried = 0.0f;
         return;
     }
-    const kvt_option *from = &sim->whole[move->from], *to = &sim->whole[move->to];
+    uint8_t before = sim_move_option(sim, block, move->from);
+    const kvt_option *from = &sim->whole[before];
+    const kvt_option *to = &sim->whole[sim_move_option(sim, block, move->to)];
     bool same = memcmp(&from->variant, &to->variant, sizeof from->variant) == 0;
-    bool made = ((to->made_from | to->kept_from) >> move->from & 1) != 0;
+    bool made = ((to->made_from | to->kept_from) >> before & 1) != 0;
     if (same || made) return;
     /* A variant that loses less than the one before was made from exact bytes at hand. */
     *carried = to->loss < from->loss ? 0.0f : *carried + (float)from->loss;
@@ -192,9 +196,8 @@ kvt_status sim_blend_open(sim_state *sim)
     return KVT_OK;
 }
 
-uint8_t sim_option_of(const sim_state *sim, uint32_t block)
+uint8_t sim_move_option(const sim_state *sim, uint32_t block, uint8_t option)
 {
-    uint8_t option = kvt_policy_option(sim->policy, sim_handle(block));
     if (option == KVT_OPTION_NONE || !sim->options->blend.set) return option;
     return sim->blend_option[sim_blend_mask(sim, block)][option];
 }

@@ -95,7 +95,7 @@ static double regret_present_value(sim_state *sim, const bound_instance *instanc
     double value = 0.0;
     for (uint32_t i = 0; i < instance->count; i++) {
         const bound_stay *stay = &instance->stays[i];
-        uint8_t option = sim_option_of(sim, stay->block);
+        uint8_t option = sim->stored[stay->block];
         uint32_t place = option != KVT_OPTION_NONE ? instance->place[option] : BOUND_NONE;
         if (place != BOUND_NONE) value += bound_value(&instance->variants[place], stay);
     }

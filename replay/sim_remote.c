@@ -12,9 +12,6 @@
 
 #define REMOTE_UNIT 4096u
 
-/* What becomes of a block in the list, in sim_state.run once the request has been served. */
-enum { PUBLISH_KEEP = 0, PUBLISH_TOUCH = 1, PUBLISH_INSERT = 2 };
-
 /* ---- the list ---- */
 
 kvt_status sim_remote_open(sim_remote *remote, const replay_options *options, uint64_t blocks,
@@ -233,28 +230,27 @@ uint64_t sim_remote_read(sim_state *sim, uint32_t block, uint64_t bytes, uint64_
     return end_ns;
 }
 
-double sim_remote_copy_s(sim_state *sim, const sim_visit *visit, uint32_t position)
+double sim_remote_copy_s(sim_state *sim, const sim_visit *visit, uint32_t position, uint64_t now_ns)
 {
     uint32_t block = visit->prefix[position];
-    if (!sim_remote_has(sim->remote, block, visit->start_ns)) return 0.0;
+    if (!sim_remote_has(sim->remote, block, now_ns)) return 0.0;
     uint64_t bytes = sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, position));
     return sim_remote_expect(sim, block, bytes, 0);
 }
 
-kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit)
+kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit, uint64_t now_ns)
 {
     uint32_t local = visit->probed ? visit->local : visit->run;
     for (uint32_t i = 0; i < visit->request->block_count; i++) {
         uint32_t block = visit->prefix[i];
-        bool published = sim->run[i] == PUBLISH_INSERT;
+        bool published = sim_was_published(visit, i);
         /* Of what lay in its own tiers the host has heard nothing. */
         if (i < local && !published) continue;
         uint64_t bytes = sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, i));
         double load_s = published || remote_holds(sim->remote, block)
                             ? sim_remote_expect(sim, block, bytes, 0)
                             : 0.0;
-        kvt_status status =
-            kvt_policy_set_copy(sim->policy, visit->start_ns, sim_handle(block), load_s);
+        kvt_status status = kvt_policy_set_copy(sim->policy, now_ns, sim_handle(block), load_s);
         if (status != KVT_OK && status != KVT_MISS) return status;
     }
     return KVT_OK;
@@ -262,21 +258,18 @@ kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit)
 
 /* ---- publishing ---- */
 
-/* When bytes that exist from exist_ns on have passed the link and the node. Neither stands still
- * until then: other bytes go first. */
-static uint64_t remote_write_ns(sim_state *sim, uint32_t block, uint64_t bytes, uint64_t exist_ns,
-                                uint64_t now_ns)
+/* When bytes have passed the link and the node. */
+static uint64_t remote_write_ns(sim_state *sim, uint32_t block, uint64_t bytes, uint64_t now_ns)
 {
     const replay_remote *options = &sim->options->remote;
     sim_link *link = sim->link;
     sim_node *node = &sim->remote->nodes[sim_remote_node(sim->remote, block)];
-    uint64_t link_ns = remote_cost_ns(bytes, options->host_bytes_per_s);
-    uint64_t node_ns = remote_cost_ns(bytes, options->node_bytes_per_s);
-    link->out_free_ns = (link->out_free_ns > now_ns ? link->out_free_ns : now_ns) + link_ns;
-    uint64_t end_ns = node_pass(&node->write_free_ns, &node->read_free_ns, now_ns, node_ns);
+    link->out_free_ns = (link->out_free_ns > now_ns ? link->out_free_ns : now_ns) +
+                        remote_cost_ns(bytes, options->host_bytes_per_s);
+    uint64_t end_ns = node_pass(&node->write_free_ns, &node->read_free_ns, now_ns,
+                                remote_cost_ns(bytes, options->node_bytes_per_s));
     if (link->out_free_ns > end_ns) end_ns = link->out_free_ns;
-    uint64_t least_ns = exist_ns + (link_ns > node_ns ? link_ns : node_ns);
-    return (end_ns > least_ns ? end_ns : least_ns) + sim_to_ns(options->latency_seconds / 2);
+    return end_ns + sim_to_ns(options->latency_seconds / 2);
 }
 
 /* Bytes that wait for the write rate, over what may wait. */
@@ -300,11 +293,10 @@ static bool publish_takes(sim_state *sim, uint64_t bytes, uint64_t now_ns)
 }
 
 /* Writes a copy. It is not in the list yet. */
-static void publish_write(sim_state *sim, uint32_t block, uint64_t bytes, uint64_t exist_ns,
-                          uint64_t now_ns)
+static void publish_write(sim_state *sim, uint32_t block, uint64_t bytes, uint64_t now_ns)
 {
     sim_copy *copy = &sim->remote->copies[block];
-    uint64_t end_ns = remote_write_ns(sim, block, bytes, exist_ns, now_ns);
+    uint64_t end_ns = remote_write_ns(sim, block, bytes, now_ns);
     if (sim->link->publish_free_ns > end_ns && sim->options->remote.write_bytes_per_s > 0)
         end_ns = sim->link->publish_free_ns;
     if (!remote_holds(sim->remote, block)) {
@@ -328,15 +320,14 @@ static bool publish_wants(const sim_state *sim, uint32_t block)
 
 /* Publishes one block, if it is wanted and the rate takes it. Returns whether it has been written
  * and belongs into the list. */
-static bool publish_one(sim_state *sim, const sim_visit *visit, uint32_t position,
-                        uint64_t ready_ns)
+static bool publish_one(sim_state *sim, const sim_visit *visit, uint32_t position, uint64_t now_ns)
 {
     sim_remote *remote = sim->remote;
     uint32_t block = visit->prefix[position];
     uint64_t bytes = sim_remote_bytes(sim, sim_block_tokens(sim, visit->request, position));
     bool held = remote_holds(remote, block), computed = position >= visit->loaded;
     if (held && !computed) return false;
-    if (held && sim_remote_has(remote, block, ready_ns)) {
+    if (held && sim_remote_has(remote, block, now_ns)) {
         remote->hosts->deduplicated += sim->counting;
         return false;
     }
@@ -349,30 +340,31 @@ static bool publish_one(sim_state *sim, const sim_visit *visit, uint32_t positio
             return false;
         }
     }
-    if (!publish_takes(sim, bytes, visit->start_ns)) {
+    if (!publish_takes(sim, bytes, now_ns)) {
         remote->hosts->dropped += sim->counting;
         return false;
     }
-    publish_write(sim, block, bytes, computed ? ready_ns : visit->start_ns, visit->start_ns);
+    publish_write(sim, block, bytes, now_ns);
     remote->hosts->twice += held && sim->counting;
     return !held;
 }
 
-void sim_remote_publish(sim_state *sim, const sim_visit *visit)
+void sim_remote_publish(sim_state *sim, const sim_visit *visit, uint64_t now_ns)
 {
     sim_remote *remote = sim->remote;
-    uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
     /* Copies are exact: what was computed on a lossy prefix has none. */
     bool exact = !(visit->loss > 0.0);
     for (uint32_t i = 0; i < visit->request->block_count; i++) {
-        bool fetched = i < visit->loaded && sim->run[i] == SIM_RUN_REMOTE;
-        bool written = exact && publish_one(sim, visit, i, ready_ns);
-        sim->run[i] = written ? PUBLISH_INSERT : fetched ? PUBLISH_TOUCH : PUBLISH_KEEP;
+        bool fetched = i < visit->loaded && visit->found[i] == SIM_FOUND_SHARED;
+        bool written = exact && publish_one(sim, visit, i, now_ns);
+        visit->found[i] = written   ? fetched ? SIM_FOUND_AGAIN : SIM_FOUND_PUBLISHED
+                          : fetched ? SIM_FOUND_SHARED
+                                    : KVT_OPTION_NONE;
     }
     for (uint32_t i = visit->request->block_count; i-- > 0;) {
         uint32_t block = visit->prefix[i];
-        if (sim->run[i] == PUBLISH_INSERT) remote_insert(remote, block);
-        if (sim->run[i] == PUBLISH_TOUCH && remote_holds(remote, block))
+        if (sim_was_published(visit, i)) remote_insert(remote, block);
+        if (visit->found[i] == SIM_FOUND_SHARED && remote_holds(remote, block))
             remote_touch(remote, block);
         if (remote->uses[block] < UINT8_MAX) remote->uses[block]++;
     }
@@ -387,6 +379,6 @@ void sim_remote_leave(sim_state *sim, uint32_t block, uint64_t now_ns)
         sim->remote->hosts->dropped += sim->counting;
         return;
     }
-    publish_write(sim, block, bytes, now_ns, now_ns);
+    publish_write(sim, block, bytes, now_ns);
     remote_insert(sim->remote, block);
 }

@@ -16,10 +16,14 @@
 
 #include "sim_state.h"
 
-#define SIM_RUN_REMOTE    UINT8_MAX /* in sim_state.run: the shared tier alone has it */
-#define SIM_PUBLISH_QUEUE 32u       /* blocks that may wait for the write rate */
-#define SIM_ERRORS_MAX    65536u
-_Static_assert(SIM_RUN_REMOTE > KVT_OPTIONS_MAX, "options and the shared tier are told apart");
+/* In sim_visit.found: the shared tier alone had the block; once the request has been served, that
+ * and it was published anew; and the host had or computed it, and it was published. */
+#define SIM_FOUND_SHARED    UINT8_MAX
+#define SIM_FOUND_AGAIN     (UINT8_MAX - 1)
+#define SIM_FOUND_PUBLISHED (UINT8_MAX - 2)
+#define SIM_PUBLISH_QUEUE   32u /* blocks that may wait for the write rate */
+#define SIM_ERRORS_MAX      65536u
+_Static_assert(SIM_FOUND_PUBLISHED > KVT_OPTIONS_MAX, "options and the shared tier are told apart");
 
 /* What one host has of the shared tier. */
 typedef struct sim_link {
@@ -51,6 +55,17 @@ typedef struct sim_remote {
     uint64_t error_count;
     replay_hosts *hosts;
 } sim_remote;
+
+static inline bool sim_was_fetched(const sim_visit *visit, uint32_t position)
+{
+    return position < visit->loaded && visit->found[position] >= SIM_FOUND_AGAIN;
+}
+
+static inline bool sim_was_published(const sim_visit *visit, uint32_t position)
+{
+    return visit->found[position] == SIM_FOUND_AGAIN ||
+           visit->found[position] == SIM_FOUND_PUBLISHED;
+}
 
 /* KVT_OK; KVT_E_MEMORY. close also after an error. */
 KVT_NODISCARD kvt_status sim_remote_open(sim_remote *remote, const replay_options *options,
@@ -86,14 +101,16 @@ uint32_t sim_remote_node(const sim_remote *remote, uint32_t block);
 
 /* Seconds to load a block of the request alone, when the shared tier has it; else 0. What a policy
  * is told of a copy. */
-double sim_remote_copy_s(sim_state *sim, const sim_visit *visit, uint32_t position);
+double sim_remote_copy_s(sim_state *sim, const sim_visit *visit, uint32_t position,
+                         uint64_t now_ns);
 
 /* Tells the policy what the host has learned of copies by the request: what it asked for and did
  * not find, loaded, or published. */
-KVT_NODISCARD kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit);
+KVT_NODISCARD kvt_status sim_remote_tell(sim_state *sim, const sim_visit *visit, uint64_t now_ns);
 
-/* Touches what the request has loaded, and publishes, when it has been served. */
-void sim_remote_publish(sim_state *sim, const sim_visit *visit);
+/* Touches what the request has loaded, and publishes, when it has been served. The visit's `found`
+ * says from then on what was published. */
+void sim_remote_publish(sim_state *sim, const sim_visit *visit, uint64_t now_ns);
 
 /* The host's own tiers have given a block up. */
 void sim_remote_leave(sim_state *sim, uint32_t block, uint64_t now_ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_state.h - the simulator's state; private to simulator.c and the sim_ files.
+ * sim_state.h - one policy on one host of a simulation; private to simulator.c and the sim_ files.
  *
  * Virtual time is nanoseconds from the workload's start. One thread.
  */
@@ -55,10 +55,9 @@ typedef struct sim_state {
     kvt_policy *policy;
     replay_result *result;
 
-    uint64_t *free_ns;  /* binary min-heap: when each server is free again */
-    uint64_t *ready_ns; /* by block: when its bytes are where they belong */
-    uint8_t *run;       /* option of each block of the leading resident run, by position */
-    double *prefill_s;  /* seconds from 0 to each block boundary of the longest prefix */
+    uint8_t *stored; /* by block: the option that it has been written in; KVT_OPTION_NONE = none */
+    uint64_t used_bytes[KVT_TIER_COUNT]; /* of these records */
+    double *prefill_s; /* seconds from 0 to each block boundary of the longest prefix */
     kvt_option whole[KVT_OPTIONS_MAX]; /* options of a whole block */
     uint32_t *held_tokens;             /* by block, of partial blocks charged their own; or NULL */
     kvt_option exact[KVT_OPTIONS_MAX]; /* of a partial block charged its own tokens */
@@ -68,12 +67,11 @@ typedef struct sim_state {
     uint32_t blend_ladder[SIM_BLEND_MASKS];
     uint8_t blend_option[SIM_BLEND_MASKS][KVT_TIER_COUNT]; /* the policy's index to ours */
     float *inherited; /* by block: loss of the prefix that it was computed on */
-    uint64_t read_free_ns[KVT_TIER_COUNT];
+    uint64_t read_free_ns[KVT_TIER_COUNT]; /* when a tier has read all that it was asked for */
     uint64_t write_free_ns[KVT_TIER_COUNT];
     float *carried;     /* by block: losses of lossy variants that its present one was coded from */
     float *sensitivity; /* by block: factor on losses; NULL: 1 */
     float *known;       /* and what the policy knows of it */
-    uint64_t tick_ns;   /* time of the next policy tick; UINT64_MAX = none */
 
     kvt_move moves[SIM_PLAN_MOVES];
     kvt_plan plan;
@@ -84,9 +82,8 @@ typedef struct sim_state {
     uint32_t until_sample;
     uint64_t *samples_ns;
     size_t sample_count, sample_room;
-    bool counting;    /* past the warm-up */
-    double saved_s;   /* sum over the counted requests */
-    uint64_t arrived; /* requests whose arrival was looked at, for prefetches */
+    bool counting;  /* past the warm-up */
+    double saved_s; /* sum over the counted requests */
     sim_regret regret;
     sim_oracle oracle;
     sim_hints hints;
@@ -107,7 +104,9 @@ typedef struct sim_visit {
     double service_s;
     double saved_s; /* against computing everything, without loss */
     double loss;    /* mean over the loaded tokens, which the computed ones inherit */
-    bool delayed;   /* waits for another request's prefill */
+    uint8_t
+        *found; /* by position, of the loaded blocks: the option that was read; KVT_OPTION_NONE =
+                       copied from a put's staging; or SIM_FOUND_SHARED */
     uint32_t local; /* of the run, up to the first block that the shared tier alone has */
     bool probed;    /* has asked the shared tier */
 } sim_visit;
@@ -124,6 +123,9 @@ static inline uint32_t sim_block_tokens(const sim_state *sim, const replay_reque
     uint32_t rest = request->input_tokens - position * unit;
     return rest < unit ? rest : unit;
 }
+
+/* The same of the record that a block has, or would have. */
+const kvt_option *sim_block_options(sim_state *sim, uint32_t block);
 
 /* Seconds of loading and computing together. Layer by layer, layer n computes while n + 1 loads:
  * nothing hides the first layer's load, nor the last layer's computing. */
@@ -153,8 +155,6 @@ const uint64_t *sim_record_bytes(sim_state *sim, const kvt_move *move);
 uint64_t sim_call_begin(sim_state *sim);
 void sim_call_end(sim_state *sim, uint64_t begin_ns);
 
-void sim_note_peak(sim_state *sim);
-
 /* Offers a block that the request has computed to the policy, whose answer it returns; the plan is
  * the simulator's present one. */
 KVT_NODISCARD kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position,
@@ -165,42 +165,29 @@ KVT_NODISCARD kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint3
 double sim_prefill_after(const sim_state *sim, const replay_request *request, uint32_t blocks,
                          double whole_s);
 
+/* Where a committed move leaves its block: what it is stored in, bytes, peaks and losses. */
+void sim_note_stored(sim_state *sim, const kvt_move *move);
+
 /* One move with its outcome, into hash, counters and plan log. */
 void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed);
 
-/* The stages of a run of one policy; sim_hosts.c has a run for each host. open makes all that a run
- * needs; release also after an error. */
+/* Makes all that a policy on one host needs, and the policy; release also after an error. */
 KVT_NODISCARD kvt_status sim_open(sim_state *sim, const char *policy, char *message,
                                   size_t message_size);
 void sim_release(sim_state *sim);
+/* Closes the plan log. Whether all of it was written, or there is none. */
+bool sim_close_log(sim_state *sim);
 /* Adds the policy's counters to the result. */
 void sim_add_policy(sim_state *sim);
 KVT_NODISCARD kvt_status sim_open_policy(sim_state *sim, const char *name, char *message,
                                          size_t message_size);
-/* When the next server is free; one becomes busy until end_ns. */
-void sim_take_server(sim_state *sim, uint64_t end_ns);
-KVT_NODISCARD kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns);
-/* Reports a request's blocks to the engine, hits and computed ones. */
-KVT_NODISCARD kvt_status sim_refer(sim_state *sim, const sim_visit *visit);
 
-/* sim_hosts.c: the same over several hosts. As replay_run_sim. */
-KVT_NODISCARD kvt_status sim_hosts_run(const replay_options *options,
-                                       const replay_workload *workload, const char *policy,
-                                       replay_result *result, char *message, size_t message_size);
-
-/* Whether the caller goes on after so many of its requests. */
-bool sim_may_proceed(const replay_options *options, uint64_t request, uint64_t count);
-
-/* Finds the leading run, chooses how much of it to load, occupies the read queues and fills the
- * visit's times. */
-void sim_serve(sim_state *sim, sim_visit *visit);
-
-/* Which variants a blend gives a block, its ladders, and a block's present option among ours. */
+/* Which variants a blend gives a block, its ladders, and an option of the policy among ours. */
 uint32_t sim_blend_mask(const sim_state *sim, uint32_t block);
 uint32_t sim_blend_options(const sim_state *sim, uint32_t mask, const kvt_option *all,
                            kvt_option out[KVT_TIER_COUNT]);
 KVT_NODISCARD kvt_status sim_blend_open(sim_state *sim);
-uint8_t sim_option_of(const sim_state *sim, uint32_t block);
+uint8_t sim_move_option(const sim_state *sim, uint32_t block, uint8_t option);
 
 /* sim_quality.c */
 KVT_NODISCARD kvt_status sim_quality_open(sim_state *sim);
@@ -235,16 +222,5 @@ void sim_oracle_close(sim_state *sim);
 uint32_t sim_oracle_uses(const sim_state *sim, uint32_t block, uint64_t request);
 KVT_NODISCARD kvt_status sim_oracle_tell(sim_state *sim, uint32_t block, double uses);
 KVT_NODISCARD kvt_status sim_oracle_refresh(sim_state *sim, uint64_t request, uint64_t now_ns);
-
-/* The entry that a request holds in memory while a plan is made for it: its bytes need no read,
- * and they exist from exist_ns on. handle 0 = none, as in a tick. */
-typedef struct sim_hand {
-    uint64_t now_ns;
-    uint64_t handle;
-    uint64_t exist_ns;
-} sim_hand;
-
-/* Carries the plan out: commits or aborts every move and occupies the queues with its bytes. */
-KVT_NODISCARD kvt_status sim_carry_out(sim_state *sim, const sim_hand *hand);
 
 #endif

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simulator.c - the replay loop in virtual time: servers, reference order, policy calls, results.
- *
- * The queue is FIFO, so services start in arrival order, and everything that a policy sees happens
- * in that order: the run is one pass over the requests without an event queue. A request refers
- * to its blocks root first; a resident one is accessed, another one is admitted. hit_block_ratio
- * counts residence at that moment; hit_token_ratio counts the leading run as it was found when the
- * service began, before any of the request's own admissions. One thread.
+ * simulator.c - one policy on one host in virtual time: what it is opened with and offered, how its
+ * calls are timed and its moves logged. What a host does with it is sim_requests.c and sim_plans.c;
+ * the loop is sim_run.c. One thread.
  */
 #include "base/clock.h"
 #include "live.h"
 #include "policy/trial.h"
-#include "results.h"
 #include "sim_remote.h"
-#include "sim_store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -60,6 +54,25 @@ kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size
     return status;
 }
 
+const kvt_option *sim_options(sim_state *sim, uint32_t tokens)
+{
+    if (tokens == sim->workload->block_tokens || !sim->options->partial_exact) return sim->whole;
+    uint32_t count;
+    kvt_status status = block_options(sim->options, tokens, sim->exact, &count);
+    assert(status == KVT_OK && count == sim->option_count); /* whole blocks were built before */
+    (void)status;
+    return sim->exact;
+}
+
+double sim_prefill_after(const sim_state *sim, const replay_request *request, uint32_t blocks,
+                         double whole_s)
+{
+    uint64_t held = (uint64_t)blocks * sim->workload->block_tokens;
+    if (held < request->input_tokens) return whole_s - sim->prefill_s[blocks];
+    return kvt_prefill_seconds(&sim->options->model.prefill, request->input_tokens - 1,
+                               request->input_tokens);
+}
+
 /* Builds the options of a whole block, once for all of them, and the prefill seconds by length. */
 static kvt_status sim_build_options(sim_state *sim)
 {
@@ -82,16 +95,13 @@ static kvt_status sim_build_options(sim_state *sim)
 static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size)
 {
     const replay_workload *workload = sim->workload;
-    sim->free_ns = calloc(sim->options->servers, sizeof *sim->free_ns);
-    sim->ready_ns = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->ready_ns);
-    sim->run = malloc((size_t)workload->longest_prefix + 1);
+    sim->stored = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->stored);
     sim->prefill_s = malloc(((size_t)workload->longest_prefix + 1) * sizeof *sim->prefill_s);
     if (sim->options->partial_exact)
         sim->held_tokens = calloc((size_t)workload->distinct_blocks + 1, sizeof *sim->held_tokens);
     sim->samples_ns = malloc(SIM_SAMPLES_MAX * sizeof *sim->samples_ns);
     snprintf(message, message_size, "out of memory");
-    if (sim->free_ns == NULL || sim->ready_ns == NULL || sim->run == NULL ||
-        sim->prefill_s == NULL || sim->samples_ns == NULL ||
+    if (sim->stored == NULL || sim->prefill_s == NULL || sim->samples_ns == NULL ||
         (sim->options->partial_exact && sim->held_tokens == NULL)) {
         return KVT_E_MEMORY;
     }
@@ -99,8 +109,6 @@ static kvt_status sim_prepare(sim_state *sim, char *message, size_t message_size
     sim->sample_every = (uint32_t)(workload->block_refs / SIM_SAMPLES_MAX + 16) | 1u;
     sim->until_sample = sim->sample_every;
     sim->plan = (kvt_plan){.moves = sim->moves, .capacity = SIM_PLAN_MOVES, .count = 0};
-    sim->tick_ns =
-        sim->options->tick_seconds > 0.0 ? sim_to_ns(sim->options->tick_seconds) : UINT64_MAX;
     if (sim->options->plan_log != NULL) {
         sim->plan_log = fopen(sim->options->plan_log, "w");
         if (sim->plan_log == NULL) {
@@ -132,70 +140,6 @@ void sim_call_end(sim_state *sim, uint64_t begin_ns)
     size_t at = sim->sample_count++ % SIM_SAMPLES_MAX;
     sim->samples_ns[at] = base_clock_ns() - begin_ns;
     if (sim->sample_room < SIM_SAMPLES_MAX) sim->sample_room++;
-}
-
-void sim_note_peak(sim_state *sim)
-{
-    kvt_policy_stats stats;
-    kvt_policy_stats_get(sim->policy, &stats);
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
-        if (stats.used_bytes[tier] > sim->result->peak_bytes[tier]) {
-            sim->result->peak_bytes[tier] = stats.used_bytes[tier];
-        }
-    }
-}
-
-/* Runs the policy's ticks that are due by now, each with its own budget of bytes and moves. */
-kvt_status sim_tick_until(sim_state *sim, uint64_t now_ns)
-{
-    const replay_options *options = sim->options;
-    double budget = (double)options->move_bytes_per_s * options->tick_seconds;
-    uint64_t bytes = options->move_bytes_per_s == 0 ? UINT64_MAX : (uint64_t)budget;
-    uint32_t moves =
-        options->moves_per_tick < SIM_PLAN_MOVES ? options->moves_per_tick : SIM_PLAN_MOVES;
-    while (sim->tick_ns <= now_ns) {
-        uint64_t begin = sim_call_begin(sim);
-        kvt_status status = kvt_policy_tick(sim->policy, sim->tick_ns, moves, bytes, &sim->plan);
-        sim_call_end(sim, begin);
-        if (status == KVT_OK) status = sim_carry_out(sim, &(sim_hand){.now_ns = sim->tick_ns});
-        if (status != KVT_OK) return status;
-        sim_note_peak(sim);
-        sim->tick_ns += sim_to_ns(options->tick_seconds);
-    }
-    return KVT_OK;
-}
-
-/* A request that waits asks for the blocks of its leading run to be brought up. */
-static kvt_status sim_prefetch(sim_state *sim, const replay_request *request)
-{
-    const uint32_t *prefix = &sim->workload->blocks[request->first_block];
-    uint64_t now_ns = request->arrival_ns;
-    for (uint32_t i = 0; i < request->block_count; i++) {
-        uint8_t option = sim_option_of(sim, prefix[i]);
-        if (option == KVT_OPTION_NONE) break;
-        kvt_status status = sim_prefetch_offer(sim, prefix[i], option, now_ns);
-        if (status == KVT_OK) status = sim_carry_out(sim, &(sim_hand){.now_ns = now_ns});
-        if (status != KVT_OK) return status;
-    }
-    return KVT_OK;
-}
-
-/* Lets the requests prefetch that arrive before the next service begins, in the order of time: they
- * have to wait. `next` is the request of that service. */
-static kvt_status sim_arrive_until(sim_state *sim, uint64_t next, uint64_t start_ns, uint64_t skip)
-{
-    const replay_workload *workload = sim->workload;
-    kvt_status status = KVT_OK;
-    if (!sim->options->prefetch) return KVT_OK;
-    while (status == KVT_OK && sim->arrived < workload->request_count &&
-           workload->requests[sim->arrived].arrival_ns < start_ns) {
-        const replay_request *request = &workload->requests[sim->arrived];
-        sim->counting = sim->arrived++ >= skip;
-        status = sim_tick_until(sim, request->arrival_ns);
-        if (status == KVT_OK) status = sim_prefetch(sim, request);
-    }
-    if (sim->arrived <= next) sim->arrived = next + 1; /* it is served as it arrives */
-    return status;
 }
 
 /* Builds the offer of a block to the engine, as a store would. Whole blocks share the variants of a
@@ -236,7 +180,7 @@ kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, 
             entry.ladder = sim->blend_ladder[mask];
         }
     }
-    if (sim->remote != NULL) entry.copy_seconds = sim_remote_copy_s(sim, visit, position);
+    if (sim->remote != NULL) entry.copy_seconds = sim_remote_copy_s(sim, visit, position, now_ns);
     if (sim->held_tokens != NULL) sim->held_tokens[block] = entry.tokens;
     sim->inherited[block] = (float)visit->loss;
     uint64_t begin = sim_call_begin(sim);
@@ -245,114 +189,54 @@ kvt_status sim_offer(sim_state *sim, const sim_visit *visit, uint32_t position, 
     return status;
 }
 
-/* Offers a block that was computed, and carries the plan out. A refusal is no error. */
-static kvt_status sim_admit(sim_state *sim, const sim_visit *visit, uint32_t position,
-                            uint64_t ready_ns)
+const kvt_option *sim_block_options(sim_state *sim, uint32_t block)
 {
-    kvt_status status = sim_offer(sim, visit, position, visit->start_ns);
-    if (status == KVT_REFUSED || status == KVT_EXISTS) return KVT_OK;
-    if (status != KVT_OK) return status;
-    uint64_t handle = sim_handle(visit->prefix[position]);
-    return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
+    return sim_options(sim, sim->held_tokens != NULL ? sim->held_tokens[block]
+                                                     : sim->workload->block_tokens);
 }
 
-/* Reports a hit to the engine, and carries the plan out. */
-static kvt_status sim_access(sim_state *sim, const sim_visit *visit, uint32_t position,
-                             uint8_t option, uint64_t ready_ns)
+const uint64_t *sim_record_bytes(sim_state *sim, const kvt_move *move)
 {
-    uint64_t handle = sim_handle(visit->prefix[position]);
-    if (sim->counting) {
-        sim->result->hit_block_ratio[sim->tier_of[option]] += 1.0;
-        sim->result->hit_block_ratio[0] += 1.0;
+    uint32_t block = (uint32_t)(move->handle - 1);
+    if (move->to == KVT_OPTION_NONE) return NULL;
+    return sim_block_options(sim, block)[sim_move_option(sim, block, move->to)].read_bytes;
+}
+
+void sim_note_stored(sim_state *sim, const kvt_move *move)
+{
+    replay_result *result = sim->result;
+    uint32_t block = (uint32_t)(move->handle - 1);
+    const kvt_option *options = sim_block_options(sim, block);
+    uint8_t before = sim->stored[block], now = sim_move_option(sim, block, move->to);
+    sim_quality_move(sim, move);
+    sim->stored[block] = now;
+    for (int tier = 1; tier < KVT_TIER_COUNT; tier++) {
+        if (before != KVT_OPTION_NONE) sim->used_bytes[tier] -= options[before].read_bytes[tier];
+        if (now != KVT_OPTION_NONE) sim->used_bytes[tier] += options[now].read_bytes[tier];
+        if (sim->used_bytes[tier] > result->peak_bytes[tier])
+            result->peak_bytes[tier] = sim->used_bytes[tier];
     }
-    uint64_t begin = sim_call_begin(sim);
-    kvt_status status = kvt_policy_access(sim->policy, visit->start_ns, handle, &sim->plan);
-    sim_call_end(sim, begin);
-    if (status != KVT_OK) return status;
-    if (sim->plan.count == 0) return KVT_OK;
-    /* Loaded or computed, the request has the block's bytes in memory when its service ends. */
-    return sim_carry_out(sim, &(sim_hand){visit->start_ns, handle, ready_ns});
 }
 
-/* Reports one of a request's blocks to the engine. */
-static kvt_status sim_refer_block(sim_state *sim, const sim_visit *visit, uint32_t position,
-                                  uint64_t ready_ns)
+void sim_log_move(sim_state *sim, uint64_t now_ns, const kvt_move *move, bool committed)
 {
-    uint32_t block = visit->prefix[position];
-    uint64_t request = (uint64_t)(visit->request - sim->workload->requests);
-    uint32_t uses = sim_oracle_uses(sim, block, request);
-    uint8_t option = sim_option_of(sim, block);
-    if (sim->oracle.on && option == KVT_OPTION_NONE && uses == 0) return KVT_OK;
-    kvt_status status = sim_oracle_tell(sim, block, uses > 0 ? (double)(uses - 1) : 0.0);
-    if (status != KVT_OK) return status;
-    status = option != KVT_OPTION_NONE ? sim_access(sim, visit, position, option, ready_ns)
-                                       : sim_admit(sim, visit, position, ready_ns);
-    return status == KVT_OK ? sim_oracle_tell(sim, block, (double)uses) : status;
-}
-
-kvt_status sim_refer(sim_state *sim, const sim_visit *visit)
-{
-    uint64_t ready_ns = visit->start_ns + sim_to_ns(visit->service_s);
-    uint32_t count = visit->request->block_count;
-    kvt_status status = KVT_OK;
-    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
-        status = sim_refer_block(sim, visit, sim->backwards ? count - 1 - i : i, ready_ns);
-    return status;
-}
-
-/* The earliest free server becomes busy until end_ns. */
-void sim_take_server(sim_state *sim, uint64_t end_ns)
-{
-    uint32_t count = sim->options->servers, at = 0;
-    for (;;) {
-        uint32_t child = at * 2 + 1;
-        if (child >= count) break;
-        if (child + 1 < count && sim->free_ns[child + 1] < sim->free_ns[child]) child++;
-        if (sim->free_ns[child] >= end_ns) break;
-        sim->free_ns[at] = sim->free_ns[child];
-        at = child;
+    uint64_t hash = sim->result->plan_hash;
+    hash = replay_mix(hash ^ move->handle ^ ((uint64_t)committed << 63));
+    sim->result->plan_hash = replay_mix(hash ^ (uint64_t)move->kind ^ ((uint64_t)move->from << 8) ^
+                                        ((uint64_t)move->to << 16));
+    sim->result->moves++;
+    if (committed) {
+        sim->result->moves_committed++;
+    } else {
+        sim->result->moves_aborted++;
     }
-    sim->free_ns[at] = end_ns;
-}
-
-/* Asks the caller, whose answer may cost more than a request, every 16 requests. */
-bool sim_may_proceed(const replay_options *options, uint64_t request, uint64_t count)
-{
-    if (options->proceed == NULL || request % 16 != 0) return true;
-    return options->proceed(options->proceed_context, (double)request / (double)count);
-}
-
-static kvt_status sim_run(sim_state *sim, results_collector *collector)
-{
-    const replay_workload *workload = sim->workload;
-    for (uint64_t i = 0; i < workload->request_count; i++) {
-        const replay_request *request = &workload->requests[i];
-        if (!sim_may_proceed(sim->options, i, workload->request_count)) return KVT_E_CANCELLED;
-        sim_visit visit = {.request = request, .prefix = &workload->blocks[request->first_block]};
-        visit.start_ns = request->arrival_ns;
-        if (sim->free_ns[0] > visit.start_ns) visit.start_ns = sim->free_ns[0];
-        kvt_status status = sim_arrive_until(sim, i, visit.start_ns, collector->skip);
-        sim->counting = i >= collector->skip;
-        if (status == KVT_OK) status = sim_tick_until(sim, visit.start_ns);
-        if (status == KVT_OK) status = sim_oracle_refresh(sim, i, visit.start_ns);
-        if (status == KVT_OK) status = sim_regret_look(sim, i, visit.start_ns);
-        if (status != KVT_OK) return status;
-        sim_serve(sim, &visit);
-        sim_take_server(sim, visit.start_ns + sim_to_ns(visit.service_s));
-        status = sim_refer(sim, &visit);
-        if (status == KVT_OK) status = sim_hints_give(sim, &visit, visit.start_ns);
-        if (status != KVT_OK) return status;
-        if (sim->counting) sim->result->delay_hits += visit.delayed;
-        if (sim->counting) sim->saved_s += visit.saved_s - sim->options->alpha_seconds * visit.loss;
-        results_add(
-            collector, i,
-            &(results_sample){.wait_s = (double)(visit.start_ns - request->arrival_ns) * 1e-9,
-                              .service_s = visit.service_s,
-                              .compute_s = visit.prefill_s,
-                              .loss = visit.loss});
+    if (sim->plan_log == NULL) return;
+    char text[256];
+    kvt_move_format(move, text, sizeof text);
+    if (fprintf(sim->plan_log, "%llu %s %s\n", (unsigned long long)now_ns,
+                committed ? "committed" : "aborted", text) < 0) {
+        sim->plan_log_failed = true;
     }
-    sim_note_peak(sim);
-    return KVT_OK;
 }
 
 void sim_add_policy(sim_state *sim)
@@ -368,25 +252,18 @@ void sim_add_policy(sim_state *sim)
     result->reuse = stats.reuse;
 }
 
-static void sim_finish(sim_state *sim, results_collector *collector)
+bool sim_close_log(sim_state *sim)
 {
-    replay_result *result = sim->result;
-    sim_add_policy(sim);
-    result->hints.struct_size = sizeof result->hints;
-    (void)!kvt_policy_hint_stats_get(sim->policy, &result->hints);
-    results_finish(collector, sim->options->servers);
-    sim_regret_finish(sim);
-    results_percentiles(sim->samples_ns, sim->sample_room, &result->decision_ns_p50,
-                        &result->decision_ns_p99);
+    FILE *log = sim->plan_log;
+    sim->plan_log = NULL;
+    return (log == NULL || fclose(log) == 0) && !sim->plan_log_failed;
 }
 
 void sim_release(sim_state *sim)
 {
     if (sim->policy != NULL) kvt_policy_close(sim->policy);
-    if (sim->plan_log != NULL && fclose(sim->plan_log) != 0) sim->plan_log_failed = true;
-    free(sim->free_ns);
-    free(sim->ready_ns);
-    free(sim->run);
+    (void)sim_close_log(sim);
+    free(sim->stored);
     free(sim->prefill_s);
     free(sim->held_tokens);
     free(sim->samples_ns);
@@ -405,44 +282,4 @@ kvt_status sim_open(sim_state *sim, const char *policy, char *message, size_t me
     if (status == KVT_OK) status = sim_oracle_open(sim);
     if (status == KVT_OK) status = sim_hints_open(sim, message, message_size);
     return status == KVT_OK ? sim_open_policy(sim, policy, message, message_size) : status;
-}
-
-kvt_status replay_run_sim(const replay_options *options, const replay_workload *workload,
-                          const char *policy, replay_result *result, char *message,
-                          size_t message_size)
-{
-    assert(options != NULL && workload != NULL && policy != NULL && result != NULL);
-    results_collector collector = {0};
-    if (replay_has_hosts(options))
-        return sim_hosts_run(options, workload, policy, result, message, message_size);
-    results_start(result, "sim", policy, options, workload);
-    sim_state *sim = calloc(1, sizeof *sim);
-    snprintf(message, message_size, "out of memory");
-    if (sim == NULL) return KVT_E_MEMORY;
-    sim->options = options;
-    sim->workload = workload;
-    sim->result = result;
-    kvt_status status = sim_open(sim, policy, message, message_size);
-    if (status != KVT_OK) goto out;
-    status = results_collector_open(&collector, result, workload, options->warmup);
-    if (status != KVT_OK) goto out;
-
-    uint64_t begin = base_clock_ns();
-    status = options->store_model ? sim_store_run(sim, &collector) : sim_run(sim, &collector);
-    result->loop_s = (double)(base_clock_ns() - begin) * 1e-9 - sim->regret.spent_s;
-    if (status != KVT_OK) {
-        snprintf(message, message_size, "policy %s: %s", policy, kvt_status_text(status));
-        goto out;
-    }
-    sim_finish(sim, &collector);
-    status = sim_explain(sim);
-out:
-    results_collector_close(&collector);
-    sim_release(sim);
-    if (status == KVT_OK && sim->plan_log_failed) {
-        snprintf(message, message_size, "%s: write failed", options->plan_log);
-        status = KVT_E_IO;
-    }
-    free(sim);
-    return status;
 }

