@@ -182,11 +182,8 @@ static void live_check_held(live_server *server)
             run->live->store->ladder
                 ? live_forms_match(&server->forms, run->options->seed, block, &server->got, data)
                 : live_matches(run->options->seed, block, data, run->block_bytes);
-        if (whole) {
-            server->verified++;
-        } else {
-            server->wrong++;
-        }
+        server->verified += whole;
+        server->wrong += !whole;
     }
     server->first_held += server->held;
     server->held = 0;
@@ -257,13 +254,11 @@ static void live_learn(live_run *run, uint32_t loaded, double predicted_s, doubl
 static int live_find(const live_run *run, const kvt_key *key)
 {
     kvt_explanation why = {.struct_size = sizeof why};
-    if (kvt_explain(run->store, key, &why) != KVT_OK || why.current == KVT_OPTION_NONE) {
+    if (kvt_explain(run->store, key, &why) != KVT_OK || why.current == KVT_OPTION_NONE)
         return KVT_TIER_NONE;
-    }
     const uint64_t *bytes = why.options[why.current].option.read_bytes;
-    for (int tier = KVT_TIER_COUNT - 1; tier > KVT_TIER_NONE; tier--) {
+    for (int tier = KVT_TIER_COUNT - 1; tier > KVT_TIER_NONE; tier--)
         if (bytes[tier] > 0) return tier;
-    }
     return KVT_TIER_NONE;
 }
 
@@ -361,9 +356,8 @@ static uint32_t live_load(live_server *server)
                                        : live_get_blocks(server, loaded, chosen - loaded, &load_ns);
     }
     server->loaded_ns = base_clock_ns();
-    if (matched > 0 && (loaded > 0 || chosen == 0)) {
+    if (matched > 0 && (loaded > 0 || chosen == 0))
         live_learn(run, loaded, loaded == chosen ? predicted_s : 0.0, (double)load_ns * 1e-9);
-    }
     for (uint32_t i = loaded; i < request->block_count; i++) {
         int tier = live_find(run, &server->keys[i]);
         if (tier == KVT_TIER_NONE) continue;
@@ -399,32 +393,52 @@ static void live_make_rest(live_server *server, uint32_t loaded)
         live_make_block(server, loaded + i);
 }
 
-/* Puts what was computed. A block behind a hole may be there still: its put counts as a use. */
-static void live_put_rest(live_server *server, uint32_t loaded)
+/* Puts a block that was computed. One behind a hole may be there still: its put counts as a use. */
+static void live_put(live_server *server, uint32_t position)
 {
     live_run *run = server->run;
     uint32_t unit = run->workload->block_tokens;
-    for (uint32_t i = loaded; i < server->request->block_count && !live_is_interrupted(run); i++) {
-        kvt_entry entry = {.struct_size = sizeof entry,
-                           .key = server->keys[i],
-                           .parent = i > 0 ? &server->keys[i - 1] : NULL,
-                           .layout = run->layout,
-                           .first_position = i * unit,
-                           .request_tokens = server->request->input_tokens};
-        if (run->live->store->ladder && run->layout.tokens_may_drop) {
-            entry.token_scores =
-                live_forms_scores(&server->forms, run->options->seed, server->prefix[i]);
-            entry.token_score_count = run->layout.tokens;
-        }
-        if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
-            entry.recompute_seconds =
-                kvt_offer_recompute_seconds(&run->prefill, run->live->store->holes, i * unit, unit,
-                                            server->request->input_tokens);
-        }
-        if (i >= server->made_from + server->made) live_make_block(server, i);
-        kvt_status status = kvt_put(run->store, &entry, live_place(server, i), run->block_bytes);
-        server->failed_puts += status < 0 && status != KVT_E_SPACE;
+    kvt_entry entry = {.struct_size = sizeof entry,
+                       .key = server->keys[position],
+                       .parent = position > 0 ? &server->keys[position - 1] : NULL,
+                       .layout = run->layout,
+                       .first_position = position * unit,
+                       .request_tokens = server->request->input_tokens};
+    if (run->live->store->ladder && run->layout.tokens_may_drop) {
+        entry.token_scores =
+            live_forms_scores(&server->forms, run->options->seed, server->prefix[position]);
+        entry.token_score_count = run->layout.tokens;
     }
+    if (run->layout.dtype == KVT_DTYPE_OPAQUE) {
+        entry.recompute_seconds =
+            kvt_offer_recompute_seconds(&run->prefill, run->live->store->holes, position * unit,
+                                        unit, server->request->input_tokens);
+    }
+    if (position >= server->made_from + server->made) live_make_block(server, position);
+    kvt_status status = kvt_put(run->store, &entry, live_place(server, position), run->block_bytes);
+    server->failed_puts += status < 0 && status != KVT_E_SPACE;
+}
+
+/* Lets the seconds of a prefill pass until the first token, and puts each block when it would have
+ * been computed. Returns the instant of the first token: puts are beside the computing. */
+static uint64_t live_compute(live_server *server, uint32_t loaded, uint64_t first_ns)
+{
+    live_run *run = server->run;
+    const replay_request *request = server->request;
+    double least_s = live_prefill_after(run, request, request->block_count);
+    uint32_t at = loaded;
+    for (; at + 1 < request->block_count && !live_is_interrupted(run); at++) {
+        double rest_s = live_prefill_after(run, request, at + 1) - least_s;
+        uint64_t rest_ns = rest_s > 0.0 ? (uint64_t)(rest_s * 1e9) : 0;
+        live_sleep_until(run, first_ns - rest_ns);
+        live_put(server, at);
+    }
+    bool late = base_clock_ns() > first_ns && at > loaded;
+    live_sleep_until(run, first_ns);
+    if (!late) first_ns = base_clock_ns();
+    for (; at < request->block_count && !live_is_interrupted(run); at++)
+        live_put(server, at);
+    return first_ns;
 }
 
 /* Adds what this request saw to the run's result. */
@@ -469,18 +483,15 @@ static void live_serve(live_server *server, uint64_t index)
     memset(server->later_tokens, 0, sizeof server->later_tokens);
     memset(server->tier_blocks, 0, sizeof server->tier_blocks);
     memset(server->tier_tokens, 0, sizeof server->tier_tokens);
-    for (uint32_t i = 0; i < request->block_count; i++) {
+    for (uint32_t i = 0; i < request->block_count; i++)
         server->keys[i] = live_key(run->options->seed, server->prefix[i]);
-    }
     uint32_t loaded = live_load(server);
     double compute_s = run->prefill.fixed_seconds + live_prefill_after(run, request, loaded);
     uint64_t prefill_from_ns = run->options->overlap ? start_ns : server->loaded_ns;
     live_check_held(server);
     live_make_rest(server, loaded);
-    live_sleep_until(run, prefill_from_ns + (uint64_t)(compute_s * 1e9));
-    uint64_t first_token_ns = base_clock_ns();
-
-    live_put_rest(server, loaded);
+    uint64_t first_token_ns =
+        live_compute(server, loaded, prefill_from_ns + (uint64_t)(compute_s * 1e9));
     double unscale = 1e-9 / run->scale;
     live_report(server, index,
                 &(results_sample){.wait_s = (double)(start_ns - arrival_ns) * unscale,
@@ -540,9 +551,8 @@ static kvt_status live_run_servers(live_run *run)
     live_server *servers = calloc(count, sizeof *servers);
     if (servers == NULL) return KVT_E_MEMORY;
     kvt_status status = KVT_OK;
-    for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
+    for (uint32_t i = 0; i < count && status == KVT_OK; i++)
         status = live_server_open(run, &servers[i]);
-    }
     run->begin_ns = base_clock_ns();
     while (started < count && status == KVT_OK) {
         live_server *server = &servers[started];

@@ -54,21 +54,24 @@ typedef struct sim_worker {
 
 /* The step that a server's next event ends, or begins. */
 typedef enum sim_phase {
-    SIM_FREE,     /* it takes the next request, or none */
-    SIM_ASKING,   /* it knows what there is, and loads the head */
-    SIM_LOADED,   /* it computes the rest */
-    SIM_COMPUTED, /* the first token is there */
-    SIM_PUTTING   /* it puts the next block, if there is one more */
+    SIM_FREE,      /* it takes the next request, or none */
+    SIM_ASKING,    /* it knows what there is, and loads the head */
+    SIM_LOADED,    /* it computes the rest */
+    SIM_COMPUTING, /* it puts the next block that has been computed */
+    SIM_COMPUTED,  /* the first token is there */
+    SIM_PUTTING    /* it puts the next block, if there is one more */
 } sim_phase;
 
 /* One server and the request in its hands. */
 typedef struct sim_server {
     sim_visit visit;
     uint64_t request;
-    uint8_t *found;  /* the visit's, by position */
-    uint32_t room;   /* positions in it */
-    uint32_t chosen; /* blocks to load */
-    uint32_t put_at; /* steps of putting that have been made */
+    uint8_t *found;       /* the visit's, by position */
+    uint32_t room;        /* positions in it */
+    uint32_t chosen;      /* blocks to load */
+    uint64_t first_ns;    /* when the first token is there */
+    uint64_t put_free_ns; /* when the put before has ended */
+    uint32_t put_at;      /* steps of putting that have been made */
     sim_phase phase;
 } sim_server;
 

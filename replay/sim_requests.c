@@ -8,8 +8,9 @@
  *     prefill             [b3 b4 b5 ...]       at least one token is always computed
  *
  * The head is chosen as the run stands when the service begins, and its blocks are all asked for
- * at once, as kvt_get_prefix does. What was computed is put, block after block, when the first
- * token is there: until then nobody else finds it. One thread.
+ * at once, as kvt_get_prefix does. A block is put when it has been computed, beside the computing
+ * of the next ones, as an engine saves each step of a chunked prefill: until then nobody finds it.
+ * One thread.
  */
 #include "sim_host.h"
 
@@ -288,27 +289,6 @@ static kvt_status host_load(sim_host *host, uint32_t index)
     return status;
 }
 
-/* The rest is computed; layer by layer that began with the service. */
-static void host_begin_prefill(sim_host *host, uint32_t index)
-{
-    sim_state *sim = &host->sim;
-    sim_server *server = &host->servers[index];
-    sim_visit *visit = &server->visit;
-    const kvt_prefill *prefill = &sim->options->model.prefill;
-    double whole_s = kvt_prefill_seconds(prefill, 0, visit->request->input_tokens);
-    double compute_s = visit->loaded == 0
-                           ? whole_s
-                           : sim_prefill_after(sim, visit->request, visit->loaded, whole_s);
-    double asked_s = visit->probed ? sim->options->remote.latency_seconds : 0.0;
-    visit->prefill_s = compute_s + prefill->fixed_seconds;
-    visit->service_s =
-        asked_s + sim_together(sim->options, visit->load_s, compute_s) + prefill->fixed_seconds;
-    visit->saved_s = whole_s + prefill->fixed_seconds - visit->service_s;
-    sim_quality_sum(sim, visit);
-    server->phase = SIM_COMPUTED;
-    sim_schedule(host, visit->start_ns + sim_to_ns(visit->service_s), index);
-}
-
 /* ---- putting ---- */
 
 /* Hands the request's sample to the collector. */
@@ -396,34 +376,97 @@ static kvt_status host_end_request(sim_host *host, sim_server *server)
     return status;
 }
 
-/* Puts as far as that takes no time: one put begins when the copy of the one before has ended. */
+/* When the put of a block begins: it has been computed, and the put before has ended. A policy that
+ * is told of blocks last to first hears of all of them at the first token. */
+static uint64_t host_put_ns(const sim_host *host, const sim_server *server, uint32_t position)
+{
+    const sim_visit *visit = &server->visit;
+    const sim_state *sim = &host->sim;
+    uint64_t ready_ns = server->first_ns, now_ns = host->run->now_ns;
+    if (position < visit->loaded) {
+        ready_ns = now_ns;
+    } else if (!sim->backwards && position + 1 < visit->request->block_count) {
+        const kvt_prefill *prefill = &sim->options->model.prefill;
+        double rest_s = kvt_prefill_seconds(prefill, 0, visit->request->input_tokens) -
+                        sim->prefill_s[position + 1];
+        uint64_t rest_ns = sim_to_ns(rest_s);
+        ready_ns = rest_ns < ready_ns ? ready_ns - rest_ns : 0;
+    }
+    if (ready_ns < server->put_free_ns) ready_ns = server->put_free_ns;
+    return ready_ns > now_ns ? ready_ns : now_ns;
+}
+
+/* The position of the next block to be put, or the count of them. */
+static uint32_t host_next_position(const sim_host *host, sim_server *server)
+{
+    const sim_visit *visit = &server->visit;
+    uint32_t count = visit->request->block_count;
+    for (; server->put_at < count; server->put_at++) {
+        uint32_t at = host->sim.backwards ? count - 1 - server->put_at : server->put_at;
+        if (at >= visit->loaded || sim_was_fetched(visit, at)) return at;
+    }
+    return count;
+}
+
+/* Puts what it is time for. Ends the computing when the first token comes before the next put, and
+ * the request when all is put. */
 static kvt_status host_put_next(sim_host *host, uint32_t index)
 {
     sim_server *server = &host->servers[index];
-    uint32_t count = server->visit.request->block_count;
-    double busy_s = 0.0;
-    while (server->put_at < count && !(busy_s > 0.0)) {
-        uint32_t step = server->put_at++;
-        uint32_t position = host->sim.backwards ? count - 1 - step : step;
-        if (position < server->visit.loaded && !sim_was_fetched(&server->visit, position)) continue;
+    uint32_t count = server->visit.request->block_count, position;
+    uint64_t now_ns = host->run->now_ns, at_ns = server->put_free_ns;
+    while ((position = host_next_position(host, server)) < count) {
+        double busy_s = 0.0;
+        at_ns = host_put_ns(host, server, position);
+        if (at_ns > now_ns || (server->phase == SIM_COMPUTING && at_ns >= server->first_ns)) break;
+        server->put_at++;
         kvt_status status = host_put(host, server, position, &busy_s);
         if (status != KVT_OK) return status;
+        at_ns = server->put_free_ns = now_ns + sim_to_ns(busy_s);
     }
-    if (server->put_at == count) {
+    if (server->phase == SIM_COMPUTING) {
+        if (position == count || at_ns >= server->first_ns) {
+            server->phase = SIM_COMPUTED;
+            at_ns = server->first_ns;
+        }
+    } else if (position == count) {
         kvt_status status = host_end_request(host, server);
         if (status != KVT_OK) return status;
     }
-    sim_schedule(host, host->run->now_ns + sim_to_ns(busy_s), index);
+    sim_schedule(host, at_ns > now_ns ? at_ns : now_ns, index);
     return KVT_OK;
 }
 
-/* The first token is there; what was computed is published and put. */
+/* The rest is computed; layer by layer that began with the service. */
+static kvt_status host_begin_prefill(sim_host *host, uint32_t index)
+{
+    sim_state *sim = &host->sim;
+    sim_server *server = &host->servers[index];
+    sim_visit *visit = &server->visit;
+    const kvt_prefill *prefill = &sim->options->model.prefill;
+    double whole_s = kvt_prefill_seconds(prefill, 0, visit->request->input_tokens);
+    double compute_s = visit->loaded == 0
+                           ? whole_s
+                           : sim_prefill_after(sim, visit->request, visit->loaded, whole_s);
+    double asked_s = visit->probed ? sim->options->remote.latency_seconds : 0.0;
+    visit->prefill_s = compute_s + prefill->fixed_seconds;
+    visit->service_s =
+        asked_s + sim_together(sim->options, visit->load_s, compute_s) + prefill->fixed_seconds;
+    visit->saved_s = whole_s + prefill->fixed_seconds - visit->service_s;
+    sim_quality_sum(sim, visit);
+    server->first_ns = visit->start_ns + sim_to_ns(visit->service_s);
+    server->put_free_ns = host->run->now_ns;
+    server->put_at = 0;
+    server->phase = SIM_COMPUTING;
+    return host_put_next(host, index);
+}
+
+/* The first token is there: the rest is put, and what was computed is published. */
 static kvt_status host_finish(sim_host *host, uint32_t index)
 {
     sim_server *server = &host->servers[index];
     host_report(host, server);
     if (host->sim.remote != NULL) sim_remote_publish(&host->sim, &server->visit, host->run->now_ns);
-    server->put_at = 0;
     server->phase = SIM_PUTTING;
     return host_put_next(host, index);
 }
@@ -436,7 +479,8 @@ kvt_status sim_serve(sim_host *host, uint32_t index)
     host->sim.counting = server->request >= host->run->collector.skip;
     switch (server->phase) {
     case SIM_ASKING: return host_load(host, index);
-    case SIM_LOADED: host_begin_prefill(host, index); return KVT_OK;
+    case SIM_LOADED: return host_begin_prefill(host, index);
+    case SIM_COMPUTING: return host_put_next(host, index);
     case SIM_COMPUTED: return host_finish(host, index);
     case SIM_PUTTING: return host_put_next(host, index);
     case SIM_FREE: break;
