@@ -137,7 +137,7 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
         memset(policy, 0, sizeof *policy);
         policy->ops = ops;
         policy->config = *config;
-        policy->trial.half_life_seconds = TRIAL_HALF_LIFE;
+        policy_try_half_life(policy, TRIAL_HALF_LIFE);
         policy->config.name = ops->name; /* the caller's string may go away */
         policy->next_id = 1;
         policy->least_base_cost = UNLIMITED;
@@ -161,8 +161,9 @@ kvt_status kvt_policy_open(const kvt_policy_config *given, kvt_policy **policy_o
 
 void policy_try(kvt_policy *policy, const policy_trial *trial)
 {
-    assert(trial->half_life_seconds > 0.0);
+    assert(trial->half_life_seconds > 0.0 && trial->clock_scale >= 0.0);
     policy->trial = *trial;
+    if (policy->trial.clock_scale == 0.0) policy->trial.clock_scale = 1.0;
 }
 
 /* Releases all that the engine asked for. Moves in flight are forgotten; nothing is carried out.

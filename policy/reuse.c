@@ -33,7 +33,8 @@ const double reuse_half_lives[HALF_LIVES] = {18.75, 75.0, 300.0, 1200.0, 4800.0,
 /* Returns seconds since the first time that the engine saw; small numbers keep their digits. */
 double reuse_seconds(const kvt_policy *policy, uint64_t at_ns)
 {
-    return at_ns > policy->base_ns ? (double)(at_ns - policy->base_ns) * 1e-9 : 0.0;
+    if (at_ns <= policy->base_ns) return 0.0;
+    return (double)(at_ns - policy->base_ns) * 1e-9 * policy->trial.clock_scale;
 }
 
 /* Works out what is left of each half-life after some seconds, by one power and squares of it.

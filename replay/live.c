@@ -649,9 +649,8 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
     store.observer_context = &run->log;
     kvt_status status = kvt_open(&store, &run->store, message, message_size);
     if (status != KVT_OK) return status;
-    const double half_life =
-        live->half_life_seconds > 0 ? live->half_life_seconds : TRIAL_HALF_LIFE;
-    const policy_trial trial = {.half_life_seconds = half_life * run->scale};
+    const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
+                                .clock_scale = run->options->clock_scale / run->scale};
     live_try(run->store, &trial);
     return KVT_OK;
 }

@@ -145,6 +145,7 @@ typedef struct replay_options {
     replay_blend blend;            /* set: restricts what the policy may choose from */
     double alpha_seconds;
     double half_life_seconds; /* policy/trial.h */
+    double clock_scale; /* policy/trial.h: how much shorter the workload is than its traffic */
     double hysteresis;
     kvt_hole_mode holes;
     double high_watermark;
@@ -401,16 +402,15 @@ typedef struct replay_live {
      * closed. For tests. */
     void (*profile_seen)(void *context, const char *path, bool after);
     void *context;
-    double half_life_seconds; /* policy/trial.h, at full scale; 0 = its default */
 } replay_live;
 
 /*
  * Runs one policy on a real store: `servers` threads serve the requests at their scaled arrival
  * times, get the head of the leading run that is worth it, compare every byte with what was put,
- * sleep for the scaled prefill of the rest and put what was missing. Bytes per token, tier
- * capacities, arrivals, prefill, half-life and alpha are multiplied by options->scale, so that
- * break-even points stay. Times in the result are divided by it; bytes are those really moved. The
- * catalog is not used, and nothing survives the run: devices that were blank before it are blank
+ * let the scaled prefill of the rest pass and put what was missing as it is computed. Bytes per token, tier
+ * capacities, arrivals, prefill and alpha are multiplied by options->scale, and the engine's clock
+ * is divided by it, so that break-even points stay. Times in the result are divided by it; bytes
+ * are those really moved. The catalog is not used, and nothing survives the run: devices that were blank before it are blank
  * again after it, files that it made are gone, and its store has a copy of the profile of its own,
  * so that runs begin alike and what one learns (store.learn) ends with it. options->plan_log
  * receives every move with its outcome. KVT_OK (also when bytes differed: see wrong_bytes);

@@ -106,6 +106,7 @@ void replay_options_init(replay_options *options)
     options->loss_limit = 1.0; /* who has a ladder says which; read from settings it is a store's */
     options->variant = options_raw();
     options->half_life_seconds = TRIAL_HALF_LIFE;
+    options->clock_scale = 1.0;
     options->tick_seconds = OPTIONS_TICK_SECONDS;
     options->copy_bytes_per_s = OPTIONS_COPY_BYTES_PER_S;
     options_add_raw(options);

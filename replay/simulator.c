@@ -42,7 +42,8 @@ kvt_status sim_open_policy(sim_state *sim, const char *name, char *message, size
     config.allocator.resize = kvt_memory_resize;
     kvt_status status = kvt_policy_open(&config, &sim->policy, message, message_size);
     if (status != KVT_OK) return status;
-    policy_try_half_life(sim->policy, options->half_life_seconds);
+    policy_try(sim->policy, &(policy_trial){.half_life_seconds = options->half_life_seconds,
+                                            .clock_scale = options->clock_scale});
     /* Whole blocks differ in their recompute seconds alone. */
     snprintf(message, message_size, "out of memory");
     status = kvt_policy_ladder_add(sim->policy, sim->whole, sim->option_count, &sim->ladder);

@@ -178,7 +178,7 @@ static void live_divide_seconds(replay_options *options)
     prefill->square_seconds_per_token2 /= LIVE_DIVISOR;
     prefill->fixed_seconds /= LIVE_DIVISOR;
     options->alpha_seconds /= LIVE_DIVISOR;
-    options->half_life_seconds /= LIVE_DIVISOR;
+    options->clock_scale = LIVE_DIVISOR;
     options->put_backlog_seconds /= LIVE_DIVISOR;
 }
 
@@ -380,7 +380,7 @@ static kvt_status live_run_setting(live_bench *bench, uint32_t at)
     kvt_status status = live_load(bench, setting, &options);
     if (status != KVT_OK) return status;
     live_site_make(setting, &options, &site);
-    const replay_live live = {.store = &site.store, .half_life_seconds = options.half_life_seconds};
+    const replay_live live = {.store = &site.store};
     for (uint32_t policy = 0; policy < results->policy_count && status == KVT_OK; policy++) {
         live_row *row = &results->rows[results->row_count];
         replay_result result;
