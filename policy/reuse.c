@@ -25,16 +25,15 @@
 #define REUSE_TINY  1e-60      /* decay factors below are nothing: no slow denormal numbers */
 
 /* h_k: each four times the one before, so that one power gives all. */
-#define RAISE_SLACK_SECONDS 0.1        /* half a per cent of the shortest half-life */
-#define RAISE_SLACK_SHARE   (1.0 / 64) /* two roundings of a count */
-
+#define RAISE_SLACK_SECONDS 0.1 /* half a per cent of the shortest half-life */
+#define RAISE_SLACK_SHARE   (1.0 / 64)
 const double reuse_half_lives[HALF_LIVES] = {18.75, 75.0, 300.0, 1200.0, 4800.0, 19200.0};
 
 /* Returns seconds since the first time that the engine saw; small numbers keep their digits. */
 double reuse_seconds(const kvt_policy *policy, uint64_t at_ns)
 {
-    if (at_ns <= policy->base_ns) return 0.0;
-    return (double)(at_ns - policy->base_ns) * 1e-9 * policy->trial.clock_scale;
+    uint64_t passed_ns = at_ns > policy->base_ns ? at_ns - policy->base_ns : 0;
+    return (double)passed_ns * 1e-9 * policy->trial.clock_scale;
 }
 
 /* Works out what is left of each half-life after some seconds, by one power and squares of it.

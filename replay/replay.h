@@ -407,12 +407,13 @@ typedef struct replay_live {
 /*
  * Runs one policy on a real store: `servers` threads serve the requests at their scaled arrival
  * times, get the head of the leading run that is worth it, compare every byte with what was put,
- * let the scaled prefill of the rest pass and put what was missing as it is computed. Bytes per token, tier
- * capacities, arrivals, prefill and alpha are multiplied by options->scale, and the engine's clock
- * is divided by it, so that break-even points stay. Times in the result are divided by it; bytes
- * are those really moved. The catalog is not used, and nothing survives the run: devices that were blank before it are blank
- * again after it, files that it made are gone, and its store has a copy of the profile of its own,
- * so that runs begin alike and what one learns (store.learn) ends with it. options->plan_log
+ * let the scaled prefill of the rest pass and put what was missing as it is computed. Bytes per
+ * token, tier capacities, arrivals, prefill and alpha are multiplied by options->scale, and the
+ * engine's clock is divided by it, so that break-even points stay. Times in the result are divided
+ * by it; bytes are those really moved. The catalog is not used, and nothing survives the run:
+ * devices that were blank before it are blank again after it, files that it made are gone, and its
+ * store has a copy of the profile of its own, so that runs begin alike and what one learns
+ * (store.learn) ends with it. options->plan_log
  * receives every move with its outcome. KVT_OK (also when bytes differed: see wrong_bytes);
  * KVT_E_CANCELLED (interrupted; nothing is left behind then either); kvt_open's errors;
  * KVT_E_MEMORY; KVT_E_IO.
