@@ -31,7 +31,7 @@ typedef struct measure_arguments {
     const char *rope;  /* how keys of dumps turn */
     uint32_t teach, teach_tokens;
     uint32_t contexts, question_contexts, context_tokens, continuation_tokens, answer_tokens;
-    uint32_t queries, blocks, mixes, threads;
+    uint32_t queries, threads;
 } measure_arguments;
 
 /* Texts by class, and what the classes point into. */

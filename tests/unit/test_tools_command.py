@@ -297,16 +297,12 @@ class CommandTest(CommandCase):
                    "store.profile=c.db", "--set", "replay.ladder=profile:reference_model:long")
         self.fails("profile:MODEL:CLASS", "replay", *WORKLOAD, "--set",
                    "store.profile=c.db", "--set", "replay.ladder=profile:short")
-        document = self.run_json("profile", "mixed", *model, *few, "--mixes", "2",
-                                 "--variants", "planes:k4v4,g64; planes:k2v2,g64")
-        self.assertTrue(document["kl"]["predicted"] > 0 and document["kl"]["measured"] > 0)
         # What is refused.
         self.fails("--model or --kv is missing", "profile", "calibrate")
         self.fails("do not go together", "profile", "calibrate", *model, "--kv", dumps[0])
         self.fails("--text is missing", "profile", "calibrate", *model)
         self.fails("none.safetensors", "profile", "attention", "none.safetensors")
         self.fails("unrecognized option '--text'", "profile", "attention", dumps[0], *text)
-        self.fails("--text is missing", "profile", "mixed", *model)
 
     def test_profile_refusals(self):
         self.fails("no such profile", "profile", "show", "--database", "none.db")
