@@ -46,8 +46,10 @@ typedef struct profile_quality_run {
     quality_entry *turns; /* [entry_count], in the order of measuring */
     uint32_t *numbers;    /* [entry_count]: of a turn, the entry's place among all */
     const run_class *at;
-    uint64_t done; /* rows */
-    bool measures; /* a row was measured by this call */
+    uint64_t done;                               /* rows */
+    bool measures;                               /* a row was measured by this call */
+    int64_t stored[2 * QUALITY_CLASSES_MAX + 2]; /* of each set of the report; 0: pooled */
+    kvt_status judged;                           /* whether the model understands each class */
 } profile_quality_run;
 
 /* ---- what is measured ---- */
@@ -379,24 +381,26 @@ static kvt_status run_gather(const profile_quality_run *run, uint32_t first, uin
     return KVT_OK;
 }
 
-/* One set of the report from its rows. */
-static kvt_status run_summarise_set(profile_quality_run *run, const char *class_name,
+/* One set of the report from its rows. KVT_MISS: no entry is whole. */
+static kvt_status run_summarise_set(profile_quality_run *run, const char *class_name, int64_t set,
                                     uint32_t first, uint32_t count, bool recall)
 {
     const quality_profile_options *o = run->options;
-    quality_set_report *report = &run->report->sets[run->report->set_count++];
+    quality_set_report *report = &run->report->sets[run->report->set_count];
     const quality_entry *entry = run_entry(run, first);
     run_whole whole;
     kvt_status status = run_gather(run, first, count, recall, &whole);
+    if (status == KVT_OK && whole.count == 0) status = KVT_MISS;
+    uint32_t *numbers = calloc((size_t)whole.count + 1, sizeof *numbers);
+    if (status != KVT_OK || numbers == NULL) goto out;
+    run->stored[run->report->set_count++] = set;
     (void)snprintf(report->class_name, sizeof report->class_name, "%s", class_name);
     report->entries = whole.count;
     report->context_tokens = entry->context_tokens;
     report->continuation_tokens = recall ? entry->recall_tokens : entry->continuation_tokens;
     report->curves = calloc(o->variant_count, sizeof *report->curves);
     report->sensitivity = calloc((size_t)whole.count + 1, sizeof *report->sensitivity);
-    uint32_t *numbers = calloc((size_t)whole.count + 1, sizeof *numbers);
-    if (report->curves == NULL || report->sensitivity == NULL || numbers == NULL)
-        status = KVT_E_MEMORY;
+    if (report->curves == NULL || report->sensitivity == NULL) status = KVT_E_MEMORY;
     if (status == KVT_OK) {
         report->documents = quality_number_documents(whole.documents, whole.count, numbers);
         report->spread.nll_nats = whole.nll / whole.count;
@@ -411,7 +415,9 @@ static kvt_status run_summarise_set(profile_quality_run *run, const char *class_
     if (status == KVT_OK)
         status = quality_likelihood_of(whole.judged, whole.nats, whole.judged_count,
                                        run->measured.facts.vocab, &report->likelihood);
+out:
     run_whole_free(&whole);
+    if (status == KVT_OK && numbers == NULL) status = KVT_E_MEMORY;
     free(numbers);
     return status;
 }
@@ -430,29 +436,25 @@ static kvt_status run_store_set(profile_quality_run *run, const quality_set_repo
     return status == KVT_OK ? profile_set_finish(run->profile, set, &report->spread) : status;
 }
 
-/* A set of the report, and into the database where it is to be stored. */
-static kvt_status run_report_set(profile_quality_run *run, const char *class_name, int64_t set,
-                                 uint32_t first, uint32_t count, bool recall, bool store)
-{
-    kvt_status status = run_summarise_set(run, class_name, first, count, recall);
-    if (status != KVT_OK || !store) return status;
-    return run_store_set(run, &run->report->sets[run->report->set_count - 1], set);
-}
-
-static kvt_status run_report_pooled(profile_quality_run *run, bool store)
+static kvt_status run_open_pooled(profile_quality_run *run, int64_t *set_out)
 {
     const uint32_t class_count = run->options->class_count;
     uint64_t digests[QUALITY_CLASSES_MAX];
-    int64_t set = 0;
-    kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < class_count; i++)
         digests[i] = run->classes[i].entries.digest;
-    if (store)
-        status =
-            run_open_set(run, QUALITY_POOLED, checksum_of(digests, class_count * sizeof *digests),
-                         run_entry(run, 0), run->entry_count, &set);
-    if (status != KVT_OK) return status;
-    return run_report_set(run, QUALITY_POOLED, set, 0, run->entry_count, false, store);
+    return run_open_set(run, QUALITY_POOLED, checksum_of(digests, class_count * sizeof *digests),
+                        run_entry(run, 0), run->entry_count, set_out);
+}
+
+/* The curves go into the database, and the run is complete. */
+static kvt_status run_store(profile_quality_run *run)
+{
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; status == KVT_OK && i < run->report->set_count; i++) {
+        if (run->stored[i] == 0) status = run_open_pooled(run, &run->stored[i]);
+        if (status == KVT_OK) status = run_store_set(run, &run->report->sets[i], run->stored[i]);
+    }
+    return status == KVT_OK ? profile_run_complete(run->profile, run->run) : status;
 }
 
 /* Bounds for a class that was not measured, and how they hold on each class in turn. */
@@ -484,72 +486,55 @@ static kvt_status run_report_limits(profile_quality_run *run)
     return status;
 }
 
-/* store: the curves go into the database, and the run is complete. */
-static kvt_status run_report(profile_quality_run *run, bool store)
+static void run_free_sets(quality_report *report)
+{
+    for (uint32_t i = 0; i < report->set_count; i++) {
+        free(report->sets[i].curves);
+        free(report->sets[i].sensitivity);
+    }
+    report->set_count = 0;
+}
+
+/* The sets of the report, and whether the model understands the texts of every class. KVT_MISS: a
+ * class has no entry that is whole. */
+static kvt_status run_report(profile_quality_run *run)
 {
     const quality_profile_options *o = run->options;
     char passages[64];
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
         const run_class *at = &run->classes[i];
+        const quality_set_report *report = &run->report->sets[run->report->set_count];
         const uint32_t count = at->entries.count;
-        status = run_report_set(run, o->classes[i].name, at->set, at->first, count, false, store);
+        status = run_summarise_set(run, o->classes[i].name, at->set, at->first, count, false);
+        if (status == KVT_OK && run->judged == KVT_OK && !o->unjudged)
+            run->judged = quality_likelihood_check(&report->likelihood, o->classes[i].name,
+                                                   run->message, run->message_size);
         (void)snprintf(passages, sizeof passages, "%s" PROFILE_PASSAGES, o->classes[i].name);
-        if (status == KVT_OK && at->recall_set != 0)
-            status = run_report_set(run, passages, at->recall_set, at->first, count, true, store);
+        if (status == KVT_OK && at->recall_set != 0) {
+            status = run_summarise_set(run, passages, at->recall_set, at->first, count, true);
+            if (status == KVT_MISS) status = KVT_OK; /* none of the whole entries has a passage */
+        }
     }
-    if (status == KVT_OK && o->class_count > 1) status = run_report_pooled(run, store);
-    if (status == KVT_OK) status = run_report_limits(run);
-    if (status == KVT_OK && store) status = profile_run_complete(run->profile, run->run);
-    return status;
-}
-
-/* Whether every class has an entry that is whole. */
-static bool run_has_whole(const profile_quality_run *run)
-{
-    for (uint32_t i = 0; i < run->options->class_count; i++) {
-        const run_class *at = &run->classes[i];
-        run_whole whole;
-        kvt_status status = run_gather(run, at->first, at->entries.count, false, &whole);
-        run_whole_free(&whole);
-        if (status != KVT_OK || whole.count == 0) return false;
-    }
-    return true;
-}
-
-/* Whether the model understands the texts of every class. KVT_OK; KVT_E_MISMATCH; KVT_E_MEMORY. */
-static kvt_status run_judge(const profile_quality_run *run)
-{
-    kvt_status status = KVT_OK;
-    for (uint32_t i = 0; status == KVT_OK && i < run->options->class_count; i++) {
-        const run_class *at = &run->classes[i];
-        quality_likelihood likelihood;
-        run_whole whole;
-        status = run_gather(run, at->first, at->entries.count, false, &whole);
-        if (status == KVT_OK)
-            status = quality_likelihood_of(whole.judged, whole.nats, whole.judged_count,
-                                           run->measured.facts.vocab, &likelihood);
-        if (status == KVT_OK)
-            status = quality_likelihood_check(&likelihood, run->options->classes[i].name,
-                                              run->message, run->message_size);
-        run_whole_free(&whole);
-    }
-    return status;
+    if (status == KVT_OK && o->class_count > 1)
+        status = run_summarise_set(run, QUALITY_POOLED, 0, 0, run->entry_count, false);
+    return status == KVT_OK ? run_report_limits(run) : status;
 }
 
 /* After the measuring: curves of all, or of what a stopped measurement has. */
 static kvt_status run_conclude(profile_quality_run *run, kvt_status status)
 {
     if (status != KVT_OK && status != KVT_E_CANCELLED) return status;
-    if (!run_has_whole(run)) {
+    const kvt_status reported = run_report(run);
+    if (reported == KVT_MISS) {
+        run_free_sets(run->report);
         if (status == KVT_E_CANCELLED) return status;
         (void)snprintf(run->message, run->message_size, "no entry of some class is whole yet");
         return KVT_E_ARGUMENT;
     }
-    const kvt_status judged = run->options->unjudged ? KVT_OK : run_judge(run);
-    if (status == KVT_OK && judged != KVT_OK) status = judged;
-    kvt_status reported = run_report(run, status == KVT_OK);
-    return status == KVT_OK ? reported : status;
+    if (status == KVT_OK) status = run->judged;
+    if (status == KVT_OK) status = reported;
+    return status == KVT_OK ? run_store(run) : status;
 }
 
 kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_options *options,
@@ -584,10 +569,7 @@ kvt_status quality_profile_run(kvt_profile *profile, const quality_profile_optio
 
 void quality_report_free(quality_report *report)
 {
-    for (uint32_t i = 0; i < report->set_count; i++) {
-        free(report->sets[i].curves);
-        free(report->sets[i].sensitivity);
-    }
+    run_free_sets(report);
     free(report->trials);
     free(report->bounds);
     *report = (quality_report){.set_count = 0};
