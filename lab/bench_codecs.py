@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the transform codec saves and costs, on two models: `make bench-codecs`.
 
-    points 1 to 3   `profile basis`: bits at entropy's KL, recall, bits over order 0
+    points 1 to 3   `profile calibrate --basis`: distortion beside entropy's at even bits
     point 4         `kvlab transform`: GB/s of a core on this machine
     point 5         `kvlab bases`: loads over two drives of 100 MB/s, two decoding threads
     point 6         `replay`: a policy with and without the rungs, at equal loss limits
 
 The reference model lies in the repository. SmolLM2 joins where --model names its folder and --texts
 the folder of its texts (docs/REFERENCE_MODEL.md, Real models). Bases, judged rows and speeds are
-kept in the work folder, so that a run that was stopped goes on: --minutes bounds one call.
+kept in a profile, so that a run that was stopped goes on: --minutes bounds one call.
 """
 import argparse
 import json
@@ -17,8 +17,7 @@ import os
 import subprocess
 import sys
 
-ASKED = {"head": 0.82, "layer": 0.60, "layers4": 0.40}
-REFERENCE = "entropy:k0.333v0.75"
+REFERENCE_BITS = 3.1  # of the entropy rung that loads are compared with
 LIMITS = (0.05, 0.02, 0.04, 0.03, 0.015, 0.0125, 0.01, 0.0075, 0.005)
 LADDER, BASES = 10, 4  # variants of a ladder, and those of them that bases have room for
 # A server whose prefill is slow, and one with a GPU, each with tiers that are short beside the
@@ -52,45 +51,39 @@ def run(command, arguments, missing=None):
     sys.exit(f"bench_codecs.py: {' '.join(arguments[:3])}: {result.stderr.strip()}")
 
 
-def judge(options, name, model, classes, learn, extra):
-    """Points 1 to 3 of a model: learns bases unless they are there, then judges them."""
-    prefix = os.path.join(options.work, name)
-    texts = [item for pair in classes for item in ("--text", f"{pair[0]}={pair[1]}")]
-    arguments = ["profile", "basis", "--model", model, *texts, "--learn", learn, *extra, "--rows",
-                 prefix + ".rows", "--minutes", str(options.minutes), "--json", "--quiet"]
-    there = os.path.exists(prefix + "-head.kvtbasis")
-    arguments += ["--basis" if there else "--output", prefix]
-    return run(options.command, arguments, missing="interrupted")
-
-
-def equal_step(judged, span):
-    """The form of a span whose KL is nearest to the reference's, without passing it by a half."""
-    rows = [row for row in judged["rows"] if row["form"].startswith(f"transform:{span},")]
-    wanted = judged["reference_kl"]
-    return min(rows, key=lambda row: abs(row["kl"] - wanted))["form"].split(",", 1)[1]
-
-
-def loads(options, name, report, rate):
-    """Point 5 on KV that is drawn from the model's bases."""
-    forms, bases = [REFERENCE], []
-    for basis in report["bases"]:
-        step = equal_step(report["judged"][0], basis["span"])
-        forms.append(f"transform:{basis['hash'][:5].upper()},{step}")
-        bases += ["--basis", os.path.join(options.work, f"{name}-{basis['span']}.kvtbasis")]
+def loads(options, name, calibrated, rate):
+    """Point 5 on KV that is drawn from the model's bases, each at the rung whose loss is nearest to
+    that of entropy."""
+    rungs, bases = calibrated["ladders"][0]["rungs"], []
+    reference = min((rung for rung in rungs if rung["variant"].startswith("entropy")),
+                    key=lambda rung: abs(rung["bits_per_element"] - REFERENCE_BITS))
+    forms = [reference["variant"]]
+    for basis in calibrated["bases"]:
+        start = basis["hash"][:5].upper()
+        mine = [rung for rung in rungs if rung["variant"].startswith(f"transform:{start},")]
+        if not mine:
+            continue  # refused
+        path = os.path.join(options.work, f"{name}-{start}.kvtbasis")
+        run(options.command, ["profile", "export", "--basis", start, "-o", path, "--database",
+                              os.path.join(options.work, name + ".db")])
+        forms.append(min(mine, key=lambda rung: abs(rung["loss"] - reference["loss"]))["variant"])
+        bases += ["--basis", path]
+    if not bases:
+        return {"forms": []}
     return run(options.lab, ["bases", *bases, "--variants", " ".join(forms),
                              "--tokens", "512" if options.quick else "1024", "--rate", rate,
                              "--json"])
 
 
 def calibrate(options, name, model, classes, learn):
-    """A calibration that asks about bases, and seconds by span, instruction set and threads; kept.
-    None when it stopped for its minutes."""
+    """A calibration that learns bases and asks about them, and seconds by span, instruction set and
+    threads; kept. None when it stopped for its minutes."""
     path = os.path.join(options.work, name + ".db")
     texts = [item for pair in classes for item in ("--text", f"{pair[0]}={pair[1]}")]
     entries = "2" if options.quick else str(options.judge)
     document = run(options.command,
                    ["profile", "calibrate", "--model", model, "--name", name, *texts, "--basis",
-                    learn, "--teach", "4" if options.quick else "16", "--contexts", entries,
+                    learn, "--teach", "4" if options.quick else "32", "--contexts", entries,
                     "--question-contexts", "6",
                     "--minutes", str(options.minutes), "--database", path, "--json", "--quiet"],
                    missing="stopped")
@@ -104,7 +97,7 @@ def calibrate(options, name, model, classes, learn):
         run(options.command, ["profile", "codecs", "--quick", "--database", path, "--quiet"])
         shown = run(options.command, ["profile", "show", "--database", path, "--json"])
     return {"choices": document["choices"], "ladders": document["ladders"],
-            "codecs": shown["codecs"]}
+            "codecs": shown["codecs"], "bases": shown["bases"]}
 
 
 def write_rows(path, table, rows):
@@ -208,33 +201,22 @@ def main():
     options.lab = os.path.join(options.build, "kvlab")
     options.work = options.work or os.path.join(options.build, "bench-codecs")
     os.makedirs(options.work, exist_ok=True)
-    count = "1" if options.quick else str(options.judge)
-    teach, tables = ("4", "1") if options.quick else ("24", "8")
     text = "reference_model/texts/recall-%d.jsonl.zst"
-    models = [("reference", "reference_model/model",
-               [("a", text % 512), ("b", text % 768)], "a",
-               ["--teach", teach, "--tables", tables, "--judge", count])]
+    models = [("reference", "reference_model/model", [("a", text % 512), ("b", text % 768)], "a")]
     if options.model and not options.quick:
         folder = options.texts or "texts"
         models.append(("smollm2", options.model,
                        [(name, os.path.join(folder, name + ".jsonl"))
-                        for name in ("summarisation", "qa", "agent")], "summarisation,qa",
-                       ["--teach", "32", "--tables", "8", "--judge", count, "--longest", "1600",
-                        "--continuation-tokens", "96"]))
+                        for name in ("summarisation", "qa", "agent")], "summarisation,qa"))
     document = {"schema": "kvterrace-bench-codecs-1", "models": {}}
-    for name, model, classes, learn, extra in models:
-        report = judge(options, name, model, classes, learn, extra)
-        if report is None:
-            print(f"{name}: stopped after --minutes; the same command goes on", file=sys.stderr)
-            return 1
-        one = document["models"][name] = {"judged": report}
-        one["loads"] = loads(options, name, report, "100MB")
+    for name, model, classes, learn in models:
         calibrated = calibrate(options, name, model, classes, learn)
         if calibrated is None:
             print(f"{name}: stopped after --minutes; the same command goes on", file=sys.stderr)
             return 1
-        one["calibrated"] = calibrated
-        one["replay"] = replay(options, name, calibrated)
+        document["models"][name] = {"calibrated": calibrated,
+                                    "loads": loads(options, name, calibrated, "100MB"),
+                                    "replay": replay(options, name, calibrated)}
     document["transform"] = run(options.lab, ["transform", "--json"]
                                 + ["--quick"] * options.quick)
     if options.json:
@@ -247,12 +229,9 @@ def main():
 
 def show(document):
     for name, one in document["models"].items():
-        for judged in one["judged"]["judged"]:
-            shares = ", ".join(
-                f"{span} {value['share']:.2f} (asked {ASKED[span]})" if value["share"] is not None
-                else f"{span} -" for span, value in judged["spans"].items())
-            print(f"{name}, {judged['class']}, {judged['contexts']} contexts"
-                  f"{'' if judged['taught'] else ', did not teach'}: of entropy's bits {shares}")
+        for choice in one["calibrated"]["choices"]:
+            if choice["question"] == "entropy: basis":
+                print(f"{name}: {choice['chosen']}: {choice['evidence']}")
         for form in one["loads"]["forms"]:
             print(f"  load {form['form']}: {form['load_s']:.4f} s, {form['of_first']:.2f} of "
                   f"entropy's, {form['limit']} limits")

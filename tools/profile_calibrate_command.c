@@ -13,12 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    CALIBRATE_PATHS_MAX = 4096,
-    CALIBRATE_ANSWER_TOKENS = 32,
-    CALIBRATE_TEACH = 32,
-    CALIBRATE_TEACH_TOKENS = 80000
-};
+enum { CALIBRATE_PATHS_MAX = 4096, CALIBRATE_ANSWER_TOKENS = 32 };
 
 /* What the options of the calibration point into. */
 typedef struct calibrate_work {
@@ -55,8 +50,7 @@ static const command_option calibrate_table[] = {
     MEASURE_TEXT(learn, "basis", "LIST",
                  "Learn bases of the transform codec on documents of these classes, with commas "
                  "between them, and ask whether they pay"),
-    MEASURE_COUNT(teach, "teach", 100000, "Documents that teach, of all classes together (32)"),
-    MEASURE_COUNT(teach_tokens, "teach-tokens", 100000000, "Tokens of them, about (80000)"),
+    MEASURE_TEACH,
     MEASURE_TEXT(rope, "rope", "ROPE",
                  "How keys of dumps turn, where these do not say it: THETA,halves or "
                  "THETA,neighbours[,DIM], or none"),
@@ -255,8 +249,8 @@ static void calibrate_set_options(measure_arguments *arguments, calibrate_work *
         .seconds = 60.0 * arguments->minutes,
         .basis = arguments->learn != NULL,
         .teaches = work->teaches,
-        .teach_contexts = measure_or(arguments->teach, CALIBRATE_TEACH),
-        .teach_tokens = measure_or(arguments->teach_tokens, CALIBRATE_TEACH_TOKENS),
+        .teach_contexts = measure_or(arguments->teach, MEASURE_TEACH_CONTEXTS),
+        .teach_tokens = measure_or(arguments->teach_tokens, MEASURE_TEACH_TOKENS),
         .finish = arguments->finish,
         .dumps = (const char *const *)work->dumps.paths,
         .dump_count = work->dumps.count,

@@ -7,7 +7,6 @@
 #include "profile_document.h"
 
 #include "estimator/exchange/exchange.h"
-#include "estimator/model/whole_file.h"
 #include "estimator/predict/predict.h"
 
 #include <kvterrace/codec.h>
@@ -215,20 +214,6 @@ static int manage_export_rows(kvt_profile *profile, const manage_arguments *argu
     return EXIT_FINE;
 }
 
-/* The file is there whole, or not at all. */
-static kvt_status manage_write_basis(const profile_basis *basis, const char *path, char *message,
-                                     size_t message_size)
-{
-    char *partial = NULL;
-    kvt_status status = whole_file_begin(path, &partial, message, message_size);
-    if (status != KVT_OK) return status;
-    FILE *file = fopen(partial, "wbe");
-    bool sound = file != NULL && fwrite(basis->object, 1, basis->bytes, file) == basis->bytes;
-    if (file != NULL && fclose(file) != 0) sound = false;
-    if (!sound) (void)snprintf(message, message_size, "%.300s: cannot be written", path);
-    return whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, message, message_size);
-}
-
 static int manage_export_basis(kvt_profile *profile, const manage_arguments *arguments)
 {
     char message[COMMAND_MESSAGE_BYTES] = "", start[6], *end = NULL;
@@ -241,7 +226,7 @@ static int manage_export_basis(kvt_profile *profile, const manage_arguments *arg
     if (status == KVT_MISS)
         return command_fail_input(KVT_E_GONE, "--basis: the profile has no such basis");
     if (status == KVT_OK)
-        status = manage_write_basis(&basis, arguments->output, message, sizeof message);
+        status = command_write_basis(&basis, arguments->output, message, sizeof message);
     profile_basis_free(&basis);
     return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
 }

@@ -123,7 +123,13 @@ json_t *measure_pack_trials(const struct promise_trial *trials, uint32_t count);
     THREADS_OPTION(measure_arguments, threads, QUALITY_THREADS_MAX,                                \
                    "Threads (default: one per processor)")
 
-/* What the tables above say of a context's lengths. */
+#define MEASURE_TEACH                                                                              \
+    MEASURE_COUNT(teach, "teach", 100000, "Documents that teach, of all classes together (32)"),   \
+        MEASURE_COUNT(teach_tokens, "teach-tokens", 100000000, "Tokens of them, about (80000)")
+
+/* What the tables above say. */
+#define MEASURE_TEACH_CONTEXTS      32u
+#define MEASURE_TEACH_TOKENS        80000u
 #define MEASURE_CONTEXT_TOKENS      768u
 #define MEASURE_CONTINUATION_TOKENS 200u
 

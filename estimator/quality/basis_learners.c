@@ -15,6 +15,19 @@
 #define LEARNERS_NOISE 0.15 /* deviation of the noise over that of the elements, in the metric */
 #define LEARNERS_LEAST 1e-8 /* an error that is measured as a mean may be so far off, or below 0 */
 
+const char *quality_basis_span_name(uint32_t span)
+{
+    static const char *const names[] = {"", "head", "layer", "layers4"};
+    return names[span <= QUALITY_BASIS_SPANS ? span : 0];
+}
+
+void quality_bases_free(quality_bases *bases)
+{
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
+        free(bases->objects[s]);
+    memset(bases, 0, sizeof *bases);
+}
+
 kvt_status basis_learners_open(const transform_shape *shape, const double *frequencies,
                                basis_learners *learners_out)
 {

@@ -1,15 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * basis_learners.h - one learner of each span, fed alike: what learning from a model
- * (quality_basis_learn.c) and from dumps (quality_basis_dumps.c) share.
+ * basis_learners.h - one learner of each span, fed alike, and the bases that they make.
  *
  * Thread rule: one thread per set of learners.
  */
 #ifndef ESTIMATOR_BASIS_LEARNERS_H
 #define ESTIMATOR_BASIS_LEARNERS_H
 
+#include "codecs/transform_basis.h"
 #include "estimator/quality/basis_learn.h"
-#include "estimator/quality/quality_basis.h"
+
+enum { QUALITY_BASIS_SPANS = TRANSFORM_SPAN_LAYERS4 };
+
+/* The name of a span, "head" for TRANSFORM_SPAN_HEAD; "" of 0. */
+const char *quality_basis_span_name(uint32_t span);
+
+/* Of each span; objects of spans that are too wide for the codec are NULL. */
+typedef struct quality_bases {
+    uint8_t *objects[QUALITY_BASIS_SPANS]; /* .kvtbasis, aligned to 64 */
+    uint64_t bytes[QUALITY_BASIS_SPANS];
+    transform_basis bases[QUALITY_BASIS_SPANS]; /* views of the objects */
+} quality_bases;
+
+void quality_bases_free(quality_bases *bases);
 
 typedef struct basis_learners {
     basis_learner *of[QUALITY_BASIS_SPANS]; /* NULL: the span is too wide */

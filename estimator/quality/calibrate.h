@@ -210,6 +210,7 @@ typedef struct calibrate_options {
     double seconds; /* after which, and after one row at least, the calibration stops as if it were
                        cancelled; 0: never */
     bool basis;     /* bases of the transform codec are learnt, and asked about */
+    bool lesson;    /* nothing else is done, with a model: contexts is 0, no entry judges */
     const bool *teaches;     /* [class_count]: whose documents teach; NULL: the first class's */
     uint32_t teach_contexts; /* that teach, at most; one in four makes tables instead */
     uint64_t teach_tokens;   /* of them, about */

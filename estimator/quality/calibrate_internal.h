@@ -8,6 +8,7 @@
 #define ESTIMATOR_CALIBRATE_INTERNAL_H
 
 #include "estimator/quality/calibrate.h"
+#include "estimator/quality/quality_source.h"
 
 /* A row that is in the profile or was measured before, its loss and distortion as this calibration
  * judges. */
@@ -29,22 +30,23 @@ typedef struct calibration {
     quality_entries texts[QUALITY_CLASSES_MAX]; /* as many as were read for, at least `taken` */
     uint32_t taken[QUALITY_CLASSES_MAX];        /* entries of each class */
     quality_map maps[QUALITY_CLASSES_MAX];      /* of dumps, by class */
-    const char **paths;                         /* of dumps, by entry */
-    uint64_t *digests;                          /* likewise */
+    quality_source source;
     kvt_layout layout;
     int64_t run, model;
     int64_t sets[QUALITY_CLASSES_MAX], passages[QUALITY_CLASSES_MAX]; /* 0: no entry has one */
-    /* Entries of the classes in turn, so that a calibration that stops has about as many of each;
-     * dumps in order. */
+    /* Entries of the classes in turn, so that a calibration that stops has about as many of
+     * each. */
     uint32_t entry_count;
-    quality_entry *entries;      /* of texts */
-    uint32_t *classes, *numbers; /* the class of each, and which of its entries it is */
+    const void **handles;         /* of each, what the source knows it by */
+    quality_identity *identities; /* likewise; kept where bases are learnt */
+    quality_entry *entries;       /* of texts */
+    uint32_t *classes, *numbers;  /* the class of each, and which of its entries it is */
     uint64_t *documents;
     bool *asked;
     quality_exact *exact;
     calibrate_bases bases;
-    profile_basis owned[TRANSFORM_SPAN_LAYERS4];
-    const transform_basis *views[TRANSFORM_SPAN_LAYERS4];
+    profile_basis owned[QUALITY_BASIS_SPANS];
+    const transform_basis *views[QUALITY_BASIS_SPANS];
     kvt_record_bases listed; /* of views */
     calibrate_kept *kept;
     size_t kept_count, kept_capacity;
@@ -60,42 +62,13 @@ typedef struct calibration {
     uint64_t done, expected;
 } calibration;
 
-/* Learns bases on documents that are not judged, or takes those of an interrupted calibration
- * (calibrate_basis.c, calibrate_basis_dumps.c). KVT_OK; KVT_E_ARGUMENT (no document is left: the
- * message says so); KVT_E_CANCELLED; what quality_bases_learn, quality_bases_learn_dumps and
- * profile_basis_put give. */
+/* Learns bases on entries that are not judged, or takes those of an interrupted calibration
+ * (calibrate_basis.c). KVT_OK; KVT_E_ARGUMENT (no entry is left: the message says so);
+ * KVT_E_CANCELLED; what quality_lesson_learn and profile_basis_put give. */
 KVT_NODISCARD kvt_status calibrate_learn(calibration *c);
-KVT_NODISCARD kvt_status calibrate_learn_texts(calibration *c);
-KVT_NODISCARD kvt_status calibrate_learn_dumps(calibration *c);
 
-/* Of so many documents that teach one makes tables. */
-enum { CALIBRATE_TABLES_TURN = 4 };
-
-/* How far learning has come. */
-typedef struct calibrate_steps {
-    const calibration *c;
-    uint32_t done, all;
-} calibrate_steps;
-
-/* The `step` of a lesson, whose context is a calibrate_steps: asks the calibration's progress. */
-bool calibrate_step(void *steps, const char *what);
-
-/* Whether documents of a class teach. */
-bool calibrate_teaches(const calibrate_options *options, uint32_t class_index);
-
-/* Whether a dump has the shape of the first one; false leaves a message. */
-bool calibrate_shape_fits(const calibration *c, const quality_dump *dump, const char *path);
-
-/* The message of a calibration that has so few documents left to learn on. */
-kvt_status calibrate_lacks_documents(const calibration *c, uint32_t left);
-
-/* The bases of a lesson that the profile has. KVT_MISS: it has none of heads, and so none. */
-KVT_NODISCARD kvt_status calibrate_find_bases(calibration *c, const char *lesson);
-
-/* Puts bases into the profile and takes them from there: all of them, or none. */
-struct quality_bases;
-KVT_NODISCARD kvt_status calibrate_put_bases(calibration *c, const char *lesson,
-                                             const struct quality_bases *bases);
+/* The number-th entry of a class as the source knows it, those that judge first; NULL: none. */
+const void *calibrate_candidate(const calibration *c, uint32_t class_index, uint32_t number);
 
 /* How many entries of a class are read for the judges and for those that teach. */
 uint32_t calibrate_entries_read(const calibrate_options *options, uint32_t class_index);

@@ -291,7 +291,7 @@ static bool calibrate_dump_progress(void *context, double done, const char *what
 static kvt_status calibrate_with_dumps(calibration *c)
 {
     const calibrate_options *o = c->options;
-    const quality_dumps_options dumps = {.paths = c->paths,
+    const quality_dumps_options dumps = {.paths = (const char *const *)c->handles,
                                          .count = c->entry_count,
                                          .name = o->name,
                                          .class_name = o->classes[0].name,
@@ -369,41 +369,6 @@ kvt_status calibrate_source_measure(void *context, const quality_variant *varian
 
 /* ---- entropy tables ---- */
 
-/* One entry's KV to `tables`, to be counted or coded. */
-static kvt_status calibrate_table_entry(calibration *c, model_session *session, uint32_t index,
-                                        bool code, calibrate_tables *tables)
-{
-    kvt_layout layout = c->layout;
-    evaluate_entry *entry = NULL;
-    quality_dump dump = {.file = NULL};
-    uint64_t bytes = 0;
-    void *kv = NULL;
-    kvt_status status;
-    if (c->options->model != NULL) {
-        const quality_entry *cut = &c->entries[index];
-        layout.tokens = cut->context_tokens;
-        status = evaluate_entry_open(session, cut->tokens, cut->context_tokens,
-                                     cut->continuation_tokens, &entry);
-    } else {
-        status = quality_dump_open(c->paths[index], &dump, c->message, c->message_size);
-        layout.tokens = dump.layout.tokens;
-    }
-    if (status == KVT_OK) status = kvt_layout_bytes(&layout, &bytes);
-    if (status == KVT_OK) kv = malloc(bytes);
-    if (status == KVT_OK && kv == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK && entry == NULL) quality_dump_load(&dump, kv);
-    for (uint32_t i = 0; status == KVT_OK && entry != NULL && i < 2u * layout.layers; i++)
-        memcpy((uint8_t *)kv + kvt_layout_matrix_offset(&layout, i / 2, (kvt_side)(i % 2)),
-               i % 2 == 0 ? entry->k[i / 2] : entry->v[i / 2], kvt_layout_matrix_bytes(&layout));
-    if (status == KVT_OK)
-        status = code ? calibrate_tables_code(tables, layout.tokens, kv)
-                      : calibrate_tables_count(tables, layout.tokens, kv);
-    free(kv);
-    quality_dump_close(&dump);
-    evaluate_entry_close(entry);
-    return status;
-}
-
 kvt_status calibrate_source_tables(void *context, const quality_variant *variant,
                                    double *own_bits_out, double *shared_bits_out)
 {
@@ -412,19 +377,20 @@ kvt_status calibrate_source_tables(void *context, const quality_variant *variant
     const uint32_t each =
         half < CALIBRATE_TABLES_ENTRIES ? half : (uint32_t)CALIBRATE_TABLES_ENTRIES;
     calibrate_tables tables;
-    model_session *session = NULL;
     kvt_status status = calibrate_tables_open(variant->variant, &c->layout, &tables);
-    if (status == KVT_OK && c->options->model != NULL)
-        status = model_session_open(c->measured.weights, &session);
     for (uint32_t i = 0; status == KVT_OK && i < 2 * each; i++) {
-        status = calibrate_table_entry(c, session, i, i >= each, &tables);
+        quality_kv kv;
+        status = quality_source_open(&c->source, c->handles[i], &kv);
+        if (status == KVT_OK)
+            status = i < each ? calibrate_tables_count(&tables, kv.layout.tokens, kv.bytes)
+                              : calibrate_tables_code(&tables, kv.layout.tokens, kv.bytes);
+        quality_source_close(&kv);
         if (status == KVT_OK && !calibrate_progress(c)) status = KVT_E_CANCELLED;
     }
     if (status == KVT_OK && tables.coded > 0) {
         *own_bits_out = tables.own_bits / tables.coded;
         *shared_bits_out = tables.shared_bits / tables.coded;
     }
-    model_session_close(session);
     calibrate_tables_close(&tables);
     return status;
 }

@@ -22,8 +22,9 @@ static kvt_status calibrate_check(const calibrate_options *o, char *message, siz
     if (o->metric >= QUALITY_METRICS) wrong = "a metric";
     if (o->use >= QUALITY_USES) wrong = "a use";
     if (o->model == NULL && (o->dump_count == 0 || o->name == NULL)) wrong = "a model, or dumps";
+    if (o->lesson && (o->model == NULL || !o->basis)) wrong = "a model where it learns alone";
     if (o->model != NULL &&
-        (o->contexts < 2 || o->context_tokens < 1 || o->continuation_tokens < 4))
+        ((o->contexts < 2 && !o->lesson) || o->context_tokens < 1 || o->continuation_tokens < 4))
         wrong = "two entries or more, of 1 + 4 tokens";
     if (o->class_count < 1 || o->class_count > QUALITY_CLASSES_MAX) wrong = "1 to 8 classes";
     for (uint32_t i = 0; o->dump_classes != NULL && i < o->dump_count; i++)
@@ -44,43 +45,69 @@ static kvt_status calibrate_check(const calibrate_options *o, char *message, siz
     return KVT_E_ARGUMENT;
 }
 
+static uint32_t calibrate_dump_class(const calibrate_options *o, uint32_t dump)
+{
+    return o->dump_classes != NULL ? o->dump_classes[dump] : 0;
+}
+
+const void *calibrate_candidate(const calibration *c, uint32_t class_index, uint32_t number)
+{
+    const calibrate_options *o = c->options;
+    const quality_entries *texts = &c->texts[class_index];
+    if (o->model != NULL) return number < texts->count ? &texts->entries[number] : NULL;
+    for (uint32_t i = 0; i < o->dump_count; i++)
+        if (calibrate_dump_class(o, i) == class_index && number-- == 0) return o->dumps[i];
+    return NULL;
+}
+
 static kvt_status calibrate_make_room(calibration *c, uint32_t entries)
 {
-    c->classes = calloc(entries, sizeof *c->classes);
-    c->numbers = calloc(entries, sizeof *c->numbers);
-    c->documents = calloc(entries, sizeof *c->documents);
-    c->asked = calloc(entries, sizeof *c->asked);
-    c->exact = calloc(entries, sizeof *c->exact);
-    c->entries = calloc(entries, sizeof *c->entries);
+    const size_t room = (size_t)entries + 1; /* a lesson alone judges none */
+    c->classes = calloc(room, sizeof *c->classes);
+    c->numbers = calloc(room, sizeof *c->numbers);
+    c->documents = calloc(room, sizeof *c->documents);
+    c->asked = calloc(room, sizeof *c->asked);
+    c->exact = calloc(room, sizeof *c->exact);
+    c->entries = calloc(room, sizeof *c->entries);
+    c->handles = calloc(room, sizeof *c->handles);
+    c->identities = calloc(room, sizeof *c->identities);
     if (c->classes == NULL || c->numbers == NULL || c->documents == NULL || c->asked == NULL ||
-        c->exact == NULL || c->entries == NULL)
+        c->exact == NULL || c->entries == NULL || c->handles == NULL || c->identities == NULL)
         return KVT_E_MEMORY;
     for (uint32_t i = 0; i < entries; i++)
         c->exact[i].answers = (double)NAN;
     return KVT_OK;
 }
 
-/* Entries of the classes in turn. A use that looks at answers alone measures no passages. */
-static void calibrate_take_turns(calibration *c)
+/* Entries of the classes in turn, and what each is. A use that looks at answers alone measures no
+ * passages. */
+static kvt_status calibrate_take_turns(calibration *c)
 {
     const calibrate_options *o = c->options;
     const uint32_t asked = o->question_contexts != 0 ? o->question_contexts : UINT32_MAX;
     uint32_t all = 0, count = 0;
     for (uint32_t i = 0; i < o->class_count; i++)
         all += c->taken[i];
-    for (uint32_t turn = 0; count < all; turn++) {
-        for (uint32_t i = 0; i < o->class_count; i++) {
+    kvt_status status = calibrate_make_room(c, all);
+    for (uint32_t turn = 0; status == KVT_OK && count < all; turn++) {
+        for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
             if (turn >= c->taken[i]) continue;
-            const quality_entry *entry = &c->texts[i].entries[turn];
-            c->entries[count] = *entry;
-            if (o->use == QUALITY_USE_ANSWERS) c->entries[count].recall = NULL;
+            const void *handle = calibrate_candidate(c, i, turn);
+            if (o->model != NULL) {
+                c->entries[count] = *(const quality_entry *)handle;
+                if (o->use == QUALITY_USE_ANSWERS) c->entries[count].recall = NULL;
+                handle = &c->entries[count];
+            }
+            status = c->source.type->identify(&c->source, handle, &c->identities[count]);
+            c->handles[count] = handle;
             c->classes[count] = i;
             c->numbers[count] = turn;
-            c->documents[count] = entry->document;
+            c->documents[count] = c->identities[count].document;
             c->asked[count++] = turn < asked;
         }
     }
     c->entry_count = count;
+    return status;
 }
 
 typedef struct longest_set {
@@ -104,7 +131,6 @@ static kvt_status calibrate_read_texts(calibration *c)
 {
     const calibrate_options *o = c->options;
     longest_set longest = {.options = o, .entries = 0};
-    uint32_t all = 0;
     bool questions = false;
     kvt_status status = profile_sets_of_texts(c->profile, c->model, calibrate_see_set, &longest);
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
@@ -115,7 +141,6 @@ static kvt_status calibrate_read_texts(calibration *c)
                                       longest.entries > wanted ? longest.entries : wanted, texts,
                                       c->message, c->message_size);
         c->taken[i] = texts->count < o->contexts ? texts->count : o->contexts;
-        all += c->taken[i];
         for (uint32_t j = 0; j < c->taken[i]; j++)
             questions = questions || texts->entries[j].question_count > 0;
     }
@@ -123,9 +148,7 @@ static kvt_status calibrate_read_texts(calibration *c)
         (void)snprintf(c->message, c->message_size, "no text has questions with answers");
         status = KVT_E_ARGUMENT;
     }
-    if (status == KVT_OK) status = calibrate_make_room(c, all);
-    if (status == KVT_OK) calibrate_take_turns(c);
-    return status;
+    return status == KVT_OK ? calibrate_take_turns(c) : status;
 }
 
 static kvt_status calibrate_open_model(calibration *c)
@@ -136,6 +159,7 @@ static kvt_status calibrate_open_model(calibration *c)
     if (status != KVT_OK) return status;
     profile_model *facts = &c->report->model;
     *facts = c->measured.facts;
+    c->source = quality_source_of_model(&c->measured, c->message, c->message_size);
     c->layout = (kvt_layout){.layers = (uint16_t)facts->layers,
                              .kv_heads = (uint16_t)facts->kv_heads,
                              .head_dim = (uint16_t)facts->head_dim,
@@ -145,104 +169,33 @@ static kvt_status calibrate_open_model(calibration *c)
     return status == KVT_OK ? calibrate_read_texts(c) : status;
 }
 
-/* ---- dumps ---- */
-
-bool calibrate_shape_fits(const calibration *c, const quality_dump *dump, const char *path)
-{
-    const kvt_layout *layout = &dump->layout, *first = &c->layout;
-    if (layout->layers == first->layers && layout->kv_heads == first->kv_heads &&
-        layout->head_dim == first->head_dim)
-        return true;
-    (void)snprintf(c->message, c->message_size,
-                   "%.300s has %u layers x %u KV heads x %u, the first dump %u x %u x %u", path,
-                   layout->layers, layout->kv_heads, layout->head_dim, first->layers,
-                   first->kv_heads, first->head_dim);
-    return false;
-}
-
-static uint32_t calibrate_dump_class(const calibrate_options *o, uint32_t dump)
-{
-    return o->dump_classes != NULL ? o->dump_classes[dump] : 0;
-}
-
-/* Counts the dumps of each class that are judged: its first ones. */
-static uint32_t calibrate_count_dumps(calibration *c)
-{
-    const calibrate_options *o = c->options;
-    uint32_t all = 0;
-    for (uint32_t i = 0; i < o->dump_count; i++) {
-        uint32_t *taken = &c->taken[calibrate_dump_class(o, i)];
-        if (o->contexts != 0 && *taken == o->contexts) continue;
-        (*taken)++;
-        all++;
-    }
-    return all;
-}
-
-/* The number-th dump of a class. */
-static const char *calibrate_find_dump(const calibrate_options *o, uint32_t class_index,
-                                       uint32_t number)
-{
-    uint32_t i = 0;
-    while (calibrate_dump_class(o, i) != class_index || number-- > 0)
-        i++;
-    return o->dumps[i];
-}
-
-/* Dumps of the classes in turn. */
-static void calibrate_take_dumps(calibration *c, uint32_t all)
-{
-    const calibrate_options *o = c->options;
-    uint32_t count = 0;
-    for (uint32_t turn = 0; count < all; turn++) {
-        for (uint32_t i = 0; i < o->class_count; i++) {
-            if (turn >= c->taken[i]) continue;
-            c->paths[count] = calibrate_find_dump(o, i, turn);
-            c->classes[count] = i;
-            c->numbers[count] = turn;
-            c->asked[count++] = o->question_contexts == 0 || turn < o->question_contexts;
-        }
-    }
-    c->entry_count = count;
-}
-
-/* Looks into each dump; what they hold, by class, into digests [class_count]. */
-static kvt_status calibrate_look_into_dumps(calibration *c, uint64_t *digests)
-{
-    for (uint32_t i = 0; i < c->entry_count; i++) {
-        quality_dump dump;
-        kvt_status status = quality_dump_open(c->paths[i], &dump, c->message, c->message_size);
-        if (status != KVT_OK) return status;
-        uint64_t *digest = &digests[c->classes[i]];
-        c->digests[i] = quality_dump_digest(&dump);
-        const uint64_t parts[2] = {*digest, c->digests[i]};
-        *digest = checksum_of(parts, sizeof parts);
-        if (i == 0) c->layout = dump.layout;
-        if (i == 0) c->report->model.heads = dump.query_heads;
-        if (!calibrate_shape_fits(c, &dump, c->paths[i])) status = KVT_E_ARGUMENT;
-        quality_dump_close(&dump);
-        if (status != KVT_OK) return status;
-    }
-    return KVT_OK;
-}
-
-static kvt_status calibrate_open_dumps(calibration *c, uint64_t *digests)
+static kvt_status calibrate_open_dumps(calibration *c)
 {
     const calibrate_options *o = c->options;
     profile_model *facts = &c->report->model;
-    const uint32_t all = calibrate_count_dumps(c);
-    kvt_status status = calibrate_make_room(c, all);
-    c->paths = calloc(all, sizeof *c->paths);
-    c->digests = calloc(all, sizeof *c->digests);
-    if (status == KVT_OK && (c->paths == NULL || c->digests == NULL)) status = KVT_E_MEMORY;
-    if (status != KVT_OK) return status;
-    calibrate_take_dumps(c, all);
-    status = calibrate_look_into_dumps(c, digests);
-    if (status != KVT_OK) return status;
     (void)snprintf(facts->name, sizeof facts->name, "%s", o->name);
+    c->source = quality_source_of_dumps(facts->name, c->message, c->message_size);
+    for (uint32_t i = 0; i < o->dump_count; i++) {
+        uint32_t *taken = &c->taken[calibrate_dump_class(o, i)];
+        if (o->contexts == 0 || *taken < o->contexts) (*taken)++;
+    }
+    kvt_status status = calibrate_take_turns(c);
+    if (status != KVT_OK) return status;
+    c->layout = c->source.first;
+    facts->heads = c->source.heads;
     facts->layers = c->layout.layers;
     facts->kv_heads = c->layout.kv_heads;
     facts->head_dim = c->layout.head_dim;
+    if (o->rope != NULL) {
+        c->source.given = true;
+        if (quality_rope_parse(o->rope, c->layout.head_dim, &c->source.rope) != KVT_OK) {
+            (void)snprintf(c->message, c->message_size,
+                           "%.80s: keys turn by THETA,halves or THETA,neighbours[,DIM] of at most "
+                           "%u channels, or none",
+                           o->rope, (unsigned)c->layout.head_dim);
+            return KVT_E_ARGUMENT;
+        }
+    }
     status = profile_model_of_shape(c->profile, facts, &c->model);
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++)
         status =
@@ -260,7 +213,7 @@ static kvt_status calibrate_open_set(calibration *c, const char *class_name, con
     const calibrate_options *o = c->options;
     const profile_set set = {.model = c->model,
                              .class_name = class_name,
-                             .method = o->model != NULL ? QUALITY_METHOD : "attention",
+                             .method = c->source.type->method,
                              .settings = settings,
                              .context_tokens = c->layout.tokens,
                              .continuation_tokens = o->continuation_tokens,
@@ -284,21 +237,38 @@ static bool calibrate_has_passages(const calibration *c, uint32_t class_index)
     return false;
 }
 
-static kvt_status calibrate_open_class(calibration *c, uint32_t class_index)
+/* What a set of a class is found by, as JSON; the caller frees it. NULL: no memory. */
+static char *calibrate_settings(const calibration *c, uint32_t class_index)
 {
     const calibrate_options *o = c->options;
-    const char *name = o->classes[class_index].name;
     const uint32_t entries = c->taken[class_index];
-    char passages[64];
-    const quality_cuts cuts = {.texts = quality_entries_digest(&c->texts[class_index], entries),
-                               .entries = entries,
-                               .context_tokens = o->context_tokens,
-                               .continuation_tokens = o->continuation_tokens,
-                               .answer_tokens = o->answer_tokens,
-                               .metric = o->metric,
-                               .use = o->use,
-                               .calibration = true};
-    char *settings = quality_cuts_write(&cuts);
+    quality_cuts cuts = {.entries = entries,
+                         .context_tokens = o->context_tokens,
+                         .continuation_tokens = o->continuation_tokens,
+                         .answer_tokens = o->answer_tokens,
+                         .metric = o->metric,
+                         .use = o->use,
+                         .calibration = true};
+    char settings[160];
+    uint64_t digest = 0;
+    if (o->model != NULL) {
+        cuts.texts = quality_entries_digest(&c->texts[class_index], entries);
+        return quality_cuts_write(&cuts);
+    }
+    for (uint32_t i = 0; i < c->entry_count; i++)
+        if (c->classes[i] == class_index)
+            digest = quality_identity_chain(&c->identities[i], digest);
+    (void)snprintf(settings, sizeof settings,
+                   "{\"calibration\":\"%016llx\",\"entries\":%u,\"queries\":%u}",
+                   (unsigned long long)digest, (unsigned)entries, (unsigned)o->queries);
+    return strdup(settings);
+}
+
+static kvt_status calibrate_open_class(calibration *c, uint32_t class_index)
+{
+    const char *name = c->options->classes[class_index].name;
+    const uint32_t entries = c->taken[class_index];
+    char passages[64], *settings = calibrate_settings(c, class_index);
     if (settings == NULL) return KVT_E_MEMORY;
     kvt_status status = calibrate_open_set(c, name, settings, entries, &c->sets[class_index]);
     (void)snprintf(passages, sizeof passages, "%s" PROFILE_PASSAGES, name);
@@ -308,27 +278,14 @@ static kvt_status calibrate_open_class(calibration *c, uint32_t class_index)
     return status;
 }
 
-static kvt_status calibrate_open_dump_set(calibration *c, uint32_t class_index, uint64_t digest)
-{
-    const calibrate_options *o = c->options;
-    const uint32_t entries = c->taken[class_index];
-    char settings[160];
-    (void)snprintf(settings, sizeof settings,
-                   "{\"calibration\":\"%016llx\",\"entries\":%u,\"queries\":%u}",
-                   (unsigned long long)digest, (unsigned)entries, (unsigned)o->queries);
-    return calibrate_open_set(c, o->classes[class_index].name, settings, entries,
-                              &c->sets[class_index]);
-}
-
 static kvt_status calibrate_open(calibration *c)
 {
     const calibrate_options *o = c->options;
-    uint64_t digests[QUALITY_CLASSES_MAX] = {0};
-    kvt_status status =
-        o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c, digests);
+    kvt_status status = o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c);
+    if (status == KVT_OK && o->lesson)
+        return profile_run_begin(c->profile, "calibration", o->command_line, QUALITY_SEED, &c->run);
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++)
-        status = o->model != NULL ? calibrate_open_class(c, i)
-                                  : calibrate_open_dump_set(c, i, digests[i]);
+        status = calibrate_open_class(c, i);
     if (status != KVT_OK) return status;
     c->report->entries = c->entry_count;
     c->expected = (uint64_t)c->entry_count * CALIBRATE_VARIANTS_MAX / 2;
@@ -435,17 +392,18 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
     kvt_status status = calibrate_check(options, message, message_size);
     if (status == KVT_OK) status = calibrate_open(&c);
     if (status == KVT_OK && options->basis) status = calibrate_learn(&c);
-    if (status == KVT_OK) status = calibrate_ask(&c);
-    if (status == KVT_OK) status = calibrate_store(&c);
+    if (status == KVT_OK && !options->lesson) status = calibrate_ask(&c);
+    if (status == KVT_OK && !options->lesson) status = calibrate_store(&c);
     report_out->seconds = base_clock_seconds() - c.started;
     for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
         quality_entries_free(&c.texts[i]);
-    for (uint32_t s = 0; s < TRANSFORM_SPAN_LAYERS4; s++)
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
         profile_basis_free(&c.owned[s]);
+    quality_source_end(&c.source);
     quality_model_close(&c.measured);
     free(c.entries);
-    free((void *)c.paths);
-    free(c.digests);
+    free((void *)c.handles);
+    free(c.identities);
     free(c.classes);
     free(c.numbers);
     free(c.documents);

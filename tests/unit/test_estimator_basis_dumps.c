@@ -18,8 +18,8 @@
 #include "basis/basis_file.h"
 #include "codecs/transform.h"
 #include "estimator/model/safetensors.h"
-#include "estimator/quality/quality_basis.h"
 #include "estimator/quality/quality_round_trip.h"
+#include "estimator/quality/quality_source.h"
 
 enum { LAYERS = 3, KV_HEADS = 2, HEADS = 4, WIDTH = 16, TOKENS = 400, ROWS = 6, DUMPS = 5 };
 enum { ROW = KV_HEADS * WIDTH, QUERY = HEADS * WIDTH };
@@ -169,36 +169,41 @@ static int remove_dumps(void **state)
 }
 
 static quality_rope rope;
+static quality_source source;
 
 /* The first three teach, the others make tables. */
-static quality_dump_lesson lesson_of(bool positioned, bool asked)
+static quality_lesson lesson_of(bool positioned, bool asked)
 {
     assert_int_equal(quality_rope_parse("100,neighbours", WIDTH, &rope), KVT_OK);
-    return (quality_dump_lesson){.model = "small",
-                                 .teach = list,
-                                 .teach_count = 3,
-                                 .tables = list + 3,
-                                 .table_count = 2,
-                                 .rope = &rope,
-                                 .positioned = positioned,
-                                 .asked = asked,
-                                 .digest = 7};
+    source = quality_source_of_dumps("small", message, sizeof message);
+    source.rope = rope;
+    source.given = true;
+    source.positioned = positioned;
+    source.asked = asked;
+    return (quality_lesson){.source = &source,
+                            .teach = (const void *const *)list,
+                            .teach_count = 3,
+                            .tables = (const void *const *)list + 3,
+                            .table_count = 2,
+                            .digest = 7};
 }
 
-static quality_bases learn(const quality_dump_lesson *lesson)
+static quality_bases learn(const quality_lesson *lesson)
 {
     quality_bases bases;
     message[0] = '\0';
-    const kvt_status status = quality_bases_learn_dumps(lesson, &bases, message, sizeof message);
+    lesson->source->first.layers = 0;
+    const kvt_status status = quality_lesson_learn(lesson, &bases);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
     return bases;
 }
 
-static void refused(const quality_dump_lesson *lesson, kvt_status wanted, const char *said)
+static void refused(const quality_lesson *lesson, kvt_status wanted, const char *said)
 {
     quality_bases bases;
     message[0] = '\0';
-    const kvt_status status = quality_bases_learn_dumps(lesson, &bases, message, sizeof message);
+    lesson->source->first.layers = 0;
+    const kvt_status status = quality_lesson_learn(lesson, &bases);
     if (status != wanted || strstr(message, said) == NULL)
         fail_msg("%s: %s", kvt_status_name(status), message);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
@@ -210,7 +215,7 @@ TEST_ALL(make_dumps, remove_dumps);
 
 TEST(the_same_dumps_give_the_same_bytes)
 {
-    const quality_dump_lesson lesson = lesson_of(true, true);
+    const quality_lesson lesson = lesson_of(true, true);
     quality_bases one = learn(&lesson), two = learn(&lesson);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
         basis_origin origin;
@@ -258,7 +263,7 @@ static double code(const quality_bases *bases, uint32_t span, const char *path, 
 /* All spans code an entry that taught none of them; the wider, the fewer bits at its error. */
 TEST(a_basis_codes_what_did_not_teach)
 {
-    const quality_dump_lesson lesson = lesson_of(true, true);
+    const quality_lesson lesson = lesson_of(true, true);
     quality_bases bases = learn(&lesson);
     char fresh[96];
     double errors[4], bits[4];
@@ -286,10 +291,10 @@ TEST(a_basis_says_what_it_was_made_with)
         bares[i] = path[i];
         write_dump(path[i], 11 + i, &bare);
     }
-    quality_dump_lesson lesson = lesson_of(false, false);
+    quality_lesson lesson = lesson_of(false, false);
     quality_bases with = learn(&lesson); /* queries that nobody looks at */
-    lesson.teach = bares;
-    lesson.tables = bares + 3;
+    lesson.teach = (const void *const *)bares;
+    lesson.tables = (const void *const *)bares + 3;
     quality_bases without = learn(&lesson);
     lesson = lesson_of(false, true);
     quality_bases heard = learn(&lesson);
@@ -299,12 +304,12 @@ TEST(a_basis_says_what_it_was_made_with)
         assert_memory_equal(with.objects[s], without.objects[s], with.bytes[s]);
         assert_memory_not_equal(with.objects[s], heard.objects[s], with.bytes[s]);
     }
-    lesson.teach = bares;
+    lesson.teach = (const void *const *)bares;
     refused(&lesson, KVT_E_ARGUMENT, "another shape"); /* no queries where some are said to be */
     lesson = lesson_of(true, true);
     static const dump_given mute = {.rows = ROWS, .says_rope = true};
     write_dump(path[0], 3, &mute);
-    lesson.teach = bares;
+    lesson.teach = (const void *const *)bares;
     lesson.teach_count = 1;
     refused(&lesson, KVT_E_ARGUMENT, "where its queries stand");
     for (uint32_t i = 0; i < DUMPS; i++)
@@ -331,7 +336,7 @@ TEST(noise_weighs_the_layers)
     quiet.quiet = 0.02f;
     for (uint32_t i = 0; i < DUMPS; i++)
         write_dump(paths[i], 11 + i, &quiet);
-    quality_dump_lesson lesson = lesson_of(true, false);
+    quality_lesson lesson = lesson_of(true, false);
     quality_bases deaf = learn(&lesson);
     lesson = lesson_of(true, true);
     quality_bases heard = learn(&lesson);
@@ -354,11 +359,11 @@ static bool stop_at_third(void *context, const char *what)
 
 TEST(bad_dumps_are_named)
 {
-    quality_dump_lesson lesson = lesson_of(true, true);
+    quality_lesson lesson = lesson_of(true, true);
     char odd[96];
     const char *odds[] = {paths[0], odd};
     (void)snprintf(odd, sizeof odd, "%s/odd", folder);
-    lesson.teach = odds;
+    lesson.teach = (const void *const *)odds;
     lesson.teach_count = 2;
     dump_given given = usual;
     given.layers = 2;
@@ -411,11 +416,11 @@ TEST(steps_are_counted)
 {
     for (int asked = 0; asked < 2; asked++) {
         uint32_t calls = 0;
-        quality_dump_lesson lesson = lesson_of(asked, asked);
+        quality_lesson lesson = lesson_of(asked, asked);
         lesson.step = count_steps;
         lesson.context = &calls;
         quality_bases bases = learn(&lesson);
-        assert_int_equal(calls, quality_dump_lesson_steps(&lesson, LAYERS));
+        assert_int_equal(calls, quality_lesson_steps(&lesson, LAYERS));
         quality_bases_free(&bases);
     }
 }
@@ -533,15 +538,10 @@ TEST(a_real_dump_teaches)
         skip();
     }
     const char *one[] = {path};
-    assert_int_equal(quality_rope_parse("100000,neighbours", 64, &rope), KVT_OK);
-    const quality_dump_lesson lesson = {.model = "smollm2",
-                                        .teach = one,
-                                        .teach_count = 1,
-                                        .tables = one,
-                                        .table_count = 1,
-                                        .rope = &rope,
-                                        .positioned = true,
-                                        .asked = true};
+    quality_lesson lesson = lesson_of(true, true);
+    assert_int_equal(quality_rope_parse("100000,neighbours", 64, &source.rope), KVT_OK);
+    lesson.teach = lesson.tables = (const void *const *)one;
+    lesson.teach_count = lesson.table_count = 1;
     quality_bases bases = learn(&lesson);
     for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++) {
         const transform_basis *basis = &bases.bases[s];

@@ -95,7 +95,7 @@ RUNGS = [("planes:k8v8,g64", 8.5, 0.001, True), ("entropy:k0.25v0.5", 3.6, 0.02,
          ("transform:0F451,s0.5", 2.7, 0.01, True), ("transform:0F451,s1.5", 1.6, 0.03, True),
          ("transform:44945,s1", 1.4, 0.3, True), ("drop:stream,50+entropy:k0.5v1", 1.3, 0.01, True)]
 CALIBRATED = {
-    "choices": [],
+    "choices": [{"question": "entropy: basis", "chosen": "head", "evidence": "0.3 times"}],
     "ladders": [{"rungs": [{"variant": name, "bits_per_element": bits, "loss": loss,
                             "accepted": accepted} for name, bits, loss, accepted in RUNGS]}],
     "codecs": [{"name": name, "threads": threads, "stored_share": share,
@@ -142,13 +142,6 @@ class Ladder(CommandCase):
             self.assertEqual(len(kept), most)
             self.assertEqual((kept[0], kept[-1]), (forms[0], forms[-1]))
 
-    def test_the_step_of_equal_loss(self):
-        judged = {"reference_kl": 0.01, "rows": [
-            {"form": "entropy:k1v1", "kl": 0.01}, {"form": "transform:head,s1", "kl": 0.008},
-            {"form": "transform:head,s2", "kl": 0.03}, {"form": "transform:layer,s3", "kl": 0.01}]}
-        self.assertEqual(bench_codecs.equal_step(judged, "head"), "s1")
-        self.assertEqual(bench_codecs.equal_step(judged, "layer"), "s3")
-
 
 # Answers each command with a document of the real one's form, and notes it.
 FAKE = '''#!{python}
@@ -160,23 +153,12 @@ calls = sum(1 for _ in open({notes!r}))
 two = words[:2]
 if {stop} and calls == {stop}:
     sys.exit("kvterrace: stopped; interrupted")
-if two == ["profile", "basis"]:
-    for flag in ("--output", "--basis"):
-        if flag in words:
-            for span in ("head", "layer"):
-                open(words[words.index(flag) + 1] + "-" + span + ".kvtbasis", "a").close()
-    spans = {{span: {{"bits": 1.0, "share": 0.3}} for span in ("head", "layer")}}
-    rows = [{{"form": f"transform:{{span}},s{{step}}", "kl": step / 100}}
-            for span in ("head", "layer") for step in (1, 2)]
-    print(json.dumps({{"bases": [{{"span": "head", "hash": "0f451" + 59 * "0"}},
-                                 {{"span": "layer", "hash": "44945" + 59 * "0"}}],
-                      "judged": [{{"class": name, "contexts": 1, "taught": name == "a",
-                                  "reference_kl": 0.01, "spans": spans, "rows": rows}}
-                                 for name in "ab"]}}))
-elif two == ["profile", "calibrate"]:
+if two == ["profile", "calibrate"]:
     print(json.dumps({calibrated}))
 elif two == ["profile", "show"]:
-    print(json.dumps({{"codecs": {codecs} if calls > {shown} else []}}))
+    print(json.dumps({{"codecs": {codecs} if calls > {shown} else [],
+                      "bases": [{{"span": "head", "hash": "0f451" + 59 * "0"}},
+                                {{"span": "layer", "hash": "77777" + 59 * "0"}}]}}))
 elif two == ["kvlab", "bases"]:
     print(json.dumps({{"forms": [{{"form": "entropy:k0.333v0.75", "load_s": 0.2, "of_first": 1.0,
                                   "limit": "decoding"}}]}}))
@@ -193,11 +175,11 @@ elif two == ["kvlab", "transform"]:
 class Steps(CommandCase):
     """The order of `make bench-codecs`, against a command that answers at once."""
 
-    def fake(self, stop=0):
+    def fake(self, stop=0, shown=2):
         os.makedirs(self.path("build"), exist_ok=True)
         calibrated = {key: CALIBRATED[key] for key in ("choices", "ladders")}
         text = FAKE.format(python=sys.executable, notes=self.path("notes"), stop=stop,
-                           calibrated=calibrated, codecs=CALIBRATED["codecs"], shown=5)
+                           calibrated=calibrated, codecs=CALIBRATED["codecs"], shown=shown)
         for program in ("kvterrace", "kvlab"):
             os.chmod(self.put("build/" + program, text), stat.S_IRWXU)
         if os.path.exists(self.path("notes")):
@@ -218,14 +200,15 @@ class Steps(CommandCase):
         document = json.loads(done.stdout)
         self.assertEqual(document["schema"], "kvterrace-bench-codecs-1")
         names = [" ".join(call[:2 if call[0] != "replay" else 1]) for call in calls]
-        self.assertEqual(names[:6], ["profile basis", "kvlab bases", "profile calibrate",
-                                     "profile show", "profile import", "profile codecs"])
+        self.assertEqual(names[:7], ["profile calibrate", "profile show", "profile import",
+                                     "profile codecs", "profile show", "profile export",
+                                     "kvlab bases"])
         self.assertEqual(names[-1], "kvlab transform")
         self.assertEqual(names.count("replay"),
                          2 * (len(bench_codecs.LIMITS) + 2))  # each setting, with and without
-        self.assertIn("--output", calls[0])
-        # The loads' forms have the steps of equal loss.
-        self.assertIn("transform:0F451,s1", calls[1][calls[1].index("--variants") + 1])
+        # The loads' forms have the steps of equal loss; a basis without a rung was refused.
+        self.assertEqual(calls[6][calls[6].index("--variants") + 1],
+                         "entropy:k0.5v1 transform:0F451,s1.5")
         rows = document["models"]["reference"]["replay"]
         self.assertEqual({(row["setting"], row["rungs"]) for row in rows},
                          {(setting, rungs) for setting in bench_codecs.SETTINGS
@@ -234,30 +217,27 @@ class Steps(CommandCase):
         self.assertEqual(rows[0]["ttft_s_p50"], 2.0)  # the mean of the seeds
 
     def test_a_run_that_goes_on(self):
-        """Bases that are there are judged and not learnt again."""
+        """What was calibrated and timed is not timed again."""
         self.fake(stop=1)
         done, _ = self.bench(code=1)
         self.assertIn("the same command goes on", done.stderr)
-        self.fake()
-        self.bench()
-        self.fake()
+        self.fake(shown=0)
         done, calls = self.bench()
-        self.assertIn("--basis", calls[0])
-        self.assertNotIn("--output", calls[0])
-        self.assertIn("of entropy's bits head 0.30 (asked 0.82)", done.stdout)
+        self.assertNotIn(["profile", "codecs"], [call[:2] for call in calls])
+        self.assertIn("reference: head: 0.3 times", done.stdout)
         self.assertIn("core, with the rungs", done.stdout)
 
     def test_quick_is_small(self):
         self.fake()
         _, calls = self.bench("--quick", "--work", self.path("work"))
-        judge = calls[0]
-        self.assertEqual(judge[judge.index("--judge") + 1], "1")
-        self.assertEqual(judge[judge.index("--teach") + 1], "4")
+        first = calls[0]
+        self.assertEqual(first[first.index("--contexts") + 1], "2")
+        self.assertEqual(first[first.index("--teach") + 1], "4")
         replays = [call for call in calls if call[0] == "replay"]
         self.assertEqual(len(replays), 2 * (2 + 2))
         self.assertIn("workload.requests=200", replays[0])
         self.assertIn("--quick", calls[-1])
-        self.assertTrue(os.path.exists(self.path("work/reference-head.kvtbasis")))
+        self.assertTrue(os.path.exists(self.path("work")))
         self.assertFalse(os.path.exists(self.path("build/bench-codecs")))
 
     def test_a_step_that_fails_is_named(self):
@@ -272,7 +252,7 @@ class Steps(CommandCase):
         done = subprocess.run([sys.executable, script, self.path("build")], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("profile basis", done.stderr)
+        self.assertIn("profile calibrate", done.stderr)
         self.assertIn("wrong", done.stderr)
 
 
