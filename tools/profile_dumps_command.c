@@ -13,29 +13,14 @@
 
 #include <jansson.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- the report ---- */
 
-/* Entry x variant pairs per second of one core. */
-static double dumps_rate(const quality_attention_cost *cost, bool encoding)
-{
-    double seconds = cost->decode_seconds + cost->probe_seconds;
-    if (encoding) seconds += cost->encode_seconds;
-    return seconds > 0.0 ? (double)cost->pairs / seconds : (double)NAN;
-}
-
-static double dumps_gflops(const quality_attention_cost *cost)
-{
-    return cost->probe_seconds > 0.0 ? 1e-9 * cost->probe_flops / cost->probe_seconds : (double)NAN;
-}
-
 static void profile_dumps_print(FILE *out, const quality_dumps_report *report,
                                 const quality_dumps_options *options)
 {
-    const quality_attention_cost *cost = &report->cost;
     fprintf(out, "%s, class %s: %u dumps of %u layers x %u KV heads x %u, %u tokens, %u queries\n",
             report->model.name, options->class_name, (unsigned)report->entries,
             report->layout.layers, report->layout.kv_heads, report->layout.head_dim,
@@ -60,12 +45,6 @@ static void profile_dumps_print(FILE *out, const quality_dumps_report *report,
                 report->mapped[i] || curve->loss_mean <= 0.0 ? " " : "<=", curve->loss_mean,
                 curve->loss_high);
     }
-    if (cost->pairs == 0) return;
-    fprintf(out,
-            "\n%llu pairs, %.0f per second of a core (%.0f with encoding); probe %.1f GFLOP/s, "
-            "sgemm %.1f at its shapes and %.1f square\n",
-            (unsigned long long)cost->pairs, dumps_rate(cost, false), dumps_rate(cost, true),
-            dumps_gflops(cost), report->shape_gflops, report->square_gflops);
 }
 
 /* ---- JSON ---- */
@@ -109,34 +88,19 @@ static json_t *pack_map(const quality_map *map)
     return families;
 }
 
-static int put_cost(json_t *root, const quality_dumps_report *report)
-{
-    const quality_attention_cost *cost = &report->cost;
-    const view_member members[] = {{"pairs_per_s", dumps_rate(cost, false)},
-                                   {"pairs_per_s_with_encode", dumps_rate(cost, true)},
-                                   {"encode_seconds", cost->encode_seconds},
-                                   {"decode_seconds", cost->decode_seconds},
-                                   {"probe_seconds", cost->probe_seconds},
-                                   {"probe_gflops", dumps_gflops(cost)},
-                                   {"sgemm_shape_gflops", report->shape_gflops},
-                                   {"sgemm_gflops", report->square_gflops}};
-    return json_object_set_new(root, "pairs", json_integer((json_int_t)cost->pairs)) != 0 ||
-           !view_put_numbers(root, members, sizeof members / sizeof members[0]);
-}
-
 static int profile_dumps_print_json(const quality_dumps_report *report,
                                     const quality_dumps_options *options)
 {
     json_t *rows = json_array();
     json_t *root =
-        json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:s, s:b, s:I, s:f}", "schema",
+        json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:I, s:f}", "schema",
                   "kvterrace-profile-dumps-1", "model", view_string(report->model.name), "class",
                   view_string(options->class_name), "method", "attention", "entries",
                   (json_int_t)report->entries, "context_tokens", (json_int_t)report->layout.tokens,
-                  "queries", (json_int_t)report->queries, "metric", report->map.metric,
-                  "map_stored", (int)report->map.stored, "resumed_rows",
-                  (json_int_t)report->resumed, "seconds", report->seconds);
-    int failed = root == NULL || put_cost(root, report) != 0;
+                  "queries", (json_int_t)report->queries, "pairs", (json_int_t)report->pairs,
+                  "metric", report->map.metric, "map_stored", (int)report->map.stored,
+                  "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds);
+    int failed = root == NULL;
     for (uint32_t i = 0; i < options->variant_count; i++)
         if (report->curves[i].entries > 0)
             failed |= json_array_append_new(rows, pack_curve(report, options, i));

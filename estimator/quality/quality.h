@@ -516,8 +516,7 @@ typedef struct quality_dumps_report {
     double *uppers;        /* [variant_count]: upper bound of the loss */
     bool *mapped;          /* [variant_count]: by a fit, else the bound */
     quality_map map;
-    quality_attention_cost cost; /* of all threads */
-    double square_gflops, shape_gflops;
+    uint64_t pairs;   /* of entry and variant, that were measured */
     uint64_t resumed; /* rows that an earlier run had left */
     double seconds;
 } quality_dumps_report;

@@ -6,7 +6,6 @@
  * Queries of the query heads that share a KV head are one block of rows, so each (layer, KV head)
  * is two products. A variant that drops tokens is attended to as it is stored, in fewer rows.
  */
-#include "base/clock.h"
 #include "base/order.h"
 #include "estimator/model/model_internal.h"
 #include "estimator/quality/quality_round_trip.h"
@@ -25,7 +24,6 @@ struct quality_attention {
     kvt_record_bases bases; /* that variants may need */
     kvt_variant variant;    /* at work */
     kvt_record_info info;
-    quality_attention_cost cost;
 
     uint8_t *source, *decoded, *record, *scratch;
     uint64_t record_capacity, scratch_capacity;
@@ -160,11 +158,6 @@ float *quality_attention_queries(quality_attention *a)
 void quality_attention_set_bases(quality_attention *a, kvt_record_bases bases)
 {
     a->bases = bases;
-}
-
-const quality_attention_cost *quality_attention_spent(const quality_attention *a)
-{
-    return &a->cost;
 }
 
 /* ---- attending ---- */
@@ -307,14 +300,10 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
 {
     const uint32_t stored = a->info.stored_tokens;
     const size_t heads = a->layout.kv_heads;
-    double start = base_cpu_seconds();
     kvt_status status = attention_decode(a, layer, KVT_SIDE_K);
-    double keys = base_cpu_seconds();
     if (status != KVT_OK) return status;
     attention_convert(a, a->keys);
-    double between = base_cpu_seconds();
     status = attention_decode(a, layer, KVT_SIDE_V);
-    double values = base_cpu_seconds();
     if (status == KVT_OK) status = attention_list_kept(a, layer);
     if (status != KVT_OK) return status;
     attention_convert(a, a->values);
@@ -323,10 +312,6 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
         attention_compare_weights(a, head, sums);
         attention_compare_out(a, head);
     }
-    a->cost.decode_seconds += keys - start + values - between;
-    a->cost.probe_seconds += between - keys + base_cpu_seconds() - values;
-    a->cost.probe_flops +=
-        4.0 * (double)a->rows * (double)stored * (double)a->layout.head_dim * (double)heads;
     return KVT_OK;
 }
 
@@ -352,14 +337,11 @@ kvt_status quality_attention_run(quality_attention *a, kvt_variant variant, bool
     attention_sums sums = {0, 0, 0.0};
     *row_out = quality_row_none();
     a->variant = variant;
-    double start = base_cpu_seconds();
     kvt_status status = attention_encode(a, merged);
-    a->cost.encode_seconds += base_cpu_seconds() - start;
     if (status == KVT_E_UNSUPPORTED) return KVT_OK;
     for (uint32_t layer = 0; status == KVT_OK && layer < a->layout.layers; layer++)
         status = attention_layer(a, layer, &sums);
     if (status != KVT_OK) return status;
-    a->cost.pairs++;
     row_out->present = true;
     row_out->bits_per_element = quality_coded_bits(&a->info);
     row_out->physical_bits_per_element = a->info.physical_bits_per_element;
@@ -391,66 +373,4 @@ void quality_attention_disturb(quality_attention *a, uint32_t layer, kvt_side si
             sum += a->errors[i] * a->errors[i];
     }
     *error_out = sum / (double)(heads * group);
-}
-
-/* ---- what the BLAS library reaches here: the probe's rate is reported beside it ---- */
-
-enum { SGEMM_SQUARE = 512, SGEMM_RUNS = 7 };
-
-typedef struct sgemm_shape {
-    int rows, columns, inner;
-    int right_stride;
-    CBLAS_TRANSPOSE right;
-} sgemm_shape;
-
-/* Median seconds of one product; `times` of them per sample. */
-static double sgemm_time(const sgemm_shape *shape, uint32_t times, const float *left,
-                         const float *right, float *out)
-{
-    double samples[SGEMM_RUNS];
-    for (int run = -1; run < SGEMM_RUNS; run++) { /* the first one warms up */
-        double start = base_cpu_seconds();
-        for (uint32_t i = 0; i < times; i++)
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, shape->right, shape->rows, shape->columns,
-                        shape->inner, 1.0f, left, shape->inner, right, shape->right_stride, 0.0f,
-                        out, shape->columns);
-        if (run >= 0) samples[run] = (base_cpu_seconds() - start) / times;
-    }
-    qsort(samples, SGEMM_RUNS, sizeof samples[0], base_order_doubles);
-    return samples[SGEMM_RUNS / 2];
-}
-
-kvt_status quality_attention_sgemm(const kvt_layout *layout, uint32_t query_heads,
-                                   uint32_t query_rows, double *square_out, double *shape_out)
-{
-    const int rows = (int)(query_heads / layout->kv_heads * query_rows);
-    const int tokens = (int)layout->tokens, width = layout->head_dim;
-    const int stride = layout->kv_heads * width;
-    const sgemm_shape square = {SGEMM_SQUARE, SGEMM_SQUARE, SGEMM_SQUARE, SGEMM_SQUARE,
-                                CblasNoTrans};
-    const sgemm_shape scores = {rows, tokens, width, stride, CblasTrans};
-    const sgemm_shape sums = {rows, width, tokens, stride, CblasNoTrans};
-    size_t left_floats = (size_t)SGEMM_SQUARE * SGEMM_SQUARE, right_floats = left_floats;
-    if ((size_t)rows * (size_t)tokens > left_floats) left_floats = (size_t)rows * (size_t)tokens;
-    if ((size_t)tokens * (size_t)stride > right_floats)
-        right_floats = (size_t)tokens * (size_t)stride;
-    if ((size_t)rows * (size_t)width > left_floats) left_floats = (size_t)rows * (size_t)width;
-    float *left = malloc(left_floats * sizeof *left), *right = malloc(right_floats * sizeof *right);
-    float *out = malloc(left_floats * sizeof *out);
-    kvt_status status = left != NULL && right != NULL && out != NULL ? KVT_OK : KVT_E_MEMORY;
-    for (size_t i = 0; status == KVT_OK && i < left_floats; i++)
-        left[i] = (float)(i % 7) - 3.0f;
-    for (size_t i = 0; status == KVT_OK && i < right_floats; i++)
-        right[i] = (float)(i % 5) - 2.0f;
-    if (status == KVT_OK) {
-        double work = 2.0 * SGEMM_SQUARE * SGEMM_SQUARE * SGEMM_SQUARE;
-        *square_out = work / sgemm_time(&square, 1, left, right, out) * 1e-9;
-        double seconds =
-            sgemm_time(&scores, 16, left, right, out) + sgemm_time(&sums, 16, left, right, out);
-        *shape_out = 4.0 * rows * tokens * width / seconds * 1e-9;
-    }
-    free(left);
-    free(right);
-    free(out);
-    return status;
 }

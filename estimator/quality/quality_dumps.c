@@ -32,7 +32,7 @@ typedef struct dumps_run {
     uint32_t queries;
     quality_row *rows; /* [count][variant_count] */
     const quality_map *map;
-    quality_attention_cost cost;
+    uint64_t pairs;
     uint64_t resumed;
     uint32_t done; /* dumps */
     pthread_mutex_t lock;
@@ -90,29 +90,13 @@ static kvt_status dumps_check(dumps_run *run, const quality_dump *dump, const ch
     return KVT_OK;
 }
 
-/* Gives buffers back, and adds up what they were used for. */
-static void dumps_release(dumps_worker *worker)
-{
-    dumps_run *run = worker->run;
-    if (worker->attention == NULL) return;
-    const quality_attention_cost *spent = quality_attention_spent(worker->attention);
-    (void)pthread_mutex_lock(&run->lock);
-    run->cost.pairs += spent->pairs;
-    run->cost.encode_seconds += spent->encode_seconds;
-    run->cost.decode_seconds += spent->decode_seconds;
-    run->cost.probe_seconds += spent->probe_seconds;
-    run->cost.probe_flops += spent->probe_flops;
-    (void)pthread_mutex_unlock(&run->lock);
-    quality_attention_close(worker->attention);
-    worker->attention = NULL;
-}
-
 /* Buffers of this dump's sizes; most dumps of one run have the same. */
 static kvt_status dumps_size(dumps_worker *worker, const quality_dump *dump)
 {
     bool same = memcmp(&worker->layout, &dump->layout, sizeof worker->layout) == 0;
     if (worker->attention != NULL && same) return KVT_OK;
-    dumps_release(worker);
+    quality_attention_close(worker->attention);
+    worker->attention = NULL;
     worker->layout = dump->layout;
     const kvt_status status = quality_attention_open(&dump->layout, dump->query_heads,
                                                      worker->run->queries, &worker->attention);
@@ -121,7 +105,7 @@ static kvt_status dumps_size(dumps_worker *worker, const quality_dump *dump)
     return status;
 }
 
-static kvt_status dumps_measure_one(dumps_worker *worker, uint32_t index)
+static kvt_status dumps_measure_one(dumps_worker *worker, uint32_t index, uint32_t *pairs)
 {
     dumps_run *run = worker->run;
     const quality_dumps_options *o = run->options;
@@ -134,6 +118,7 @@ static kvt_status dumps_measure_one(dumps_worker *worker, uint32_t index)
         if (atomic_load(&run->failed) != KVT_OK) return KVT_E_CANCELLED;
         status =
             quality_attention_run(attention, o->variants[i].variant, o->variants[i].merged, row);
+        *pairs += row->present;
         if (status != KVT_OK)
             return dumps_refuse(run, status, "%s, %s: %s", o->paths[index], o->variants[i].name,
                                 kvt_status_text(status));
@@ -164,12 +149,13 @@ static kvt_status dumps_store(dumps_run *run, uint32_t index)
     return status;
 }
 
-static kvt_status dumps_finish_one(dumps_run *run, uint32_t index)
+static kvt_status dumps_finish_one(dumps_run *run, uint32_t index, uint32_t pairs)
 {
     const quality_dumps_options *o = run->options;
     kvt_status status = KVT_OK;
     (void)pthread_mutex_lock(&run->lock);
     if (run->profile != NULL) status = dumps_store(run, index);
+    run->pairs += pairs;
     run->done++;
     if (status == KVT_OK && o->progress != NULL &&
         !o->progress(o->progress_context, (double)run->done / o->count, "dumps")) {
@@ -185,6 +171,7 @@ static kvt_status dumps_one(dumps_worker *worker, uint32_t index)
     const char *path = run->options->paths[index];
     char message[256] = "";
     quality_dump dump;
+    uint32_t pairs = 0;
     kvt_status status = quality_dump_open(path, &dump, message, sizeof message);
     if (status != KVT_OK) return dumps_refuse(run, status, "%s", message);
     status = dumps_check(run, &dump, path);
@@ -193,10 +180,10 @@ static kvt_status dumps_one(dumps_worker *worker, uint32_t index)
         quality_dump_load(&dump, quality_attention_source(worker->attention));
         quality_dump_load_queries(&dump, run->queries,
                                   quality_attention_queries(worker->attention));
-        status = dumps_measure_one(worker, index);
+        status = dumps_measure_one(worker, index, &pairs);
     }
     quality_dump_close(&dump);
-    return status == KVT_OK ? dumps_finish_one(run, index) : status;
+    return status == KVT_OK ? dumps_finish_one(run, index, pairs) : status;
 }
 
 static void *dumps_work(void *argument)
@@ -211,7 +198,7 @@ static void *dumps_work(void *argument)
     }
     int none = KVT_OK;
     if (status != KVT_OK) (void)atomic_compare_exchange_strong(&run->failed, &none, status);
-    dumps_release(worker);
+    quality_attention_close(worker->attention);
     return NULL;
 }
 
@@ -423,10 +410,7 @@ kvt_status quality_dumps_run(kvt_profile *profile, const quality_dumps_options *
     }
     if (status == KVT_OK) status = dumps_measure(&run);
     if (status == KVT_OK) status = dumps_report(&run, report_out);
-    if (status == KVT_OK)
-        status = quality_attention_sgemm(&run.first.layout, run.first.query_heads, run.queries,
-                                         &report_out->square_gflops, &report_out->shape_gflops);
-    report_out->cost = run.cost;
+    report_out->pairs = run.pairs;
     report_out->resumed = run.resumed;
     report_out->seconds = base_clock_seconds() - start;
     dumps_close(&run);

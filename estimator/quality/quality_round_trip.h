@@ -93,15 +93,6 @@ double quality_coded_bits(const kvt_record_info *info);
 
 typedef struct quality_attention quality_attention;
 
-/* What the variants of one quality_attention have taken, CPU time of the thread. */
-typedef struct quality_attention_cost {
-    uint64_t pairs;        /* entry x variant */
-    double encode_seconds; /* through kvt_record_encode */
-    double decode_seconds; /* through kvt_record_decode_matrix, checksums verified */
-    double probe_seconds;  /* the rest: conversion to fp32, products, softmax, comparing */
-    double probe_flops;    /* of the two products */
-} quality_attention_cost;
-
 /* Room for an entry of the layout and query_rows queries per head, query_heads a multiple of the
  * layout's heads. KVT_OK; KVT_E_ARGUMENT; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status quality_attention_open(const kvt_layout *layout, uint32_t query_heads,
@@ -134,15 +125,6 @@ KVT_NODISCARD kvt_status quality_attention_run(quality_attention *attention, kvt
  * error of an output, mean over the layer's heads. The exact side was made before. */
 void quality_attention_disturb(quality_attention *attention, uint32_t layer, kvt_side side,
                                const float *noise, double *error_out);
-
-const quality_attention_cost *quality_attention_spent(const quality_attention *attention);
-
-/* Single-thread sgemm of this process' OpenBLAS, in GFLOP/s by CPU time, median of several: square
- * ones of 512, and ones of the shapes of the probe (no softmax, no decoding). KVT_OK or
- * KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status quality_attention_sgemm(const kvt_layout *layout, uint32_t query_heads,
-                                                 uint32_t query_rows, double *square_out,
-                                                 double *shape_out);
 
 /* ---- KV dumps ---- */
 

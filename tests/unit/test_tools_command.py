@@ -265,9 +265,6 @@ class CommandTest(CommandCase):
         document = self.run_json("profile", "attention", *dumps, "--quick", "--name",
                                  "reference_model", "--class", "short", "--database", "c.db")
         self.assertEqual((document["pairs"], document["queries"], document["entries"]), (10, 8, 2))
-        for key in ("pairs_per_s", "pairs_per_s_with_encode", "probe_gflops", "sgemm_gflops",
-                    "sgemm_shape_gflops"):
-            self.assertTrue(document[key] > 0, key)
         rows = {row["variant"]: row for row in document["variants"]}
         self.assertEqual(len(rows), 5)
         for row in rows.values():
