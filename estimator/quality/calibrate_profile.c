@@ -205,8 +205,6 @@ static kvt_status calibrate_open_dumps(calibration *c)
 
 /* ---- sets in the database ---- */
 
-/* The set of an interrupted calibration with the same settings, or a new one; the first decides
- * which run it is. */
 static kvt_status calibrate_open_set(calibration *c, const char *class_name, const char *settings,
                                      uint32_t entries, int64_t *set_out)
 {
@@ -218,16 +216,7 @@ static kvt_status calibrate_open_set(calibration *c, const char *class_name, con
                              .context_tokens = c->layout.tokens,
                              .continuation_tokens = o->continuation_tokens,
                              .entries = entries};
-    int64_t found = 0;
-    kvt_status status = profile_set_find(c->profile, &set, &found, set_out);
-    if (status == KVT_OK && c->run == 0) c->run = found;
-    if (status == KVT_OK && c->run != found) status = KVT_MISS;
-    if (status == KVT_MISS && c->run == 0) {
-        status =
-            profile_run_begin(c->profile, "calibration", o->command_line, QUALITY_SEED, &c->run);
-        if (status == KVT_OK) status = KVT_MISS;
-    }
-    return status == KVT_MISS ? profile_set_insert(c->profile, c->run, &set, set_out) : status;
+    return quality_set_open(c->profile, &set, "calibration", o->command_line, &c->run, set_out);
 }
 
 static bool calibrate_has_passages(const calibration *c, uint32_t class_index)

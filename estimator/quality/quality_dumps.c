@@ -10,6 +10,7 @@
 #include "estimator/profile/profile_internal.h"
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
+#include "estimator/quality/quality_rows.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -19,8 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { DUMPS_SEED = 1 };
 
 #define DUMPS_METHOD "attention"
 
@@ -267,9 +266,7 @@ static void dumps_take_row(void *context, uint32_t entry, kvt_variant variant,
     const quality_dumps_options *o = run->options;
     if (entry >= o->count || !isfinite(row->attention_error)) return;
     for (uint32_t i = 0; i < o->variant_count; i++) {
-        kvt_variant key = quality_variant_key(&o->variants[i]);
-        if (key.codec != variant.codec || key.mode != variant.mode || key.rate != variant.rate)
-            continue;
+        if (!quality_same_variant(quality_variant_key(&o->variants[i]), variant)) continue;
         *dumps_row(run, entry, i) = *row;
         run->resumed++;
     }
@@ -303,11 +300,7 @@ static kvt_status dumps_open_set(dumps_run *run, const profile_model *facts)
                              .settings = settings,
                              .context_tokens = run->first.layout.tokens,
                              .entries = o->count};
-    status = profile_set_find(run->profile, &set, &run->run, &run->set);
-    if (status == KVT_MISS) {
-        status = profile_run_begin(run->profile, "quality", o->command_line, DUMPS_SEED, &run->run);
-        if (status == KVT_OK) status = profile_set_insert(run->profile, run->run, &set, &run->set);
-    }
+    status = quality_set_open(run->profile, &set, "quality", o->command_line, &run->run, &run->set);
     if (status == KVT_OK)
         status = profile_entries_read(run->profile, run->set, 0, dumps_take_row, run);
     return status;
@@ -319,8 +312,8 @@ static kvt_status dumps_losses(dumps_run *run, quality_dumps_report *report)
     const quality_dumps_options *o = run->options;
     const uint32_t variants = o->variant_count;
     quality_spread spread;
-    kvt_status status =
-        quality_summarise(run->rows, NULL, o->count, variants, DUMPS_SEED, report->curves, &spread);
+    kvt_status status = quality_summarise(run->rows, NULL, o->count, variants, QUALITY_SEED,
+                                          report->curves, &spread);
     if (status == KVT_OK)
         status = quality_map_make(run->profile, o->name, o->class_name, o->variants, report->curves,
                                   variants, &report->map);
@@ -341,8 +334,8 @@ static kvt_status dumps_losses(dumps_run *run, quality_dumps_report *report)
                          report->curves[i].attention_error_high, &loss, &bound);
         report->mapped[i] = loss < bound;
     }
-    status =
-        quality_summarise(run->rows, NULL, o->count, variants, DUMPS_SEED, report->curves, &spread);
+    status = quality_summarise(run->rows, NULL, o->count, variants, QUALITY_SEED, report->curves,
+                               &spread);
     for (uint32_t i = 0; i < variants; i++) {
         quality_curve *curve = &report->curves[i];
         /* The interval over entries does not know how far the map itself may be off. */

@@ -152,7 +152,6 @@ static kvt_status run_open_set(profile_quality_run *run, const char *class_name,
                                .metric = o->metric,
                                .use = o->use};
     char *settings = quality_cuts_write(&cuts);
-    int64_t found = 0;
     if (settings == NULL) return KVT_E_MEMORY;
     const profile_set set = {.model = run->model,
                              .class_name = class_name,
@@ -161,15 +160,8 @@ static kvt_status run_open_set(profile_quality_run *run, const char *class_name,
                              .context_tokens = first->context_tokens,
                              .continuation_tokens = first->continuation_tokens,
                              .entries = entries};
-    kvt_status status = profile_set_find(run->profile, &set, &found, set_out);
-    if (status == KVT_OK && run->run == 0) run->run = found;
-    if (status == KVT_OK && run->run != found) status = KVT_MISS;
-    if (status == KVT_MISS && run->run == 0) {
-        status = profile_run_begin(run->profile, "quality", run->options->command_line,
-                                   QUALITY_SEED, &run->run);
-        if (status == KVT_OK) status = KVT_MISS;
-    }
-    if (status == KVT_MISS) status = profile_set_insert(run->profile, run->run, &set, set_out);
+    kvt_status status =
+        quality_set_open(run->profile, &set, "quality", o->command_line, &run->run, set_out);
     if (status == KVT_OK) status = profile_set_take_imports(run->profile, &set, *set_out);
     free(settings);
     return status;

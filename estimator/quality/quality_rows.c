@@ -4,6 +4,8 @@
  */
 #include "estimator/quality/quality_rows.h"
 
+#include "estimator/profile/profile_internal.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -65,6 +67,18 @@ kvt_status quality_row_put_exact(kvt_profile *profile, int64_t set, int64_t pass
         status = profile_entry_insert(profile, passages, entry, QUALITY_EXACT_KEY, &passage);
     if (status != KVT_OK) return status;
     return profile_entry_insert(profile, set, entry, QUALITY_EXACT_KEY, &row);
+}
+
+kvt_status quality_set_open(kvt_profile *profile, const profile_set *set, const char *kind,
+                            const char *command_line, int64_t *run, int64_t *set_out)
+{
+    int64_t found = 0;
+    kvt_status status = profile_set_find(profile, set, &found, set_out);
+    if (status == KVT_OK && *run == 0) *run = found;
+    if (status == KVT_OK && *run != found) status = KVT_MISS;
+    if (status != KVT_MISS) return status;
+    status = *run == 0 ? profile_run_begin(profile, kind, command_line, QUALITY_SEED, run) : KVT_OK;
+    return status == KVT_OK ? profile_set_insert(profile, *run, set, set_out) : status;
 }
 
 char *quality_cuts_write(const quality_cuts *cuts)

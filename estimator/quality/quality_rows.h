@@ -37,7 +37,14 @@ KVT_NODISCARD kvt_status quality_row_put(kvt_profile *profile, int64_t set, int6
 KVT_NODISCARD kvt_status quality_row_put_exact(kvt_profile *profile, int64_t set, int64_t passages,
                                                uint32_t entry, const quality_exact *exact);
 
-/* ---- settings of a set ---- */
+/* ---- sets ---- */
+
+/* The set of an interrupted run with the same settings, or a new one. *run is the run of all sets
+ * of a measurement, 0 before the first of them: that one decides which it is, and `kind` begins it.
+ * KVT_OK; KVT_E_READ_ONLY; KVT_E_DATABASE. */
+KVT_NODISCARD kvt_status quality_set_open(kvt_profile *profile, const profile_set *set,
+                                          const char *kind, const char *command_line, int64_t *run,
+                                          int64_t *set_out);
 
 typedef struct quality_cuts {
     uint64_t texts;   /* quality_entries_digest of its entries */

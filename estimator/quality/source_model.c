@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_model.c - a model over texts as a source of KV: see quality_source.h. It runs over an entry
- * when its KV is asked for, and goes on from changed KV.
+ * source_model.c - a model over texts as a source of KV: see quality_source.h. It runs over entries
+ * when their KV is asked for, and goes on from changed KV.
  */
 #include "estimator/quality/quality_rows.h"
 #include "estimator/quality/quality_source.h"
