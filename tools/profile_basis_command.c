@@ -4,7 +4,6 @@
  * files. What bases save is asked by profile calibrate --basis. One thread.
  */
 #include "estimator/quality/basis_learners.h"
-#include "estimator/quality/calibrate.h"
 #include "profile_document.h"
 #include "profile_measure.h"
 
@@ -12,8 +11,7 @@
 #include <string.h>
 
 typedef struct basis_work {
-    measure_classes classes;
-    bool teaches[QUALITY_CLASSES_MAX];
+    measure_work measured;
     calibrate_report report;
     json_t *bases;
 } basis_work;
@@ -56,30 +54,18 @@ static kvt_status basis_learn(measure_arguments *arguments, basis_work *work, ch
                               size_t message_size)
 {
     kvt_profile *profile = NULL;
-    kvt_status status = command_parse_classes(arguments, &work->classes, message, message_size);
+    measure_work *measured = &work->measured;
+    kvt_status status = measure_prepare(arguments, measured, message, message_size);
     if (status == KVT_OK)
-        status = command_choose_classes(arguments->learn, &work->classes, work->teaches, message,
-                                        message_size);
+        status = command_choose_classes(arguments->learn, &measured->classes, measured->teaches,
+                                        message, message_size);
     if (status == KVT_OK)
         status = kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, message_size);
     if (status != KVT_OK) return status;
-    const calibrate_options options = {
-        .model = arguments->model,
-        .tokenizer = arguments->tokenizer,
-        .classes = work->classes.classes,
-        .class_count = work->classes.count,
-        .context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS),
-        .continuation_tokens =
-            measure_or(arguments->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
-        .basis = true,
-        .lesson = true,
-        .teaches = work->teaches,
-        .teach_contexts = measure_or(arguments->teach, MEASURE_TEACH_CONTEXTS),
-        .teach_tokens = measure_or(arguments->teach_tokens, MEASURE_TEACH_TOKENS),
-        .progress = progress_ask,
-        .progress_context = &arguments->bar};
+    measured->options.basis = measured->options.lesson = true;
     measure_begin(arguments);
-    status = calibrate_profile_run(profile, &options, &work->report, message, message_size);
+    status =
+        calibrate_profile_run(profile, &measured->options, &work->report, message, message_size);
     progress_end(&arguments->bar);
     if (status == KVT_OK)
         status = basis_write_files(profile, arguments->output, work->bases, message, message_size);

@@ -6,7 +6,6 @@
  * The main thread waits; the measurement has threads of its own. Interrupting (SIGINT, SIGTERM)
  * stops after the present row; what was measured stays and the same command goes on from there.
  */
-#include "estimator/quality/calibrate.h"
 #include "profile_document.h"
 #include "profile_measure.h"
 
@@ -14,17 +13,6 @@
 #include <string.h>
 
 enum { CALIBRATE_PATHS_MAX = 4096, CALIBRATE_ANSWER_TOKENS = 32 };
-
-/* What the options of the calibration point into. */
-typedef struct calibrate_work {
-    measure_classes classes;
-    quality_variant variants[CALIBRATE_RUNGS_MAX];
-    calibrate_wanted wanted;
-    measure_dumps dumps;
-    bool teaches[QUALITY_CLASSES_MAX];
-    calibrate_options options;
-    calibrate_report report;
-} calibrate_work;
 
 static const command_option calibrate_table[] = {
     MEASURE_MODEL,
@@ -227,97 +215,58 @@ static uint32_t calibrate_contexts(const measure_arguments *arguments)
     return measure_or(arguments->contexts, arguments->quick ? 12 : 40);
 }
 
-static void calibrate_set_options(measure_arguments *arguments, calibrate_work *work)
+static kvt_status calibrate_prepare(measure_arguments *arguments, measure_work *work, char *message,
+                                    size_t message_size)
 {
-    const quality_metric metric = (quality_metric)arguments->metric;
-    const bool answers = metric == QUALITY_ROUGE_L || metric == QUALITY_F1;
-    work->options = (calibrate_options){
-        .name = arguments->name,
-        .model = arguments->model,
-        .tokenizer = arguments->tokenizer,
-        .classes = work->classes.classes,
-        .class_count = work->classes.count,
-        .wanted = work->wanted.count > 0 ? &work->wanted : NULL,
-        .contexts = calibrate_contexts(arguments),
-        .question_contexts = measure_or(arguments->question_contexts, 12),
-        .context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS),
-        .continuation_tokens =
-            measure_or(arguments->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
-        .answer_tokens = answers ? (uint32_t)CALIBRATE_ANSWER_TOKENS : 0,
-        .metric = metric,
-        .use = (quality_use)arguments->use,
-        .seconds = 60.0 * arguments->minutes,
-        .basis = arguments->learn != NULL,
-        .teaches = work->teaches,
-        .teach_contexts = measure_or(arguments->teach, MEASURE_TEACH_CONTEXTS),
-        .teach_tokens = measure_or(arguments->teach_tokens, MEASURE_TEACH_TOKENS),
-        .finish = arguments->finish,
-        .dumps = (const char *const *)work->dumps.paths,
-        .dump_count = work->dumps.count,
-        .dump_classes = work->dumps.classes,
-        .rope = arguments->rope,
-        .queries = arguments->queries,
-        .threads = arguments->threads,
-        .command_line = arguments->common.line,
-        .progress = progress_ask,
-        .progress_context = &arguments->bar};
-    if (work->options.model == NULL && work->options.name == NULL) work->options.name = "model";
-}
-
-static kvt_status calibrate_prepare(measure_arguments *arguments, calibrate_work *work,
-                                    char *message, size_t message_size)
-{
-    kvt_status status = command_parse_classes(arguments, &work->classes, message, message_size);
-    if (status == KVT_OK)
-        status =
-            command_parse_dumps(arguments, &work->classes, &work->dumps, message, message_size);
+    calibrate_options *options = &work->options;
+    const bool answers = options->metric == QUALITY_ROUGE_L || options->metric == QUALITY_F1;
+    kvt_status status =
+        command_parse_dumps(arguments, &work->classes, &work->dumps, message, message_size);
     if (status == KVT_OK)
         status = command_choose_classes(arguments->learn, &work->classes, work->teaches, message,
                                         message_size);
-    if (status == KVT_OK && arguments->variants != NULL) {
-        work->wanted.variants = work->variants;
+    if (status == KVT_OK && arguments->variants != NULL)
         status =
             command_parse_variants(arguments->variants, false, work->variants, CALIBRATE_RUNGS_MAX,
                                    &work->wanted.count, message, message_size);
-    }
-    if (status == KVT_OK) calibrate_set_options(arguments, work);
+    options->class_count = work->classes.count;
+    options->wanted = work->wanted.count > 0 ? &work->wanted : NULL;
+    options->contexts = calibrate_contexts(arguments);
+    options->question_contexts = measure_or(arguments->question_contexts, 12);
+    options->answer_tokens = answers ? (uint32_t)CALIBRATE_ANSWER_TOKENS : 0;
+    options->basis = arguments->learn != NULL;
+    options->dumps = (const char *const *)work->dumps.paths;
+    options->dump_count = work->dumps.count;
+    options->dump_classes = work->dumps.classes;
     return status;
 }
 
-static int calibrate_measure_all(measure_arguments *arguments, calibrate_work *work,
+static int calibrate_measure_all(measure_arguments *arguments, measure_work *work,
                                  kvt_profile *profile)
 {
     char message[COMMAND_MESSAGE_BYTES] = "";
+    int code = EXIT_FINE;
+    calibrate_report *report = calloc(1, sizeof *report);
+    if (report == NULL) return command_fail(KVT_E_MEMORY, "");
     measure_begin(arguments);
     kvt_status status =
-        calibrate_profile_run(profile, &work->options, &work->report, message, sizeof message);
+        calibrate_profile_run(profile, &work->options, report, message, sizeof message);
     progress_end(&arguments->bar);
     if (status == KVT_E_MISMATCH && arguments->common.json)
-        (void)command_print_document(calibrate_refusal(&work->report, &work->options));
-    if (status != KVT_OK) return measure_fail(status, message);
-    if (arguments->common.json)
-        return command_print_document(calibrate_document(&work->report, &work->options));
-    calibrate_print(stdout, &work->report, &work->options);
-    return EXIT_FINE;
+        (void)command_print_document(calibrate_refusal(report, &work->options));
+    if (status != KVT_OK)
+        code = measure_fail(status, message);
+    else if (arguments->common.json)
+        code = command_print_document(calibrate_document(report, &work->options));
+    else
+        calibrate_print(stdout, report, &work->options);
+    free(report);
+    return code;
 }
 
 static int calibrate_start(void *context)
 {
-    measure_arguments *arguments = context;
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    command_profile profile = {0};
-    command_choose_blas();
-    calibrate_work *work = calloc(1, sizeof *work);
-    if (work == NULL) return command_fail(KVT_E_MEMORY, "");
-    kvt_status status = calibrate_prepare(arguments, work, message, sizeof message);
-    if (status == KVT_OK)
-        status = command_profile_begin(arguments->common.config, &profile, message, sizeof message);
-    int code = status == KVT_OK ? calibrate_measure_all(arguments, work, profile.profile)
-                                : command_fail_input(status, message);
-    code = command_profile_finish(&profile, code);
-    measure_dumps_free(&work->dumps);
-    free(work);
-    return code;
+    return measure_into_profile(context, calibrate_prepare, calibrate_measure_all);
 }
 
 const command_spec profile_calibrate_spec = {

@@ -172,6 +172,63 @@ kvt_status command_parse_classes(const measure_arguments *arguments, measure_cla
     return status;
 }
 
+/* ---- a measurement ---- */
+
+kvt_status measure_prepare(measure_arguments *arguments, measure_work *work, char *message,
+                           size_t message_size)
+{
+    const kvt_status status =
+        command_parse_classes(arguments, &work->classes, message, message_size);
+    work->wanted.variants = work->variants;
+    work->options = (calibrate_options){
+        .name = arguments->name,
+        .model = arguments->model,
+        .tokenizer = arguments->tokenizer,
+        .classes = work->classes.classes,
+        .class_count = work->classes.count,
+        .context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS),
+        .continuation_tokens =
+            measure_or(arguments->continuation_tokens, MEASURE_CONTINUATION_TOKENS),
+        .metric = (quality_metric)arguments->metric,
+        .use = (quality_use)arguments->use,
+        .seconds = 60.0 * arguments->minutes,
+        .teaches = work->teaches,
+        .teach_contexts = measure_or(arguments->teach, MEASURE_TEACH_CONTEXTS),
+        .teach_tokens = measure_or(arguments->teach_tokens, MEASURE_TEACH_TOKENS),
+        .finish = arguments->finish,
+        .rope = arguments->rope,
+        .queries = arguments->queries,
+        .threads = arguments->threads,
+        .command_line = arguments->common.line,
+        .progress = progress_ask,
+        .progress_context = &arguments->bar};
+    if (arguments->model == NULL && arguments->name == NULL) work->options.name = "model";
+    return status;
+}
+
+int measure_into_profile(measure_arguments *arguments,
+                         kvt_status (*more)(measure_arguments *arguments, measure_work *work,
+                                            char *message, size_t message_size),
+                         int (*run)(measure_arguments *arguments, measure_work *work,
+                                    kvt_profile *profile))
+{
+    char message[COMMAND_MESSAGE_BYTES] = "";
+    command_profile profile = {0};
+    command_choose_blas();
+    measure_work *work = calloc(1, sizeof *work);
+    if (work == NULL) return command_fail(KVT_E_MEMORY, "");
+    kvt_status status = measure_prepare(arguments, work, message, sizeof message);
+    if (status == KVT_OK) status = more(arguments, work, message, sizeof message);
+    if (status == KVT_OK)
+        status = command_profile_begin(arguments->common.config, &profile, message, sizeof message);
+    int code = status == KVT_OK ? run(arguments, work, profile.profile)
+                                : command_fail_input(status, message);
+    code = command_profile_finish(&profile, code);
+    measure_dumps_free(&work->dumps);
+    free(work);
+    return code;
+}
+
 /* ---- limits that were tried ---- */
 
 void measure_print_share(FILE *out, uint32_t kept, uint32_t offered)

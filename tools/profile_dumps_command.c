@@ -4,12 +4,10 @@
  * KV dumps with queries; and profile dumps, which makes such dumps of a model.
  *
  * The main thread waits; the measurement has threads of its own. Interrupting (SIGINT, SIGTERM)
- * stops after the present dump; what was measured stays and the same command goes on from there.
+ * stops after the present row; what was measured stays and the same command goes on from there.
  */
 #include "profile_document.h"
 #include "profile_measure.h"
-
-#include "estimator/quality/quality.h"
 
 #include <jansson.h>
 
@@ -18,13 +16,15 @@
 
 /* ---- the report ---- */
 
-static void profile_dumps_print(FILE *out, const quality_dumps_report *report,
-                                const quality_dumps_options *options)
+static void profile_dumps_print(FILE *out, const quality_report *report,
+                                const calibrate_options *options)
 {
+    const profile_model *facts = &report->model;
+    const quality_set_report *set = &report->sets[0];
     fprintf(out, "%s, class %s: %u dumps of %u layers x %u KV heads x %u, %u tokens, %u queries\n",
-            report->model.name, options->class_name, (unsigned)report->entries,
-            report->layout.layers, report->layout.kv_heads, report->layout.head_dim,
-            (unsigned)report->layout.tokens, (unsigned)report->queries);
+            facts->name, set->class_name, (unsigned)set->entries, (unsigned)facts->layers,
+            (unsigned)facts->kv_heads, (unsigned)facts->head_dim, (unsigned)set->context_tokens,
+            (unsigned)report->queries);
     if (report->map.family_count > 0) {
         fprintf(out, "loss: %s, fitted to attention error for",
                 report->map.stored ? "as stored earlier" : report->map.metric);
@@ -36,12 +36,13 @@ static void profile_dumps_print(FILE *out, const quality_dumps_report *report,
     }
     fprintf(out, "\n%-36s %6s %7s %7s %6s %6s   %8s %8s\n", "variant", "bits", "att%", "high%",
             "mass", "flips", "loss", "upper");
-    for (uint32_t i = 0; i < options->variant_count; i++) {
-        const quality_curve *curve = &report->curves[i];
+    for (uint32_t i = 0; i < options->wanted->count; i++) {
+        const quality_curve *curve = &set->curves[i];
         if (curve->entries == 0) continue;
         fprintf(out, "%-36s %6.2f %7.2f %7.2f %6.3f %6.3f %s %8.4f %8.4f\n",
-                options->variants[i].name, curve->bits_per_element, 100.0 * curve->attention_error,
-                100.0 * curve->attention_error_high, curve->retained_mass, curve->flip_rate,
+                options->wanted->variants[i].name, curve->bits_per_element,
+                100.0 * curve->attention_error, 100.0 * curve->attention_error_high,
+                curve->retained_mass, curve->flip_rate,
                 report->mapped[i] || curve->loss_mean <= 0.0 ? " " : "<=", curve->loss_mean,
                 curve->loss_high);
     }
@@ -49,10 +50,10 @@ static void profile_dumps_print(FILE *out, const quality_dumps_report *report,
 
 /* ---- JSON ---- */
 
-static json_t *pack_curve(const quality_dumps_report *report, const quality_dumps_options *options,
+static json_t *pack_curve(const quality_report *report, const calibrate_options *options,
                           uint32_t index)
 {
-    const quality_curve *curve = &report->curves[index];
+    const quality_curve *curve = &report->sets[0].curves[index];
     const view_member members[] = {{"bits_per_element", curve->bits_per_element},
                                    {"physical_bits_per_element", curve->physical_bits_per_element},
                                    {"loss_mean", curve->loss_mean},
@@ -64,8 +65,9 @@ static json_t *pack_curve(const quality_dumps_report *report, const quality_dump
                                    {"attention_error_high", curve->attention_error_high},
                                    {"retained_mass", curve->retained_mass},
                                    {"flip_rate", curve->flip_rate}};
-    json_t *row = json_pack("{s:s, s:I, s:b}", "variant", options->variants[index].name, "entries",
-                            (json_int_t)curve->entries, "mapped", (int)report->mapped[index]);
+    json_t *row =
+        json_pack("{s:s, s:I, s:b}", "variant", options->wanted->variants[index].name, "entries",
+                  (json_int_t)curve->entries, "mapped", (int)report->mapped[index]);
     if (view_put_numbers(row, members, sizeof members / sizeof members[0])) return row;
     json_decref(row);
     return NULL;
@@ -88,21 +90,21 @@ static json_t *pack_map(const quality_map *map)
     return families;
 }
 
-static int profile_dumps_print_json(const quality_dumps_report *report,
-                                    const quality_dumps_options *options)
+static int profile_dumps_print_json(const quality_report *report, const calibrate_options *options)
 {
+    const quality_set_report *set = &report->sets[0];
     json_t *rows = json_array();
     json_t *root =
         json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:I, s:f}", "schema",
                   "kvterrace-profile-dumps-1", "model", view_string(report->model.name), "class",
-                  view_string(options->class_name), "method", "attention", "entries",
-                  (json_int_t)report->entries, "context_tokens", (json_int_t)report->layout.tokens,
-                  "queries", (json_int_t)report->queries, "pairs", (json_int_t)report->pairs,
+                  view_string(set->class_name), "method", "attention", "entries",
+                  (json_int_t)set->entries, "context_tokens", (json_int_t)set->context_tokens,
+                  "queries", (json_int_t)report->queries, "pairs", (json_int_t)report->measured,
                   "metric", report->map.metric, "map_stored", (int)report->map.stored,
                   "resumed_rows", (json_int_t)report->resumed, "seconds", report->seconds);
     int failed = root == NULL;
-    for (uint32_t i = 0; i < options->variant_count; i++)
-        if (report->curves[i].entries > 0)
+    for (uint32_t i = 0; i < options->wanted->count; i++)
+        if (set->curves[i].entries > 0)
             failed |= json_array_append_new(rows, pack_curve(report, options, i));
     failed |= json_object_set_new(root, "variants", rows);
     failed |= json_object_set_new(root, "map", pack_map(&report->map));
@@ -111,7 +113,7 @@ static int profile_dumps_print_json(const quality_dumps_report *report,
     return command_fail(KVT_E_MEMORY, "");
 }
 
-enum { DUMPS_MAX = 4096, DUMPS_TEXTS_MAX = 32, DUMPS_VARIANTS_MAX = 128 };
+enum { DUMPS_MAX = 4096, DUMPS_TEXTS_MAX = 32 };
 
 static const command_option attention_rows[] = {
     OPERANDS(measure_arguments, dumps, "DUMP", 1, DUMPS_MAX, 0),
@@ -204,53 +206,43 @@ static int attention_check(void *context)
     return command_misuse("--class: a name of 1 to 63 bytes");
 }
 
-static int attention_measure(measure_arguments *arguments, const quality_dumps_options *options,
-                             kvt_profile *profile)
+static kvt_status attention_prepare(measure_arguments *arguments, measure_work *work, char *message,
+                                    size_t message_size)
+{
+    calibrate_options *options = &work->options;
+    work->classes.classes[0].name =
+        arguments->class_name != NULL ? arguments->class_name : MEASURE_CLASS;
+    options->class_count = 1;
+    options->wanted = &work->wanted;
+    options->dumps = arguments->dumps.items;
+    options->dump_count = (uint32_t)arguments->dumps.count;
+    return command_parse_variants(arguments->variants, arguments->quick, work->variants,
+                                  QUALITY_VARIANTS_MAX, &work->wanted.count, message, message_size);
+}
+
+static int attention_measure(measure_arguments *arguments, measure_work *work, kvt_profile *profile)
 {
     char message[COMMAND_MESSAGE_BYTES] = "";
-    quality_dumps_report report;
+    quality_report report;
     int code = EXIT_FINE;
     measure_begin(arguments);
-    kvt_status status = quality_dumps_run(profile, options, &report, message, sizeof message);
+    kvt_status status =
+        quality_profile_run(profile, &work->options, &report, message, sizeof message);
     progress_end(&arguments->bar);
     if (status != KVT_OK) {
         code = measure_fail(status, message);
     } else if (!arguments->common.json) {
-        profile_dumps_print(stdout, &report, options);
+        profile_dumps_print(stdout, &report, &work->options);
     } else {
-        code = profile_dumps_print_json(&report, options);
+        code = profile_dumps_print_json(&report, &work->options);
     }
-    quality_dumps_report_free(&report);
+    quality_report_free(&report);
     return code;
 }
 
 static int attention_run(void *context)
 {
-    measure_arguments *arguments = context;
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    quality_variant variants[DUMPS_VARIANTS_MAX];
-    command_profile profile = {0};
-    command_choose_blas();
-    quality_dumps_options options = {
-        .paths = arguments->dumps.items,
-        .count = (uint32_t)arguments->dumps.count,
-        .name = arguments->name != NULL ? arguments->name : "model",
-        .class_name = arguments->class_name != NULL ? arguments->class_name : MEASURE_CLASS,
-        .variants = variants,
-        .queries = arguments->queries,
-        .threads = arguments->threads,
-        .command_line = arguments->common.line,
-        .progress = progress_ask,
-        .progress_context = &arguments->bar};
-    kvt_status status =
-        command_parse_variants(arguments->variants, arguments->quick, variants, DUMPS_VARIANTS_MAX,
-                               &options.variant_count, message, sizeof message);
-    if (status == KVT_OK)
-        status = command_profile_begin(arguments->common.config, &profile, message, sizeof message);
-    int code = status == KVT_OK ? attention_measure(arguments, &options, profile.profile)
-                                : command_fail_input(status, message);
-    code = command_profile_finish(&profile, code);
-    return code;
+    return measure_into_profile(context, attention_prepare, attention_measure);
 }
 
 const command_spec profile_attention_spec = {

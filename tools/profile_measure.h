@@ -9,7 +9,7 @@
 #include "profile_document.h"
 #include "tools/command/variants.h"
 
-#include "estimator/quality/quality.h"
+#include "estimator/quality/calibrate.h"
 
 #include <jansson.h>
 
@@ -75,10 +75,34 @@ KVT_NODISCARD kvt_status command_choose_classes(const char *list, const measure_
                                                 bool chosen[QUALITY_CLASSES_MAX], char *message,
                                                 size_t message_size);
 
+/* ---- a measurement ---- */
+
+/* What the options of a measurement point into. */
+typedef struct measure_work {
+    measure_classes classes;
+    quality_variant variants[QUALITY_VARIANTS_MAX];
+    calibrate_wanted wanted;
+    measure_dumps dumps;
+    bool teaches[QUALITY_CLASSES_MAX];
+    calibrate_options options;
+} measure_work;
+
+/* Reads the classes of texts, and sets what every measurement takes of the arguments. KVT_OK;
+ * KVT_E_ARGUMENT (the message says what). */
+KVT_NODISCARD kvt_status measure_prepare(measure_arguments *arguments, measure_work *work,
+                                         char *message, size_t message_size);
+
+/* Prepares, opens the profile and measures into it: `more` sets what is the command's own, `run`
+ * measures and prints. Returns the exit code. */
+int measure_into_profile(measure_arguments *arguments,
+                         kvt_status (*more)(measure_arguments *arguments, measure_work *work,
+                                            char *message, size_t message_size),
+                         int (*run)(measure_arguments *arguments, measure_work *work,
+                                    kvt_profile *profile));
+
 /* How bounds held at each limit: two columns of 22 characters, and as JSON. */
-struct promise_trial;
 void measure_print_share(FILE *out, uint32_t kept, uint32_t offered);
-json_t *measure_pack_trials(const struct promise_trial *trials, uint32_t count);
+json_t *measure_pack_trials(const promise_trial *trials, uint32_t count);
 
 #define MEASURE_COUNT(field, name, most, help)                                                     \
     COUNT_OPTION(measure_arguments, field, name, 1, most, help)

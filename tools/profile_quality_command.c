@@ -9,8 +9,6 @@
 #include "profile_document.h"
 #include "profile_measure.h"
 
-#include "estimator/quality/promise.h"
-
 #include <jansson.h>
 
 #include <math.h>
@@ -64,8 +62,7 @@ static void print_curve(FILE *out, const char *name, const quality_curve *curve)
     fputc('\n', out);
 }
 
-static void print_set(FILE *out, const quality_set_report *set,
-                      const quality_profile_options *options)
+static void print_set(FILE *out, const quality_set_report *set, const calibrate_options *options)
 {
     const quality_spread *spread = &set->spread;
     fprintf(out, "\nclass %s: %u entries of %u documents", set->class_name, (unsigned)set->entries,
@@ -80,9 +77,9 @@ static void print_set(FILE *out, const quality_set_report *set,
     fprintf(out, "\n%-36s %6s %8s %8s %8s %8s %5s %9s %8s %6s %7s %6s %6s %6s %6s %5s %5s\n",
             "variant", "bits", "loss", "low", "high", "p90", "cv", "KL e-3", "+95%", "top1%",
             "dNLL", "rougeL", "F1", "answer", "att%", "rho", "rep");
-    for (uint32_t i = 0; i < options->variant_count; i++)
+    for (uint32_t i = 0; i < options->wanted->count; i++)
         if (set->curves[i].entries > 0)
-            print_curve(out, options->variants[i].name, &set->curves[i]);
+            print_curve(out, options->wanted->variants[i].name, &set->curves[i]);
     if (isfinite(spread->sensitivity_sd)) {
         fprintf(out, "entries differ by a factor of exp(+-%.2f)", spread->sensitivity_sd);
         fprintf(out, " over %u variants; on the other half of the continuation it repeats with r",
@@ -98,16 +95,15 @@ static void print_set(FILE *out, const quality_set_report *set,
 }
 
 /* Bounds for a class that was not measured, and how they hold on the measured ones in turn. */
-static void print_limits(FILE *out, const quality_report *report,
-                         const quality_profile_options *options)
+static void print_limits(FILE *out, const quality_report *report, const calibrate_options *options)
 {
     if (report->trial_count == 0) return;
     fprintf(out, "\na class that was not measured (bounds widened by %.2f)\n%-36s %8s %8s %8s\n",
             report->bounds[0].widening, "variant", "loss", "mean", "90%");
-    for (uint32_t i = 0; i < options->variant_count; i++) {
+    for (uint32_t i = 0; i < options->wanted->count; i++) {
         const promise_bound *bound = &report->bounds[i];
         if (isnan(bound->mean)) continue;
-        fprintf(out, "%-36s %8.4f %8.4f %8.4f\n", options->variants[i].name, bound->loss,
+        fprintf(out, "%-36s %8.4f %8.4f %8.4f\n", options->wanted->variants[i].name, bound->loss,
                 bound->mean, bound->entry);
     }
     fprintf(out,
@@ -126,7 +122,7 @@ static void print_limits(FILE *out, const quality_report *report,
 }
 
 static void profile_quality_print(FILE *out, const quality_report *report,
-                                  const quality_profile_options *options)
+                                  const calibrate_options *options)
 {
     const profile_model *facts = &report->model;
     fprintf(out, "%s: %.2f M parameters, %u layers x %u KV heads x %u, weights %s\n", facts->name,
@@ -191,7 +187,7 @@ static int put_spread(json_t *object, const quality_set_report *set)
 }
 
 static json_t *pack_set(const quality_set_report *set, const char *model_name,
-                        const quality_profile_options *options)
+                        const calibrate_options *options)
 {
     json_t *rows = json_array(), *effects = json_array();
     json_t *root =
@@ -199,10 +195,10 @@ static json_t *pack_set(const quality_set_report *set, const char *model_name,
                   view_string(set->class_name), "context_tokens", (json_int_t)set->context_tokens,
                   "continuation_tokens", (json_int_t)set->continuation_tokens);
     int failed = root == NULL || put_spread(root, set) != 0;
-    for (uint32_t i = 0; i < options->variant_count; i++)
+    for (uint32_t i = 0; i < options->wanted->count; i++)
         if (set->curves[i].entries > 0)
-            failed |=
-                json_array_append_new(rows, pack_curve(options->variants[i].name, &set->curves[i]));
+            failed |= json_array_append_new(
+                rows, pack_curve(options->wanted->variants[i].name, &set->curves[i]));
     for (uint32_t i = 0; i < set->entries; i++)
         failed |= json_array_append_new(effects, view_real(set->sensitivity[i]));
     failed |= json_object_set_new(root, "variants", rows);
@@ -213,7 +209,7 @@ static json_t *pack_set(const quality_set_report *set, const char *model_name,
 }
 
 static int profile_quality_print_json(const quality_report *report,
-                                      const quality_profile_options *options)
+                                      const calibrate_options *options)
 {
     const profile_model *facts = &report->model;
     json_t *sets = json_array();
@@ -235,13 +231,6 @@ static int profile_quality_print_json(const quality_report *report,
     json_decref(root);
     return command_fail(KVT_E_MEMORY, "");
 }
-
-/* What the options of the measurement point into. */
-typedef struct quality_work {
-    measure_classes classes;
-    quality_variant variants[QUALITY_VARIANTS_MAX];
-    quality_profile_options options;
-} quality_work;
 
 static const command_option quality_rows[] = {
     MEASURE_MODEL,
@@ -267,53 +256,34 @@ static const command_option quality_rows[] = {
     {0},
 };
 
-static kvt_status quality_prepare(const measure_arguments *arguments, quality_work *work,
-                                  char *message, size_t message_size)
+static kvt_status quality_prepare(measure_arguments *arguments, measure_work *work, char *message,
+                                  size_t message_size)
 {
-    quality_profile_options *options = &work->options;
-    kvt_status status = command_parse_classes(arguments, &work->classes, message, message_size);
-    if (status == KVT_OK)
-        status = command_parse_variants(arguments->variants, arguments->quick, work->variants,
-                                        QUALITY_VARIANTS_MAX, &options->variant_count, message,
-                                        message_size);
-    options->name = arguments->name;
-    options->model = arguments->model;
-    options->tokenizer = arguments->tokenizer;
-    options->metric = (quality_metric)arguments->metric;
-    options->use = (quality_use)arguments->use;
-    options->seconds = 60.0 * arguments->minutes;
-    options->finish = arguments->finish;
-    options->threads = arguments->threads;
-    options->classes = work->classes.classes;
-    options->class_count = work->classes.count;
-    options->variants = work->variants;
-    options->command_line = arguments->common.line;
+    calibrate_options *options = &work->options;
+    options->wanted = &work->wanted;
     options->contexts = measure_or(arguments->contexts, arguments->quick ? 8 : 100);
-    options->context_tokens = measure_or(arguments->context_tokens, MEASURE_CONTEXT_TOKENS);
-    options->continuation_tokens =
-        measure_or(arguments->continuation_tokens, MEASURE_CONTINUATION_TOKENS);
     options->answer_tokens = arguments->answer_tokens;
     if (options->answer_tokens == UINT32_MAX) options->answer_tokens = arguments->quick ? 16 : 32;
-    return status;
+    return command_parse_variants(arguments->variants, arguments->quick, work->variants,
+                                  QUALITY_VARIANTS_MAX, &work->wanted.count, message, message_size);
 }
 
-static int quality_measure_all(measure_arguments *arguments, quality_profile_options *options,
+static int quality_measure_all(measure_arguments *arguments, measure_work *work,
                                kvt_profile *profile)
 {
     char message[COMMAND_MESSAGE_BYTES] = "";
     quality_report report;
     int code = EXIT_FINE;
     measure_begin(arguments);
-    options->progress = progress_ask;
-    options->progress_context = &arguments->bar;
-    kvt_status status = quality_profile_run(profile, options, &report, message, sizeof message);
+    kvt_status status =
+        quality_profile_run(profile, &work->options, &report, message, sizeof message);
     progress_end(&arguments->bar);
     /* Of a model that does not understand its texts the figures are what says so. */
     const bool whole = status == KVT_OK || status == KVT_E_MISMATCH;
     if (!arguments->common.json && (whole || status == KVT_E_CANCELLED) && report.set_count > 0)
-        profile_quality_print(stdout, &report, options);
+        profile_quality_print(stdout, &report, &work->options);
     else if (whole && report.set_count > 0)
-        code = profile_quality_print_json(&report, options);
+        code = profile_quality_print_json(&report, &work->options);
     if (status != KVT_OK) code = measure_fail(status, message);
     quality_report_free(&report);
     return code;
@@ -321,20 +291,7 @@ static int quality_measure_all(measure_arguments *arguments, quality_profile_opt
 
 static int quality_run(void *context)
 {
-    measure_arguments *arguments = context;
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    command_profile profile = {0};
-    command_choose_blas();
-    quality_work *work = calloc(1, sizeof *work);
-    if (work == NULL) return command_fail(KVT_E_MEMORY, "");
-    kvt_status status = quality_prepare(arguments, work, message, sizeof message);
-    if (status == KVT_OK)
-        status = command_profile_begin(arguments->common.config, &profile, message, sizeof message);
-    int code = status == KVT_OK ? quality_measure_all(arguments, &work->options, profile.profile)
-                                : command_fail_input(status, message);
-    code = command_profile_finish(&profile, code);
-    free(work);
-    return code;
+    return measure_into_profile(context, quality_prepare, quality_measure_all);
 }
 
 static const measure_arguments quality_standard = {.answer_tokens = UINT32_MAX};

@@ -200,11 +200,12 @@ typedef struct calibrate_options {
     const char *tokenizer;        /* NULL: tokenizer.bin in the model's folder */
     const quality_class *classes; /* with dumps without texts */
     uint32_t class_count;
-    const calibrate_wanted *wanted; /* NULL: rungs follow from the answers */
+    const calibrate_wanted *wanted; /* NULL: rungs follow from the answers. Of quality_profile_run
+                                       the variants, 1 to QUALITY_VARIANTS_MAX */
     uint32_t contexts;              /* of each class, at most; with dumps 0 is all of them */
     uint32_t question_contexts;     /* of them, that questions are asked on; 0: all */
     uint32_t context_tokens, continuation_tokens;
-    uint32_t answer_tokens; /* for metrics that compare answers */
+    uint32_t answer_tokens; /* 0: no answers are generated, and no metric compares them */
     quality_metric metric;
     quality_use use;
     double seconds; /* after which, and after one row at least, the calibration stops as if it were
@@ -214,8 +215,9 @@ typedef struct calibrate_options {
     const bool *teaches;     /* [class_count]: whose documents teach; NULL: the first class's */
     uint32_t teach_contexts; /* that teach, at most; one in four makes tables instead */
     uint64_t teach_tokens;   /* of them, about */
-    bool unjudged;           /* as of quality_profile_options */
-    bool finish; /* nothing is measured: the rows that are there count as all. Without `wanted`
+    bool unjudged; /* a model that does not understand the texts is measured too: for models of
+                      random numbers */
+    bool finish;   /* nothing is measured: the rows that are there count as all. Without `wanted`
                        the rungs are the lossy variants that were measured on as many entries as
                        most */
     const char *const *dumps;
@@ -223,7 +225,8 @@ typedef struct calibrate_options {
     const uint32_t *dump_classes; /* [dump_count]; NULL: all of the first class */
     const char *rope; /* how the keys of dumps turn, as quality_rope_parse takes it; NULL: as those
                          say that teach */
-    uint32_t queries; /* of a dump's layers and heads; 0: the usual */
+    uint32_t queries; /* of a dump's layers and heads; 0: QUALITY_DUMPS_QUERIES, or as many as the
+                         first has */
     uint32_t threads; /* 0: one per processor */
     const char *command_line;
     kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
@@ -253,6 +256,52 @@ KVT_NODISCARD kvt_status calibrate_profile_run(kvt_profile *profile,
                                                const calibrate_options *options,
                                                calibrate_report *report_out, char *message,
                                                size_t message_size);
+
+/* ---- curves of variants into a profile database, and as a report ---- */
+
+typedef struct quality_set_report {
+    char class_name[64];
+    uint32_t entries, documents;                  /* that are whole: a row of every variant */
+    uint32_t context_tokens, continuation_tokens; /* of the first entry */
+    quality_spread spread;
+    quality_likelihood likelihood; /* of the entries; NAN of passages, and of dumps */
+    quality_curve *curves;         /* [variant_count] */
+    double *sensitivity;           /* [entries], the entry effect */
+} quality_set_report;
+
+/* Classes in their order, each with its passages as class "NAME/recall" where it has some; then, of
+ * two classes and more, all entries together as class "pooled". */
+typedef struct quality_report {
+    profile_model model;
+    quality_metric metric;
+    quality_use use;
+    quality_set_report sets[2 * QUALITY_CLASSES_MAX + 2];
+    uint32_t set_count;
+    /* Of two classes and more: how the bounds of the others hold on each class in turn. */
+    promise_trial *trials; /* [trial_count], by rising limit */
+    uint32_t trial_count;
+    promise_bound *bounds; /* [variant_count], for entries of a class not measured */
+    /* Of dumps. */
+    quality_map map;
+    bool mapped[QUALITY_VARIANTS_MAX]; /* the loss is by a fit; else by a bound */
+    uint32_t queries;                  /* of each layer and head */
+    uint64_t measured;                 /* rows */
+    uint64_t resumed;                  /* rows that an earlier run had left */
+    double seconds;
+} quality_report;
+
+/* The options of a calibration without bases and questions, of dumps one class. Entries of the
+ * classes are measured in turn, so that a measurement that stops has about as many of each; one that
+ * was stopped is gone on with when model, texts or dumps, cuts and metric are the same. KVT_OK;
+ * KVT_E_ARGUMENT (message says what); KVT_E_MISMATCH (the model does not understand the texts of a
+ * class: the report is whole, the database has rows and no curves); KVT_E_CANCELLED (the report of a
+ * model then has what is there, unless no entry is whole; the database has rows and no curves);
+ * KVT_E_READ_ONLY; KVT_E_DATABASE; what the readers of models, texts and dumps and quality_measure
+ * give. */
+KVT_NODISCARD kvt_status quality_profile_run(kvt_profile *profile, const calibrate_options *options,
+                                             quality_report *report_out, char *message,
+                                             size_t message_size);
+void quality_report_free(quality_report *report); /* zeroed is allowed */
 
 /* ---- what entropy tables of other entries cost on KV, beside each matrix' own ---- */
 

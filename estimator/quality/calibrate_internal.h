@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calibrate_internal.h - a calibration at work: its entries, and the rows that are there or are
- * measured (calibrate_measure.c), between the profile and the report (calibrate_profile.c). Thread
- * rule: callbacks come from measuring threads, one at a time.
+ * calibrate_internal.h - a calibration at work: its entries (calibrate_profile.c), and the rows that
+ * are there or are measured (calibrate_measure.c). Of these it makes ladders (calibrate_profile.c),
+ * or curves (quality_profile.c). Thread rule: callbacks come from measuring threads, one at a time.
  */
 #ifndef ESTIMATOR_CALIBRATE_INTERNAL_H
 #define ESTIMATOR_CALIBRATE_INTERNAL_H
@@ -23,6 +23,7 @@ typedef struct calibration {
     kvt_profile *profile;
     const calibrate_options *options;
     calibrate_report *report;
+    bool curves; /* of the wanted variants, and no ladders: rows of its own sets alone count */
     char *message;
     size_t message_size;
     double started;
@@ -30,6 +31,7 @@ typedef struct calibration {
     quality_entries texts[QUALITY_CLASSES_MAX]; /* as many as were read for, at least `taken` */
     uint32_t taken[QUALITY_CLASSES_MAX];        /* entries of each class */
     quality_map maps[QUALITY_CLASSES_MAX];      /* of dumps, by class */
+    uint32_t queries;                           /* of a dump's layers and heads */
     quality_source source;
     kvt_layout layout;
     int64_t run, model;
@@ -39,7 +41,7 @@ typedef struct calibration {
     uint32_t entry_count;
     const void **handles;         /* of each, what the source knows it by */
     quality_identity *identities; /* likewise; kept where bases are learnt */
-    quality_entry *entries;       /* of texts */
+    quality_entry *entries;       /* of dumps their tokens alone */
     uint32_t *classes, *numbers;  /* the class of each, and which of its entries it is */
     uint64_t *documents;
     bool *asked;
@@ -61,6 +63,20 @@ typedef struct calibration {
     quality_row *rows;
     uint64_t done, expected;
 } calibration;
+
+/* Checks the options, opens the source, finds or makes the sets, and reads the rows that are there.
+ * calibrate_close also after an error. KVT_OK; KVT_E_ARGUMENT with a message; KVT_E_DATABASE;
+ * KVT_E_READ_ONLY; what the source gives. */
+KVT_NODISCARD kvt_status calibrate_open(calibration *c);
+void calibrate_close(calibration *c);
+
+/* A set of entries of which `first` is the first. KVT_OK; KVT_E_DATABASE; KVT_E_READ_ONLY. */
+KVT_NODISCARD kvt_status calibrate_open_set(calibration *c, const char *class_name,
+                                            const quality_entry *first, const char *settings,
+                                            uint32_t entries, int64_t *set_out);
+
+/* The first entry of a class; 0 where it has none. */
+uint32_t calibrate_first(const calibration *c, uint32_t class_index);
 
 /* Learns bases on entries that are not judged, or takes those of an interrupted calibration
  * (calibrate_basis.c). KVT_OK; KVT_E_ARGUMENT (no entry is left: the message says so);

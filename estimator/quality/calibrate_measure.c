@@ -15,14 +15,21 @@
 
 /* ---- what a row says here ---- */
 
-/* Loss by the metric and the use; distortion, which variants are compared by, likewise: KL of the
- * answers, of the passage, or the larger. */
-static quality_row calibrate_judge(const calibration *c, uint32_t entry, const quality_row *row)
+/* Loss by the metric and the use; distortion, which rungs are compared by, likewise: KL of the
+ * answers, of the passage, or the larger. Of dumps the loss by the fits that the profile has. */
+static quality_row calibrate_judge(const calibration *c, uint32_t entry, kvt_variant variant,
+                                   const quality_row *row)
 {
     const calibrate_options *o = c->options;
     quality_row judged = *row;
+    double upper;
+    if (o->model == NULL) {
+        quality_map_loss(&c->maps[c->classes[entry]], variant, row->attention_error,
+                         row->attention_error_high, &judged.loss, &upper);
+        return judged;
+    }
     judged.loss = quality_row_loss_used(o->use, o->metric, row, c->exact[entry].answers);
-    if (o->use == QUALITY_USE_ANSWERS || !isfinite(row->recall_kl)) return judged;
+    if (c->curves || o->use == QUALITY_USE_ANSWERS || !isfinite(row->recall_kl)) return judged;
     if (o->use == QUALITY_USE_RECALL || !(row->kl > row->recall_kl)) judged.kl = row->recall_kl;
     return judged;
 }
@@ -32,6 +39,7 @@ static bool calibrate_is_enough(const calibration *c, uint32_t entry, const qual
 {
     const calibrate_options *o = c->options;
     const bool compares = o->metric == QUALITY_ROUGE_L || o->metric == QUALITY_F1;
+    if (o->model == NULL) return isfinite(row->attention_error);
     if (!isfinite(row->kl) || !isfinite(row->top1)) return false;
     if (compares && !(c->compares && isfinite(row->rouge_l) && isfinite(row->f1))) return false;
     return c->entries[entry].recall == NULL || isfinite(row->recall_kl);
@@ -64,22 +72,6 @@ static uint32_t calibrate_find(const calibration *c, uint32_t number)
     return low;
 }
 
-static void calibrate_take_dump_row(void *context, uint32_t number, kvt_variant variant,
-                                    const quality_row *row)
-{
-    calibration *c = context;
-    const uint32_t entry = calibrate_find(c, number);
-    if (entry < c->entry_count) calibrate_keep(c, entry, variant, false, row);
-}
-
-static kvt_status calibrate_take_dump_rows(calibration *c)
-{
-    kvt_status status = KVT_OK;
-    for (c->at = 0; status == KVT_OK && c->at < c->options->class_count; c->at++)
-        status = profile_entries_read(c->profile, c->sets[c->at], 0, calibrate_take_dump_row, c);
-    return status;
-}
-
 /* The exact run of an entry, whose answers losses are of, comes before its other rows. */
 static void calibrate_take_row(void *context, uint32_t number, kvt_variant variant,
                                const quality_row *row)
@@ -88,8 +80,10 @@ static void calibrate_take_row(void *context, uint32_t number, kvt_variant varia
     const uint32_t entry = calibrate_find(c, number);
     if (entry == c->entry_count) return;
     if (quality_same_variant(variant, QUALITY_EXACT_KEY)) {
-        c->exact[entry].answers = row->answers;
-        c->exact[entry].nll = row->nll_delta;
+        c->exact[entry] = (quality_exact){.nll = row->nll_delta,
+                                          .answers = row->answers,
+                                          .questions = c->entries[entry].question_count,
+                                          .recall_nll = row->recall_nll_delta};
     } else if (calibrate_is_enough(c, entry, row)) {
         calibrate_keep(c, entry, variant, false, row);
     }
@@ -120,6 +114,17 @@ static void calibrate_take_set(void *context, int64_t set, int64_t passages, con
     }
 }
 
+/* What a stopped measurement of the same settings has left. */
+static kvt_status calibrate_take_own(calibration *c)
+{
+    kvt_status status = KVT_OK;
+    c->compares = true;
+    for (c->at = 0; status == KVT_OK && c->at < c->options->class_count; c->at++)
+        status = profile_entries_read(c->profile, c->sets[c->at], c->passages[c->at],
+                                      calibrate_take_row, c);
+    return status;
+}
+
 static int kept_order(const void *left, const void *right)
 {
     const calibrate_kept *a = left, *b = right;
@@ -132,13 +137,14 @@ static int kept_order(const void *left, const void *right)
 kvt_status calibrate_take_rows(calibration *c)
 {
     take_sets take = {.c = c, .status = KVT_OK};
-    kvt_status status = c->options->model != NULL
+    const bool of_texts = c->options->model != NULL;
+    kvt_status status = of_texts && !c->curves
                             ? profile_sets_of_texts(c->profile, c->model, calibrate_take_set, &take)
-                            : calibrate_take_dump_rows(c);
+                            : calibrate_take_own(c);
     if (status == KVT_OK) status = take.status;
     if (status == KVT_OK && c->failed) status = KVT_E_MEMORY;
-    for (size_t i = 0; i < c->kept_count && c->options->model != NULL; i++)
-        c->kept[i].row = calibrate_judge(c, c->kept[i].entry, &c->kept[i].row);
+    for (size_t i = 0; i < c->kept_count && of_texts; i++)
+        c->kept[i].row = calibrate_judge(c, c->kept[i].entry, c->kept[i].variant, &c->kept[i].row);
     if (c->kept_count > 1) qsort(c->kept, c->kept_count, sizeof *c->kept, kept_order);
     return status;
 }
@@ -199,6 +205,7 @@ static size_t calibrate_fill_kept(calibration *c)
         for (size_t i = kept_find(c, key);
              i < c->kept_count && quality_same_variant(c->kept[i].variant, key); i++) {
             c->report->resumed += !c->kept[i].counted;
+            c->done += !c->kept[i].counted;
             c->kept[i].counted = true;
             c->rows[(size_t)c->kept[i].entry * c->count + v] = c->kept[i].row;
         }
@@ -217,8 +224,8 @@ static bool calibrate_progress(const calibration *c)
     double share = (double)c->done / (double)c->expected;
     if (o->seconds > 0.0 && c->measures && base_clock_seconds() - c->started >= o->seconds)
         return false;
-    return o->progress == NULL ||
-           o->progress(o->progress_context, share < 1.0 ? share : 1.0, "calibration");
+    return o->progress == NULL || o->progress(o->progress_context, share < 1.0 ? share : 1.0,
+                                              c->curves ? "quality" : "calibration");
 }
 
 static bool calibrate_wants(void *context, uint32_t entry, uint32_t variant)
@@ -248,10 +255,10 @@ static kvt_status calibrate_done(void *context, uint32_t entry, uint32_t variant
 {
     calibration *c = context;
     const uint32_t at = c->classes[entry];
-    const quality_row judged = calibrate_judge(c, entry, row);
+    const kvt_variant key = quality_variant_key(&c->variants[variant]);
+    const quality_row judged = calibrate_judge(c, entry, c->variants[variant].variant, row);
     quality_row stored = *row;
     stored.loss = judged.loss;
-    const kvt_variant key = quality_variant_key(&c->variants[variant]);
     c->rows[(size_t)entry * c->count + variant] = judged;
     calibrate_keep(c, entry, key, true, &judged);
     c->done++;
@@ -262,12 +269,14 @@ static kvt_status calibrate_done(void *context, uint32_t entry, uint32_t variant
     return status;
 }
 
-static kvt_status calibrate_with_model(calibration *c)
+static kvt_status calibrate_now(calibration *c)
 {
     const calibrate_options *o = c->options;
     const quality_request request = {.model = c->measured.weights,
                                      .tokenizer = c->measured.tokens,
                                      .entries = c->entries,
+                                     .dumps = (const char *const *)c->handles,
+                                     .queries = c->queries,
                                      .entry_count = c->entry_count,
                                      .variants = c->variants,
                                      .variant_count = c->count,
@@ -279,46 +288,6 @@ static kvt_status calibrate_with_model(calibration *c)
                                      .done = calibrate_done,
                                      .context = c};
     return quality_measure(&request, c->message, c->message_size);
-}
-
-static bool calibrate_dump_progress(void *context, double done, const char *what)
-{
-    const calibration *c = context;
-    (void)done, (void)what;
-    return calibrate_progress(c);
-}
-
-static kvt_status calibrate_with_dumps(calibration *c)
-{
-    const calibrate_options *o = c->options;
-    const quality_dumps_options dumps = {.paths = (const char *const *)c->handles,
-                                         .count = c->entry_count,
-                                         .name = o->name,
-                                         .class_name = o->classes[0].name,
-                                         .variants = c->variants,
-                                         .variant_count = c->count,
-                                         .queries = o->queries,
-                                         .threads = o->threads,
-                                         .bases = c->listed,
-                                         .progress = calibrate_dump_progress,
-                                         .progress_context = c};
-    kvt_status status = quality_dumps_measure(&dumps, c->rows, c->message, c->message_size);
-    for (uint32_t e = 0; status == KVT_OK && e < c->entry_count; e++) {
-        for (uint32_t v = 0; status == KVT_OK && v < c->count; v++) {
-            const uint32_t at = c->classes[e];
-            quality_row *row = &c->rows[(size_t)e * c->count + v];
-            const kvt_variant key = quality_variant_key(&c->variants[v]);
-            double upper;
-            c->done++;
-            if (!row->present) continue;
-            quality_map_loss(&c->maps[at], c->variants[v].variant, row->attention_error,
-                             row->attention_error_high, &row->loss, &upper);
-            calibrate_keep(c, e, key, true, row);
-            status = profile_entry_insert(c->profile, c->sets[at], c->numbers[e], key, row);
-        }
-    }
-    c->measures = true;
-    return status;
 }
 
 /* Whether the model understands the texts, by all exact runs that are known: after the first
@@ -356,13 +325,13 @@ kvt_status calibrate_source_measure(void *context, const quality_variant *varian
     c->question = question;
     c->rows = rows_out;
     c->report->measured += count;
-    const bool of_model = c->options->model != NULL;
     kvt_status status = KVT_OK;
     if (calibrate_fill_kept(c) > 0 && !c->options->finish)
-        status = of_model ? calibrate_with_model(c) : calibrate_with_dumps(c);
+        status = calibrate_now(c);
     else if (!calibrate_progress(c))
         status = KVT_E_CANCELLED;
-    if (status == KVT_OK && of_model) status = calibrate_judge_model(c);
+    if (status == KVT_OK && c->options->model != NULL && !c->curves)
+        status = calibrate_judge_model(c);
     if (c->kept_count > 1) qsort(c->kept, c->kept_count, sizeof *c->kept, kept_order);
     return status == KVT_OK && c->failed ? KVT_E_MEMORY : status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calibrate_profile.c - a calibration into a profile (calibrate.h): opens what it is of, runs it,
- * tries its limits, and stores the ladders. Thread rule: see calibrate_internal.h.
+ * calibrate_profile.c - opens what a calibration is of (calibrate_internal.h); and ladders into a
+ * profile (calibrate.h): asks, tries the limits, and stores them. Thread rule: see calibrate_internal.h.
  */
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"
@@ -16,32 +16,40 @@
 
 /* ---- opening ---- */
 
-static kvt_status calibrate_check(const calibrate_options *o, char *message, size_t message_size)
+static kvt_status calibrate_check(const calibration *c)
 {
+    const calibrate_options *o = c->options;
+    const uint32_t wanted_max =
+        c->curves ? (uint32_t)QUALITY_VARIANTS_MAX : (uint32_t)CALIBRATE_RUNGS_MAX;
+    const bool compares = o->metric == QUALITY_ROUGE_L || o->metric == QUALITY_F1;
     const char *wrong = NULL;
     if (o->metric >= QUALITY_METRICS) wrong = "a metric";
     if (o->use >= QUALITY_USES) wrong = "a use";
     if (o->model == NULL && (o->dump_count == 0 || o->name == NULL)) wrong = "a model, or dumps";
     if (o->lesson && (o->model == NULL || !o->basis)) wrong = "a model where it learns alone";
-    if (o->model != NULL &&
-        ((o->contexts < 2 && !o->lesson) || o->context_tokens < 1 || o->continuation_tokens < 4))
-        wrong = "two entries or more, of 1 + 4 tokens";
+    if (o->model != NULL && ((o->contexts < (c->curves ? 1 : 2) && !o->lesson) ||
+                             o->context_tokens < 1 || o->continuation_tokens < 4))
+        wrong = c->curves ? "an entry or more, of 1 + 4 tokens"
+                          : "two entries or more, of 1 + 4 tokens";
+    if (o->model != NULL && compares && o->answer_tokens == 0) wrong = "answers to compare";
+    if (c->curves && o->model == NULL && o->class_count > 1) wrong = "dumps of one class";
     if (o->class_count < 1 || o->class_count > QUALITY_CLASSES_MAX) wrong = "1 to 8 classes";
     for (uint32_t i = 0; o->dump_classes != NULL && i < o->dump_count; i++)
         if (o->dump_classes[i] >= o->class_count) wrong = "dumps of its classes";
     if (o->basis && (o->teach_contexts < 4 || o->teach_tokens < 1))
         wrong = "four contexts or more that teach, where it learns bases";
-    if (o->wanted != NULL && (o->wanted->count < 1 || o->wanted->count > CALIBRATE_RUNGS_MAX))
-        wrong = "1 to 32 variants as rungs";
+    if (o->wanted != NULL ? o->wanted->count < 1 || o->wanted->count > wanted_max : c->curves)
+        wrong = c->curves ? "1 to 128 variants" : "1 to 40 variants as rungs";
     for (uint32_t i = 0; wrong == NULL && i < o->class_count; i++) {
         const size_t length = strlen(o->classes[i].name);
         if (length < 1 || length > 63 - strlen(PROFILE_PASSAGES) ||
-            (o->class_count > 1 && strcmp(o->classes[i].name, QUALITY_POOLED) == 0))
+            ((o->class_count > 1 || c->curves) && strcmp(o->classes[i].name, QUALITY_POOLED) == 0))
             wrong = "names of classes of 1 to 56 bytes, of several none 'pooled'";
         if (o->model != NULL && o->classes[i].text_count == 0) wrong = "texts";
     }
     if (wrong == NULL) return KVT_OK;
-    (void)snprintf(message, message_size, "a calibration takes %s", wrong);
+    (void)snprintf(c->message, c->message_size, "a %s takes %s",
+                   c->curves ? "measurement of quality" : "calibration", wrong);
     return KVT_E_ARGUMENT;
 }
 
@@ -79,8 +87,8 @@ static kvt_status calibrate_make_room(calibration *c, uint32_t entries)
     return KVT_OK;
 }
 
-/* Entries of the classes in turn, and what each is. A use that looks at answers alone measures no
- * passages. */
+/* Entries of the classes in turn, and what each is. The rungs of a use that looks at answers alone
+ * need no passages. */
 static kvt_status calibrate_take_turns(calibration *c)
 {
     const calibrate_options *o = c->options;
@@ -95,10 +103,11 @@ static kvt_status calibrate_take_turns(calibration *c)
             const void *handle = calibrate_candidate(c, i, turn);
             if (o->model != NULL) {
                 c->entries[count] = *(const quality_entry *)handle;
-                if (o->use == QUALITY_USE_ANSWERS) c->entries[count].recall = NULL;
+                if (o->use == QUALITY_USE_ANSWERS && !c->curves) c->entries[count].recall = NULL;
                 handle = &c->entries[count];
             }
             status = c->source.type->identify(&c->source, handle, &c->identities[count]);
+            c->entries[count].context_tokens = c->identities[count].layout.tokens;
             c->handles[count] = handle;
             c->classes[count] = i;
             c->numbers[count] = turn;
@@ -132,7 +141,9 @@ static kvt_status calibrate_read_texts(calibration *c)
     const calibrate_options *o = c->options;
     longest_set longest = {.options = o, .entries = 0};
     bool questions = false;
-    kvt_status status = profile_sets_of_texts(c->profile, c->model, calibrate_see_set, &longest);
+    kvt_status status = KVT_OK;
+    if (!c->curves)
+        status = profile_sets_of_texts(c->profile, c->model, calibrate_see_set, &longest);
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++) {
         quality_entries *texts = &c->texts[i];
         const uint32_t wanted = calibrate_entries_read(o, i);
@@ -181,6 +192,9 @@ static kvt_status calibrate_open_dumps(calibration *c)
     }
     kvt_status status = calibrate_take_turns(c);
     if (status != KVT_OK) return status;
+    const uint32_t rows = c->identities[0].queries;
+    c->queries = o->queries != 0 ? o->queries : (uint32_t)QUALITY_DUMPS_QUERIES;
+    if (o->queries == 0 && rows != 0 && rows < c->queries) c->queries = rows;
     c->layout = c->source.first;
     facts->heads = c->source.heads;
     facts->layers = c->layout.layers;
@@ -205,18 +219,28 @@ static kvt_status calibrate_open_dumps(calibration *c)
 
 /* ---- sets in the database ---- */
 
-static kvt_status calibrate_open_set(calibration *c, const char *class_name, const char *settings,
-                                     uint32_t entries, int64_t *set_out)
+kvt_status calibrate_open_set(calibration *c, const char *class_name, const quality_entry *first,
+                              const char *settings, uint32_t entries, int64_t *set_out)
 {
-    const calibrate_options *o = c->options;
     const profile_set set = {.model = c->model,
                              .class_name = class_name,
                              .method = c->source.type->method,
                              .settings = settings,
-                             .context_tokens = c->layout.tokens,
-                             .continuation_tokens = o->continuation_tokens,
+                             .context_tokens = first->context_tokens,
+                             .continuation_tokens = first->continuation_tokens,
                              .entries = entries};
-    return quality_set_open(c->profile, &set, "calibration", o->command_line, &c->run, set_out);
+    kvt_status status = quality_set_open(c->profile, &set, c->curves ? "quality" : "calibration",
+                                         c->options->command_line, &c->run, set_out);
+    if (status == KVT_OK && c->curves)
+        status = profile_set_take_imports(c->profile, &set, *set_out);
+    return status;
+}
+
+uint32_t calibrate_first(const calibration *c, uint32_t class_index)
+{
+    for (uint32_t i = 0; i < c->entry_count; i++)
+        if (c->classes[i] == class_index) return i;
+    return 0;
 }
 
 static bool calibrate_has_passages(const calibration *c, uint32_t class_index)
@@ -237,7 +261,7 @@ static char *calibrate_settings(const calibration *c, uint32_t class_index)
                          .answer_tokens = o->answer_tokens,
                          .metric = o->metric,
                          .use = o->use,
-                         .calibration = true};
+                         .calibration = !c->curves};
     char settings[160];
     uint64_t digest = 0;
     if (o->model != NULL) {
@@ -247,38 +271,63 @@ static char *calibrate_settings(const calibration *c, uint32_t class_index)
     for (uint32_t i = 0; i < c->entry_count; i++)
         if (c->classes[i] == class_index)
             digest = quality_identity_chain(&c->identities[i], digest);
-    (void)snprintf(settings, sizeof settings,
-                   "{\"calibration\":\"%016llx\",\"entries\":%u,\"queries\":%u}",
-                   (unsigned long long)digest, (unsigned)entries, (unsigned)o->queries);
+    (void)snprintf(settings, sizeof settings, "{\"%s\":\"%016llx\",\"entries\":%u,\"queries\":%u}",
+                   c->curves ? "dumps" : "calibration", (unsigned long long)digest,
+                   (unsigned)entries, (unsigned)c->queries);
     return strdup(settings);
 }
 
 static kvt_status calibrate_open_class(calibration *c, uint32_t class_index)
 {
     const char *name = c->options->classes[class_index].name;
+    const quality_entry *first = &c->entries[calibrate_first(c, class_index)];
     const uint32_t entries = c->taken[class_index];
     char passages[64], *settings = calibrate_settings(c, class_index);
     if (settings == NULL) return KVT_E_MEMORY;
-    kvt_status status = calibrate_open_set(c, name, settings, entries, &c->sets[class_index]);
+    kvt_status status =
+        calibrate_open_set(c, name, first, settings, entries, &c->sets[class_index]);
     (void)snprintf(passages, sizeof passages, "%s" PROFILE_PASSAGES, name);
     if (status == KVT_OK && calibrate_has_passages(c, class_index))
-        status = calibrate_open_set(c, passages, settings, entries, &c->passages[class_index]);
+        status =
+            calibrate_open_set(c, passages, first, settings, entries, &c->passages[class_index]);
     free(settings);
     return status;
 }
 
-static kvt_status calibrate_open(calibration *c)
+kvt_status calibrate_open(calibration *c)
 {
     const calibrate_options *o = c->options;
-    kvt_status status = o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c);
+    kvt_status status = calibrate_check(c);
+    if (status == KVT_OK)
+        status = o->model != NULL ? calibrate_open_model(c) : calibrate_open_dumps(c);
     if (status == KVT_OK && o->lesson)
         return profile_run_begin(c->profile, "calibration", o->command_line, QUALITY_SEED, &c->run);
     for (uint32_t i = 0; status == KVT_OK && i < o->class_count; i++)
         status = calibrate_open_class(c, i);
     if (status != KVT_OK) return status;
     c->report->entries = c->entry_count;
-    c->expected = (uint64_t)c->entry_count * CALIBRATE_VARIANTS_MAX / 2;
+    c->expected = (uint64_t)c->entry_count *
+                  (c->curves ? o->wanted->count : (uint32_t)CALIBRATE_VARIANTS_MAX / 2);
     return calibrate_take_rows(c);
+}
+
+void calibrate_close(calibration *c)
+{
+    for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
+        quality_entries_free(&c->texts[i]);
+    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
+        profile_basis_free(&c->owned[s]);
+    quality_source_end(&c->source);
+    quality_model_close(&c->measured);
+    free(c->entries);
+    free((void *)c->handles);
+    free(c->identities);
+    free(c->classes);
+    free(c->numbers);
+    free(c->documents);
+    free(c->asked);
+    free(c->exact);
+    free(c->kept);
 }
 
 /* ---- what was found ---- */
@@ -291,8 +340,7 @@ static uint32_t calibrate_trials(const calibration *c)
     double answers = 0.0, recall = 0.0;
     uint32_t passages = 0;
     if (o->model == NULL) {
-        const uint32_t queries = o->queries != 0 ? o->queries : (uint32_t)QUALITY_DUMPS_QUERIES;
-        return queries * c->report->model.heads * c->report->model.layers;
+        return c->queries * c->report->model.heads * c->report->model.layers;
     }
     for (uint32_t i = 0; i < c->entry_count; i++) {
         answers += c->entries[i].continuation_tokens;
@@ -378,26 +426,11 @@ kvt_status calibrate_profile_run(kvt_profile *profile, const calibrate_options *
     for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
         report_out->likelihoods[i] = (quality_likelihood){(double)NAN, (double)NAN};
     message[0] = '\0';
-    kvt_status status = calibrate_check(options, message, message_size);
-    if (status == KVT_OK) status = calibrate_open(&c);
+    kvt_status status = calibrate_open(&c);
     if (status == KVT_OK && options->basis) status = calibrate_learn(&c);
     if (status == KVT_OK && !options->lesson) status = calibrate_ask(&c);
     if (status == KVT_OK && !options->lesson) status = calibrate_store(&c);
     report_out->seconds = base_clock_seconds() - c.started;
-    for (uint32_t i = 0; i < QUALITY_CLASSES_MAX; i++)
-        quality_entries_free(&c.texts[i]);
-    for (uint32_t s = 0; s < QUALITY_BASIS_SPANS; s++)
-        profile_basis_free(&c.owned[s]);
-    quality_source_end(&c.source);
-    quality_model_close(&c.measured);
-    free(c.entries);
-    free((void *)c.handles);
-    free(c.identities);
-    free(c.classes);
-    free(c.numbers);
-    free(c.documents);
-    free(c.asked);
-    free(c.exact);
-    free(c.kept);
+    calibrate_close(&c);
     return status;
 }

@@ -10,6 +10,7 @@
  *                          it is done
  *   quality_summarise      rows -> a curve per variant, and how entries differ
  *   quality_profile_run    all of that into a profile database, going on where a run was stopped
+ *                          (calibrate.h)
  *
  * Thread rule: one measurement at a time per process (the BLAS library's threads are shared);
  * callbacks come from worker threads, one at a time.
@@ -99,9 +100,11 @@ typedef struct quality_exact {
 } quality_exact;
 
 typedef struct quality_request {
-    const model *model;
+    const model *model;         /* NULL: the entries are dumps */
     const tokenizer *tokenizer; /* answers are compared by words; NULL: by tokens */
     const quality_entry *entries;
+    const char *const *dumps; /* [entry_count]: paths */
+    uint32_t queries;         /* of a dump's layers and heads; no more than there are */
     uint32_t entry_count;
     const quality_variant *variants;
     uint32_t variant_count;
@@ -111,7 +114,7 @@ typedef struct quality_request {
 
     /* Any status but KVT_OK ends the measurement with it. All may be NULL. */
     bool (*wanted)(void *context, uint32_t entry, uint32_t variant);
-    kvt_status (*opened)(void *context, uint32_t entry, const quality_exact *exact);
+    kvt_status (*opened)(void *context, uint32_t entry, const quality_exact *exact); /* no dump */
     /* A variant that does not take the layout gives no row. row->loss is not set. */
     kvt_status (*done)(void *context, uint32_t entry, uint32_t variant, const quality_row *row);
     void *context;
@@ -120,7 +123,8 @@ typedef struct quality_request {
 /* Entries in order, each with all wanted variants; rows do not depend on the number of threads. An
  * entry of which no variant is wanted is not opened.
  * KVT_OK; KVT_E_MEMORY; KVT_E_CORRUPT (a record that does not decode; the message names the
- * variant); KVT_E_ARGUMENT (tokens outside the vocabulary); what a callback gave. */
+ * variant); KVT_E_ARGUMENT (tokens outside the vocabulary; a dump with fewer queries, or values that
+ * are not finite: the message says which); what a callback or quality_dump_open gave. */
 KVT_NODISCARD kvt_status quality_measure(const quality_request *request, char *message,
                                          size_t message_size);
 
@@ -321,14 +325,6 @@ KVT_NODISCARD kvt_status quality_model_open(const char *path, const char *tokeni
                                             char *message, size_t message_size);
 void quality_model_close(quality_model *measured); /* zeroed is allowed */
 
-/* ---- a measurement with a model, into a profile database and as a report ---- */
-
-/*
- * Every entry x variant is stored as it is done; a run that was stopped is gone on with when
- * model, texts, cuts and metric are the same. The profile belongs to the calling thread, and to
- * one of the measuring threads at a time meanwhile.
- */
-
 enum { QUALITY_CLASSES_MAX = 8, QUALITY_VARIANTS_MAX = 128 };
 
 typedef struct quality_class {
@@ -336,68 +332,6 @@ typedef struct quality_class {
     const char *const *texts;
     uint32_t text_count;
 } quality_class;
-
-typedef struct quality_profile_options {
-    const char *name;      /* of the model; NULL: from its path */
-    const char *model;     /* as model_open takes it */
-    const char *tokenizer; /* NULL: tokenizer.bin in the model's folder */
-    const quality_class *classes;
-    uint32_t class_count;
-    const quality_variant *variants;
-    uint32_t variant_count;
-    uint32_t contexts; /* entries of each class, at most */
-    uint32_t context_tokens, continuation_tokens;
-    uint32_t answer_tokens; /* 0: no answers are generated */
-    uint32_t threads;       /* 0: one per processor */
-    quality_metric metric;
-    quality_use use;
-    double seconds; /* after which, and after one row at least, the measurement stops as if it were
-                       cancelled; 0: never */
-    bool finish;    /* nothing is measured: the entries that are whole count as all there are */
-    bool unjudged;  /* a model that does not understand the texts is measured too: for models of
-                       random numbers */
-    const char *command_line;
-    kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
-    void *progress_context;
-} quality_profile_options;
-
-typedef struct quality_set_report {
-    char class_name[64];
-    uint32_t entries, documents;                  /* that are whole: a row of every variant */
-    uint32_t context_tokens, continuation_tokens; /* of the first entry */
-    quality_spread spread;
-    quality_likelihood likelihood; /* of the entries; NAN of passages */
-    quality_curve *curves;         /* [variant_count] */
-    double *sensitivity;           /* [entries], the entry effect */
-} quality_set_report;
-
-/* Classes in their order, each with its passages as class "NAME/recall" where it has some; then, of
- * two classes and more, all entries together as class "pooled". */
-typedef struct quality_report {
-    profile_model model;
-    quality_metric metric;
-    quality_use use;
-    quality_set_report sets[2 * QUALITY_CLASSES_MAX + 2];
-    uint32_t set_count;
-    /* Of two classes and more: how the bounds of the others hold on each class in turn. */
-    struct promise_trial *trials; /* [trial_count], by rising limit */
-    uint32_t trial_count;
-    struct promise_bound *bounds; /* [variant_count], for entries of a class not measured */
-    uint64_t resumed;             /* rows that an earlier run had left */
-    double seconds;
-} quality_report;
-
-/* Entries of the classes are measured in turn, so that a measurement that stops has about as many
- * of each. KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_MISMATCH (the model does not
- * understand the texts of a class: the report is whole, the database has rows and no curves);
- * KVT_E_CANCELLED (the report then has what
- * is there, unless no entry is whole; the database has rows and no curves); KVT_E_READ_ONLY;
- * KVT_E_DATABASE; what model_open, tokenizer_open, quality_entries_read, quality_measure give. */
-KVT_NODISCARD kvt_status quality_profile_run(kvt_profile *profile,
-                                             const quality_profile_options *options,
-                                             quality_report *report_out, char *message,
-                                             size_t message_size);
-void quality_report_free(quality_report *report); /* zeroed is allowed */
 
 /* ---- fits that never fall ---- */
 
@@ -482,60 +416,7 @@ KVT_NODISCARD kvt_status quality_map_put(kvt_profile *profile, int64_t run, int6
 void quality_map_loss(const quality_map *map, kvt_variant variant, double error, double high,
                       double *loss_out, double *upper_out);
 
-/* ---- a measurement from KV dumps with queries: what every variant does to attention ---- */
-
-/*
- * Entries are committed one by one; a run that was stopped is gone on with when dumps and settings
- * are the same. Threads as above.
- */
-
 enum { QUALITY_DUMPS_QUERIES = 8 /* of a layer and head, where nobody says */ };
-
-typedef struct quality_dumps_options {
-    const char *const *paths;
-    uint32_t count;
-    const char *name;       /* of the model that the KV is of */
-    const char *class_name; /* of the texts */
-    const quality_variant *variants;
-    uint32_t variant_count;
-    uint32_t queries; /* of a layer and head; 0: QUALITY_DUMPS_QUERIES. No more than there are */
-    uint32_t threads; /* 0: one per processor */
-    kvt_record_bases bases; /* of the variants that need one */
-    const char *command_line;
-    kvt_profile_progress *progress; /* may be NULL; false stops (KVT_E_CANCELLED) */
-    void *progress_context;
-} quality_dumps_options;
-
-typedef struct quality_dumps_report {
-    profile_model model;
-    kvt_layout layout; /* of the first dump */
-    uint32_t query_heads, queries;
-    uint32_t entries;
-    quality_row *rows;     /* [entries][variant_count] */
-    quality_curve *curves; /* [variant_count] */
-    double *uppers;        /* [variant_count]: upper bound of the loss */
-    bool *mapped;          /* [variant_count]: by a fit, else the bound */
-    quality_map map;
-    uint64_t pairs;   /* of entry and variant, that were measured */
-    uint64_t resumed; /* rows that an earlier run had left */
-    double seconds;
-} quality_dumps_report;
-
-/* KVT_OK; KVT_E_ARGUMENT (message says what: no dump, one without queries, of another shape than
- * the first, or with values that are not finite); KVT_E_CANCELLED; KVT_E_READ_ONLY; KVT_E_DATABASE;
- * what quality_dump_open gives. */
-KVT_NODISCARD kvt_status quality_dumps_run(kvt_profile *profile,
-                                           const quality_dumps_options *options,
-                                           quality_dumps_report *report_out, char *message,
-                                           size_t message_size);
-
-/* The same measurement without a database: rows[count * variant_count], without losses. Rows that
- * are present are kept as they are; the others are measured. */
-KVT_NODISCARD kvt_status quality_dumps_measure(const quality_dumps_options *options,
-                                               quality_row *rows, char *message,
-                                               size_t message_size);
-
-void quality_dumps_report_free(quality_dumps_report *report); /* zeroed is allowed */
 
 /* ---- dumps of a model ---- */
 
@@ -546,7 +427,7 @@ typedef struct quality_dumps_make_options {
     const char *folder; /* made when absent; files are 0000.safetensors and so on */
     uint32_t contexts, context_tokens, continuation_tokens;
     uint32_t queries; /* of each layer and head, spread over the continuation */
-    bool unjudged;    /* as of quality_profile_options */
+    bool unjudged;    /* as of calibrate_options */
     kvt_profile_progress *progress;
     void *progress_context;
 } quality_dumps_make_options;

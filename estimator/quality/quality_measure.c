@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * quality_measure.c - entries x variants. Entries are independent of each other, so threads take
- * one after the other; each has a session and buffers of its own.
+ * one after the other; each has a session and buffers of its own. A dump's variants are measured by
+ * the attention of its queries.
  *
  * Thread rule: the threads here share what is read-only, the place of the next entry, and the
  * callbacks, which are called under a lock.
@@ -11,6 +12,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +39,9 @@ typedef struct measure_worker {
     evaluate_token *tokens;   /* [continuation_tokens] */
     evaluate_recall recall;   /* of the present entry; tokens NULL: it has none */
     quality_answers answers;
+    quality_attention *attention; /* of the present dump's sizes */
+    kvt_layout layout;            /* which are these */
+    uint32_t heads;
 } measure_worker;
 
 /* ---- one variant of one entry ---- */
@@ -152,14 +157,16 @@ static kvt_status measure_variant(measure_worker *worker, const evaluate_entry *
 
 /* ---- one entry ---- */
 
-/* The status, with the variant in the message unless a callback left its own. */
-static kvt_status measure_blame(measure_run *run, const quality_variant *variant, kvt_status status)
+/* The status, with a message unless a callback left its own. */
+__attribute__((format(printf, 3, 4))) static kvt_status
+measure_refuse(measure_run *run, kvt_status status, const char *format, ...)
 {
-    if (status == KVT_OK) return status;
+    va_list arguments;
     (void)pthread_mutex_lock(&run->lock);
+    va_start(arguments, format);
     if (run->message_size > 0 && run->message[0] == '\0')
-        (void)snprintf(run->message, run->message_size, "%s: %s", variant->name,
-                       kvt_status_text(status));
+        (void)vsnprintf(run->message, run->message_size, format, arguments);
+    va_end(arguments);
     (void)pthread_mutex_unlock(&run->lock);
     return status;
 }
@@ -242,9 +249,11 @@ static kvt_status measure_variants(measure_worker *worker, uint32_t index,
         if (atomic_load(&run->failed) != KVT_OK) return KVT_E_CANCELLED;
         if (!measure_is_wanted(run, index, i)) continue;
         worker->variant = &q->variants[i];
-        status = measure_blame(run, worker->variant,
-                               measure_variant(worker, judged, &q->entries[index], row));
-        if (status != KVT_OK || !row->present) continue;
+        status = measure_variant(worker, judged, &q->entries[index], row);
+        if (status != KVT_OK)
+            return measure_refuse(run, status, "%s: %s", worker->variant->name,
+                                  kvt_status_text(status));
+        if (!row->present) continue;
         group.variants[group.count++] = i;
         if (group.count == worker->answers.lanes_most)
             status = measure_close_group(worker, index, &group);
@@ -287,7 +296,6 @@ static kvt_status measure_entry(measure_worker *worker, uint32_t index)
     const quality_request *q = worker->run->request;
     const quality_entry *entry = &q->entries[index];
     evaluate_entry *judged = NULL;
-    if (!measure_is_open(worker->run, index)) return KVT_OK;
     kvt_status status = measure_size(worker, entry);
     if (status == KVT_OK)
         status = evaluate_entry_open(worker->session, entry->tokens, entry->context_tokens,
@@ -307,26 +315,91 @@ static kvt_status measure_entry(measure_worker *worker, uint32_t index)
     return status;
 }
 
+/* ---- one dump ---- */
+
+/* Attends to the dump's exact KV, in buffers of its sizes; most dumps of one run have the same. */
+static kvt_status measure_attend(measure_worker *worker, const quality_dump *dump)
+{
+    const quality_request *q = worker->run->request;
+    const bool same = memcmp(&worker->layout, &dump->layout, sizeof worker->layout) == 0 &&
+                      worker->heads == dump->query_heads;
+    if (worker->attention == NULL || !same) {
+        quality_attention_close(worker->attention);
+        worker->attention = NULL;
+        worker->layout = dump->layout;
+        worker->heads = dump->query_heads;
+        const kvt_status status = quality_attention_open(&dump->layout, dump->query_heads,
+                                                         q->queries, &worker->attention);
+        if (status != KVT_OK) return status;
+        quality_attention_set_bases(worker->attention, q->bases);
+    }
+    quality_dump_load(dump, quality_attention_source(worker->attention));
+    quality_dump_load_queries(dump, q->queries, quality_attention_queries(worker->attention));
+    quality_attention_exact(worker->attention);
+    return KVT_OK;
+}
+
+static kvt_status measure_dump_variant(measure_worker *worker, uint32_t index, uint32_t variant)
+{
+    measure_run *run = worker->run;
+    const quality_variant *of = &run->request->variants[variant];
+    const char *path = run->request->dumps[index];
+    quality_row row;
+    if (atomic_load(&run->failed) != KVT_OK) return KVT_E_CANCELLED;
+    if (!measure_is_wanted(run, index, variant)) return KVT_OK;
+    kvt_status status = quality_attention_run(worker->attention, of->variant, of->merged, &row);
+    if (status != KVT_OK)
+        return measure_refuse(run, status, "%s, %s: %s", path, of->name, kvt_status_text(status));
+    if (row.present && !isfinite(row.attention_error))
+        return measure_refuse(run, KVT_E_ARGUMENT, "%s: values that are not finite", path);
+    return measure_hand_over(run, index, variant, &row);
+}
+
+static kvt_status measure_dump(measure_worker *worker, uint32_t index)
+{
+    measure_run *run = worker->run;
+    const quality_request *q = run->request;
+    const char *path = q->dumps[index];
+    char message[256] = "";
+    quality_dump dump;
+    kvt_status status = quality_dump_open(path, &dump, message, sizeof message);
+    if (status != KVT_OK) return measure_refuse(run, status, "%s", message);
+    if (dump.query_rows == 0)
+        status =
+            measure_refuse(run, KVT_E_ARGUMENT, "%s has no queries: q.<layer> is missing", path);
+    else if (dump.query_rows < q->queries)
+        status = measure_refuse(run, KVT_E_ARGUMENT, "%s has %u queries per head, not %u", path,
+                                (unsigned)dump.query_rows, (unsigned)q->queries);
+    if (status == KVT_OK) status = measure_attend(worker, &dump);
+    for (uint32_t i = 0; status == KVT_OK && i < q->variant_count; i++)
+        status = measure_dump_variant(worker, index, i);
+    quality_dump_close(&dump);
+    return status;
+}
+
+/* ---- all entries ---- */
+
 static void *measure_work(void *argument)
 {
     measure_worker *worker = argument;
     measure_run *run = worker->run;
-    kvt_status status = model_session_open(run->request->model, &worker->session);
+    const quality_request *q = run->request;
+    kvt_status status = q->model != NULL ? model_session_open(q->model, &worker->session) : KVT_OK;
     while (status == KVT_OK && atomic_load(&run->failed) == KVT_OK) {
         uint32_t index = atomic_fetch_add(&run->next, 1);
-        if (index >= run->request->entry_count) break;
-        status = measure_entry(worker, index);
+        if (index >= q->entry_count) break;
+        if (!measure_is_open(run, index)) continue;
+        status = q->model != NULL ? measure_entry(worker, index) : measure_dump(worker, index);
     }
     int none = KVT_OK;
     if (status != KVT_OK) (void)atomic_compare_exchange_strong(&run->failed, &none, status);
     quality_round_trip_close(&worker->round_trip);
     evaluate_variant_close(&worker->changed);
+    quality_attention_close(worker->attention);
     free(worker->tokens);
     model_session_close(worker->session);
     return NULL;
 }
-
-/* ---- all entries ---- */
 
 kvt_status quality_measure(const quality_request *request, char *message, size_t message_size)
 {
@@ -342,6 +415,7 @@ kvt_status quality_measure(const quality_request *request, char *message, size_t
     if (count > QUALITY_THREADS_MAX) count = QUALITY_THREADS_MAX;
     if (count > request->entry_count) count = request->entry_count;
     if (count == 0) return KVT_OK;
+    if (request->model == NULL) model_set_blas_threads(1);
     for (; started < count; started++) {
         workers[started] = (measure_worker){.run = &run};
         if (pthread_create(&workers[started].thread, NULL, measure_work, &workers[started]) != 0)

@@ -21,6 +21,7 @@
 typedef struct quality_identity {
     kvt_layout layout;
     uint32_t heads;    /* of queries; 0: it has none */
+    uint32_t queries;  /* of each layer and head, of a dump */
     uint64_t document; /* equal where entries were cut from one document; 0: not known */
     uint64_t content;  /* equal where the KV is */
     uint64_t link[2];  /* what digests of several entries are chained of */

@@ -34,8 +34,10 @@ static kvt_status source_dumps_identify(quality_source *source, const void *entr
     quality_dump dump;
     kvt_status status = quality_dump_open(entry, &dump, source->message, source->message_size);
     if (status != KVT_OK) return status;
-    *out = (quality_identity){
-        .layout = dump.layout, .heads = dump.query_heads, .content = quality_dump_digest(&dump)};
+    *out = (quality_identity){.layout = dump.layout,
+                              .heads = dump.query_heads,
+                              .queries = dump.query_rows,
+                              .content = quality_dump_digest(&dump)};
     out->link[0] = out->content;
     out->links = 1;
     source->at = entry;

@@ -7,7 +7,7 @@
 #include "quality_scratch.h"
 
 #include "codecs/kv_sample.h"
-#include "estimator/profile/profile.h"
+#include "estimator/profile/profile_internal.h"
 #include "estimator/quality/calibrate.h"
 #include "estimator/quality/quality.h"
 
@@ -125,22 +125,41 @@ TEST(a_stopped_calibration_goes_on)
     scratch_remove_database();
 }
 
-/* What a stopped calibration has left is not measured again: a figure that cannot be stays. */
-static void assert_rows_are_kept(const char *const *paths)
+/* How many rows have a figure that no measurement gives; `set` puts it into all that are there. */
+static int count_marked(bool set)
 {
-    quality_variant variant;
-    quality_row rows[ENTRIES] = {[1] = {.present = true, .attention_error = 0.125}};
-    assert_int_equal(quality_variant_parse("planes:k4v4,g64", &variant), KVT_OK);
-    const quality_dumps_options options = {.paths = paths,
-                                           .count = ENTRIES,
-                                           .name = "small",
-                                           .class_name = "stories",
-                                           .variants = &variant,
-                                           .variant_count = 1,
-                                           .queries = 4};
-    assert_int_equal(quality_dumps_measure(&options, rows, message, sizeof message), KVT_OK);
-    assert_true(rows[0].present && rows[0].attention_error > 0.0);
-    assert_true(rows[0].attention_error != 0.125 && rows[1].attention_error == 0.125);
+    static const char marked[] = "SELECT count(*) FROM quality_entry WHERE attention_error = 0.125";
+    sqlite3_stmt *statement = NULL;
+    kvt_profile *profile = open_profile(KVT_PROFILE_WRITE);
+    if (set)
+        assert_int_equal(sqlite3_exec(profile->database,
+                                      "UPDATE quality_entry SET attention_error = 0.125", NULL,
+                                      NULL, NULL),
+                         SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(profile->database, marked, -1, &statement, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    const int count = sqlite3_column_int(statement, 0);
+    sqlite3_finalize(statement);
+    kvt_profile_close(profile);
+    return count;
+}
+
+/* What a stopped calibration has left is not measured again: a figure that cannot be stays. */
+static void assert_rows_are_kept(calibrate_options options)
+{
+    static calibrate_report report;
+    uint32_t calls = 8;
+    scratch_remove_database();
+    options.progress = count_progress;
+    options.progress_context = &calls;
+    assert_int_equal(calibrate(&options, &report), KVT_E_CANCELLED);
+    const int kept = count_marked(true);
+    assert_true(kept > 0);
+    calls = UINT32_MAX;
+    assert_int_equal(calibrate(&options, &report), KVT_OK);
+    assert_int_equal(report.resumed, kept);
+    assert_int_equal(count_marked(false), kept);
 }
 
 TEST(dumps_calibrate_too)
@@ -180,7 +199,7 @@ TEST(dumps_calibrate_too)
     kvt_codec_curve curves[8];
     assert_true(read_rungs(curves) >= 4);
     assert_true(curves[0].loss == curves[0].loss_upper || curves[0].loss_upper > curves[0].loss);
-    assert_rows_are_kept(list);
+    assert_rows_are_kept(options);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(unlink(paths[i]), 0);
     assert_int_equal(rmdir(folder), 0);

@@ -7,7 +7,7 @@
 
 #include "base/half.h"
 #include "estimator/profile/profile_internal.h"
-#include "estimator/quality/quality.h"
+#include "estimator/quality/calibrate.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <math.h>
@@ -96,39 +96,61 @@ static kvt_profile *open_profile(void)
     return profile;
 }
 
-static quality_dumps_options options_of(uint32_t count)
+static const calibrate_wanted wanted = {.variants = variants, .count = VARIANTS};
+static quality_class of_class = {.name = "text"};
+
+static calibrate_options options_of(uint32_t count)
 {
-    return (quality_dumps_options){.paths = path_list,
-                                   .count = count,
-                                   .name = "m",
-                                   .class_name = "text",
-                                   .variants = variants,
-                                   .variant_count = VARIANTS,
-                                   .queries = 5,
-                                   .threads = 2};
+    return (calibrate_options){.dumps = path_list,
+                               .dump_count = count,
+                               .name = "m",
+                               .classes = &of_class,
+                               .class_count = 1,
+                               .wanted = &wanted,
+                               .queries = 5,
+                               .threads = 2};
 }
 
-static quality_dumps_report run(kvt_profile *profile, const quality_dumps_options *options)
+static quality_report run(kvt_profile *profile, const calibrate_options *options)
 {
-    quality_dumps_report report;
+    quality_report report;
     char message[256] = "";
-    kvt_status status = quality_dumps_run(profile, options, &report, message, sizeof message);
+    kvt_status status = quality_profile_run(profile, options, &report, message, sizeof message);
     if (status != KVT_OK) fail_msg("%s: %s", kvt_status_name(status), message);
     return report;
 }
 
 TEST_ALL(make_dumps, remove_dumps);
 
+/* Over the stored rows of a variant, none above 1. */
+static double mean_of_highs(const kvt_profile *profile, kvt_variant variant)
+{
+    sqlite3_stmt *statement = NULL;
+    assert_int_equal(sqlite3_prepare_v2(profile->database,
+                                        "SELECT avg(min(attention_error_high, 1.0)), count(*) FROM "
+                                        "quality_entry WHERE codec = ? AND mode = ? AND rate = ?",
+                                        -1, &statement, NULL),
+                     SQLITE_OK);
+    (void)sqlite3_bind_int(statement, 1, variant.codec);
+    (void)sqlite3_bind_int(statement, 2, variant.mode);
+    (void)sqlite3_bind_int64(statement, 3, variant.rate);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    assert_int_equal(sqlite3_column_int(statement, 1), DUMPS);
+    const double mean = sqlite3_column_double(statement, 0);
+    sqlite3_finalize(statement);
+    return mean;
+}
+
 TEST(without_scores_losses_are_bounds)
 {
     kvt_profile *profile = open_profile();
-    quality_dumps_options options = options_of(DUMPS);
-    quality_dumps_report report = run(profile, &options);
+    calibrate_options options = options_of(DUMPS);
+    quality_report report = run(profile, &options);
     assert_int_equal(report.queries, 5);
-    assert_int_equal(report.pairs, DUMPS * VARIANTS);
+    assert_int_equal(report.measured, DUMPS * VARIANTS);
     assert_int_equal(report.map.family_count, 0);
     for (uint32_t i = 0; i < VARIANTS; i++) {
-        const quality_curve *curve = &report.curves[i];
+        const quality_curve *curve = &report.sets[0].curves[i];
         kvt_quality_curve stored;
         assert_int_equal(curve->entries, DUMPS);
         assert_true(curve->loss_low <= curve->loss_mean && curve->loss_mean <= curve->loss_high);
@@ -143,22 +165,19 @@ TEST(without_scores_losses_are_bounds)
             continue;
         }
         assert_true(curve->attention_error_high >= curve->attention_error);
-        double mean = 0.0;
-        for (uint32_t e = 0; e < DUMPS; e++) {
-            const quality_row *row = &report.rows[e * VARIANTS + i];
-            mean += fmin(row->attention_error_high, 1.0) / DUMPS;
-        }
-        assert_true(fabs(curve->loss_mean - mean) < 1e-12);
+        assert_true(fabs(curve->loss_mean - mean_of_highs(profile, variants[i].variant)) < 1e-12);
         assert_true(curve->loss_low == 0.0); /* nothing is known from below */
     }
-    assert_true(report.curves[1].attention_error < report.curves[2].attention_error);
-    assert_true(report.curves[2].attention_error < report.curves[4].attention_error);
-    quality_dumps_report_free(&report);
+    assert_true(report.sets[0].curves[1].attention_error <
+                report.sets[0].curves[2].attention_error);
+    assert_true(report.sets[0].curves[2].attention_error <
+                report.sets[0].curves[4].attention_error);
+    quality_report_free(&report);
     kvt_profile_close(profile);
 }
 
 /* Losses of three forms of planes, made up: 0.3 of the error that dumps have shown. */
-static void put_scores(kvt_profile *profile, const quality_dumps_report *report, const char *name)
+static void put_scores(kvt_profile *profile, const quality_report *report, const char *name)
 {
     int64_t run_row, model_row, set_row;
     const profile_model model_facts = {.name = "m",
@@ -176,9 +195,9 @@ static void put_scores(kvt_profile *profile, const quality_dumps_report *report,
                              .entries = 10};
     assert_int_equal(profile_set_insert(profile, run_row, &set, &set_row), KVT_OK);
     for (uint32_t i = 1; i < 5; i++) {
-        const double loss = 0.3 * report->curves[i].attention_error;
+        const double loss = 0.3 * report->sets[0].curves[i].attention_error;
         quality_curve curve = {.entries = 10,
-                               .bits_per_element = report->curves[i].bits_per_element,
+                               .bits_per_element = report->sets[0].curves[i].bits_per_element,
                                .loss_mean = loss,
                                .loss_low = 0.9 * loss,
                                .loss_high = 1.2 * loss};
@@ -192,16 +211,16 @@ static void put_scores(kvt_profile *profile, const quality_dumps_report *report,
 TEST(scores_give_fits)
 {
     kvt_profile *profile = open_profile();
-    quality_dumps_options options = options_of(DUMPS);
-    quality_dumps_report first = run(profile, &options);
+    calibrate_options options = options_of(DUMPS);
+    quality_report first = run(profile, &options);
     put_scores(profile, &first, "text");
-    quality_dumps_report report = run(profile, &options);
+    quality_report report = run(profile, &options);
     assert_int_equal(report.map.family_count, 1);
     assert_string_equal(report.map.families[0].name, "planes");
     assert_string_equal(report.map.metric, "top1");
     assert_int_equal(report.map.families[0].count, 4);
     for (uint32_t i = 1; i < 5; i++) {
-        const quality_curve *curve = &report.curves[i];
+        const quality_curve *curve = &report.sets[0].curves[i];
         assert_true(report.mapped[i]);
         /* Means over entries of a map that is straight, but for the ends of its range. */
         assert_true(fabs(curve->loss_mean - 0.3 * curve->attention_error) <
@@ -210,25 +229,28 @@ TEST(scores_give_fits)
         assert_true(curve->loss_high <= 1.0);
     }
     assert_false(report.mapped[5]); /* another family */
-    assert_true(report.curves[5].loss_mean >= report.curves[5].attention_error);
-    quality_dumps_report_free(&report);
+    assert_true(report.sets[0].curves[5].loss_mean >= report.sets[0].curves[5].attention_error);
+    quality_report_free(&report);
     /* Another class of the same model takes the fits; with no curves left, the stored ones do. */
-    options.class_name = "code";
+    of_class.name = "code";
     report = run(profile, &options);
+    of_class.name = "text";
     assert_true(report.mapped[2] && !report.map.stored);
-    quality_dumps_report_free(&report);
+    quality_report_free(&report);
     quality_map map;
     assert_int_equal(sqlite3_exec(profile->database,
                                   "DELETE FROM quality_set WHERE method = 'continuation'", NULL,
                                   NULL, NULL),
                      SQLITE_OK);
-    assert_int_equal(quality_map_make(profile, "m", "text", variants, first.curves, VARIANTS, &map),
-                     KVT_OK);
+    assert_int_equal(
+        quality_map_make(profile, "m", "text", variants, first.sets[0].curves, VARIANTS, &map),
+        KVT_OK);
     assert_true(map.stored && map.family_count == 1 && map.families[0].count == 4);
-    assert_int_equal(quality_map_make(profile, "n", "text", variants, first.curves, VARIANTS, &map),
-                     KVT_OK);
+    assert_int_equal(
+        quality_map_make(profile, "n", "text", variants, first.sets[0].curves, VARIANTS, &map),
+        KVT_OK);
     assert_int_equal(map.family_count, 0);
-    quality_dumps_report_free(&first);
+    quality_report_free(&first);
     kvt_profile_close(profile);
 }
 
@@ -241,45 +263,46 @@ static bool stop_after_two(void *context, double done, const char *what)
 TEST(an_interrupted_run_goes_on)
 {
     kvt_profile *profile = open_profile();
-    quality_dumps_options options = options_of(DUMPS);
-    quality_dumps_report report;
+    calibrate_options options = options_of(DUMPS);
+    quality_report report;
     char message[256] = "";
     int left = 2;
     options.threads = 1;
     options.progress = stop_after_two;
     options.progress_context = &left;
-    assert_int_equal(quality_dumps_run(profile, &options, &report, message, sizeof message),
+    assert_int_equal(quality_profile_run(profile, &options, &report, message, sizeof message),
                      KVT_E_CANCELLED);
-    quality_dumps_report_free(&report);
+    quality_report_free(&report);
     options.progress = NULL;
     report = run(profile, &options);
-    assert_int_equal(report.resumed, 2 * VARIANTS);
-    assert_int_equal(report.pairs, (DUMPS - 2) * VARIANTS);
-    quality_dumps_report whole = run(profile, &options);
+    assert_int_equal(report.resumed, 2);
+    assert_int_equal(report.measured, DUMPS * VARIANTS - 2);
+    quality_report whole = run(profile, &options);
     assert_int_equal(whole.resumed, 0);
     for (uint32_t i = 0; i < VARIANTS; i++)
-        assert_true(whole.curves[i].attention_error == report.curves[i].attention_error);
-    quality_dumps_report_free(&whole);
-    quality_dumps_report_free(&report);
+        assert_true(whole.sets[0].curves[i].attention_error ==
+                    report.sets[0].curves[i].attention_error);
+    quality_report_free(&whole);
+    quality_report_free(&report);
     kvt_profile_close(profile);
 }
 
-static void assert_refused(const quality_dumps_options *options, const char *what)
+static void assert_refused(const calibrate_options *options, const char *what)
 {
     kvt_profile *profile = open_profile();
-    quality_dumps_report report;
+    quality_report report;
     char message[256] = "";
-    assert_int_equal(quality_dumps_run(profile, options, &report, message, sizeof message),
+    assert_int_equal(quality_profile_run(profile, options, &report, message, sizeof message),
                      KVT_E_ARGUMENT);
     if (strstr(message, what) == NULL) fail_msg("'%s' does not say '%s'", message, what);
-    quality_dumps_report_free(&report);
+    quality_report_free(&report);
     kvt_profile_close(profile);
 }
 
 TEST(what_does_not_fit_is_refused)
 {
-    quality_dumps_options options = options_of(0);
-    assert_refused(&options, "a dump");
+    calibrate_options options = options_of(0);
+    assert_refused(&options, "dumps");
     options = options_of(DUMPS);
     options.queries = ROWS + 1;
     assert_refused(&options, "queries per head");

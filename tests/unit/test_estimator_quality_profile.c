@@ -5,7 +5,7 @@
  */
 #include "quality_scratch.h"
 
-#include "estimator/quality/quality.h"
+#include "estimator/quality/calibrate.h"
 
 #include <sqlite3.h>
 
@@ -32,23 +32,23 @@ static kvt_status run(quality_metric metric, uint32_t calls, quality_report *rep
     kvt_profile *profile = NULL;
     for (int i = 0; i < VARIANTS; i++)
         assert_int_equal(quality_variant_parse(names[i], &variants[i]), KVT_OK);
-    const quality_profile_options options = {.model = files.model,
-                                             .unjudged = true,
-                                             .tokenizer = files.tokenizer,
-                                             .classes = classes,
-                                             .class_count = 2,
-                                             .variants = variants,
-                                             .variant_count = VARIANTS,
-                                             .contexts = ENTRIES,
-                                             .context_tokens = CONTEXT,
-                                             .continuation_tokens = CONTINUATION,
-                                             .answer_tokens = 5,
-                                             .threads = 2,
-                                             .metric = metric,
-                                             .seconds = seconds_given,
-                                             .command_line = "test",
-                                             .progress = count_progress,
-                                             .progress_context = &calls};
+    const calibrate_wanted wanted = {.variants = variants, .count = VARIANTS};
+    const calibrate_options options = {.model = files.model,
+                                       .unjudged = true,
+                                       .tokenizer = files.tokenizer,
+                                       .classes = classes,
+                                       .class_count = 2,
+                                       .wanted = &wanted,
+                                       .contexts = ENTRIES,
+                                       .context_tokens = CONTEXT,
+                                       .continuation_tokens = CONTINUATION,
+                                       .answer_tokens = 5,
+                                       .threads = 2,
+                                       .metric = metric,
+                                       .seconds = seconds_given,
+                                       .command_line = "test",
+                                       .progress = count_progress,
+                                       .progress_context = &calls};
     assert_int_equal(
         kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message),
         KVT_OK);
@@ -199,17 +199,17 @@ TEST(wrong_requests_are_refused)
     const char *const paths[] = {files.plain};
     const quality_class classes[] = {{"pooled", paths, 1}, {"stories", paths, 1}};
     kvt_profile *profile = NULL;
-    quality_profile_options options = {.model = files.model,
-                                       .unjudged = true,
-                                       .tokenizer = files.tokenizer,
-                                       .classes = classes + 1,
-                                       .class_count = 1,
-                                       .variants = variants,
-                                       .variant_count = 1,
-                                       .contexts = 2,
-                                       .context_tokens = CONTEXT,
-                                       .continuation_tokens = CONTINUATION,
-                                       .metric = QUALITY_ANSWERS};
+    const calibrate_wanted wanted = {.variants = variants, .count = 1};
+    calibrate_options options = {.model = files.model,
+                                 .unjudged = true,
+                                 .tokenizer = files.tokenizer,
+                                 .classes = classes + 1,
+                                 .class_count = 1,
+                                 .wanted = &wanted,
+                                 .contexts = 2,
+                                 .context_tokens = CONTEXT,
+                                 .continuation_tokens = CONTINUATION,
+                                 .metric = QUALITY_ANSWERS};
     assert_int_equal(quality_variant_parse("raw", &variants[0]), KVT_OK);
     assert_int_equal(
         kvt_profile_open(":memory:", KVT_PROFILE_WRITE, &profile, message, sizeof message), KVT_OK);

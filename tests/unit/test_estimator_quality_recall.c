@@ -49,23 +49,23 @@ static kvt_status run(quality_use use, uint32_t calls, bool finish, quality_repo
     const char *const with[] = {paths[0]}, *const without[] = {paths[1]};
     const quality_class classes[] = {{"tasks", with, 1}, {"chat", without, 1}};
     kvt_profile *profile = NULL;
-    const quality_profile_options options = {.model = files.model,
-                                             .unjudged = true,
-                                             .tokenizer = files.tokenizer,
-                                             .classes = classes,
-                                             .class_count = 2,
-                                             .variants = variants,
-                                             .variant_count = VARIANTS,
-                                             .contexts = LINES,
-                                             .context_tokens = CONTEXT,
-                                             .continuation_tokens = CONTINUATION,
-                                             .threads = 2,
-                                             .metric = QUALITY_KL,
-                                             .use = use,
-                                             .finish = finish,
-                                             .command_line = "test",
-                                             .progress = stop_after,
-                                             .progress_context = &calls};
+    const calibrate_wanted wanted = {.variants = variants, .count = VARIANTS};
+    const calibrate_options options = {.model = files.model,
+                                       .unjudged = true,
+                                       .tokenizer = files.tokenizer,
+                                       .classes = classes,
+                                       .class_count = 2,
+                                       .wanted = &wanted,
+                                       .contexts = LINES,
+                                       .context_tokens = CONTEXT,
+                                       .continuation_tokens = CONTINUATION,
+                                       .threads = 2,
+                                       .metric = QUALITY_KL,
+                                       .use = use,
+                                       .finish = finish,
+                                       .command_line = "test",
+                                       .progress = stop_after,
+                                       .progress_context = &calls};
     assert_int_equal(
         kvt_profile_open(files.database, KVT_PROFILE_WRITE, &profile, message, sizeof message),
         KVT_OK);
