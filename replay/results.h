@@ -38,9 +38,6 @@ typedef struct results_collector {
  * part, the queue grows as long as that lasts, and a mean tells how long, not how loaded. */
 bool results_has_mean(const replay_result *result);
 
-/* The interval bound less what was saved; NAN without a bound. */
-double results_regret_online(const replay_result *result);
-
 /* Clears a result and fills what is known before the run. */
 void results_start(replay_result *result, const char *mode, const char *policy,
                    const replay_options *options, const replay_workload *workload);
@@ -68,10 +65,6 @@ void results_percentiles(uint64_t *samples, size_t count, uint64_t *p50_out, uin
 /* "1.23 s", "45.6 ms", "789 us"; "-" when not finite. text holds RESULTS_TEXT_BYTES. */
 const char *results_format_seconds(double seconds, char *text);
 
-/* Notes on a workload that a reader must have: how its arrivals came about, and why no block can
- * hit. One line each, at most `count` of RESULTS_NOTE_BYTES; returns how many. */
-#define RESULTS_NOTE_BYTES 192u
-
 /* Whether there are requests enough for a 99th percentile: below, it is one or two of them. */
 #define RESULTS_P99_REQUESTS 500u
 
@@ -85,7 +78,5 @@ void results_describe(const replay_options *options, char *text, size_t size);
 
 /* "random", "spill:0.2", ... text holds RESULTS_TEXT_BYTES. */
 const char *results_format_route(const replay_options *options, char *text);
-
-/* ---- what the engine learned of reuse; any thread ---- */
 
 #endif

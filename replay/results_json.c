@@ -185,7 +185,7 @@ static void json_put_regrets(json_t *object, const replay_result *result, bool *
     json_put_regret(object, "solver", result->regret_solver_s, limits_s, sound);
     json_put_regret(object, "counters", result->regret_counters_s, limits_s, sound);
     json_put_regret(object, "foresight", result->regret_foresight_s, limits_s, sound);
-    json_put_regret(object, "online", results_regret_online(result), limits_s, sound);
+    json_put_regret(object, "online", bound->interval_s - result->saved_s, limits_s, sound);
     json_put_gap(object, "gap_solver", result->gap_solver, sound);
     json_put_gap(object, "gap_counters", result->gap_counters, sound);
     json_put_gap(object, "gap_foresight", result->gap_foresight, sound);

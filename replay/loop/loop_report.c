@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loop_report.c - what the contenders came to: tables for a person, and the document
+ * loop_report.c - what the contenders came to: a table for a person, and the document
  * "kvterrace-loop-1". Times are seconds, sizes bytes, ratios shares of 1; what was not measured is
  * null. One thread.
  */
@@ -28,15 +28,6 @@ static void text_share(FILE *file, double share)
         fprintf(file, " %7.4f", share);
     } else {
         fprintf(file, " %7s", "-");
-    }
-}
-
-static void text_loss(FILE *file, double loss)
-{
-    if (isfinite(loss)) {
-        fprintf(file, " %8.4f", loss);
-    } else {
-        fprintf(file, " %8s", "-");
     }
 }
 
@@ -91,39 +82,6 @@ static void text_times(const loop_report *report, FILE *file)
     }
 }
 
-static void text_forms(const loop_report *report, FILE *file)
-{
-    fprintf(file, "\n%-16s %4s %-36s %6s %5s %5s %5s %-14s %8s %8s %8s %8s %8s %8s %8s %10s %10s\n",
-            "contender", "seed", "form", "size", "hbm", "dram", "ssd", "stored h/d/s", "ROUGE-L",
-            "top-1", "recall", "loss", "low", "high", "predict", "load p50", "predicted");
-    for (size_t i = 0; i < report->result_count; i++) {
-        const loop_result *r = &report->results[i];
-        for (uint32_t f = 0; f < r->form_count; f++) {
-            const loop_form *form = &r->forms[f];
-            char stored[48], size[16] = "-";
-            if (isfinite(form->stored_share))
-                (void)snprintf(size, sizeof size, "%.1f%%", 100.0 * form->stored_share);
-            (void)snprintf(stored, sizeof stored, "%llu/%llu/%llu",
-                           (unsigned long long)form->stored[1], (unsigned long long)form->stored[2],
-                           (unsigned long long)form->stored[3]);
-            fprintf(file, "%-16s %4llu %-36s %6s %5llu %5llu %5llu %-14s", r->contender,
-                    (unsigned long long)r->seed, form->name, size,
-                    (unsigned long long)form->hits[1], (unsigned long long)form->hits[2],
-                    (unsigned long long)form->hits[3], stored);
-            text_loss(file, form->rouge_l);
-            text_loss(file, form->top1);
-            text_loss(file, form->recall);
-            text_loss(file, form->loss);
-            text_loss(file, form->loss_low);
-            text_loss(file, form->loss_high);
-            text_loss(file, form->loss_predicted);
-            text_seconds(file, form->load_p50);
-            text_seconds(file, form->load_predicted_p50);
-            fputc('\n', file);
-        }
-    }
-}
-
 static void text_checks(const loop_report *report, FILE *file)
 {
     fputc('\n', file);
@@ -149,21 +107,21 @@ static void text_checks(const loop_report *report, FILE *file)
                 (unsigned long long)r->refused, (unsigned long long)r->busy,
                 (unsigned long long)r->failed_puts, r->wall_s);
     }
-    fprintf(file,
-            "\nTTFT = waiting + loading (read and decode) + prefill + question. ROUGE-L and F1: "
-            "answers beside those from\nexact KV, over all requests; top-1: tokens of the text "
-            "behind a context, and of a passage of the context (recall), after\nwhich the model "
-            "expects what it does on exact KV. Loss, by %s (%s): of one form's hits with 95 %% "
-            "over contexts, beside\nthe ladder's.\n",
-            quality_metric_name(report->site->options.metric),
-            quality_use_name(report->site->options.use));
+    fprintf(
+        file,
+        "\nTTFT = waiting + loading (read and decode) + prefill + question. ROUGE-L and F1: "
+        "answers beside those from\nexact KV, over all requests; top-1: tokens of the text "
+        "behind a context, and of a passage of the context (recall), after\nwhich the model "
+        "expects what it does on exact KV. Loss: by %s (%s). By form, with intervals and beside "
+        "the ladder's: --json, and its\npage.\n",
+        quality_metric_name(report->site->options.metric),
+        quality_use_name(report->site->options.use));
 }
 
 kvt_status loop_print_text(const loop_report *report, FILE *file)
 {
     text_head(report, file);
     text_times(report, file);
-    text_forms(report, file);
     text_checks(report, file);
     return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
 }

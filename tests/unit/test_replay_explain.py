@@ -36,7 +36,6 @@ class ExplainTest(CommandCase):
             self.assertAlmostEqual(expert["weight"], reuse[expert["kind"]][place])
             self.assertTrue(0.0 < expert["share_of_rate"] <= 1.0)
         text = self.run_command(*command).stdout
-        self.assertRegex(text, "reuse learned by utility, seed 1, from [0-9]+ uses: ")
         self.assertRegex(text, "block [0-9]+: raw in dram, .*reuse expert: .*, half-life .*weight")
         self.fails("replay.explain: 0 to 32", "replay", "--workload", "poisson", "--explain", "33")
 

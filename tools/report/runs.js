@@ -151,6 +151,22 @@ function replayRegrets(parent, results) {
       ...keys.map((key) => format.seconds(run[key[1]]))]));
 }
 
+// The rows of a list that each run has, with the run's policy and seed before them.
+function runRows(results, key) {
+  return results.flatMap((run) => rowsOf(run[key]).map((row) => ({policy: run.policy,
+    seed: run.seed, ...row})));
+}
+
+function replayDetails(parent, document, results) {
+  genericTable(parent, "Forms that gets were served in", runRows(results, "forms"));
+  genericTable(parent, "Single blocks, and why they are where they are",
+    runRows(results, "explained"));
+  genericTable(parent, "Hints, by kind", results.flatMap((run) => Object.entries(run.hints || {})
+    .map(([kind, counts]) => ({policy: run.policy, seed: run.seed, hints: kind, ...counts}))));
+  genericTable(parent, "How soon blocks come back",
+    rowsOf((document.workload || {}).reuse));
+}
+
 function replayNotes(parent, document, live) {
   heading(parent, "How to read this");
   note(parent, live ?
@@ -180,6 +196,7 @@ function drawReplay(parent, document, verdict) {
   heading(parent, "All runs");
   replayTable(parent, results);
   replayRegrets(parent, results);
+  replayDetails(parent, document, results);
   replayNotes(parent, document, results.some((run) => run.mode === "live"));
 }
 
