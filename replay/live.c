@@ -599,12 +599,6 @@ static kvt_status live_scale_prefill(live_run *run)
     return KVT_OK;
 }
 
-/* Waits until every put that was handed over has ended, stored or not; the counters say which. */
-static void live_settle_puts(live_run *run)
-{
-    if (!live_is_interrupted(run)) (void)!kvt_flush(run->store);
-}
-
 /* The put staging of a store of the stated capacities, scaled as all capacities are. */
 static uint64_t live_put_staging(const kvt_store_options *store, double scale)
 {
@@ -761,7 +755,8 @@ kvt_status replay_run_live(const replay_options *options, const replay_workload 
     if (status != KVT_OK) goto out;
     snprintf(message, message_size, "the servers could not be started");
     status = live_run_servers(&run);
-    if (status == KVT_OK) live_settle_puts(&run);
+    /* Until every put that was handed over has ended, stored or not; the counters say which. */
+    if (status == KVT_OK && !live_is_interrupted(&run)) (void)!kvt_flush(run.store);
     if (status == KVT_OK && live_is_interrupted(&run)) {
         snprintf(message, message_size, "interrupted");
         status = KVT_E_CANCELLED;
@@ -777,14 +772,7 @@ out:
     kvt_close(run.store);
     if (status == KVT_OK && live->profile_seen != NULL)
         live->profile_seen(live->context, run.profile.path, true);
-    if (status != KVT_OK) live_profile_name_source(&run.profile, message, message_size);
-    live_profile_remove(&run.profile);
-    char reason[256] = "";
-    kvt_status wiped = live_devices_wipe(&devices, reason, sizeof reason);
-    if (status == KVT_OK && wiped != KVT_OK) {
-        snprintf(message, message_size, "%s", reason);
-        status = wiped;
-    }
+    status = live_site_end(&devices, &run.profile, status, message, message_size);
     if (run.log.file != NULL && fclose(run.log.file) != 0) run.log.failed = true;
     if (status == KVT_OK && run.log.failed) {
         snprintf(message, message_size, "%s: write failed", options->plan_log);

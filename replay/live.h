@@ -27,11 +27,6 @@ typedef struct live_devices {
  * why. KVT_OK; KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status live_devices_note(live_devices *devices, const kvt_store_options *store);
 
-/* Zeroes the labels on the devices that were blank and removes files that were absent: nothing of a
- * live run is worth keeping, and a label would keep the next run out. Releases what was noted.
- * KVT_OK, or the first failure with a message. */
-kvt_status live_devices_wipe(live_devices *devices, char *message, size_t message_size);
-
 /* ---- a run's own copy of the profile, in a temporary folder that goes with it ---- */
 
 /* Makes the copy; with path NULL there is none, and nothing is done. KVT_OK; KVT_E_GONE (no such
@@ -44,6 +39,13 @@ void live_profile_name_source(const live_profile *copy, char *message, size_t me
 
 /* Removes what was made, and what SQLite left beside it. */
 void live_profile_remove(live_profile *copy);
+
+/* Ends a run whose store is closed: removes the copy, zeroes the labels on the devices that were
+ * blank and removes files that were absent, since nothing of a live run is worth keeping and a label
+ * would keep the next run out. A message of a run that failed names the profile and not its copy.
+ * Returns status, or the first failure. */
+kvt_status live_site_end(live_devices *devices, live_profile *copy, kvt_status status,
+                         char *message, size_t message_size);
 
 /* ---- the bytes, keys and layout of a run's entries ---- */
 

@@ -100,7 +100,7 @@ kvt_status live_devices_note(live_devices *devices, const kvt_store_options *sto
     return KVT_OK;
 }
 
-kvt_status live_devices_wipe(live_devices *devices, char *message, size_t message_size)
+static kvt_status live_devices_wipe(live_devices *devices, char *message, size_t message_size)
 {
     uint32_t next = 0;
     void *head = NULL;
@@ -135,6 +135,19 @@ kvt_status live_devices_wipe(live_devices *devices, char *message, size_t messag
  * A store that keeps what it learns writes its profile. The runs of a comparison are to begin
  * alike and to leave nothing behind, so each one has a copy.
  */
+
+void live_profile_remove(live_profile *copy)
+{
+    static const char *const parts[] = {"", "-wal", "-shm", "-journal"};
+    if (copy->folder[0] == '\0') return;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        char path[sizeof copy->path + 16];
+        (void)snprintf(path, sizeof path, "%s%s", copy->path, parts[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(copy->folder);
+    *copy = (live_profile){.path = ""};
+}
 
 kvt_status live_profile_make(live_profile *copy, const char *path, char *message,
                              size_t message_size)
@@ -174,17 +187,16 @@ void live_profile_name_source(const live_profile *copy, char *message, size_t me
     free(rest);
 }
 
-void live_profile_remove(live_profile *copy)
+kvt_status live_site_end(live_devices *devices, live_profile *copy, kvt_status status,
+                         char *message, size_t message_size)
 {
-    static const char *const parts[] = {"", "-wal", "-shm", "-journal"};
-    if (copy->folder[0] == '\0') return;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        char path[sizeof copy->path + 16];
-        (void)snprintf(path, sizeof path, "%s%s", copy->path, parts[i]);
-        (void)unlink(path);
-    }
-    (void)rmdir(copy->folder);
-    *copy = (live_profile){.path = ""};
+    char reason[256] = "";
+    if (status != KVT_OK) live_profile_name_source(copy, message, message_size);
+    live_profile_remove(copy);
+    const kvt_status wiped = live_devices_wipe(devices, reason, sizeof reason);
+    if (status != KVT_OK || wiped == KVT_OK) return status;
+    snprintf(message, message_size, "%s", reason);
+    return wiped;
 }
 
 void live_try(kvt_store *store, const policy_trial *trial)

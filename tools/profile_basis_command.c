@@ -3,6 +3,7 @@
  * profile_basis_command.c - kvterrace profile basis: the lesson of a calibration by itself, into
  * files. What bases save is asked by profile calibrate --basis. One thread.
  */
+#include "estimator/model/whole_file.h"
 #include "estimator/quality/basis_learners.h"
 #include "profile_document.h"
 #include "profile_measure.h"
@@ -42,7 +43,8 @@ static kvt_status basis_write_files(kvt_profile *profile, const char *output, js
         for (uint32_t b = 0; b < TRANSFORM_HASH_BYTES; b++)
             (void)snprintf(hash + (size_t)2 * b, 3, "%02x", (unsigned)basis.view.hash[b]);
         (void)snprintf(path, sizeof path, "%s-%s.kvtbasis", output != NULL ? output : "", span);
-        if (output != NULL) status = command_write_basis(&basis, path, message, message_size);
+        if (output != NULL)
+            status = whole_file_write(path, basis.object, basis.bytes, message, message_size);
         (void)json_array_append_new(list, json_pack("{s:s, s:I, s:s}", "span", span, "bytes",
                                                     (json_int_t)basis.bytes, "hash", hash));
         profile_basis_free(&basis);

@@ -257,18 +257,3 @@ json_t *measure_pack_trials(const promise_trial *trials, uint32_t count)
     }
     return limits;
 }
-
-/* ---- bases ---- */
-
-kvt_status command_write_basis(const profile_basis *basis, const char *path, char *message,
-                               size_t message_size)
-{
-    char *partial = NULL;
-    kvt_status status = whole_file_begin(path, &partial, message, message_size);
-    if (status != KVT_OK) return status;
-    FILE *file = fopen(partial, "wbe");
-    bool sound = file != NULL && fwrite(basis->object, 1, basis->bytes, file) == basis->bytes;
-    if (file != NULL && fclose(file) != 0) sound = false;
-    if (!sound) (void)snprintf(message, message_size, "%.300s: cannot be written", path);
-    return whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, message, message_size);
-}

@@ -78,8 +78,4 @@ KVT_NODISCARD kvt_status command_profile_begin(kvt_config *config, command_profi
  * it already. Returns the code. */
 int command_profile_finish(command_profile *profile, int code);
 
-/* Writes a basis to a file that is there whole, or not at all. KVT_OK; KVT_E_IO. */
-KVT_NODISCARD kvt_status command_write_basis(const profile_basis *basis, const char *path,
-                                             char *message, size_t message_size);
-
 #endif

@@ -7,6 +7,7 @@
 #include "profile_document.h"
 
 #include "estimator/exchange/exchange.h"
+#include "estimator/model/whole_file.h"
 #include "estimator/predict/predict.h"
 
 #include <kvterrace/codec.h>
@@ -226,7 +227,8 @@ static int manage_export_basis(kvt_profile *profile, const manage_arguments *arg
     if (status == KVT_MISS)
         return command_fail_input(KVT_E_GONE, "--basis: the profile has no such basis");
     if (status == KVT_OK)
-        status = command_write_basis(&basis, arguments->output, message, sizeof message);
+        status =
+            whole_file_write(arguments->output, basis.object, basis.bytes, message, sizeof message);
     profile_basis_free(&basis);
     return status == KVT_OK ? EXIT_FINE : command_fail(status, message);
 }

@@ -66,6 +66,19 @@ kvt_status whole_file_end(char **partial, const char *path, kvt_status status, c
     return status;
 }
 
+kvt_status whole_file_write(const char *path, const void *bytes, uint64_t count, char *message,
+                            size_t message_size)
+{
+    char *partial = NULL;
+    kvt_status status = whole_file_begin(path, &partial, message, message_size);
+    if (status != KVT_OK) return status;
+    FILE *file = fopen(partial, "wbe");
+    bool sound = file != NULL && fwrite(bytes, 1, count, file) == count;
+    if (file != NULL && fclose(file) != 0) sound = false;
+    if (!sound) (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
+    return whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, message, message_size);
+}
+
 /* ---- files mapped read-only ---- */
 
 kvt_status model_map_say(kvt_status status, char *message, size_t message_size, const char *path,

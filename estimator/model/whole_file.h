@@ -26,6 +26,10 @@ KVT_NODISCARD kvt_status whole_file_begin(const char *path, char **partial_out, 
 KVT_NODISCARD kvt_status whole_file_end(char **partial, const char *path, kvt_status status,
                                         char *message, size_t message_size);
 
+/* Both, with the bytes between them. KVT_OK; KVT_E_CONFIG; KVT_E_IO; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status whole_file_write(const char *path, const void *bytes, uint64_t count,
+                                          char *message, size_t message_size);
+
 /* ---- a whole file mapped read-only, and messages that name it ---- */
 
 /*

@@ -5,8 +5,8 @@
  */
 #include "estimator/quality/evaluate.h"
 #include "base/half.h"
-#include "base/order.h"
 #include "estimator/model/model.h"
+#include "estimator/quality/quality.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,11 +78,11 @@ static bool evaluate_round(const float *from, size_t count, uint16_t *to)
     return fits;
 }
 
-/* Prefills the context and keeps its K and V as fp16. */
-static kvt_status evaluate_prefill(model_session *session, evaluate_entry *e)
+kvt_status evaluate_prefill(model_session *session, const uint32_t *tokens, uint32_t count,
+                            uint16_t *const *k, uint16_t *const *v)
 {
-    const model_config *c = e->config;
-    size_t matrix = evaluate_matrix(e);
+    const model_config *c = model_session_config(session);
+    const size_t matrix = (size_t)count * c->kv_heads * c->head_dim;
     bool fits = true;
     float **places = malloc(2 * c->layers * sizeof *places);
     float *exact = malloc(2 * c->layers * matrix * sizeof *exact);
@@ -90,13 +90,13 @@ static kvt_status evaluate_prefill(model_session *session, evaluate_entry *e)
     if (places == NULL || exact == NULL) goto out;
     for (uint32_t i = 0; i < 2 * c->layers; i++)
         places[i] = exact + i * matrix;
-    status = model_forward(session, &(model_request){.tokens = e->tokens,
-                                                     .token_count = e->context_tokens,
+    status = model_forward(session, &(model_request){.tokens = tokens,
+                                                     .token_count = count,
                                                      .k_out = places,
                                                      .v_out = places + c->layers});
     for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++) {
-        fits = evaluate_round(places[l], matrix, e->k[l]) && fits;
-        fits = evaluate_round(places[c->layers + l], matrix, e->v[l]) && fits;
+        fits = evaluate_round(places[l], matrix, k[l]) && fits;
+        fits = evaluate_round(places[c->layers + l], matrix, v[l]) && fits;
     }
     if (status == KVT_OK && !fits) status = KVT_E_UNSUPPORTED;
 out:
@@ -146,7 +146,7 @@ kvt_status evaluate_entry_open(model_session *session, const uint32_t *tokens,
         evaluate_entry_make(model_session_config(session), context_tokens, continuation_tokens, &e);
     if (status != KVT_OK) return status;
     memcpy(e->tokens, tokens, ((size_t)context_tokens + continuation_tokens) * sizeof *e->tokens);
-    status = evaluate_prefill(session, e);
+    status = evaluate_prefill(session, e->tokens, context_tokens, e->k, e->v);
     if (status == KVT_OK) {
         model_past past = evaluate_past(e);
         model_request request = evaluate_continuation(e, &past, context_tokens, e->logits);
@@ -275,12 +275,8 @@ static kvt_status evaluate_probe(const evaluate_entry *e, const model_past *exac
     if (errors == NULL) return KVT_E_MEMORY;
     kvt_status status = model_probe_attention(e->config, &probe, &probed, errors);
     if (status == KVT_OK) {
-        double place = EVALUATE_HIGH * (double)(heads - 1);
-        size_t low = (size_t)place, high = low + 1 < heads ? low + 1 : low;
-        qsort(errors, heads, sizeof *errors, base_order_doubles);
         result->attention_error = probed.attention_error;
-        result->attention_error_high =
-            errors[low] + (place - (double)low) * (errors[high] - errors[low]);
+        result->attention_error_high = quality_quantile(errors, (uint32_t)heads, EVALUATE_HIGH);
         result->retained_mass = probed.retained_mass;
     }
     free(errors);

@@ -84,6 +84,11 @@ KVT_NODISCARD kvt_status evaluate_set_make(const evaluate_texts *texts, const to
 void evaluate_set_free(evaluate_set *set);
 const uint32_t *evaluate_set_entry(const evaluate_set *set, uint32_t index);
 
+/* K and V of a sequence as fp16, [layers] each [count][kv_heads][head_dim]. KVT_OK;
+ * KVT_E_UNSUPPORTED (they do not fit fp16); KVT_E_MEMORY; what model_forward gives. */
+KVT_NODISCARD kvt_status evaluate_prefill(model_session *session, const uint32_t *tokens,
+                                          uint32_t count, uint16_t *const *k, uint16_t *const *v);
+
 /* The exact run of one entry. Plain data to look at; a codec's own tests take their KV from here.
  */
 typedef struct evaluate_entry {

@@ -60,19 +60,6 @@ out:
     return status;
 }
 
-static kvt_status file_write(const char *path, const void *bytes, uint64_t count, char *message,
-                             size_t message_size)
-{
-    char *partial = NULL;
-    kvt_status status = whole_file_begin(path, &partial, message, message_size);
-    if (status != KVT_OK) return status;
-    FILE *file = fopen(partial, "wbe");
-    bool sound = file != NULL && fwrite(bytes, 1, count, file) == count;
-    if (file != NULL && fclose(file) != 0) sound = false;
-    if (!sound) snprintf(message, message_size, "%s: %s", path, strerror(errno));
-    return whole_file_end(&partial, path, sound ? KVT_OK : KVT_E_IO, message, message_size);
-}
-
 static kvt_status file_encode_dump(const quality_dump *dump, kvt_variant variant,
                                    kvt_record_bases bases, quality_round_trip *round_trip,
                                    kv_file_result *result)
@@ -142,8 +129,8 @@ kvt_status kv_file_encode(const char *path, kvt_variant variant, kvt_record_base
         status = file_say_unsupported(path, &dump.layout, variant, bases, message, message_size);
     if (status == KVT_OK) status = file_note_type(&dump, round_trip.record);
     if (status == KVT_OK && target != NULL)
-        status = file_write(target, round_trip.record, round_trip.info.record_bytes, message,
-                            message_size);
+        status = whole_file_write(target, round_trip.record, round_trip.info.record_bytes, message,
+                                  message_size);
     quality_round_trip_close(&round_trip);
     quality_dump_close(&dump);
     return status;

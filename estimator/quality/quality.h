@@ -268,6 +268,10 @@ KVT_NODISCARD kvt_status quality_generate(quality_answers *answers, uint32_t cou
 /* Whether a token stands for no text, as the one that ends an answer does. */
 bool quality_token_ends(const tokenizer *words, uint32_t token);
 
+/* Of `most` tokens those up to the one that ends the answer, that included; a model goes on behind
+ * it. */
+uint32_t quality_answer_length(const tokenizer *words, const uint32_t *ids, uint32_t most);
+
 /* ---- the model that quality is measured on, and what a loss is made of ---- */
 
 /*

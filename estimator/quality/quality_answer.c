@@ -119,19 +119,12 @@ kvt_status quality_compare_texts(const tokenizer *tokens, const uint32_t *exact,
     return status;
 }
 
-/* Tokens up to the one that ends the answer, that included. */
-static uint32_t answer_length(const quality_answers *a, const uint32_t *ids, uint32_t most)
+uint32_t quality_answer_length(const tokenizer *words, const uint32_t *ids, uint32_t most)
 {
     uint32_t count = 0;
-    while (count < most && !(count > 0 && quality_token_ends(a->tokenizer, ids[count - 1])))
+    while (count < most && !(count > 0 && quality_token_ends(words, ids[count - 1])))
         count++;
     return count;
-}
-
-static kvt_status answer_compare(const quality_answers *a, const uint32_t *exact, uint32_t count,
-                                 const quality_lane *lane, double *rouge_l, double *f1)
-{
-    return quality_compare_texts(a->tokenizer, exact, count, lane->answer, lane->done, rouge_l, f1);
 }
 
 /* ---- one entry ---- */
@@ -303,11 +296,13 @@ kvt_status quality_answers_run(quality_answers *a)
         a->lanes[i].rouge_l = a->lanes[i].f1 = a->prompt_count > 0 ? 0.0 : (double)NAN;
     for (uint32_t p = 0; status == KVT_OK && p < a->prompt_count; p++) {
         const uint32_t *exact = a->exact + (size_t)p * a->answer_tokens_max;
-        const uint32_t exact_count = answer_length(a, exact, a->prompts[p].answer_tokens);
+        const uint32_t exact_count =
+            quality_answer_length(a->tokenizer, exact, a->prompts[p].answer_tokens);
         status = quality_generate(a, lanes, &a->prompts[p], exact);
         for (uint32_t i = 0; status == KVT_OK && i < lanes; i++) {
             quality_lane *lane = &a->lanes[i];
-            status = answer_compare(a, exact, exact_count, lane, &rouge_l, &f1);
+            status = quality_compare_texts(a->tokenizer, exact, exact_count, lane->answer,
+                                           lane->done, &rouge_l, &f1);
             if (status != KVT_OK) return status;
             lane->rouge_l = fmin(lane->rouge_l + rouge_l / a->prompt_count, 1.0);
             lane->f1 = fmin(lane->f1 + f1 / a->prompt_count, 1.0);

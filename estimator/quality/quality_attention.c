@@ -6,8 +6,8 @@
  * Queries of the query heads that share a KV head are one block of rows, so each (layer, KV head)
  * is two products. A variant that drops tokens is attended to as it is stored, in fewer rows.
  */
-#include "base/order.h"
 #include "estimator/model/model_internal.h"
+#include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
 
 #include <cblas.h>
@@ -318,17 +318,12 @@ static kvt_status attention_layer(quality_attention *a, uint32_t layer, attentio
 /* Mean and high quantile of the heads' errors, which are sorted. */
 static void attention_aggregate(quality_attention *a, quality_row *row)
 {
-    const size_t count = (size_t)a->layout.layers * a->query_heads;
+    const uint32_t count = (uint32_t)a->layout.layers * a->query_heads;
     double sum = 0.0;
-    for (size_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++)
         sum += a->errors[i];
-    qsort(a->errors, count, sizeof *a->errors, base_order_doubles);
-    double place = QUALITY_ATTENTION_HIGH * (double)(count - 1);
-    size_t below = (size_t)place;
-    double next = below + 1 < count ? a->errors[below + 1] : a->errors[below];
-    row->attention_error = sum / (double)count;
-    row->attention_error_high =
-        a->errors[below] + (place - (double)below) * (next - a->errors[below]);
+    row->attention_error = sum / count;
+    row->attention_error_high = quality_quantile(a->errors, count, QUALITY_ATTENTION_HIGH);
 }
 
 kvt_status quality_attention_run(quality_attention *a, kvt_variant variant, bool merged,

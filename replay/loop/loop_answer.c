@@ -210,16 +210,6 @@ static double answer_agreement(const uint32_t *exact, const uint32_t *ids, uint3
     return count > 0 ? (double)same / count : (double)NAN;
 }
 
-/* Tokens up to the one that ends the answer, that included; a model goes on behind it. */
-static uint32_t loop_answer_length(const loop_site *site, const uint32_t *ids, uint32_t most)
-{
-    uint32_t count = 0;
-    while (count < most &&
-           !(count > 0 && quality_token_ends(site->measured.tokens, ids[count - 1])))
-        count++;
-    return count;
-}
-
 kvt_status loop_answer_compare(loop_site *site, const loop_context *context,
                                const loop_question *question, loop_answer *answer)
 {
@@ -232,11 +222,12 @@ kvt_status loop_answer_compare(loop_site *site, const loop_context *context,
         return KVT_OK;
     }
     if (!isnan(answer->rouge_l)) return KVT_OK;
-    const uint32_t exact = loop_answer_length(site, question->exact, question->answer_tokens);
-    const uint32_t given = loop_answer_length(site, answer->ids, answer->answer_tokens);
+    const tokenizer *words = site->measured.tokens;
+    const uint32_t exact = quality_answer_length(words, question->exact, question->answer_tokens);
+    const uint32_t given = quality_answer_length(words, answer->ids, answer->answer_tokens);
     answer->same =
         exact == given && memcmp(question->exact, answer->ids, given * sizeof *answer->ids) == 0;
-    return quality_compare_texts(site->measured.tokens, question->exact, exact, answer->ids, given,
+    return quality_compare_texts(words, question->exact, exact, answer->ids, given,
                                  &answer->rouge_l, &answer->f1);
 }
 

@@ -4,8 +4,6 @@
  * prefill took, exact answers, and the prefill model that fits those seconds. One thread.
  */
 #include "base/clock.h"
-#include "base/half.h"
-#include "base/order.h"
 #include "codecs/kernels/checksum.h"
 #include "replay/loop/loop.h"
 
@@ -64,28 +62,15 @@ kvt_status loop_prefill(const loop_site *site, const loop_context *context, uint
     const model_config *c = model_config_of(site->measured.weights);
     const uint32_t tokens = context->entry->context_tokens;
     const size_t matrix = (size_t)tokens * c->kv_heads * c->head_dim;
-    float **places = malloc(2 * c->layers * sizeof *places);
-    float *exact = malloc(2 * c->layers * matrix * sizeof *exact);
-    kvt_status status = places != NULL && exact != NULL ? KVT_OK : KVT_E_MEMORY;
-    for (uint32_t l = 0; status == KVT_OK && l < c->layers; l++) {
-        places[l] = exact + 2 * l * matrix;
-        places[c->layers + l] = exact + (2 * l + 1) * matrix;
-    }
-    if (status == KVT_OK)
-        status = model_forward(site->session, &(model_request){.tokens = context->entry->tokens,
-                                                               .token_count = tokens,
-                                                               .k_out = places,
-                                                               .v_out = places + c->layers});
-    /* Layer by layer, K before V, as the places lie. */
-    uint16_t *to = (uint16_t *)(void *)kv;
-    bool fits = true;
-    for (size_t i = 0; status == KVT_OK && i < 2 * c->layers * matrix; i++) {
-        to[i] = half_from_float(exact[i]);
-        fits = fits && (to[i] & 0x7c00u) != 0x7c00u;
-    }
+    uint16_t **places = malloc(2 * c->layers * sizeof *places);
+    if (places == NULL) return KVT_E_MEMORY;
+    /* Layer by layer, K before V. */
+    for (uint32_t i = 0; i < 2 * c->layers; i++)
+        places[i % 2 * c->layers + i / 2] = (uint16_t *)(void *)kv + i * matrix;
+    kvt_status status =
+        evaluate_prefill(site->session, context->entry->tokens, tokens, places, places + c->layers);
     free(places);
-    free(exact);
-    return status == KVT_OK && !fits ? KVT_E_UNSUPPORTED : status;
+    return status;
 }
 
 /* The context's KV: computed and timed, or found in the cache. */
@@ -202,8 +187,7 @@ static void prepare_fit(loop_site *site)
                      context->prefill_seconds -
                  1.0);
     }
-    qsort(errors, count, sizeof *errors, base_order_doubles);
-    site->prefill_error_p50 = count > 0 ? errors[count / 2] : (double)NAN;
+    site->prefill_error_p50 = count > 0 ? quality_quantile(errors, count, 0.5) : (double)NAN;
     free(errors);
 }
 

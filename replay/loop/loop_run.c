@@ -532,14 +532,7 @@ kvt_status loop_run(loop_site *site, const loop_run_options *options, loop_resul
         result->wall_s = 1e-9 * (double)(base_clock_ns() - wall_ns - state.leapt_ns);
     }
     kvt_close(state.store);
-    if (status != KVT_OK) live_profile_name_source(&state.profile, message, size);
-    live_profile_remove(&state.profile);
-    char reason[256] = "";
-    kvt_status wiped = live_devices_wipe(&devices, reason, sizeof reason);
-    if (status == KVT_OK && wiped != KVT_OK) {
-        (void)snprintf(message, size, "%s", reason);
-        status = wiped;
-    }
+    status = live_site_end(&devices, &state.profile, status, message, size);
     loop_samples_close(&state.samples);
     free(state.got);
     free(state.positions);

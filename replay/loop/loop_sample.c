@@ -3,7 +3,6 @@
  * loop_sample.c - from samples to means, percentiles and forms. One thread.
  */
 #include "replay/loop/loop_sample.h"
-#include "base/order.h"
 
 #include <kvterrace/codec.h>
 
@@ -81,8 +80,8 @@ static double value_rouge_l(const loop_sample *s)
     return s->rouge_l;
 }
 
-/* Of one variant's samples, or of all with NULL. Sorted values into work; returns how many. */
-static size_t samples_sort(const loop_samples *samples, const kvt_variant *variant,
+/* Of one variant's samples, or of all with NULL. Values into work; returns how many. */
+static size_t samples_take(const loop_samples *samples, const kvt_variant *variant,
                            sample_value value, double *work)
 {
     size_t count = 0;
@@ -94,16 +93,13 @@ static size_t samples_sort(const loop_samples *samples, const kvt_variant *varia
         work[count] = value(sample);
         if (!isnan(work[count])) count++;
     }
-    qsort(work, count, sizeof *work, base_order_doubles);
     return count;
 }
 
-static double samples_at(const double *sorted, size_t count, double share)
+/* NAN of none. */
+static double samples_at(double *values, size_t count, double share)
 {
-    if (count == 0) return (double)NAN;
-    const double place = share * (double)(count - 1);
-    const size_t low = (size_t)place, high = low + 1 < count ? low + 1 : low;
-    return sorted[low] + (place - (double)low) * (sorted[high] - sorted[low]);
+    return count > 0 ? quality_quantile(values, (uint32_t)count, share) : (double)NAN;
 }
 
 /* NAN of none. */
@@ -193,13 +189,13 @@ static void samples_add_form(const loop_samples *samples, kvt_variant variant,
         for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
             form->stored[0] += form->stored[tier];
     }
-    size_t count = samples_sort(samples, &variant, value_recall, work);
+    size_t count = samples_take(samples, &variant, value_recall, work);
     form->recall = samples_mean(work, count);
-    count = samples_sort(samples, &variant, value_get, work);
+    count = samples_take(samples, &variant, value_get, work);
     form->load_p50 = samples_at(work, count, 0.5);
-    count = samples_sort(samples, &variant, value_predicted, work);
+    count = samples_take(samples, &variant, value_predicted, work);
     form->load_predicted_p50 = samples_at(work, count, 0.5);
-    count = samples_sort(samples, &variant, value_decode, work);
+    count = samples_take(samples, &variant, value_decode, work);
     form->decode_p50 = samples_at(work, count, 0.5);
     if (form->hits[0] > 0 || form->stored[0] > 0) result->form_count++;
 }
@@ -263,15 +259,15 @@ void loop_samples_finish(loop_samples *samples, const loop_ladder *ladder, loop_
     result->requests = samples->count;
     if (work == NULL) return;
     samples_means(samples, ladder, result);
-    size_t count = samples_sort(samples, NULL, value_ttft, work);
+    size_t count = samples_take(samples, NULL, value_ttft, work);
     result->ttft_p50 = samples_at(work, count, 0.5);
     result->ttft_p90 = samples_at(work, count, 0.9);
     result->ttft_p99 = samples_at(work, count, 0.99);
-    count = samples_sort(samples, NULL, value_rouge_l, work);
+    count = samples_take(samples, NULL, value_rouge_l, work);
     result->rouge_l_p10 = samples_at(work, count, 0.1);
-    count = samples_sort(samples, NULL, value_recall, work);
+    count = samples_take(samples, NULL, value_recall, work);
     result->recall = samples_mean(work, count);
-    count = samples_sort(samples, NULL, value_error, work);
+    count = samples_take(samples, NULL, value_error, work);
     result->load_predictions = count;
     result->load_error_p50 = samples_at(work, count, 0.5);
     result->load_error_p90 = samples_at(work, count, 0.9);
