@@ -123,11 +123,6 @@ void replay_options_free(replay_options *options)
     memset(options, 0, sizeof *options);
 }
 
-static const char *options_tick_fault(double seconds)
-{
-    return seconds == 0.0 || seconds >= 1e-3 ? NULL : "store.tick: 0, or 1 ms and more";
-}
-
 /* The parts of the simulator that are of one host. */
 static const char *options_hosts_fault(const replay_options *options)
 {
@@ -152,7 +147,8 @@ kvt_status replay_options_check(replay_options *options, char *message, size_t m
 {
     const size_t count = sizeof options_fields / sizeof options_fields[0];
     if (!settings_hold(options_fields, count, options, message, message_size)) return KVT_E_CONFIG;
-    const char *fault = options_tick_fault(options->tick_seconds);
+    const bool ticks = options->tick_seconds == 0.0 || options->tick_seconds >= 1e-3;
+    const char *fault = ticks ? NULL : "store.tick: 0, or 1 ms and more";
     if (fault == NULL) fault = options_hosts_fault(options);
     for (int tier = 1; tier < KVT_TIER_COUNT && fault == NULL; tier++) {
         const replay_tier *model = &options->tiers[tier];
@@ -379,17 +375,12 @@ static void options_read_route(kvt_config *config, replay_options *options)
     if (end != text + sizeof spill - 1 && *end == '\0') options->spill_share = share;
 }
 
-static void options_read_hosts(kvt_config *config, replay_options *options)
-{
-    options_read_route(config, options);
-    /* The bound is that of one host's tiers. */
-    if (replay_has_hosts(options)) options->bounds = false;
-}
-
 static void options_read_plain(kvt_config *config, bool live, replay_options *options)
 {
     options_read_fields(config, live ? OPTIONS_LIVE : OPTIONS_SIMULATED, options);
-    if (!live) options_read_hosts(config, options);
+    if (!live) options_read_route(config, options);
+    /* The bound is that of one host's tiers. */
+    if (!live && replay_has_hosts(options)) options->bounds = false;
     options->plan_log = kvt_config_text(config, "replay.plan_log");
     /* A simulation's rounds are further apart unless they are set, or a store's file is taken. */
     if (live || kvt_config_has(config, "store.tick") || kvt_config_has_file(config))

@@ -163,12 +163,6 @@ static void json_put_regret(json_t *object, const char *name, double seconds, do
     document_put(object, key, known ? json_real(seconds / limits_s) : json_null(), sound);
 }
 
-/* A regret over what is at stake in its own instance. */
-static void json_put_gap(json_t *object, const char *name, double gap, bool *sound)
-{
-    document_put(object, name, document_number(gap), sound);
-}
-
 static void json_put_regrets(json_t *object, const replay_result *result, bool *sound)
 {
     const replay_bound *bound = &result->bound;
@@ -186,9 +180,10 @@ static void json_put_regrets(json_t *object, const replay_result *result, bool *
     json_put_regret(object, "counters", result->regret_counters_s, limits_s, sound);
     json_put_regret(object, "foresight", result->regret_foresight_s, limits_s, sound);
     json_put_regret(object, "online", bound->interval_s - result->saved_s, limits_s, sound);
-    json_put_gap(object, "gap_solver", result->gap_solver, sound);
-    json_put_gap(object, "gap_counters", result->gap_counters, sound);
-    json_put_gap(object, "gap_foresight", result->gap_foresight, sound);
+    /* Over what is at stake in each regret's own instance. */
+    document_put(object, "gap_solver", document_number(result->gap_solver), sound);
+    document_put(object, "gap_counters", document_number(result->gap_counters), sound);
+    document_put(object, "gap_foresight", document_number(result->gap_foresight), sound);
     document_put(object, "bound_price", json_ratios(bound->price, sound), sound);
     document_put(object, "bound_intervals", json_count(bound->intervals), sound);
     document_put(object, "bound_found_s", document_number(bound->seconds), sound);
@@ -292,15 +287,6 @@ static json_t *json_explained(const replay_explained *row)
                      why->reason != NULL ? why->reason : "", "reuse_expert", expert);
 }
 
-/* A row for each explained block of a result. */
-static json_t *json_explained_rows(const replay_result *result, bool *sound)
-{
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < result->explained_count; i++)
-        document_add(list, json_explained(&result->explained[i]), sound);
-    return list;
-}
-
 /* The counts of one host, or of all of them. */
 static json_t *json_host(const replay_host *host, bool *sound)
 {
@@ -351,8 +337,10 @@ static json_t *json_result(const replay_result *result, bool *sound)
     json_put_traffic(object, result, sound);
     json_put_work(object, result, sound);
     document_put(object, "reuse", json_learned(&result->reuse, sound), sound);
-    if (result->explained_count > 0)
-        document_put(object, "explained", json_explained_rows(result, sound), sound);
+    json_t *explained = result->explained_count > 0 ? json_array() : NULL;
+    for (uint32_t i = 0; i < result->explained_count; i++)
+        document_add(explained, json_explained(&result->explained[i]), sound);
+    if (explained != NULL) document_put(object, "explained", explained, sound);
     if (result->hosts.count > 0)
         document_put(object, "hosts", json_hosts(&result->hosts, sound), sound);
     if (strcmp(result->mode, "live") == 0)

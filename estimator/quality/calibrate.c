@@ -155,22 +155,18 @@ static void compare_interval(const double *sums, const double *counts, uint32_t 
     pair->high = pair->mean + half;
 }
 
-static uint32_t rows_class_of(const calibrate_rows *rows, uint32_t entry)
-{
-    return rows->source->classes != NULL ? rows->source->classes[entry] : 0;
-}
-
 calibrate_pair calibrate_compare(const calibrate_rows *rows, uint32_t a, uint32_t b, bool even_bits,
                                  int class_index)
 {
     const uint32_t both[2] = {a, b}, entries = rows->source->entries;
     calibrate_pair pair = {.entries = 0};
+    const uint32_t *classes = rows->source->classes;
     double *sums = rows->sums, *counts = rows->sums + entries, sum = 0.0, difference;
     for (uint32_t i = 0; i < 2 * entries; i++)
         sums[i] = 0.0;
     for (uint32_t e = 0; e < entries; e++) {
-        if (class_index != CALIBRATE_ALL_CLASSES && rows_class_of(rows, e) != (uint32_t)class_index)
-            continue;
+        const int of_class = classes != NULL ? (int)classes[e] : 0;
+        if (class_index != CALIBRATE_ALL_CLASSES && of_class != class_index) continue;
         if (!compare_entry(rows, e, both, even_bits, &difference)) continue;
         sums[rows->documents[e]] += difference;
         counts[rows->documents[e]] += 1.0;
@@ -484,10 +480,8 @@ static void ask_usual(calibrate_state *s)
 
 /* ---- rungs ---- */
 
-enum { CALIBRATE_RUNG_NAMES = CALIBRATE_RUNGS_MAX };
-
 typedef struct calibrate_names {
-    char text[CALIBRATE_RUNG_NAMES][QUALITY_NAME_BYTES];
+    char text[CALIBRATE_RUNGS_MAX][QUALITY_NAME_BYTES];
     const char *places[CALIBRATE_RUNGS_MAX];
     uint32_t count;
 } calibrate_names;
@@ -496,7 +490,7 @@ __attribute__((format(printf, 2, 3))) static void add_name(calibrate_names *name
                                                            const char *format, ...)
 {
     va_list arguments;
-    assert(names->count < CALIBRATE_RUNG_NAMES);
+    assert(names->count < CALIBRATE_RUNGS_MAX);
     char *text = names->text[names->count];
     va_start(arguments, format);
     (void)vsnprintf(text, QUALITY_NAME_BYTES, format, arguments);
@@ -525,12 +519,6 @@ static void name_rungs(const calibrate_answers *a, const calibrate_bases *bases,
     for (size_t s = 0; s < TRANSFORM_SPAN_LAYERS4; s++)
         for (size_t i = 0; a->bases[s] && i < sizeof wide_steps / sizeof wide_steps[0]; i++)
             add_name(names, "transform:%05X,s%g", (unsigned)bases->starts[s], wide_steps[i]);
-}
-
-static void name_wanted(const calibrate_wanted *wanted, calibrate_names *names)
-{
-    for (uint32_t i = 0; i < wanted->count; i++)
-        names->places[names->count++] = wanted->variants[i].name;
 }
 
 /* Rungs that have rows on at least half of the entries that the best known one has; others were
@@ -595,11 +583,9 @@ kvt_status calibrate_run(const calibrate_source *source, uint64_t seed,
     ask_bases(&s, &answers);
     ask_drop(&s, &answers);
     if (s.status != KVT_OK) return s.status;
-    if (wanted != NULL) {
-        name_wanted(wanted, &names);
-    } else {
-        name_rungs(&answers, source->bases, &names);
-    }
+    if (wanted == NULL) name_rungs(&answers, source->bases, &names);
+    for (uint32_t i = 0; wanted != NULL && i < wanted->count; i++)
+        names.places[names.count++] = wanted->variants[i].name;
     kvt_status status = calibrate_measure(rows_out, names.places, names.count, false, at);
     if (status != KVT_OK) return status;
     const uint32_t count = choose_rungs(rows_out, at, names.count, rungs);

@@ -20,11 +20,6 @@ typedef struct ladder_candidate {
     uint32_t beaten_by; /* a cheaper one; UINT32_MAX: none */
 } ladder_candidate;
 
-static double ladder_distortion(const quality_curve *curve)
-{
-    return isfinite(curve->kl) ? curve->kl : curve->attention_error * curve->attention_error;
-}
-
 static int ladder_order(const void *left, const void *right)
 {
     const ladder_candidate *a = left, *b = right;
@@ -66,13 +61,6 @@ static uint32_t ladder_beaten_by(const ladder_candidate *candidates, uint32_t co
     return best;
 }
 
-/* A lossy variant that lost nothing here is still lossy: half of the least that could have shown.
- */
-static double ladder_least_loss(const calibrate_rows *rows, const quality_curve *curve)
-{
-    return 0.5 / ((double)rows->source->trials * curve->entries);
-}
-
 /* Losses that do not fall along the accepted rungs: what is seen to fall is chance. */
 static void ladder_smooth(calibrate_ladder *ladder, calibrate_kind kind)
 {
@@ -98,7 +86,8 @@ static void ladder_fill(const calibrate_rows *rows, const ladder_candidate *cand
                         const ladder_candidate *candidate, calibrate_rung *rung)
 {
     const quality_curve *curve = &rows->curves[candidate->variant];
-    double least = ladder_least_loss(rows, curve);
+    /* A lossy variant that lost nothing is still lossy: half of the least that could have shown. */
+    const double least = 0.5 / ((double)rows->source->trials * curve->entries);
     char measured[192];
     *rung = (calibrate_rung){.variant = rows->variants[candidate->variant],
                              .bits_per_element = candidate->bits,
@@ -135,7 +124,8 @@ static void ladder_make_rungs(const calibrate_rows *rows, const uint32_t *varian
             .variant = variants[i],
             .kind = calibrate_kind_of(rows->source->bases, rows->variants[variants[i]].variant),
             .bits = curve->bits_per_element,
-            .distortion = ladder_distortion(curve)};
+            .distortion =
+                isfinite(curve->kl) ? curve->kl : curve->attention_error * curve->attention_error};
     }
     qsort(candidates, count, sizeof candidates[0], ladder_order);
     for (uint32_t i = 0; i < count; i++)

@@ -304,11 +304,6 @@ kvt_status kv_file_decode(const char *path, kvt_record_bases bases, const char *
 
 #define KV_ALIGN 4096u
 
-static void *kv_allocate(uint64_t bytes)
-{
-    return aligned_alloc(KV_ALIGN, (bytes / KV_ALIGN + 1u) * KV_ALIGN);
-}
-
 /* Moves each matrix' first rows together; `kv` then has so many tokens. */
 static void kv_shorten(kvt_profile_kv *kv, unsigned char *bytes, uint32_t tokens)
 {
@@ -331,7 +326,7 @@ kvt_status kv_file_read(const char *path, uint64_t most_bytes, kvt_profile_kv *o
     unsigned char *memory = NULL;
     kvt_status status = quality_dump_open_bytes(path, &dump, message, message_size);
     if (status == KVT_OK) status = kvt_layout_bytes(&dump.layout, &bytes);
-    if (status == KVT_OK) memory = kv_allocate(bytes);
+    if (status == KVT_OK) memory = aligned_alloc(KV_ALIGN, (bytes / KV_ALIGN + 1u) * KV_ALIGN);
     if (status == KVT_OK && memory == NULL) status = KVT_E_MEMORY;
     if (status == KVT_OK) {
         quality_dump_load(&dump, memory);

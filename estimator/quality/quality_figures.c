@@ -17,10 +17,7 @@ enum { FIGURES_RESAMPLES = 2000 };
 #define FIGURES_KL_MOST   0.5
 #define FIGURES_KL_LEAST  1e-9
 
-static double figures_nan(void)
-{
-    return (double)NAN;
-}
+#define FIGURES_NAN ((double)NAN)
 
 /* Of sorted values. */
 static double figures_point(const double *sorted, uint32_t count, double share)
@@ -41,7 +38,7 @@ static double figures_mean(const double *values, uint32_t count)
     double sum = 0.0;
     for (uint32_t i = 0; i < count; i++)
         sum += values[i];
-    return count > 0 ? sum / count : figures_nan();
+    return count > 0 ? sum / count : FIGURES_NAN;
 }
 
 static double figures_deviation(const double *values, uint32_t count)
@@ -49,20 +46,20 @@ static double figures_deviation(const double *values, uint32_t count)
     double mean = figures_mean(values, count), sum = 0.0;
     for (uint32_t i = 0; i < count; i++)
         sum += (values[i] - mean) * (values[i] - mean);
-    return count > 1 ? sqrt(sum / (count - 1)) : figures_nan();
+    return count > 1 ? sqrt(sum / (count - 1)) : FIGURES_NAN;
 }
 
 double quality_correlation(const double *x, const double *y, uint32_t count)
 {
     double mean_x = figures_mean(x, count), mean_y = figures_mean(y, count);
     double xx = 0.0, yy = 0.0, xy = 0.0;
-    if (count < 3) return figures_nan();
+    if (count < 3) return FIGURES_NAN;
     for (uint32_t i = 0; i < count; i++) {
         xx += (x[i] - mean_x) * (x[i] - mean_x);
         yy += (y[i] - mean_y) * (y[i] - mean_y);
         xy += (x[i] - mean_x) * (y[i] - mean_y);
     }
-    if (!(xx > 0.0 && yy > 0.0)) return figures_nan();
+    if (!(xx > 0.0 && yy > 0.0)) return FIGURES_NAN;
     double correlation = xy / sqrt(xx * yy);
     return correlation > 1.0 ? 1.0 : correlation < -1.0 ? -1.0 : correlation;
 }
@@ -87,7 +84,7 @@ static void figures_rank(const double *values, uint32_t count, double *sorted, d
 kvt_status quality_rank_correlation(const double *x, const double *y, uint32_t count,
                                     double *correlation_out)
 {
-    *correlation_out = figures_nan();
+    *correlation_out = FIGURES_NAN;
     double *work = malloc(((size_t)count + 1) * 3 * sizeof *work);
     if (work == NULL) return KVT_E_MEMORY;
     figures_rank(x, count, work, work + count);
@@ -131,12 +128,6 @@ static uint32_t figures_take(const figures_work *work, uint32_t variant, size_t 
     return count;
 }
 
-static double figures_mean_of(const figures_work *work, uint32_t variant, size_t offset)
-{
-    uint32_t count = figures_take(work, variant, offset);
-    return figures_mean(work->values, count);
-}
-
 static uint64_t figures_random(uint64_t *state)
 {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
@@ -170,7 +161,7 @@ static void figures_interval(figures_work *work, uint32_t count, double mean, do
 {
     uint64_t state = work->seed;
     const uint32_t documents = figures_group(work, count);
-    *low = *high = figures_nan();
+    *low = *high = FIGURES_NAN;
     if (documents < 2) return;
     for (uint32_t i = 0; i < FIGURES_RESAMPLES; i++) {
         double sum = 0.0, drawn = 0.0;
@@ -190,7 +181,7 @@ static void figures_loss(figures_work *work, uint32_t variant, quality_curve *cu
 {
     uint32_t count = figures_take(work, variant, offsetof(quality_row, loss));
     curve->loss_mean = figures_mean(work->values, count);
-    curve->loss_low = curve->loss_high = curve->loss_p90 = curve->loss_cv = figures_nan();
+    curve->loss_low = curve->loss_high = curve->loss_p90 = curve->loss_cv = FIGURES_NAN;
     if (count == 0) return;
     figures_interval(work, count, curve->loss_mean, &curve->loss_low, &curve->loss_high);
     /* A loss is a share: of one document all that is known of others. */
@@ -205,7 +196,7 @@ static void figures_kl(figures_work *work, uint32_t variant, quality_curve *curv
 {
     uint32_t count = figures_take(work, variant, offsetof(quality_row, kl));
     curve->kl = figures_mean(work->values, count);
-    curve->kl_low = curve->kl_high = curve->kl_p90 = figures_nan();
+    curve->kl_low = curve->kl_high = curve->kl_p90 = FIGURES_NAN;
     if (count == 0) return;
     figures_interval(work, count, curve->kl, &curve->kl_low, &curve->kl_high);
     curve->kl_p90 = quality_quantile(work->values, count, 0.9);
@@ -267,7 +258,7 @@ static kvt_status figures_curve(figures_work *work, uint32_t variant, quality_cu
     if (curve->entries == 0) return KVT_OK;
     for (size_t i = 0; i < sizeof means / sizeof means[0]; i++) {
         double *member = (double *)(void *)((char *)curve + means[i].curve);
-        *member = figures_mean_of(work, variant, means[i].row);
+        *member = figures_mean(work->values, figures_take(work, variant, means[i].row));
     }
     figures_loss(work, variant, curve);
     figures_kl(work, variant, curve);
@@ -284,8 +275,7 @@ static kvt_status figures_over_variants(figures_work *work, const quality_curve 
         if (curves[i].entries == 0 || !isfinite(curves[i].spearman_entries)) continue;
         work->values[count++] = curves[i].spearman_entries;
     }
-    spread->spearman_entries =
-        count > 0 ? quality_quantile(work->values, count, 0.5) : figures_nan();
+    spread->spearman_entries = count > 0 ? quality_quantile(work->values, count, 0.5) : FIGURES_NAN;
     count = 0;
     for (uint32_t i = 0; i < work->variant_count; i++) {
         if (curves[i].entries == 0 || !isfinite(curves[i].attention_error) ||
@@ -392,9 +382,9 @@ kvt_status quality_sensitivity(const quality_row *rows, uint32_t entry_count,
                            halves + entry_count);
     }
     for (uint32_t i = 0; i < entry_count; i++)
-        effects[i] = telling > 0 ? effects[i] / telling : figures_nan();
+        effects[i] = telling > 0 ? effects[i] / telling : FIGURES_NAN;
     spread->variants = telling;
-    spread->sensitivity_sd = telling > 0 ? figures_deviation(effects, entry_count) : figures_nan();
+    spread->sensitivity_sd = telling > 0 ? figures_deviation(effects, entry_count) : FIGURES_NAN;
     spread->repeatability = quality_correlation(halves, halves + entry_count, entry_count);
     free(halves);
     return KVT_OK;

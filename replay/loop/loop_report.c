@@ -22,15 +22,6 @@ static void text_seconds(FILE *file, double seconds)
     fprintf(file, " %10s", results_format_seconds(seconds, text));
 }
 
-static void text_share(FILE *file, double share)
-{
-    if (isfinite(share)) {
-        fprintf(file, " %7.4f", share);
-    } else {
-        fprintf(file, " %7s", "-");
-    }
-}
-
 static void text_head(const loop_report *report, FILE *file)
 {
     const loop_site *site = report->site;
@@ -77,7 +68,10 @@ static void text_times(const loop_report *report, FILE *file)
         text_seconds(file, r->question_mean);
         fprintf(file, " %7.4f %7.4f %5.1f%% %7.4f", r->rouge_l, r->f1,
                 100.0 * (double)r->same_answers / requests, r->top1);
-        text_share(file, r->recall);
+        if (isfinite(r->recall))
+            fprintf(file, " %7.4f", r->recall);
+        else
+            fprintf(file, " %7s", "-");
         fprintf(file, " %7.4f\n", r->loss);
     }
 }
