@@ -173,13 +173,6 @@ void evaluate_entry_close(evaluate_entry *entry)
     free(entry);
 }
 
-kvt_status evaluate_exact(void *context, evaluate_kv *kv)
-{
-    (void)context;
-    (void)kv;
-    return KVT_OK;
-}
-
 static kvt_status evaluate_variant_make(const evaluate_entry *e, evaluate_variant *variant)
 {
     const model_config *c = e->config;
@@ -313,17 +306,4 @@ kvt_status evaluate_variant_run(model_session *session, const evaluate_entry *e,
     const model_past exact = evaluate_past(e), changed = evaluate_changed(e, variant);
     const kvt_status status = evaluate_variant_go_on(session, e, variant, result_out, tokens_out);
     return status == KVT_OK ? evaluate_probe(e, &exact, &changed, result_out) : status;
-}
-
-kvt_status evaluate_entry_run(model_session *session, const evaluate_entry *e,
-                              evaluate_transform transform, void *context,
-                              evaluate_result *result_out, evaluate_token *tokens_out)
-{
-    evaluate_variant variant = {.memory = NULL};
-    *result_out = (evaluate_result){.kl = 0.0};
-    kvt_status status = evaluate_variant_open(e, transform, context, &variant);
-    if (status != KVT_OK) return status;
-    status = evaluate_variant_run(session, e, &variant, result_out, tokens_out);
-    evaluate_variant_close(&variant);
-    return status;
 }

@@ -82,7 +82,6 @@ KVT_NODISCARD kvt_status evaluate_set_make(const evaluate_texts *texts, const to
                                            uint32_t context_tokens, uint32_t continuation_tokens,
                                            uint32_t limit, evaluate_set *set_out);
 void evaluate_set_free(evaluate_set *set);
-const uint32_t *evaluate_set_entry(const evaluate_set *set, uint32_t index);
 
 /* K and V of a sequence as fp16, [layers] each [count][kv_heads][head_dim]. KVT_OK;
  * KVT_E_UNSUPPORTED (they do not fit fp16); KVT_E_MEMORY; what model_forward gives. */
@@ -172,12 +171,6 @@ KVT_NODISCARD kvt_status evaluate_variant_go_on(model_session *session, const ev
                                                 evaluate_result *result_out,
                                                 evaluate_token *tokens_out);
 
-/* Opening, running and closing together. */
-KVT_NODISCARD kvt_status evaluate_entry_run(model_session *session, const evaluate_entry *entry,
-                                            evaluate_transform transform, void *context,
-                                            evaluate_result *result_out,
-                                            evaluate_token *tokens_out);
-
 /* ---- recall: a passage of the context, word for word ---- */
 
 /* Another continuation of an entry's context, and the exact run of it. */
@@ -209,8 +202,5 @@ KVT_NODISCARD kvt_status evaluate_recall_run(model_session *session, const evalu
                                              const evaluate_recall *recall,
                                              const evaluate_variant *variant,
                                              evaluate_recall_result *result_out);
-
-/* Leaves everything as it is: exact against exact, the noise floor. */
-kvt_status evaluate_exact(void *context, evaluate_kv *kv);
 
 #endif

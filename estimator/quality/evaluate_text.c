@@ -239,8 +239,3 @@ void evaluate_set_free(evaluate_set *set)
     free(set->tokens);
     *set = (evaluate_set){0, 0, 0, NULL};
 }
-
-const uint32_t *evaluate_set_entry(const evaluate_set *set, uint32_t index)
-{
-    return set->tokens + (size_t)index * (set->context_tokens + set->continuation_tokens);
-}

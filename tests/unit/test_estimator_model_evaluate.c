@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/evaluate.h"
+#include "evaluate_support.h"
 #include "model_folder.h"
 #include "model_support.h"
 

@@ -5,6 +5,7 @@
  * the loss of 4-bit KV as the codec trial found it. Skipped without KVT_DATA_DIR.
  */
 #include "cases.h"
+#include "evaluate_support.h"
 
 #include "base/half.h"
 #include "estimator/model/model.h"

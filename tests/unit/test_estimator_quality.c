@@ -3,6 +3,7 @@
  * test_estimator_quality.c - entries from texts with and without questions; rows of a small model;
  * greedy answers against generating them plainly; figures over rows that are known.
  */
+#include "evaluate_support.h"
 #include "quality_scratch.h"
 
 #include "estimator/model/model.h"
