@@ -85,15 +85,26 @@ static void calibrate_print_ladder(FILE *out, const calibrate_report *report, ui
     }
 }
 
+/* How bounds held at a limit, in a column of 22 characters. */
+static void calibrate_print_share(FILE *out, uint32_t kept, uint32_t offered)
+{
+    if (offered == 0) {
+        fprintf(out, "  %18s", "none offered");
+    } else {
+        fprintf(out, "  %5u of %5u", (unsigned)kept, (unsigned)offered);
+        fprintf(out, " %3.0f%%", 100.0 * kept / offered);
+    }
+}
+
 static void calibrate_print_trials(FILE *out, const char *what, const promise_trial *trials)
 {
     fprintf(out, "\n%s\n%-8s  %18s  %18s  %18s\n", what, "limit", "mean", "90% of entries",
             "entries within");
     for (uint32_t i = 0; i < CALIBRATE_LIMITS; i++) {
         fprintf(out, "%-8.2f", trials[i].limit);
-        measure_print_share(out, trials[i].mean_kept, trials[i].mean_offered);
-        measure_print_share(out, trials[i].entry_kept, trials[i].entry_offered);
-        measure_print_share(out, trials[i].entry_within, trials[i].entry_seen);
+        calibrate_print_share(out, trials[i].mean_kept, trials[i].mean_offered);
+        calibrate_print_share(out, trials[i].entry_kept, trials[i].entry_offered);
+        calibrate_print_share(out, trials[i].entry_within, trials[i].entry_seen);
         fputc('\n', out);
     }
 }
@@ -126,6 +137,23 @@ static void calibrate_print(FILE *out, const calibrate_report *report,
                            "half of each class's documents in turn: rungs within a limit by the "
                            "other half's bounds, and those that kept it",
                            report->documents);
+}
+
+static json_t *calibrate_pack_trials(const promise_trial *trials, uint32_t count)
+{
+    json_t *limits = json_array();
+    for (uint32_t i = 0; i < count; i++) {
+        const promise_trial *trial = &trials[i];
+        (void)json_array_append_new(
+            limits,
+            json_pack("{s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "limit", trial->limit, "mean_offered",
+                      (json_int_t)trial->mean_offered, "mean_kept", (json_int_t)trial->mean_kept,
+                      "entry_offered", (json_int_t)trial->entry_offered, "entry_kept",
+                      (json_int_t)trial->entry_kept, "entries_offered",
+                      (json_int_t)trial->entry_seen, "entries_within",
+                      (json_int_t)trial->entry_within));
+    }
+    return limits;
 }
 
 static json_t *calibrate_pack_rungs(const calibrate_ladder *ladder)
@@ -201,8 +229,8 @@ static json_t *calibrate_document(const calibrate_report *report, const calibrat
         (json_int_t)report->measured, "resumed_rows", (json_int_t)report->resumed, "seconds",
         report->seconds, "choices", choices, "rungs", calibrate_pack_rungs(ladder), "ladders",
         calibrate_pack_ladders(report), "left_out",
-        measure_pack_trials(report->classes, report->ladder_count > 1 ? CALIBRATE_LIMITS : 0),
-        "documents_left_out", measure_pack_trials(report->documents, CALIBRATE_LIMITS),
+        calibrate_pack_trials(report->classes, report->ladder_count > 1 ? CALIBRATE_LIMITS : 0),
+        "documents_left_out", calibrate_pack_trials(report->documents, CALIBRATE_LIMITS),
         "likelihood", calibrate_pack_likelihoods(report, options));
 }
 

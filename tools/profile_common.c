@@ -228,32 +228,3 @@ int measure_into_profile(measure_arguments *arguments,
     free(work);
     return code;
 }
-
-/* ---- limits that were tried ---- */
-
-void measure_print_share(FILE *out, uint32_t kept, uint32_t offered)
-{
-    if (offered == 0) {
-        fprintf(out, "  %18s", "none offered");
-    } else {
-        fprintf(out, "  %5u of %5u", (unsigned)kept, (unsigned)offered);
-        fprintf(out, " %3.0f%%", 100.0 * kept / offered);
-    }
-}
-
-json_t *measure_pack_trials(const promise_trial *trials, uint32_t count)
-{
-    json_t *limits = json_array();
-    for (uint32_t i = 0; i < count; i++) {
-        const promise_trial *trial = &trials[i];
-        (void)json_array_append_new(
-            limits,
-            json_pack("{s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "limit", trial->limit, "mean_offered",
-                      (json_int_t)trial->mean_offered, "mean_kept", (json_int_t)trial->mean_kept,
-                      "entry_offered", (json_int_t)trial->entry_offered, "entry_kept",
-                      (json_int_t)trial->entry_kept, "entries_offered",
-                      (json_int_t)trial->entry_seen, "entries_within",
-                      (json_int_t)trial->entry_within));
-    }
-    return limits;
-}

@@ -100,10 +100,6 @@ int measure_into_profile(measure_arguments *arguments,
                          int (*run)(measure_arguments *arguments, measure_work *work,
                                     kvt_profile *profile));
 
-/* How bounds held at each limit: two columns of 22 characters, and as JSON. */
-void measure_print_share(FILE *out, uint32_t kept, uint32_t offered);
-json_t *measure_pack_trials(const promise_trial *trials, uint32_t count);
-
 #define MEASURE_COUNT(field, name, most, help)                                                     \
     COUNT_OPTION(measure_arguments, field, name, 1, most, help)
 #define MEASURE_TEXT(field, name, operand, help)                                                   \

@@ -94,33 +94,6 @@ static void print_set(FILE *out, const quality_set_report *set, const calibrate_
     fputc('\n', out);
 }
 
-/* Bounds for a class that was not measured, and how they hold on the measured ones in turn. */
-static void print_limits(FILE *out, const quality_report *report, const calibrate_options *options)
-{
-    if (report->trial_count == 0) return;
-    fprintf(out, "\na class that was not measured (bounds widened by %.2f)\n%-36s %8s %8s %8s\n",
-            report->bounds[0].widening, "variant", "loss", "mean", "90%");
-    for (uint32_t i = 0; i < options->wanted->count; i++) {
-        const promise_bound *bound = &report->bounds[i];
-        if (isnan(bound->mean)) continue;
-        fprintf(out, "%-36s %8.4f %8.4f %8.4f\n", options->wanted->variants[i].name, bound->loss,
-                bound->mean, bound->entry);
-    }
-    fprintf(out,
-            "\nclasses left out in turn: variants within a limit by the other classes' bounds, and "
-            "those that kept it\n%-8s  %18s  %18s  %18s  %18s\n",
-            "limit", "mean", "90% of entries", "entries within", "mean, not widened");
-    for (uint32_t i = 0; i < report->trial_count; i++) {
-        const promise_trial *trial = &report->trials[i];
-        fprintf(out, "%-8.2f", trial->limit);
-        measure_print_share(out, trial->mean_kept, trial->mean_offered);
-        measure_print_share(out, trial->entry_kept, trial->entry_offered);
-        measure_print_share(out, trial->entry_within, trial->entry_seen);
-        measure_print_share(out, trial->plain_kept, trial->plain_offered);
-        fputc('\n', out);
-    }
-}
-
 static void profile_quality_print(FILE *out, const quality_report *report,
                                   const calibrate_options *options)
 {
@@ -134,7 +107,6 @@ static void profile_quality_print(FILE *out, const quality_report *report,
     fputc('\n', out);
     for (uint32_t i = 0; i < report->set_count; i++)
         print_set(out, &report->sets[i], options);
-    print_limits(out, report, options);
 }
 
 /* ---- JSON ---- */
@@ -225,8 +197,6 @@ static int profile_quality_print_json(const quality_report *report,
     for (uint32_t i = 0; i < report->set_count; i++)
         failed |= json_array_append_new(sets, pack_set(&report->sets[i], facts->name, options));
     failed |= json_object_set_new(root, "sets", sets);
-    failed |= json_object_set_new(root, "left_out",
-                                  measure_pack_trials(report->trials, report->trial_count));
     if (failed == 0) return command_print_document(root);
     json_decref(root);
     return command_fail(KVT_E_MEMORY, "");

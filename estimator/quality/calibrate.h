@@ -277,10 +277,6 @@ typedef struct quality_report {
     quality_use use;
     quality_set_report sets[2 * QUALITY_CLASSES_MAX + 2];
     uint32_t set_count;
-    /* Of two classes and more: how the bounds of the others hold on each class in turn. */
-    promise_trial *trials; /* [trial_count], by rising limit */
-    uint32_t trial_count;
-    promise_bound *bounds; /* [variant_count], for entries of a class not measured */
     /* Of dumps. */
     quality_map map;
     bool mapped[QUALITY_VARIANTS_MAX]; /* the loss is by a fit; else by a bound */

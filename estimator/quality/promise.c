@@ -252,22 +252,6 @@ static void trials_begin(promise_trial *trials, uint32_t count)
         trials[t] = (promise_trial){.limit = trials[t].limit};
 }
 
-/* The upper end of the mean over all other classes together, as if they were one. */
-static double promise_plain(const promise_rows *rows, uint32_t class_index, uint32_t variant,
-                            promise_sample *sample)
-{
-    sample->entries = 0;
-    for (uint32_t e = 0; e < rows->entry_count; e++) {
-        const quality_row *row = &rows->rows[(size_t)e * rows->variant_count + variant];
-        if (rows->classes[e] == class_index || !row->present || !isfinite(row->loss)) continue;
-        sample->names[sample->entries] = rows->documents != NULL ? rows->documents[e] : 0;
-        sample->losses[sample->entries++] = row->loss;
-    }
-    sample->document_count =
-        quality_number_documents(sample->names, sample->entries, sample->documents);
-    return sample->entries > 0 ? sample_mean_upper(rows, sample) : 1.0;
-}
-
 kvt_status promise_try(const promise_rows *rows, promise_trial *trials, uint32_t count)
 {
     promise_sample sample;
@@ -278,15 +262,9 @@ kvt_status promise_try(const promise_rows *rows, promise_trial *trials, uint32_t
     for (uint32_t c = 0; status == KVT_OK && rows->class_count > 1 && c < rows->class_count; c++) {
         status = promise_of_others(rows, UINT64_C(1) << c, bounds);
         for (uint32_t v = 0; status == KVT_OK && v < rows->variant_count; v++) {
-            const double plain = promise_plain(rows, c, v, &sample);
             sample_take(rows, c, v, &sample);
             if (sample.entries == 0 || isnan(bounds[v].mean)) continue;
             trials_add(rows, &sample, &bounds[v], trials, count);
-            for (uint32_t t = 0; t < count; t++) {
-                const bool kept = sample_mean(rows, &sample) <= trials[t].limit;
-                trials[t].plain_offered += plain <= trials[t].limit;
-                trials[t].plain_kept += plain <= trials[t].limit && kept;
-            }
         }
     }
     free(sample.memory);

@@ -48,8 +48,6 @@ typedef struct promise_trial {
     uint32_t mean_offered, mean_kept;   /* class x variant: bound within the limit; mean too */
     uint32_t entry_offered, entry_kept; /* bound within the limit; 90 % of the entries too */
     uint32_t entry_seen, entry_within;  /* entries of those offered; within the limit */
-    uint32_t plain_offered, plain_kept; /* of the mean limit, by the bound of the others' entries
-                                           as if they were this class: not widened */
 } promise_trial;
 
 /* Each class in turn by the bounds that the other classes give. trials_out[count], their limits set

@@ -48,7 +48,6 @@ typedef struct curves_whole {
     uint32_t judged_count;
     quality_row *rows;   /* [count][variants] */
     uint64_t *documents; /* [count] */
-    uint32_t *classes;   /* [count] */
     uint32_t count;
     double nll, right, questions;
 } curves_whole;
@@ -59,7 +58,6 @@ static void curves_whole_free(curves_whole *whole)
     free(whole->nats);
     free(whole->rows);
     free(whole->documents);
-    free(whole->classes);
 }
 
 /* Rows that an entry can have: a variant that does not take the layout has none in any. */
@@ -91,7 +89,6 @@ static void curves_take(const curves_run *run, uint32_t index, bool recall, curv
         whole->right += exact->answers * exact->questions;
         whole->questions += exact->questions;
     }
-    whole->classes[whole->count] = c->classes[index];
     /* An entry without a document is one of its own. */
     whole->documents[whole->count++] = entry->document != 0 ? entry->document : index + 1u;
 }
@@ -108,10 +105,9 @@ static kvt_status curves_gather(const curves_run *run, uint32_t class_index, boo
         (curves_whole){.judged = calloc(count, sizeof *whole->judged),
                        .nats = calloc(count, sizeof *whole->nats),
                        .rows = calloc((size_t)count * curves_variants(run), sizeof *whole->rows),
-                       .documents = calloc(count, sizeof *whole->documents),
-                       .classes = calloc(count, sizeof *whole->classes)};
+                       .documents = calloc(count, sizeof *whole->documents)};
     if (whole->judged == NULL || whole->nats == NULL || whole->rows == NULL ||
-        whole->documents == NULL || whole->classes == NULL)
+        whole->documents == NULL)
         return KVT_E_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t present = curves_count_rows(run, i);
@@ -171,34 +167,6 @@ out:
     return status;
 }
 
-/* Bounds for a class that was not measured, and how they hold on each class in turn. */
-static kvt_status curves_report_limits(curves_run *run)
-{
-    static const double limits[] = {0.01, 0.02, 0.05};
-    enum { LIMITS = sizeof limits / sizeof limits[0] };
-    const calibrate_options *o = run->c->options;
-    quality_report *report = run->report;
-    curves_whole whole;
-    kvt_status status = curves_gather(run, CURVES_ALL, false, &whole);
-    const promise_rows rows = {.rows = whole.rows,
-                               .entry_count = whole.count,
-                               .variant_count = curves_variants(run),
-                               .classes = whole.classes,
-                               .documents = whole.documents,
-                               .class_count = o->class_count,
-                               .trials = report->sets[0].continuation_tokens};
-    report->trials = calloc(LIMITS, sizeof *report->trials);
-    report->bounds = calloc(curves_variants(run), sizeof *report->bounds);
-    if (report->trials == NULL || report->bounds == NULL) status = KVT_E_MEMORY;
-    for (uint32_t i = 0; status == KVT_OK && i < LIMITS; i++)
-        report->trials[i].limit = limits[i];
-    if (status == KVT_OK) status = promise_try(&rows, report->trials, LIMITS);
-    if (status == KVT_OK) status = promise_of_others(&rows, 0, report->bounds);
-    if (status == KVT_OK) report->trial_count = LIMITS;
-    curves_whole_free(&whole);
-    return status;
-}
-
 static void curves_free_sets(quality_report *report)
 {
     for (uint32_t i = 0; i < report->set_count; i++) {
@@ -229,8 +197,7 @@ static kvt_status curves_report(curves_run *run)
         }
     }
     if (status != KVT_OK || o->class_count < 2) return status;
-    status = curves_summarise(run, QUALITY_POOLED, 0, CURVES_ALL, false);
-    return status == KVT_OK ? curves_report_limits(run) : status;
+    return curves_summarise(run, QUALITY_POOLED, 0, CURVES_ALL, false);
 }
 
 /* ---- losses of dumps ---- */
@@ -392,7 +359,5 @@ kvt_status quality_profile_run(kvt_profile *profile, const calibrate_options *op
 void quality_report_free(quality_report *report)
 {
     curves_free_sets(report);
-    free(report->trials);
-    free(report->bounds);
     *report = (quality_report){.set_count = 0};
 }

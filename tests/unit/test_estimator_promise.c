@@ -69,18 +69,12 @@ TEST(classes_left_out_keep_the_limits)
             sum[t].mean_kept += trials[t].mean_kept;
             sum[t].entry_offered += trials[t].entry_offered;
             sum[t].entry_kept += trials[t].entry_kept;
-            sum[t].plain_offered += trials[t].plain_offered;
-            sum[t].plain_kept += trials[t].plain_kept;
         }
     }
     for (int t = 0; t < 3; t++) {
-        assert_true(sum[t].mean_offered > 100 && sum[t].plain_offered > sum[t].mean_offered);
+        assert_true(sum[t].mean_offered > 100);
         assert_true(sum[t].mean_kept >= PROMISE_CONFIDENCE * sum[t].mean_offered);
         assert_true(sum[t].entry_kept >= PROMISE_CONFIDENCE * sum[t].entry_offered);
-        /* The bound of the others together, as if they were this class, is broken far oftener. */
-        const double broken = 1.0 - (double)sum[t].mean_kept / sum[t].mean_offered;
-        const double plain = 1.0 - (double)sum[t].plain_kept / sum[t].plain_offered;
-        assert_true(plain > 0.04 && plain > 3.0 * broken);
     }
     assert_true(sum[2].entry_offered > 100);
 }
