@@ -68,21 +68,6 @@ KVT_NODISCARD kvt_status evaluate_tokens_read(const struct json_t *line,
  * characters that they stand for, in place. A closing quote lost its last byte on the way. */
 void evaluate_repair_text(char *text);
 
-/* Evaluation entries: disjoint runs of context + continuation tokens, each starting at the begin
- * token of a text; texts follow each other, and the last one of an entry is cut. */
-typedef struct evaluate_set {
-    uint32_t context_tokens;
-    uint32_t continuation_tokens;
-    uint32_t count;
-    uint32_t *tokens; /* [count][context_tokens + continuation_tokens] */
-} evaluate_set;
-
-/* At most `limit` entries, as many as the texts give. KVT_OK or KVT_E_MEMORY. */
-KVT_NODISCARD kvt_status evaluate_set_make(const evaluate_texts *texts, const tokenizer *tokens,
-                                           uint32_t context_tokens, uint32_t continuation_tokens,
-                                           uint32_t limit, evaluate_set *set_out);
-void evaluate_set_free(evaluate_set *set);
-
 /* K and V of a sequence as fp16, [layers] each [count][kv_heads][head_dim]. KVT_OK;
  * KVT_E_UNSUPPORTED (they do not fit fp16); KVT_E_MEMORY; what model_forward gives. */
 KVT_NODISCARD kvt_status evaluate_prefill(model_session *session, const uint32_t *tokens,

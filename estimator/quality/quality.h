@@ -73,8 +73,8 @@ typedef struct quality_entries {
 
 /*
  * Texts that say what is their context (docs/PROFILE.md has the formats, in bytes and in token ids)
- * are one entry each, cut as they say; all others are joined, and cut to context_tokens +
- * continuation_tokens as evaluate_set_make does. At most `limit` entries. `tokens` may be NULL, or
+ * are one entry each, cut as they say; all others follow each other and are cut to runs of
+ * context_tokens + continuation_tokens, each from the start of a text on. At most `limit` entries. `tokens` may be NULL, or
  * one that only decodes, where all texts come as ids. KVT_OK; KVT_E_ARGUMENT (no entry, or a text
  * that cannot be encoded: the message says why); what evaluate_texts_read gives.
  */

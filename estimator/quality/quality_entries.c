@@ -192,27 +192,29 @@ static kvt_status entries_add_ids(entries_work *work, size_t index)
 
 /* ---- texts without ---- */
 
+/* They follow each other. An entry starts at the begin token of a text, and the last text of one is
+ * cut. */
 static kvt_status entries_add_joined(entries_work *work, uint32_t context, uint32_t continuation)
 {
-    evaluate_texts plain = {calloc(work->texts.count + 1, sizeof *plain.texts), NULL, 0};
-    evaluate_set set = {0, 0, 0, NULL};
-    if (plain.texts == NULL) return KVT_E_MEMORY;
-    for (size_t i = 0; i < work->texts.count; i++)
-        if (work->texts.marks[i].context == 0) plain.texts[plain.count++] = work->texts.texts[i];
-    kvt_status status = evaluate_set_make(&plain, work->tokens, context, continuation,
-                                          work->limit - work->count, &set);
-    size_t each = (size_t)context + continuation;
-    if (status == KVT_OK) status = entries_grow_ids(work, set.count * each);
-    if (status == KVT_OK && set.count > 0)
-        memcpy(work->ids + work->id_count, set.tokens, set.count * each * sizeof *work->ids);
-    for (uint32_t i = 0; status == KVT_OK && i < set.count; i++) {
+    const size_t each = (size_t)context + continuation;
+    size_t used = 0, count = 0; /* ids behind those of whole entries */
+    for (size_t i = 0; i < work->texts.count && work->count < work->limit; i++) {
+        const char *text = work->texts.texts[i];
+        const size_t bytes = strlen(text);
+        if (work->texts.marks[i].context > 0) continue;
+        kvt_status status = entries_grow_ids(work, used + tokenizer_bound(bytes));
+        if (status == KVT_OK)
+            status = tokenizer_encode(work->tokens, text, bytes, work->ids + work->id_count + used,
+                                      &count);
+        if (status != KVT_OK) return status;
+        used += count;
+        if (used < each) continue;
         work->entries[work->count++] =
             (quality_entry){.context_tokens = context, .continuation_tokens = continuation};
         work->id_count += each;
+        used = 0;
     }
-    evaluate_set_free(&set);
-    free(plain.texts);
-    return status;
+    return KVT_OK;
 }
 
 /* ---- the whole ---- */

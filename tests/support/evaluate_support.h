@@ -28,9 +28,4 @@ static inline kvt_status evaluate_entry_run(model_session *session, const evalua
     return status;
 }
 
-static inline const uint32_t *evaluate_set_entry(const evaluate_set *set, uint32_t index)
-{
-    return set->tokens + (size_t)index * (set->context_tokens + set->continuation_tokens);
-}
-
 #endif

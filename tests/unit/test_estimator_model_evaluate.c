@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/evaluate.h"
+#include "estimator/quality/quality.h"
 #include "evaluate_support.h"
 #include "model_folder.h"
 #include "model_support.h"
@@ -397,23 +398,24 @@ TEST(sets_start_at_texts_and_are_disjoint)
     assert_int_equal(fclose(file), 0);
     write_texts("{\"text\": \"abcd\"}\n{\"text\": \"efgh\"}\n{\"text\": \"ijklmnop\"}\n"
                 "{\"text\": \"qr\"}\n{\"text\": \"s\", \"more\": 1}");
-    evaluate_texts texts;
-    evaluate_set set;
+    char path[256], message[256] = "";
+    const char *const paths[] = {path};
+    quality_entries set;
     tokenizer *tokens;
-    assert_int_equal(evaluate_texts_read(in_folder("texts.jsonl"), &texts, NULL, 0), KVT_OK);
-    assert_int_equal(texts.count, 5);
+    (void)snprintf(path, sizeof path, "%s", in_folder("texts.jsonl"));
     assert_int_equal(tokenizer_open(in_folder("vocabulary.bin"), 259, &tokens, NULL, 0), KVT_OK);
-    assert_int_equal(evaluate_set_make(&texts, tokens, 5, 3, 9, &set), KVT_OK);
+    assert_int_equal(quality_entries_read(paths, 1, tokens, 5, 3, 9, &set, message, sizeof message),
+                     KVT_OK);
     /* 6 + 2 of 6; then all but two of 10; the last two texts give 7, which is too few. */
     assert_int_equal(set.count, 2);
     const uint32_t wanted[2][8] = {{1, 35, 100, 101, 102, 103, 1, 35},
                                    {1, 35, 108, 109, 110, 111, 112, 113}};
     for (uint32_t i = 0; i < 2; i++)
-        assert_memory_equal(evaluate_set_entry(&set, i), wanted[i], sizeof wanted[i]);
-    evaluate_set_free(&set);
-    assert_int_equal(evaluate_set_make(&texts, tokens, 5, 3, 1, &set), KVT_OK);
+        assert_memory_equal(set.entries[i].tokens, wanted[i], sizeof wanted[i]);
+    quality_entries_free(&set);
+    assert_int_equal(quality_entries_read(paths, 1, tokens, 5, 3, 1, &set, message, sizeof message),
+                     KVT_OK);
     assert_int_equal(set.count, 1);
-    evaluate_set_free(&set);
-    evaluate_texts_free(&texts);
+    quality_entries_free(&set);
     tokenizer_close(tokens);
 }

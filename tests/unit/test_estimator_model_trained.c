@@ -9,7 +9,7 @@
 
 #include "base/half.h"
 #include "estimator/model/model.h"
-#include "estimator/quality/evaluate.h"
+#include "estimator/quality/quality.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -33,6 +33,7 @@ static const struct {
      1.200, 0.56e-3, 0.039},
 };
 
+static char texts_path[512];
 static evaluate_texts texts;
 static tokenizer *tokens;
 static model *loaded[2];
@@ -48,8 +49,8 @@ static void open_all(void)
         skip();
     }
     if (tokens != NULL) return;
-    snprintf(path, sizeof path, "%s/texts/tinystories/stories_a.jsonl", data);
-    if (evaluate_texts_read(path, &texts, message, sizeof message) != KVT_OK)
+    snprintf(texts_path, sizeof texts_path, "%s/texts/tinystories/stories_a.jsonl", data);
+    if (evaluate_texts_read(texts_path, &texts, message, sizeof message) != KVT_OK)
         fail_msg("%s", message);
     for (size_t i = 0; status == KVT_OK && i < 2; i++) {
         snprintf(path, sizeof path, "%s/models/%s", data, models[i].file);
@@ -183,18 +184,22 @@ static kvt_status four_bits(void *context, evaluate_kv *kv)
 TEST(four_bits_lose_what_the_trial_found)
 {
     enum { ENTRIES = 2 };
-    evaluate_set set;
+    char message[256] = "";
+    const char *const paths[] = {texts_path};
+    quality_entries set;
     open_all();
-    assert_int_equal(evaluate_set_make(&texts, tokens, 768, 200, UINT32_MAX, &set), KVT_OK);
+    assert_int_equal(
+        quality_entries_read(paths, 1, tokens, 768, 200, UINT32_MAX, &set, message, sizeof message),
+        KVT_OK);
     assert_true(set.count >= 96);
     for (size_t m = 0; m < 2; m++) {
         evaluate_result results[ENTRIES];
         evaluate_result mean = {.kl = 0.0};
         for (uint32_t i = 0; i < ENTRIES; i++) {
             evaluate_entry *entry;
-            assert_int_equal(evaluate_entry_open(sessions[m], evaluate_set_entry(&set, i * 11), 768,
-                                                 200, &entry),
-                             KVT_OK);
+            assert_int_equal(
+                evaluate_entry_open(sessions[m], set.entries[i * 11].tokens, 768, 200, &entry),
+                KVT_OK);
             assert_int_equal(
                 evaluate_entry_run(sessions[m], entry, four_bits, NULL, &results[i], NULL), KVT_OK);
             evaluate_entry_close(entry);
@@ -209,5 +214,5 @@ TEST(four_bits_lose_what_the_trial_found)
         assert_true(fabs(mean.attention_error / models[m].attention_error - 1) < 0.2);
         assert_true(mean.top1 > 0.95 && mean.top1 < 1.0);
     }
-    evaluate_set_free(&set);
+    quality_entries_free(&set);
 }
