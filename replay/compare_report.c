@@ -196,25 +196,6 @@ static void report_tables(const replay_compare_result *result, replay_row_kind k
     }
 }
 
-/* At each level of quality the fastest of all baselines in all variants, and what stands against
- * it. */
-static void report_strongest(const replay_compare_result *result, FILE *file)
-{
-    fprintf(file, "\nThe fastest baseline at each level of quality, by the tuning seeds\n");
-    for (size_t i = 0; i < result->row_count; i++) {
-        const replay_compare_row *row = &result->rows[i];
-        for (uint32_t level = 0; level < result->level_count; level++) {
-            if ((row->fastest_at >> level & 1) == 0) continue;
-            fprintf(
-                file,
-                "ssd at %.3g GB/s, quality %.3f: %s, %.3f s; ours %.3f s, %.3f [%.3f, %.3f] %s\n",
-                row->ssd_bytes_per_s * 1e-9, result->levels[level], row->against, row->ttft_s,
-                row->our_ttft_s, row->ratio, row->ratio_low, row->ratio_high,
-                replay_verdict_name(row->verdict));
-        }
-    }
-}
-
 static void report_losses(const replay_compare_result *result, FILE *file)
 {
     size_t counts[REPLAY_UNSTABLE + 1] = {0};
@@ -247,7 +228,6 @@ kvt_status replay_compare_print_text(const replay_compare *plan,
             result->capacity_over_footprint, result->rho_none_low, result->rho_none_high);
     for (size_t kind = 0; kind < REPORT_KINDS; kind++)
         report_tables(result, (replay_row_kind)kind, file);
-    report_strongest(result, file);
     report_losses(result, file);
     fprintf(file, "%llu runs in %.1f minutes\n", (unsigned long long)result->runs,
             result->wall_s / 60.0);

@@ -233,13 +233,14 @@ function drawCompare(parent, document) {
           high: (row.ratio_95 || [])[1], colour: colourOf(row.against)}))});
     }
     table(parent, ["against", "ours", "SSD", "sigma", "its mean", "our mean", "its quality",
-      "our quality", "ratio", "95 %", "verdict"].map((name, i) =>
+      "our quality", "ratio", "95 %", "fastest at quality", "verdict"].map((name, i) =>
       column(name, i < 2 ? "left" : undefined)), rows.map((row) => [
       {text: row.against, colour: colourOf(row.against)}, row.ours,
       format.rate(row.ssd_bytes_per_s), row.sigma, format.seconds(row.ttft_s_mean),
       format.seconds(row.our_ttft_s_mean), format.plain(row.quality_mean),
       format.plain(row.our_quality_mean), format.ratio(row.ratio),
       (row.ratio_95 || []).map(format.ratio).join(" to "),
+      (row.fastest_at_quality || []).join(", "),
       {text: row.verdict, class: row.verdict === "win" ? "yes" : row.verdict === "lose" ? "no" :
         undefined}]), "All rows");
   }
