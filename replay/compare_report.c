@@ -30,16 +30,11 @@ static const char *replay_verdict_name(replay_verdict verdict)
 
 /* ---- JSON ---- */
 
-static json_t *report_real(double value, bool known)
-{
-    return known ? document_number(value) : json_null();
-}
-
-static json_t *report_interval(double low, double high, bool known, bool *sound)
+static json_t *report_interval(double low, double high, bool *sound)
 {
     json_t *pair = json_array();
-    document_add(pair, report_real(low, known), sound);
-    document_add(pair, report_real(high, known), sound);
+    document_add(pair, document_number(low), sound);
+    document_add(pair, document_number(high), sound);
     return pair;
 }
 
@@ -55,40 +50,36 @@ static json_t *report_fastest(const replay_compare_result *result, const replay_
     return levels;
 }
 
-static json_t *report_row(const replay_compare_result *result, const replay_compare_row *row,
-                          bool *sound)
+static json_t *report_row(const replay_compare_result *result, replay_compare_row row, bool *sound)
 {
+#define NAMED(key, member) DOCUMENT_FIELD(replay_compare_row, key, member)
+#define FIELD(member)      NAMED(#member, member)
     json_t *object = json_object();
-    bool known = row->seeds > 0;
-    document_put(object, "against", json_string(row->against), sound);
-    document_put(object, "ours", json_string(row->ours), sound);
-    document_put(object, "ssd_bytes_per_s", json_real(row->ssd_bytes_per_s), sound);
-    document_put(object, "sigma", json_real(row->spread.sigma), sound);
-    document_put(object, "repeatability", json_real(row->spread.repeatability), sound);
-    if (row->kind == REPLAY_ROW_MIX) {
-        document_put(object, "quality_level", json_real(row->level), sound);
+    if (row.seeds == 0) {
+        row.ttft_s = row.our_ttft_s = row.quality = row.our_quality = row.ratio = NAN;
+        row.ratio_low = row.ratio_high = row.saved_s = row.saved_s_low = row.saved_s_high = NAN;
+        row.quality_low = row.quality_high = NAN;
     }
-    if (row->kind == REPLAY_ROW_BASELINE) {
-        document_put(object, "fastest_at_quality", report_fastest(result, row, sound), sound);
-    }
-    document_put(object, "ttft_s_mean", report_real(row->ttft_s, known), sound);
-    document_put(object, "our_ttft_s_mean", report_real(row->our_ttft_s, known), sound);
-    document_put(object, "quality_mean", report_real(row->quality, known), sound);
-    document_put(object, "our_quality_mean", report_real(row->our_quality, known), sound);
+    DOCUMENT_PUT_FIELDS(object, &row, sound, FIELD(against), FIELD(ours), FIELD(ssd_bytes_per_s),
+                        NAMED("sigma", spread.sigma), NAMED("repeatability", spread.repeatability),
+                        NAMED("ttft_s_mean", ttft_s), NAMED("our_ttft_s_mean", our_ttft_s),
+                        NAMED("quality_mean", quality), NAMED("our_quality_mean", our_quality),
+                        FIELD(ratio), FIELD(saved_s), NAMED("rho_peak_max", rho),
+                        NAMED("our_rho_peak_max", our_rho), FIELD(seeds),
+                        NAMED("seeds_skipped", skipped));
+    if (row.kind == REPLAY_ROW_MIX)
+        document_put(object, "quality_level", json_real(row.level), sound);
+    if (row.kind == REPLAY_ROW_BASELINE)
+        document_put(object, "fastest_at_quality", report_fastest(result, &row, sound), sound);
     document_put(object, "quality_gain_95",
-                 report_interval(row->quality_low, row->quality_high, known, sound), sound);
-    document_put(object, "ratio", report_real(row->ratio, known), sound);
-    document_put(object, "ratio_95", report_interval(row->ratio_low, row->ratio_high, known, sound),
+                 report_interval(row.quality_low, row.quality_high, sound), sound);
+    document_put(object, "ratio_95", report_interval(row.ratio_low, row.ratio_high, sound), sound);
+    document_put(object, "saved_s_95", report_interval(row.saved_s_low, row.saved_s_high, sound),
                  sound);
-    document_put(object, "saved_s", report_real(row->saved_s, known), sound);
-    document_put(object, "saved_s_95",
-                 report_interval(row->saved_s_low, row->saved_s_high, known, sound), sound);
-    document_put(object, "rho_peak_max", json_real(row->rho), sound);
-    document_put(object, "our_rho_peak_max", json_real(row->our_rho), sound);
-    document_put(object, "seeds", json_integer(row->seeds), sound);
-    document_put(object, "seeds_skipped", json_integer(row->skipped), sound);
-    document_put(object, "verdict", json_string(replay_verdict_name(row->verdict)), sound);
+    document_put(object, "verdict", json_string(replay_verdict_name(row.verdict)), sound);
     return object;
+#undef FIELD
+#undef NAMED
 }
 
 static json_t *report_rows(const replay_compare_result *result, replay_row_kind kind, bool *sound)
@@ -96,7 +87,7 @@ static json_t *report_rows(const replay_compare_result *result, replay_row_kind 
     json_t *list = json_array();
     for (size_t i = 0; i < result->row_count; i++) {
         if (result->rows[i].kind != kind) continue;
-        document_add(list, report_row(result, &result->rows[i], sound), sound);
+        document_add(list, report_row(result, result->rows[i], sound), sound);
     }
     return list;
 }
@@ -104,29 +95,27 @@ static json_t *report_rows(const replay_compare_result *result, replay_row_kind 
 static json_t *report_configuration(const replay_compare *plan, const replay_compare_result *result,
                                     bool *sound)
 {
+#define FIELD(type, key, member) DOCUMENT_FIELD(replay_##type, key, member)
     const replay_options *base = plan->base;
     json_t *object = json_object();
-    document_put(object, "ladder", document_text(base->ladder), sound);
-    document_put(object, "servers", json_integer(base->servers), sound);
-    document_put(object, "prefill", json_string(base->prefill_name), sound);
-    document_put(object, "warmup", json_real(base->warmup), sound);
+    DOCUMENT_PUT_FIELDS(object, base, sound, FIELD(options, "ladder", ladder),
+                        FIELD(options, "servers", servers), FIELD(options, "prefill", prefill_name),
+                        FIELD(options, "warmup", warmup),
+                        FIELD(options, "dram_bytes", tiers[KVT_TIER_DRAM].capacity_bytes),
+                        FIELD(options, "ssd_bytes", tiers[KVT_TIER_SSD].capacity_bytes),
+                        FIELD(options, "first_seed", seed));
+    DOCUMENT_PUT_FIELDS(object, plan, sound, FIELD(compare, "seeds", seeds),
+                        FIELD(compare, "tuning_seeds", tuning_seeds),
+                        FIELD(compare, "quick", quick));
+    DOCUMENT_PUT_FIELDS(object, result, sound, FIELD(compare_result, "sessions", sessions),
+                        FIELD(compare_result, "requests", requests),
+                        FIELD(compare_result, "capacity_over_footprint", capacity_over_footprint));
     document_put(object, "holes",
                  json_string(base->holes == KVT_HOLES_MIXED ? "mixed" : "contiguous"), sound);
-    document_put(object, "dram_bytes",
-                 json_integer((json_int_t)base->tiers[KVT_TIER_DRAM].capacity_bytes), sound);
-    document_put(object, "ssd_bytes",
-                 json_integer((json_int_t)base->tiers[KVT_TIER_SSD].capacity_bytes), sound);
-    document_put(object, "first_seed", json_integer((json_int_t)base->seed), sound);
-    document_put(object, "seeds", json_integer(plan->seeds), sound);
-    document_put(object, "tuning_seeds", json_integer(plan->tuning_seeds), sound);
-    document_put(object, "sessions", json_integer(result->sessions), sound);
-    document_put(object, "requests", json_integer((json_int_t)result->requests), sound);
-    document_put(object, "capacity_over_footprint", json_real(result->capacity_over_footprint),
-                 sound);
     document_put(object, "rho_without_cache",
-                 report_interval(result->rho_none_low, result->rho_none_high, true, sound), sound);
-    document_put(object, "quick", json_boolean(plan->quick), sound);
+                 report_interval(result->rho_none_low, result->rho_none_high, sound), sound);
     return object;
+#undef FIELD
 }
 
 kvt_status replay_compare_print_json(const replay_compare *plan,

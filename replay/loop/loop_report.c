@@ -12,8 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const report_tiers[KVT_TIER_COUNT] = {"total", "hbm", "dram", "ssd"};
-
 /* ---- text ---- */
 
 static void text_seconds(FILE *file, double seconds)
@@ -122,75 +120,26 @@ kvt_status loop_print_text(const loop_report *report, FILE *file)
 
 /* ---- JSON ---- */
 
-static json_t *report_text(const char *text)
-{
-    json_t *string = text != NULL ? json_string(text) : json_null();
-    return string != NULL ? string : json_string("?");
-}
-
 static json_t *report_hex(uint64_t value)
 {
     return json_sprintf("%016llx", (unsigned long long)value);
 }
 
-static json_t *report_by_tier(const uint64_t *counts, int first, bool *sound)
-{
-    json_t *object = json_object();
-    for (int tier = first; tier < KVT_TIER_COUNT; tier++)
-        document_put(object, report_tiers[tier], json_integer((json_int_t)counts[tier]), sound);
-    return object;
-}
+#define NAMED(key, member) DOCUMENT_FIELD(REPORT_TYPE, key, member)
+#define FIELD(member)      NAMED(#member, member)
 
-typedef struct report_number {
-    const char *key;
-    double value;
-} report_number;
-
-static void report_numbers(json_t *object, const report_number *numbers, size_t count, bool *sound)
-{
-    for (size_t i = 0; i < count; i++)
-        document_put(object, numbers[i].key, document_number(numbers[i].value), sound);
-}
-
-typedef struct report_counter {
-    const char *key;
-    uint64_t value;
-} report_counter;
-
-static void report_counters(json_t *object, const report_counter *counters, size_t count,
-                            bool *sound)
-{
-    for (size_t i = 0; i < count; i++)
-        document_put(object, counters[i].key, json_integer((json_int_t)counters[i].value), sound);
-}
-
-#define COUNT_OF(table) (sizeof(table) / sizeof(table)[0])
-
+#define REPORT_TYPE loop_form
 static json_t *report_form(const loop_form *form, bool *sound)
 {
     json_t *object = json_object();
-    const report_number numbers[] = {
-        {"stored_share", form->stored_share},
-        {"rouge_l", form->rouge_l},
-        {"f1", form->f1},
-        {"top1", form->top1},
-        {"recall", form->recall},
-        {"loss", form->loss},
-        {"loss_low", form->loss_low},
-        {"loss_high", form->loss_high},
-        {"loss_predicted", form->loss_predicted},
-        {"loss_upper", form->loss_upper},
-        {"load_s_p50", form->load_p50},
-        {"load_predicted_s_p50", form->load_predicted_p50},
-        {"decode_s_p50", form->decode_p50},
-    };
-    document_put(object, "form", report_text(form->name), sound);
-    document_put(object, "hits", report_by_tier(form->hits, 0, sound), sound);
-    document_put(object, "stored", report_by_tier(form->stored, 0, sound), sound);
-    document_put(object, "staged", json_integer((json_int_t)form->staged), sound);
-    document_put(object, "same_answers", json_integer((json_int_t)form->same), sound);
-    document_put(object, "contexts", json_integer((json_int_t)form->contexts), sound);
-    report_numbers(object, numbers, COUNT_OF(numbers), sound);
+    DOCUMENT_PUT_FIELDS(
+        object, form, sound, NAMED("form", name), FIELD(staged), NAMED("same_answers", same),
+        FIELD(contexts), FIELD(stored_share), FIELD(rouge_l), FIELD(f1), FIELD(top1), FIELD(recall),
+        FIELD(loss), FIELD(loss_low), FIELD(loss_high), FIELD(loss_predicted), FIELD(loss_upper),
+        NAMED("load_s_p50", load_p50), NAMED("load_predicted_s_p50", load_predicted_p50),
+        NAMED("decode_s_p50", decode_p50));
+    document_put(object, "hits", DOCUMENT_TIERS(form->hits, 0, sound), sound);
+    document_put(object, "stored", DOCUMENT_TIERS(form->stored, 0, sound), sound);
     const bool known = isfinite(form->loss_predicted) && isfinite(form->loss_low);
     const bool within =
         form->loss_low <= form->loss_predicted && form->loss_predicted <= form->loss_high;
@@ -198,66 +147,32 @@ static json_t *report_form(const loop_form *form, bool *sound)
     return object;
 }
 
+#undef REPORT_TYPE
+#define REPORT_TYPE loop_result
 static json_t *report_result(const loop_result *r, bool *sound)
 {
-    json_t *object = json_object(), *forms = json_array(), *tiers = json_object();
-    const report_number numbers[] = {
-        {"ttft_s_mean", r->ttft_mean},
-        {"ttft_s_p50", r->ttft_p50},
-        {"ttft_s_p90", r->ttft_p90},
-        {"ttft_s_p99", r->ttft_p99},
-        {"wait_s_mean", r->wait_mean},
-        {"load_s_mean", r->load_mean},
-        {"prefill_s_mean", r->prefill_mean},
-        {"question_s_mean", r->question_mean},
-        {"put_s_mean", r->put_mean},
-        {"rho", r->rho},
-        {"rouge_l", r->rouge_l},
-        {"rouge_l_p10", r->rouge_l_p10},
-        {"f1", r->f1},
-        {"top1", r->top1},
-        {"recall", r->recall},
-        {"loss", r->loss},
-        {"loss_predicted", r->loss_predicted},
-        {"load_error_p50", r->load_error_p50},
-        {"load_error_p90", r->load_error_p90},
-        {"span_s", r->span_s},
-        {"paused_s", r->paused_s},
-        {"leapt_s", r->leapt_s},
-        {"wall_s", r->wall_s},
-    };
-    const report_counter counters[] = {
-        {"seed", r->seed},
-        {"requests", r->requests},
-        {"loads_declined", r->loads_declined},
-        {"same_answers", r->same_answers},
-        {"load_predictions", r->load_predictions},
-        {"exact_checked", r->exact_checked},
-        {"exact_wrong", r->exact_wrong},
-        {"tokens_wrong", r->tokens_wrong},
-        {"positions_checked", r->positions_checked},
-        {"positions_wrong", r->positions_wrong},
-        {"puts", r->puts},
-        {"puts_refused", r->refused},
-        {"puts_busy", r->busy},
-        {"puts_failed", r->failed_puts},
-        {"load_failures", r->load_failures},
-        {"promotions", r->promotions},
-        {"demotions", r->demotions},
-        {"evictions", r->evictions},
-    };
-    document_put(object, "contender", report_text(r->contender), sound);
-    document_put(object, "stores", report_text(r->forms_text), sound);
-    report_counters(object, counters, COUNT_OF(counters), sound);
-    report_numbers(object, numbers, COUNT_OF(numbers), sound);
-    document_put(object, "hits", report_by_tier(r->hits_by_tier, 0, sound), sound);
-    document_put(object, "bytes_read", report_by_tier(r->bytes_read, 1, sound), sound);
-    document_put(object, "bytes_written", report_by_tier(r->bytes_written, 1, sound), sound);
-    document_put(object, "capacity_bytes", report_by_tier(r->capacity_bytes, 1, sound), sound);
-    document_put(object, "used_bytes", report_by_tier(r->used_bytes, 1, sound), sound);
-    for (int tier = 1; tier < KVT_TIER_COUNT; tier++)
-        document_put(tiers, report_tiers[tier], json_boolean(r->emulated[tier]), sound);
-    document_put(object, "emulated", tiers, sound);
+    json_t *object = json_object(), *forms = json_array();
+    DOCUMENT_PUT_FIELDS(object, r, sound, FIELD(contender), NAMED("stores", forms_text),
+                        FIELD(seed), FIELD(requests), FIELD(loads_declined), FIELD(same_answers),
+                        FIELD(load_predictions), FIELD(exact_checked), FIELD(exact_wrong),
+                        FIELD(tokens_wrong), FIELD(positions_checked), FIELD(positions_wrong),
+                        FIELD(puts), NAMED("puts_refused", refused), NAMED("puts_busy", busy),
+                        NAMED("puts_failed", failed_puts), FIELD(load_failures), FIELD(promotions),
+                        FIELD(demotions), FIELD(evictions));
+    DOCUMENT_PUT_FIELDS(
+        object, r, sound, NAMED("ttft_s_mean", ttft_mean), NAMED("ttft_s_p50", ttft_p50),
+        NAMED("ttft_s_p90", ttft_p90), NAMED("ttft_s_p99", ttft_p99),
+        NAMED("wait_s_mean", wait_mean), NAMED("load_s_mean", load_mean),
+        NAMED("prefill_s_mean", prefill_mean), NAMED("question_s_mean", question_mean),
+        NAMED("put_s_mean", put_mean), FIELD(rho), FIELD(rouge_l), FIELD(rouge_l_p10), FIELD(f1),
+        FIELD(top1), FIELD(recall), FIELD(loss), FIELD(loss_predicted), FIELD(load_error_p50),
+        FIELD(load_error_p90), FIELD(span_s), FIELD(paused_s), FIELD(leapt_s), FIELD(wall_s));
+    document_put(object, "hits", DOCUMENT_TIERS(r->hits_by_tier, 0, sound), sound);
+    document_put(object, "bytes_read", DOCUMENT_TIERS(r->bytes_read, 1, sound), sound);
+    document_put(object, "bytes_written", DOCUMENT_TIERS(r->bytes_written, 1, sound), sound);
+    document_put(object, "capacity_bytes", DOCUMENT_TIERS(r->capacity_bytes, 1, sound), sound);
+    document_put(object, "used_bytes", DOCUMENT_TIERS(r->used_bytes, 1, sound), sound);
+    document_put(object, "emulated", DOCUMENT_TIERS(r->emulated, 1, sound), sound);
     document_put(object, "answers_fingerprint", report_hex(r->answers_fingerprint), sound);
     for (uint32_t i = 0; i < r->form_count; i++)
         document_add(forms, report_form(&r->forms[i], sound), sound);
@@ -265,27 +180,19 @@ static json_t *report_result(const loop_result *r, bool *sound)
     return object;
 }
 
-static json_t *report_model(const loop_report *report, bool *sound)
+#undef REPORT_TYPE
+#define REPORT_TYPE loop_site
+static json_t *report_model(const loop_site *site, bool *sound)
 {
-    const loop_site *site = report->site;
-    const profile_model *facts = &site->measured.facts;
     json_t *object = json_object();
-    const report_counter counters[] = {
-        {"parameters", facts->parameters},
-        {"layers", facts->layers},
-        {"kv_heads", facts->kv_heads},
-        {"head_dim", facts->head_dim},
-        {"answers_made", site->answers_made},
-        {"answers_known", site->answers_known},
-        {"contexts_known", site->contexts_known},
-        {"answer_tokens", site->answer_max},
-    };
-    document_put(object, "name", report_text(facts->name), sound);
-    document_put(object, "digest", report_text(facts->digest), sound);
-    report_counters(object, counters, COUNT_OF(counters), sound);
-    document_put(object, "prefill", report_text(site->options.prefill_each ? "each" : "once"),
+    DOCUMENT_PUT_FIELDS(
+        object, site, sound, NAMED("name", measured.facts.name),
+        NAMED("digest", measured.facts.digest), NAMED("parameters", measured.facts.parameters),
+        NAMED("layers", measured.facts.layers), NAMED("kv_heads", measured.facts.kv_heads),
+        NAMED("head_dim", measured.facts.head_dim), FIELD(answers_made), FIELD(answers_known),
+        FIELD(contexts_known), NAMED("answer_tokens", answer_max), FIELD(prefill_error_p50));
+    document_put(object, "prefill", json_string(site->options.prefill_each ? "each" : "once"),
                  sound);
-    document_put(object, "prefill_error_p50", document_number(site->prefill_error_p50), sound);
     return object;
 }
 
@@ -305,16 +212,18 @@ static json_t *report_classes(const loop_report *report, bool *sound)
             bytes += context->kv_bytes;
             seconds += context->prefill_seconds;
         }
-        const report_counter counters[] = {
-            {"contexts", contexts}, {"tokens", tokens}, {"kv_bytes", bytes}};
-        document_put(object, "class", report_text(site->options.texts[i].class_name), sound);
-        report_counters(object, counters, COUNT_OF(counters), sound);
+        document_put(object, "class", document_text(site->options.texts[i].class_name), sound);
+        document_put(object, "contexts", json_integer((json_int_t)contexts), sound);
+        document_put(object, "tokens", json_integer((json_int_t)tokens), sound);
+        document_put(object, "kv_bytes", json_integer((json_int_t)bytes), sound);
         document_put(object, "prefill_s", document_number(seconds), sound);
         document_add(classes, object, sound);
     }
     return classes;
 }
 
+#undef REPORT_TYPE
+#define REPORT_TYPE kvt_codec_curve
 static json_t *report_ladder(const loop_ladder *ladder, bool *sound)
 {
     json_t *rungs = json_array();
@@ -323,10 +232,9 @@ static json_t *report_ladder(const loop_ladder *ladder, bool *sound)
         json_t *object = json_object();
         char name[QUALITY_NAME_BYTES];
         (void)kvt_variant_format(curve->variant, name, sizeof name);
-        document_put(object, "form", report_text(name), sound);
-        document_put(object, "stored_share", document_number(curve->stored_share), sound);
-        document_put(object, "loss", document_number(curve->loss), sound);
-        document_put(object, "loss_upper", document_number(curve->loss_upper), sound);
+        document_put(object, "form", document_text(name), sound);
+        DOCUMENT_PUT_FIELDS(object, curve, sound, FIELD(stored_share), FIELD(loss),
+                            FIELD(loss_upper));
         document_put(object, "of_ladder", json_boolean(i < ladder->count), sound);
         document_add(rungs, object, sound);
     }
@@ -338,23 +246,23 @@ kvt_status loop_print_json(const loop_report *report, FILE *file)
     bool sound = true;
     json_t *root = json_object(), *results = json_array(), *workload = json_object();
     document_put(root, "schema", json_string("kvterrace-loop-1"), &sound);
-    document_put(root, "version", report_text(report->version), &sound);
-    document_put(root, "command", report_text(report->command), &sound);
-    document_put(root, "machine", report_text(report->machine), &sound);
-    document_put(root, "date", report_text(report->date), &sound);
-    document_put(root, "model", report_model(report, &sound), &sound);
+    document_put(root, "version", document_text(report->version), &sound);
+    document_put(root, "command", document_text(report->command), &sound);
+    document_put(root, "machine", document_text(report->machine), &sound);
+    document_put(root, "date", document_text(report->date), &sound);
+    document_put(root, "model", report_model(report->site, &sound), &sound);
     document_put(root, "classes", report_classes(report, &sound), &sound);
-    document_put(workload, "name", report_text(report->workload), &sound);
+    document_put(workload, "name", document_text(report->workload), &sound);
     document_put(workload, "requests", json_integer((json_int_t)report->requests->count), &sound);
     document_put(workload, "contexts", json_integer((json_int_t)report->requests->distinct),
                  &sound);
     document_put(workload, "fingerprint", report_hex(report->requests->fingerprint), &sound);
     document_put(root, "workload", workload, &sound);
-    document_put(root, "ladder_class", report_text(report->ladder->class_name), &sound);
+    document_put(root, "ladder_class", document_text(report->ladder->class_name), &sound);
     document_put(root, "ladder", report_ladder(report->ladder, &sound), &sound);
     document_put(root, "loss_metric",
-                 report_text(quality_metric_name(report->site->options.metric)), &sound);
-    document_put(root, "loss_use", report_text(quality_use_name(report->site->options.use)),
+                 document_text(quality_metric_name(report->site->options.metric)), &sound);
+    document_put(root, "loss_use", document_text(quality_use_name(report->site->options.use)),
                  &sound);
     document_put(root, "loss_limit", document_number(report->store->loss_limit), &sound);
     document_put(root, "alpha_s", document_number(report->store->alpha_seconds), &sound);
