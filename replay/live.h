@@ -41,9 +41,9 @@ void live_profile_name_source(const live_profile *copy, char *message, size_t me
 void live_profile_remove(live_profile *copy);
 
 /* Ends a run whose store is closed: removes the copy, zeroes the labels on the devices that were
- * blank and removes files that were absent, since nothing of a live run is worth keeping and a label
- * would keep the next run out. A message of a run that failed names the profile and not its copy.
- * Returns status, or the first failure. */
+ * blank and removes files that were absent, since nothing of a live run is worth keeping and a
+ * label would keep the next run out. A message of a run that failed names the profile and not its
+ * copy. Returns status, or the first failure. */
 kvt_status live_site_end(live_devices *devices, live_profile *copy, kvt_status status,
                          char *message, size_t message_size);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * results_text.c - the tables that a person reads at once; forms, bounds, hosts, hints and reuse are
- * on the page that kvterrace report makes of the JSON document. One thread.
+ * results_text.c - the tables that a person reads at once; forms, bounds, hosts, hints and reuse
+ * are on the page that kvterrace report makes of the JSON document. One thread.
  */
 #include "replay.h"
 #include "results.h"

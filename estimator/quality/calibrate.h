@@ -287,13 +287,13 @@ typedef struct quality_report {
 } quality_report;
 
 /* The options of a calibration without bases and questions, of dumps one class. Entries of the
- * classes are measured in turn, so that a measurement that stops has about as many of each; one that
- * was stopped is gone on with when model, texts or dumps, cuts and metric are the same. KVT_OK;
- * KVT_E_ARGUMENT (message says what); KVT_E_MISMATCH (the model does not understand the texts of a
- * class: the report is whole, the database has rows and no curves); KVT_E_CANCELLED (the report of a
- * model then has what is there, unless no entry is whole; the database has rows and no curves);
- * KVT_E_READ_ONLY; KVT_E_DATABASE; what the readers of models, texts and dumps and quality_measure
- * give. */
+ * classes are measured in turn, so that a measurement that stops has about as many of each; one
+ * that was stopped is gone on with when model, texts or dumps, cuts and metric are the same.
+ * KVT_OK; KVT_E_ARGUMENT (message says what); KVT_E_MISMATCH (the model does not understand the
+ * texts of a class: the report is whole, the database has rows and no curves); KVT_E_CANCELLED (the
+ * report of a model then has what is there, unless no entry is whole; the database has rows and no
+ * curves); KVT_E_READ_ONLY; KVT_E_DATABASE; what the readers of models, texts and dumps and
+ * quality_measure give. */
 KVT_NODISCARD kvt_status quality_profile_run(kvt_profile *profile, const calibrate_options *options,
                                              quality_report *report_out, char *message,
                                              size_t message_size);

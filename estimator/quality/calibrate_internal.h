@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calibrate_internal.h - a calibration at work: its entries (calibrate_profile.c), and the rows that
- * are there or are measured (calibrate_measure.c). Of these it makes ladders (calibrate_profile.c),
- * or curves (quality_profile.c). Thread rule: callbacks come from measuring threads, one at a time.
+ * calibrate_internal.h - a calibration at work: its entries (calibrate_profile.c), and the rows
+ * that are there or are measured (calibrate_measure.c). Of these it makes ladders
+ * (calibrate_profile.c) or curves (quality_profile.c). Thread rule: callbacks come from
+ * measuring threads, one at a time.
  */
 #ifndef ESTIMATOR_CALIBRATE_INTERNAL_H
 #define ESTIMATOR_CALIBRATE_INTERNAL_H

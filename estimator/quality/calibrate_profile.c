@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calibrate_profile.c - opens what a calibration is of (calibrate_internal.h); and ladders into a
- * profile (calibrate.h): asks, tries the limits, and stores them. Thread rule: see calibrate_internal.h.
+ * profile (calibrate.h): asks, tries the limits, and stores them. Thread rule: see
+ * calibrate_internal.h.
  */
 #include "base/clock.h"
 #include "codecs/kernels/checksum.h"

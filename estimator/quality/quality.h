@@ -74,9 +74,10 @@ typedef struct quality_entries {
 /*
  * Texts that say what is their context (docs/PROFILE.md has the formats, in bytes and in token ids)
  * are one entry each, cut as they say; all others follow each other and are cut to runs of
- * context_tokens + continuation_tokens, each from the start of a text on. At most `limit` entries. `tokens` may be NULL, or
- * one that only decodes, where all texts come as ids. KVT_OK; KVT_E_ARGUMENT (no entry, or a text
- * that cannot be encoded: the message says why); what evaluate_texts_read gives.
+ * context_tokens + continuation_tokens, each from the start of a text on. At most `limit` entries.
+ * `tokens` may be NULL, or one that only decodes, where all texts come as ids. KVT_OK;
+ * KVT_E_ARGUMENT (no entry, or a text that cannot be encoded: the message says why); what
+ * evaluate_texts_read gives.
  */
 KVT_NODISCARD kvt_status quality_entries_read(const char *const *paths, uint32_t path_count,
                                               const tokenizer *tokens, uint32_t context_tokens,
@@ -123,8 +124,8 @@ typedef struct quality_request {
 /* Entries in order, each with all wanted variants; rows do not depend on the number of threads. An
  * entry of which no variant is wanted is not opened.
  * KVT_OK; KVT_E_MEMORY; KVT_E_CORRUPT (a record that does not decode; the message names the
- * variant); KVT_E_ARGUMENT (tokens outside the vocabulary; a dump with fewer queries, or values that
- * are not finite: the message says which); what a callback or quality_dump_open gave. */
+ * variant); KVT_E_ARGUMENT (tokens outside the vocabulary; a dump with fewer queries, or values
+ * that are not finite: the message says which); what a callback or quality_dump_open gave. */
 KVT_NODISCARD kvt_status quality_measure(const quality_request *request, char *message,
                                          size_t message_size);
 
