@@ -158,8 +158,8 @@ static kvt_status live_compare_moves(live_run *run, kvt_store_stats *stats)
         pthread_mutex_lock(&run->log.lock);
         result->moves_committed = run->log.committed;
         result->moves_aborted = run->log.aborted;
-        result->moves_match = stats->moves_committed == result->moves_committed &&
-                              stats->moves_aborted == result->moves_aborted;
+        result->moves_match = stats->moves.committed == result->moves_committed &&
+                              stats->moves.aborted == result->moves_aborted;
         run->log.ended = result->moves_match;
         memcpy(result->moved_bytes_read, run->log.moved_bytes_read,
                sizeof result->moved_bytes_read);
@@ -639,8 +639,8 @@ static kvt_status live_open_store(live_run *run, const replay_live *live, const 
         store.tiers[tier].capacity_bytes = (bytes + 4095) / 4096 * 4096;
     }
     run->log.begin_ns = base_clock_ns();
-    store.observer = live_observe;
-    store.observer_context = &run->log;
+    store.observer.call = live_observe;
+    store.observer.context = &run->log;
     kvt_status status = kvt_open(&store, &run->store, message, message_size);
     if (status != KVT_OK) return status;
     const policy_trial trial = {.half_life_seconds = TRIAL_HALF_LIFE,
@@ -683,11 +683,11 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
         requests->error_p50 = run->errors[(requests->loads - 1) / 2];
         requests->error_p90 = run->errors[(requests->loads - 1) * 9 / 10];
     }
-    result->reopened = stats->reopened;
+    result->reopened = stats->learned.reopened;
     result->load_failures = stats->load_failures;
     result->decisions = policy->admitted + policy->refused + policy->accesses;
-    result->decision_ns_p50 = stats->decision_ns_p50;
-    result->decision_ns_p99 = stats->decision_ns_p99;
+    result->decision_ns_p50 = stats->decision_ns.p50;
+    result->decision_ns_p99 = stats->decision_ns.p99;
     result->puts = stats->puts;
     result->puts_busy = stats->puts_busy;
     result->refused = stats->puts_refused;

@@ -142,6 +142,7 @@ FILE_LINES = 800
 FOLDER_FILES = 40
 CIRCLE_FILES = 3
 ARCHITECTURE_LINES = 180
+STRUCT_FIELDS = 40
 
 # Functions that are longer, with their length: "file:function". Entries go away or shrink; one
 # that is no longer needed, or larger than the function, is a finding itself.
@@ -352,6 +353,18 @@ def check_api_comments(path, text, findings):
             findings.add(path, line, f"{name.group(1) if name else '?'} has no comment before it")
 
 
+def check_fields(path, code, findings):
+    """A struct of a public header has no more fields than a reader can hold in mind."""
+    for match in re.finditer(r"^typedef struct (\w+) \{\n(.*?)^\}", code, re.M | re.S):
+        fields, before = match.group(2), None
+        while before != fields:
+            before, fields = fields, re.sub(r"\([^()]*\)", "", fields)
+        count = fields.count(";") + fields.count(",")
+        if count > STRUCT_FIELDS:
+            findings.add(path, line_of(code, match.start()),
+                         f"{match.group(1)} has {count} fields; {STRUCT_FIELDS} are allowed")
+
+
 def check_license(path, text, findings):
     """Every source, script and build file names the licence at its head."""
     if not path.endswith(LICENSED_SUFFIXES) and os.path.basename(path) not in LICENSED_NAMES:
@@ -502,6 +515,8 @@ def check_tree(root, build=None, with_format=True, long_functions=None):
             code = blank_out(text)
             check_includes(root, path, text, findings)
             check_calls(path, code, findings)
+            if room_of(path) == "include":
+                check_fields(path, code, findings)
             check_functions(path, code, findings, left)
         if path == os.path.join("docs", "ARCHITECTURE.md"):
             lines = text.count("\n")

@@ -201,7 +201,7 @@ static kvt_status check_places(const kvt_config *config, const kvt_store_options
     list->message_size = message_size;
     kvt_status status = places_add(list, "store.profile", options->profile_path, true);
     if (status == KVT_OK) status = places_add(list, "store.catalog", options->catalog_path, false);
-    if (status == KVT_OK) status = places_add(list, "store.watch_path", options->watch_path, false);
+    if (status == KVT_OK) status = places_add(list, "store.watch_path", options->watch.path, false);
     if (status == KVT_OK && options->remote != NULL)
         status = places_add_secret(list, config, options->remote->password_file);
     for (int tier = KVT_TIER_HBM; status == KVT_OK && tier < KVT_TIER_COUNT; tier++) {

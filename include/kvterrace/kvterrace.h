@@ -85,6 +85,16 @@ typedef struct kvt_tier_options {
 /* Called after a move was carried out, in the order of execution, under no lock that the callee
  * could need except that it must not call into the store. outcome KVT_OK = committed. */
 typedef void kvt_move_observer(void *context, const kvt_move *move, kvt_status outcome);
+typedef struct kvt_observer {
+    kvt_move_observer *call; /* NULL = none */
+    void *context;
+} kvt_observer;
+
+/* A file that the store writes its metrics and last operations to, as kvt_watch_write (watch.h). */
+typedef struct kvt_watch_options {
+    const char *path; /* NULL = none */
+    double seconds;   /* between two such writes; 10 */
+} kvt_watch_options;
 
 /* Of put_staging_bytes: a 32nd of DRAM, between 256 MiB and 8 GiB. Whatever is asked,
  * no more than an eighth of the smallest tier. */
@@ -116,8 +126,7 @@ typedef struct kvt_store_options {
                                   kvt_maintain yourself; 0.05 */
     uint64_t move_bytes_per_s; /* budget for background moves, bytes written; 0 = unlimited */
     uint32_t moves_per_tick;   /* 64 */
-    kvt_move_observer *observer;
-    void *observer_context;
+    kvt_observer observer;
     uint64_t seed;               /* 1 */
     double get_deadline_seconds; /* of kvt_get; 0 = none */
     bool ladder; /* keep lossy forms: those of the profile's calibration for ladder_layout; false */
@@ -152,9 +161,7 @@ typedef struct kvt_store_options {
     double put_backlog_seconds;    /* of planned writes that may wait for one tier: a put that
                                       would add more is KVT_BUSY. At most four puts have a
                                       plan; put_staging_bytes bounds the others; 0 = no bound; 10 */
-    const char *watch_path;  /* a file that the store writes its metrics and last operations to now
-                               and then, as kvt_watch_write (watch.h); NULL = none */
-    double watch_seconds;    /* between two such writes; 10 */
+    kvt_watch_options watch;
     double entry_loss_limit; /* no form in which more than a tenth of the entries may lose more
                                   than this; above 0; 1 = any: loss_limit alone counts; 1 */
     const struct kvt_remote_options *remote; /* remote.h: an engine that other hosts share; NULL =
@@ -535,6 +542,52 @@ typedef struct kvt_tier_stats {
     uint64_t reserved[4];
 } kvt_tier_stats;
 
+/* Moves of plans, ever. */
+typedef struct kvt_move_counts {
+    uint64_t committed, aborted;
+    uint64_t failed_io;     /* of aborted: a device failed; */
+    uint64_t failed_space;  /* no room for the record at its target, or a full device; */
+    uint64_t failed_memory; /* no memory; */
+    uint64_t failed_larger; /* the record came out larger than was planned. The others were planned
+                               behind one that failed */
+    uint64_t deferred;      /* put off for a round by the background, because reads that somebody
+                               waits for kept a device busy; each round counts */
+} kvt_move_counts;
+
+/* Records on SSD beside entries in HBM and DRAM. */
+typedef struct kvt_copy_counts {
+    uint64_t count, bytes;  /* now; the bytes are in the tier's used_bytes */
+    uint64_t kept, dropped; /* by promotions, and for room or a device, ever */
+    uint64_t demotions;     /* that found their record on SSD and wrote nothing */
+    uint64_t fallbacks;     /* failed loads that the copy stood in for */
+    uint64_t evictions;     /* from above, that left the entry with its record on SSD */
+} kvt_copy_counts;
+
+/* Figures that were learned, ever. */
+typedef struct kvt_learning_counts {
+    uint64_t reopened;       /* curves of devices that had drifted, and were taken up anew */
+    uint64_t recosted;       /* entries whose options got new figures for that */
+    uint64_t curves_rebased; /* measured curves that what is achieved took the place of */
+    uint64_t puts_refused;   /* puts that speeds learned lately refused: the measured curves would
+                                have taken them */
+    uint64_t puts_tried; /* puts stored against the figures, to time a tier that takes nothing */
+} kvt_learning_counts;
+
+/* Entries that sparse sequences read where they lie now, so that they stay. */
+typedef struct kvt_in_place {
+    uint64_t entries;
+    uint64_t bytes[KVT_TIER_PLACES]; /* of the tiers' used bytes */
+} kvt_in_place;
+
+typedef struct kvt_record_counts {
+    uint64_t records, bytes;
+} kvt_record_counts;
+
+/* Quantiles of the times of decisions. */
+typedef struct kvt_decision_times {
+    uint64_t p50, p99;
+} kvt_decision_times;
+
 typedef struct kvt_store_stats {
     uint32_t struct_size; /* set by the caller */
     kvt_tier_stats tiers[KVT_TIER_PLACES];
@@ -542,45 +595,27 @@ typedef struct kvt_store_stats {
     uint64_t load_failures;  /* gets that failed verification or I/O and became misses */
     uint64_t recovered;      /* entries taken over from the catalog at open */
     uint64_t recovery_drops; /* rows dropped at open: unreadable, or on a device that is not ours */
-    uint64_t moves_committed, moves_aborted;
+    kvt_move_counts moves;
     uint64_t promotions, demotions, evictions;
-    uint64_t decision_ns_p50, decision_ns_p99;
-    uint64_t relayouts; /* records laid out anew in their tier: drifted devices, drains */
-    uint64_t relayout_bytes;
-    uint64_t quarantined;   /* entries set aside because a device went, ever */
-    uint64_t readmitted;    /* and of those, the ones that came back with it */
-    uint64_t timeouts;      /* gets whose deadline passed: misses of entries that are stored */
+    kvt_decision_times decision_ns;
+    kvt_record_counts relayouts; /* laid out anew in their tier: drifted devices, drains */
+    uint64_t quarantined;        /* entries set aside because a device went, ever */
+    uint64_t readmitted;         /* and of those, the ones that came back with it */
+    uint64_t timeouts;           /* gets whose deadline passed: misses of entries that are stored */
     uint64_t staging_bytes; /* memory of records in motion now; unresponsive devices keep theirs */
-    uint64_t reopened;      /* curves of devices that had drifted, and were taken up anew, ever */
-    uint64_t recosted;      /* entries whose options got new figures for that, ever */
+    kvt_learning_counts learned;
     kvt_policy_stats policy;
-    uint64_t moves_failed_io;     /* of moves_aborted: a device failed; */
-    uint64_t moves_failed_space;  /* no room for the record at its target, or a full device; */
-    uint64_t moves_failed_memory; /* no memory. The others were planned behind one that failed */
     uint64_t given_up; /* entries dropped: a put needed their room, and none was left to move to */
     uint64_t backing_off; /* entries now that no plan moves for a while, because a move failed */
-    uint64_t copies, copy_bytes; /* records on SSD beside entries in HBM and DRAM, now; their bytes
-                                    are in the tier's used_bytes */
-    uint64_t copies_kept, copies_dropped; /* by promotions, and for room or a device, ever */
-    uint64_t copy_demotions;              /* that found their record on SSD and wrote nothing */
-    uint64_t copy_fallbacks;              /* failed loads that the copy stood in for */
-    uint64_t puts_refused_learned; /* puts that speeds learned lately refused: the measured curves
-                                      would have taken them */
-    uint64_t puts_tried; /* puts stored against the figures, to time a tier that takes nothing */
-    uint64_t curves_rebased; /* measured curves that what is achieved took the place of, ever */
+    kvt_copy_counts copies;
     uint64_t persisted, persisted_bytes; /* written back by kvt_persist and in the background */
-    uint64_t
-        moves_failed_larger; /* of moves_aborted: the record came out larger than was planned */
-    uint64_t copy_evictions; /* evictions from above that left the entry with its record on SSD */
-    uint64_t puts_busy;      /* puts refused because the store could not keep up */
-    uint64_t puts_waiting;   /* puts that have returned and are not written yet, now */
-    uint64_t put_staging_bytes; /* memory that their entries take, now */
-    uint64_t puts_lost;         /* puts that returned KVT_OK and could not be stored, ever */
+    uint64_t puts_busy;                  /* puts refused because the store could not keep up */
+    uint64_t puts_waiting;               /* puts that have returned and are not written yet, now */
+    uint64_t put_staging_bytes;          /* memory that their entries take, now */
+    uint64_t puts_lost;   /* puts that returned KVT_OK and could not be stored, ever */
     uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
                              DRAM, too */
     uint64_t expired;     /* entries removed because their lifetime had ended, ever */
-    uint64_t moves_deferred; /* background moves put off for a round, because reads that somebody
-                                waits for kept a device busy; each round counts */
     uint64_t refused_tokens; /* gets that had not asked for fewer tokens than were put, of forms
                                 that have dropped some: misses of entries that are stored */
     uint64_t refused_loss;   /* gets of forms that may lose more than the get accepts: misses */
@@ -588,9 +623,7 @@ typedef struct kvt_store_stats {
                                              policy's to fill */
     uint64_t lacked_basis; /* gets of entries whose basis the store lacks (basis.h): KVT_E_MISMATCH,
                                 counted in misses, too */
-    uint64_t
-        in_place_entries; /* that sparse sequences read where they lie now, so that they stay */
-    uint64_t in_place_bytes[KVT_TIER_PLACES]; /* of these; of the tiers' used bytes */
+    kvt_in_place in_place;
     uint64_t catalog_log_bytes; /* of SQLite's log beside the catalog, after its last batch */
 } kvt_store_stats;
 

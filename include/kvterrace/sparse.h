@@ -185,7 +185,7 @@ KVT_API KVT_NODISCARD kvt_status kvt_sparse_keep(kvt_sparse *sequence, const kvt
  *
  * The pages are read where the entries lie, so any number of sequences share them, and room is
  * taken for copies, appended tokens and the window alone. Until the close of the last of them these
- * entries are neither evicted nor moved (kvt_store_stats.in_place_bytes). One that is deleted goes
+ * entries are neither evicted nor moved (kvt_store_stats.in_place). One that is deleted goes
  * on being read, and its room comes back with the close; a page on a device that goes is lost
  * meanwhile. An entry that is stored coded, or above the SSD but not in memory in one piece, or
  * that would bring what is so held in a tier of memory above its half, is copied to SSD into room

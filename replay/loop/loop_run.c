@@ -386,7 +386,7 @@ static kvt_status loop_fill_store(loop_state *state, kvt_store_options *store, c
     *store = *state->options->store;
     store->policy = contender->policy;
     store->catalog_path = NULL;
-    store->watch_path = NULL;
+    store->watch.path = NULL;
     store->tick_seconds = 0.0; /* rounds are called from here */
     store->prefill = state->site->prefill;
     store->seed = state->options->seed;

@@ -148,7 +148,7 @@ bool copies_outlast(kvt_store *store, store_entry *entry)
     entry->place = copies_detach(store, entry);
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry_set_state(entry, ENTRY_LEAVING, ENTRY_RESIDENT);
-    store->counters.copy_evictions++;
+    store->counters.copies.evictions++;
     watch_note_moved(store, entry, evicted->tier, evicted->variant);
     pthread_cond_broadcast(&store->changed);
     place_drain(store, evicted);
@@ -168,7 +168,7 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
     entry->place = copies_detach(store, entry);
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
     entry->load = NULL; /* later gets must not join a read of the failed place */
-    store->counters.copy_fallbacks++;
+    store->counters.copies.fallbacks++;
     if (status == KVT_OK)
         watch_note_moved(store, entry, failed->tier, failed->variant);
     else
@@ -246,7 +246,7 @@ static void copies_release(kvt_store *store, store_entry *entry)
     assert(store_is_locked(store));
     KILL_NOTE(KILL_NOTE_GIVES_WAY, &entry->key, KVT_TIER_SSD);
     place_release(store, copies_detach(store, entry));
-    store->counters.copies_dropped++;
+    store->counters.copies.dropped++;
 }
 
 void copies_trim(kvt_store *store)
@@ -279,7 +279,7 @@ bool copies_reclaim(kvt_store *store, uint64_t bytes)
          * waits for them. */
         entry = store->copies.listed[0];
         freed += entry->copy->location->bytes;
-        store->counters.copies_dropped++;
+        store->counters.copies.dropped++;
         copies_drop(store, entry);
     }
     pthread_mutex_unlock(&store->lock);
@@ -296,7 +296,7 @@ void copies_clear_members(kvt_store *store, uint64_t members)
             i++;
             continue;
         }
-        store->counters.copies_dropped++;
+        store->counters.copies.dropped++;
         copies_drop(store, entry);
         i = 0; /* the lock was released meanwhile */
     }

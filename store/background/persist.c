@@ -224,7 +224,7 @@ static uint64_t persist_displace(persist_run *run, const persist_item *victim)
     if (entry == NULL || entry->state != ENTRY_RESIDENT) return 0;
     if (entry->copy != NULL) {
         uint64_t bytes = entry->copy->location->bytes;
-        store->counters.copies_dropped++;
+        store->counters.copies.dropped++;
         /* An entry that was not tried yet is found by the next look. */
         if (persist_was_tried(run, entry->handle)) persist_lack_room(run, victim);
         copies_drop(store, entry);

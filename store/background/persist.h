@@ -18,7 +18,7 @@ typedef struct store_persist {
     size_t bucket;         /* where the walk over the table goes on */
     bool pass_found;       /* the walk has found something since it began anew */
     uint64_t bytes_wanted; /* of the record that waits for room or budget; 0 = none does */
-    uint64_t dropped_seen; /* of counters.copies_dropped */
+    uint64_t dropped_seen; /* of counters.copies.dropped */
     uint64_t resume_ns;    /* nothing is looked at before; store_now_ns */
 } store_persist;
 

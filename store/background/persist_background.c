@@ -67,8 +67,8 @@ static bool persist_may_look(kvt_store *store)
     uint64_t now_ns = store_now_ns(store);
     persist_earn(store);
     /* A copy that was dropped for room proves that the room was not free for long. */
-    if (store->counters.copies_dropped != persist->dropped_seen) {
-        persist->dropped_seen = store->counters.copies_dropped;
+    if (store->counters.copies.dropped != persist->dropped_seen) {
+        persist->dropped_seen = store->counters.copies.dropped;
         persist->resume_ns = now_ns + PERSIST_PAUSE_NS;
     }
     if (store->stopping || now_ns < persist->resume_ns || pressure_defers_any(store)) return false;

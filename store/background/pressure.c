@@ -60,6 +60,6 @@ bool pressure_defers_moves(kvt_store *store, const kvt_move *moves, uint32_t cou
         defers = pressure_defers(store, store_tier_of(moves[i].from_bytes)) ||
                  pressure_defers(store, store_tier_of(moves[i].to_bytes));
     }
-    if (defers) store->counters.moves_deferred += count;
+    if (defers) store->counters.moves.deferred += count;
     return defers;
 }

@@ -108,7 +108,7 @@ static void relayout_hot(kvt_store *store, kvt_tier tier, uint32_t *moves_done)
     for (;;) {
         pthread_mutex_lock(&store->lock);
         bool defers = pressure_defers(store, tier);
-        if (defers) store->counters.moves_deferred += store->relayouts[tier].count;
+        if (defers) store->counters.moves.deferred += store->relayouts[tier].count;
         uint64_t handle = defers ? 0 : relayout_next(store, tier);
         pthread_mutex_unlock(&store->lock);
         if (handle == 0) return;

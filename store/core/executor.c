@@ -93,11 +93,11 @@ static void executor_count_success(const store_op *op)
     store_counters *counters = &op->store->counters;
     pthread_mutex_lock(&op->store->lock);
     if (op->planned) {
-        counters->moves_committed++;
-        counters->moves[store_purpose_of(op->move)][0]++;
+        counters->moves.committed++;
+        counters->outcomes[store_purpose_of(op->move)][0]++;
     } else if ((op->stages_done & (1u << STAGE_KEEP)) == 0) {
-        counters->relayouts++;
-        counters->relayout_bytes += op->record_bytes;
+        counters->relayouts.records++;
+        counters->relayouts.bytes += op->record_bytes;
     }
     quarantine_settle(op->store, op->move, 1);
     pthread_mutex_unlock(&op->store->lock);

@@ -77,7 +77,7 @@ static void executor_leave_place(kvt_store *store, store_entry *entry, store_pla
         copies_drop(store, entry); /* of another variant than the one that was stored now */
     } else if (old->tier == KVT_TIER_SSD && copies_attach(store, entry, old)) {
         KILL_NOTE(KILL_NOTE_COPIED, &entry->key, KVT_TIER_SSD);
-        store->counters.copies_kept++;
+        store->counters.copies.kept++;
         copies_trim(store);
         return;
     } else if (old->tier == KVT_TIER_SSD) {
@@ -163,7 +163,7 @@ kvt_status stage_adopt(store_op *op)
         entry->place = copies_detach(store, entry);
         entry->load = NULL; /* later gets must not join a read of the old place */
         store->counters.demotions++;
-        store->counters.copy_demotions++;
+        store->counters.copies.demotions++;
         KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
         old->readers--;
         op->source = NULL;

@@ -78,15 +78,15 @@ static void executor_count_failure(store_counters *counters, const store_op *op,
 {
     if (!op->planned) return;
     if (op->larger) {
-        counters->moves_failed_larger++;
+        counters->moves.failed_larger++;
         return;
     }
     switch (status) {
     case KVT_E_IO:
     case KVT_E_GONE:
-    case KVT_E_READ_ONLY: counters->moves_failed_io++; break;
-    case KVT_E_SPACE: counters->moves_failed_space++; break;
-    case KVT_E_MEMORY: counters->moves_failed_memory++; break;
+    case KVT_E_READ_ONLY: counters->moves.failed_io++; break;
+    case KVT_E_SPACE: counters->moves.failed_space++; break;
+    case KVT_E_MEMORY: counters->moves.failed_memory++; break;
     default: break;
     }
 }

@@ -515,8 +515,8 @@ static void open_staging(open_state *state)
 /* Writes the file that shows the store for the first time, so that an open finds a wrong path. */
 static kvt_status open_watch_file(open_state *state)
 {
-    const char *path = state->options->watch_path;
-    const kvt_status status = watch_file_open(state->store, path, state->options->watch_seconds);
+    const char *path = state->options->watch.path;
+    const kvt_status status = watch_file_open(state->store, path, state->options->watch.seconds);
     if (status != KVT_OK)
         snprintf(state->message, state->message_size, "watch_path %s: %s", path,
                  kvt_status_text(status));
@@ -647,7 +647,6 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     store->move_bytes_per_s = options->move_bytes_per_s;
     store->moves_per_tick = options->moves_per_tick;
     store->observer = options->observer;
-    store->observer_context = options->observer_context;
 }
 
 /* Opens a store; the options have this library's size. */

@@ -54,7 +54,7 @@ static const settings_field store_fields[] = {
     STORE_FIELD("handle_seed", handle_seed),
     STORE_FIELD("close_deadline", close_deadline_seconds),
     STORE_FIELD("persist_rate", persist_bytes_per_s),
-    STORE_FIELD("watch_interval", watch_seconds),
+    STORE_FIELD("watch_interval", watch.seconds),
 };
 
 #define TIER_FIELD(name, member, ...)                                                              \
@@ -416,7 +416,7 @@ static kvt_status options_read_store(kvt_config *config, options_owner *owner,
     kvt_status status = KVT_OK;
     options->catalog_path = options_keep(owner, kvt_config_text(config, "store.catalog"), &status);
     options->profile_path = options_keep(owner, kvt_config_text(config, "store.profile"), &status);
-    options->watch_path = options_keep(owner, kvt_config_text(config, "store.watch_path"), &status);
+    options->watch.path = options_keep(owner, kvt_config_text(config, "store.watch_path"), &status);
     options->policy = options_keep(owner, kvt_config_text(config, "store.policy"), &status);
     if (status != KVT_OK) return status;
     status = kvt_variant_parse(kvt_config_text(config, "store.variant"), &options->variant);

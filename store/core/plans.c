@@ -58,8 +58,8 @@ void plan_abort_moves(kvt_store *store, const kvt_move *moves, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         (void)!kvt_policy_abort(store->policy, moves[i].id);
         plan_settle_entry(store, &moves[i]);
-        store->counters.moves_aborted++;
-        store->counters.moves[store_purpose_of(&moves[i])][1]++;
+        store->counters.moves.aborted++;
+        store->counters.outcomes[store_purpose_of(&moves[i])][1]++;
     }
 }
 
@@ -73,9 +73,9 @@ void plan_withdraw(kvt_store *store, const kvt_plan *plan)
 void plan_report(kvt_store *store, const kvt_move *move, kvt_status outcome)
 {
     assert(move != NULL && outcome != KVT_QUEUED);
-    if (store->observer == NULL) return;
+    if (store->observer.call == NULL) return;
     pthread_mutex_lock(&store->observer_lock);
-    store->observer(store->observer_context, move, outcome);
+    store->observer.call(store->observer.context, move, outcome);
     pthread_mutex_unlock(&store->observer_lock);
 }
 

@@ -199,7 +199,7 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
         status = token_drop_copy_scores(store, work->source, &work->scores);
     if (status != KVT_OK) return status;
     pthread_mutex_lock(&store->lock);
-    uint64_t trials = store->counters.puts_tried;
+    uint64_t trials = store->counters.learned.puts_tried;
     if (work->staged != NULL) {
         while (!store->handover.stopping &&
                put_parent_is_undecided(store, work->source, work->staged))
@@ -220,7 +220,7 @@ static kvt_status put_decide_once(kvt_store *store, put_work *work)
             entry_erase(&store->table, entry);
         }
     }
-    work->progress.trial = store->counters.puts_tried != trials;
+    work->progress.trial = store->counters.learned.puts_tried != trials;
     pthread_mutex_unlock(&store->lock);
     return status;
 }

@@ -88,28 +88,26 @@ typedef struct store_counters {
     uint64_t refused_tokens; /* of the misses: the form has dropped tokens */
     uint64_t lacked_basis;   /* of the misses: the store lacks the basis of the form */
     uint64_t refused_loss;   /* of the misses: the form may lose more than the get accepts */
-    uint64_t recovered, recovery_drops, moves_committed, moves_aborted;
-    uint64_t moves_deferred; /* for a round, because waited reads keep a device busy */
+    uint64_t recovered, recovery_drops;
+    kvt_move_counts moves;
     uint64_t promotions, demotions, evictions;
-    uint64_t relayouts, relayout_bytes, quarantined, readmitted, recosted;
-    uint64_t moves_failed_io, moves_failed_space, moves_failed_memory;
-    uint64_t moves_failed_larger; /* the record was larger than planned */
-    uint64_t given_up;            /* entries dropped for the room of a put */
-    uint64_t copies_kept, copies_dropped, copy_demotions, copy_fallbacks;
-    uint64_t puts_refused_learned, puts_tried;
-    uint64_t puts_busy; /* refused because the store could not keep up */
-    uint64_t puts_lost; /* accepted, and not stored */
+    kvt_record_counts relayouts;
+    uint64_t quarantined, readmitted;
+    uint64_t given_up;           /* entries dropped for the room of a put */
+    kvt_copy_counts copies;      /* all but count and bytes */
+    kvt_learning_counts learned; /* all but reopened and curves_rebased */
+    uint64_t puts_busy;          /* refused because the store could not keep up */
+    uint64_t puts_lost;          /* accepted, and not stored */
     uint64_t staged_hits;
     uint64_t expired;                    /* entries removed after the end of their lifetime */
     uint64_t persisted, persisted_bytes; /* by write-back */
-    uint64_t copy_evictions;
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
     uint64_t decision_ns;                 /* of all of them */
     uint64_t checksum_failures;           /* of load_failures */
     uint64_t refusals[STORE_REFUSAL_COUNT];
-    uint64_t moves[STORE_MOVE_COUNT][2]; /* committed, aborted; sums as the two above */
-    uint64_t put_tokens[2];              /* of puts: stored already, others */
+    uint64_t outcomes[STORE_MOVE_COUNT][2]; /* committed, aborted; sums as those of moves */
+    uint64_t put_tokens[2];                 /* of puts: stored already, others */
 } store_counters;
 
 #define STORE_SHARES 1024u /* hash chains of load_share.c */
@@ -201,8 +199,7 @@ struct kvt_store {
     uint64_t get_deadline_ns; /* from the call on; KVT_NO_DEADLINE = none */
     uint64_t move_bytes_per_s;
     uint32_t moves_per_tick;
-    kvt_move_observer *observer;
-    void *observer_context;
+    kvt_observer observer;
     pthread_mutex_t observer_lock;
     pthread_t background;
     bool has_background;

@@ -135,5 +135,5 @@ void store_recost(kvt_store *store, store_entry *entry)
     entry->curve_epoch = (uint16_t)store->curve_epoch;
     if (store_offer(store, entry, options, &offer) != KVT_OK) return;
     if (kvt_policy_recost(store->policy, entry->handle, options, offer.option_count) == KVT_OK)
-        store->counters.recosted++;
+        store->counters.learned.recosted++;
 }

@@ -351,17 +351,18 @@ static void learn_fill_tier_stats(const learn_tier *tier, kvt_tier at, kvt_store
 {
     stats->tiers[at].loads = learn_load_stats(&tier->loads);
     for (uint32_t i = 0; i < TIERS_MEMBERS_MAX; i++)
-        stats->curves_rebased += tier->members[i].kinds[KVT_IO_READ].rebased +
-                                 tier->members[i].kinds[KVT_IO_WRITE].rebased;
+        stats->learned.curves_rebased += tier->members[i].kinds[KVT_IO_READ].rebased +
+                                         tier->members[i].kinds[KVT_IO_WRITE].rebased;
 }
 
 void learn_fill_stats(kvt_store *store, kvt_store_stats *stats)
 {
     store_learn *learn = store->learn;
     pthread_mutex_lock(&learn->lock);
-    stats->reopened = learn->reopened;
+    stats->learned.reopened = learn->reopened;
     for (uint32_t i = 0; i < store->costs.variant_count; i++)
-        stats->curves_rebased += learn->codecs[i].decode.rebased + learn->codecs[i].encode.rebased;
+        stats->learned.curves_rebased +=
+            learn->codecs[i].decode.rebased + learn->codecs[i].encode.rebased;
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         learn_fill_tier_stats(&learn->tiers[tier], (kvt_tier)tier, stats);
     pthread_mutex_unlock(&learn->lock);

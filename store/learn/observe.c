@@ -103,19 +103,13 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->load_failures = counters->load_failures;
     stats->recovered = counters->recovered;
     stats->recovery_drops = counters->recovery_drops;
-    stats->moves_committed = counters->moves_committed;
-    stats->moves_aborted = counters->moves_aborted;
-    stats->moves_deferred = counters->moves_deferred;
+    stats->moves = counters->moves;
+    stats->copies = counters->copies;
+    stats->relayouts = counters->relayouts;
+    stats->learned = counters->learned;
     stats->promotions = counters->promotions;
     stats->demotions = counters->demotions;
     stats->evictions = counters->evictions;
-    stats->relayouts = counters->relayouts;
-    stats->relayout_bytes = counters->relayout_bytes;
-    stats->recosted = counters->recosted;
-    stats->copies_kept = counters->copies_kept;
-    stats->copies_dropped = counters->copies_dropped;
-    stats->copy_demotions = counters->copy_demotions;
-    stats->copy_fallbacks = counters->copy_fallbacks;
     stats->persisted = counters->persisted;
     stats->persisted_bytes = counters->persisted_bytes;
     stats->quarantined = counters->quarantined;
@@ -124,20 +118,13 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->refused_tokens = counters->refused_tokens;
     stats->refused_loss = counters->refused_loss;
     stats->lacked_basis = counters->lacked_basis;
-    stats->moves_failed_io = counters->moves_failed_io;
-    stats->moves_failed_space = counters->moves_failed_space;
-    stats->moves_failed_larger = counters->moves_failed_larger;
-    stats->copy_evictions = counters->copy_evictions;
-    stats->moves_failed_memory = counters->moves_failed_memory;
     stats->given_up = counters->given_up;
-    stats->puts_refused_learned = counters->puts_refused_learned;
-    stats->puts_tried = counters->puts_tried;
     stats->puts_busy = counters->puts_busy;
     stats->puts_lost = counters->puts_lost;
     stats->staged_hits = counters->staged_hits;
     stats->expired = counters->expired;
-    stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
-    stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
+    stats->decision_ns.p50 = observe_quantile(counters->decision_times, 0.50);
+    stats->decision_ns.p99 = observe_quantile(counters->decision_times, 0.99);
 }
 
 /* Everything but the sizes of structs; stats is zero. */
@@ -146,10 +133,10 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
     pthread_mutex_lock(&store->lock);
     observe_counters(&store->counters, stats);
     stats->backing_off = store->backoff.count;
-    stats->in_place_entries = store->visits.entries;
+    stats->in_place.entries = store->visits.entries;
     kvt_policy_stats_get(store->policy, &stats->policy);
-    stats->copies = store->copies.total;
-    stats->copy_bytes = store->copies.bytes;
+    stats->copies.count = store->copies.total;
+    stats->copies.bytes = store->copies.bytes;
     stats->staging_bytes = staging_bytes_out(store->staging);
     stats->puts_waiting = store->handover.count;
     if (store->handover.staging != NULL)
@@ -159,7 +146,7 @@ static void observe_store(kvt_store *store, kvt_store_stats *stats)
         tiers_pool_facts facts;
         tiers_pool_facts_get(store->pools[tier], &facts);
         stats->lent_bytes[tier] = store->lent_bytes[tier];
-        stats->in_place_bytes[tier] = store->visits.bytes[tier];
+        stats->in_place.bytes[tier] = store->visits.bytes[tier];
         stats->tiers[tier] = (kvt_tier_stats){.capacity_bytes = facts.capacity_bytes,
                                               .used_bytes = facts.used_bytes,
                                               .entries = stats->policy.entries_by_tier[tier],

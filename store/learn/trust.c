@@ -189,7 +189,7 @@ static kvt_status trust_try(kvt_store *store, const store_entry *entry,
     /* Once it is stored, the entry has the options of the real figures. */
     (void)!kvt_policy_recost(store->policy, entry->handle, offer->options, offer->option_count);
     trust_queue(&store->trust, &entry->key);
-    store->counters.puts_tried++;
+    store->counters.learned.puts_tried++;
     return KVT_OK;
 }
 
@@ -294,7 +294,7 @@ kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_po
         trust_count(&trust->tiers[tier], 1, 0);
     trust_remember(store, entry->handle, learned ? STORE_REFUSAL_LEARNED : STORE_REFUSAL_POLICY);
     if (learned) {
-        store->counters.puts_refused_learned++;
+        store->counters.learned.puts_refused++;
         if (trust->learned++ % TRUST_SHARE != 0) return KVT_REFUSED;
         return trust_try(store, entry, offer, options, plan);
     }

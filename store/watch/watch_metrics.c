@@ -166,26 +166,27 @@ static const metrics_row metrics_rows[] = {
             "Loads, of gets and of moves, that failed verification or input and output."),
     COUNTER(puts, "puts_total", "Puts."),
     COUNTER(puts_existing, "puts_existing_total", "Puts of what was stored already."),
-    COUNTER(puts_tried, "puts_tried_total", "Puts stored against the figures, to time a tier."),
+    COUNTER(learned.puts_tried, "puts_tried_total",
+            "Puts stored against the figures, to time a tier."),
     COUNTER(puts_lost, "puts_lost_total", "Puts that were accepted and could not be stored."),
     COUNTER(expired, "expired_total", "Entries removed after the end of their lifetime."),
     GAUGE(puts_waiting, "puts_waiting", "Puts that have returned and are not written yet."),
     GAUGE(put_staging_bytes, "put_staging_bytes", "Memory of the entries of these puts."),
     GAUGE(staging_bytes, "staging_bytes", "Memory of records in motion."),
-    COUNTER(moves_deferred, "moves_deferred_total",
+    COUNTER(moves.deferred, "moves_deferred_total",
             "Background moves put off for a round because of waited reads."),
     COUNTER(evictions, "evictions_total", "Entries that left for room."),
     COUNTER(given_up, "given_up_total", "Entries dropped for the room of a put."),
     GAUGE(backing_off, "backing_off", "Entries that no plan moves for a while."),
-    COUNTER(relayouts, "relayouts_total", "Records laid out anew in their tier."),
-    COUNTER(relayout_bytes, "relayout_bytes_total", "Bytes of these."),
-    GAUGE(copies, "copies", "Records on SSD beside entries above."),
-    GAUGE(copy_bytes, "copy_bytes", "Bytes of these."),
-    COUNTER(copies_kept, "copies_kept_total", "Copies that promotions left behind."),
-    COUNTER(copies_dropped, "copies_dropped_total", "Copies that made way."),
-    COUNTER(copy_demotions, "copy_demotions_total", "Demotions that found their record on SSD."),
-    COUNTER(copy_evictions, "copy_evictions_total", "Evictions that left the record on SSD."),
-    COUNTER(copy_fallbacks, "copy_fallbacks_total", "Failed loads that the copy stood in for."),
+    COUNTER(relayouts.records, "relayouts_total", "Records laid out anew in their tier."),
+    COUNTER(relayouts.bytes, "relayout_bytes_total", "Bytes of these."),
+    GAUGE(copies.count, "copies", "Records on SSD beside entries above."),
+    GAUGE(copies.bytes, "copy_bytes", "Bytes of these."),
+    COUNTER(copies.kept, "copies_kept_total", "Copies that promotions left behind."),
+    COUNTER(copies.dropped, "copies_dropped_total", "Copies that made way."),
+    COUNTER(copies.demotions, "copy_demotions_total", "Demotions that found their record on SSD."),
+    COUNTER(copies.evictions, "copy_evictions_total", "Evictions that left the record on SSD."),
+    COUNTER(copies.fallbacks, "copy_fallbacks_total", "Failed loads that the copy stood in for."),
     COUNTER(persisted, "persisted_total", "Records written back to SSD."),
     COUNTER(persisted_bytes, "persisted_bytes_total", "Bytes of these."),
     COUNTER(quarantined, "quarantined_total", "Entries set aside because a device went."),
@@ -233,8 +234,8 @@ static void metrics_write_moves(watch_text *out, const metrics_view *view)
                          (watch_label){"outcome", outcomes[j]}, view->moves[i][j]);
     const kvt_store_stats *stats = &view->stats;
     static const char *const reasons[] = {"device", "space", "memory", "larger"};
-    const uint64_t failures[] = {stats->moves_failed_io, stats->moves_failed_space,
-                                 stats->moves_failed_memory, stats->moves_failed_larger};
+    const uint64_t failures[] = {stats->moves.failed_io, stats->moves.failed_space,
+                                 stats->moves.failed_memory, stats->moves.failed_larger};
     metrics_write_family(out, "move_failures_total", "counter",
                          "Moves that failed; the other aborted ones were planned behind them.",
                          "reason", reasons, failures, 4);
@@ -459,7 +460,7 @@ static kvt_status metrics_gather(kvt_store *store, metrics_view *view)
     metrics_gather_decisions(counters, &view->decisions);
     view->checksum_failures = counters->checksum_failures;
     memcpy(view->refusals, counters->refusals, sizeof view->refusals);
-    memcpy(view->moves, counters->moves, sizeof view->moves);
+    memcpy(view->moves, counters->outcomes, sizeof view->moves);
     memcpy(view->put_tokens, counters->put_tokens, sizeof view->put_tokens);
     pthread_mutex_unlock(&store->lock);
     watch_sum(store, &view->counts);

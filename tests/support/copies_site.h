@@ -35,7 +35,7 @@ static inline void check_budget(site *s)
     kvt_store_stats stats = support_stats(s->store);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
         assert_true(stats.tiers[tier].used_bytes <= stats.tiers[tier].capacity_bytes);
-    assert_true(stats.copy_bytes <= stats.tiers[KVT_TIER_SSD].used_bytes);
+    assert_true(stats.copies.bytes <= stats.tiers[KVT_TIER_SSD].used_bytes);
 }
 
 #endif

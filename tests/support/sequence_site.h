@@ -213,9 +213,9 @@ static inline kvt_key site_part_key(kvt_store *store, const kvt_key *key, uint32
 static inline void site_check_unheld(sequence_site *s)
 {
     const kvt_store_stats stats = support_stats(s->store);
-    assert_int_equal(stats.in_place_entries, 0);
+    assert_int_equal(stats.in_place.entries, 0);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++)
-        assert_int_equal(stats.in_place_bytes[tier] + stats.lent_bytes[tier], 0);
+        assert_int_equal(stats.in_place.bytes[tier] + stats.lent_bytes[tier], 0);
 }
 
 static inline kvt_sparse_stats site_stats(const kvt_sparse *sequence)

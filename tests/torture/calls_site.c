@@ -167,7 +167,7 @@ void calls_site_count(calls_site *site)
     atomic_fetch_add(&counts->promotions, stats.promotions);
     atomic_fetch_add(&counts->demotions, stats.demotions);
     atomic_fetch_add(&counts->evictions, stats.evictions);
-    atomic_fetch_add(&counts->aborted, stats.moves_aborted);
+    atomic_fetch_add(&counts->aborted, stats.moves.aborted);
     atomic_fetch_add(&counts->shared_reads, stats.shared_reads);
     atomic_fetch_add(&counts->load_failures, stats.load_failures);
     atomic_fetch_add(&counts->expired, stats.expired);
@@ -185,7 +185,7 @@ static uint64_t site_held(calls_site *site, bool says)
                              stats.staging_bytes,
                              stats.puts_waiting,
                              stats.put_staging_bytes,
-                             stats.copies,
+                             stats.copies.count,
                              stats.tiers[KVT_TIER_HBM].used_bytes,
                              stats.tiers[KVT_TIER_DRAM].used_bytes,
                              stats.tiers[KVT_TIER_SSD].used_bytes,

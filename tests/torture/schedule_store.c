@@ -410,8 +410,8 @@ static void run_count(run_site *site)
     counts->promotions += stats.promotions;
     counts->demotions += stats.demotions;
     counts->evictions += stats.evictions;
-    counts->aborted += stats.moves_aborted;
-    counts->copies += stats.copies_kept;
+    counts->aborted += stats.moves.aborted;
+    counts->copies += stats.copies.kept;
     counts->persisted += stats.persisted;
     counts->recovered += stats.recovered;
     counts->load_failures += stats.load_failures;
@@ -420,8 +420,8 @@ static void run_count(run_site *site)
     if (site->faulty) return;
     if (stats.load_failures != 0)
         run_complain("loads failed without a fault", stats.load_failures, 0);
-    if (stats.moves_failed_io != 0)
-        run_complain("moves failed without a fault", stats.moves_failed_io, 0);
+    if (stats.moves.failed_io != 0)
+        run_complain("moves failed without a fault", stats.moves.failed_io, 0);
     if (stats.recovery_drops != 0)
         run_complain("rows were dropped at open", stats.recovery_drops, 0);
 }
@@ -435,7 +435,7 @@ static bool run_holds(run_site *site, bool says)
                              stats.staging_bytes,
                              stats.puts_waiting,
                              stats.put_staging_bytes,
-                             stats.copies,
+                             stats.copies.count,
                              stats.tiers[KVT_TIER_HBM].used_bytes,
                              stats.tiers[KVT_TIER_DRAM].used_bytes,
                              stats.tiers[KVT_TIER_SSD].used_bytes,
@@ -616,8 +616,8 @@ static void run_make_site(run_site *site, const schedule_try *options)
     store->put_staging_bytes = run_draw(site, 4) == 0 ? 0 : 128 * 1024;
     store->copies = run_draw(site, 4) != 0;
     store->close_deadline_seconds = run_draw(site, 3) == 0 ? 0.005 : 5;
-    store->observer = run_observe;
-    store->observer_context = site;
+    store->observer.call = run_observe;
+    store->observer.context = site;
     store->tiers[KVT_TIER_DRAM] = run_tier_options(site, 0, 1);
     store->tiers[KVT_TIER_SSD] = run_tier_options(site, 1, ssds);
     if (hbm) store->tiers[KVT_TIER_HBM] = run_tier_options(site, 1 + ssds, 1);

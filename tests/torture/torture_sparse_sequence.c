@@ -235,7 +235,7 @@ static void clear_store(sequence_site *s)
 static void check_store(sequence_site *s)
 {
     const kvt_store_stats stats = support_stats(s->store);
-    assert_int_equal(stats.in_place_entries, 0);
+    assert_int_equal(stats.in_place.entries, 0);
     for (int tier = KVT_TIER_HBM; tier <= KVT_TIER_SSD; tier++) {
         assert_int_equal(stats.lent_bytes[tier], 0);
         assert_int_equal(stats.tiers[tier].used_bytes, 0);

@@ -188,7 +188,7 @@ TEST(a_change_of_form_that_cannot_be_written)
         fail_writes(s.disks[0].device, faults[i]);
         work(&s, ROUNDS);
         kvt_store_stats stats = support_stats(s.store);
-        check_failed_changes(&s, i == 0 ? stats.moves_failed_io : stats.moves_failed_space);
+        check_failed_changes(&s, i == 0 ? stats.moves.failed_io : stats.moves.failed_space);
         tiers_fault_clear(s.disks[0].device);
         site_reopen(&s);
         check_nothing_lost(&s, ENTRIES, 0);
@@ -223,7 +223,7 @@ TEST(a_demotion_that_cannot_be_written)
         }
         check_nothing_lost(&s, before, 0);
         kvt_store_stats stats = support_stats(s.store);
-        assert_true((i == 0 ? stats.moves_failed_io : stats.moves_failed_space) > 0);
+        assert_true((i == 0 ? stats.moves.failed_io : stats.moves.failed_space) > 0);
         uint64_t below = stats.policy.entries_by_tier[KVT_TIER_SSD];
         assert_true(below > 0);
         tiers_fault_clear(s.disks[0].device);
@@ -263,7 +263,7 @@ TEST(room_that_is_not_there)
     uint32_t before = count_stored(&s);
     work(&s, ROUNDS);
     kvt_store_stats stats = support_stats(s.store);
-    assert_true(stats.moves_failed_space > 0);
+    assert_true(stats.moves.failed_space > 0);
     check_nothing_lost(&s, before, 0);
     /* A put needs the room of one entry, and gets it. */
     for (uint32_t i = ENTRIES; i < ENTRIES + 4; i++)
@@ -295,7 +295,7 @@ TEST(a_promotion_that_cannot_be_written)
         fail_writes(s.dram.device, faults[i]);
         work(&s, 10);
         kvt_store_stats stats = support_stats(s.store);
-        check_failed_changes(&s, i == 0 ? stats.moves_failed_io : stats.moves_failed_space);
+        check_failed_changes(&s, i == 0 ? stats.moves.failed_io : stats.moves.failed_space);
         site_reopen(&s);
         check_nothing_lost(&s, ENTRIES, 0);
         site_end(&s);
@@ -415,7 +415,7 @@ TEST(a_file_system_that_fills)
     want_raw(&s);
     small_filesystem_fill(folder);
     work(&s, ROUNDS);
-    check_failed_changes(&s, support_stats(s.store).moves_failed_space);
+    check_failed_changes(&s, support_stats(s.store).moves.failed_space);
     site_reopen(&s);
     check_nothing_lost(&s, ENTRIES, 0);
     kvt_close(s.store);

@@ -387,8 +387,8 @@ static void sweep_prepare(sweep_run *run)
     run->options.lossless = false;
     run->options.policy = policy;
     run->options.tick_seconds = 0;
-    run->options.observer = sweep_observe;
-    run->options.observer_context = run;
+    run->options.observer.call = sweep_observe;
+    run->options.observer.context = run;
     run->configs[0] = sweep_config("dram", NULL, 240 << 10);
     for (int i = 0; i < SSDS; i++) {
         snprintf(run->paths[i], sizeof run->paths[i], "%s/%s", run->folder, names[i]);

@@ -217,6 +217,14 @@ class LintTest(unittest.TestCase):
             file.write(f"CMAKE_BUILD_TYPE:STRING={kind}\n")
         return folder
 
+    def test_fields_of_public_structs(self):
+        fields = "    int a, b;\n    void (*call)(int, int); /* one, two */\n" * 13
+        text = "typedef struct kvt_x {\n" + fields + "%s} kvt_x;\n"
+        self.put("include/kvterrace/x.h", text % "    int y;\n")
+        self.assertEqual(self.check(), [])
+        self.put("include/kvterrace/x.h", text % "    int y, z;\n")
+        self.assert_found("include/kvterrace/x.h", 1, "41 fields")
+
     def test_purity(self):
         self.put("policy/one.c", "int two(void);\nint one(void)\n{\n    return two();\n}\n")
         self.put("policy/two.c", "int two(void)\n{\n    return 2;\n}\n")

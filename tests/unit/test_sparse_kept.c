@@ -131,8 +131,8 @@ TEST(pages_on_drives_are_read_in_place)
         assert_int_equal(during.lent_bytes[KVT_TIER_SSD], 0);
         assert_int_equal(during.tiers[KVT_TIER_SSD].used_bytes,
                          before.tiers[KVT_TIER_SSD].used_bytes);
-        assert_int_equal(during.in_place_entries, SITE_LAYERS * SITE_HEADS);
-        assert_true(during.in_place_bytes[KVT_TIER_SSD] > stats.page_bytes);
+        assert_int_equal(during.in_place.entries, SITE_LAYERS * SITE_HEADS);
+        assert_true(during.in_place.bytes[KVT_TIER_SSD] > stats.page_bytes);
         check_steps(&s, one, errors);
         check_steps(&s, two, errors);
         kvt_sparse_close(one);
@@ -156,7 +156,7 @@ TEST(pages_in_memory_are_read_in_place)
     site_keep(&s, &options, &key);
     kvt_sparse *sequence = site_open_kept(&s, &options, &key);
     assert_int_equal(stats_of(sequence).in_place_pages, stats_of(sequence).pages);
-    assert_true(support_stats(s.store).in_place_bytes[KVT_TIER_DRAM] > 4 * MIB);
+    assert_true(support_stats(s.store).in_place.bytes[KVT_TIER_DRAM] > 4 * MIB);
     check_steps(&s, sequence, errors);
     assert_int_equal(stats_of(sequence).reads, 0); /* no drive was asked */
     site_warm(&s, sequence);

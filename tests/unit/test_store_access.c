@@ -232,8 +232,8 @@ TEST(tiers)
         options.tiers[KVT_TIER_SSD].device_count = 2;
         options.tiers[KVT_TIER_SSD].unit_bytes = 8192;
         options.format = true;
-        options.observer = access_observe;
-        options.observer_context = &log;
+        options.observer.call = access_observe;
+        options.observer.context = &log;
         kvt_store *store = access_open(&options);
         const uint32_t count = 100;
         for (uint32_t i = 0; i < count; i++) {
@@ -252,7 +252,7 @@ TEST(tiers)
         kvt_store_stats stats = support_stats(store);
         assert_true(found > 100);
         assert_int_equal(stats.load_failures, 0);
-        assert_int_equal(stats.moves_committed, log.committed);
+        assert_int_equal(stats.moves.committed, log.committed);
         assert_int_equal(stats.promotions + stats.demotions + log.recoded,
                          log.by_kind[KVT_MOVE_CHANGE]);
         assert_int_equal(stats.evictions, log.by_kind[KVT_MOVE_EVICT]);

@@ -204,8 +204,8 @@ static void open_note_handle(void *context, const kvt_move *move, kvt_status out
 static uint64_t open_handle(open_site *site)
 {
     uint64_t handle = 0;
-    site->options.observer = open_note_handle;
-    site->options.observer_context = &handle;
+    site->options.observer.call = open_note_handle;
+    site->options.observer.context = &handle;
     kvt_store *store = open_now(site);
     kvt_key key = support_key(1);
     (void)!kvt_delete(store, &key);

@@ -34,12 +34,12 @@ TEST(promotion_keeps_a_copy)
     site s;
     site_make(&s, 2 << 20);
     site_put(&s, 0, ENTRIES);
-    assert_int_equal(support_stats(s.store).copies, 0);
+    assert_int_equal(support_stats(s.store).copies.count, 0);
     promote(&s, 0);
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.copies, 1);
-    assert_int_equal(stats.copies_kept, 1);
-    assert_int_equal(stats.copy_bytes, RECORD_BYTES);
+    assert_int_equal(stats.copies.count, 1);
+    assert_int_equal(stats.copies.kept, 1);
+    assert_int_equal(stats.copies.bytes, RECORD_BYTES);
     check_budget(&s);
     site_end(&s);
 }
@@ -52,14 +52,14 @@ TEST(demotion_onto_a_copy_writes_nothing)
     site_put(&s, 0, ENTRIES);
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(&s, i);
-    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
     uint64_t written = ssd_written(&s);
     for (uint32_t i = DRAM_ENTRIES; i < ENTRIES - DRAM_ENTRIES; i++)
         promote(&s, i);
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.copy_demotions, ENTRIES - 2 * DRAM_ENTRIES);
+    assert_int_equal(stats.copies.demotions, ENTRIES - 2 * DRAM_ENTRIES);
     assert_int_equal(ssd_written(&s), written);
-    assert_int_equal(stats.copies, DRAM_ENTRIES);
+    assert_int_equal(stats.copies.count, DRAM_ENTRIES);
     support_gets(s.store, 0, ENTRIES);
     check_budget(&s);
     site_end(&s);
@@ -79,13 +79,13 @@ TEST(rotten_memory_is_served_from_the_copy)
     assert_int_equal(info.tier, KVT_TIER_SSD);
     tiers_fault_clear(s.dram.device);
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.copy_fallbacks, 1);
+    assert_int_equal(stats.copies.fallbacks, 1);
     assert_int_equal(stats.load_failures, 1);
-    assert_int_equal(stats.copies, 0);
+    assert_int_equal(stats.copies.count, 0);
     assert_int_equal(stats.misses, 0);
     /* The copy is the place: it is promoted and kept as any other. */
     promote(&s, 0);
-    assert_int_equal(support_stats(s.store).copies, 1);
+    assert_int_equal(support_stats(s.store).copies.count, 1);
     site_end(&s);
 }
 
@@ -113,7 +113,7 @@ TEST(a_copy_is_taken_whatever_the_policy_lacks)
         assert_int_equal(support_get(s.store, 0, NULL), lacks_memory ? KVT_MISS : KVT_OK);
         adopting = KVT_OK;
         tiers_fault_clear(s.dram.device);
-        assert_int_equal(support_stats(s.store).copy_fallbacks, 1);
+        assert_int_equal(support_stats(s.store).copies.fallbacks, 1);
         site_maintain(&s, 1);
         assert_int_equal(support_get(s.store, 0, NULL), KVT_OK);
         site_end(&s);
@@ -140,9 +140,9 @@ TEST(copies_make_way)
         check_budget(&s);
     }
     kvt_store_stats stats = support_stats(s.store);
-    assert_true(stats.copies_kept > 0);
-    assert_true(stats.copies_dropped > 0);
-    assert_int_equal(stats.moves_aborted, 0);
+    assert_true(stats.copies.kept > 0);
+    assert_true(stats.copies.dropped > 0);
+    assert_int_equal(stats.moves.aborted, 0);
     assert_int_equal(stats.puts_refused, 0);
     site_end(&s);
 }
@@ -157,7 +157,7 @@ TEST(delete_takes_the_copy)
     assert_int_equal(kvt_delete(s.store, &key), KVT_OK);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.copies, 0);
+    assert_int_equal(stats.copies.count, 0);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes,
                      stats.policy.entries_by_tier[KVT_TIER_SSD] * RECORD_BYTES);
     site_reopen(&s);
@@ -173,7 +173,7 @@ TEST(devices_go)
     site_put(&s, 0, ENTRIES);
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(&s, i);
-    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
     assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
     for (int i = 0; i < 4; i++)
         site_maintain(&s, 1);
@@ -181,12 +181,12 @@ TEST(devices_go)
     assert_int_equal(kvt_device_stats_at(s.store, 1, &disk), KVT_OK);
     assert_string_equal(disk.name, "disk0");
     assert_int_equal(disk.used_bytes, 0);
-    assert_int_equal(support_stats(s.store).copies, 0);
+    assert_int_equal(support_stats(s.store).copies.count, 0);
     support_gets(s.store, 0, ENTRIES);
     site_maintain(&s, 1);
-    assert_true(support_stats(s.store).copies > 0);
+    assert_true(support_stats(s.store).copies.count > 0);
     assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(support_stats(s.store).copies, 0);
+    assert_int_equal(support_stats(s.store).copies.count, 0);
     check_budget(&s);
     site_end(&s);
 }
@@ -199,7 +199,7 @@ TEST(memory_goes)
     for (uint32_t i = 0; i < DRAM_ENTRIES; i++)
         promote(&s, i);
     assert_int_equal(kvt_store_device_change(s.store, "dram", KVT_DEVICE_RETIRE), KVT_OK);
-    assert_int_equal(support_stats(s.store).copy_fallbacks, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).copies.fallbacks, DRAM_ENTRIES);
     support_gets(s.store, 0, ENTRIES);
     site_end(&s);
 }
@@ -216,7 +216,7 @@ TEST(without_copies_or_catalog)
         site_open(&s);
         site_put(&s, 0, ENTRIES);
         promote(&s, 0);
-        assert_int_equal(support_stats(s.store).copies, 0);
+        assert_int_equal(support_stats(s.store).copies.count, 0);
         site_end(&s);
     }
 }

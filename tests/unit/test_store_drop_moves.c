@@ -95,8 +95,8 @@ TEST(pressure_drops_more_and_more_tokens)
     site s;
     site_prepare(&s, KVT_TIER_DRAM, 6 * ENTRY, pressed_rungs, 6);
     s.options.policy = "adaptcache"; /* compresses what is there, step by step */
-    s.options.observer = note_move;
-    s.options.observer_context = &seen;
+    s.options.observer.call = note_move;
+    s.options.observer.context = &seen;
     site_open(&s);
     assert_true(press(&s) > PRESSED / 4);
     assert_true(seen.dropped > 0 && seen.narrowed > 0);
@@ -121,8 +121,8 @@ TEST(tokens_are_dropped_on_the_way_down)
     s.options.policy = "adaptcache";
     s.options.tiers[KVT_TIER_DRAM].capacity_bytes = ENTRY * 3 / 2;
     s.options.put_staging_bytes = 4 * ENTRY;
-    s.options.observer = note_move;
-    s.options.observer_context = &seen;
+    s.options.observer.call = note_move;
+    s.options.observer.context = &seen;
     site_open(&s);
     for (uint32_t i = 0; i < PRESSED; i++) {
         kvt_status status = put_entry(s.store, i, 0, i % 2 == 0);

@@ -35,7 +35,7 @@ static void site_make(site *s, bool sparse)
     s->options.put_staging_bytes = 0;
     s->options.staging_bytes = 4 << 20;
     s->options.catalog_path = s->catalog;
-    s->options.watch_path = s->watch;
+    s->options.watch.path = s->watch;
     s->options.tiers[KVT_TIER_SSD].devices = &s->device;
     s->options.tiers[KVT_TIER_SSD].device_count = 1;
 }

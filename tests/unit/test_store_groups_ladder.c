@@ -202,8 +202,8 @@ TEST(groups_are_recoded)
     kvt_store_options options = ladder_store_options(profile_path, &ladder_layout, 0);
     options.policy = "adaptcache"; /* compresses in place, also what is lossy already */
     options.lossless = false;
-    options.observer = note_move;
-    options.observer_context = &seen;
+    options.observer.call = note_move;
+    options.observer.context = &seen;
     options.tiers[KVT_TIER_DRAM].devices = &devices[0];
     options.tiers[KVT_TIER_DRAM].device_count = 1;
     options.tiers[KVT_TIER_SSD].devices = &devices[1];
@@ -213,7 +213,7 @@ TEST(groups_are_recoded)
         (void)press_groups(store, shapes, true);
     assert_true(seen.recoded > 0 && seen.lossy > 0);
     assert_int_equal(support_stats(store).load_failures, 0);
-    assert_int_equal(support_stats(store).moves_failed_io, 0);
+    assert_int_equal(support_stats(store).moves.failed_io, 0);
     kvt_close(store);
 }
 

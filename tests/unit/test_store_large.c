@@ -190,7 +190,7 @@ TEST(a_move_keeps_the_form_of_an_entry_beyond_staging)
         assert_int_equal(kvt_maintain(s.store, &moves), KVT_OK);
     }
     if (measured) expect_within("gets and moves", before, 1.07);
-    assert_true(support_stats(s.store).moves_aborted > 0);
+    assert_true(support_stats(s.store).moves.aborted > 0);
     site_end(&s);
 }
 

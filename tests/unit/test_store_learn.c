@@ -262,7 +262,7 @@ TEST(losses_are_observed)
     /* The others of the class follow in the background; bounds are wider than the profile's. */
     uint32_t moves;
     assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
-    assert_true(support_stats(store).recosted >= 40);
+    assert_true(support_stats(store).learned.recosted >= 40);
     static kvt_explanation mine = {.struct_size = sizeof mine},
                            quiet = {.struct_size = sizeof quiet},
                            other = {.struct_size = sizeof other};
@@ -294,7 +294,7 @@ TEST(every_entry_is_told_in_the_end)
     assert_int_equal(kvt_variant_parse("planes:k4v4,g64", &coarse), KVT_OK);
     for (uint32_t i = 0; i < MANY; i++)
         learn_put_tokens(store, i, 3, 1);
-    uint64_t before = support_stats(store).recosted;
+    uint64_t before = support_stats(store).learned.recosted;
     for (int round = 0; round < 4; round++) {
         uint32_t moves;
         double loss = round % 2 == 0 ? 0.04 : 0.0004;
@@ -302,7 +302,7 @@ TEST(every_entry_is_told_in_the_end)
         assert_int_equal(kvt_observe_quality(store, &key, coarse, loss, 1000), KVT_OK);
         assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
     }
-    assert_true(support_stats(store).recosted >= before + MANY);
+    assert_true(support_stats(store).learned.recosted >= before + MANY);
     uint32_t untold = 0;
     for (uint32_t i = 0; i < MANY; i++) {
         static kvt_explanation why = {.struct_size = sizeof why};

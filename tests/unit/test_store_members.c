@@ -67,7 +67,7 @@ TEST(a_drain_empties_a_disk_while_serving)
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     site_maintain(s, 3);
     assert_int_equal(disk_stats(s, 1).used_bytes, 0);
-    assert_int_equal(support_stats(s->store).relayouts, ENTRIES);
+    assert_int_equal(support_stats(s->store).relayouts.records, ENTRIES);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(kvt_store_device_change(s->store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(disk_stats(s, 1).state, KVT_DEVICE_ABSENT);
@@ -352,19 +352,19 @@ TEST(hot_objects_are_laid_out_anew)
     for (uint32_t i = 0; i < 10; i++) /* read once: not hot */
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
     site_maintain(s, 2);
-    assert_int_equal(support_stats(s->store).relayouts, 0);
+    assert_int_equal(support_stats(s->store).relayouts.records, 0);
     support_gets(s->store, 0, 5);
     site_maintain(s, 2);
     kvt_store_stats stats = support_stats(s->store);
-    assert_int_equal(stats.relayouts, 5);
-    assert_int_equal(stats.relayout_bytes, 5 * stats.tiers[KVT_TIER_SSD].used_bytes / ENTRIES);
+    assert_int_equal(stats.relayouts.records, 5);
+    assert_int_equal(stats.relayouts.bytes, 5 * stats.tiers[KVT_TIER_SSD].used_bytes / ENTRIES);
     assert_true(disk_stats(s, 1).used_bytes > 0);
     for (uint32_t i = 0; i < 5; i++) { /* now they are as they should be */
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
         assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
     }
     site_maintain(s, 2);
-    assert_int_equal(support_stats(s->store).relayouts, 5);
+    assert_int_equal(support_stats(s->store).relayouts.records, 5);
     site_reopen(s);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
@@ -382,7 +382,7 @@ TEST(a_failed_move_leaves_the_object_where_it_was)
         assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(kvt_maintain(s->store, NULL), KVT_OK);
     tiers_fault_clear(s->disks[1].device);
-    assert_int_equal(support_stats(s->store).relayouts, 0);
+    assert_int_equal(support_stats(s->store).relayouts.records, 0);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     assert_int_equal(support_stats(s->store).evictions, 0);
 }
@@ -399,7 +399,7 @@ TEST(the_budget_holds_moves_back)
         assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
         site_maintain(s, 2);
     }
-    assert_int_equal(support_stats(s->store).relayouts, 0);
+    assert_int_equal(support_stats(s->store).relayouts.records, 0);
 }
 
 /* ---- memory and disks in one tier ---- */

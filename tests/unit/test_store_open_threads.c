@@ -136,8 +136,8 @@ static void part_absent_engine(site *one)
 
 static void part_watch_file(site *one)
 {
-    one->base.options.watch_path = one->watch;
-    one->base.options.watch_seconds = 0.01;
+    one->base.options.watch.path = one->watch;
+    one->base.options.watch.seconds = 0.01;
 }
 
 static void part_handover(site *one)

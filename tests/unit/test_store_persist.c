@@ -22,7 +22,7 @@ TEST(persist)
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
-    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
     assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
     uint64_t written = ssd_written(&s);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
@@ -64,7 +64,7 @@ TEST(persist_beside_faults)
     assert_int_equal(info.left, DRAM_ENTRIES);
     for (int i = 0; i < DISKS; i++)
         tiers_fault_clear(s.disks[i].device);
-    assert_int_equal(support_stats(s.store).copies, 0);
+    assert_int_equal(support_stats(s.store).copies.count, 0);
     support_gets(s.store, 0, ENTRIES);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.left, 0);
@@ -99,11 +99,11 @@ TEST(background_writes_back)
     s.options.persist_bytes_per_s = 32000000;
     site_open(&s);
     site_put(&s, 0, ENTRIES);
-    for (int i = 0; i < 50 && support_stats(s.store).copies < DRAM_ENTRIES; i++) {
+    for (int i = 0; i < 50 && support_stats(s.store).copies.count < DRAM_ENTRIES; i++) {
         usleep(20000); /* the budget grows with time */
         site_maintain(&s, 1);
     }
-    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
     assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
     uint64_t written = ssd_written(&s);
     site_maintain(&s, 1);
@@ -174,7 +174,7 @@ static void *run_persist(void *store)
 {
     kvt_persist_info info = {.struct_size = sizeof info};
     bool whole = kvt_persist(store, KVT_NO_DEADLINE, &info) == KVT_OK && info.left == 0 &&
-                 info.without_room == 0 && support_stats(store).copies == 1;
+                 info.without_room == 0 && support_stats(store).copies.count == 1;
     return whole ? NULL : store;
 }
 
@@ -199,7 +199,7 @@ static void check_copy_under_way(site *s, void *(*somebody)(void *))
     assert_null(failed);
     assert_int_equal(pthread_join(first, &failed), 0);
     assert_null(failed);
-    assert_int_equal(support_stats(s->store).copies, 1);
+    assert_int_equal(support_stats(s->store).copies.count, 1);
     assert_int_equal(support_stats(s->store).persisted, 1);
 }
 
@@ -236,7 +236,7 @@ TEST(persist_calls_queued_plans_off)
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, DRAM_ENTRIES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
-    assert_int_equal(support_stats(s.store).copies, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
     site_end(&s);
 }
 
@@ -258,7 +258,7 @@ TEST(persist_counts_copies_that_make_way)
         kvt_store_stats stats = support_stats(s.store);
         assert_int_equal(info.left, 0);
         assert_int_equal(stats.policy.entries_by_tier[KVT_TIER_DRAM],
-                         stats.copies + info.without_room);
+                         stats.copies.count + info.without_room);
         check_budget(&s);
     }
     site_end(&s);

@@ -83,7 +83,7 @@ TEST(promotions_wait_until_gets_have_ended)
     site s;
     pressed_make(&s);
     kvt_queue *queue = pressed_begin(&s);
-    while (support_stats(s.store).moves_deferred == 0) {
+    while (support_stats(s.store).moves.deferred == 0) {
         wake(&s);
         base_sleep(MS);
     }
@@ -125,12 +125,12 @@ TEST(one_round_in_sixteen_goes_on)
     pressure_begin_round(s.store, true); /* a caller's own */
     assert_false(pressure_defers_any(s.store));
     pressure_end_round(s.store);
-    uint64_t deferred = s.store->counters.moves_deferred;
+    uint64_t deferred = s.store->counters.moves.deferred;
     assert_true(defers_a_move(&s, KVT_MOVE_CHANGE, KVT_TIER_SSD, KVT_TIER_DRAM));
     assert_true(defers_a_move(&s, KVT_MOVE_CHANGE, KVT_TIER_DRAM, KVT_TIER_SSD));
     assert_false(defers_a_move(&s, KVT_MOVE_CHANGE, KVT_TIER_DRAM, KVT_TIER_DRAM));
     assert_false(defers_a_move(&s, KVT_MOVE_EVICT, KVT_TIER_SSD, KVT_TIER_SSD));
-    assert_int_equal(s.store->counters.moves_deferred, deferred + 2);
+    assert_int_equal(s.store->counters.moves.deferred, deferred + 2);
     pthread_mutex_unlock(&s.store->lock);
     pressed_end(&s, queue);
     while (is_pressed(&s))

@@ -169,11 +169,11 @@ TEST(backlog_of_a_tier_refuses)
     site_open(&s);
     assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
     assert_int_equal(support_put(s.store, 0), KVT_OK);
-    uint64_t aborted = support_stats(s.store).moves_aborted;
+    uint64_t aborted = support_stats(s.store).moves.aborted;
     assert_int_equal(support_put(s.store, 1), KVT_BUSY);
     assert_int_equal(site_exists(&s, 1), KVT_MISS);
     assert_int_equal(support_stats(s.store).puts_busy, 1);
-    assert_int_equal(support_stats(s.store).moves_aborted, aborted);
+    assert_int_equal(support_stats(s.store).moves.aborted, aborted);
     tiers_fault_clear(s.fault.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
@@ -290,7 +290,7 @@ TEST(one_failed_write_loses_nothing)
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
     assert_int_equal(support_stats(s.store).puts_lost, 0);
-    assert_int_equal(support_stats(s.store).moves_aborted, 1);
+    assert_int_equal(support_stats(s.store).moves.aborted, 1);
     kvt_close(s.store);
 }
 

@@ -163,7 +163,7 @@ TEST(copies_make_way_for_extents)
     site_make(&s, MIB);
     site_put(&s, 0, DRAM_ENTRIES);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, NULL), KVT_OK);
-    assert_true(support_stats(s.store).copies > 0);
+    assert_true(support_stats(s.store).copies.count > 0);
     const uint64_t ssd = capacity_of(&s, KVT_TIER_SSD);
     store_scratch *scratch;
     tiers_location *location;

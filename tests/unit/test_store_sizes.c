@@ -51,8 +51,8 @@ static void site_make(site *s, uint64_t disk_bytes, uint64_t dram_bytes)
     s->options.policy = "lru";
     s->options.tick_seconds = 0;
     s->options.persist_bytes_per_s = 0;
-    s->options.observer = observe;
-    s->options.observer_context = s;
+    s->options.observer.call = observe;
+    s->options.observer.context = s;
     if (disk_bytes != 0) {
         snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
         snprintf(s->path, sizeof s->path, "%s/disk", s->folder);
@@ -142,10 +142,10 @@ TEST(a_size_is_learned)
     site_open(&s);
     for (uint32_t i = 0; i < 8 + 4; i++)
         assert_int_equal(put_noise(&s, i), KVT_OK);
-    uint64_t aborted = support_stats(s.store).moves_aborted;
+    uint64_t aborted = support_stats(s.store).moves.aborted;
     for (uint32_t i = 12; i < 12 + MANY; i++)
         assert_int_equal(put_noise(&s, i), KVT_OK);
-    assert_int_equal(support_stats(s.store).moves_aborted, aborted);
+    assert_int_equal(support_stats(s.store).moves.aborted, aborted);
     assert_true(s.planned_bytes >= real);
     /* Records that are smaller again are planned so. */
     for (uint32_t i = 0; i < 100; i++)
@@ -219,9 +219,9 @@ TEST(a_larger_record_costs_no_entry)
     assert_true(status == KVT_OK || status == KVT_REFUSED);
     kvt_store_stats stats = support_stats(s.store);
     assert_int_equal(stats.given_up, 0);
-    assert_true(stats.moves_failed_larger > 0);
-    assert_true(stats.moves_failed_larger <= MANY + 1);
-    assert_int_equal(stats.moves_failed_space, 0);
+    assert_true(stats.moves.failed_larger > 0);
+    assert_true(stats.moves.failed_larger <= MANY + 1);
+    assert_int_equal(stats.moves.failed_space, 0);
     assert_int_equal(stats.backing_off, 0);
     uint64_t stored = count_stored(&s, MANY + 1);
     assert_int_equal(stored + stats.evictions, MANY + (status == KVT_OK));
@@ -230,7 +230,7 @@ TEST(a_larger_record_costs_no_entry)
         (void)put_noise(&s, i);
     stats = support_stats(s.store);
     assert_int_equal(stats.given_up, 0);
-    assert_true(stats.moves_failed_larger <= MANY + 1);
+    assert_true(stats.moves.failed_larger <= MANY + 1);
     site_end(&s);
 }
 
@@ -275,7 +275,7 @@ TEST(an_eviction_from_above_leaves_the_record_on_ssd)
         assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
         assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
     }
-    assert_int_equal(support_stats(s.store).copies, ENTRIES);
+    assert_int_equal(support_stats(s.store).copies.count, ENTRIES);
     /* Loading them is worth nothing now, and DRAM gets smaller and smaller. */
     for (int round = 0; round < 2 * ENTRIES; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++)
@@ -284,11 +284,11 @@ TEST(an_eviction_from_above_leaves_the_record_on_ssd)
         assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
     }
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.copy_evictions, ENTRIES);
+    assert_int_equal(stats.copies.evictions, ENTRIES);
     assert_int_equal(stats.evictions, 0);
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 0);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].entries, ENTRIES);
-    assert_int_equal(stats.copies, 0);
+    assert_int_equal(stats.copies.count, 0);
     for (uint32_t i = 0; i < ENTRIES; i++)
         assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
     kvt_close(s.store);

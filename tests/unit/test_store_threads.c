@@ -35,7 +35,7 @@ TEST(a_limit_of_threads_is_named)
     site.options.tick_seconds = 1;
     char watch[160];
     snprintf(watch, sizeof watch, "%s/watch", site.folder);
-    site.options.watch_path = watch;
+    site.options.watch.path = watch;
     int refused = 0, least = 0;
     for (; status == KVT_E_THREAD; least++) {
         atomic_store(&threads_left, least);

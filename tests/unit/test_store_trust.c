@@ -278,7 +278,7 @@ TEST(poisoned_profile_is_overcome)
     life fresh = live();
     assert_int_equal(fresh.taken, TRUST_PUTS);
     assert_true(fresh.hits > TRUST_REQUESTS / 2);
-    assert_int_equal(fresh.stats.puts_tried, 0);
+    assert_int_equal(fresh.stats.learned.puts_tried, 0);
     for (size_t i = 0; i < sizeof poisons / sizeof poisons[0]; i++) {
         (void)remove_folder(state);
         (void)make_folder(state);
@@ -324,7 +324,7 @@ TEST(upper_tier_hides_no_shut_one)
     print_message("sound: %u puts taken, %u hits\n", fresh.taken, fresh.hits);
     assert_int_equal(fresh.taken, TRUST_PUTS);
     assert_true(fresh.hits > TRUST_REQUESTS / 2);
-    assert_int_equal(fresh.stats.puts_tried, 0);
+    assert_int_equal(fresh.stats.learned.puts_tried, 0);
     for (size_t i = 0; i < sizeof hidden_poisons / sizeof hidden_poisons[0]; i++) {
         (void)remove_folder(state);
         (void)make_folder(state);
@@ -336,7 +336,7 @@ TEST(upper_tier_hides_no_shut_one)
             print_message(
                 "%s%s: %u of %u puts taken, %llu tried, %u hits of %u, %llu of %llu in SSD\n",
                 hidden_poisons[i].what, again ? ", kept and loaded again" : "", poisoned.taken,
-                TRUST_PUTS, (unsigned long long)poisoned.stats.puts_tried, poisoned.hits,
+                TRUST_PUTS, (unsigned long long)poisoned.stats.learned.puts_tried, poisoned.hits,
                 fresh.hits, (unsigned long long)poisoned.stats.tiers[KVT_TIER_SSD].entries,
                 (unsigned long long)fresh.stats.tiers[KVT_TIER_SSD].entries);
             assert_true(poisoned.refused_run < TRUST_PUTS);
@@ -370,11 +370,11 @@ TEST(slow_ssd_pays_little)
         (void)put(store, i);
     kvt_store_stats stats = support_stats(store);
     print_message("slow SSD: %llu of %u puts tried, %llu refused, %llu evictions\n",
-                  (unsigned long long)stats.puts_tried, 5 * TRUST_PUTS,
+                  (unsigned long long)stats.learned.puts_tried, 5 * TRUST_PUTS,
                   (unsigned long long)stats.puts_refused, (unsigned long long)stats.evictions);
     /* 24, 32, 48, 80, 144, 272, then one of 256: two tiers share one of 128. */
-    uint64_t learned = (stats.puts_refused_learned + 7) / 8; /* memory that was slow for a while */
-    assert_in_range(stats.puts_tried, 6, 5 + 5 * TRUST_PUTS / 128 + learned);
+    uint64_t learned = (stats.learned.puts_refused + 7) / 8; /* memory that was slow for a while */
+    assert_in_range(stats.learned.puts_tried, 6, 5 + 5 * TRUST_PUTS / 128 + learned);
     kvt_close(store);
     ssd_latency_ns = 0;
     layered = false;
@@ -399,8 +399,8 @@ TEST(worthless_entries_are_tried_now_and_then)
     kvt_store_stats stats = support_stats(store);
     assert_true(all.refused_run < TRUST_PUTS);
     assert_true(taken > 0 && taken < 5 * TRUST_PUTS / 50);
-    assert_int_equal(stats.puts_tried, taken);
-    assert_int_equal(stats.puts_refused_learned, 0);
+    assert_int_equal(stats.learned.puts_tried, taken);
+    assert_int_equal(stats.learned.puts_refused, 0);
     assert_int_equal(stats.gets, 0); /* reading back is no get */
     assert_true(stats.tiers[KVT_TIER_DRAM].loads.loads >= 4);
     kvt_close(store);
@@ -420,8 +420,8 @@ TEST(refusal_is_explained)
         assert_int_equal(put(store, 8 * i + 5), KVT_REFUSED);
     assert_int_equal(put(store, 81), KVT_OK);
     kvt_store_stats stats = support_stats(store);
-    assert_int_equal(stats.puts_refused_learned, 9);
-    assert_int_equal(stats.puts_tried, 2);
+    assert_int_equal(stats.learned.puts_refused, 9);
+    assert_int_equal(stats.learned.puts_tried, 2);
     assert_int_equal(stats.puts_refused, 7);
     kvt_key refused = support_key(5), tried = support_key(1), unknown = support_key(77);
     assert_int_equal(kvt_explain(store, &refused, &why), KVT_MISS);

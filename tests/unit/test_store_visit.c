@@ -101,9 +101,9 @@ static kvt_status get_opaque(site *s, uint32_t number)
 static void check_nothing_is_held(site *s)
 {
     const kvt_store_stats stats = support_stats(s->store);
-    assert_int_equal(stats.in_place_entries, 0);
+    assert_int_equal(stats.in_place.entries, 0);
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
-        assert_int_equal(stats.in_place_bytes[tier], 0);
+        assert_int_equal(stats.in_place.bytes[tier], 0);
         assert_int_equal(stats.lent_bytes[tier], 0);
     }
     assert_int_equal(s->store->draining[KVT_TIER_SSD] + s->store->draining[KVT_TIER_DRAM], 0);
@@ -130,9 +130,9 @@ TEST(entries_are_read_where_they_lie)
     assert_int_equal(check_bytes(scratch, 0, &disk), KVT_OK);
     assert_int_equal(check_bytes(scratch, 11, &memory), KVT_OK);
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.in_place_entries, 2);
-    assert_int_equal(stats.in_place_bytes[KVT_TIER_SSD], RECORD_BYTES);
-    assert_int_equal(stats.in_place_bytes[KVT_TIER_DRAM], RECORD_BYTES);
+    assert_int_equal(stats.in_place.entries, 2);
+    assert_int_equal(stats.in_place.bytes[KVT_TIER_SSD], RECORD_BYTES);
+    assert_int_equal(stats.in_place.bytes[KVT_TIER_DRAM], RECORD_BYTES);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], 0);
     const kvt_key below = support_key(1), above = support_key(10);
     assert_int_equal(scratch_visit(s.store, &above, false, &none), KVT_E_UNSUPPORTED);
@@ -144,7 +144,7 @@ TEST(entries_are_read_where_they_lie)
     assert_int_equal(visit(scratch, 200, &none), KVT_E_MISMATCH);
     scratch_leave(s.store, &disk);
     assert_null(disk.visit);
-    assert_int_equal(support_stats(s.store).in_place_entries, 2);
+    assert_int_equal(support_stats(s.store).in_place.entries, 2);
     scratch_leave(s.store, &again);
     scratch_leave(s.store, &memory);
     scratch_leave(s.store, &memory); /* zeroed */
@@ -166,7 +166,7 @@ TEST(memory_is_held_in_half)
         assert_int_equal(visit(scratch, i, &visited[i]), KVT_OK);
     assert_int_equal(visit(scratch, 3, &visited[3]), KVT_E_UNSUPPORTED);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, NULL), KVT_OK);
-    assert_int_equal(support_stats(s.store).copies, 5);
+    assert_int_equal(support_stats(s.store).copies.count, 5);
     assert_int_equal(visit(scratch, 3, &copy), KVT_OK);
     assert_int_equal(copy.tier, KVT_TIER_SSD);
     assert_int_equal(check_bytes(scratch, 3, &copy), KVT_OK);
@@ -245,7 +245,7 @@ TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
     assert_int_equal(kvt_flush(s.store), KVT_OK); /* waits for no visitor */
     assert_int_equal(get_opaque(&s, 0), KVT_MISS);
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.in_place_entries, 0);
+    assert_int_equal(stats.in_place.entries, 0);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], RECORD_BYTES);
     assert_int_equal(stats.lent_bytes[KVT_TIER_DRAM], RECORD_BYTES);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].used_bytes, used);
@@ -262,7 +262,7 @@ TEST(a_deleted_entry_is_read_until_the_last_one_leaves)
     scratch_leave(s.store, &memory);
     stats = support_stats(s.store);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD] + stats.lent_bytes[KVT_TIER_DRAM], 0);
-    assert_int_equal(stats.in_place_entries, 1);
+    assert_int_equal(stats.in_place.entries, 1);
     scratch_leave(s.store, &fresh);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     check_nothing_is_held(&s);
@@ -351,14 +351,14 @@ TEST(a_device_that_goes_takes_its_bytes_along)
     assert_int_equal(get_opaque(&s, 0), KVT_MISS);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_E_GONE);
     kvt_store_stats stats = support_stats(s.store);
-    assert_int_equal(stats.in_place_entries, 0);
+    assert_int_equal(stats.in_place.entries, 0);
     assert_true(stats.lent_bytes[KVT_TIER_SSD] > 0); /* what is on the other disk */
     assert_true(stats.lent_bytes[KVT_TIER_SSD] < RECORD_BYTES);
     /* With the device the entry comes back, and is visited as before. */
     assert_int_equal(kvt_store_device_change(s.store, "disk1", KVT_DEVICE_REMOVE), KVT_OK);
     assert_int_equal(kvt_store_device_add(s.store, KVT_TIER_SSD, &s.files[1], NULL, 0), KVT_OK);
     stats = support_stats(s.store);
-    assert_int_equal(stats.in_place_entries, 1);
+    assert_int_equal(stats.in_place.entries, 1);
     assert_int_equal(stats.lent_bytes[KVT_TIER_SSD], 0);
     assert_int_equal(check_bytes(scratch, 0, &visited), KVT_OK);
     for (uint32_t i = 100; i < 200; i++)

@@ -107,8 +107,8 @@ TEST(metrics_agree)
         {"kvterrace_puts_total", "", stats.puts},
         {"kvterrace_put_tokens_total", "existing", stats.puts_existing * support_layout.tokens},
         {"kvterrace_put_tokens_total", "", stats.puts * support_layout.tokens},
-        {"kvterrace_moves_total", "committed", stats.moves_committed},
-        {"kvterrace_moves_total", "aborted", stats.moves_aborted},
+        {"kvterrace_moves_total", "committed", stats.moves.committed},
+        {"kvterrace_moves_total", "aborted", stats.moves.aborted},
         {"kvterrace_entries", "tier=\"dram\"", dram->entries},
         {"kvterrace_used_bytes", "tier=\"ssd\"", ssd->used_bytes},
         {"kvterrace_capacity_bytes", "tier=\"ssd\"", 8 << 20},
@@ -124,7 +124,7 @@ TEST(metrics_agree)
                      metrics_sum(text, expected[i].name, expected[i].label),
                      (unsigned long long)expected[i].value);
     assert_true(stats.misses > 20 && dram->hits > 0 && ssd->hits > 0 && stats.puts_existing > 0);
-    assert_true(stats.moves_committed > 200 &&
+    assert_true(stats.moves.committed > 200 &&
                 metrics_sum(text, "kvterrace_moves_total", "kind=\"demotion\"") > 0);
     assert_true(metrics_sum(text, "kvterrace_decision_seconds_count", "") >= (double)stats.puts);
     /* Times that are shown are those of the clock, wherever the store's own time begins. */
@@ -410,7 +410,7 @@ TEST(file)
     free(text);
     kvt_close(site.store);
     /* An open finds a wrong path, and a store writes by itself: at its open and its close. */
-    site.options.watch_path = path;
+    site.options.watch.path = path;
     char message[256] = "";
     assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_E_MISMATCH);
     assert_non_null(strstr(message, "watch_path"));
