@@ -47,22 +47,13 @@ static inline void blake2b_mix(uint64_t v[16], int a, int b, int c, int d, uint6
     v[b] = blake2b_turn(v[b] ^ v[c], 63);
 }
 
-/* A word of the message, little-endian. */
-static uint64_t blake2b_word(const uint8_t *bytes)
-{
-    uint64_t word = 0;
-    for (int i = 7; i >= 0; i--)
-        word = word << 8 | bytes[i];
-    return word;
-}
-
 /* The compression function F: takes the block into the state. The counter of bytes needs one word:
  * no message here has 2^64 of them. */
 static void blake2b_compress(blake2b *hash, int is_last)
 {
-    uint64_t v[16], m[16];
-    for (int i = 0; i < 16; i++)
-        m[i] = blake2b_word(hash->block + 8 * i);
+    uint64_t v[16], m[16] = {0}; /* the words of the message are little-endian */
+    for (int i = 0; i < 128; i++)
+        m[i / 8] = m[i / 8] >> 8 | (uint64_t)hash->block[i] << 56;
     memcpy(v, hash->state, sizeof hash->state);
     memcpy(v + 8, blake2b_iv, sizeof blake2b_iv);
     v[12] ^= hash->taken;

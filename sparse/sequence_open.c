@@ -14,26 +14,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/struct_size.h"
 #include "kept.h"
 #include "sequence.h"
 
+#define OPTIONS_LEAST STRUCT_SIZE_THROUGH(kvt_sparse_options, seed)
+
 enum { APPEND_TOKENS = 1024, OPTIONS_HEDGE_NS = 20000000 };
 
-void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layout *layout)
+void kvt_sparse_options_init_sized(kvt_sparse_options *options, uint32_t struct_size,
+                                   const kvt_layout *layout)
 {
-    *options = (kvt_sparse_options){.struct_size = sizeof *options,
-                                    .query_heads = layout->kv_heads,
-                                    .layout = *layout,
-                                    .sink_tokens = 4,
-                                    .local_tokens = 64,
-                                    .join_tokens = 256,
-                                    .variants = 1u << KVT_SPARSE_BITS_4 | 1u << KVT_SPARSE_BITS_8 |
-                                                1u << KVT_SPARSE_RAW,
-                                    .decay = WINDOWS_DECAY_DEFAULT,
-                                    .replica_share = 0.25f,
-                                    .estimate = true,
-                                    .divide_windows = true,
-                                    .hedge_ns = OPTIONS_HEDGE_NS};
+    const kvt_sparse_options whole = {.query_heads = layout->kv_heads,
+                                      .layout = *layout,
+                                      .sink_tokens = 4,
+                                      .local_tokens = 64,
+                                      .join_tokens = 256,
+                                      .variants = 1u << KVT_SPARSE_BITS_4 |
+                                                  1u << KVT_SPARSE_BITS_8 | 1u << KVT_SPARSE_RAW,
+                                      .decay = WINDOWS_DECAY_DEFAULT,
+                                      .replica_share = 0.25f,
+                                      .estimate = true,
+                                      .divide_windows = true,
+                                      .hedge_ns = OPTIONS_HEDGE_NS};
+    options->struct_size = struct_size;
+    struct_size_out(options, &whole, sizeof whole);
 }
 
 /* One line for a person; the buffer may be NULL. */
@@ -54,7 +59,6 @@ static void say(char *message, size_t size, const char *format, ...)
 static const char *options_fault(const kvt_sparse_options *o)
 {
     const uint32_t known = (1u << PAGES_VARIANTS) - 2;
-    if (o->struct_size != sizeof *o) return "options were not initialised";
     if (o->layout.layers == 0 || o->layout.kv_heads == 0 || o->layout.tokens == 0)
         return "the layout has no layers, heads or tokens";
     if ((uint64_t)o->layout.layers * o->layout.kv_heads > SPARSE_UNITS_MAX)
@@ -238,13 +242,17 @@ static uint64_t draw_id(const kvt_sparse *s)
     return (s->options.seed + number) * UINT64_C(0xd1342543de82ef95);
 }
 
-kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *options,
+kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *given,
                                 bool zone_has_room, kvt_sparse **sequence_out, char *message,
                                 size_t message_size)
 {
-    const char *fault = store == NULL || options == NULL || sequence_out == NULL
+    kvt_sparse_options whole = {.struct_size = sizeof whole};
+    const kvt_sparse_options *options =
+        given != NULL ? struct_size_in(given, &whole, sizeof whole, OPTIONS_LEAST) : NULL;
+    const char *fault = store == NULL || given == NULL || sequence_out == NULL
                             ? "no store, options or place for the sequence"
-                            : options_fault(options);
+                        : options == NULL ? "struct_size is not one that this library knows"
+                                          : options_fault(options);
     if (fault != NULL) {
         say(message, message_size, "%s", fault);
         return KVT_E_ARGUMENT;

@@ -62,8 +62,14 @@ typedef struct kvt_remote_options {
     uint64_t write_bytes_per_s; /* that are published; 0 = no bound */
 } kvt_remote_options;
 
-/* Sets every option to what it is when nobody sets it. options: struct_size is set here. */
-KVT_API void kvt_remote_options_init(kvt_remote_options *options);
+/* Fills every field of options of struct_size bytes with its default; struct_size is set here.
+ * kvt_remote_options_init is the form for C and C++. */
+KVT_API void kvt_remote_options_init_sized(kvt_remote_options *options, uint32_t struct_size);
+
+static inline void kvt_remote_options_init(kvt_remote_options *options)
+{
+    kvt_remote_options_init_sized(options, (uint32_t)sizeof *options);
+}
 
 /*
  * kvt_match_prefix that also counts entries which other hosts have published: one batch of requests

@@ -125,8 +125,15 @@ typedef struct kvt_sparse_options {
     uint64_t seed;
 } kvt_sparse_options;
 
-/* Fills in the defaults for a layout; budget_bytes is 0, query_heads that of kv_heads. */
-KVT_API void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layout *layout);
+/* Fills every field of options of struct_size bytes with its default for a layout; budget_bytes is
+ * 0, query_heads that of kv_heads. kvt_sparse_options_init is the form for C and C++. */
+KVT_API void kvt_sparse_options_init_sized(kvt_sparse_options *options, uint32_t struct_size,
+                                           const kvt_layout *layout);
+
+static inline void kvt_sparse_options_init(kvt_sparse_options *options, const kvt_layout *layout)
+{
+    kvt_sparse_options_init_sized(options, (uint32_t)sizeof *options, layout);
+}
 
 /*
  * Opens a sequence whose K and V are given layer by layer. The room on the tiers is taken now.

@@ -34,7 +34,8 @@ UNWRAPPED = {
         "kvt_prefill_preset", "kvt_prefill_preset_at", "kvt_prefill_seconds"],
     "a basis stays as long as its store; kvterrace inspect lists them": [
         "kvt_basis_at", "kvt_basis_remove"],
-    "other hosts are settings of a store": ["kvt_remote_options_init"],
+    "other hosts are settings of a store": [
+        "kvt_remote_options_init", "kvt_remote_options_init_sized"],
     "copies on other hosts belong to those who have a remote tier": [
         "kvt_policy_set_copy", "kvt_policy_copy_chance"],
     "an engine that is given costs once and keeps them": [

@@ -23,15 +23,16 @@
 #define REMOTE_STATS_LEAST   STRUCT_SIZE_THROUGH(kvt_remote_stats, message)
 #define REMOTE_NODE_LEAST    STRUCT_SIZE_THROUGH(kvt_remote_node, load_error)
 
-void kvt_remote_options_init(kvt_remote_options *options)
+void kvt_remote_options_init_sized(kvt_remote_options *options, uint32_t struct_size)
 {
-    *options = (kvt_remote_options){.struct_size = sizeof *options,
-                                    .backend = "valkey",
-                                    .publish = KVT_PUBLISH_ALL,
-                                    .hint_ttl_seconds = 10,
-                                    .deadline_seconds = 0.05,
-                                    .chunk_bytes = OBJECT_CHUNK_BYTES,
-                                    .queue = 4096};
+    const kvt_remote_options whole = {.backend = "valkey",
+                                      .publish = KVT_PUBLISH_ALL,
+                                      .hint_ttl_seconds = 10,
+                                      .deadline_seconds = 0.05,
+                                      .chunk_bytes = OBJECT_CHUNK_BYTES,
+                                      .queue = 4096};
+    options->struct_size = struct_size;
+    struct_size_out(options, &whole, sizeof whole);
 }
 
 /* The engine has named a key that has changed: what was known of it is void. */

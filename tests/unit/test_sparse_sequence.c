@@ -704,6 +704,32 @@ TEST(sequences_of_one_store_do_not_meet)
     site_stop(&s);
 }
 
+/* A caller with a smaller struct is not written past its end; one with a larger struct opens. */
+TEST(options_of_other_sizes_are_taken)
+{
+    sequence_site s;
+    struct {
+        kvt_sparse_options known;
+        uint64_t unknown;
+    } larger = {.unknown = 0};
+    kvt_sparse_options smaller = {.seed = 7};
+    kvt_sparse *sequence = NULL;
+    char message[256];
+    site_start(&s, 8 * MIB, 8 * MIB);
+    const kvt_sparse_options usual = site_options();
+    kvt_sparse_options_init_sized(&smaller, offsetof(kvt_sparse_options, seed), &usual.layout);
+    assert_true(smaller.query_heads == usual.layout.kv_heads && smaller.seed == 7);
+    assert_int_equal(kvt_sparse_open_live(s.store, &smaller, &sequence, message, sizeof message),
+                     KVT_E_ARGUMENT);
+    assert_non_null(strstr(message, "struct_size"));
+    larger.known = usual;
+    larger.known.struct_size = sizeof larger;
+    assert_int_equal(
+        kvt_sparse_open_live(s.store, &larger.known, &sequence, message, sizeof message), KVT_OK);
+    kvt_sparse_close(sequence);
+    site_stop(&s);
+}
+
 /* Queries are judged alike by every call that takes them, in a context that is all resident and in
  * one that has pages. */
 TEST(queries_beyond_the_bound_are_refused)

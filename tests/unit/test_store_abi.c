@@ -229,6 +229,17 @@ TEST_WITH(set_up, tear_down, statistics_want_a_size)
     assert_int_equal(kvt_health(store, items, 2, &count, NULL), KVT_OK);
 }
 
+/* A caller with a smaller struct is not written past its end. */
+TEST(options_of_other_sizes_are_filled)
+{
+    kvt_remote_options remote = {.queue = 7, .write_bytes_per_s = 7};
+    kvt_remote_options_init_sized(&remote, offsetof(kvt_remote_options, queue));
+    assert_true(remote.chunk_bytes > 0 && remote.queue == 7 && remote.write_bytes_per_s == 7);
+    assert_int_equal(remote.struct_size, offsetof(kvt_remote_options, queue));
+    kvt_remote_options_init(&remote);
+    assert_true(remote.queue == 4096 && remote.struct_size == sizeof remote);
+}
+
 /* Devices lie at the distance that the first one's struct_size says. */
 TEST(devices_of_other_sizes_are_opened)
 {
