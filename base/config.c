@@ -150,29 +150,19 @@ static kvt_status config_grow(void **items, size_t count, size_t *capacity, size
     return KVT_OK;
 }
 
-/* Whether a device's name has 1 to CONFIG_DEVICE_MAX letters, digits, '-' or '_'. */
-static bool config_device_name_fits(const char *name, size_t length)
-{
-    if (length == 0 || length > CONFIG_DEVICE_MAX) return false;
-    for (size_t i = 0; i < length; i++) {
-        char c = name[i];
-        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        if (!letter && !(c >= '0' && c <= '9') && c != '-' && c != '_') return false;
-    }
-    return true;
-}
-
 /* Notes the device that "device.NAME.key" speaks of; other keys pass. A device that is known
  * already is not listed twice. */
 static kvt_status config_note_device(kvt_config *config, const char *key, char *message,
                                      size_t size)
 {
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     const char prefix[] = "device.", other[] = "remote.";
     const bool is_device = strncmp(key, prefix, sizeof prefix - 1) == 0;
     if (!is_device && strncmp(key, other, sizeof other - 1) != 0) return KVT_OK;
     const char *name = key + sizeof prefix - 1; /* both prefixes are of one length */
     size_t length = (size_t)(strrchr(key, '.') - name);
-    if (!config_device_name_fits(name, length)) {
+    if (length == 0 || length > CONFIG_DEVICE_MAX || strspn(name, letters) < length) {
         config_say(message, size, "%s: a %s name has 1 to %u letters, digits, '-' or '_'", key,
                    is_device ? "device" : "section's", CONFIG_DEVICE_MAX);
         return KVT_E_CONFIG;
@@ -431,13 +421,6 @@ static int config_take_line(void *user, const char *section, const char *name, c
     return status == KVT_OK;
 }
 
-/* fopen takes a folder; reading from it fails. */
-static bool config_is_folder(const char *path)
-{
-    struct stat facts;
-    return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
-}
-
 /* Values that were stored before a fault stay, because a caller that goes on after an error gives
  * the configuration up. */
 kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, size_t message_size)
@@ -459,8 +442,10 @@ kvt_status kvt_config_read(kvt_config *config, const char *path, char *message, 
     config->readings++;
     int first_fault = ini_parse_stream(config_read_line, &reading, config_take_line, &reading);
     if (ferror(reading.file)) {
+        struct stat facts; /* fopen takes a folder; reading from it fails */
+        const bool folder = stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
         config_fail(&reading, KVT_E_CONFIG,
-                    config_is_folder(path) ? "this is a folder" : "the file cannot be read");
+                    folder ? "this is a folder" : "the file cannot be read");
     } else if (first_fault > 0 &&
                (reading.status == KVT_OK || (unsigned)first_fault < reading.fault_line)) {
         /* inih carries on behind a line that it cannot read; the earlier fault is the one to say.

@@ -78,16 +78,6 @@ static bool key_rank_is_sound(uint32_t rank, uint32_t ranks)
     return rank < ranks || (rank == 0 && ranks == 0);
 }
 
-/* Checks all of a space but the lengths of its texts. */
-static bool key_space_is_sound(const kvt_space *space)
-{
-    if (space->extra_bytes > KVT_SPACE_EXTRA_MAX) return false;
-    if (space->extra_bytes != 0 && space->extra == NULL) return false;
-    return space->order <= KVT_ORDER_SIDE_LAYER &&
-           key_rank_is_sound(space->tensor_rank, space->tensor_ranks) &&
-           key_rank_is_sound(space->pipeline_rank, space->pipeline_ranks);
-}
-
 void kvt_space_init_sized(kvt_space *space, uint32_t struct_size)
 {
     const kvt_space whole = {.struct_size = struct_size};
@@ -101,7 +91,11 @@ kvt_status kvt_space_make(const kvt_space *space, kvt_space_hash *hash_out)
     memset(hash_out, 0, sizeof *hash_out);
     kvt_space whole = {.struct_size = sizeof whole};
     if (space != NULL) space = struct_size_in(space, &whole, sizeof whole, KEY_SPACE_LEAST);
-    if (space == NULL || !key_space_is_sound(space)) return KVT_E_ARGUMENT;
+    if (space == NULL || space->extra_bytes > KVT_SPACE_EXTRA_MAX ||
+        (space->extra_bytes != 0 && space->extra == NULL) || space->order > KVT_ORDER_SIDE_LAYER ||
+        !key_rank_is_sound(space->tensor_rank, space->tensor_ranks) ||
+        !key_rank_is_sound(space->pipeline_rank, space->pipeline_ranks))
+        return KVT_E_ARGUMENT;
     blake2b hash;
     blake2b_begin(&hash, sizeof hash_out->bytes);
     blake2b_add(&hash, key_space_begin, sizeof key_space_begin);

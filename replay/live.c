@@ -686,8 +686,8 @@ static void live_take_stats(live_run *run, const kvt_store_stats *stats)
     result->reopened = stats->learned.reopened;
     result->load_failures = stats->load_failures;
     result->decisions = policy->admitted + policy->refused + policy->accesses;
-    result->decision_ns_p50 = stats->decision_ns.p50;
-    result->decision_ns_p99 = stats->decision_ns.p99;
+    result->decision_ns_p50 = stats->decision_ns_p50;
+    result->decision_ns_p99 = stats->decision_ns_p99;
     result->puts = stats->puts;
     result->puts_busy = stats->puts_busy;
     result->refused = stats->puts_refused;

@@ -583,11 +583,6 @@ typedef struct kvt_record_counts {
     uint64_t records, bytes;
 } kvt_record_counts;
 
-/* Quantiles of the times of decisions. */
-typedef struct kvt_decision_times {
-    uint64_t p50, p99;
-} kvt_decision_times;
-
 typedef struct kvt_store_stats {
     uint32_t struct_size; /* set by the caller */
     kvt_tier_stats tiers[KVT_TIER_PLACES];
@@ -597,7 +592,7 @@ typedef struct kvt_store_stats {
     uint64_t recovery_drops; /* rows dropped at open: unreadable, or on a device that is not ours */
     kvt_move_counts moves;
     uint64_t promotions, demotions, evictions;
-    kvt_decision_times decision_ns;
+    uint64_t decision_ns_p50, decision_ns_p99;
     kvt_record_counts relayouts; /* laid out anew in their tier: drifted devices, drains */
     uint64_t quarantined;        /* entries set aside because a device went, ever */
     uint64_t readmitted;         /* and of those, the ones that came back with it */
@@ -608,11 +603,11 @@ typedef struct kvt_store_stats {
     uint64_t given_up; /* entries dropped: a put needed their room, and none was left to move to */
     uint64_t backing_off; /* entries now that no plan moves for a while, because a move failed */
     kvt_copy_counts copies;
-    uint64_t persisted, persisted_bytes; /* written back by kvt_persist and in the background */
-    uint64_t puts_busy;                  /* puts refused because the store could not keep up */
-    uint64_t puts_waiting;               /* puts that have returned and are not written yet, now */
-    uint64_t put_staging_bytes;          /* memory that their entries take, now */
-    uint64_t puts_lost;   /* puts that returned KVT_OK and could not be stored, ever */
+    kvt_record_counts persisted; /* written back by kvt_persist and in the background */
+    uint64_t puts_busy;          /* puts refused because the store could not keep up */
+    uint64_t puts_waiting;       /* puts that have returned and are not written yet, now */
+    uint64_t put_staging_bytes;  /* memory that their entries take, now */
+    uint64_t puts_lost;          /* puts that returned KVT_OK and could not be stored, ever */
     uint64_t staged_hits; /* of the gets, those copied from the staging of a put; counted as hits of
                              DRAM, too */
     uint64_t expired;     /* entries removed because their lifetime had ended, ever */

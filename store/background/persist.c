@@ -400,8 +400,8 @@ static void persist_end(persist_run *run)
     free(run->tried.handles);
     pthread_mutex_destroy(&run->lock);
     pthread_mutex_lock(&store->lock);
-    store->counters.persisted += run->info.written;
-    store->counters.persisted_bytes += run->info.written_bytes;
+    store->counters.persisted.records += run->info.written;
+    store->counters.persisted.bytes += run->info.written_bytes;
     pthread_mutex_unlock(&store->lock);
 }
 

@@ -167,8 +167,8 @@ void persist_round(kvt_store *store)
         kvt_status status = executor_copy(store, picks[i].handle, 0);
         pthread_mutex_lock(&store->lock);
         if (status == KVT_OK) {
-            store->counters.persisted++;
-            store->counters.persisted_bytes += picks[i].bytes;
+            store->counters.persisted.records++;
+            store->counters.persisted.bytes += picks[i].bytes;
         }
         pthread_mutex_unlock(&store->lock);
         if (status < 0) return; /* the entry backs off, or there is no room */

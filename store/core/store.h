@@ -99,8 +99,8 @@ typedef struct store_counters {
     uint64_t puts_busy;          /* refused because the store could not keep up */
     uint64_t puts_lost;          /* accepted, and not stored */
     uint64_t staged_hits;
-    uint64_t expired;                    /* entries removed after the end of their lifetime */
-    uint64_t persisted, persisted_bytes; /* by write-back */
+    uint64_t expired;            /* entries removed after the end of their lifetime */
+    kvt_record_counts persisted; /* by write-back */
     uint64_t hits[KVT_TIER_COUNT];
     uint64_t decision_times[STORE_TIMES]; /* 16 buckets per octave of nanoseconds */
     uint64_t decision_ns;                 /* of all of them */

@@ -111,7 +111,6 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->demotions = counters->demotions;
     stats->evictions = counters->evictions;
     stats->persisted = counters->persisted;
-    stats->persisted_bytes = counters->persisted_bytes;
     stats->quarantined = counters->quarantined;
     stats->readmitted = counters->readmitted;
     stats->timeouts = counters->timeouts;
@@ -123,8 +122,8 @@ static void observe_counters(const store_counters *counters, kvt_store_stats *st
     stats->puts_lost = counters->puts_lost;
     stats->staged_hits = counters->staged_hits;
     stats->expired = counters->expired;
-    stats->decision_ns.p50 = observe_quantile(counters->decision_times, 0.50);
-    stats->decision_ns.p99 = observe_quantile(counters->decision_times, 0.99);
+    stats->decision_ns_p50 = observe_quantile(counters->decision_times, 0.50);
+    stats->decision_ns_p99 = observe_quantile(counters->decision_times, 0.99);
 }
 
 /* Everything but the sizes of structs; stats is zero. */

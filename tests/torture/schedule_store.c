@@ -412,7 +412,7 @@ static void run_count(run_site *site)
     counts->evictions += stats.evictions;
     counts->aborted += stats.moves.aborted;
     counts->copies += stats.copies.kept;
-    counts->persisted += stats.persisted;
+    counts->persisted += stats.persisted.records;
     counts->recovered += stats.recovered;
     counts->load_failures += stats.load_failures;
     counts->quarantined += stats.quarantined;

@@ -23,7 +23,7 @@ TEST(persist)
     assert_int_equal(info.written_bytes, DRAM_ENTRIES * RECORD_BYTES);
     assert_int_equal(info.left + info.without_room + info.displaced, 0);
     assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
-    assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).persisted.records, DRAM_ENTRIES);
     uint64_t written = ssd_written(&s);
     assert_int_equal(kvt_persist(s.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 0);
@@ -104,7 +104,7 @@ TEST(background_writes_back)
         site_maintain(&s, 1);
     }
     assert_int_equal(support_stats(s.store).copies.count, DRAM_ENTRIES);
-    assert_int_equal(support_stats(s.store).persisted, DRAM_ENTRIES);
+    assert_int_equal(support_stats(s.store).persisted.records, DRAM_ENTRIES);
     uint64_t written = ssd_written(&s);
     site_maintain(&s, 1);
     assert_int_equal(ssd_written(&s), written);
@@ -115,7 +115,7 @@ TEST(background_writes_back)
     support_gets(s.store, 0, ENTRIES);
     site_put(&s, ENTRIES, ENTRIES + 2);
     site_maintain(&s, 1);
-    assert_int_equal(support_stats(s.store).persisted, 0);
+    assert_int_equal(support_stats(s.store).persisted.records, 0);
     site_end(&s);
 }
 
@@ -200,7 +200,7 @@ static void check_copy_under_way(site *s, void *(*somebody)(void *))
     assert_int_equal(pthread_join(first, &failed), 0);
     assert_null(failed);
     assert_int_equal(support_stats(s->store).copies.count, 1);
-    assert_int_equal(support_stats(s->store).persisted, 1);
+    assert_int_equal(support_stats(s->store).persisted.records, 1);
 }
 
 TEST(persist_waits_for_the_background)
