@@ -57,7 +57,6 @@ typedef struct live_run {
     live_profile profile; /* the store's own */
     kvt_store *store;
     kvt_prefill prefill; /* scaled */
-    double *table;       /* scaled table of the prefill, or NULL */
     double scale;
     uint64_t block_bytes;
     uint32_t buffer_blocks;
@@ -299,11 +298,7 @@ static void live_count_loaded(live_server *server, int tier, uint32_t position)
 static uint32_t live_get_form(live_server *server, uint32_t position, uint64_t *load_ns)
 {
     live_run *run = server->run;
-    kvt_get_info info = {.struct_size = sizeof info};
-    if (run->layout.tokens_may_drop) {
-        info.positions = server->forms.positions;
-        info.positions_capacity = server->forms.positions_capacity;
-    }
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &server->forms.given};
     if (kvt_get(run->store, &server->keys[position], server->buffer, run->block_bytes, &info) !=
         KVT_OK)
         return 0;
@@ -581,24 +576,6 @@ static kvt_status live_run_servers(live_run *run)
     return status;
 }
 
-/* The prefill model at the run's scale; a table is copied. */
-static kvt_status live_scale_prefill(live_run *run)
-{
-    const kvt_prefill *full = &run->options->model.prefill;
-    run->prefill = *full;
-    run->prefill.linear_seconds_per_token *= run->scale;
-    run->prefill.square_seconds_per_token2 *= run->scale;
-    run->prefill.fixed_seconds *= run->scale;
-    if (full->table_seconds == NULL) return KVT_OK;
-    run->table = malloc(full->table_count * sizeof *run->table);
-    if (run->table == NULL) return KVT_E_MEMORY;
-    for (uint32_t i = 0; i < full->table_count; i++) {
-        run->table[i] = full->table_seconds[i] * run->scale;
-    }
-    run->prefill.table_seconds = run->table;
-    return KVT_OK;
-}
-
 /* The put staging of a store of the stated capacities, scaled as all capacities are. */
 static uint64_t live_put_staging(const kvt_store_options *store, double scale)
 {
@@ -724,8 +701,10 @@ static kvt_status live_prepare(live_run *run, const replay_options *options,
     run->buffer_blocks = blocks > 0 ? (uint32_t)blocks : 1;
     result->scale = options->scale;
     result->footprint_bytes = (double)workload->distinct_blocks * (double)run->block_bytes;
-    kvt_status status = live_scale_prefill(run);
-    if (status != KVT_OK) return status;
+    run->prefill = options->model.prefill;
+    run->prefill.linear_seconds_per_token *= run->scale;
+    run->prefill.square_seconds_per_token2 *= run->scale;
+    run->prefill.fixed_seconds *= run->scale;
     return results_collector_open(&run->collector, result, workload, options->warmup);
 }
 
@@ -779,7 +758,6 @@ out:
         status = KVT_E_IO;
     }
     results_collector_close(&run.collector);
-    free(run.table);
     free(run.errors);
     pthread_mutex_destroy(&run.lock);
     pthread_mutex_destroy(&run.log.lock);

@@ -310,7 +310,6 @@ static json_t *json_store_tiers(const kvt_store_options *store, bool *sound)
         DOCUMENT_PUT_FIELDS(object, row, sound,
                             DOCUMENT_FIELD(kvt_tier_options, "capacity_bytes", capacity_bytes),
                             DOCUMENT_FIELD(kvt_tier_options, "unit_bytes", unit_bytes));
-        document_put(object, "striping", json_string(kvt_striping_name(row->striping)), sound);
         document_put(object, "devices", devices, sound);
         document_put(tiers, document_tier_keys[tier], object, sound);
     }
@@ -385,8 +384,7 @@ static json_t *json_configuration(const replay_report *report, bool *sound)
         FIELD(prefetch), NAMED("prefill", prefill_name),
         NAMED("prefill_s_per_token", model.prefill.linear_seconds_per_token),
         NAMED("prefill_s_per_token2", model.prefill.square_seconds_per_token2),
-        NAMED("prefill_s_fixed", model.prefill.fixed_seconds),
-        NAMED("prefill_table_rows", model.prefill.table_count), FIELD(ladder), FIELD(loss_limit),
+        NAMED("prefill_s_fixed", model.prefill.fixed_seconds), FIELD(ladder), FIELD(loss_limit),
         NAMED("alpha_s", alpha_seconds), NAMED("half_life_s", half_life_seconds), FIELD(hysteresis),
         FIELD(high_watermark), FIELD(low_watermark), NAMED("tick_s", tick_seconds),
         FIELD(moves_per_tick), FIELD(move_bytes_per_s), FIELD(copies), FIELD(profile));

@@ -376,7 +376,7 @@ kvt_status kvt_offer_build(const kvt_cost_model *model, kvt_hole_mode holes, con
     return KVT_OK;
 }
 
-/* ---- prefill: a FLOP model of two coefficients, or a table of measured times ---- */
+/* ---- prefill: a FLOP model of two coefficients ---- */
 
 /*
  * Llama-3.1-8B has L = 32 layers and model width d = 4096. Per layer and token the matrices hold,
@@ -426,26 +426,10 @@ const char *kvt_prefill_preset_at(size_t index)
     return index < count ? prefill_presets[index].name : NULL;
 }
 
-/* Seconds from token 0 to `tokens`, linear between rows. The last slope goes on past the end: it
- * underestimates there, because attention keeps growing; a longer table is the cure. */
-static double prefill_table_at(const kvt_prefill *prefill, uint32_t tokens)
-{
-    const double *seconds = prefill->table_seconds;
-    uint32_t row = tokens / prefill->table_step;
-    if (row > prefill->table_count - 2u) row = prefill->table_count - 2u;
-    double past_row = (double)tokens - (double)row * (double)prefill->table_step;
-    double slope = (seconds[row + 1u] - seconds[row]) / (double)prefill->table_step;
-    return seconds[row] + slope * past_row;
-}
-
 double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end)
 {
     assert(prefill != NULL);
     if (end <= start) return 0.0;
-    if (prefill->table_seconds != NULL) {
-        assert(prefill->table_count >= 2 && prefill->table_step > 0);
-        return prefill_table_at(prefill, end) - prefill_table_at(prefill, start);
-    }
     double count = (double)end - (double)start;
     double sum = (double)end + (double)start;
     return prefill->linear_seconds_per_token * count +
@@ -484,27 +468,17 @@ double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curv
     return decode > 0.0 ? saved / decode : INFINITY;
 }
 
-/* Prefill less load: positive where loading wins. */
-typedef struct break_even_race {
-    const kvt_prefill *prefill;
-    double load_fixed;
-    double load_per_token;
-} break_even_race;
-
-/* Seconds that loading n tokens saves, by a measured table's row. */
-static double break_even_at_row(const break_even_race *race, uint32_t row)
+double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *variant,
+                             double bytes_per_token, const kvt_prefill *prefill)
 {
-    const double tokens = (double)row * (double)race->prefill->table_step;
-    return race->prefill->fixed_seconds + race->prefill->table_seconds[row] - race->load_fixed -
-           race->load_per_token * tokens;
-}
-
-/* The larger root of a convex parabola: from there on loading wins for good. */
-static double break_even_parabola(const break_even_race *race)
-{
-    const double square = race->prefill->square_seconds_per_token2;
-    const double linear = race->prefill->linear_seconds_per_token - race->load_per_token;
-    const double fixed = race->prefill->fixed_seconds - race->load_fixed;
+    assert(read != NULL && variant != NULL && prefill != NULL);
+    const double load_per_token =
+        bytes_per_token * (variant->stored_share / read->bytes_per_s + break_even_decode(variant));
+    /* Prefill less load is a convex parabola of the tokens: from its larger root on loading wins
+     * for good. */
+    const double square = prefill->square_seconds_per_token2;
+    const double linear = prefill->linear_seconds_per_token - load_per_token;
+    const double fixed = prefill->fixed_seconds - read->request_seconds;
     if (square <= 0.0) {
         if (linear <= 0.0) return linear == 0.0 && fixed >= 0.0 ? 0.0 : INFINITY;
         return fmax(0.0, -fixed / linear);
@@ -515,38 +489,4 @@ static double break_even_parabola(const break_even_race *race)
     const double sum = -linear + sqrt(root);
     if (linear <= 0.0) return fmax(0.0, sum / (2.0 * square));
     return fmax(0.0, -2.0 * fixed / (linear + sqrt(root)));
-}
-
-/* The last row at which recomputing wins; from it to the next the race is a line, and after the
- * last row the last slope goes on, as in kvt_prefill_seconds. */
-static double break_even_table(const break_even_race *race)
-{
-    const kvt_prefill *prefill = race->prefill;
-    const uint32_t last = prefill->table_count - 1u;
-    const double step = (double)prefill->table_step;
-    assert(prefill->table_count >= 2 && prefill->table_step > 0);
-    uint32_t row = last;
-    while (row > 0 && break_even_at_row(race, row) >= 0.0)
-        row--;
-    double here = break_even_at_row(race, row);
-    if (row == last) {
-        double slope = (here - break_even_at_row(race, last - 1u)) / step;
-        return slope > 0.0 ? (double)last * step - here / slope : INFINITY;
-    }
-    if (here >= 0.0) return 0.0;
-    double next = break_even_at_row(race, row + 1u);
-    return ((double)row + here / (here - next)) * step;
-}
-
-double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *variant,
-                             double bytes_per_token, const kvt_prefill *prefill)
-{
-    assert(read != NULL && variant != NULL && prefill != NULL);
-    const break_even_race race = {
-        .prefill = prefill,
-        .load_fixed = read->request_seconds,
-        .load_per_token = bytes_per_token *
-                          (variant->stored_share / read->bytes_per_s + break_even_decode(variant)),
-    };
-    return prefill->table_seconds != NULL ? break_even_table(&race) : break_even_parabola(&race);
 }

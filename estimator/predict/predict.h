@@ -126,9 +126,8 @@ double kvt_break_even_bandwidth(const kvt_codec_curve *raw, const kvt_codec_curv
 
 /*
  * The context length in tokens, from position 0, below which recomputing is faster than loading it
- * from a device in this variant; from there on loading wins. Where prefill crosses the load time
- * more than once the last crossing counts. 0: loading wins at every length; INFINITY: recomputing
- * does.
+ * from a device in this variant; from there on loading wins. 0: loading wins at every length;
+ * INFINITY: recomputing does.
  */
 double kvt_break_even_tokens(const kvt_affine *read, const kvt_codec_curve *variant,
                              double bytes_per_token, const kvt_prefill *prefill);

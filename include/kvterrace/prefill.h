@@ -19,17 +19,13 @@ typedef struct kvt_prefill {
     double linear_seconds_per_token;
     double square_seconds_per_token2; /* prefill(start, end) adds this times end^2 - start^2 */
     double fixed_seconds;             /* per prefill call */
-    const double
-        *table_seconds; /* seconds from 0 to i * table_step tokens, the caller's, or NULL */
-    uint32_t table_count;
-    uint32_t table_step;
 } kvt_prefill;
 
 /* Presets by name: "llama-3.1-8b:a100", "llama-3.1-8b:h100". KVT_OK; KVT_E_ARGUMENT. */
 KVT_API KVT_NODISCARD kvt_status kvt_prefill_preset(const char *name, kvt_prefill *out);
 
 /* Seconds to compute tokens start..end-1 on top of start cached ones; 0 when end <= start. Without
- * fixed_seconds, so that costs of adjacent ranges add up. Beyond a table's end: its last slope. */
+ * fixed_seconds, so that costs of adjacent ranges add up. */
 KVT_API double kvt_prefill_seconds(const kvt_prefill *prefill, uint32_t start, uint32_t end);
 
 /* The index-th preset's name; NULL past the last. */

@@ -111,21 +111,6 @@ TEST(lengths_at_the_edges)
     assert_true(kvt_break_even_tokens(&read, &raw, 1e5, &prefill) == 0.0);
 }
 
-/* Rows every 1000 tokens: 0, 0.05, 0.15, 0.35 s; loading takes 100 us a token. */
-TEST(measured_tables_are_lines_between_rows)
-{
-    static const double rows[] = {0.0, 0.05, 0.15, 0.35};
-    kvt_affine read = {.bytes_per_s = 1e9};
-    kvt_codec_curve raw = form(1.0, 0.0);
-    kvt_prefill prefill = {.table_seconds = rows, .table_count = 4, .table_step = 1000};
-    /* At 2000: 0.15 against 0.2; at 3000: 0.35 against 0.3: a half of the way between. */
-    assert_near(kvt_break_even_tokens(&read, &raw, 1e5, &prefill), 2500.0, 1e-12);
-    /* 150 us a token: still slower at 3000 (0.45), then 200 us a token win: 0.1 / 50 us = 2000. */
-    assert_near(kvt_break_even_tokens(&read, &raw, 1.5e5, &prefill), 5000.0, 1e-12);
-    assert_true(isinf(kvt_break_even_tokens(&read, &raw, 2e5, &prefill)));
-    assert_true(kvt_break_even_tokens(&read, &raw, 4e4, &prefill) == 0.0);
-}
-
 TEST(presets_can_be_listed)
 {
     kvt_prefill prefill;

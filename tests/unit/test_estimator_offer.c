@@ -64,18 +64,6 @@ TEST(prefill_follows_the_formula)
     assert_true(isfinite(kvt_prefill_seconds(&prefill, 0, UINT32_MAX)));
 }
 
-TEST(table_interpolates_and_extends)
-{
-    static const double seconds[] = {0.0, 1.0, 3.0};
-    kvt_prefill prefill = {.table_seconds = seconds, .table_count = 3, .table_step = 100};
-    assert_near(kvt_prefill_seconds(&prefill, 0, 50), 0.5, 1e-12);
-    assert_near(kvt_prefill_seconds(&prefill, 0, 100), 1.0, 1e-12);
-    assert_near(kvt_prefill_seconds(&prefill, 50, 150), 1.5, 1e-12);
-    assert_near(kvt_prefill_seconds(&prefill, 0, 200), 3.0, 1e-12);
-    assert_near(kvt_prefill_seconds(&prefill, 200, 400), 4.0, 1e-12);
-    assert_true(isfinite(kvt_prefill_seconds(&prefill, 0, UINT32_MAX)));
-}
-
 static kvt_cost_model small_model(void)
 {
     kvt_cost_model model;
