@@ -61,11 +61,8 @@ typedef struct kvt_device_config {
     uint64_t read_bytes_per_s;  /* 0 = no cap (sim: required) */
     uint64_t write_bytes_per_s; /* 0 = no cap (sim: required) */
     uint64_t latency_ns;        /* added to each operation */
-    /* A back end of the tree's own tests instead of a named one; backend is then only a label. */
-    const struct kvt_device_ops *ops; /* NULL = by name */
-    void *ops_context;                /* for ops->open; not touched */
-    bool trim;                        /* file, nvme: tell the drive what is free */
-    bool sparse;                      /* file: do not write a new file once when it is made */
+    bool trim;                  /* file, nvme: tell the drive what is free */
+    bool sparse;                /* file: do not write a new file once when it is made */
     bool follow_symlinks; /* file: open what a symbolic link leads to; else a link is refused, but
                              for one that root made to a block device (/dev/disk/by-id) */
     /* For a pool (a store's tier) that the device is a member of. */

@@ -147,6 +147,11 @@ static kvt_status hollow_open(const kvt_device_config *config, kvt_device **devi
     return KVT_OK;
 }
 
+static const kvt_device_ops *hollow_find(const char *backend)
+{
+    return strcmp(backend, hollow_ops.name) == 0 ? &hollow_ops : NULL;
+}
+
 /* ---- the site ---- */
 
 /* Makes the folder, which bench_scratch_remove removes. KVT_E_IO: it cannot be made. */
@@ -155,6 +160,7 @@ static kvt_status restart_site_make(restart_site *site, const bench_options *ben
 {
     memset(site, 0, sizeof *site);
     site->hollow = hollow;
+    tiers_stand_in = hollow ? hollow_find : NULL;
     if (bench_scratch_make(bench->scratch_folder, "restart", site->folder, sizeof site->folder) !=
         0)
         return bench_blame(report, KVT_E_IO, site->folder, strerror(errno));
@@ -164,8 +170,7 @@ static kvt_status restart_site_make(restart_site *site, const bench_options *ben
         snprintf(site->paths[i], sizeof site->paths[i], "%s/%s", site->folder, site->names[i]);
         site->members[i] = (kvt_device_config){.struct_size = sizeof(kvt_device_config),
                                                .name = site->names[i],
-                                               .backend = hollow ? "bench-hollow" : "file",
-                                               .ops = hollow ? &hollow_ops : NULL,
+                                               .backend = hollow ? hollow_ops.name : "file",
                                                .path = site->paths[i],
                                                .sparse = true};
     }

@@ -72,6 +72,11 @@ static kvt_status hollow_open(const kvt_device_config *config, kvt_device **devi
     return KVT_OK;
 }
 
+static const kvt_device_ops *hollow_find(const char *backend)
+{
+    return strcmp(backend, hollow_ops.name) == 0 ? &hollow_ops : NULL;
+}
+
 /* ---- entries ---- */
 
 kvt_key store_bench_key(uint32_t number)
@@ -157,9 +162,9 @@ static kvt_status store_open(store_bench_site *site, bool hollow, char *message,
     const kvt_device_config device = {.struct_size = sizeof device,
                                       .name = "dram",
                                       .backend = hollow ? hollow_ops.name : "memory",
-                                      .ops = hollow ? &hollow_ops : NULL,
                                       .capacity_bytes = capacity};
     kvt_store_options options;
+    tiers_stand_in = hollow ? hollow_find : NULL;
     kvt_store_options_init(&options);
     options.policy = "lru";
     options.lossless = false;

@@ -97,8 +97,7 @@ static kvt_status bringup_do(bringup *self, tiers_watchdog_call *run, uint64_t t
 kvt_status bringup_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                         size_t message_size)
 {
-    bool storage = config->ops == NULL && config->name != NULL && config->backend != NULL &&
-                   config->path != NULL;
+    bool storage = config->name != NULL && config->backend != NULL && config->path != NULL;
     if (!storage) return kvt_device_open(config, device_out, message, message_size);
     *device_out = NULL;
     bringup *self = calloc(1, sizeof *self);

@@ -9,6 +9,7 @@
 #include "cases.h"
 
 #include "codecs/kv_sample.h"
+#include "stand_in.h"
 #include "tiers/devices/device_fault.h"
 #include "tiers/devices/device_ops.h"
 
@@ -136,9 +137,9 @@ static inline void support_remove_folder(const char *path)
     if (system(command) != 0) abort();
 }
 
-/* ---- a device with faults, opened through kvt_device_config.ops ---- */
+/* ---- a device with faults ---- */
 
-/* ops_context points to one of these; device is set by the open. With a path it is a file, which
+/* The context of a stand-in; device is set by the open. With a path it is a file, which
  * keeps what it holds and is as fast as every other one by its own clock; else memory. */
 typedef struct support_fault {
     uint64_t capacity_bytes;
@@ -146,6 +147,7 @@ typedef struct support_fault {
     bool foreign; /* its facts say that somebody else's bytes lie on it */
     bool fast;    /* a file: so fast that decoding takes longer than reading more */
     kvt_device *device;
+    stand_in stand_in;
 } support_fault;
 
 /* One operation at a time, each at 100 MB/s of a clock of its own, or at 10 GB/s: measurements
@@ -214,7 +216,7 @@ static inline kvt_status support_fault_open(const kvt_device_config *config,
                                             kvt_device **device_out, char *message,
                                             size_t message_size)
 {
-    support_fault *fault = config->ops_context;
+    support_fault *fault = stand_in_context(config);
     kvt_device_config wrapped = {.struct_size = sizeof wrapped,
                                  .name = config->name,
                                  .backend = fault->path != NULL ? "file" : "memory",
@@ -243,9 +245,7 @@ static inline kvt_device_config support_fault_config(support_fault *fault, const
 {
     return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
                                .name = name,
-                               .backend = "support-fault",
-                               .ops = &support_fault_ops,
-                               .ops_context = fault,
+                               .backend = stand_in_set(&fault->stand_in, &support_fault_ops, fault),
                                .timeout_ns = UINT64_MAX};
 }
 

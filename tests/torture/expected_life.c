@@ -4,6 +4,7 @@
  * The process may be killed at any instant; what it may say to the parent is in the model alone.
  */
 #include "expected.h"
+#include "stand_in.h"
 
 #include "tiers/devices/device_fault.h"
 
@@ -20,6 +21,7 @@ typedef struct life_member {
     char path[240];
     kvt_device_config plain;
     kvt_device *faulty;
+    stand_in stand_in;
 } life_member;
 
 typedef struct life_site {
@@ -48,7 +50,7 @@ typedef struct life_thread {
 static kvt_status life_open_faulty(const kvt_device_config *config, kvt_device **device_out,
                                    char *message, size_t message_size)
 {
-    life_member *member = config->ops_context;
+    life_member *member = stand_in_context(config);
     kvt_device *inner;
     kvt_status status = kvt_device_open(&member->plain, &inner, message, message_size);
     if (status != KVT_OK) return status;
@@ -103,8 +105,8 @@ static void life_fill_member(life_site *site, uint32_t index)
                                         .timeout_ns = UINT64_MAX};
     site->devices[index] = member->plain;
     if (!site->life->faults && !site->life->open_fault) return;
-    site->devices[index].ops = site->life->faults ? &life_faulty_ops : &life_failing_ops;
-    site->devices[index].ops_context = member;
+    const kvt_device_ops *ops = site->life->faults ? &life_faulty_ops : &life_failing_ops;
+    site->devices[index].backend = stand_in_set(&member->stand_in, ops, member);
 }
 
 static void life_fill_options(life_site *site)

@@ -5,7 +5,6 @@
 #include "memory_drive.h"
 
 #include "base/wait.h"
-#include "tiers/devices/device_ops.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -31,7 +30,7 @@ static const kvt_device_ops drive_ops;
 static kvt_status drive_open(const kvt_device_config *config, kvt_device **device_out,
                              char *message, size_t message_size)
 {
-    memory_drive *drive = config->ops_context;
+    memory_drive *drive = stand_in_context(config);
     if (drive->gone) {
         if (message_size != 0) snprintf(message, message_size, "%s is gone", drive->name);
         return KVT_E_GONE;
@@ -229,9 +228,7 @@ kvt_device_config memory_drive_config(memory_drive *drive)
 {
     return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
                                .name = drive->name,
-                               .backend = "memory drive",
-                               .ops = &drive_ops,
-                               .ops_context = drive,
+                               .backend = stand_in_set(&drive->stand_in, &drive_ops, drive),
                                .capacity_bytes = drive->capacity_bytes,
                                .timeout_ns = drive->timeout_ns};
 }

@@ -12,7 +12,7 @@
 #ifndef TESTS_MEMORY_DRIVE_H
 #define TESTS_MEMORY_DRIVE_H
 
-#include <kvterrace/device.h>
+#include "stand_in.h"
 
 #include <stdatomic.h>
 
@@ -31,6 +31,8 @@ typedef struct memory_drive {
     uint32_t (*draw)(void *context, uint32_t below); /* below is not 0 */
     void *draw_context;
     void (*submitted)(void); /* after each submission; may be NULL */
+
+    stand_in stand_in;
 
     /* Orders: */
     atomic_uint latency_ns;

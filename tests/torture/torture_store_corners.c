@@ -151,12 +151,13 @@ typedef struct corners_file {
     const char *path;
     uint64_t capacity_bytes;
     kvt_device *device;
+    stand_in stand_in;
 } corners_file;
 
 static kvt_status corners_file_open(const kvt_device_config *config, kvt_device **device_out,
                                     char *message, size_t message_size)
 {
-    corners_file *file = config->ops_context;
+    corners_file *file = stand_in_context(config);
     const kvt_device_config inner_config =
         support_file_config(config->name, file->path, file->capacity_bytes);
     kvt_device *inner;
@@ -176,9 +177,7 @@ static kvt_device_config corners_file_config(corners_file *file, const char *nam
 {
     return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
                                .name = name,
-                               .backend = "corners-file",
-                               .ops = &corners_file_ops,
-                               .ops_context = file,
+                               .backend = stand_in_set(&file->stand_in, &corners_file_ops, file),
                                .timeout_ns = UINT64_MAX};
 }
 

@@ -68,7 +68,7 @@ typedef struct failing_device {
 static kvt_status failing_open(const kvt_device_config *config, kvt_device **device_out,
                                char *message, size_t message_size)
 {
-    failing_device *failing = config->ops_context;
+    failing_device *failing = stand_in_context(config);
     kvt_device_config inner = {.struct_size = sizeof inner,
                                .name = config->name,
                                .backend = "file",
@@ -92,12 +92,11 @@ static kvt_status recover_failing(rebuild_site *site, failing_device *failing, u
 {
     kvt_device_config plain = site->devices[2];
     failing->fault.path = site->paths[2];
-    site->devices[2] = (kvt_device_config){.struct_size = sizeof plain,
-                                           .name = plain.name,
-                                           .backend = "failing",
-                                           .ops = &failing_ops,
-                                           .ops_context = failing,
-                                           .timeout_ns = timeout_ns};
+    site->devices[2] = (kvt_device_config){
+        .struct_size = sizeof plain,
+        .name = plain.name,
+        .backend = stand_in_set(&failing->fault.stand_in, &failing_ops, failing),
+        .timeout_ns = timeout_ns};
     kvt_status status = recover_with(site, false, false);
     site->devices[2] = plain;
     return status;

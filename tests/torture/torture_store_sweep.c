@@ -171,17 +171,18 @@ static const kvt_device_ops sweep_device_inside = {.struct_size = sizeof sweep_d
                                                    .submit = sweep_device_submit,
                                                    .sync = sweep_device_sync};
 
-/* ops_context is the path of a file, or NULL for memory. */
+/* The context is the path of a file, or NULL for memory. */
 static kvt_status sweep_device_open(const kvt_device_config *config, kvt_device **device_out,
                                     char *message, size_t message_size)
 {
     sweep_device *self = calloc(1, sizeof *self);
     if (self == NULL) return KVT_E_MEMORY;
+    const char *path = stand_in_context(config);
     kvt_device_config wrapped = {.struct_size = sizeof wrapped,
                                  .name = config->name,
-                                 .backend = config->ops_context != NULL ? "file" : "memory",
-                                 .path = config->ops_context,
-                                 .sparse = config->ops_context != NULL,
+                                 .backend = path != NULL ? "file" : "memory",
+                                 .path = path,
+                                 .sparse = path != NULL,
                                  .capacity_bytes = config->capacity_bytes};
     kvt_status status = kvt_device_open(&wrapped, &self->inner, message, message_size);
     if (status != KVT_OK) {
@@ -291,6 +292,7 @@ typedef struct sweep_run {
     char catalog[96];
     char paths[SSDS][96];
     kvt_device_config configs[DEVICES];
+    stand_in stand_ins[DEVICES];
     kvt_store_options options;
     kvt_store *store;
     kvt_queue *queue; /* NULL unless queued */
@@ -360,13 +362,12 @@ static void sweep_make_profile(void)
     kvt_profile_close(profile);
 }
 
-static kvt_device_config sweep_config(const char *name, char *path, uint64_t capacity_bytes)
+static kvt_device_config sweep_config(stand_in *device, const char *name, char *path,
+                                      uint64_t capacity_bytes)
 {
     return (kvt_device_config){.struct_size = sizeof(kvt_device_config),
                                .name = name,
-                               .backend = "sweep",
-                               .ops = &sweep_device_ops,
-                               .ops_context = path,
+                               .backend = stand_in_set(device, &sweep_device_ops, path),
                                .capacity_bytes = capacity_bytes,
                                .timeout_ns = UINT64_MAX};
 }
@@ -389,10 +390,11 @@ static void sweep_prepare(sweep_run *run)
     run->options.tick_seconds = 0;
     run->options.observer.call = sweep_observe;
     run->options.observer.context = run;
-    run->configs[0] = sweep_config("dram", NULL, 240 << 10);
+    run->configs[0] = sweep_config(&run->stand_ins[0], "dram", NULL, 240 << 10);
     for (int i = 0; i < SSDS; i++) {
         snprintf(run->paths[i], sizeof run->paths[i], "%s/%s", run->folder, names[i]);
-        run->configs[1 + i] = sweep_config(names[i], run->paths[i], 640 << 10);
+        run->configs[1 + i] =
+            sweep_config(&run->stand_ins[1 + i], names[i], run->paths[i], 640 << 10);
     }
     run->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){
         .devices = &run->configs[0], .device_count = 1, .unit_bytes = 4096, .weights_fixed = true};

@@ -128,7 +128,7 @@ static void start_durable(sequence_site *s, char folder[64])
     s->options.catalog_path = catalog;
     for (int i = 0; i < SITE_DRIVES; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/drive%d", folder, i);
-        s->drives[i] = (support_fault){.capacity_bytes = 16 * MIB, .path = paths[i]};
+        s->drives[i].path = paths[i];
     }
 }
 

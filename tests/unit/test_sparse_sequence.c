@@ -485,7 +485,7 @@ TEST(a_kept_sequence_survives_a_kill)
     s.options.catalog_path = catalog;
     for (int i = 0; i < SITE_DRIVES; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/drive%d", folder, i);
-        s.drives[i] = (support_fault){.capacity_bytes = 8 * MIB, .path = paths[i]};
+        s.drives[i].path = paths[i];
     }
     kvt_sparse_options options = site_options();
     const kvt_key key = support_key(9);

@@ -293,7 +293,7 @@ static kvt_status open_full_device(const kvt_device_config *config, kvt_device *
                                    char *message, size_t message_size)
 {
     kvt_status status = support_fault_open(config, device_out, message, message_size);
-    const support_fault *fault = config->ops_context;
+    const support_fault *fault = stand_in_context(config);
     const tiers_fault_rule full = {.action = TIERS_FAULT_FAIL,
                                    .kinds = TIERS_FAULT_WRITES,
                                    .offset = 8192,
@@ -313,7 +313,7 @@ TEST(full_file_system)
     open_prepare(&site);
     support_fault fault = {.capacity_bytes = 8 << 20, .path = site.path};
     site.device = support_fault_config(&fault, "ssd");
-    site.device.ops = &full_ops;
+    fault.stand_in.ops = &full_ops;
     kvt_store *store = open_now(&site);
     assert_true(support_put(store, 1) < 0);
     kvt_close(store);

@@ -5,6 +5,7 @@
  */
 #include "device_scratch.h"
 #include "pool_scratch.h"
+#include "stand_in.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
@@ -300,8 +301,10 @@ static kvt_status gated_open(const kvt_device_config *config, kvt_device **devic
 
 static tiers_pool *open_gated(bool shut)
 {
-    kvt_device_config config = {
-        .struct_size = sizeof config, .name = "gated", .backend = "gated", .ops = &gated_ops};
+    stand_in gated;
+    kvt_device_config config = {.struct_size = sizeof config,
+                                .name = "gated",
+                                .backend = stand_in_set(&gated, &gated_ops, NULL)};
     gate.shut = shut;
     gate.begun = 0;
     tiers_member_options member = pool_scratch_member(scratch_open(&config), 1e9);

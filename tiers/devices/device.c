@@ -29,6 +29,8 @@ static const kvt_device_ops *const device_backends[] = {
 
 enum { DEVICE_BACKEND_COUNT = sizeof device_backends / sizeof device_backends[0] };
 
+_Atomic(tiers_stand_in_find *) tiers_stand_in;
+
 /* NULL past the end, so a caller can walk without a count. */
 const kvt_device_ops *kvt_device_backend_at(size_t index)
 {
@@ -133,8 +135,7 @@ static bool device_text_set(const char *text)
     return text != NULL && text[0] != '\0';
 }
 
-/* A setting without effect is an error: it means that the caller thinks of another device. A back
- * end that the caller brings itself (config->ops) checks its own settings. */
+/* A setting without effect is an error: it means that the caller thinks of another device. */
 static kvt_status device_config_check(const kvt_device_config *config, const kvt_device_ops *ops,
                                       char *message, size_t message_size)
 {
@@ -177,8 +178,9 @@ static const kvt_device_ops *device_backend_find(const char *name)
 static kvt_status device_open_checked(const kvt_device_config *config, kvt_device **device_out,
                                       char *message, size_t message_size)
 {
-    const kvt_device_ops *ops = config->ops;
-    if (ops == NULL) ops = device_backend_find(config->backend);
+    tiers_stand_in_find *find = tiers_stand_in;
+    const kvt_device_ops *stand_in = find != NULL ? find(config->backend) : NULL;
+    const kvt_device_ops *ops = stand_in != NULL ? stand_in : device_backend_find(config->backend);
     if (ops == NULL) {
         tiers_device_message(message, message_size, config,
                              "unknown back end '%s' (known: memory, hbm, file, nvme, null, sim)",
@@ -187,7 +189,7 @@ static kvt_status device_open_checked(const kvt_device_config *config, kvt_devic
     }
     assert(ops->struct_size >= sizeof *ops && ops->abi_version == KVT_DEVICE_ABI);
     kvt_status status = KVT_OK;
-    if (config->ops == NULL) status = device_config_check(config, ops, message, message_size);
+    if (stand_in == NULL) status = device_config_check(config, ops, message, message_size);
     if (status != KVT_OK) return status;
 
     kvt_device *device = NULL;

@@ -119,6 +119,11 @@ typedef struct kvt_device_ops {
 
 #define KVT_DEVICE_ABI 1u
 
+/* Finds a back end that the table lacks by what a configuration names, for tests and benches that
+ * bring one; it checks its own settings. NULL in every program that ships. */
+typedef const kvt_device_ops *tiers_stand_in_find(const char *backend);
+extern _Atomic(tiers_stand_in_find *) tiers_stand_in;
+
 /* Every back end's object starts with this. The wrappers of device.c own in_flight and attached,
  * the back end all else. facts are complete when open returns; after that only depth_achieved and
  * engine change. */
