@@ -39,17 +39,12 @@
 #define VALKEY            "remote.*.backend=valkey"
 #define PRESENT(tier)     "tier." tier ".capacity or device.?.tier=" tier
 
-#define STRIPING_CHOICES "proportional|equal|round_robin"
-
 /* The settings of one tier; the last four are the simulator's model of the whole tier. */
 #define TIER(tier)                                                                                 \
     BYTES("tier." tier ".capacity", NULL, ALWAYS,                                                  \
           "bytes of records in this tier; absent: what its devices hold, or no such tier"),        \
         BYTES("tier." tier ".unit", "256KiB", PRESENT(tier), "stripe unit, a multiple of 4 KiB"),  \
-        CHOICE("tier." tier ".striping", "proportional", STRIPING_CHOICES,                         \
-               "2 device.?.tier=" tier, "how an object is dealt over the tier's devices"),         \
-        SWITCH("tier." tier ".reweigh", "yes",                                                     \
-               "2 device.?.tier=" tier " and tier." tier ".striping=proportional",                 \
+        SWITCH("tier." tier ".reweigh", "yes", "2 device.?.tier=" tier,                            \
                "shares follow the bandwidth that devices achieve; no: as at open"),                \
         RATE("tier." tier ".rebalance_rate", "32MB/s", "2 device.?.tier=" tier,                    \
              "bytes per second that lay hot objects out anew when devices drifted; 0: none"),      \

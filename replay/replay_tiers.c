@@ -259,9 +259,8 @@ static kvt_status options_tier_of_devices(replay_options *options, const kvt_sto
             options_cost_device(options, store, profile, tier, &row->devices[i], &costs[i]);
         if (status != KVT_OK) return status;
     }
-    options->tiers[tier].read = costs_combine(costs, row->device_count, KVT_IO_READ, row->striping);
-    options->tiers[tier].write =
-        costs_combine(costs, row->device_count, KVT_IO_WRITE, row->striping);
+    options->tiers[tier].read = costs_combine(costs, row->device_count, KVT_IO_READ);
+    options->tiers[tier].write = costs_combine(costs, row->device_count, KVT_IO_WRITE);
     return KVT_OK;
 }
 

@@ -75,13 +75,6 @@ typedef struct kvt_device_config {
                              never (docs/TIERS.md) */
 } kvt_device_config;
 
-/* How the units of an object are dealt to the devices of a tier. */
-typedef enum kvt_striping {
-    KVT_STRIPE_PROPORTIONAL = 0, /* units dealt by measured bandwidth (Unified KV Pooling IV-A) */
-    KVT_STRIPE_EQUAL = 1,        /* the same number of units to every device; a baseline */
-    KVT_STRIPE_ROUND_ROBIN = 2   /* units in turn, from where the last object ended (SWARM 5.2) */
-} kvt_striping;
-
 /* Where a device is in its life (docs/TIERS.md). */
 typedef enum kvt_device_state {
     KVT_DEVICE_ABSENT = 0,   /* no device, and nothing lies there */

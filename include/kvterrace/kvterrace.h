@@ -74,7 +74,6 @@ typedef struct kvt_tier_options {
     const kvt_device_config *devices; /* read during kvt_open only */
     uint32_t device_count;
     uint32_t unit_bytes; /* stripe unit, a multiple of 4096; 0 = 256 KiB */
-    kvt_striping striping;
     bool weights_fixed; /* shares stay as measured at open; else they follow what devices achieve */
     bool emulated;      /* HBM without devices: memory of the host, no GPU is looked for */
     uint64_t rebalance_bytes_per_s; /* for hot objects whose layout fell behind; 0 = none

@@ -13,7 +13,7 @@
 #include "bench_parts.h"
 
 #include "base/clock.h"
-#include "store/core/options.h"
+#include "tiers/pool/pool.h"
 
 #include <errno.h>
 #include <kvterrace/kvterrace.h>
@@ -212,8 +212,11 @@ const bench_case bench_devices_case = {
 
 /* ---- all drives as one pool ---- */
 
-static const kvt_striping stripe_layouts[LAYOUTS] = {KVT_STRIPE_PROPORTIONAL, KVT_STRIPE_EQUAL,
-                                                     KVT_STRIPE_ROUND_ROBIN};
+static const tiers_striping stripe_layouts[LAYOUTS] = {
+    TIERS_STRIPE_PROPORTIONAL, TIERS_STRIPE_EQUAL, TIERS_STRIPE_ROUND_ROBIN};
+static const char *const stripe_names[LAYOUTS] = {[TIERS_STRIPE_PROPORTIONAL] = "proportional",
+                                                  [TIERS_STRIPE_EQUAL] = "equal",
+                                                  [TIERS_STRIPE_ROUND_ROBIN] = "round_robin"};
 /* The first has the most repetitions' worth of bytes in the shortest time. */
 static const uint64_t stripe_objects[OBJECTS] = {16 * MIB, 64 * MIB, 256 * MIB};
 
@@ -229,7 +232,7 @@ typedef struct stripe_bench {
 
 /* Opens the devices [first, first + count) and a pool over them. */
 static kvt_status stripe_open(stripe_bench *bench, uint32_t first, uint32_t count,
-                              kvt_striping layout, tiers_pool **pool_out)
+                              tiers_striping layout, tiers_pool **pool_out)
 {
     tiers_member_options members[TIERS_MEMBERS_MAX] = {{0}};
     const tiers_pool_options pool_options = {.striping = layout};
@@ -250,7 +253,7 @@ static kvt_status stripe_open(stripe_bench *bench, uint32_t first, uint32_t coun
     for (uint32_t i = 0; i < count && status != KVT_OK; i++)
         kvt_device_close(members[i].device);
     return bench_blame(bench->report, status,
-                       count == 1 ? bench->options->devices[first].name : kvt_striping_name(layout),
+                       count == 1 ? bench->options->devices[first].name : stripe_names[layout],
                        message);
 }
 
@@ -275,7 +278,7 @@ static kvt_status stripe_alone(stripe_bench *bench, uint32_t index)
     tiers_pool *pool = NULL;
     tiers_pool_facts facts;
     drive_rates *rates = &bench->alone[index];
-    kvt_status status = stripe_open(bench, index, 1, KVT_STRIPE_PROPORTIONAL, &pool);
+    kvt_status status = stripe_open(bench, index, 1, TIERS_STRIPE_PROPORTIONAL, &pool);
     if (status != KVT_OK) return status;
     tiers_pool_facts_get(pool, &facts);
     uint64_t room = facts.capacity_bytes / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
@@ -290,13 +293,13 @@ static kvt_status stripe_alone(stripe_bench *bench, uint32_t index)
     return bench_blame(bench->report, status, bench->options->devices[index].name, "");
 }
 
-static json_t *stripe_row(const stripe_bench *bench, kvt_striping layout, uint64_t bytes,
+static json_t *stripe_row(const stripe_bench *bench, tiers_striping layout, uint64_t bytes,
                           const drive_rates *rates)
 {
     const double read = bench->read_sum > 0 ? rates->read.median / bench->read_sum : 0;
     const double write = bench->write_sum > 0 ? rates->write.median / bench->write_sum : 0;
     json_t *row = json_pack(
-        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "layout", kvt_striping_name(layout),
+        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "layout", stripe_names[layout],
         "object_bytes", (json_int_t)bytes, "unit_bytes", (json_int_t)TIERS_UNIT_BYTES_DEFAULT,
         "repetitions", (json_int_t)bench->iterations, "device_sum_bytes_per_s", bench->read_sum,
         "device_write_sum_bytes_per_s", bench->write_sum, "read_ratio", read, "write_ratio", write,
@@ -307,7 +310,7 @@ static json_t *stripe_row(const stripe_bench *bench, kvt_striping layout, uint64
     return bench_with_rate(row, "write_spread", &rates->write_spread);
 }
 
-static kvt_status stripe_layout(stripe_bench *bench, kvt_striping layout)
+static kvt_status stripe_layout(stripe_bench *bench, tiers_striping layout)
 {
     tiers_pool *pool = NULL;
     kvt_status status = stripe_open(bench, 0, bench->options->device_count, layout, &pool);
@@ -321,7 +324,7 @@ static kvt_status stripe_layout(stripe_bench *bench, kvt_striping layout)
                          stripe_row(bench, layout, stripe_objects[i], &rates));
     }
     tiers_pool_close(pool);
-    return bench_blame(bench->report, status, kvt_striping_name(layout), "");
+    return bench_blame(bench->report, status, stripe_names[layout], "");
 }
 
 static kvt_status stripe_run(const bench_options *options, bench_report *report)

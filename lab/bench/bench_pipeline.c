@@ -71,18 +71,18 @@ typedef enum pipeline_schedule {
 typedef struct pipeline_method {
     decode_method method;
     pipeline_schedule schedule;
-    kvt_striping striping;
+    tiers_striping striping;
     bool whole; /* reads all of it */
 } pipeline_method;
 
 static const pipeline_method pipeline_methods[PIPELINE_METHODS] = {
     {{.name = "full load (FlexGen)", .index = DECODE_MEAN, .layout = DECODE_RUNS, .run = 128},
      PREFETCH,
-     KVT_STRIPE_PROPORTIONAL,
+     TIERS_STRIPE_PROPORTIONAL,
      true},
     {{.name = "quest, no window", .index = DECODE_QUEST, .layout = DECODE_RUNS, .run = 16},
      ONE_BY_ONE,
-     KVT_STRIPE_ROUND_ROBIN,
+     TIERS_STRIPE_ROUND_ROBIN,
      false},
     {{.name = "mean, LRU x1 (ShadowKV)",
       .index = DECODE_MEAN,
@@ -91,7 +91,7 @@ static const pipeline_method pipeline_methods[PIPELINE_METHODS] = {
       .rule = WINDOWS_LRU,
       .window = 1.0},
      ONE_BY_ONE,
-     KVT_STRIPE_ROUND_ROBIN,
+     TIERS_STRIPE_ROUND_ROBIN,
      false},
     {{.name = "clusters, LRU x2 (RetroInfer)",
       .index = DECODE_CENTROID,
@@ -100,7 +100,7 @@ static const pipeline_method pipeline_methods[PIPELINE_METHODS] = {
       .rule = WINDOWS_LRU,
       .window = 2.0},
      ONE_BY_ONE,
-     KVT_STRIPE_ROUND_ROBIN,
+     TIERS_STRIPE_ROUND_ROBIN,
      false},
 };
 
@@ -226,7 +226,7 @@ static kvt_status open_group(const pipeline_site *site, uint32_t count, uint32_t
     options.window_bytes[KVT_TIER_DRAM] = layers * window_bytes;
     *g = (group){.count = 0, .layers = layers};
     kvt_status status =
-        bench_reads_store(site->options, KVT_STRIPE_PROPORTIONAL,
+        bench_reads_store(site->options, TIERS_STRIPE_PROPORTIONAL,
                           2 * count * layers * window_bytes + 16 * MIB, &g->store, site->report);
     for (uint32_t i = 0; i < count && status == KVT_OK; i++) {
         status = kvt_sparse_open_live(g->store, &options, &g->sequences[i], site->report->message,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "sparse/paging.h"
+#include "store/core/store.h"
 
 static bool is_whole(const bench_slots *slots)
 {
@@ -31,8 +32,8 @@ static kvt_status open_copies(bench_slots *slots)
     return KVT_OK;
 }
 
-kvt_status bench_reads_store(const bench_options *bench, kvt_striping striping, uint64_t dram_bytes,
-                             kvt_store **store_out, bench_report *report)
+kvt_status bench_reads_store(const bench_options *bench, tiers_striping striping,
+                             uint64_t dram_bytes, kvt_store **store_out, bench_report *report)
 {
     kvt_store_options options;
     kvt_store_options_init(&options);
@@ -42,11 +43,11 @@ kvt_status bench_reads_store(const bench_options *bench, kvt_striping striping, 
     options.staging_bytes = 16 << 20;
     options.put_staging_bytes = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = dram_bytes;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = bench->devices,
-                                                     .device_count = bench->device_count,
-                                                     .striping = striping,
-                                                     .weights_fixed = true};
-    return kvt_open(&options, store_out, report->message, BENCH_MESSAGE_BYTES);
+    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
+        .devices = bench->devices, .device_count = bench->device_count, .weights_fixed = true};
+    const kvt_status status = kvt_open(&options, store_out, report->message, BENCH_MESSAGE_BYTES);
+    if (status == KVT_OK) tiers_pool_set_striping((*store_out)->pools[KVT_TIER_SSD], striping);
+    return status;
 }
 
 void bench_reads_count(kvt_store *store, bench_reads_drives *drives)

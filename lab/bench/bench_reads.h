@@ -34,7 +34,7 @@ typedef struct bench_slots {
 } bench_slots;
 
 /* Opens an empty store on a bench's drives, with DRAM for windows. As kvt_open. */
-KVT_NODISCARD kvt_status bench_reads_store(const bench_options *options, kvt_striping striping,
+KVT_NODISCARD kvt_status bench_reads_store(const bench_options *options, tiers_striping striping,
                                            uint64_t dram_bytes, kvt_store **store_out,
                                            bench_report *report);
 

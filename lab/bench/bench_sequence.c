@@ -57,7 +57,7 @@ enum {
 
 typedef struct sequence_case {
     const char *name;
-    kvt_striping striping;
+    tiers_striping striping;
     uint32_t variants;
     uint32_t share;  /* the budget is 1/share of the layer; 0: all of it */
     uint32_t window; /* as share; 0: none */
@@ -68,9 +68,9 @@ typedef struct sequence_case {
     const decode_method *method; /* of lab/decode; NULL: the library's */
 } sequence_case;
 
-#define ROUND_ROBIN  KVT_STRIPE_ROUND_ROBIN
-#define EQUAL        KVT_STRIPE_EQUAL
-#define PROPORTIONAL KVT_STRIPE_PROPORTIONAL
+#define ROUND_ROBIN  TIERS_STRIPE_ROUND_ROBIN
+#define EQUAL        TIERS_STRIPE_EQUAL
+#define PROPORTIONAL TIERS_STRIPE_PROPORTIONAL
 #define RAW          (1u << KVT_SPARSE_RAW)
 #define CODED        (1u << KVT_SPARSE_BITS_4 | 1u << KVT_SPARSE_BITS_8)
 

@@ -134,7 +134,7 @@ static kvt_status rebuild_open_devices(rebuild_state *state)
 /* The pool takes over the devices that count. */
 static kvt_status rebuild_open_pool(rebuild_state *state)
 {
-    const tiers_pool_options options = {.unit_bytes = 0, .striping = KVT_STRIPE_PROPORTIONAL};
+    const tiers_pool_options options = {.unit_bytes = 0};
     for (uint32_t i = 0; i < state->member_count; i++) {
         tiers_member_options *member = &state->members[i];
         member->present = (state->used >> i & 1) != 0;

@@ -332,10 +332,8 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
     bool all = options->capacity_bytes > room;
     tiers_pool_options pool = {.capacity_bytes = all ? 0 : options->capacity_bytes,
                                .unit_bytes = options->unit_bytes,
-                               .striping = options->striping,
                                .reweigh = !options->weights_fixed};
     kvt_store *store = state->store;
-    store->striping[tier] = options->striping;
     store->unit_bytes[tier] =
         options->unit_bytes != 0 ? options->unit_bytes : TIERS_UNIT_BYTES_DEFAULT;
     kvt_status status = tiers_pool_open(members, count, &pool, &store->pools[tier], state->message,
@@ -345,8 +343,8 @@ static kvt_status open_pool(open_state *state, kvt_tier tier)
         if (state->devices[i].tier == tier) state->devices[i].device = NULL;
     }
     store->costs.present[tier] = true;
-    store->costs.read[tier] = costs_combine(costs, count, KVT_IO_READ, options->striping);
-    store->costs.write[tier] = costs_combine(costs, count, KVT_IO_WRITE, options->striping);
+    store->costs.read[tier] = costs_combine(costs, count, KVT_IO_READ);
+    store->costs.write[tier] = costs_combine(costs, count, KVT_IO_WRITE);
     for (uint32_t i = 0; i < count; i++)
         learn_set_member(store, tier, i, &members[i].device->facts, &costs[i].read, &costs[i].write,
                          members[i].in_flight_bytes_max);

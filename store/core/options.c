@@ -62,7 +62,6 @@ static const settings_field store_fields[] = {
 
 static const settings_field tier_fields[] = {
     TIER_FIELD("unit", unit_bytes, .modes = 0),
-    TIER_FIELD("striping", striping, .modes = 0),
     TIER_FIELD("rebalance_rate", rebalance_bytes_per_s, .modes = 0),
     TIER_FIELD("reweigh", weights_fixed, .negated = true),
 };
@@ -117,15 +116,6 @@ void kvt_store_options_init_sized(kvt_store_options *options, uint32_t struct_si
     options_fill(&whole);
     options->struct_size = struct_size;
     struct_size_out(options, &whole, sizeof whole);
-}
-
-const char *kvt_striping_name(kvt_striping striping)
-{
-    static const char *const names[] = {[KVT_STRIPE_PROPORTIONAL] = "proportional",
-                                        [KVT_STRIPE_EQUAL] = "equal",
-                                        [KVT_STRIPE_ROUND_ROBIN] = "round_robin"};
-    assert((unsigned)striping < sizeof names / sizeof names[0]);
-    return names[striping];
 }
 
 /* The memory of kvt_store_options_read. */

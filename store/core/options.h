@@ -14,9 +14,6 @@
 /* False when an option is out of its setting's range, which the message names with it. */
 bool store_options_hold(const kvt_store_options *options, char *message, size_t message_size);
 
-/* "proportional", "equal" or "round_robin": as settings and reports name it. Static storage. */
-const char *kvt_striping_name(kvt_striping striping);
-
 /*
  * The bytes of puts that a store stages which has these capacities (by kvt_tier; 0 = no such tier):
  * as asked, or with KVT_PUT_STAGING_AUTO a 32nd of DRAM between 256 MiB and 8 GiB; in either case

@@ -161,7 +161,6 @@ struct kvt_store {
     double high_watermark;
     double close_deadline_seconds; /* 0 = close writes nothing back */
     double loss_limit;             /* of every tenant; 1 without lossy variants */
-    kvt_striping striping[KVT_TIER_COUNT];
     tiers_pool *pools[KVT_TIER_COUNT];
     uint32_t unit_bytes[KVT_TIER_COUNT];
     uint64_t lent_bytes[KVT_TIER_COUNT]; /* out of the policy's capacity (scratch.h), and those */

@@ -247,20 +247,15 @@ kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_byte
     return status;
 }
 
-kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind,
-                         kvt_striping striping)
+kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind)
 {
     kvt_affine sum = {0};
-    double slowest = 0;
     for (uint32_t i = 0; i < count; i++) {
         const kvt_affine *one = kind == KVT_IO_READ ? &devices[i].read : &devices[i].write;
         if (one->request_seconds > sum.request_seconds) sum.request_seconds = one->request_seconds;
         if (one->residual > sum.residual) sum.residual = one->residual;
         sum.bytes_per_s += one->bytes_per_s;
-        if (i == 0 || one->bytes_per_s < slowest) slowest = one->bytes_per_s;
     }
-    /* Equal shares wait for the slowest member. */
-    if (striping != KVT_STRIPE_PROPORTIONAL) sum.bytes_per_s = slowest * count;
     return sum;
 }
 

@@ -40,8 +40,7 @@ KVT_NODISCARD kvt_status costs_probe_device(kvt_device *device, bool blank, uint
                                             cost_device *out);
 
 /* Folds a tier's devices into one affine model: requests go to all at once. */
-kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind,
-                         kvt_striping striping);
+kvt_affine costs_combine(const cost_device *devices, uint32_t count, kvt_io_kind kind);
 
 /* Ratio and speed of a variant, from the profile or by encoding a sample. */
 KVT_NODISCARD kvt_status costs_measure_variant(const cost_profile *profile, kvt_variant variant,

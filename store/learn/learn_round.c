@@ -69,12 +69,11 @@ void learn_cost_tier(kvt_store *store, kvt_tier tier)
     }
     pthread_mutex_unlock(&learn->lock);
     if (count == 0) return;
-    kvt_striping striping = store->striping[tier];
-    store->costs.read[tier] = costs_combine(devices, count, KVT_IO_READ, striping);
-    store->costs.write[tier] = costs_combine(devices, count, KVT_IO_WRITE, striping);
+    store->costs.read[tier] = costs_combine(devices, count, KVT_IO_READ);
+    store->costs.write[tier] = costs_combine(devices, count, KVT_IO_WRITE);
     store->curve_costs.present[tier] = true;
-    store->curve_costs.read[tier] = costs_combine(curves, count, KVT_IO_READ, striping);
-    store->curve_costs.write[tier] = costs_combine(curves, count, KVT_IO_WRITE, striping);
+    store->curve_costs.read[tier] = costs_combine(curves, count, KVT_IO_READ);
+    store->curve_costs.write[tier] = costs_combine(curves, count, KVT_IO_WRITE);
 }
 
 /* Takes over what was learned of one variant. True when its seconds are far enough from those that

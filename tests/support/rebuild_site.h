@@ -10,6 +10,7 @@
 #include "codecs/record.h"
 #include "codecs/record_note.h"
 #include "store/catalog/placement_note.h"
+#include "store/core/store.h"
 #include "store_support.h"
 
 #include <kvterrace/recover.h>
@@ -53,10 +54,8 @@ static inline void site_configure(rebuild_site *site, const char *folder)
         snprintf(site->paths[i], sizeof site->paths[i], "%s/%s", folder, rebuild_names[i]);
         site->devices[i] = support_file_config(rebuild_names[i], site->paths[i], sizes[i]);
     }
-    site->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = site->devices,
-                                                           .device_count = REBUILD_MEMBERS,
-                                                           .unit_bytes = 32768,
-                                                           .striping = KVT_STRIPE_EQUAL};
+    site->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
+        .devices = site->devices, .device_count = REBUILD_MEMBERS, .unit_bytes = 32768};
 }
 
 static inline kvt_store *site_open(rebuild_site *site)
@@ -66,6 +65,7 @@ static inline kvt_store *site_open(rebuild_site *site)
     while (status == KVT_E_LOCKED) /* the ring of who was killed goes in its own time */
         status = kvt_open(&site->options, &store, site->message, sizeof site->message);
     if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), site->message);
+    tiers_pool_set_striping(store->pools[KVT_TIER_SSD], TIERS_STRIPE_EQUAL);
     return store;
 }
 

@@ -33,6 +33,7 @@
 #define TESTS_TORTURE_EXPECTED_H
 
 #include "store/core/kill_note.h"
+#include "tiers/pool/pool.h"
 
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/queue.h>
@@ -59,7 +60,7 @@ typedef struct expected_series {
     uint64_t member_bytes;
     uint64_t dram_bytes;
     uint32_t unit_bytes;
-    kvt_striping striping;
+    tiers_striping striping;
     kvt_hole_mode holes;
     kvt_variant variant;
     bool lossy; /* a ladder of many forms; the fixed policies' changes with each life */

@@ -6,6 +6,7 @@
 #include "expected.h"
 #include "stand_in.h"
 
+#include "store/core/store.h"
 #include "tiers/devices/device_fault.h"
 
 #include <errno.h>
@@ -132,7 +133,6 @@ static void life_fill_options(life_site *site)
         (kvt_tier_options){.devices = site->devices,
                            .device_count = atomic_load(&site->model->members),
                            .unit_bytes = series->unit_bytes,
-                           .striping = series->striping,
                            .rebalance_bytes_per_s = 32000000};
     options->tiers[KVT_TIER_DRAM].capacity_bytes = series->dram_bytes;
     options->tiers[KVT_TIER_DRAM].unit_bytes = series->unit_bytes;
@@ -335,6 +335,7 @@ static void life_open(life_site *site)
     atomic_store(&model->status, status);
     if (status != KVT_OK)
         _exit(site->life->open_fault ? EXPECTED_EXIT_REFUSED : EXPECTED_EXIT_OPEN);
+    tiers_pool_set_striping(site->store->pools[KVT_TIER_SSD], site->series->striping);
     uint32_t index = atomic_fetch_add(&totals->time_count, 1);
     if (index < EXPECTED_TIMES) totals->reopen_us[index] = life_clock_us() - started;
 }

@@ -8,6 +8,7 @@
 
 #include "memory_drive.h"
 #include "schedule_store.h"
+#include "tiers/pool/pool.h"
 
 #include <kvterrace/queue.h>
 
@@ -46,6 +47,7 @@ typedef struct run_site {
     kvt_device_config configs[RUN_DISKS];
     uint32_t disk_count;
     kvt_store_options options;
+    tiers_striping striping; /* of the SSDs */
     bool faults, faulty, durable;
     uint64_t stop_step, stop_hash;
     schedule_outcome outcome;

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "expected.h"
 #include "schedule.h"
+#include "store/core/store.h"
 #include "store/learn/costs.h"
 
 #include <fcntl.h>
@@ -394,6 +395,7 @@ static void run_open(run_site *site)
         fprintf(stderr, "open: %s\n", message);
         run_complain("open failed", (uint64_t)-status, 0);
     }
+    tiers_pool_set_striping(site->store->pools[KVT_TIER_SSD], site->striping);
 }
 
 static void run_count(run_site *site)
@@ -587,10 +589,11 @@ static void run_make_disk(run_site *site, uint32_t at, const char *name, uint64_
 
 static kvt_tier_options run_tier_options(run_site *site, uint32_t first, uint32_t count)
 {
+    const tiers_striping striping = (tiers_striping)run_draw(site, 3);
+    if (count > 1) site->striping = striping;
     return (kvt_tier_options){.devices = &site->configs[first],
                               .device_count = count,
                               .unit_bytes = 8192,
-                              .striping = (kvt_striping)run_draw(site, 3),
                               .rebalance_bytes_per_s = 32000000};
 }
 

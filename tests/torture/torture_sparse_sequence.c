@@ -248,7 +248,7 @@ static void torture_start(sequence_site *s)
     site_start(s, 4 * MIB, 2 * MIB);
     kvt_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.capacity_bytes = MIB, .emulated = true};
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
+    assert_int_equal(site_open_store(s), KVT_OK);
 }
 
 typedef uint32_t torture_life(sequence_site *s);

@@ -98,7 +98,7 @@ static void run_fill_series(lane *self)
     if (expected_random(&random) % 6 == 0) series->dram_bytes = 0;
     series->unit_bytes = units[expected_random(&random) % 3];
     if (series->unit_bytes == 0) series->unit_bytes = 8192;
-    series->striping = (kvt_striping)(expected_random(&random) % 3);
+    series->striping = (tiers_striping)(expected_random(&random) % 3);
     series->holes = (kvt_hole_mode)(expected_random(&random) % 2);
     series->variant.codec = expected_random(&random) % 2 ? KVT_CODEC_RAW : KVT_CODEC_LOSSLESS;
     if (series->variant.codec == KVT_CODEC_LOSSLESS) series->variant.mode = KVT_LOSSLESS_DENSE;

@@ -20,7 +20,7 @@ typedef struct fields {
     uint64_t staging_bytes;
     uint64_t put_staging_bytes;
     uint32_t moves;
-    uint32_t striping;
+    uint32_t holes;
     double median;
     bool copies;
     bool sparse;
@@ -34,7 +34,7 @@ static const settings_field rows[] = {
     ROW("store.staging", staging_bytes, .modes = 0),
     ROW("store.put_staging", put_staging_bytes, .modes = 0),
     ROW("store.moves_per_tick", moves, .modes = MODE_A),
-    ROW("tier.dram.striping", striping, .modes = 0),
+    ROW("store.holes", holes, .modes = 0),
     ROW("workload.tokens_median", median, .modes = 0),
     ROW("store.copies", copies, .modes = 0),
     ROW("replay.bounds", bounds, .modes = MODE_B),
@@ -65,7 +65,7 @@ TEST(defaults)
     assert_int_equal(out.staging_bytes, 256 << 20);
     assert_int_equal(out.put_staging_bytes, 77);
     assert_int_equal(out.moves, 64);
-    assert_int_equal(out.striping, 0);
+    assert_int_equal(out.holes, 0);
     assert_true(out.median == 8192);
     assert_true(out.copies && out.bounds);
 }
@@ -74,7 +74,7 @@ TEST(values)
 {
     const char *const set[] = {"store.tick=500ms",         "store.staging=1MiB",
                                "store.put_staging=2k",     "store.moves_per_tick=99999999999",
-                               "store.copies=no",          "tier.dram.striping=round_robin",
+                               "store.copies=no",          "store.holes=mixed",
                                "device.d0.latency=80us",   "device.d0.prewrite=no",
                                "workload.tokens_median=3", NULL};
     kvt_config *config = configured(set);
@@ -85,7 +85,7 @@ TEST(values)
     assert_int_equal(out.staging_bytes, 1 << 20);
     assert_int_equal(out.put_staging_bytes, 2048);
     assert_int_equal(out.moves, UINT32_MAX); /* no other value: a larger one does not fit */
-    assert_int_equal(out.striping, 2);
+    assert_int_equal(out.holes, 1);
     assert_int_equal(out.latency_ns, 80000);
     assert_true(out.sparse && !out.copies);
     assert_null(kvt_config_unused_at(config, 0));
@@ -232,7 +232,7 @@ TEST(the_reason_is_said)
         {{"store.copies=no", "store.catalog=c", NULL}, "no [device.NAME] has tier = ssd"},
         {{"tier.ssd.unit=4KiB", NULL},
          "tier.ssd.capacity is not set, and no [device.NAME] has tier = ssd"},
-        {{"tier.ssd.striping=equal", "device.a.tier=ssd", NULL},
+        {{"tier.ssd.reweigh=no", "device.a.tier=ssd", NULL},
          "fewer than 2 [device.NAME] have tier = ssd"},
         {{"replay.repeatability=1", NULL}, "replay.sensitivity is 0"},
         {{"replay.route=random", "replay.hosts=1", NULL}, "replay.hosts is 1"},

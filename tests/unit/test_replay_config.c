@@ -206,9 +206,9 @@ TEST(a_simulation_is_of_the_store)
     assert_same("[store]\n" PROFILE LADDER "loss_limit = 1\nentry_loss_limit = 0.5\n[tier.dram]\n"
                 "capacity = 32MiB\n",
                 true);
-    /* Shares of one size wait for the slower drive; other policies have a variant of their own. */
-    assert_same("[store]\npolicy = lru\nvariant = lossless\n" PROFILE
-                "[tier.ssd]\nstriping = equal\n" DRIVE("a", "64MiB") DRIVE("c", "32MiB"),
+    /* Drives of two sizes; other policies have a variant of their own. */
+    assert_same("[store]\npolicy = lru\nvariant = lossless\n" PROFILE DRIVE("a", "64MiB")
+                    DRIVE("c", "32MiB"),
                 true);
     assert_same("[store]\nlossless = no\ntick = 0.5\n" PROFILE
                 "[tier.dram]\ncapacity = 32MiB\n" DRIVE("b", "64MiB"),

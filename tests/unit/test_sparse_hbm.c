@@ -58,7 +58,7 @@ static void hbm_start(sequence_site *s, uint64_t hbm_bytes)
     if (hbm_bytes == 0) return;
     kvt_close(s->store);
     s->options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &gpu, .device_count = 1};
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
+    assert_int_equal(site_open_store(s), KVT_OK);
 }
 
 static kvt_sparse_options hbm_options(uint32_t slots, uint32_t places)
@@ -473,7 +473,7 @@ TEST(a_device_without_addresses)
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_close(s.store);
     s.options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.devices = &config, .device_count = 1};
-    assert_int_equal(kvt_open(&s.options, &s.store, NULL, 0), KVT_OK);
+    assert_int_equal(site_open_store(&s), KVT_OK);
     const kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     refused(&s, &options, KVT_E_UNSUPPORTED, "kernel");
     site_stop(&s);
@@ -487,7 +487,7 @@ TEST(an_emulated_device)
     site_start(&s, 8 * MIB, 8 * MIB);
     kvt_close(s.store);
     s.options.tiers[KVT_TIER_HBM] = (kvt_tier_options){.capacity_bytes = 4 * MIB, .emulated = true};
-    assert_int_equal(kvt_open(&s.options, &s.store, NULL, 0), KVT_OK);
+    assert_int_equal(site_open_store(&s), KVT_OK);
     kvt_sparse_options options = hbm_options(SLOTS, PLACES);
     options.variants = RAW_ONLY;
     kvt_sparse *sequence = site_sequence(&s, &options);

@@ -138,7 +138,7 @@ static void open_after(sequence_site *s, pid_t child)
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
+    assert_int_equal(site_open_store(s), KVT_OK);
     site_check_unheld(s);
 }
 
@@ -159,7 +159,7 @@ TEST(a_crash_leaves_all_or_a_miss)
         assert_true(child >= 0);
         if (child == 0) {
             pthread_t thread;
-            if (kvt_open(&s.options, &s.store, NULL, 0) != KVT_OK) _exit(1);
+            if (site_open_store(&s) != KVT_OK) _exit(1);
             site_keep(&s, &options, &key);
             if (kvt_persist(s.store, KVT_NO_DEADLINE, NULL) != KVT_OK) _exit(2);
             if (site_open_kept(&s, &options, &key) == NULL) _exit(3);
@@ -214,7 +214,7 @@ TEST(a_crash_in_a_keep_leaves_all_or_a_miss)
         assert_true(child >= 0);
         if (child == 0) {
             pthread_t thread;
-            if (kvt_open(&s.options, &s.store, NULL, 0) != KVT_OK) _exit(1);
+            if (site_open_store(&s) != KVT_OK) _exit(1);
             durable_keep keeping = {.s = &s, .sequence = site_sequence(&s, &options)};
             if (pthread_create(&thread, NULL, keep_durably, &keeping) != 0) _exit(2);
             usleep(pauses[round]);

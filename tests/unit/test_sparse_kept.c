@@ -36,7 +36,7 @@ static void start(sequence_site *s, uint32_t unit_bytes, support_fault *dram)
         memory = support_fault_config(dram, "memory");
         s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){.devices = &memory, .device_count = 1};
     }
-    assert_int_equal(kvt_open(&s->options, &s->store, NULL, 0), KVT_OK);
+    assert_int_equal(site_open_store(s), KVT_OK);
 }
 
 static kvt_key passing_key(uint32_t number)

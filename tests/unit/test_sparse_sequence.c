@@ -492,7 +492,7 @@ TEST(a_kept_sequence_survives_a_kill)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (kvt_open(&s.options, &s.store, NULL, 0) != KVT_OK) _exit(1);
+        if (site_open_store(&s) != KVT_OK) _exit(1);
         kvt_sparse *kept = site_sequence(&s, &options);
         if (kvt_sparse_keep(kept, &key) != KVT_OK || kvt_flush(s.store) != KVT_OK ||
             kvt_persist(s.store, KVT_NO_DEADLINE, NULL) != KVT_OK)
@@ -502,7 +502,7 @@ TEST(a_kept_sequence_survives_a_kill)
     int how;
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-    assert_int_equal(kvt_open(&s.options, &s.store, NULL, 0), KVT_OK);
+    assert_int_equal(site_open_store(&s), KVT_OK);
     assert_int_equal(support_stats(s.store).lent_bytes[KVT_TIER_SSD], 0);
     kvt_sparse *sequence = NULL;
     assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &sequence, NULL, 0), KVT_OK);

@@ -86,7 +86,7 @@ TEST(no_clock_makes_figures_that_cannot_be)
         assert_int_equal(costs_probe_device(&busy.base, true, 4096, &measured), KVT_OK);
         assert_true(online_figures_are_sound(&measured.read));
         assert_true(online_figures_are_sound(&measured.write));
-        kvt_affine both = costs_combine(&measured, 1, KVT_IO_READ, KVT_STRIPE_PROPORTIONAL);
+        kvt_affine both = costs_combine(&measured, 1, KVT_IO_READ);
         assert_true(isfinite(both.bytes_per_s) && isfinite(both.request_seconds));
     }
 }

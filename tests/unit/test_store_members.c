@@ -5,6 +5,7 @@
  */
 #include "store_site.h"
 
+#include "store/core/store.h"
 #include "tiers/devices/superblock.h"
 
 #include <pthread.h>
@@ -421,8 +422,9 @@ TEST(a_unified_pool_uses_memory_until_it_is_full)
     snprintf(made, sizeof made, "mkdir '%s'", s->folder);
     assert_int_equal(system(made), 0);
     s->options.tiers[KVT_TIER_SSD].devices = unified;
-    s->options.tiers[KVT_TIER_SSD].striping = KVT_STRIPE_EQUAL; /* speeds decide nothing here */
     site_open(s);
+    /* Speeds decide nothing here. */
+    tiers_pool_set_striping(s->store->pools[KVT_TIER_SSD], TIERS_STRIPE_EQUAL);
     site_put(s, 0, ENTRIES);
     assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
     kvt_device_stats module = disk_stats(s, 0);

@@ -77,7 +77,7 @@ TEST(shares_follow_bandwidth_and_room)
 TEST(equal_striping_ignores_bandwidth)
 {
     tiers_member_options members[2];
-    tiers_pool_options options = {.unit_bytes = UNIT, .striping = KVT_STRIPE_EQUAL};
+    tiers_pool_options options = {.unit_bytes = UNIT, .striping = TIERS_STRIPE_EQUAL};
     tiers_pool *pool;
     tiers_location *location;
     for (int i = 0; i < 2; i++)
@@ -94,7 +94,7 @@ TEST(round_robin_goes_on_where_the_last_object_ended)
 {
     const uint64_t sizes[] = {64 * UNIT, 64 * UNIT, 8 * UNIT};
     tiers_member_options members[3];
-    tiers_pool_options options = {.unit_bytes = UNIT, .striping = KVT_STRIPE_ROUND_ROBIN};
+    tiers_pool_options options = {.unit_bytes = UNIT, .striping = TIERS_STRIPE_ROUND_ROBIN};
     tiers_pool *pool;
     tiers_location *locations[5];
     for (int i = 0; i < 3; i++)

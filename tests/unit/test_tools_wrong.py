@@ -141,7 +141,7 @@ CASES = [
     (["check-config", "--set", "tier.dram.capacity=1MiB", "--set", "store.staging=64TiB", "e.ini"],
      "more memory than this machine has"),
     ([*device("x"), "--set", "device.a.depth=0"], "device.a.depth is 0"),
-    (setting("tier.ssd.striping=equal"), "fewer than 2 [device.NAME] have tier = ssd"),
+    (setting("tier.ssd.reweigh=no"), "fewer than 2 [device.NAME] have tier = ssd"),
     ([*SIM, "--set", "store.high_watermark=0.1", "--set", "store.low_watermark=0.9"],
      "0 <= low <= high <= 1"),
     (setting("workload.rate=nan"), "not a finite number"),

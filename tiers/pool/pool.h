@@ -78,11 +78,18 @@ tiers_member_options tiers_member_options_of(const kvt_device_config *config, kv
                                              double read_bytes_per_s, double write_bytes_per_s,
                                              const tiers_wear *wear);
 
+/* How the units of an object are dealt to the members. */
+typedef enum tiers_striping {
+    TIERS_STRIPE_PROPORTIONAL = 0, /* by measured bandwidth (Unified KV Pooling IV-A) */
+    TIERS_STRIPE_EQUAL = 1,        /* the same number to each; a baseline */
+    TIERS_STRIPE_ROUND_ROBIN = 2   /* in turn, from where the last object ended (SWARM 5.2) */
+} tiers_striping;
+
 typedef struct tiers_pool_options {
     uint64_t capacity_bytes; /* budget over all members; 0 = their sum. With an absent member, whose
                                 size is unknown, it is cut to what the others hold */
     uint32_t unit_bytes;     /* 0 = TIERS_UNIT_BYTES_DEFAULT */
-    kvt_striping striping;
+    tiers_striping striping;
     bool reweigh; /* weights follow what the workers measure (docs/TIERS.md) */
 } tiers_pool_options;
 
@@ -99,6 +106,9 @@ KVT_NODISCARD kvt_status tiers_pool_open(const tiers_member_options *members, ui
  * Abandoned transfers are released then, and not before.
  */
 bool tiers_pool_close(tiers_pool *pool);
+
+/* For tests and comparisons, which open a store and then have its objects dealt otherwise. */
+void tiers_pool_set_striping(tiers_pool *pool, tiers_striping striping);
 
 /* Reserves room for an object; bytes is rounded up to TIERS_GRAIN_BYTES. A full member's share goes
  * to the others. KVT_OK; KVT_E_SPACE (also when less than a unit is left on each member, and for

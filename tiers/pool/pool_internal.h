@@ -54,10 +54,10 @@ struct tiers_pool {
     _Atomic uint32_t holds; /* who closes, and each worker that nobody joined */
     uint64_t budget_bytes;  /* UINT64_MAX = all there is */
     uint32_t unit_bytes;
-    kvt_striping striping;
-    uint32_t cursor;       /* round robin: the member whose turn it is; under the mutex */
-    uint32_t reserved;     /* objects so far, modulo 2^32; under the mutex */
-    uint32_t trim_waiters; /* reservations that wait for a trim's end: none begins meanwhile */
+    tiers_striping striping; /* under the mutex */
+    uint32_t cursor;         /* round robin: the member whose turn it is; under the mutex */
+    uint32_t reserved;       /* objects so far, modulo 2^32; under the mutex */
+    uint32_t trim_waiters;   /* reservations that wait for a trim's end: none begins meanwhile */
     bool reweigh;
     bool virtual_time; /* every present member's clock is virtual */
     _Atomic uint32_t member_count;

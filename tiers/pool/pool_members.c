@@ -238,7 +238,7 @@ static void pool_add_speed(const tiers_pool *pool, const pool_member *member, ui
     if (!pool_member_takes(member)) return;
     double weight = pool_member_weight(member);
     if (++*takers == 1 || weight < *slowest) *slowest = weight;
-    *sum = pool->striping == KVT_STRIPE_PROPORTIONAL ? *sum + weight : *takers * *slowest;
+    *sum = pool->striping == TIERS_STRIPE_PROPORTIONAL ? *sum + weight : *takers * *slowest;
 }
 
 /* The figures of one call belong together, but for what workers count meanwhile. */

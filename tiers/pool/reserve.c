@@ -34,12 +34,19 @@ typedef struct reserve_rooms {
 /* Shares are decided on numbers alone; no space is touched before they are final. */
 /* ---- shares ---- */
 
+void tiers_pool_set_striping(tiers_pool *pool, tiers_striping striping)
+{
+    pthread_mutex_lock(&pool->mutex);
+    pool->striping = striping;
+    pthread_mutex_unlock(&pool->mutex);
+}
+
 /* The weight that the deal counts on: bytes per second, or 1 for the baselines, which deal alike to
  * all members. 0 = the member takes no part. The mutex is held: a worker stays while it is. */
 static double reserve_weight(const tiers_pool *pool, uint32_t member)
 {
     if (pool->members[member].worker == NULL) return 0;
-    if (pool->striping != KVT_STRIPE_PROPORTIONAL) return 1.0;
+    if (pool->striping != TIERS_STRIPE_PROPORTIONAL) return 1.0;
     return pool_member_weight(&pool->members[member]);
 }
 
@@ -75,7 +82,7 @@ static kvt_status reserve_deal(const tiers_pool *pool, const tiers_stripe_member
                                uint32_t units, uint32_t *dealt)
 {
     uint32_t count = pool->member_count;
-    if (pool->striping != KVT_STRIPE_ROUND_ROBIN)
+    if (pool->striping != TIERS_STRIPE_ROUND_ROBIN)
         return tiers_stripe_share(members, count, units, dealt);
     tiers_stripe_member turned[TIERS_MEMBERS_MAX] = {{0}};
     uint32_t turned_dealt[TIERS_MEMBERS_MAX];
@@ -127,7 +134,7 @@ static uint32_t reserve_turn(const tiers_pool *pool, uint64_t units)
 {
     const uint64_t golden = UINT64_C(2654435769); /* of 2^32 */
     const uint64_t steps = units < TIERS_TURN_MAX ? units : TIERS_TURN_MAX;
-    if (pool->striping != KVT_STRIPE_PROPORTIONAL) return 0;
+    if (pool->striping != TIERS_STRIPE_PROPORTIONAL) return 0;
     return (uint32_t)((uint64_t)(uint32_t)(pool->reserved * golden) * steps >> 32);
 }
 
@@ -167,7 +174,7 @@ static uint32_t reserve_plan(const tiers_pool *pool, const reserve_rooms *rooms,
 {
     uint64_t units = tiers_location_units(bytes, unit_bytes);
     if (units > TIERS_UNITS_MAX) return 0;
-    if (units == 1 && pool->striping != KVT_STRIPE_ROUND_ROBIN) {
+    if (units == 1 && pool->striping != TIERS_STRIPE_ROUND_ROBIN) {
         uint32_t member = reserve_shortest_queue(pool, rooms, bytes);
         if (member == pool->member_count) return 0;
         shares[0] = (tiers_share){.member = member, .units = 1};
@@ -305,7 +312,7 @@ static kvt_status reserve_locked(tiers_pool *pool, const reserve_wish *wish,
     reserve_rooms rooms = all;
     bool spared = reserve_spare_failing(pool, &rooms);
     tiers_share shares[TIERS_MEMBERS_MAX];
-    bool gives_chances = pool->reweigh && pool->striping == KVT_STRIPE_PROPORTIONAL;
+    bool gives_chances = pool->reweigh && pool->striping == TIERS_STRIPE_PROPORTIONAL;
     tiers_pool *chance = gives_chances && wish->members == UINT64_MAX ? pool : NULL;
     const uint64_t units = tiers_location_units(bytes, unit_bytes);
     const uint32_t turn = reserve_turn(pool, units);
@@ -473,10 +480,9 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
     tiers_share shares[TIERS_MEMBERS_MAX];
     reserve_rooms rooms;
     double gain = 1;
-    if (location->bytes <= location->unit_bytes || pool->striping != KVT_STRIPE_PROPORTIONAL ||
-        pool->member_count == 1)
-        return gain;
+    if (location->bytes <= location->unit_bytes || pool->member_count == 1) return gain;
     pthread_mutex_lock(&pool->mutex);
+    if (pool->striping != TIERS_STRIPE_PROPORTIONAL) goto out;
     reserve_open_rooms(pool, &rooms);
     for (uint32_t i = 0; i < pool->member_count; i++)
         if (rooms.bytes[i] > 0 && tiers_worker_write_failed(pool->members[i].worker))
@@ -488,6 +494,7 @@ double tiers_pool_layout_gain(tiers_pool *pool, const tiers_location *location)
         gain =
             reserve_seconds(pool, location->shares, location->share_count, location->unit_bytes) /
             reserve_seconds(pool, shares, count, location->unit_bytes);
+out:
     pthread_mutex_unlock(&pool->mutex);
     return gain;
 }

@@ -99,7 +99,7 @@ static kvt_status verify_open_devices(verify_walk *walk)
 static kvt_status verify_open_pool(verify_walk *walk)
 {
     const kvt_tier_options *tier = &walk->options->tiers[KVT_TIER_SSD];
-    const tiers_pool_options options = {.unit_bytes = tier->unit_bytes, .striping = tier->striping};
+    const tiers_pool_options options = {.unit_bytes = tier->unit_bytes};
     bool any = false;
     for (uint32_t i = 0; i < walk->member_count; i++)
         any = any || walk->members[i].present;
