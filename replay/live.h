@@ -74,8 +74,7 @@ typedef struct live_forms {
     kvt_layout layout;
     uint64_t bytes; /* of a block */
     uint64_t room_bytes;
-    uint32_t *positions; /* of the get that is to be checked */
-    uint64_t positions_capacity;
+    kvt_kept_tokens given; /* by the get that is to be checked */
     float *scores;
     uint32_t *kept;
     uint8_t *source, *decoded, *record, *scratch;

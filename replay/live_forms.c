@@ -55,29 +55,31 @@ static void forms_score(uint64_t seed, uint32_t block, uint32_t tokens, float *s
 kvt_status live_forms_open(live_forms *forms, const kvt_layout *layout)
 {
     const uint64_t sets = layout->layers;
-    *forms = (live_forms){.layout = *layout, .positions_capacity = sets * layout->tokens};
+    *forms = (live_forms){
+        .layout = *layout,
+        .given = {.struct_size = sizeof forms->given, .capacity = sets * layout->tokens}};
     kvt_status status = kvt_layout_bytes(layout, &forms->bytes);
     if (status != KVT_OK) return status;
     /* Twice an entry is room for the record of any form, and for the scratch of its coding. */
     const uint64_t room = (4 * forms->bytes + (UINT64_C(1) << 22)) / 4096 * 4096;
     forms->room_bytes = room;
     forms->scores = calloc(layout->tokens, sizeof *forms->scores);
-    forms->positions = calloc(forms->positions_capacity, sizeof *forms->positions);
+    forms->given.positions = calloc(forms->given.capacity, sizeof *forms->given.positions);
     forms->kept = calloc(layout->tokens, sizeof *forms->kept);
     forms->source = malloc(forms->bytes);
     forms->decoded = malloc(forms->bytes);
     forms->record = aligned_alloc(4096, room);
     forms->scratch = aligned_alloc(4096, room);
-    const bool whole = forms->scores != NULL && forms->positions != NULL && forms->kept != NULL &&
-                       forms->source != NULL && forms->decoded != NULL && forms->record != NULL &&
-                       forms->scratch != NULL;
+    const bool whole = forms->scores != NULL && forms->given.positions != NULL &&
+                       forms->kept != NULL && forms->source != NULL && forms->decoded != NULL &&
+                       forms->record != NULL && forms->scratch != NULL;
     return whole ? KVT_OK : KVT_E_MEMORY;
 }
 
 void live_forms_close(live_forms *forms)
 {
     free(forms->scores);
-    free(forms->positions);
+    free(forms->given.positions);
     free(forms->kept);
     free(forms->source);
     free(forms->decoded);
@@ -123,15 +125,15 @@ static bool forms_rows_match(const live_forms *forms, const uint8_t *data, uint3
 }
 
 /* Whether the positions are those of the record that was made here. */
-static bool forms_positions_match(live_forms *forms, const kvt_get_info *info,
-                                  const kvt_record_info *own)
+static bool forms_positions_match(live_forms *forms, const kvt_record_info *own)
 {
-    for (uint32_t set = 0; set < info->position_sets; set++) {
+    const kvt_kept_tokens *given = &forms->given;
+    for (uint32_t set = 0; set < given->sets; set++) {
         if (kvt_record_kept_tokens(forms->record, own->record_bytes, set, forms->kept,
                                    forms->layout.tokens) != KVT_OK)
             return false;
-        if (memcmp(forms->positions + (uint64_t)set * info->tokens_kept, forms->kept,
-                   info->tokens_kept * sizeof *forms->kept) != 0)
+        if (memcmp(given->positions + (uint64_t)set * given->count, forms->kept,
+                   given->count * sizeof *forms->kept) != 0)
             return false;
     }
     return true;
@@ -139,11 +141,11 @@ static bool forms_positions_match(live_forms *forms, const kvt_get_info *info,
 
 static bool forms_match_source(live_forms *forms, const kvt_get_info *info, const uint8_t *data)
 {
+    const kvt_kept_tokens *given = &forms->given;
     kvt_record_info own;
-    return forms_code(forms, info->variant, &own) && own.stored_tokens == info->tokens_kept &&
-           (info->position_sets != 0) == kvt_variant_drops_tokens(info->variant) &&
-           forms_positions_match(forms, info, &own) &&
-           forms_rows_match(forms, data, info->tokens_kept);
+    return forms_code(forms, info->variant, &own) && own.stored_tokens == given->count &&
+           (given->sets != 0) == kvt_variant_drops_tokens(info->variant) &&
+           forms_positions_match(forms, &own) && forms_rows_match(forms, data, given->count);
 }
 
 bool live_forms_match(live_forms *forms, uint64_t seed, uint32_t block, const kvt_get_info *info,
@@ -175,5 +177,5 @@ void live_forms_count(replay_result *result, const kvt_get_info *info, uint32_t 
     }
     form->gets[info->tier]++;
     form->tokens += tokens;
-    form->tokens_kept += info->tokens_kept;
+    form->tokens_kept += info->kept->count;
 }

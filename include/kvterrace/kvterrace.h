@@ -284,16 +284,30 @@ typedef struct kvt_entry {
 KVT_API KVT_NODISCARD kvt_status kvt_put(kvt_store *store, const kvt_entry *entry, const void *data,
                                          uint64_t data_bytes);
 
+/*
+ * Which tokens of an entry a get was given. An entry whose layout says tokens_may_drop may have a
+ * form that holds some of its tokens alone. A get is given such a form only when it has room for
+ * positions; its K rows are the first ones of each matrix then, and the rows behind them are not
+ * written. Of positions, [sets][K], row i of layer l is positions[i] with one set, and
+ * positions[l * K + i] with a set a layer; each set ascends. A capacity of layers times the
+ * layout's tokens is enough for any form; the layout's tokens are enough for those with one set.
+ * Before the call struct_size, positions, capacity and rope are set.
+ */
+typedef struct kvt_kept_tokens {
+    uint32_t struct_size;
+    uint32_t count;       /* K, 0 unless KVT_OK: fewer than the layout's where some were dropped */
+    uint32_t *positions;  /* the caller's, from 0 on; not written where no token was dropped. NULL
+                            with a capacity of 0 */
+    uint64_t capacity;    /* of positions; 0: forms that have dropped tokens are not wanted */
+    const kvt_rope *rope; /* NULL, or turns the kept keys from where the tokens stood on to
+                             positions without gaps, from first_position on (rope.h); nothing is
+                             turned where no token was dropped */
+    uint32_t sets;        /* 0: every token is there; else 1, or one a layer */
+    uint32_t reserved;
+} kvt_kept_tokens;
+
 /* How a get was served. An entry that a put has handed over is copied from memory: tier DRAM, raw,
- * no device time. Before the call struct_size, positions, positions_capacity and rope are set; all
- * else is overwritten.
- *
- * An entry whose layout says tokens_may_drop may have a form that holds some of its tokens alone. A
- * get is given such a form only when it has room for positions; its K rows are the first ones of
- * each matrix then, and the rows behind them are not written. Of positions, [position_sets][K], row
- * i of layer l is positions[i] with one set, and positions[l * K + i] with a set a layer; each set
- * ascends. positions_capacity of layers times the layout's tokens is enough for any form; the
- * layout's tokens are enough for those with one set. */
+ * no device time. Before the call struct_size and kept are set; all else is overwritten. */
 typedef struct kvt_get_info {
     uint32_t struct_size;
     kvt_tier tier;
@@ -306,15 +320,7 @@ typedef struct kvt_get_info {
     bool shared;           /* waited on another get's read */
     bool timed_out;        /* a miss for want of time: the entry may still be stored */
     bool refused_tokens;   /* a miss because the form has dropped tokens: the entry is stored */
-    uint32_t tokens_kept;  /* of the layout's tokens; fewer where the form has dropped some */
-    uint32_t *positions;   /* which tokens of the entry these are, from 0 on, where some were
-                              dropped; else not written. NULL with a capacity of 0 */
-    uint64_t positions_capacity; /* 0: forms that have dropped tokens are not wanted */
-    const kvt_rope *rope;        /* NULL, or turns the kept keys from where the tokens stood on to
-                               positions without gaps, from first_position on (rope.h); nothing is
-                               turned where no token was dropped */
-    uint32_t position_sets;      /* 0: every token is there; else 1, or one a layer */
-    uint32_t reserved;
+    kvt_kept_tokens *kept; /* NULL: forms that have dropped tokens are not wanted */
 } kvt_get_info;
 
 /*

@@ -102,9 +102,8 @@ typedef struct kvt_request {
     uint32_t first_layer; /* get: layers that are wanted, counted over all groups in their order;
                              an opaque group is written when all are */
     uint32_t layer_count; /* 0: all from first_layer on */
-    kvt_get_info *info; /* get: NULL, or as of kvt_get_view: with it a get may be given a form that
-                             has dropped tokens. It and its positions are borrowed until the
-                             completion, and filled when that says KVT_OK */
+    kvt_get_info *info;   /* get: NULL, or as of kvt_get_view. It, its kept and the positions are
+                             borrowed until the completion, and filled when that says KVT_OK */
     const kvt_view *const *views; /* get, put: NULL, or as of kvt_get_views and kvt_put_views a view
                                      for each group, in place of view; borrowed as it is, the
                                      array, too */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rope.h - how a model turns its keys by their positions, for callers that want the kept keys of an
- * entry that has dropped tokens at contiguous positions (kvt_get_info.rope).
+ * entry that has dropped tokens at contiguous positions (kvt_kept_tokens.rope).
  *
  * Source: RoFormer (arXiv 2104.09864). Thread rule: plain data.
  */

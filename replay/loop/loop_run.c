@@ -95,17 +95,17 @@ static bool loop_wants_load(const loop_state *state, const loop_context *context
 }
 
 /* Whether the sets of kept tokens ascend, lie within the entry and hold its sinks. */
-static bool loop_positions_are_sound(const kvt_get_info *info, uint32_t tokens)
+static bool loop_positions_are_sound(const kvt_kept_tokens *given, uint32_t tokens)
 {
-    const uint32_t kept = info->tokens_kept;
-    for (uint32_t set = 0; set < info->position_sets; set++) {
-        const uint32_t *at = info->positions + (size_t)set * kept;
+    const uint32_t kept = given->count;
+    for (uint32_t set = 0; set < given->sets; set++) {
+        const uint32_t *at = given->positions + (size_t)set * kept;
         for (uint32_t i = 0; i < kept; i++) {
             if (at[i] >= tokens || (i > 0 && at[i] <= at[i - 1])) return false;
             if (i < KVT_SINK_TOKENS && at[i] != i) return false;
         }
     }
-    return info->position_sets > 0 && kept > 0 && kept < tokens;
+    return given->sets > 0 && kept > 0 && kept < tokens;
 }
 
 /* Rows behind the kept ones were not written: zeroed, so that equal KV has equal checksums. Where
@@ -114,18 +114,19 @@ static bool loop_take_dropped(loop_state *state, const loop_context *context,
                               const kvt_get_info *info, const uint8_t *exact)
 {
     const model_config *c = state->site->generator.config;
-    const uint32_t tokens = context->entry->context_tokens, kept = info->tokens_kept;
+    const uint32_t tokens = context->entry->context_tokens, kept = info->kept->count;
     const size_t row = (size_t)c->kv_heads * c->head_dim * sizeof(uint16_t);
     char name[QUALITY_NAME_BYTES];
     (void)kvt_variant_format(info->variant, name, sizeof name);
     const bool compare = exact != NULL && strchr(name, '+') == NULL;
-    bool same = loop_positions_are_sound(info, tokens);
+    bool same = loop_positions_are_sound(info->kept, tokens);
     for (uint32_t m = 0; m < 2 * c->layers; m++) {
         uint8_t *matrix = state->got + m * tokens * row;
-        const size_t set = info->position_sets > 1 ? (size_t)(m / 2) * kept : 0;
+        const size_t set = info->kept->sets > 1 ? (size_t)(m / 2) * kept : 0;
         for (uint32_t i = 0; same && compare && i < kept; i++)
             same = memcmp(matrix + i * row,
-                          exact + (m * (size_t)tokens + info->positions[set + i]) * row, row) == 0;
+                          exact + (m * (size_t)tokens + info->kept->positions[set + i]) * row,
+                          row) == 0;
         memset(matrix + kept * row, 0, (tokens - kept) * row);
     }
     return same;
@@ -150,9 +151,10 @@ static kvt_status loop_check_dropped(loop_state *state, const loop_context *cont
 /* Reads the context's KV into state->got. KVT_OK; KVT_MISS. */
 static kvt_status loop_load(loop_state *state, const loop_context *context, loop_sample *sample)
 {
-    kvt_get_info info = {.struct_size = sizeof info,
-                         .positions = state->positions,
-                         .positions_capacity = state->positions_room};
+    kvt_kept_tokens kept = {.struct_size = sizeof kept,
+                            .positions = state->positions,
+                            .capacity = state->positions_room};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     double predicted_s;
     if (!loop_wants_load(state, context, &predicted_s)) {
         sample->declined = !isnan(predicted_s);
@@ -166,12 +168,12 @@ static kvt_status loop_load(loop_state *state, const loop_context *context, loop
     sample->hit = true;
     sample->tier = info.tier;
     sample->variant = info.variant;
-    sample->tokens_kept = info.tokens_kept;
+    sample->tokens_kept = kept.count;
     sample->staged = info.stored_bytes == 0;
     sample->decode_s = 1e-9 * (double)info.decode_ns;
     sample->get_s = 1e-9 * (double)info.elapsed_ns;
     sample->predicted_s = 1e-9 * (double)info.predicted_ns;
-    return info.position_sets > 0 ? loop_check_dropped(state, context, &info) : KVT_OK;
+    return kept.sets > 0 ? loop_check_dropped(state, context, &info) : KVT_OK;
 }
 
 /* The context's KV is computed, or the seconds that this took pass. kv_out gets exact KV, mapped:

@@ -12,6 +12,7 @@
 #include "store/core/executor.h"
 #include "store/core/put_plan.h"
 #include "store/hosts/remote_tier.h"
+#include "store/learn/token_drop.h"
 #include "store/watch/watching.h"
 
 #include <assert.h>
@@ -212,8 +213,8 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
                                .read_ns = fetch->finished_ns - fetch->began_ns,
                                .decode_ns = decoded_ns - landed_ns,
                                .elapsed_ns = store_now_ns(store) - get->began_ns,
-                               .shared = get->remote_joined,
-                               .tokens_kept = record.spec.layout.tokens};
+                               .shared = get->remote_joined};
+        token_drop_give(wanted, get->tokens, 0);
     }
     if (!get->remote_counted)
         remote_get_count(store, get, status, get->remote_known, saved_seconds);

@@ -86,13 +86,15 @@ static bool token_drop_rope_is_sound(const kvt_rope *rope)
 
 kvt_status token_drop_ask(const kvt_get_info *info, access_target *target)
 {
-    if (info == NULL) return KVT_OK;
-    if (info->positions_capacity != 0 && info->positions == NULL) return KVT_E_ARGUMENT;
-    if (info->rope != NULL && !token_drop_rope_is_sound(info->rope)) return KVT_E_ARGUMENT;
-    target->takes_dropped = info->positions_capacity != 0;
-    target->positions = info->positions;
-    target->positions_capacity = info->positions_capacity;
-    target->rope = info->rope;
+    kvt_kept_tokens *kept = info != NULL ? info->kept : NULL;
+    if (kept == NULL) return KVT_OK;
+    if (!struct_size_is_sound(kept, STRUCT_SIZE_THROUGH(kvt_kept_tokens, reserved)))
+        return KVT_E_ARGUMENT;
+    if (kept->capacity != 0 && kept->positions == NULL) return KVT_E_ARGUMENT;
+    if (kept->rope != NULL && !token_drop_rope_is_sound(kept->rope)) return KVT_E_ARGUMENT;
+    kept->count = kept->sets = 0;
+    target->takes_dropped = kept->capacity != 0;
+    target->kept = kept;
     return KVT_OK;
 }
 
@@ -105,7 +107,7 @@ static uint32_t token_drop_sets(const kvt_layout *layout, kvt_variant variant)
 
 kvt_status token_drop_fits(const access_target *target, const kvt_layout *layout)
 {
-    const kvt_rope *rope = target->rope;
+    const kvt_rope *rope = target->kept != NULL ? target->kept->rope : NULL;
     if (rope != NULL && (kvt_layout_sides(layout) != 2 || rope->rotary_dim > layout->head_dim))
         return KVT_E_UNSUPPORTED;
     return KVT_OK;
@@ -116,9 +118,9 @@ kvt_status token_drop_admits(const access_target *target, const kvt_layout *layo
 {
     if (!kvt_variant_drops_tokens(variant)) return KVT_OK;
     if (!target->takes_dropped) return KVT_REFUSED;
-    if (target->positions == NULL) return KVT_OK;
+    if (target->kept == NULL) return KVT_OK;
     const uint64_t needed = (uint64_t)token_drop_sets(layout, variant) * layout->tokens;
-    return target->positions_capacity < needed ? KVT_E_ARGUMENT : KVT_OK;
+    return target->kept->capacity < needed ? KVT_E_ARGUMENT : KVT_OK;
 }
 
 /* ---- records of a get ---- */
@@ -127,7 +129,7 @@ kvt_status token_drop_admits(const access_target *target, const kvt_layout *layo
 static kvt_status token_drop_list(const access_get *get, const access_target *target)
 {
     for (uint32_t set = 0; set < get->position_sets; set++) {
-        uint32_t *positions = target->positions + (uint64_t)set * get->tokens;
+        uint32_t *positions = target->kept->positions + (uint64_t)set * get->tokens;
         kvt_status status =
             kvt_record_kept_tokens(get->record, get->record_bytes, set, positions, get->tokens);
         if (status != KVT_OK) return status;
@@ -144,9 +146,9 @@ static kvt_status token_drop_turn(const access_get *get, const access_target *ta
     const uint32_t set = get->position_sets == 1 ? 0 : layer;
     void *keys = rows.packed ? rows.start : room;
     if (!rows.packed) view_rows_gather(&rows, 0, rows.bytes, room);
-    kvt_status status =
-        kvt_keys_rerotate(layout, target->rope, target->positions + (uint64_t)set * get->tokens,
-                          get->tokens, get->first_position, get->first_position, keys, rows.bytes);
+    kvt_status status = kvt_keys_rerotate(
+        layout, target->kept->rope, target->kept->positions + (uint64_t)set * get->tokens,
+        get->tokens, get->first_position, get->first_position, keys, rows.bytes);
     if (status == KVT_OK && !rows.packed) view_rows_scatter(&rows, 0, rows.bytes, room);
     return status;
 }
@@ -179,8 +181,10 @@ kvt_status token_drop_decode(const kvt_store *store, access_get *get, const acce
         status = kvt_record_decode_view(get->record, get->record_bytes, &get->expected,
                                         store->workers, &get->layout, view, target->first_layer,
                                         target->layer_count, scratch, scratch_bytes);
-    if (status == KVT_OK && target->positions != NULL) status = token_drop_list(get, target);
-    if (status == KVT_OK && target->rope != NULL) status = token_drop_turn_all(get, target, view);
+    if (status != KVT_OK || target->kept == NULL) return status;
+    status = token_drop_list(get, target);
+    if (status == KVT_OK && target->kept->rope != NULL)
+        status = token_drop_turn_all(get, target, view);
     return status;
 }
 

@@ -47,6 +47,14 @@ static inline bool token_drop_is_uncounted(const store_entry *entry)
  * Any thread. */
 KVT_NODISCARD kvt_status token_drop_ask(const kvt_get_info *info, access_target *target);
 
+/* Says to a caller that has asked for it what its get was given. Any thread. */
+static inline void token_drop_give(const access_target *target, uint32_t tokens, uint32_t sets)
+{
+    if (target->kept == NULL) return;
+    target->kept->count = tokens;
+    target->kept->sets = sets;
+}
+
 /* Whether keys of the layout turn as a target asks, whatever form is stored. KVT_OK;
  * KVT_E_UNSUPPORTED. Any thread. */
 KVT_NODISCARD kvt_status token_drop_fits(const access_target *target, const kvt_layout *layout);

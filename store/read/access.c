@@ -480,6 +480,7 @@ static kvt_status access_decode(const kvt_store *store, access_get *get,
     if (status != KVT_OK)
         status = place_judge(&get->expected, get->record, get->record_bytes, status);
     get->lacks_basis = status == KVT_E_MISMATCH;
+    if (status == KVT_OK) token_drop_give(target, get->tokens, get->position_sets);
     return status;
 }
 
@@ -508,12 +509,12 @@ static void access_copy_staged(kvt_store *store, access_get *get, const access_t
     }
     pthread_mutex_unlock(&store->lock);
     if (!get->quiet) learn_note_use(store, handle, class_id);
+    token_drop_give(target, get->tokens, 0);
     if (info == NULL) return;
     *info = (kvt_get_info){.tier = KVT_TIER_DRAM,
                            .variant = {.codec = KVT_CODEC_RAW},
                            .stored_bytes = target->bytes,
-                           .elapsed_ns = store_now_ns(store) - get->began_ns,
-                           .tokens_kept = get->tokens};
+                           .elapsed_ns = store_now_ns(store) - get->began_ns};
 }
 
 /* Brings the record: reads it, waits for the get that reads it, or finds it where it lies. */
@@ -545,9 +546,7 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
                            .predicted_ns = (uint64_t)(predicted_seconds * 1e9),
                            .elapsed_ns = elapsed_ns,
                            .shared = joined,
-                           .timed_out = late,
-                           .tokens_kept = status == KVT_OK ? get->tokens : 0,
-                           .position_sets = status == KVT_OK ? get->position_sets : 0};
+                           .timed_out = late};
 }
 
 kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_target *target,
@@ -685,7 +684,7 @@ kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_targ
 
 bool access_info_is_sound(const kvt_get_info *info)
 {
-    return info == NULL || struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, reserved));
+    return info == NULL || struct_size_is_sound(info, STRUCT_SIZE_THROUGH(kvt_get_info, kept));
 }
 
 kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint64_t data_bytes,

@@ -34,9 +34,7 @@ typedef struct access_target {
     uint32_t first_layer;     /* of a view */
     uint32_t layer_count;     /* 0: all from the first one on */
     bool takes_dropped;       /* records that have dropped tokens, too */
-    uint32_t *positions;      /* of the tokens that such a record holds; NULL: not wanted */
-    uint64_t positions_capacity;
-    const kvt_rope *rope; /* turns such keys on to contiguous positions; or NULL */
+    kvt_kept_tokens *kept;    /* the caller's, with a capacity or without; or NULL */
 } access_target;
 
 /* How far a get is that no thread waits for. */
@@ -78,7 +76,7 @@ struct access_get {
     kvt_layout layout;           /* of the entry, */
     uint32_t first_position;     /* its place in the chain, */
     uint32_t tokens;             /* and its tokens; those in the record once that is decoded */
-    uint32_t position_sets;      /* of kept tokens, as kvt_get_info says */
+    uint32_t position_sets;      /* of kept tokens, as kvt_kept_tokens says */
     bool refused_tokens;         /* it was refused because the record has dropped tokens */
     bool lacks_basis;            /* the store lacks the basis of `variant` */
     kvt_status failure;          /* of the load, or KVT_OK */
@@ -191,9 +189,7 @@ bool access_info_is_sound(const kvt_get_info *info);
 static inline void access_give_info(const kvt_get_info *info, kvt_get_info *given)
 {
     kvt_get_info whole = *info;
-    whole.positions = given->positions;
-    whole.positions_capacity = given->positions_capacity;
-    whole.rope = given->rope;
+    whole.kept = given->kept;
     struct_size_out(given, &whole, sizeof whole);
 }
 

@@ -206,15 +206,16 @@ static inline kvt_variant check_entry(kvt_store *store, uint32_t number, uint32_
     static uint32_t positions[POSITIONS];
     static expected e;
     const kvt_key key = support_key(number);
-    kvt_get_info info = {
-        .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+    kvt_kept_tokens kept = {
+        .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     memset(got, FILL, sizeof got);
     memset(positions, 0xff, sizeof positions);
     assert_int_equal(kvt_get(store, &key, got, sizeof got, &info), KVT_OK);
     fill_entry(number, data);
     expect(data, number, first, info.variant, &e);
-    assert_int_equal(info.tokens_kept, e.tokens);
-    assert_int_equal(info.position_sets, e.sets);
+    assert_int_equal(kept.count, e.tokens);
+    assert_int_equal(kept.sets, e.sets);
     check_positions(&e, first, info.variant, positions);
     if (!rows_match(got, &e)) {
         static expected fine;

@@ -245,16 +245,17 @@ static kvt_status get(site *s, uint8_t *packed, kvt_variant *form)
 {
     static uint8_t got[BYTES];
     static uint32_t positions[LAYERS * TOKENS];
-    kvt_get_info info = {
-        .struct_size = sizeof info, .positions = positions, .positions_capacity = LAYERS * TOKENS};
+    kvt_kept_tokens kept = {
+        .struct_size = sizeof kept, .positions = positions, .capacity = LAYERS * TOKENS};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     const kvt_key key = support_key(1);
     const kvt_status status = kvt_get(s->store, &key, got, sizeof got, &info);
     *form = info.variant;
     memset(packed, 0, BYTES);
     for (uint32_t matrix = 0; status == KVT_OK && matrix < MATRICES; matrix++)
-        for (uint32_t i = 0; i < info.tokens_kept; i++)
+        for (uint32_t i = 0; i < kept.count; i++)
             memcpy(packed + (size_t)matrix * MATRIX +
-                       (size_t)(info.position_sets != 0 ? positions[i] : i) * ROW,
+                       (size_t)(kept.sets != 0 ? positions[i] : i) * ROW,
                    got + (size_t)matrix * MATRIX + (size_t)i * ROW, ROW);
     return status;
 }

@@ -31,7 +31,8 @@ BEGINS(kvt_tenant, share_bytes);
 BEGINS(kvt_recover_report, too_large);
 BEGINS(kvt_store_stats, catalog_log_bytes);
 BEGINS(kvt_basis_info, model);
-BEGINS(kvt_get_info, reserved);
+BEGINS(kvt_get_info, kept);
+BEGINS(kvt_kept_tokens, reserved);
 BEGINS(kvt_rope, frequencies);
 BEGINS(kvt_persist_info, left_bytes);
 BEGINS(kvt_class_stats, reuse);
@@ -170,20 +171,23 @@ TEST_WITH(set_up, tear_down, gets_fill_infos_of_other_sizes)
 {
     kvt_store *store = *state;
     uint32_t position = 55;
+    kvt_kept_tokens kept = {.struct_size = sizeof kept, .positions = &position, .capacity = 1};
     struct {
         kvt_get_info known;
         uint64_t unknown;
-    } larger = {
-        .known = {.struct_size = sizeof larger, .positions = &position, .positions_capacity = 1},
-        .unknown = 7};
+    } larger = {.known = {.struct_size = sizeof larger, .kept = &kept}, .unknown = 7};
     assert_int_equal(support_get(store, 1, &larger.known), KVT_OK);
     assert_int_equal(larger.unknown, 0);
     assert_int_equal(larger.known.struct_size, sizeof larger);
     assert_int_equal(larger.known.tier, KVT_TIER_DRAM);
-    assert_int_equal(larger.known.tokens_kept, support_layout.tokens);
-    assert_ptr_equal(larger.known.positions, &position);
-    assert_int_equal(larger.known.positions_capacity, 1);
+    assert_ptr_equal(larger.known.kept, &kept);
+    assert_int_equal(kept.count, support_layout.tokens);
+    assert_ptr_equal(kept.positions, &position);
+    assert_int_equal(kept.capacity, 1);
     assert_int_equal(position, 55);
+    kept.struct_size = sizeof kept - 1;
+    assert_int_equal(support_get(store, 1, &larger.known), KVT_E_ARGUMENT);
+    kept.struct_size = sizeof kept;
     larger.known.struct_size = 0;
     assert_int_equal(support_get(store, 1, &larger.known), KVT_E_ARGUMENT);
     larger.known.struct_size = sizeof larger.known - 1;

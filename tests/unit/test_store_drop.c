@@ -25,8 +25,9 @@ static void check_views(kvt_store *store, uint32_t number, uint32_t first)
     fill_entry(number, data);
     for (uint32_t i = 0; i < ENGINE_VIEWS; i += 3) {
         engine_pool pool;
-        kvt_get_info info = {
-            .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+        kvt_kept_tokens kept = {
+            .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
+        kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         assert_true(engine_pool_open(&pool, &engine_views[i], &drop_layout, 1, FILL));
         assert_int_equal(kvt_get_view(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
         expect(data, number, first, info.variant, &e);
@@ -136,16 +137,18 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     memset(got, FILL, sizeof got);
     const kvt_store_stats before = support_stats(s.store);
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, NULL), KVT_MISS);
-    kvt_get_info info = {.struct_size = sizeof info};
+    kvt_kept_tokens kept = {.struct_size = sizeof kept};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_MISS);
     assert_true(info.refused_tokens && !info.timed_out);
-    assert_int_equal(info.tokens_kept, 0);
+    assert_int_equal(kept.count, 0);
     /* A set of one layer has room, that of the other has not. */
-    info = (kvt_get_info){
-        .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS - 1};
+    kept = (kvt_kept_tokens){
+        .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS - 1};
+    info = (kvt_get_info){.struct_size = sizeof info, .kept = &kept};
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
     assert_false(info.refused_tokens);
-    info.positions = NULL;
+    kept.positions = NULL;
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
     assert_untouched(got);
     const kvt_store_stats after = support_stats(s.store);
@@ -158,11 +161,11 @@ TEST(only_gets_that_ask_are_given_fewer_tokens)
     kvt_close(s.store);
     /* One set needs room for one. */
     open_dropped(&s, "drop:stream,50");
-    info.positions = positions;
-    info.positions_capacity = TOKENS;
+    kept.positions = positions;
+    kept.capacity = TOKENS;
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
-    assert_int_equal(info.position_sets, 1);
-    info.positions_capacity = TOKENS - 1;
+    assert_int_equal(kept.sets, 1);
+    kept.capacity = TOKENS - 1;
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
     kvt_close(s.store);
 }
@@ -195,24 +198,26 @@ TEST(gets_of_queues_ask_with_an_info)
     memset(got, FILL, sizeof got);
     kvt_completion done = get_queued(queue, &view, NULL);
     assert_true(done.status == KVT_MISS && done.refused_tokens && !done.timed_out);
-    kvt_get_info info = {.struct_size = sizeof info, .positions = positions};
+    kvt_kept_tokens kept = {.struct_size = sizeof kept, .positions = positions};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     done = get_queued(queue, &view, &info);
     assert_true(done.status == KVT_MISS && done.refused_tokens);
     assert_int_equal(support_stats(s.store).refused_tokens, 2);
     assert_int_equal(count_misses(s.store, "refused_tokens"), 2);
-    info.positions_capacity = 7;
+    kept.capacity = 7;
     done = get_queued(queue, &view, &info);
     assert_true(done.status == KVT_E_ARGUMENT && !done.refused_tokens);
     info.struct_size = 8;
     assert_int_equal(get_queued(queue, &view, &info).status, KVT_E_ARGUMENT);
     assert_untouched(got);
-    info = (kvt_get_info){
-        .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+    kept = (kvt_kept_tokens){
+        .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
+    info = (kvt_get_info){.struct_size = sizeof info, .kept = &kept};
     done = get_queued(queue, &view, &info);
     assert_int_equal(done.status, KVT_OK);
     fill_entry(1, data);
     expect(data, 1, 0, done.variant, &e);
-    assert_int_equal(info.tokens_kept, e.tokens);
+    assert_int_equal(kept.count, e.tokens);
     assert_int_equal(info.tier, KVT_TIER_DRAM);
     check_positions(&e, 0, done.variant, positions);
     for (uint32_t m = 0; m < MATRICES; m++)
@@ -289,27 +294,28 @@ static void check_turned(kvt_store *store, const kvt_rope *rope, uint32_t first)
     static uint8_t plain[ENTRY], turned[ENTRY];
     static uint32_t positions[POSITIONS];
     const kvt_key key = support_key(1);
-    kvt_get_info info = {
-        .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+    kvt_kept_tokens kept = {
+        .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     engine_pool pool;
     assert_int_equal(kvt_get(store, &key, plain, ENTRY, &info), KVT_OK);
-    assert_int_equal(info.position_sets, LAYERS);
-    const uint32_t kept = info.tokens_kept;
-    info.rope = rope;
+    assert_int_equal(kept.sets, LAYERS);
+    const uint32_t count = kept.count;
+    kept.rope = rope;
     assert_int_equal(kvt_get(store, &key, turned, ENTRY, &info), KVT_OK);
-    assert_ptr_equal(info.rope, rope);
+    assert_ptr_equal(kept.rope, rope);
     assert_true(engine_pool_open(&pool, &engine_views[5], &drop_layout, 1, FILL));
     assert_int_equal(kvt_get_view(store, &key, &pool.view, UINT64_MAX, &info), KVT_OK);
     for (uint32_t m = 0; m < MATRICES; m++) {
         uint8_t *rows = plain + (size_t)m * MATRIX;
         if (m % 2 == KVT_SIDE_K) {
-            assert_memory_not_equal(rows, turned + (size_t)m * MATRIX, (size_t)kept * ROW);
-            assert_int_equal(kvt_keys_rerotate(&drop_layout, rope, positions + m / 2 * kept, kept,
-                                               first, first, rows, (uint64_t)kept * ROW),
+            assert_memory_not_equal(rows, turned + (size_t)m * MATRIX, (size_t)count * ROW);
+            assert_int_equal(kvt_keys_rerotate(&drop_layout, rope, positions + m / 2 * count, count,
+                                               first, first, rows, (uint64_t)count * ROW),
                              KVT_OK);
         }
-        assert_memory_equal(rows, turned + (size_t)m * MATRIX, (size_t)kept * ROW);
-        for (uint32_t at = 0; at < 2 * kept; at++)
+        assert_memory_equal(rows, turned + (size_t)m * MATRIX, (size_t)count * ROW);
+        for (uint32_t at = 0; at < 2 * count; at++)
             assert_memory_equal(rows + at * 128,
                                 engine_head_at(&pool.view, 2, m / 2, m % 2, at / 2, at % 2), 128);
     }
@@ -336,13 +342,14 @@ TEST(keys_are_turned_on_request)
         site_open(&s);
         assert_int_equal(put_entry(s.store, 1, first, false), KVT_OK);
         check_turned(s.store, &halves, first);
-        kvt_get_info info = {
-            .struct_size = sizeof info, .positions = positions, .positions_capacity = POSITIONS};
+        kvt_kept_tokens kept = {
+            .struct_size = sizeof kept, .positions = positions, .capacity = POSITIONS};
+        kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-            info.rope = &bad[i];
+            kept.rope = &bad[i];
             assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
         }
-        info.rope = &wide;
+        kept.rope = &wide;
         assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_UNSUPPORTED);
         kvt_close(s.store);
     }
@@ -350,14 +357,15 @@ TEST(keys_are_turned_on_request)
     site_prepare(&s, KVT_TIER_DRAM, 4 * ENTRY, &rung, 1);
     site_open(&s);
     assert_int_equal(put_entry(s.store, 1, 0, false), KVT_OK);
-    kvt_get_info info = {.struct_size = sizeof info, .rope = &halves};
+    kvt_kept_tokens kept = {.struct_size = sizeof kept, .rope = &halves};
+    kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
     static uint8_t data[ENTRY];
     fill_entry(1, data);
     assert_memory_equal(got, data, ENTRY);
-    info.rope = &bad[0];
+    kept.rope = &bad[0];
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);
-    info.rope = &wide; /* said of this form, too */
+    kept.rope = &wide; /* said of this form, too */
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_UNSUPPORTED);
     /* A later version's struct is taken while it asks for nothing that is not known here. */
     struct {
@@ -365,7 +373,7 @@ TEST(keys_are_turned_on_request)
         uint64_t later;
     } longer = {.rope = halves};
     longer.rope.struct_size = sizeof longer;
-    info.rope = &longer.rope;
+    kept.rope = &longer.rope;
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_OK);
     longer.later = 1;
     assert_int_equal(kvt_get(s.store, &key, got, ENTRY, &info), KVT_E_ARGUMENT);

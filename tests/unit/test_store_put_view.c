@@ -58,10 +58,11 @@ static void check_gets(kvt_store *store, uint32_t number)
     const kvt_key key = support_key(number);
     for (uint32_t i = 0; i < ENGINE_VIEWS; i++) {
         engine_pool pool;
-        kvt_get_info info = {.struct_size = sizeof info};
+        kvt_kept_tokens kept = {.struct_size = sizeof kept};
+        kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         assert_true(engine_pool_open(&pool, &engine_views[i], &support_layout, 1, FILL));
         assert_int_equal(kvt_get_view(store, &key, &pool.view, KVT_NO_DEADLINE, &info), KVT_OK);
-        assert_int_equal(info.tokens_kept, support_layout.tokens);
+        assert_int_equal(kept.count, support_layout.tokens);
         assert_int_equal(info.tier, KVT_TIER_DRAM);
         pool_walk(&pool, number, true);
         engine_pool_close(&pool);

@@ -30,12 +30,13 @@ TEST(one_puts_and_another_gets)
     assert_int_equal(stats_of(a).published, COUNT);
     assert_true(remote_memory_count(ENGINE, NULL) >= COUNT);
     for (uint32_t i = 0; i < COUNT; i++) {
-        kvt_get_info info = {.struct_size = sizeof info};
+        kvt_kept_tokens kept = {.struct_size = sizeof kept};
+        kvt_get_info info = {.struct_size = sizeof info, .kept = &kept};
         kvt_key key = support_key(i);
         assert_int_equal(kvt_exists(b, &key), KVT_MISS);
         assert_int_equal(support_get(b, i, &info), KVT_OK);
         assert_int_equal(info.tier, KVT_TIER_REMOTE);
-        assert_true(info.stored_bytes > SUPPORT_ENTRY_BYTES && info.tokens_kept == 32);
+        assert_true(info.stored_bytes > SUPPORT_ENTRY_BYTES && kept.count == 32);
         /* It was offered to the local tiers. */
         assert_int_equal(support_get(b, i, &info), KVT_OK);
         assert_int_equal(info.tier, KVT_TIER_DRAM);
