@@ -34,25 +34,3 @@ const kvt_codec *kvt_codec_at(size_t index)
 {
     return index < CODEC_TABLE_COUNT ? codec_table[index] : NULL;
 }
-
-uint32_t codecs_one_plane(kvt_variant variant, kvt_side side, int level)
-{
-    (void)variant;
-    (void)side;
-    (void)level;
-    return 1;
-}
-
-kvt_side codecs_k_first(kvt_variant variant)
-{
-    (void)variant;
-    return KVT_SIDE_K;
-}
-
-uint32_t codecs_none_recent(kvt_variant variant, kvt_side side, uint32_t tokens)
-{
-    (void)variant;
-    (void)side;
-    (void)tokens;
-    return 0;
-}

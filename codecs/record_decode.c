@@ -7,7 +7,6 @@
  * turns out damaged never counts: KVT_OK is given for verified bytes only. Re-entrant; no
  * allocation.
  */
-#include "record_groups.h"
 #include "record_reader.h"
 #include "record_writer.h"
 
@@ -283,17 +282,11 @@ static kvt_status record_decode_layers(record_decoder *decoder, uint32_t layers,
                       decoder);
 }
 
-kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
-                                      const kvt_record_spec *expected,
-                                      const kvt_codec_workers *workers, void *target,
-                                      uint64_t target_bytes, void *scratch, uint64_t scratch_bytes)
+kvt_status record_decode_packed(const void *record, uint64_t bytes, const kvt_record_spec *expected,
+                                const kvt_codec_workers *workers, void *target,
+                                uint64_t target_bytes, void *scratch, uint64_t scratch_bytes)
 {
     record_parsed parsed;
-    assert(record != NULL && target != NULL && (uintptr_t)scratch % 64 == 0);
-    assert(workers == NULL || (workers->count > 0 && workers->run != NULL));
-    if (record_is_grouped(record, bytes))
-        return record_groups_decode(record, bytes, expected, workers, target, target_bytes, scratch,
-                                    scratch_bytes);
     kvt_status status = record_open_expected(record, bytes, expected, &parsed);
     if (status != KVT_OK) return status;
     if (target_bytes != parsed.plan.decoded_bytes) return KVT_E_SPACE;
@@ -362,14 +355,6 @@ kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
 {
     return record_decode_into(record, bytes, expected, workers, layout, view, first_layer,
                               layer_count, true, next, scratch, scratch_bytes);
-}
-
-kvt_status kvt_record_decode(const void *record, uint64_t bytes, const kvt_record_spec *expected,
-                             void *target, uint64_t target_bytes, void *scratch,
-                             uint64_t scratch_bytes)
-{
-    return kvt_record_decode_parallel(record, bytes, expected, NULL, target, target_bytes, scratch,
-                                      scratch_bytes);
 }
 
 kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes, uint32_t layer,

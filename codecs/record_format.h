@@ -371,6 +371,10 @@ kvt_status record_check_rest(const record_header *header, const record_plan *pla
 kvt_status record_parse(const void *record, uint64_t bytes, record_depth depth,
                         record_parsed *parsed_out, kvt_record_info *info_out);
 
+/* The same of kvt_record_verify; info_out is not NULL. */
+kvt_status record_verify(const void *record, uint64_t bytes, record_parsed *parsed_out,
+                         kvt_record_info *info_out);
+
 /* Writes header, extension and checksum of a plan into a zeroed slot. The table is complete. */
 typedef struct record_header_values {
     const kvt_record_spec *spec; /* key, generation, first_position */

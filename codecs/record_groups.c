@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_groups.c - records of several groups: a head with a table of groups, then one ordinary
- * record for each. The file writes and reads the head and calls record.h for the rest. Re-entrant.
+ * record for each. The file writes and reads the head and calls record.h for the rest; the calls
+ * that take either kind are here, so that those of ordinary records know nothing of groups.
+ * Re-entrant.
  */
 #include "record_groups.h"
 
 #include "record_format.h"
+#include "record_reader.h"
 #include "view_rows.h"
 
 #include <assert.h>
@@ -385,14 +388,16 @@ static bool groups_record_fits(const record_groups *groups, uint32_t group,
            (parsed->header.optional_flags & RECORD_OPTIONAL_NOTE) == 0;
 }
 
-/* Parses the record of one group. */
+/* Parses the record of one group, and verifies it where asked. */
 static kvt_status groups_parse_one(const uint8_t *record, const record_groups *groups,
-                                   uint32_t group, record_depth depth, kvt_record_info *info)
+                                   uint32_t group, bool verify, kvt_record_info *info)
 {
     record_parsed parsed;
     const record_group *row = &groups->groups[group];
     if (record_is_grouped(record + row->offset, row->bytes)) return KVT_E_CORRUPT;
-    kvt_status status = record_parse(record + row->offset, row->bytes, depth, &parsed, info);
+    record += row->offset;
+    kvt_status status = verify ? record_verify(record, row->bytes, &parsed, info)
+                               : record_parse(record, row->bytes, RECORD_DEPTH_LOAD, &parsed, info);
     if (status != KVT_OK) return status;
     return groups_record_fits(groups, group, &parsed, info) ? KVT_OK : KVT_E_CORRUPT;
 }
@@ -422,7 +427,8 @@ static kvt_status groups_open_whole(const uint8_t *record, uint64_t bytes, bool 
     return status;
 }
 
-kvt_status record_groups_parse(const void *record, uint64_t bytes, bool verify,
+/* kvt_record_parse and kvt_record_verify of a record of groups. */
+static kvt_status groups_parse(const void *record, uint64_t bytes, bool verify,
                                kvt_record_info *info_out)
 {
     record_groups groups;
@@ -443,12 +449,8 @@ kvt_status record_groups_parse(const void *record, uint64_t bytes, bool verify,
                             .head_bytes = RECORD_GROUPS_HEAD_BYTES,
                             .group_count = groups.count};
     for (uint32_t i = 0; i < groups.count; i++) {
-        const record_group *row = &groups.groups[i];
         kvt_record_info one;
-        status = groups_parse_one(record, &groups, i,
-                                  verify ? RECORD_DEPTH_STRICT : RECORD_DEPTH_LOAD, &one);
-        if (status == KVT_OK && verify)
-            status = kvt_record_verify((const uint8_t *)record + row->offset, row->bytes, &one);
+        status = groups_parse_one(record, &groups, i, verify, &one);
         if (status != KVT_OK) return status;
         coded = coded || one.spec.variant.codec != KVT_CODEC_RAW;
         groups_add_info(&info, &one, &elements);
@@ -461,6 +463,22 @@ kvt_status record_groups_parse(const void *record, uint64_t bytes, bool verify,
     info.physical_bits_per_element = (double)info.record_bytes * 8.0 / elements;
     *info_out = info;
     return KVT_OK;
+}
+
+kvt_status kvt_record_parse(const void *record, uint64_t bytes, kvt_record_info *info_out)
+{
+    record_parsed parsed;
+    assert(record != NULL && info_out != NULL);
+    if (record_is_grouped(record, bytes)) return groups_parse(record, bytes, false, info_out);
+    return record_parse(record, bytes, RECORD_DEPTH_LOAD, &parsed, info_out);
+}
+
+kvt_status kvt_record_verify(const void *record, uint64_t bytes, kvt_record_info *info_out)
+{
+    record_parsed parsed;
+    assert(record != NULL && info_out != NULL);
+    if (record_is_grouped(record, bytes)) return groups_parse(record, bytes, true, info_out);
+    return record_verify(record, bytes, &parsed, info_out);
 }
 
 /* ---- decoding ---- */
@@ -505,14 +523,15 @@ static kvt_status groups_decode_one(const groups_decoder *decoder, uint32_t grou
     kvt_record_spec expected = {.key = groups->key, .generation = groups->generation};
     if (decoder->bases != NULL) expected.bases = *decoder->bases;
     kvt_record_info info;
-    kvt_status status = groups_parse_one(decoder->record, groups, group, RECORD_DEPTH_LOAD, &info);
+    kvt_status status = groups_parse_one(decoder->record, groups, group, false, &info);
     if (status != KVT_OK) return status;
     return kvt_record_decode_view(decoder->record + row->offset, row->bytes, &expected,
                                   decoder->workers, layout, view, first, count, decoder->scratch,
                                   decoder->scratch_bytes);
 }
 
-kvt_status record_groups_decode(const void *record, uint64_t bytes, const kvt_record_spec *expected,
+/* kvt_record_decode_parallel of a record of groups. */
+static kvt_status groups_decode(const void *record, uint64_t bytes, const kvt_record_spec *expected,
                                 const kvt_codec_workers *workers, void *target,
                                 uint64_t target_bytes, void *scratch, uint64_t scratch_bytes)
 {
@@ -533,6 +552,28 @@ kvt_status record_groups_decode(const void *record, uint64_t bytes, const kvt_re
         at += size;
     }
     return status;
+}
+
+kvt_status kvt_record_decode_parallel(const void *record, uint64_t bytes,
+                                      const kvt_record_spec *expected,
+                                      const kvt_codec_workers *workers, void *target,
+                                      uint64_t target_bytes, void *scratch, uint64_t scratch_bytes)
+{
+    assert(record != NULL && target != NULL && (uintptr_t)scratch % 64 == 0);
+    assert(workers == NULL || (workers->count > 0 && workers->run != NULL));
+    if (record_is_grouped(record, bytes))
+        return groups_decode(record, bytes, expected, workers, target, target_bytes, scratch,
+                             scratch_bytes);
+    return record_decode_packed(record, bytes, expected, workers, target, target_bytes, scratch,
+                                scratch_bytes);
+}
+
+kvt_status kvt_record_decode(const void *record, uint64_t bytes, const kvt_record_spec *expected,
+                             void *target, uint64_t target_bytes, void *scratch,
+                             uint64_t scratch_bytes)
+{
+    return kvt_record_decode_parallel(record, bytes, expected, NULL, target, target_bytes, scratch,
+                                      scratch_bytes);
 }
 
 kvt_status record_groups_decode_views(const void *record, uint64_t bytes,
@@ -616,7 +657,7 @@ kvt_status record_groups_derive(const void *record, uint64_t bytes, const kvt_re
         const record_group *row = &groups.groups[i];
         record_group made = {.layout = row->layout, .offset = head.record_bytes};
         kvt_record_info info;
-        status = groups_parse_one(record, &groups, i, RECORD_DEPTH_LOAD, &info);
+        status = groups_parse_one(record, &groups, i, false, &info);
         if (status == KVT_OK)
             status = groups_derive_one((const uint8_t *)record + row->offset, row->bytes, &info,
                                        bases, variant, start + made.offset, capacity - made.offset,

@@ -104,7 +104,7 @@ KVT_NODISCARD kvt_status record_groups_encode(const record_groups_spec *spec,
                                               uint64_t capacity, void *scratch,
                                               uint64_t scratch_bytes, uint64_t *record_bytes_out);
 
-/* Whether bytes that may be anything are to be read by this file: a slot claims groups. */
+/* Whether bytes that may be anything are read as a record of groups: a slot claims some. */
 bool record_is_grouped(const void *record, uint64_t bytes);
 
 /* Reads and checks the head alone, RECORD_GROUPS_HEAD_BYTES or more. KVT_OK; KVT_E_CORRUPT;
@@ -115,17 +115,6 @@ KVT_NODISCARD kvt_status record_groups_open(const void *head, uint64_t bytes,
 /* Bytes of a group's record, from its start, that hold its head in whichever variant the group may
  * have; no more than the record has. 0 for an opaque group, which is read whole. */
 uint64_t record_groups_head_bytes(const record_groups *groups, uint32_t group);
-
-/* kvt_record_parse and kvt_record_verify of such a record. */
-KVT_NODISCARD kvt_status record_groups_parse(const void *record, uint64_t bytes, bool verify,
-                                             kvt_record_info *info_out);
-
-/* kvt_record_decode_parallel of one. */
-KVT_NODISCARD kvt_status record_groups_decode(const void *record, uint64_t bytes,
-                                              const kvt_record_spec *expected,
-                                              const kvt_codec_workers *workers, void *target,
-                                              uint64_t target_bytes, void *scratch,
-                                              uint64_t scratch_bytes);
 
 /* kvt_record_decode_view of one: layouts and views have `count` members. Layers are counted over
  * the groups in their order; opaque groups have none, and are decoded when all layers are asked

@@ -4,10 +4,8 @@
  * against the layout and the length before it is used. Re-entrant.
  */
 #include "record_format.h"
-#include "record_groups.h"
 #include "transform_basis.h"
 
-#include <assert.h>
 
 /* Where the name of a basis lies, if there is one: behind the levels. */
 static uint64_t record_basis_at(const record_plan *plan)
@@ -288,15 +286,6 @@ kvt_status record_parse(const void *record, uint64_t bytes, record_depth depth,
     return status;
 }
 
-kvt_status kvt_record_parse(const void *record, uint64_t bytes, kvt_record_info *info_out)
-{
-    record_parsed parsed;
-    assert(record != NULL && info_out != NULL);
-    if (record_is_grouped(record, bytes))
-        return record_groups_parse(record, bytes, false, info_out);
-    return record_parse(record, bytes, RECORD_DEPTH_LOAD, &parsed, info_out);
-}
-
 kvt_status record_padding_check(const void *record, const record_segment *segment)
 {
     const uint8_t *stored = (const uint8_t *)record + segment->offset;
@@ -312,15 +301,13 @@ kvt_status record_segment_check(const void *record, const record_segment *segmen
     return record_padding_check(record, segment);
 }
 
-kvt_status kvt_record_verify(const void *record, uint64_t bytes, kvt_record_info *info_out)
+kvt_status record_verify(const void *record, uint64_t bytes, record_parsed *parsed,
+                         kvt_record_info *info_out)
 {
-    record_parsed parsed;
-    assert(record != NULL && info_out != NULL);
-    if (record_is_grouped(record, bytes)) return record_groups_parse(record, bytes, true, info_out);
-    kvt_status status = record_parse(record, bytes, RECORD_DEPTH_STRICT, &parsed, info_out);
+    kvt_status status = record_parse(record, bytes, RECORD_DEPTH_STRICT, parsed, info_out);
     for (uint32_t i = 0; status == KVT_OK && i < info_out->segment_count; i++) {
         record_segment segment;
-        memcpy(&segment, parsed.table + (uint64_t)i * sizeof segment, sizeof segment);
+        memcpy(&segment, parsed->table + (uint64_t)i * sizeof segment, sizeof segment);
         status = record_segment_check(record, &segment);
     }
     return status;

@@ -25,6 +25,11 @@ kvt_status record_decode_found(const uint8_t *record, const record_plan *plan,
                                const record_matrix *found, uint32_t layer, kvt_side side,
                                const view_rows *target, void *scratch, uint64_t scratch_bytes);
 
+/* kvt_record_decode_parallel of a record that has no groups. */
+kvt_status record_decode_packed(const void *record, uint64_t bytes, const kvt_record_spec *expected,
+                                const kvt_codec_workers *workers, void *target,
+                                uint64_t target_bytes, void *scratch, uint64_t scratch_bytes);
+
 /* Puts the raw tokens of a matrix around its coded rows, and verifies them. */
 kvt_status record_decode_raw_tokens(const uint8_t *record, const record_plan *plan,
                                     const record_matrix *found, kvt_side side,
