@@ -6,7 +6,6 @@
 #include "record_format.h"
 #include "transform_basis.h"
 
-
 /* Where the name of a basis lies, if there is one: behind the levels. */
 static uint64_t record_basis_at(const record_plan *plan)
 {

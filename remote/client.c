@@ -65,14 +65,6 @@ int remote_fd(const remote_client *client)
     return client->ops->fd(client);
 }
 
-uint64_t remote_parts_bytes(const remote_request *request)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < request->part_count; i++)
-        bytes += request->parts[i].iov_len;
-    return bytes;
-}
-
 void remote_submit(remote_client *client, remote_request *request)
 {
     assert(request->state == REMOTE_IDLE && (unsigned)request->kind < REMOTE_KINDS);

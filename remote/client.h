@@ -201,7 +201,13 @@ uint32_t remote_node_of(const remote_client *client, const char *key, size_t key
 bool remote_is_calm(const remote_client *client);
 
 /* Bytes of a request's parts. */
-uint64_t remote_parts_bytes(const remote_request *request);
+static inline uint64_t remote_parts_bytes(const remote_request *request)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < request->part_count; i++)
+        bytes += request->parts[i].iov_len;
+    return bytes;
+}
 
 /* The table of back ends; NULL past the end. */
 const remote_ops *remote_backend_at(size_t index);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device.c - the asserting wrapper around every device, the table of back ends, and opening.
+ * device.c - the asserting wrapper around every device, and what back ends share.
  *
  * Nothing else calls the pointers of kvt_device_ops. The wrapper asserts every rule that a caller
  * could break, so that back ends hold no argument checks; a fault of the outside world comes back
  * as a status.
  *
- * Thread rule: one thread at a time per device; the table is constant.
+ * Thread rule: one thread at a time per device.
  */
 #include "base/clock.h"
 #include "device_internal.h"
@@ -18,24 +18,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-
-/* The order is that of the public list, kvt_device_backend_at. `throttle` and `fault` are missing,
- * because they wrap an open device and cannot be opened by name. */
-static const kvt_device_ops *const device_backends[] = {
-    &tiers_memory_ops, &tiers_hbm_ops,  &tiers_file_ops,
-    &tiers_nvme_ops,   &tiers_null_ops, &tiers_sim_ops,
-};
-
-enum { DEVICE_BACKEND_COUNT = sizeof device_backends / sizeof device_backends[0] };
-
-_Atomic(tiers_stand_in_find *) tiers_stand_in;
-
-/* NULL past the end, so a caller can walk without a count. */
-const kvt_device_ops *kvt_device_backend_at(size_t index)
-{
-    return index < DEVICE_BACKEND_COUNT ? device_backends[index] : NULL;
-}
 
 uint64_t tiers_device_deadline(uint64_t now_ns, uint64_t timeout_ns)
 {
@@ -128,115 +110,6 @@ kvt_status tiers_status_of_transfer(int os_error)
     return status == KVT_E_LOCKED || status == KVT_E_MEMORY ? KVT_E_IO : status;
 }
 
-/* Whether a text of the configuration is there and not empty. NULL and "" mean the same in a
- * configuration. */
-static bool device_text_set(const char *text)
-{
-    return text != NULL && text[0] != '\0';
-}
-
-/* A setting without effect is an error: it means that the caller thinks of another device. */
-static kvt_status device_config_check(const kvt_device_config *config, const kvt_device_ops *ops,
-                                      char *message, size_t message_size)
-{
-    bool is_file = strcmp(ops->name, "file") == 0;
-    bool is_drive = is_file || strcmp(ops->name, "nvme") == 0;
-    bool is_sim = strcmp(ops->name, "sim") == 0;
-    const char *wrong = NULL;
-    if (is_drive && !device_text_set(config->path)) wrong = "a file or nvme device needs a path";
-    if (!is_drive && device_text_set(config->path)) wrong = "a path is only for file and nvme";
-    if (!is_file && (config->buffered || config->sparse)) {
-        wrong = "buffered and sparse are only for file devices";
-    }
-    if (!is_drive && (config->synchronous || config->trim)) {
-        wrong = "synchronous and trim are only for file and nvme devices";
-    }
-    if (!is_drive && config->capacity_bytes == 0) wrong = "a capacity is required";
-    if (is_sim && (config->read_bytes_per_s == 0 || config->write_bytes_per_s == 0)) {
-        wrong = "a sim device needs read and write bandwidth";
-    }
-    if (strcmp(ops->name, "memory") != 0 && (config->on_node || config->node != 0)) {
-        wrong = "a node is only for memory devices";
-    }
-    if (strcmp(ops->name, "hbm") != 0 && config->gpu != 0) wrong = "a gpu is only for hbm devices";
-    if (wrong == NULL) return KVT_OK;
-    tiers_device_message(message, message_size, config, "%s", wrong);
-    return KVT_E_ARGUMENT;
-}
-
-/* The back end of a name, or NULL. Names are those of the settings (device.*.backend). */
-static const kvt_device_ops *device_backend_find(const char *name)
-{
-    for (size_t i = 0; i < DEVICE_BACKEND_COUNT; i++) {
-        if (strcmp(device_backends[i]->name, name) == 0) return device_backends[i];
-    }
-    return NULL;
-}
-
-/* Opens the back end of the configuration, and wraps it with the throttle when it is capped. A sim
- * device applies the caps itself, in virtual time. On failure nothing stays open. */
-static kvt_status device_open_checked(const kvt_device_config *config, kvt_device **device_out,
-                                      char *message, size_t message_size)
-{
-    tiers_stand_in_find *find = tiers_stand_in;
-    const kvt_device_ops *stand_in = find != NULL ? find(config->backend) : NULL;
-    const kvt_device_ops *ops = stand_in != NULL ? stand_in : device_backend_find(config->backend);
-    if (ops == NULL) {
-        tiers_device_message(message, message_size, config,
-                             "unknown back end '%s' (known: memory, hbm, file, nvme, null, sim)",
-                             config->backend);
-        return KVT_E_UNSUPPORTED;
-    }
-    assert(ops->struct_size >= sizeof *ops && ops->abi_version == KVT_DEVICE_ABI);
-    kvt_status status = KVT_OK;
-    if (stand_in == NULL) status = device_config_check(config, ops, message, message_size);
-    if (status != KVT_OK) return status;
-
-    kvt_device *device = NULL;
-    status = ops->open(config, &device, message, message_size);
-    if (status != KVT_OK) return status;
-    bool capped = config->read_bytes_per_s | config->write_bytes_per_s | config->latency_ns;
-    if (capped && (device->facts.flags & KVT_DEVICE_VIRTUAL_TIME) == 0) {
-        kvt_device *inner = device;
-        status = tiers_throttle_wrap(inner, config, &device);
-        if (status != KVT_OK) {
-            tiers_device_message(message, message_size, config, "no memory for the throttle");
-            kvt_device_close(inner);
-            return status;
-        }
-    }
-    *device_out = device;
-    return KVT_OK;
-}
-
-/* The checks here concern the configuration's own form; device_open_checked finds the back end and
- * opens it. */
-kvt_status kvt_device_open(const kvt_device_config *config, kvt_device **device_out, char *message,
-                           size_t message_size)
-{
-    char unread[256];
-    assert(device_out != NULL);
-    *device_out = NULL;
-    if (message == NULL || message_size == 0) {
-        message = unread;
-        message_size = sizeof unread;
-    }
-    message[0] = '\0';
-    if (config == NULL || config->struct_size != sizeof *config) {
-        snprintf(message, message_size, "device: the configuration has another version's size");
-        return KVT_E_ARGUMENT;
-    }
-    if (!device_text_set(config->name) || strlen(config->name) > 31) {
-        snprintf(message, message_size, "device: a name has 1 to 31 characters");
-        return KVT_E_ARGUMENT;
-    }
-    if (!device_text_set(config->backend)) {
-        tiers_device_message(message, message_size, config, "no back end is named");
-        return KVT_E_ARGUMENT;
-    }
-    return device_open_checked(config, device_out, message, message_size);
-}
-
 /* A device in flight must not be closed: the kernel may still write into the buffers of its
  * operations. */
 void kvt_device_close(kvt_device *device)
@@ -268,15 +141,6 @@ static void device_assert_operation(const kvt_device *device, const kvt_io *io)
 #endif
 }
 
-/* The one field of the facts that changes; other threads may look at it meanwhile. The largest
- * number that was ever in flight is evidence of the depth that a device really had. */
-static void device_note_depth(kvt_device *device, uint32_t depth)
-{
-    if (depth > device->facts.depth_achieved) {
-        __atomic_store_n(&device->facts.depth_achieved, depth, __ATOMIC_RELAXED);
-    }
-}
-
 /* A write to a device that is read-only ends here, because back ends need not know the case. The
  * state of an operation changes in this function and in kvt_device_reap alone. */
 kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
@@ -294,7 +158,9 @@ kvt_status kvt_device_submit(kvt_device *device, kvt_io *io)
     kvt_status status = device->ops->submit(device, io);
     assert(status == KVT_OK || status == KVT_QUEUED || status == KVT_BUSY);
     if (status == KVT_BUSY) return status;
-    device_note_depth(device, device->in_flight + 1);
+    /* The one field of the facts that changes; other threads may look at it meanwhile. */
+    if (device->in_flight >= device->facts.depth_achieved)
+        __atomic_store_n(&device->facts.depth_achieved, device->in_flight + 1, __ATOMIC_RELAXED);
     if (status == KVT_QUEUED) {
         assert(device->ops->reap != NULL);
         io->state = KVT_IO_IN_FLIGHT;

@@ -20,7 +20,7 @@
 
 #define TIERS_DEVICE_FOREVER UINT64_MAX /* a reap timeout without end */
 
-/* The back ends that device.c lists. */
+/* The back ends that device_open.c lists. */
 extern const kvt_device_ops tiers_memory_ops;
 extern const kvt_device_ops tiers_hbm_ops;
 extern const kvt_device_ops tiers_file_ops;
