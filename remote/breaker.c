@@ -51,14 +51,6 @@ void remote_breaker_good(remote_breaker *breaker, remote_cause cause)
     breaker->failing_ns = 0;
 }
 
-/* A pause of 75 to 125 %: many hosts do not come back at one moment. */
-static uint64_t breaker_pause(remote_breaker *breaker)
-{
-    breaker->draw = breaker->draw * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    const uint64_t share = 768 + (breaker->draw >> 33) % 513; /* in 1024ths */
-    return breaker->pause_ns / 1024 * share;
-}
-
 bool remote_breaker_bad(remote_breaker *breaker, remote_cause cause, uint64_t now_ns)
 {
     if (breaker->state == REMOTE_OPEN) return false;
@@ -67,7 +59,10 @@ bool remote_breaker_bad(remote_breaker *breaker, remote_cause cause, uint64_t no
     breaker->state = REMOTE_OPEN;
     breaker->opened++;
     if (breaker->failing_ns == 0) breaker->failing_ns = now_ns;
-    breaker->until_ns = now_ns + breaker_pause(breaker);
+    /* A pause of 75 to 125 %: many hosts do not come back at one moment. */
+    breaker->draw = breaker->draw * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    const uint64_t share = 768 + (breaker->draw >> 33) % 513; /* in 1024ths */
+    breaker->until_ns = now_ns + breaker->pause_ns / 1024 * share;
     breaker->pause_ns *= 2;
     if (breaker->pause_ns > breaker->most_ns) breaker->pause_ns = breaker->most_ns;
     assert(breaker->until_ns > now_ns);

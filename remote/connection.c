@@ -528,17 +528,6 @@ static void connection_sent(valkey_connection *connection, uint64_t bytes)
     if (connection->tail_sent == connection->tail_bytes) connection->put = NULL;
 }
 
-/* Writes pieces: all at once, or through TLS the first one. */
-static ssize_t connection_write_pieces(valkey_connection *connection, struct iovec *pieces,
-                                       uint32_t count)
-{
-    if (connection->tls != NULL)
-        return remote_tls_write(connection->node->client->tls, connection->tls, pieces[0].iov_base,
-                                pieces[0].iov_len, &connection->tls_writes);
-    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
-    return sendmsg(connection->socket, &message, MSG_NOSIGNAL);
-}
-
 void valkey_connection_send(valkey_connection *connection)
 {
     struct iovec pieces[REMOTE_PARTS_MAX + 2];
@@ -551,7 +540,12 @@ void valkey_connection_send(valkey_connection *connection)
             connection_begin(connection, valkey_take(&connection->waiting));
         const uint32_t count = connection_pieces(connection, pieces);
         if (count == 0) break;
-        const ssize_t sent = connection_write_pieces(connection, pieces, count);
+        const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
+        const ssize_t sent =
+            connection->tls != NULL
+                ? remote_tls_write(connection->node->client->tls, connection->tls,
+                                   pieces[0].iov_base, pieces[0].iov_len, &connection->tls_writes)
+                : sendmsg(connection->socket, &message, MSG_NOSIGNAL);
         if (sent >= 0) {
             connection_sent(connection, (uint64_t)sent);
             continue;
@@ -571,16 +565,6 @@ void valkey_connection_send(valkey_connection *connection)
 
 /* ---- receiving ---- */
 
-/* Reads into the spaces; through TLS into the first one. */
-static ssize_t connection_read(valkey_connection *connection, const struct iovec *spaces,
-                               uint32_t count)
-{
-    if (connection->tls != NULL)
-        return remote_tls_read(connection->node->client->tls, connection->tls, spaces[0].iov_base,
-                               spaces[0].iov_len, &connection->tls_writes);
-    return readv(connection->socket, spaces, (int)count);
-}
-
 static void connection_receive(valkey_connection *connection)
 {
     struct iovec spaces[RESP_SPACES];
@@ -590,7 +574,11 @@ static void connection_receive(valkey_connection *connection)
         size_t room = 0;
         for (uint32_t j = 0; j < count; j++)
             room += spaces[j].iov_len;
-        const ssize_t got = connection_read(connection, spaces, count);
+        const ssize_t got =
+            connection->tls != NULL
+                ? remote_tls_read(connection->node->client->tls, connection->tls,
+                                  spaces[0].iov_base, spaces[0].iov_len, &connection->tls_writes)
+                : readv(connection->socket, spaces, (int)count);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {

@@ -100,13 +100,6 @@ static void mooncake_exists(mooncake_call *call)
                                                               : KVT_E_GONE;
 }
 
-static void mooncake_delete(mooncake_call *call)
-{
-    for (uint32_t i = 0; i < call->count; i++)
-        call->slots[i].status =
-            mooncake_status(call->library->remove(call->store, call->slots[i].key, 1));
-}
-
 /* Writes the slots without a status. */
 static void mooncake_write(mooncake_call *call)
 {
@@ -234,7 +227,9 @@ void mooncake_call_run(mooncake_call *call)
     else if (call->kind == REMOTE_EXISTS)
         mooncake_exists(call);
     else if (call->kind == REMOTE_DELETE)
-        mooncake_delete(call);
+        for (uint32_t i = 0; i < call->count; i++)
+            call->slots[i].status =
+                mooncake_status(call->library->remove(call->store, call->slots[i].key, 1));
     else if (call->fresh)
         mooncake_put_fresh(call);
     else

@@ -247,14 +247,6 @@ static void fault_slot_land(fault_slot *slot)
     if (slot->rule.action == TIERS_FAULT_DELAY) slot->due_ns += slot->rule.delay_ns;
 }
 
-/* Inverts one bit of the bytes that were read. The checksum of the record has to notice it. */
-static void fault_flip(const kvt_io *io, uint64_t bit)
-{
-    bit %= (uint64_t)io->bytes * 8;
-    unsigned char *byte = (unsigned char *)io->buffer + bit / 8;
-    *byte = (unsigned char)(*byte ^ (1u << (bit % 8)));
-}
-
 /* Ends the caller's operation as the inner device and the rule say. A device that is gone by now
  * overrules the rule. */
 static void fault_finish(fault_device *fault, fault_slot *slot)
@@ -267,7 +259,10 @@ static void fault_finish(fault_device *fault, fault_slot *slot)
         status = slot->rule.status;
         os_error = slot->rule.os_error;
     } else if (slot->rule.action == TIERS_FAULT_FLIP && status == KVT_OK) {
-        fault_flip(io, slot->rule.flip_bit);
+        /* The checksum of the record has to notice it. */
+        const uint64_t bit = slot->rule.flip_bit % ((uint64_t)io->bytes * 8);
+        unsigned char *byte = (unsigned char *)io->buffer + bit / 8;
+        *byte = (unsigned char)(*byte ^ (1u << (bit % 8)));
     }
     if (fault_is_gone(fault)) {
         status = KVT_E_GONE;

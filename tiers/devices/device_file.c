@@ -364,18 +364,6 @@ static void file_say_room(const file_device *file, const file_opening *opening)
     (void)file_refuse(opening, KVT_OK, reason);
 }
 
-/* Removes the file or draft that this open has made, while it still holds the claim. The claim is
- * still held, so nobody else can have opened the file meanwhile. */
-static void file_unmake(const file_device *file, const char *path)
-{
-    char draft[PATH_MAX];
-    if (!file->draft) {
-        (void)unlink(path);
-    } else if (file_name_draft(path, draft, sizeof draft)) {
-        (void)unlink(draft);
-    }
-}
-
 /* Opens the back end. A failed open removes the file that it made, and no other. A file that
  * another open has made meanwhile is left alone. */
 static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
@@ -400,7 +388,12 @@ static kvt_status file_open(const kvt_device_config *config, kvt_device **device
     if (status == KVT_OK) status = file_set_up(file, &opening, buffer);
     free(buffer);
     if (status != KVT_OK) {
-        if (file->made) file_unmake(file, config->path);
+        /* The claim is still held, so nobody else can have opened what was made. */
+        char draft[PATH_MAX];
+        if (file->made && !file->draft)
+            (void)unlink(config->path);
+        else if (file->made && file_name_draft(config->path, draft, sizeof draft))
+            (void)unlink(draft);
         file_release(file);
         return status;
     }

@@ -57,15 +57,6 @@ kvt_status file_probe_direct(file_device *file, void *block, int *os_error_out)
     return tiers_status_of_errno(errno);
 }
 
-/* Whether a direct read of the smallest sector works where only that alignment holds. The buffer is
- * aligned to a sector and not to a page, so the read tests both alignments at once. */
-static bool file_reads_sectors(file_device *file, void *block)
-{
-    char *buffer = (char *)block + FILE_SECTOR_BYTES_MIN;
-    return pread(file->fd, buffer, FILE_SECTOR_BYTES_MIN, FILE_SECTOR_BYTES_MIN) ==
-           FILE_SECTOR_BYTES_MIN;
-}
-
 /* A block device is aligned to its physical sectors, below which it reads before it writes. A block
  * device that cannot be asked gets 4 KiB, which every device takes. */
 static uint32_t file_block_align(const file_device *file)
@@ -91,7 +82,10 @@ static uint32_t file_regular_align(file_device *file, void *block)
         return memory > offset ? memory : offset;
     }
 #endif
-    return file_reads_sectors(file, block) ? FILE_SECTOR_BYTES_MIN : FILE_BLOCK_BYTES;
+    /* A buffer that is aligned to a sector and not to a page tests both alignments at once. */
+    char *buffer = (char *)block + FILE_SECTOR_BYTES_MIN;
+    const ssize_t read = pread(file->fd, buffer, FILE_SECTOR_BYTES_MIN, FILE_SECTOR_BYTES_MIN);
+    return read == FILE_SECTOR_BYTES_MIN ? FILE_SECTOR_BYTES_MIN : FILE_BLOCK_BYTES;
 }
 
 /* The alignment of requests: a power of two between a sector and 4 KiB. Through the page cache it

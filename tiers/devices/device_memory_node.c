@@ -24,12 +24,6 @@ enum {
     NODE_POLICY_BIND = 2 /* MPOL_BIND of the kernel's mempolicy.h */
 };
 
-/* Marks a processor; the caller has checked its number. */
-static void node_set(node_cpus *cpus, unsigned long cpu)
-{
-    cpus->bits[cpu / NODE_WORD_BITS] |= 1ul << (cpu % NODE_WORD_BITS);
-}
-
 /* Anything but digits, commas and dashes makes the whole list invalid: the text is the kernel's,
  * but a wrong list would pin a thread to nowhere. */
 bool node_parse_cpus(const char *text, node_cpus *cpus_out)
@@ -47,7 +41,7 @@ bool node_parse_cpus(const char *text, node_cpus *cpus_out)
         }
         if (first > last || last >= NODE_CPUS_MAX) return false;
         for (unsigned long cpu = first; cpu <= last; cpu++)
-            node_set(cpus_out, cpu);
+            cpus_out->bits[cpu / NODE_WORD_BITS] |= 1ul << (cpu % NODE_WORD_BITS);
         if (*end != ',' && *end != '\0' && *end != '\n') return false;
         text = *end == ',' ? end + 1 : end;
     }

@@ -285,14 +285,6 @@ static bool ring_settle(tiers_queue *queue, kvt_io *io, int32_t result)
     return false;
 }
 
-/* Books a completion of the poll: the thread was woken, or the poll has ended. A poll that ended is
- * not armed again: from then on the worker waits in short steps. */
-static void ring_note_wake(tiers_queue *queue, const struct io_uring_cqe *completion)
-{
-    queue->ring.woken = true;
-    if ((completion->flags & IORING_CQE_F_MORE) == 0) queue->device->wakes = false;
-}
-
 /* Collects the operations that blocking calls finished, then completions of the ring. An operation
  * that was queued again is not handed on. */
 static size_t ring_collect(tiers_queue *queue, kvt_io **done, size_t max)
@@ -309,7 +301,9 @@ static size_t ring_collect(tiers_queue *queue, kvt_io **done, size_t max)
         for (unsigned i = 0; i < found; i++) {
             kvt_io *io = io_uring_cqe_get_data(cqes[i]);
             if (io == NULL) {
-                ring_note_wake(queue, cqes[i]);
+                ring->woken = true; /* by the poll; one that has ended is not armed again, */
+                if ((cqes[i]->flags & IORING_CQE_F_MORE) == 0)
+                    queue->device->wakes = false; /* and the worker waits in short steps */
                 continue;
             }
             assert(ring->kernel_count > 0);

@@ -244,16 +244,6 @@ kvt_status tiers_superblock_torn(kvt_device *device, const tiers_superblock *lab
     return status;
 }
 
-/* Gives the slot behind the first label its room: a hole in it would make the next label fail when
- * the file system is full by then. A device that is not blank has written blocks there. */
-static kvt_status slots_acquire_room(kvt_device *device, const slot_reading readings[2],
-                                     unsigned char *slot)
-{
-    if (readings[0].state != SLOT_BLANK || readings[1].state != SLOT_BLANK) return KVT_OK;
-    memset(slot, 0, SLOT_BYTES);
-    return kvt_device_transfer(device, KVT_IO_WRITE, SLOT_BYTES, slot, SLOT_BYTES);
-}
-
 /* The slot that is overwritten is never the newest sound one, so a torn write leaves the label of
  * before. Another format is never overwritten. */
 kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *label)
@@ -269,8 +259,13 @@ kvt_status tiers_superblock_write(kvt_device *device, const tiers_superblock *la
         status = KVT_E_VERSION;
         goto out;
     }
-    status = slots_acquire_room(device, readings, slot);
-    if (status != KVT_OK) goto out;
+    /* The slot behind the first label gets its room: a hole in it would make the next label fail
+     * when the file system is full by then. A device that is not blank has written blocks there. */
+    if (readings[0].state == SLOT_BLANK && readings[1].state == SLOT_BLANK) {
+        memset(slot, 0, SLOT_BYTES);
+        status = kvt_device_transfer(device, KVT_IO_WRITE, SLOT_BYTES, slot, SLOT_BYTES);
+        if (status != KVT_OK) goto out;
+    }
     int newest = slots_newest(readings);
     uint64_t sequence = newest >= 0 ? readings[newest].sequence + 1 : 1;
     bool first_is_bad = newest < 0 && readings[0].state == SLOT_UNREADABLE;

@@ -34,22 +34,6 @@ static uint32_t bins_index(uint64_t grains)
     return BINS_EXACT + doubling * BINS_STEPS + step;
 }
 
-/* Marks a bin as filled in both levels of bits. Setting a bit twice does no harm. */
-static void bins_set_filled(extent_bins *bins, uint32_t bin)
-{
-    bins->filled[bin / 64] |= UINT64_C(1) << (bin % 64);
-    bins->filled_words |= UINT64_C(1) << (bin / 64);
-}
-
-/* Marks a bin as empty; its word's bit falls with the last filled bin of the word. The caller has
- * just taken the last range out. */
-static void bins_set_empty(extent_bins *bins, uint32_t bin)
-{
-    assert(bin < BINS_COUNT && bins->root[bin] == 0);
-    bins->filled[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
-    if (bins->filled[bin / 64] == 0) bins->filled_words &= ~(UINT64_C(1) << (bin / 64));
-}
-
 /* The first bin from this one on that holds anything, or BINS_COUNT. Two words are read at most,
  * and one bit of the upper level names the second. */
 static uint32_t bins_next_filled(const extent_bins *bins, uint32_t bin)
@@ -164,7 +148,8 @@ void bins_free(extent_bins *bins)
 static void bins_insert(extent_bins *bins, uint32_t range)
 {
     uint32_t bin = bins_index(bins->ranges[range].grains);
-    if (bins->root[bin] == 0) bins_set_filled(bins, bin);
+    bins->filled[bin / 64] |= UINT64_C(1) << (bin % 64);
+    bins->filled_words |= UINT64_C(1) << (bin / 64);
     bins_link(bins, &bins->root[bin], range);
 }
 
@@ -173,7 +158,9 @@ static void bins_remove(extent_bins *bins, uint32_t range)
 {
     uint32_t bin = bins_index(bins->ranges[range].grains);
     bins_unlink(bins, &bins->root[bin], range);
-    if (bins->root[bin] == 0) bins_set_empty(bins, bin);
+    if (bins->root[bin] != 0) return;
+    bins->filled[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
+    if (bins->filled[bin / 64] == 0) bins->filled_words &= ~(UINT64_C(1) << (bin / 64));
 }
 
 /* The number may be one that a range of before had. */

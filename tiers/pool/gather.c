@@ -301,30 +301,6 @@ static uint64_t gather_check_members(const tiers_gather *gather, uint64_t member
     return stuck;
 }
 
-/* The instant at which the next batch becomes late. */
-static uint64_t gather_next_hedge(const tiers_gather *gather, uint64_t now_ns)
-{
-    uint64_t next_ns = UINT64_MAX;
-    for (const gather_batch *batch = gather->batches; batch != NULL; batch = batch->next) {
-        if (batch->hedge_at_ns > now_ns && batch->hedge_at_ns < next_ns)
-            next_ns = batch->hedge_at_ns;
-    }
-    return next_ns;
-}
-
-/* Books all attempts; a range's counts are of this look alone. */
-static void gather_settle(tiers_gather *gather, uint64_t now_ns, uint64_t stuck)
-{
-    for (uint32_t i = 0; i < gather->request.count; i++)
-        gather->states[i].waiting = gather->states[i].hoping = 0;
-    for (gather_batch *batch = gather->batches; batch != NULL; batch = batch->next) {
-        for (uint32_t i = 0; i < batch->attempt_count; i++) {
-            if (!batch->attempts[i].settled)
-                gather_settle_attempt(gather, batch, &batch->attempts[i], now_ns, stuck);
-        }
-    }
-}
-
 /* The first status that is not KVT_OK. Ranges that may still come say so. */
 static kvt_status gather_verdict(const tiers_gather *gather)
 {
@@ -351,13 +327,23 @@ kvt_status tiers_gather_wait(tiers_gather *gather, uint64_t deadline_ns)
             stuck = gather_check_members(gather, unfinished.members);
             check_ns = now_ns + TIERS_CHECK_NS;
         }
-        gather_settle(gather, now_ns, stuck & unfinished.members);
+        uint64_t until_ns = check_ns;
+        /* A range's counts are of this look alone. */
+        for (uint32_t i = 0; i < gather->request.count; i++)
+            gather->states[i].waiting = gather->states[i].hoping = 0;
+        for (gather_batch *batch = gather->batches; batch != NULL; batch = batch->next) {
+            if (batch->hedge_at_ns > now_ns && batch->hedge_at_ns < until_ns)
+                until_ns = batch->hedge_at_ns; /* it becomes late then */
+            for (uint32_t i = 0; i < batch->attempt_count; i++) {
+                if (!batch->attempts[i].settled)
+                    gather_settle_attempt(gather, batch, &batch->attempts[i], now_ns,
+                                          stuck & unfinished.members);
+            }
+        }
         const gather_batch *newest = gather->batches;
         uint32_t open = gather_read_again(gather, deadline_ns);
         if (open == 0 || now_ns >= deadline_ns) return gather_verdict(gather);
         if (gather->batches != newest) continue;
-        uint64_t until_ns = gather_next_hedge(gather, now_ns);
-        if (until_ns > check_ns) until_ns = check_ns;
         gather_sleep(gather, &unfinished, until_ns < deadline_ns ? until_ns : deadline_ns);
     }
 }

@@ -242,13 +242,6 @@ static void gather_lay_out(tiers_gather *gather, gather_batch *batch, const gath
 
 /* ---- start ---- */
 
-/* Ends the runs of a part that its member did not take. */
-static void gather_refuse_part(gather_part *part, kvt_status status)
-{
-    for (uint32_t i = 0; i < part->runs.count; i++)
-        atomic_store_explicit(&part->runs.runs[i].status, status, memory_order_release);
-}
-
 /* The locations of all copies are pinned by the gather, so a part needs no pin. */
 static void gather_start_parts(tiers_gather *gather, gather_batch *batch, uint64_t deadline_ns)
 {
@@ -267,7 +260,8 @@ static void gather_start_parts(tiers_gather *gather, gather_batch *batch, uint64
         result.status = tiers_worker_queue_runs(pool->members[part->member].worker, &part->transfer,
                                                 part->member, deadline_ns);
         if (result.status == KVT_OK) continue;
-        gather_refuse_part(part, result.status);
+        for (uint32_t j = 0; j < part->runs.count; j++)
+            atomic_store_explicit(&part->runs.runs[j].status, result.status, memory_order_release);
         pool_job_finished(pool, &part->transfer, &result);
     }
     pool_call(pool, &calls);

@@ -230,22 +230,11 @@ void pool_sum(const tiers_pool *pool, uint64_t *capacity_out, uint64_t *used_out
     *used_out = used;
 }
 
-/* Proportional shares add the members up; equal ones wait for the slowest. *sum is the bandwidth of
- * the pool over the members so far. */
-static void pool_add_speed(const tiers_pool *pool, const pool_member *member, uint32_t *takers,
-                           double *slowest, double *sum)
-{
-    if (!pool_member_takes(member)) return;
-    double weight = pool_member_weight(member);
-    if (++*takers == 1 || weight < *slowest) *slowest = weight;
-    *sum = pool->striping == TIERS_STRIPE_PROPORTIONAL ? *sum + weight : *takers * *slowest;
-}
-
 /* The figures of one call belong together, but for what workers count meanwhile. */
 void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
 {
     uint32_t takers = 0;
-    double slowest = 0;
+    double slowest = 0, sum = 0;
     *out = (tiers_pool_facts){.member_count = pool->member_count, .durable = true};
     pthread_mutex_lock(&pool->mutex);
     pool_collect_late(pool);
@@ -255,10 +244,16 @@ void tiers_pool_facts_get(tiers_pool *pool, tiers_pool_facts *out)
         if (member->worker == NULL) continue;
         out->bytes_read += tiers_worker_bytes(member->worker, KVT_IO_READ);
         out->bytes_written += tiers_worker_bytes(member->worker, KVT_IO_WRITE);
-        pool_add_speed(pool, member, &takers, &slowest, &out->read_bytes_per_s);
+        if (pool_member_takes(member)) {
+            const double weight = pool_member_weight(member);
+            if (++takers == 1 || weight < slowest) slowest = weight;
+            sum += weight;
+        }
         out->emulated = out->emulated || (member->facts.flags & KVT_DEVICE_EMULATED) != 0;
         out->durable = out->durable && (member->facts.flags & KVT_DEVICE_DURABLE) != 0;
     }
+    /* Proportional shares add the members up; equal ones wait for the slowest. */
+    out->read_bytes_per_s = pool->striping == TIERS_STRIPE_PROPORTIONAL ? sum : takers * slowest;
     pthread_mutex_unlock(&pool->mutex);
 }
 

@@ -387,14 +387,6 @@ kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location *
 
 /* ---- shrink ---- */
 
-/* Bytes of the location that each member holds. Several extents may be on one member. */
-static void reserve_held(const tiers_location *location, reserve_rooms *held)
-{
-    memset(held, 0, sizeof *held);
-    for (uint32_t i = 0; i < location->extent_count; i++)
-        held->bytes[location->extents[i].member] += location->extents[i].bytes;
-}
-
 /* Moves the extents of `from` into `to` as far as its shares need them, and gives the rest back.
  * Cannot fail: `to` has room for as many extents. The extents are walked in order, so each
  * member keeps the front of its bytes. Bytes that are given back were never written, and are not
@@ -434,8 +426,9 @@ kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64
     assert(bytes > 0 && bytes <= old->bytes);
     bytes = (bytes + TIERS_GRAIN_BYTES - 1) & ~(uint64_t)(TIERS_GRAIN_BYTES - 1);
     if (bytes == old->bytes) return KVT_OK;
-    reserve_rooms held;
-    reserve_held(old, &held);
+    reserve_rooms held = {{0}}; /* of the location, by member */
+    for (uint32_t i = 0; i < old->extent_count; i++)
+        held.bytes[old->extents[i].member] += old->extents[i].bytes;
     tiers_share shares[TIERS_MEMBERS_MAX];
     kvt_status status = KVT_OK;
     pthread_mutex_lock(&pool->mutex);

@@ -66,19 +66,6 @@ static void worker_list_pop(worker_list *list)
     if (list->head == NULL) list->tail = NULL;
 }
 
-/* Moves all jobs of `more` behind those of `list`; `more` is empty then. It costs the same however
- * long the lists are. */
-static void worker_list_append(worker_list *list, worker_list *more)
-{
-    if (more->head == NULL) return;
-    if (list->tail != NULL)
-        list->tail->next = more->head;
-    else
-        list->head = more->head;
-    list->tail = more->tail;
-    *more = (worker_list){NULL, NULL};
-}
-
 /* Publishes a double for threads that read it while this one goes on measuring: the bits are stored
  * at once, so that no reader sees half of a value. */
 static void worker_store_double(worker_double *target, double value)
@@ -194,16 +181,6 @@ static void worker_end_runs(worker_job *job)
     }
 }
 
-/* Books one request of a run that has ended; the last one ends the run. */
-static void worker_end_request(tiers_run *run, kvt_status status)
-{
-    assert(run->in_flight > 0);
-    run->in_flight--;
-    if (run->error == KVT_OK) run->error = status;
-    if (run->in_flight == 0 && run->issued == run->bytes)
-        atomic_store_explicit(&run->status, run->error, memory_order_release);
-}
-
 /* Reports a job whose last piece has ended and returns it to the stock. The report comes without
  * the mutex, because its receiver takes locks of its own; the transfer may be gone after it, so
  * nothing reads it any more. */
@@ -236,15 +213,6 @@ static uint32_t worker_choose_rank(const tiers_worker *worker)
         if (first == TIERS_RANKS) first = rank;
     }
     return first;
-}
-
-/* Counts a piece of a rank against the ranks that wait meanwhile. */
-static void worker_count_passed(tiers_worker *worker, uint32_t served)
-{
-    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++) {
-        bool waits = rank != served && worker->active[rank].head != NULL;
-        worker->passed[rank] = waits ? worker->passed[rank] + 1 : 0;
-    }
 }
 
 /* The reason why a job issues no more pieces; KVT_OK while it may. Its own failure comes before the
@@ -326,7 +294,10 @@ static worker_slot *worker_next_slot(tiers_worker *worker)
         slot->io = io;
         slot->io.user = slot;
         job->in_flight++;
-        worker_count_passed(worker, rank);
+        for (uint32_t other = 0; other < TIERS_RANKS; other++) {
+            bool waits = other != rank && worker->active[other].head != NULL;
+            worker->passed[other] = waits ? worker->passed[other] + 1 : 0;
+        }
         return slot;
     }
     return NULL;
@@ -362,7 +333,14 @@ static void worker_complete(tiers_worker *worker, worker_slot *slot)
         if (io->status == KVT_E_IO) worker->failures++;
         if (result->status == KVT_OK) result->status = io->status;
     }
-    if (slot->run != NULL) worker_end_request(slot->run, io->status);
+    tiers_run *run = slot->run;
+    if (run != NULL) {
+        assert(run->in_flight > 0);
+        run->in_flight--;
+        if (run->error == KVT_OK) run->error = io->status;
+        if (run->in_flight == 0 && run->issued == run->bytes)
+            atomic_store_explicit(&run->status, run->error, memory_order_release);
+    }
     job->in_flight--;
     slot->job = NULL;
     slot->run = NULL;
@@ -616,11 +594,20 @@ static void worker_spend_spare(tiers_worker *worker)
     if (more) worker->spare_asked = true;
 }
 
-/* Moves the jobs of the mailbox behind the active ones, in their ranks. The mutex is held. */
+/* Moves the jobs of the mailbox behind the active ones, in their ranks: it costs the same however
+ * many there are. The mutex is held. */
 static void worker_take_jobs(tiers_worker *worker)
 {
-    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++)
-        worker_list_append(&worker->active[rank], &worker->mail[rank]);
+    for (uint32_t rank = 0; rank < TIERS_RANKS; rank++) {
+        worker_list *list = &worker->active[rank], *more = &worker->mail[rank];
+        if (more->head == NULL) continue;
+        if (list->tail != NULL)
+            list->tail->next = more->head;
+        else
+            list->head = more->head;
+        list->tail = more->tail;
+        *more = (worker_list){NULL, NULL};
+    }
 }
 
 /* Takes the mail, sleeping when there is nothing else to do. False when the thread is to end. The
