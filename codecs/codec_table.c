@@ -21,15 +21,6 @@ const kvt_codec *kvt_codec_find(uint16_t id)
     return NULL;
 }
 
-const kvt_codec *kvt_codec_find_name(const char *name)
-{
-    assert(name != NULL);
-    for (size_t i = 0; i < CODEC_TABLE_COUNT; i++) {
-        if (strcmp(codec_table[i]->name, name) == 0) return codec_table[i];
-    }
-    return NULL;
-}
-
 const kvt_codec *kvt_codec_at(size_t index)
 {
     return index < CODEC_TABLE_COUNT ? codec_table[index] : NULL;

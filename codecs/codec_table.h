@@ -166,10 +166,8 @@ typedef struct kvt_codec {
                                 uint64_t scratch_bytes);
 } kvt_codec;
 
-/* The table of codecs. find returns NULL for an unknown id or name; at returns NULL past the end.
- */
+/* The table of codecs. find returns NULL for an unknown id; at returns NULL past the end. */
 const kvt_codec *kvt_codec_find(uint16_t id);
-const kvt_codec *kvt_codec_find_name(const char *name);
 const kvt_codec *kvt_codec_at(size_t index);
 
 /*

@@ -316,8 +316,8 @@ kvt_status kvt_coding_derive(const kvt_decoding *decoding, const void *record, u
     if (status != KVT_OK) return status;
     if (variant.codec == KVT_CODEC_PLANES)
         return coding_drop_planes(record, bytes, variant, target, capacity, record_bytes_out);
-    return kvt_record_derive_with(record, bytes, &expected.spec.bases, variant, target, capacity,
-                                  scratch, scratch_bytes, record_bytes_out);
+    return kvt_record_derive(record, bytes, &expected.spec.bases, variant, target, capacity,
+                             scratch, scratch_bytes, record_bytes_out);
 }
 
 kvt_status kvt_coding_kept_tokens(const void *record, uint64_t bytes, uint32_t layer,

@@ -195,16 +195,13 @@ KVT_NODISCARD kvt_status kvt_record_drop_planes(void *record, uint64_t bytes, kv
  *   scratch  as kvt_record_bound says for the record's spec, aligned to 64
  * Every segment is verified on the way. KVT_OK; KVT_E_UNSUPPORTED (the record's codec has no
  * coarser form, or a matrix would not be smaller than raw); KVT_E_ARGUMENT (another variant, or
- * scratch is too small); KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION. kvt_record_derive_with: of
- * records that need a basis, too; KVT_E_MISMATCH when it is not among them, or bases is NULL.
+ * scratch is too small); KVT_E_SPACE; KVT_E_CORRUPT; KVT_E_VERSION; KVT_E_MISMATCH when the record
+ * needs a basis that is not among them, or bases is NULL.
  */
-KVT_NODISCARD kvt_status kvt_record_derive(const void *record, uint64_t bytes, kvt_variant variant,
+KVT_NODISCARD kvt_status kvt_record_derive(const void *record, uint64_t bytes,
+                                           const kvt_record_bases *bases, kvt_variant variant,
                                            void *target, uint64_t capacity, void *scratch,
                                            uint64_t scratch_bytes, uint64_t *record_bytes_out);
-KVT_NODISCARD kvt_status kvt_record_derive_with(const void *record, uint64_t bytes,
-                                                const kvt_record_bases *bases, kvt_variant variant,
-                                                void *target, uint64_t capacity, void *scratch,
-                                                uint64_t scratch_bytes, uint64_t *record_bytes_out);
 
 /*
  * Which tokens of a layer a record holds: positions_out gets info.stored_tokens token numbers
@@ -368,15 +365,11 @@ KVT_NODISCARD kvt_status kvt_record_head_decode(const kvt_record_head *head,
 
 /* Decodes one (layer, side) matrix alone. target_bytes = kvt_layout_matrix_bytes with
  * stored_tokens rows. Statuses as above, and KVT_E_ARGUMENT for an opaque record or a layer out of
- * range. _with: of records that need a basis, too. */
+ * range. bases: NULL, or for records that need one. */
 KVT_NODISCARD kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes,
-                                                  uint32_t layer, kvt_side side, void *target,
+                                                  const kvt_record_bases *bases, uint32_t layer,
+                                                  kvt_side side, void *target,
                                                   uint64_t target_bytes, void *scratch,
                                                   uint64_t scratch_bytes);
-KVT_NODISCARD kvt_status kvt_record_decode_matrix_with(const void *record, uint64_t bytes,
-                                                       const kvt_record_bases *bases,
-                                                       uint32_t layer, kvt_side side, void *target,
-                                                       uint64_t target_bytes, void *scratch,
-                                                       uint64_t scratch_bytes);
 
 #endif

@@ -357,18 +357,10 @@ kvt_status kvt_record_decode_of_many(const void *record, uint64_t bytes,
                               layer_count, true, next, scratch, scratch_bytes);
 }
 
-kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes, uint32_t layer,
-                                    kvt_side side, void *target, uint64_t target_bytes,
-                                    void *scratch, uint64_t scratch_bytes)
-{
-    return kvt_record_decode_matrix_with(record, bytes, NULL, layer, side, target, target_bytes,
-                                         scratch, scratch_bytes);
-}
-
-kvt_status kvt_record_decode_matrix_with(const void *record, uint64_t bytes,
-                                         const kvt_record_bases *bases, uint32_t layer,
-                                         kvt_side side, void *target, uint64_t target_bytes,
-                                         void *scratch, uint64_t scratch_bytes)
+kvt_status kvt_record_decode_matrix(const void *record, uint64_t bytes,
+                                    const kvt_record_bases *bases, uint32_t layer, kvt_side side,
+                                    void *target, uint64_t target_bytes, void *scratch,
+                                    uint64_t scratch_bytes)
 {
     record_parsed parsed;
     const record_plan *plan = &parsed.plan;

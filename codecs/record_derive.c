@@ -110,17 +110,9 @@ static kvt_status derive_all(record_deriver *deriver)
     return status;
 }
 
-kvt_status kvt_record_derive(const void *record, uint64_t bytes, kvt_variant variant, void *target,
-                             uint64_t capacity, void *scratch, uint64_t scratch_bytes,
-                             uint64_t *record_bytes_out)
-{
-    return kvt_record_derive_with(record, bytes, NULL, variant, target, capacity, scratch,
-                                  scratch_bytes, record_bytes_out);
-}
-
-kvt_status kvt_record_derive_with(const void *record, uint64_t bytes, const kvt_record_bases *bases,
-                                  kvt_variant variant, void *target, uint64_t capacity,
-                                  void *scratch, uint64_t scratch_bytes, uint64_t *record_bytes_out)
+kvt_status kvt_record_derive(const void *record, uint64_t bytes, const kvt_record_bases *bases,
+                             kvt_variant variant, void *target, uint64_t capacity, void *scratch,
+                             uint64_t scratch_bytes, uint64_t *record_bytes_out)
 {
     record_parsed present;
     assert(record != NULL && target != NULL && record_bytes_out != NULL);

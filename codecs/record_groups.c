@@ -619,8 +619,8 @@ static kvt_status groups_derive_one(const uint8_t *from, uint64_t bytes,
     *bytes_out = bytes;
     *changed = *changed || !exact;
     if (way == CODECS_WAY_DERIVE)
-        return kvt_record_derive_with(from, bytes, bases, variant, to, capacity, scratch,
-                                      scratch_bytes, bytes_out);
+        return kvt_record_derive(from, bytes, bases, variant, to, capacity, scratch, scratch_bytes,
+                                 bytes_out);
     if (!exact && way != CODECS_WAY_DROP) return KVT_E_UNSUPPORTED;
     if (bytes > capacity) return KVT_E_SPACE;
     memcpy(to, from, bytes);

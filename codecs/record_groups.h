@@ -130,7 +130,7 @@ KVT_NODISCARD kvt_status record_groups_decode_views(const void *record, uint64_t
 /*
  * Makes the record of another lossy variant without the elements: each group whose codec can is
  * derived, or loses planes, as codecs_made_from says; groups that are stored exact are copied. The
- * record has been verified. Statuses and room as of kvt_record_derive_with; KVT_E_UNSUPPORTED also
+ * record has been verified. Statuses and room as of kvt_record_derive; KVT_E_UNSUPPORTED also
  * when no group changes.
  */
 KVT_NODISCARD kvt_status record_groups_derive(const void *record, uint64_t bytes,

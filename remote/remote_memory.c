@@ -306,23 +306,6 @@ kvt_status remote_memory_poke(const char *name, const char *key, const void *val
     return status;
 }
 
-bool remote_memory_key_at(const char *name, size_t index, char key[REMOTE_KEY_MAX + 1])
-{
-    bool found = false;
-    pthread_mutex_lock(&memory_lock);
-    const memory_store *store = memory_find(name);
-    for (uint32_t i = 0; store != NULL && !found && i < MEMORY_BUCKETS; i++) {
-        for (const memory_object *at = store->buckets[i]; at != NULL && !found; at = at->next) {
-            if (index-- != 0) continue;
-            memcpy(key, at->bytes, at->key_bytes);
-            key[at->key_bytes] = '\0';
-            found = true;
-        }
-    }
-    pthread_mutex_unlock(&memory_lock);
-    return found;
-}
-
 void remote_memory_limit(const char *name, uint64_t bytes)
 {
     pthread_mutex_lock(&memory_lock);

@@ -24,9 +24,6 @@ bool remote_memory_peek(const char *name, const char *key, void *to, size_t capa
 KVT_NODISCARD kvt_status remote_memory_poke(const char *name, const char *key, const void *value,
                                             size_t bytes);
 
-/* The key at an index, in no order. False past the end. */
-bool remote_memory_key_at(const char *name, size_t index, char key[REMOTE_KEY_MAX + 1]);
-
 /* Bytes that the values of a name may have: a PUT beyond is KVT_E_SPACE. 0: no bound. */
 void remote_memory_limit(const char *name, uint64_t bytes);
 

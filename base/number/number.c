@@ -130,16 +130,6 @@ double number_exp2(double x)
     return power * (base + base * sum);
 }
 
-/* Adds two numbers that are given and wanted as logarithms. The larger exponent is taken out first,
- * so that neither power overflows. */
-double number_log2_add(double a, double b)
-{
-    double high = a > b ? a : b;
-    double gap = a > b ? a - b : b - a;
-    if (gap > 64.0) return high;
-    return high + number_log2(1.0 + number_exp2(-gap));
-}
-
 /* Starts a text in the caller's memory, which may be too small or missing: the length counts on. */
 void text_start(text *out, char *to, size_t size)
 {

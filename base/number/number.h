@@ -42,9 +42,6 @@ static inline uint64_t number_mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* log2(2^a + 2^b). Either may be hugely negative. */
-double number_log2_add(double a, double b);
-
 /*
  * A bounded text writer: always terminated, counts what it would have needed, as snprintf does.
  * Start it with text_start; length is the number of characters without the terminator.

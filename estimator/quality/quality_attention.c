@@ -238,8 +238,8 @@ static kvt_status attention_encode(quality_attention *a, bool merged)
 static kvt_status attention_decode(quality_attention *a, uint32_t layer, kvt_side side)
 {
     uint64_t bytes = a->matrix_bytes / a->layout.tokens * a->info.stored_tokens;
-    return kvt_record_decode_matrix_with(a->record, a->info.record_bytes, &a->bases, layer, side,
-                                         a->decoded, bytes, a->scratch, a->scratch_capacity);
+    return kvt_record_decode_matrix(a->record, a->info.record_bytes, &a->bases, layer, side,
+                                    a->decoded, bytes, a->scratch, a->scratch_capacity);
 }
 
 static void attention_convert(const quality_attention *a, float *target)

@@ -151,8 +151,7 @@ static kvt_status executor_derive(store_op *op, void *target, uint64_t target_by
         if (status == KVT_OK) op->record_bytes = drop.record_bytes;
         return status;
     case CODECS_WAY_DERIVE:
-        status =
-            kvt_record_derive_with(op->record, op->record_bytes, &op->expected.bases, to, target,
+        status = kvt_record_derive(op->record, op->record_bytes, &op->expected.bases, to, target,
                                    target_bytes, scratch, scratch_bytes, &op->record_bytes);
         if (status == KVT_OK) op->record = target;
         /* A derived record that would not be smaller is no place to go to; coding the elements

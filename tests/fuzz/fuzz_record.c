@@ -68,11 +68,11 @@ static void fuzz_try(const uint8_t *record, size_t bytes)
         uint8_t *last = fuzz_arena_take(matrix);
         const bool both = kvt_layout_sides(&stored) == 2;
         status =
-            kvt_record_decode_matrix(record, bytes, stored.layers - 1u,
+            kvt_record_decode_matrix(record, bytes, NULL, stored.layers - 1u,
                                      both ? KVT_SIDE_V : KVT_SIDE_K, last, matrix, scratch, need);
         if (status != KVT_OK && status != KVT_E_CORRUPT) abort();
-        if (!both && kvt_record_decode_matrix(record, bytes, 0, KVT_SIDE_V, last, matrix, scratch,
-                                              need) != KVT_E_ARGUMENT) {
+        if (!both && kvt_record_decode_matrix(record, bytes, NULL, 0, KVT_SIDE_V, last, matrix,
+                                              scratch, need) != KVT_E_ARGUMENT) {
             abort();
         }
         uint32_t *kept = fuzz_arena_take(stored.tokens * sizeof *kept);

@@ -154,8 +154,8 @@ static void fuzz_try(const uint8_t *record, uint64_t bytes, kvt_record_spec spec
     uint8_t *derived = fuzz_arena_take(FUZZ_RECORD_MAX);
     uint64_t made;
     const kvt_status thirds =
-        kvt_record_derive_with(record, bytes, &spec.bases, coarser, derived, FUZZ_RECORD_MAX,
-                               scratch, info.scratch_bytes, &made);
+        kvt_record_derive(record, bytes, &spec.bases, coarser, derived, FUZZ_RECORD_MAX, scratch,
+                          info.scratch_bytes, &made);
     if (thirds == KVT_OK && kvt_record_verify(derived, made, &info) != KVT_OK) abort();
 }
 

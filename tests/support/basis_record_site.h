@@ -236,9 +236,9 @@ static inline void basis_record_check_matrices(basis_record *r, uint32_t layer)
     guarded one = guarded_make(matrix);
     basis_record_bind(r);
     for (uint32_t side = 0; side < 2; side++) {
-        assert_status(kvt_record_decode_matrix_with(r->record.data, r->record.bytes, &r->spec.bases,
-                                                    layer, (kvt_side)side, one.data, matrix,
-                                                    r->scratch.data, r->scratch.bytes),
+        assert_status(kvt_record_decode_matrix(r->record.data, r->record.bytes, &r->spec.bases,
+                                               layer, (kvt_side)side, one.data, matrix,
+                                               r->scratch.data, r->scratch.bytes),
                       KVT_OK);
         assert_memory_equal(one.data, r->decoded.data + (2 * layer + side) * matrix, matrix);
         guarded_check(&one, matrix);

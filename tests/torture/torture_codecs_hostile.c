@@ -464,7 +464,7 @@ static void record_shrink(hostile_case *c, const kvt_record_info *info)
         fenced target = fenced_make(c->bound);
         fenced_place(&target, c->bound, HOSTILE_ALIGN, 7);
         kvt_status status =
-            kvt_record_derive(c->other.data, c->record_bytes, less, target.data, target.bytes,
+            kvt_record_derive(c->other.data, c->record_bytes, NULL, less, target.data, target.bytes,
                               c->scratch.data, c->scratch_bytes, &written);
         if (status == KVT_OK) {
             kvt_record_info derived;

@@ -132,12 +132,6 @@ static void torture_workload(torture *t, tiers_pool *pool)
         kvt_status status = tiers_pool_reserve(pool, sizes[i], &locations[i]);
         assert_true(torture_expected(t, status));
         if (status != KVT_OK) continue;
-        uint64_t before = locations[i]->bytes;
-        if (i % 2 == 0) {
-            status = tiers_pool_shrink(pool, &locations[i], sizes[i] / 3 * 2);
-            assert_true(torture_expected(t, status));
-            if (status != KVT_OK) assert_int_equal(locations[i]->bytes, before);
-        }
         torture_object(t, pool, locations[i], (uint64_t)i);
         if (i == 2) {
             tiers_pool_release(pool, locations[0]); /* a hole, so that extents are in pieces */

@@ -36,16 +36,6 @@ TEST(exp2_agrees_with_libm)
     assert_true(number_exp2(1e300) == ldexp(1.0, 1023));
 }
 
-TEST(log2_add_adds)
-{
-    assert_true(fabs(number_log2_add(3.0, 3.0) - 4.0) < 1e-15);
-    assert_true(fabs(number_log2_add(0.0, 1.0) - log2(3.0)) < 1e-15);
-    assert_true(fabs(number_log2_add(1.0, 0.0) - log2(3.0)) < 1e-15);
-    assert_true(number_log2_add(-1e300, 7.0) == 7.0);
-    /* A use ten years later, half lives of one second. */
-    assert_true(number_log2_add(0.0, 3.2e8) == 3.2e8);
-}
-
 TEST(doubles_are_printed_exactly)
 {
     uint64_t dice = 5;

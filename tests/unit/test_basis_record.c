@@ -76,21 +76,21 @@ TEST(a_derived_record_is_the_encoded_one)
             basis_record_bind(&fine);
             assert_int_equal(codecs_made_from(fine.spec.variant, to), CODECS_WAY_DERIVE);
             assert_int_equal(codecs_made_from(to, fine.spec.variant), CODECS_WAY_NONE);
-            assert_status(kvt_record_derive_with(fine.record.data, fine.record.bytes,
-                                                 &fine.spec.bases, to, made.data, made.bytes,
-                                                 fine.scratch.data, fine.scratch.bytes, &bytes),
+            assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, &fine.spec.bases,
+                                            to, made.data, made.bytes, fine.scratch.data,
+                                            fine.scratch.bytes, &bytes),
                           KVT_OK);
             assert_int_equal(bytes, coarse.record.bytes);
             assert_memory_equal(made.data, coarse.record.data, bytes);
-            assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, to, made.data,
-                                            made.bytes, fine.scratch.data, fine.scratch.bytes,
-                                            &bytes),
+            assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, NULL, to,
+                                            made.data, made.bytes, fine.scratch.data,
+                                            fine.scratch.bytes, &bytes),
                           KVT_E_MISMATCH);
             kvt_variant other = to;
             other.rate ^= 1u << CODECS_BASIS_SHIFT;
-            assert_status(kvt_record_derive_with(fine.record.data, fine.record.bytes,
-                                                 &fine.spec.bases, other, made.data, made.bytes,
-                                                 fine.scratch.data, fine.scratch.bytes, &bytes),
+            assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, &fine.spec.bases,
+                                            other, made.data, made.bytes, fine.scratch.data,
+                                            fine.scratch.bytes, &bytes),
                           KVT_E_ARGUMENT);
             free(made.data);
             basis_record_free(&fine);

@@ -51,8 +51,8 @@ TEST(record_keys_turn_in_double)
         float *keys = malloc(bytes);
         float *turned = malloc(bytes);
         assert_true(keys != NULL && turned != NULL);
-        assert_status(kvt_record_decode_matrix(e.record.data, e.record.bytes, 1, KVT_SIDE_K, keys,
-                                               bytes, e.scratch.data, e.scratch.bytes),
+        assert_status(kvt_record_decode_matrix(e.record.data, e.record.bytes, NULL, 1, KVT_SIDE_K,
+                                               keys, bytes, e.scratch.data, e.scratch.bytes),
                       KVT_OK);
         memcpy(turned, keys, bytes);
         assert_status(

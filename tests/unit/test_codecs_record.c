@@ -312,16 +312,17 @@ TEST(wrong_sizes_and_arguments_are_refused)
     assert_status(kvt_record_decode(record, e.record.bytes, NULL, e.decoded.data, e.decoded.bytes,
                                     e.scratch.data, e.scratch.bytes - 1),
                   KVT_E_SPACE);
-    assert_status(kvt_record_decode_matrix(record, e.record.bytes, 2, KVT_SIDE_K, e.decoded.data,
-                                           matrix, e.scratch.data, e.scratch.bytes),
+    assert_status(kvt_record_decode_matrix(record, e.record.bytes, NULL, 2, KVT_SIDE_K,
+                                           e.decoded.data, matrix, e.scratch.data, e.scratch.bytes),
                   KVT_E_ARGUMENT);
-    assert_status(kvt_record_decode_matrix(record, e.record.bytes, 0, (kvt_side)2, e.decoded.data,
-                                           matrix, e.scratch.data, e.scratch.bytes),
+    assert_status(kvt_record_decode_matrix(record, e.record.bytes, NULL, 0, (kvt_side)2,
+                                           e.decoded.data, matrix, e.scratch.data, e.scratch.bytes),
                   KVT_E_ARGUMENT);
-    assert_status(kvt_record_decode_matrix(record, e.record.bytes, 1, KVT_SIDE_V, e.decoded.data,
-                                           matrix + 1, e.scratch.data, e.scratch.bytes),
+    assert_status(kvt_record_decode_matrix(record, e.record.bytes, NULL, 1, KVT_SIDE_V,
+                                           e.decoded.data, matrix + 1, e.scratch.data,
+                                           e.scratch.bytes),
                   KVT_E_SPACE);
-    assert_status(kvt_record_decode_matrix(o.record.data, o.record.bytes, 0, KVT_SIDE_K,
+    assert_status(kvt_record_decode_matrix(o.record.data, o.record.bytes, NULL, 0, KVT_SIDE_K,
                                            o.decoded.data, o.decoded.bytes, NULL, 0),
                   KVT_E_ARGUMENT);
     assert_status(kvt_record_encode(&e.spec, e.source.data, e.source.bytes - 2, e.record.data,

@@ -18,7 +18,7 @@ static kvt_layout small_layout(uint8_t dtype)
 static guarded derive_room(const encoded *e, uint64_t *bytes_out, kvt_variant variant)
 {
     guarded target = guarded_make(e->record.bytes);
-    assert_status(kvt_record_derive(e->record.data, e->record.bytes, variant, target.data,
+    assert_status(kvt_record_derive(e->record.data, e->record.bytes, NULL, variant, target.data,
                                     target.bytes, e->scratch.data, e->scratch.bytes, bytes_out),
                   KVT_OK);
     guarded_check(&target, target.bytes);
@@ -134,7 +134,7 @@ TEST(other_variants_are_refused)
         kvt_variant to;
         uint64_t written = 1;
         assert_status(kvt_variant_parse(cases[i].to, &to), KVT_OK);
-        assert_status(kvt_record_derive(e.record.data, e.record.bytes, to, target.data,
+        assert_status(kvt_record_derive(e.record.data, e.record.bytes, NULL, to, target.data,
                                         target.bytes, e.scratch.data, e.scratch.bytes, &written),
                       cases[i].status);
         assert_int_equal(written, 0);
@@ -159,7 +159,7 @@ TEST(room_is_exact)
         for (uint64_t room = 0; room <= need; room += room + 64 < need ? 61 : 1) {
             memset(exact.data, GUARD_VALUE, need);
             kvt_status status =
-                kvt_record_derive(fine.record.data, fine.record.bytes, to, exact.data, room,
+                kvt_record_derive(fine.record.data, fine.record.bytes, NULL, to, exact.data, room,
                                   fine.scratch.data, fine.scratch.bytes, &written);
             assert_status(status, room == need ? KVT_OK : KVT_E_SPACE);
             guarded_check(&exact, room);
@@ -167,7 +167,7 @@ TEST(room_is_exact)
         assert_memory_equal(exact.data, whole.data, need);
     }
     codecs_cpu_force(level);
-    assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, to, exact.data, need,
+    assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, NULL, to, exact.data, need,
                                     fine.scratch.data, 64, &written),
                   KVT_E_ARGUMENT);
     free(whole.data);
@@ -186,7 +186,7 @@ TEST(damage_is_noticed)
     assert_status(kvt_record_parse(fine.record.data, fine.record.bytes, &info), KVT_OK);
     for (uint64_t at = info.head_bytes; at < fine.record.bytes; at += 37) {
         fine.record.data[at] ^= 0x20;
-        assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, to, target.data,
+        assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, NULL, to, target.data,
                                         target.bytes, fine.scratch.data, fine.scratch.bytes,
                                         &written),
                       KVT_E_CORRUPT);
@@ -194,7 +194,7 @@ TEST(damage_is_noticed)
         fine.record.data[at] ^= 0x20;
     }
     for (uint64_t cut = 0; cut < fine.record.bytes; cut += 509) {
-        assert_status(kvt_record_derive(fine.record.data, cut, to, target.data, target.bytes,
+        assert_status(kvt_record_derive(fine.record.data, cut, NULL, to, target.data, target.bytes,
                                         fine.scratch.data, fine.scratch.bytes, &written),
                       KVT_E_CORRUPT);
     }
@@ -222,7 +222,7 @@ TEST(another_rate_is_refused)
         assert_status(kvt_record_parse(e.record.data, e.record.bytes, &info), KVT_OK);
         assert_status(encoded_decode(&e), KVT_E_CORRUPT);
         guarded target = guarded_make(e.record.bytes);
-        assert_status(kvt_record_derive(e.record.data, e.record.bytes, info.spec.variant,
+        assert_status(kvt_record_derive(e.record.data, e.record.bytes, NULL, info.spec.variant,
                                         target.data, target.bytes, e.scratch.data, e.scratch.bytes,
                                         &written),
                       KVT_E_CORRUPT);

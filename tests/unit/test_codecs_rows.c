@@ -63,7 +63,7 @@ static void check_raw_rows(encoded *e, uint32_t keep, uint32_t kept[LAYERS][TOKE
                 const uint8_t *row = e->source.data + (matrix * TOKENS + kept[layer][i]) * ROW;
                 assert_memory_equal(rows + (uint64_t)i * ROW, row, ROW);
             }
-            assert_status(kvt_record_decode_matrix(e->record.data, e->record.bytes, layer,
+            assert_status(kvt_record_decode_matrix(e->record.data, e->record.bytes, NULL, layer,
                                                    (kvt_side)side, one.data, one.bytes,
                                                    e->scratch.data, e->scratch.bytes),
                           KVT_OK);

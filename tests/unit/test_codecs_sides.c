@@ -145,13 +145,13 @@ TEST(parts_of_records_are_read)
                       KVT_OK);
         guarded one = guarded_make(info.decoded_bytes / 3);
         for (uint32_t layer = 0; layer < 3; layer++) {
-            assert_status(kvt_record_decode_matrix(e.record.data, e.record.bytes, layer, KVT_SIDE_K,
-                                                   one.data, one.bytes, e.scratch.data,
+            assert_status(kvt_record_decode_matrix(e.record.data, e.record.bytes, NULL, layer,
+                                                   KVT_SIDE_K, one.data, one.bytes, e.scratch.data,
                                                    e.scratch.bytes),
                           KVT_OK);
             assert_memory_equal(one.data, whole.data + layer * one.bytes, one.bytes);
-            assert_status(kvt_record_decode_matrix(e.record.data, e.record.bytes, layer, KVT_SIDE_V,
-                                                   one.data, one.bytes, e.scratch.data,
+            assert_status(kvt_record_decode_matrix(e.record.data, e.record.bytes, NULL, layer,
+                                                   KVT_SIDE_V, one.data, one.bytes, e.scratch.data,
                                                    e.scratch.bytes),
                           KVT_E_ARGUMENT);
         }
@@ -182,11 +182,11 @@ TEST(settings_of_k_apply)
         const uint64_t kept = info.decoded_bytes / 3;
         guarded k = guarded_make(kept), alone = guarded_make(kept);
         for (uint32_t layer = 0; layer < 3; layer++) {
-            assert_status(kvt_record_decode_matrix(one.record.data, one.record.bytes, layer,
+            assert_status(kvt_record_decode_matrix(one.record.data, one.record.bytes, NULL, layer,
                                                    KVT_SIDE_K, alone.data, kept, one.scratch.data,
                                                    one.scratch.bytes),
                           KVT_OK);
-            assert_status(kvt_record_decode_matrix(two.record.data, two.record.bytes, layer,
+            assert_status(kvt_record_decode_matrix(two.record.data, two.record.bytes, NULL, layer,
                                                    KVT_SIDE_K, k.data, kept, two.scratch.data,
                                                    two.scratch.bytes),
                           KVT_OK);
@@ -224,7 +224,7 @@ TEST(coarser_records_are_made)
             memcpy(made.data, fine.record.data, drop.record_bytes);
         } else {
             uint64_t bytes;
-            assert_status(kvt_record_derive(fine.record.data, fine.record.bytes,
+            assert_status(kvt_record_derive(fine.record.data, fine.record.bytes, NULL,
                                             coarse.spec.variant, made.data, made.bytes,
                                             fine.scratch.data, fine.scratch.bytes, &bytes),
                           KVT_OK);

@@ -111,9 +111,9 @@ TEST(coarser_records_keep_the_front)
             fine.record.bytes = drop.record_bytes;
         } else {
             uint64_t written = 0;
-            status = kvt_record_derive(fine.record.data, fine.record.bytes, direct.spec.variant,
-                                       target.data, target.bytes, fine.scratch.data,
-                                       fine.scratch.bytes, &written);
+            status = kvt_record_derive(fine.record.data, fine.record.bytes, NULL,
+                                       direct.spec.variant, target.data, target.bytes,
+                                       fine.scratch.data, fine.scratch.bytes, &written);
             memcpy(fine.record.data, target.data, written);
             fine.record.bytes = written;
         }

@@ -5,16 +5,12 @@
 #include "codecs/codec_table.h"
 #include "codecs_support.h"
 
-TEST(table_finds_by_id_and_name)
+TEST(table_finds_by_id)
 {
     assert_string_equal(kvt_codec_find(KVT_CODEC_RAW)->name, "raw");
-    assert_int_equal(kvt_codec_find_name("lossless")->id, KVT_CODEC_LOSSLESS);
     assert_null(kvt_codec_find(0));
     assert_null(kvt_codec_find(200));
-    assert_null(kvt_codec_find_name("Raw"));
-    assert_null(kvt_codec_find_name(""));
     assert_int_equal(kvt_codec_find(KVT_CODEC_KIVI)->id, KVT_CODEC_KIVI);
-    assert_int_equal(kvt_codec_find_name("planes")->id, KVT_CODEC_PLANES);
     assert_null(kvt_codec_find(KVT_CODEC_DROP)); /* a stage, not a codec */
     assert_non_null(kvt_codec_at(1));
     assert_null(kvt_codec_at(100));

@@ -132,18 +132,6 @@ static void model_release(model *m, uint64_t pick)
     m->held[at] = m->held[--m->held_count];
 }
 
-static void model_trim(model *m, uint64_t pick, uint64_t amount)
-{
-    if (m->held_count == 0) return;
-    tiers_range *held = &m->held[pick % m->held_count];
-    if (held->bytes == GRAIN) return;
-    uint64_t keep = (1 + amount % (held->bytes / GRAIN - 1)) * GRAIN;
-    tiers_range tail = {.offset = held->offset + keep, .bytes = held->bytes - keep};
-    model_mark(m, tail, 0);
-    tiers_space_trim(m->space, tail);
-    held->bytes = keep;
-}
-
 TEST(random_operations_match_a_bitmap)
 {
     model *m = calloc(1, sizeof *m);
@@ -158,8 +146,6 @@ TEST(random_operations_match_a_bitmap)
             model_acquire(m, 1 + size % (size % 16 == 0 ? 200 : 9), i % 101 == 0);
         else if (what < takes + 40)
             model_release(m, size);
-        else if (what < takes + 46)
-            model_trim(m, size, random_next(&seed));
         else
             model_adopt(m, size % (GRAINS + 4), random_next(&seed) % 12);
         if (i % AUDIT_EVERY == 0) model_audit(m);

@@ -490,8 +490,9 @@ kvt_status tiers_space_adopt(tiers_space *space, tiers_range range)
 /* Makes a range free, as one with a free neighbour on either side that it touches: so two free
  * ranges never touch, and the number of ranges is bounded by the number of extents held. It never
  * needs memory: joining needs none, and space_prepare counted on an insertion. */
-static void space_free_range(tiers_space *space, tiers_range range)
+void tiers_space_release(tiers_space *space, tiers_range range)
 {
+    assert(space->held > 0);
     assert(range.bytes > 0 && range.bytes % TIERS_GRAIN_BYTES == 0);
     assert(range.offset >= space->begin && range.offset + range.bytes <= space->end);
     uint64_t end = range.offset + range.bytes;
@@ -517,22 +518,7 @@ static void space_free_range(tiers_space *space, tiers_range range)
     } else {
         space_insert(space, &here, range.offset, range.bytes);
     }
-}
-
-/* An extent that was trimmed is released with the rest of its bytes. */
-void tiers_space_release(tiers_space *space, tiers_range range)
-{
-    assert(space->held > 0);
-    space_free_range(space, range);
     space->held--;
-    space_check(space);
-}
-
-/* The extent goes on, shorter, so `held` stays. */
-void tiers_space_trim(tiers_space *space, tiers_range tail)
-{
-    assert(space->held > 0);
-    space_free_range(space, tail);
     space_check(space);
 }
 

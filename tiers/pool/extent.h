@@ -42,11 +42,8 @@ KVT_NODISCARD kvt_status tiers_space_acquire(tiers_space *space, uint64_t bytes,
  * out of the space, or not wholly free); KVT_E_MEMORY. */
 KVT_NODISCARD kvt_status tiers_space_adopt(tiers_space *space, tiers_range range);
 
-/* Gives an extent back whole, exactly as taken (or what trims have left of it). */
+/* Gives an extent back whole, exactly as taken. */
 void tiers_space_release(tiers_space *space, tiers_range range);
-
-/* Gives back the tail of an extent of which a front part stays held. */
-void tiers_space_trim(tiers_space *space, tiers_range tail);
 
 typedef struct tiers_space_facts {
     uint64_t capacity_bytes;

@@ -124,11 +124,6 @@ KVT_NODISCARD kvt_status tiers_pool_reserve_on(tiers_pool *pool, uint64_t bytes,
                                                uint32_t unit_bytes, uint64_t members,
                                                tiers_location **location_out);
 
-/* Shrinks a reservation's tail to `bytes` (encoded smaller than the bound). Only before any write
- * of the object. KVT_OK; KVT_E_MEMORY (the location is unchanged then). */
-KVT_NODISCARD kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location,
-                                           uint64_t bytes);
-
 /* Returns how many times as fast a layout made now would be read as this one is, by the weights of
  * now and the room there is; 1 = nothing to gain. Always 1 for an object of one unit and for the
  * baselines. */

@@ -385,69 +385,6 @@ kvt_status tiers_pool_reserve(tiers_pool *pool, uint64_t bytes, tiers_location *
     return tiers_pool_reserve_on(pool, bytes, pool->unit_bytes, UINT64_MAX, location_out);
 }
 
-/* ---- shrink ---- */
-
-/* Moves the extents of `from` into `to` as far as its shares need them, and gives the rest back.
- * Cannot fail: `to` has room for as many extents. The extents are walked in order, so each
- * member keeps the front of its bytes. Bytes that are given back were never written, and are not
- * trimmed. */
-static void reserve_move_extents(tiers_pool *pool, const tiers_location *from, tiers_location *to)
-{
-    uint64_t wanted[TIERS_MEMBERS_MAX] = {0};
-    uint32_t last = tiers_stripe_last(to->shares, to->share_count, to->turn);
-    for (uint32_t i = 0; i < to->share_count; i++)
-        wanted[to->shares[i].member] =
-            tiers_stripe_share_bytes(to->shares, i, last, to->bytes, to->unit_bytes);
-    for (uint32_t i = 0; i < from->extent_count; i++) {
-        tiers_extent extent = from->extents[i];
-        pool_member *member = &pool->members[extent.member];
-        uint64_t kept = extent.bytes < wanted[extent.member] ? extent.bytes : wanted[extent.member];
-        tiers_range rest = {.offset = extent.offset + kept, .bytes = extent.bytes - kept};
-        wanted[extent.member] -= kept;
-        assert(rest.bytes <= member->used_bytes);
-        member->used_bytes -= rest.bytes;
-        if (kept == 0) {
-            tiers_space_release(member->space, rest);
-            continue;
-        }
-        if (rest.bytes > 0) tiers_space_trim(member->space, rest);
-        extent.bytes = kept;
-        to->extents[to->extent_count++] = extent;
-    }
-    assert(to->extent_count <= from->extent_count);
-    assert(tiers_location_check(to) == KVT_OK && "what is left is whole");
-}
-
-/* The shares are dealt anew within what each member holds, so no extent is taken, and the failure
- * of memory is the only one. */
-kvt_status tiers_pool_shrink(tiers_pool *pool, tiers_location **location, uint64_t bytes)
-{
-    tiers_location *old = *location;
-    assert(bytes > 0 && bytes <= old->bytes);
-    bytes = (bytes + TIERS_GRAIN_BYTES - 1) & ~(uint64_t)(TIERS_GRAIN_BYTES - 1);
-    if (bytes == old->bytes) return KVT_OK;
-    reserve_rooms held = {{0}}; /* of the location, by member */
-    for (uint32_t i = 0; i < old->extent_count; i++)
-        held.bytes[old->extents[i].member] += old->extents[i].bytes;
-    tiers_share shares[TIERS_MEMBERS_MAX];
-    kvt_status status = KVT_OK;
-    pthread_mutex_lock(&pool->mutex);
-    /* Whatever was dealt is not written yet, so the turn need only be one of the new deal's. */
-    const uint32_t turn = (uint32_t)(old->turn % tiers_location_units(bytes, old->unit_bytes));
-    uint32_t share_count = reserve_plan(pool, &held, bytes, old->unit_bytes, turn, NULL, shares);
-    assert(share_count > 0 && "a smaller object fits where a larger one was");
-    tiers_location *shrunk = tiers_location_make(bytes, old->unit_bytes, shares, share_count);
-    if (shrunk != NULL) shrunk->turn = share_count > 1 ? (uint8_t)turn : 0;
-    if (shrunk == NULL || tiers_location_room(shrunk, old->extent_count) != KVT_OK)
-        status = KVT_E_MEMORY;
-    else
-        reserve_move_extents(pool, old, shrunk);
-    pthread_mutex_unlock(&pool->mutex);
-    if (status == KVT_OK) *location = shrunk;
-    tiers_location_free(status == KVT_OK ? old : shrunk);
-    return status;
-}
-
 /* A layout grows old when weights change. The figure here lets a caller decide whether to write the
  * object anew. */
 /* ---- layout ---- */
