@@ -135,16 +135,6 @@ static bool basis_read_tables(const uint8_t *stored, transform_basis *basis)
     return true;
 }
 
-/* The sections, as they lie in the object. */
-static void basis_point(const uint8_t *object, const basis_places *places, transform_basis *basis)
-{
-    basis->frequencies = (const double *)(const void *)(object + places->frequencies);
-    basis->means = (const float *)(const void *)(object + places->means);
-    basis->forward = (const uint16_t *)(const void *)(object + places->forward);
-    basis->inverse = (const uint16_t *)(const void *)(object + places->inverse);
-    basis->spreads = (const int16_t *)(const void *)(object + places->spreads);
-}
-
 /* Fields of the header that say nothing of the numbers. */
 static kvt_status basis_read_header(const uint8_t *object, uint64_t count, basis_header *header,
                                     basis_places *places, transform_basis *basis)
@@ -194,7 +184,12 @@ kvt_status basis_read(const void *bytes, uint64_t count, transform_basis *basis_
     if (status != KVT_OK) return status;
     basis_hash(object, count, basis_out->hash);
     if (memcmp(basis_out->hash, header.hash, sizeof header.hash) != 0) return KVT_E_CORRUPT;
-    basis_point(object, &places, basis_out);
+    /* The sections, as they lie in the object. */
+    basis_out->frequencies = (const double *)(const void *)(object + places.frequencies);
+    basis_out->means = (const float *)(const void *)(object + places.means);
+    basis_out->forward = (const uint16_t *)(const void *)(object + places.forward);
+    basis_out->inverse = (const uint16_t *)(const void *)(object + places.inverse);
+    basis_out->spreads = (const int16_t *)(const void *)(object + places.spreads);
     if (!basis_numbers_sound(basis_out)) return KVT_E_CORRUPT;
     if (!basis_read_tables(object + places.tables, basis_out)) return KVT_E_CORRUPT;
     for (uint32_t span = 0; span < transform_span_count(&basis_out->shape); span++) {

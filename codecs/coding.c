@@ -283,19 +283,6 @@ static kvt_status coding_drop_planes(const void *record, uint64_t bytes, kvt_var
     return status;
 }
 
-/* Of groups of layers: nothing of a damaged record is copied. */
-static kvt_status coding_derive_groups(const void *record, uint64_t bytes,
-                                       const kvt_record_bases *bases, kvt_variant variant,
-                                       void *target, uint64_t capacity, void *scratch,
-                                       uint64_t scratch_bytes, uint64_t *record_bytes_out)
-{
-    kvt_record_info info;
-    const kvt_status status = kvt_record_verify(record, bytes, &info);
-    if (status != KVT_OK) return status;
-    return record_groups_derive(record, bytes, bases, variant, target, capacity, scratch,
-                                scratch_bytes, record_bytes_out);
-}
-
 kvt_status kvt_coding_derive(const kvt_decoding *decoding, const void *record, uint64_t bytes,
                              kvt_variant variant, void *target, uint64_t capacity, void *scratch,
                              uint64_t scratch_bytes, uint64_t *record_bytes_out)
@@ -310,10 +297,12 @@ kvt_status kvt_coding_derive(const kvt_decoding *decoding, const void *record, u
     if (expected.keyed) status = coding_meet(record, bytes, &expected);
     kvt_record_info info;
     if (status == KVT_OK) status = kvt_record_parse(record, bytes, &info);
-    if (status == KVT_OK && info.group_count > 0)
-        return coding_derive_groups(record, bytes, &expected.spec.bases, variant, target, capacity,
-                                    scratch, scratch_bytes, record_bytes_out);
+    const bool grouped = status == KVT_OK && info.group_count > 0;
+    if (grouped) status = kvt_record_verify(record, bytes, &info); /* nothing damaged is copied */
     if (status != KVT_OK) return status;
+    if (grouped)
+        return record_groups_derive(record, bytes, &expected.spec.bases, variant, target, capacity,
+                                    scratch, scratch_bytes, record_bytes_out);
     if (variant.codec == KVT_CODEC_PLANES)
         return coding_drop_planes(record, bytes, variant, target, capacity, record_bytes_out);
     return kvt_record_derive(record, bytes, &expected.spec.bases, variant, target, capacity,

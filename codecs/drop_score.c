@@ -270,14 +270,6 @@ static void drop_lag_rank(const double *sum, uint32_t lag, double *scores)
     }
 }
 
-static uint32_t drop_sinks_here(const drop_settings *settings, uint32_t first_position,
-                                uint32_t tokens)
-{
-    if (first_position >= settings->sinks) return 0;
-    const uint32_t sinks = settings->sinks - first_position;
-    return sinks < tokens ? sinks : tokens;
-}
-
 /* Whether the tokens after the sinks make two partitions. */
 static bool drop_lag_applies(const drop_settings *settings, uint64_t rest)
 {
@@ -331,19 +323,16 @@ uint64_t drop_scores_scratch(const drop_settings *settings, const drop_shape *sh
     return 3 * (uint64_t)shape->head_dim + 2 * (uint64_t)settings->lag;
 }
 
-static bool drop_scores_shape_is_sound(const drop_shape *shape)
-{
-    return shape->kv_heads > 0 && shape->head_dim > 0 &&
-           (shape->dtype == KVT_DTYPE_FP16 || shape->dtype == KVT_DTYPE_BF16 ||
-            shape->dtype == KVT_DTYPE_FP32);
-}
-
 kvt_status drop_scores(const drop_settings *settings, const drop_shape *shape,
                        uint32_t first_position, const void *k, const void *v, double *scores,
                        double *scratch)
 {
-    const uint32_t sinks = drop_sinks_here(settings, first_position, shape->tokens);
-    if (!drop_scores_shape_is_sound(shape)) return KVT_E_UNSUPPORTED;
+    const uint32_t left = first_position < settings->sinks ? settings->sinks - first_position : 0;
+    const uint32_t sinks = left < shape->tokens ? left : shape->tokens;
+    if (shape->kv_heads == 0 || shape->head_dim == 0 ||
+        (shape->dtype != KVT_DTYPE_FP16 && shape->dtype != KVT_DTYPE_BF16 &&
+         shape->dtype != KVT_DTYPE_FP32))
+        return KVT_E_UNSUPPORTED;
     if (settings->method == DROP_METHOD_LAGKV && settings->lag == 0) return KVT_E_UNSUPPORTED;
     for (uint64_t t = 0; t < shape->tokens; t++) {
         scores[t] = settings->method == DROP_METHOD_STREAM ? (double)t : 0.0;

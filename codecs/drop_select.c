@@ -113,23 +113,15 @@ void drop_select(const double *scores, uint32_t tokens, const drop_plan *plan, u
     assert(count == plan->keep);
 }
 
-/* Tokens of the run that starts at index[at]. */
-static uint32_t drop_run(const uint32_t *index, uint32_t count, uint32_t at)
-{
-    uint32_t length = 1;
-    while (at + length < count && index[at + length] == index[at] + length) {
-        length++;
-    }
-    return length;
-}
-
 void drop_gather(const void *source, uint64_t row_bytes, const uint32_t *index, uint32_t count,
                  void *target)
 {
     const uint8_t *from = source;
     uint8_t *to = target;
     for (uint32_t i = 0; i < count;) {
-        const uint32_t run = drop_run(index, count, i);
+        uint32_t run = 1;
+        while (i + run < count && index[i + run] == index[i] + run)
+            run++;
         memcpy(to + i * row_bytes, from + index[i] * row_bytes, run * row_bytes);
         i += run;
     }

@@ -385,12 +385,6 @@ static bool entropy_read_symbols(entropy_reader *reader, uint64_t count)
     return more != 0;
 }
 
-static void entropy_drop_symbols(entropy_reader *reader, uint64_t count)
-{
-    reader->held -= count;
-    memmove(reader->scratch->symbols, reader->scratch->symbols + count, reader->held);
-}
-
 /* Gives the distant codes of a run their values. False when they run out. */
 static bool entropy_patch_run(entropy_reader *reader, uint8_t dtype, const uint8_t *symbols,
                               const float *offsets, const float *scales, uint32_t count,
@@ -499,7 +493,8 @@ static bool entropy_restore_group(entropy_reader *reader, const entropy_group *g
             }
             at += entropy_row_bytes(group->shape);
         }
-        entropy_drop_symbols(reader, piece * row);
+        reader->held -= piece * row;
+        memmove(reader->scratch->symbols, reader->scratch->symbols + piece * row, reader->held);
     }
     return true;
 }

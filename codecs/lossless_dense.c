@@ -204,21 +204,14 @@ static void dense_tile_choose(dense_tile *tile, const uint8_t *source)
     dense_tile_settle(tile);
 }
 
-/* Repeats the bases of the channels to a line. */
-static void dense_repeat_bases(const dense_tile *tile, uint8_t *bases)
-{
-    for (uint32_t i = tile->channels; i < tile->line; i++) {
-        bases[i] = bases[i - tile->channels];
-    }
-}
-
 /* Bases as they are stored become those that symbols are distances from, and reach over a line. */
 static void dense_start_bases(const dense_tile *tile, uint8_t *bases)
 {
     for (uint32_t i = 0; i < tile->channels; i++) {
         bases[i] = (uint8_t)(bases[i] + DENSE_MIDDLE);
     }
-    dense_repeat_bases(tile, bases);
+    for (uint32_t i = tile->channels; i < tile->line; i++) /* repeated to a line */
+        bases[i] = bases[i - tile->channels];
 }
 
 /* Buffers for what a run of the form has beside exponents and lows. */

@@ -59,16 +59,6 @@ uint64_t rans_count(const uint8_t *symbols, uint64_t count, uint32_t counts[256]
     return counted;
 }
 
-/* Leaves the rarest symbol out of the table. */
-static void rans_leave_one(const uint32_t counts[256], bool taken[256])
-{
-    unsigned rarest = 0;
-    for (unsigned s = 1; s < 256; s++) {
-        if (taken[s] && (rarest == 0 || counts[s] < counts[rarest])) rarest = s;
-    }
-    taken[rarest] = false;
-}
-
 /*
  * Chooses the table's symbols; returns how many. As an escape an occurrence costs escape_bits more.
  * A place in the table costs a slot of 256, which is total / 177 bits over all other symbols, and
@@ -92,7 +82,10 @@ static unsigned rans_choose(const uint32_t counts[256], uint64_t total, unsigned
         used++;
     }
     for (; used > RANS_SYMBOLS_MAX - 1; used--) {
-        rans_leave_one(counts, taken);
+        unsigned rarest = 0; /* is left out */
+        for (unsigned s = 1; s < 256; s++)
+            if (taken[s] && (rarest == 0 || counts[s] < counts[rarest])) rarest = s;
+        taken[rarest] = false;
     }
     if (used == 0) {
         taken[1] = true;

@@ -18,13 +18,6 @@ typedef struct record_deriver {
     uint64_t scratch_bytes;
 } record_deriver;
 
-/* Copies a segment that is the same in both. */
-static void derive_copy(record_deriver *deriver, uint32_t index, const record_segment *from,
-                        record_segment *segment)
-{
-    record_copy_segment(&deriver->writer, index, segment, deriver->record + from->offset);
-}
-
 /* Makes the coded part of a matrix, in its place; sets the stored bytes. */
 static kvt_status derive_part(record_deriver *deriver, const record_segment *from, uint8_t *at,
                               uint64_t room, uint64_t *stored_out)
@@ -74,7 +67,7 @@ static kvt_status derive_segment(record_deriver *deriver, uint32_t index, const 
     if (coded) {
         record_close_segment(writer, index, &segment);
     } else {
-        derive_copy(deriver, index, &from, &segment);
+        record_copy_segment(writer, index, &segment, deriver->record + from.offset);
     }
     writer->payload_bytes += segment.stored_bytes;
     return KVT_OK;

@@ -162,20 +162,14 @@ static kvt_status record_mark_layer(void *argument, uint32_t layer, uint32_t wor
     return KVT_OK;
 }
 
-static void record_write_indexes(record_writer *writer)
-{
-    const record_plan *plan = writer->plan;
-    for (uint32_t i = 0; i < plan->extension.index_count; i++) {
-        record_segment segment = record_segment_at(writer->head, i);
-        record_copy_segment(writer, i, &segment, record_rows_index(&writer->rows, plan, i));
-    }
-}
-
 static kvt_status record_write_fixed_once(record_writer *writer)
 {
     kvt_status status = record_place_fixed(writer);
     if (status != KVT_OK) return status;
-    record_write_indexes(writer);
+    for (uint32_t i = 0; i < writer->plan->extension.index_count; i++) {
+        record_segment segment = record_segment_at(writer->head, i);
+        record_copy_segment(writer, i, &segment, record_rows_index(&writer->rows, writer->plan, i));
+    }
     return record_run(writer->workers, record_matrices(writer->plan), record_encode_fixed_matrix,
                       writer);
 }
@@ -228,15 +222,6 @@ static uint64_t record_gather_bytes(const record_plan *plan, const kvt_view *vie
     return plan->together * codecs_align(plan->segment_bytes, RECORD_SEGMENT_ALIGN);
 }
 
-/* Carries a head into its record. */
-static void record_stream_head(uint8_t *record, const uint8_t *head, uint64_t bytes)
-{
-    view_rows target = view_rows_packed(record, bytes);
-    target.stream = true;
-    view_rows_scatter(&target, 0, bytes, head);
-    view_rows_close(&target);
-}
-
 /* Encodes with this variant. KVT_RAW when no matrix was coded; then the record is not finished. */
 static kvt_status record_encode_variant(const record_call *call, const kvt_codec_extras *extras,
                                         kvt_variant variant, uint64_t *record_bytes_out)
@@ -286,7 +271,12 @@ static kvt_status record_encode_variant(const record_call *call, const kvt_codec
         .table_offset = RECORD_TABLE_OFFSET,
     };
     record_write_slot(writer.head, 0, &plan, &values);
-    if (apart) record_stream_head(call->record, head, plan.payload_offset);
+    if (apart) {
+        view_rows target = view_rows_packed(call->record, plan.payload_offset);
+        target.stream = true;
+        view_rows_scatter(&target, 0, plan.payload_offset, head);
+        view_rows_close(&target);
+    }
     *record_bytes_out = writer.place.offset;
     return KVT_OK;
 }

@@ -60,18 +60,14 @@ static void record_matrix_describe(const record_plan *plan, uint32_t layer, kvt_
         plan->codec->matrix_planes(plan->variant, side, record_level(plan->levels[layer], side));
 }
 
-/* Whether a matrix is the first of its span. */
-static bool record_matrix_leads(const record_plan *plan, uint32_t layer, kvt_side side)
-{
-    return (kvt_layout_sides(&plan->layout) * layer + (uint32_t)side) % plan->together == 0;
-}
-
 void record_matrix_parts(const record_plan *plan, uint32_t layer, kvt_side side,
                          kvt_matrix *matrix_out, kvt_part parts[KVT_PARTS_MAX], uint32_t *count_out)
 {
     *count_out = 0;
     if (record_matrix_is_raw(plan, layer, side)) return;
-    if (plan->together > 1 && !record_matrix_leads(plan, layer, side)) return;
+    /* Only the first of a span. */
+    const uint32_t number = kvt_layout_sides(&plan->layout) * layer + (uint32_t)side;
+    if (plan->together > 1 && number % plan->together != 0) return;
     record_matrix_describe(plan, layer, side, matrix_out);
     *count_out = plan->codec->matrix_parts(plan->variant, matrix_out, parts);
     assert(*count_out > 0 && *count_out <= KVT_PARTS_MAX);

@@ -67,15 +67,6 @@ static void record_read_layout(const record_header *header, kvt_layout *layout)
     layout->opaque_bytes = header->opaque_bytes;
 }
 
-/* The chain holds the entry, and positions are numbers of 32 bits. */
-static bool record_chain_fits(const record_header *header, const record_plan *plan)
-{
-    const uint64_t end = (uint64_t)header->first_position + header->logical_tokens;
-    const uint32_t chain = plan->extension.chain_tokens;
-    if (!plan->extended) return true;
-    return plan->parts ? chain >= end : chain == 0 && end <= UINT32_MAX;
-}
-
 /* Reads the name of the basis behind the levels. A record of a codec with spans has one, and no
  * other record has. */
 static kvt_status record_read_basis(const record_header *header, const uint8_t *slot,
@@ -122,7 +113,11 @@ static kvt_status record_read_plan(const record_header *header, const uint8_t *s
     status = record_plan_make(plan, variant, header->stored_tokens);
     if (status == KVT_E_UNSUPPORTED) return KVT_E_VERSION;
     if (status != KVT_OK || plan->extended != extended) return KVT_E_CORRUPT;
-    if (!record_chain_fits(header, plan)) return KVT_E_CORRUPT;
+    /* The chain holds the entry, and positions are numbers of 32 bits. */
+    const uint64_t end = (uint64_t)header->first_position + header->logical_tokens;
+    const uint32_t chain = plan->extension.chain_tokens;
+    if (extended && (plan->parts ? chain < end : chain != 0 || end > UINT32_MAX))
+        return KVT_E_CORRUPT;
     return record_check_rest(header, plan, slot);
 }
 

@@ -103,14 +103,6 @@ uint64_t record_rows_scratch(const record_plan *plan, const kvt_record_spec *spe
     return rows_place(plan, nowhere, &rows, &scores, rows_scores_count(plan, variant));
 }
 
-static void rows_scores_given(const kvt_codec_extras *extras, uint32_t tokens, uint32_t index,
-                              double *scores)
-{
-    for (uint32_t i = 0; i < tokens; i++) {
-        scores[i] = (double)extras->scores[(uint64_t)index * tokens + i];
-    }
-}
-
 static view_rows rows_matrix(const record_rows *rows, const kvt_layout *layout, uint32_t layer,
                              kvt_side side)
 {
@@ -162,7 +154,8 @@ kvt_status record_rows_open(record_rows *rows, const record_plan *plan, const kv
         uint32_t *index = rows->kept + (uint64_t)i * kept.keep;
         uint8_t *bitmap = rows->indexes + i * plan->index_bytes;
         if (given) {
-            rows_scores_given(extras, layout->tokens, i, scores);
+            for (uint32_t t = 0; t < layout->tokens; t++)
+                scores[t] = (double)extras->scores[(uint64_t)i * layout->tokens + t];
         } else {
             const uint8_t *k = rows_matrix(rows, layout, i, KVT_SIDE_K).start;
             const uint8_t *v = both ? rows_matrix(rows, layout, i, KVT_SIDE_V).start : NULL;

@@ -196,17 +196,6 @@ static kvt_status variable_place_segment(record_variable *variable_size, record_
     return KVT_OK;
 }
 
-/* Marks the matrices of a span that could not be coded. */
-static void variable_set_raw(record_plan *plan, const record_slot *slot)
-{
-    for (uint32_t i = 0; i < slot->matrices; i++) {
-        uint32_t layer;
-        kvt_side side;
-        variable_matrix(plan, slot, i, &layer, &side);
-        record_matrix_set_raw(plan, layer, side);
-    }
-}
-
 /* Gives a span its places. The walk stands before it. */
 static kvt_status variable_place(record_variable *variable_size, record_slot *slot)
 {
@@ -215,7 +204,12 @@ static kvt_status variable_place(record_variable *variable_size, record_slot *sl
     const bool raw = slot->status == KVT_RAW;
     uint32_t part = 0;
     if (!raw && slot->status != KVT_OK) return slot->status;
-    if (raw && plan->parts) variable_set_raw(plan, slot);
+    for (uint32_t i = 0; raw && plan->parts && i < slot->matrices; i++) {
+        uint32_t layer;
+        kvt_side side;
+        variable_matrix(plan, slot, i, &layer, &side);
+        record_matrix_set_raw(plan, layer, side);
+    }
     if (!raw) writer->coded_matrices += slot->matrices;
     /* Raw tokens of each matrix lie between the parts of the first one and those of the next span:
      * the walk says which segment comes. */

@@ -33,16 +33,6 @@ static bool walk_next_opaque(record_walk *walk, record_want *want)
     return true;
 }
 
-static void walk_want_index(const record_walk *walk, record_want *want)
-{
-    const record_plan *plan = walk->plan;
-    want->segment.layer = plan->extension.index_count == 1 ? RECORD_NO_LAYER : walk->index;
-    want->segment.kind = KVT_PART_INDEX;
-    want->segment.raw_bytes = plan->index_bytes;
-    want->segment.stored_bytes = plan->index_bytes;
-    want->fixed = true;
-}
-
 /* The part-th segment of this plane of a matrix. False when there is none. */
 static bool walk_want_part(const record_plan *plan, uint32_t layer, kvt_side side, uint32_t plane,
                            uint32_t part, record_want *want)
@@ -122,13 +112,6 @@ static void walk_start_section(record_walk *walk, uint32_t section)
     walk->side = (section - 1) % 2 == 0 ? first : first ^ 1u;
 }
 
-/* Sections are numbered as if there were two sides; with one, every second one is left out. */
-static uint32_t walk_next_section(const record_walk *walk)
-{
-    const bool both = kvt_layout_sides(&walk->plan->layout) == 2;
-    return walk->section + (walk->section == 0 || both ? 1 : 2);
-}
-
 static uint32_t walk_plane(const record_walk *walk)
 {
     return (walk->section + 1) / 2;
@@ -146,7 +129,11 @@ static bool walk_find(record_walk *walk, record_want *want)
             walk->part++;
             return true;
         }
-        if (!walk_next_matrix(walk)) walk_start_section(walk, walk_next_section(walk));
+        /* Sections are numbered as if there were two sides; with one, every second one is left out.
+         */
+        const bool both = kvt_layout_sides(&walk->plan->layout) == 2;
+        if (!walk_next_matrix(walk))
+            walk_start_section(walk, walk->section + (walk->section == 0 || both ? 1 : 2));
     }
 }
 
@@ -161,7 +148,11 @@ bool record_walk_next(record_walk *walk, record_want *want_out)
         return true;
     }
     if (walk->index < plan->extension.index_count) {
-        walk_want_index(walk, want_out);
+        want_out->segment.layer = plan->extension.index_count == 1 ? RECORD_NO_LAYER : walk->index;
+        want_out->segment.kind = KVT_PART_INDEX;
+        want_out->segment.raw_bytes = plan->index_bytes;
+        want_out->segment.stored_bytes = plan->index_bytes;
+        want_out->fixed = true;
         walk->index++;
         return true;
     }

@@ -171,14 +171,6 @@ kvt_status transform_block_codes(const transform_segment *segment, const void *c
     return work_code(&work, matrices, block, block_tokens(segment, block)) ? KVT_OK : KVT_RAW;
 }
 
-static void work_third(int16_t *codes, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) {
-        const int32_t code = codes[i];
-        codes[i] = (int16_t)(code < 0 ? -((1 - code) / 3) : (code + 1) / 3);
-    }
-}
-
 kvt_status transform_derive_step3(const transform_segment *segment, const void *source,
                                   uint64_t bytes, void *target, uint64_t capacity, void *scratch,
                                   uint64_t *written_out)
@@ -198,7 +190,10 @@ kvt_status transform_derive_step3(const transform_segment *segment, const void *
                              &work.order);
         kvt_status status = transform_work_read(&work, source, block, &at);
         if (status != KVT_OK) return status;
-        work_third(work.scratch.codes, (uint64_t)work.elements * TRANSFORM_LANES);
+        for (uint64_t i = 0; i < (uint64_t)work.elements * TRANSFORM_LANES; i++) {
+            const int32_t code = work.scratch.codes[i];
+            work.scratch.codes[i] = (int16_t)(code < 0 ? -((1 - code) / 3) : (code + 1) / 3);
+        }
         transform_order_make(segment->basis, work.first_element, work.elements, step, &work.order);
         fits = transform_block_write(segment->basis, &work.order, work.scratch.codes,
                                      block_tokens(segment, block), &work.scratch.room,

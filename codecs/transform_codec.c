@@ -25,18 +25,14 @@ static kvt_status transform_check(kvt_variant variant, const kvt_layout *layout)
                                                                                 : KVT_E_UNSUPPORTED;
 }
 
-/* Bytes of the elements that one part stands for: the most that it takes. */
-static uint64_t transform_source_bytes(const kvt_matrix *matrix)
-{
-    return (uint64_t)matrix->tokens * matrix->kv_heads * matrix->head_dim *
-           kvt_dtype_bytes(matrix->dtype) * matrix->span;
-}
-
 static uint32_t transform_parts(kvt_variant variant, const kvt_matrix *matrix,
                                 kvt_part parts[KVT_PARTS_MAX])
 {
     (void)variant;
-    parts[0] = (kvt_part){.kind = KVT_PART_DATA, .bytes = transform_source_bytes(matrix)};
+    /* Bytes of the elements that one part stands for: the most that it takes. */
+    const uint64_t bytes = (uint64_t)matrix->tokens * matrix->kv_heads * matrix->head_dim *
+                           kvt_dtype_bytes(matrix->dtype) * matrix->span;
+    parts[0] = (kvt_part){.kind = KVT_PART_DATA, .bytes = bytes};
     return 1;
 }
 
