@@ -48,8 +48,10 @@ static bool pipe_settle(kvt_device *device, kvt_io *io, int32_t result, uint32_t
     return true;
 }
 
-static const tiers_queue_calls pipe_calls = {
-    .run = pipe_run, .prepare = pipe_prepare, .settle = pipe_settle};
+static const tiers_queue_calls pipe_calls = {.names = {"pipe", "pipe", "pipe"},
+                                             .run = pipe_run,
+                                             .prepare = pipe_prepare,
+                                             .settle = pipe_settle};
 
 static bool refuse_two_at_once(void)
 {
@@ -72,31 +74,32 @@ static bool refuse_two_at_once(void)
 static int use_refusing_ring(void)
 {
     int ends[2];
-    kvt_device device = {.facts = {.align_bytes = 1}};
-    tiers_queue queue;
+    tiers_queued queued = {.base = {.facts = {.align_bytes = 1}}};
+    kvt_device *device = &queued.base;
+    tiers_queue *queue = &queued.queue;
     kvt_io operations[OPERATIONS];
     kvt_io *done[OPERATIONS];
     char bytes[OPERATIONS] = {0};
     if (pipe(ends) != 0) return __LINE__;
-    tiers_queue_open(&queue, &device, &pipe_calls, ends[0], 8, false);
-    tiers_queue_attach(&queue);
-    if (queue.kind != TIERS_QUEUE_RING || !refuse_two_at_once()) return NOT_HERE;
+    tiers_queued_open(&queued, &pipe_calls, ends[0], &(kvt_device_config){.depth = 8});
+    tiers_queued_attach(device);
+    if (queue->kind != TIERS_QUEUE_RING || !refuse_two_at_once()) return NOT_HERE;
     for (int i = 0; i < OPERATIONS; i++) {
         operations[i] = (kvt_io){.kind = KVT_IO_READ, .bytes = 1, .buffer = &bytes[i]};
-        if (tiers_queue_submit(&queue, &operations[i]) != KVT_QUEUED) return __LINE__;
-        if (i == 0) tiers_queue_flush(&queue);
+        if (tiers_queued_submit(device, &operations[i]) != KVT_QUEUED) return __LINE__;
+        if (i == 0) tiers_queued_flush(device);
     }
-    tiers_queue_flush(&queue); /* refused: the last two are done by calls */
+    tiers_queued_flush(device); /* refused: the last two are done by calls */
     if (runs != 2) return __LINE__;
-    if (tiers_queue_reap(&queue, done, OPERATIONS, OPERATIONS, 20000000) != 2) return __LINE__;
+    if (tiers_queued_reap(device, done, OPERATIONS, OPERATIONS, 20000000) != 2) return __LINE__;
     /* Their memory may be anything by now: nothing may be read into it. */
     if (write(ends[1], "abc", OPERATIONS) != OPERATIONS) return __LINE__;
-    if (tiers_queue_reap(&queue, done, 1, 1, TIERS_DEVICE_FOREVER) != 1) return __LINE__;
+    if (tiers_queued_reap(device, done, 1, 1, TIERS_DEVICE_FOREVER) != 1) return __LINE__;
     if (done[0] != &operations[0] || bytes[0] != 'a') return __LINE__;
-    (void)tiers_queue_reap(&queue, done, 0, 1, 0);
+    (void)tiers_queued_reap(device, done, 0, 1, 0);
     if (bytes[1] != 0 || bytes[2] != 0) return __LINE__;
-    tiers_queue_detach(&queue);
-    tiers_queue_close(&queue);
+    tiers_queued_detach(device);
+    tiers_queue_close(queue);
     return 0;
 }
 
@@ -120,27 +123,29 @@ TEST(no_call_takes_the_whole_queue)
 {
     enum { DEPTH = 8 };
     int ends[2];
-    kvt_device device = {.facts = {.align_bytes = 1}};
-    tiers_queue queue;
+    tiers_queued queued = {.base = {.facts = {.align_bytes = 1}}};
+    kvt_device *device = &queued.base;
+    tiers_queue *queue = &queued.queue;
     kvt_io operations[DEPTH];
     kvt_io *done[DEPTH];
     char bytes[DEPTH] = {0};
     assert_int_equal(pipe(ends), 0);
-    tiers_queue_open(&queue, &device, &pipe_calls, ends[0], DEPTH, false);
-    tiers_queue_attach(&queue);
-    bool ring = queue.kind == TIERS_QUEUE_RING;
+    tiers_queued_open(&queued, &pipe_calls, ends[0], &(kvt_device_config){.depth = DEPTH});
+    tiers_queued_attach(device);
+    bool ring = queue->kind == TIERS_QUEUE_RING;
     for (uint32_t i = 0; ring && i < DEPTH; i++) {
         operations[i] = (kvt_io){.kind = KVT_IO_READ, .bytes = 1, .buffer = &bytes[i]};
-        assert_int_equal(tiers_queue_submit(&queue, &operations[i]), KVT_QUEUED);
-        assert_true(queue.ring.queued_count <= DEPTH / 2);
-        assert_int_equal(queue.ring.queued_count + queue.ring.kernel_count, i + 1);
+        assert_int_equal(tiers_queued_submit(device, &operations[i]), KVT_QUEUED);
+        assert_true(queue->ring.queued_count <= DEPTH / 2);
+        assert_int_equal(queue->ring.queued_count + queue->ring.kernel_count, i + 1);
     }
     if (ring) {
         assert_int_equal(write(ends[1], "abcdefgh", DEPTH), DEPTH);
-        assert_int_equal(tiers_queue_reap(&queue, done, DEPTH, DEPTH, TIERS_DEVICE_FOREVER), DEPTH);
+        assert_int_equal(tiers_queued_reap(device, done, DEPTH, DEPTH, TIERS_DEVICE_FOREVER),
+                         DEPTH);
     }
-    tiers_queue_detach(&queue);
-    tiers_queue_close(&queue);
+    tiers_queued_detach(device);
+    tiers_queue_close(queue);
     close(ends[0]);
     close(ends[1]);
     if (ring) return;
@@ -152,31 +157,33 @@ TEST(no_call_takes_the_whole_queue)
 static void check_wake(bool synchronous)
 {
     int ends[2];
-    kvt_device device = {.facts = {.align_bytes = 1}};
-    tiers_queue queue;
+    tiers_queued queued = {.base = {.facts = {.align_bytes = 1}}};
+    kvt_device *device = &queued.base;
+    tiers_queue *queue = &queued.queue;
     char byte = 0;
     kvt_io operation = {.kind = KVT_IO_READ, .bytes = 1, .buffer = &byte};
     kvt_io *done[1];
     assert_int_equal(pipe(ends), 0);
     pipe_end = ends[0];
-    tiers_queue_open(&queue, &device, &pipe_calls, ends[0], 8, synchronous);
-    tiers_queue_attach(&queue);
-    assert_int_equal(queue.kind == TIERS_QUEUE_INLINE, !device.wakes);
-    if (device.wakes) {
-        assert_int_equal(tiers_queue_submit(&queue, &operation), KVT_QUEUED);
+    tiers_queued_open(&queued, &pipe_calls, ends[0],
+                      &(kvt_device_config){.depth = 8, .synchronous = synchronous});
+    tiers_queued_attach(device);
+    assert_int_equal(queue->kind == TIERS_QUEUE_INLINE, !device->wakes);
+    if (device->wakes) {
+        assert_int_equal(tiers_queued_submit(device, &operation), KVT_QUEUED);
         for (int i = 0; i < 3; i++) { /* a wake lasts until the reap that it ends */
-            tiers_queue_wake(&queue);
-            assert_int_equal(tiers_queue_reap(&queue, done, 1, 1, TIERS_DEVICE_FOREVER), 0);
+            tiers_queued_wake(device);
+            assert_int_equal(tiers_queued_reap(device, done, 1, 1, TIERS_DEVICE_FOREVER), 0);
         }
-        tiers_queue_wake(&queue);
+        tiers_queued_wake(device);
         assert_int_equal(write(ends[1], "a", 1), 1);
-        while (tiers_queue_reap(&queue, done, 1, 1, TIERS_DEVICE_FOREVER) == 0)
+        while (tiers_queued_reap(device, done, 1, 1, TIERS_DEVICE_FOREVER) == 0)
             continue;
         assert_ptr_equal(done[0], &operation);
-        assert_true(device.wakes);
+        assert_true(device->wakes);
     }
-    tiers_queue_detach(&queue);
-    tiers_queue_close(&queue);
+    tiers_queued_detach(device);
+    tiers_queue_close(queue);
     close(ends[0]);
     close(ends[1]);
     pipe_end = -1;

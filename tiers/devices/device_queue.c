@@ -44,22 +44,44 @@ kvt_io *tiers_io_list_pop(tiers_io_list *list)
     return io;
 }
 
+/* Returns the queue of a back end that begins with tiers_queued. */
+static tiers_queue *queue_of(kvt_device *device)
+{
+    return &((tiers_queued *)device)->queue;
+}
+
+/* Names the engine after what was achieved. Fixed buffers are about the ring alone: the other kinds
+ * pin pages for every transfer. The name is for people and profiles; no code depends on it. */
+static void queue_name_engine(kvt_device *device)
+{
+    const tiers_queue *queue = queue_of(device);
+    bool fixed = queue->kind == TIERS_QUEUE_RING && queue->ring.fixed_buffers;
+    snprintf(device->facts.engine, sizeof device->facts.engine, "%s+%s%s",
+             queue->calls->names[queue->kind],
+             (device->facts.flags & KVT_DEVICE_DIRECT) != 0 ? "direct" : "buffered",
+             fixed ? "+fixed" : "");
+}
+
 /* The ring is tried even though another thread will use it: what the kernel grants decides the
  * depth that the facts promise. */
-void tiers_queue_open(tiers_queue *queue, kvt_device *device, const tiers_queue_calls *calls,
-                      int fd, uint32_t depth, bool synchronous)
+void tiers_queued_open(tiers_queued *queued, const tiers_queue_calls *calls, int fd,
+                       const kvt_device_config *config)
 {
+    tiers_queue *queue = &queued->queue;
+    const uint32_t depth = config->depth;
     assert(depth <= TIERS_QUEUE_DEPTH_MAX);
-    memset(queue, 0, sizeof *queue);
-    queue->device = device;
-    queue->calls = calls;
-    queue->fd = fd;
-    queue->depth = depth != 0 ? depth : QUEUE_RING_DEPTH_DEFAULT;
-    queue->kind = TIERS_QUEUE_RING;
-    if (!synchronous && tiers_ring_open(queue)) return;
-    if (depth == 0) queue->depth = TIERS_QUEUE_THREADS_DEFAULT;
-    if (queue->depth > TIERS_QUEUE_THREADS_MAX) queue->depth = TIERS_QUEUE_THREADS_MAX;
-    queue->kind = queue->depth > 1 ? TIERS_QUEUE_THREADS : TIERS_QUEUE_INLINE;
+    *queue = (tiers_queue){.device = &queued->base,
+                           .calls = calls,
+                           .fd = fd,
+                           .depth = depth != 0 ? depth : QUEUE_RING_DEPTH_DEFAULT,
+                           .kind = TIERS_QUEUE_RING};
+    if (config->synchronous || !tiers_ring_open(queue)) {
+        if (depth == 0) queue->depth = TIERS_QUEUE_THREADS_DEFAULT;
+        if (queue->depth > TIERS_QUEUE_THREADS_MAX) queue->depth = TIERS_QUEUE_THREADS_MAX;
+        queue->kind = queue->depth > 1 ? TIERS_QUEUE_THREADS : TIERS_QUEUE_INLINE;
+    }
+    queued->base.facts.depth_max = queue->depth;
+    queue_name_engine(&queued->base);
 }
 
 /* The descriptor is the caller's and stays open. */
@@ -74,24 +96,26 @@ void tiers_queue_close(tiers_queue *queue)
 
 /* Enabling may fail although the open succeeded; the queue falls back to threads then, and to
  * single calls when no thread starts. */
-void tiers_queue_attach(tiers_queue *queue)
+void tiers_queued_attach(kvt_device *device)
 {
+    tiers_queue *queue = queue_of(device);
     assert(!queue->attached && queue->depth > 0);
     queue->attached = true;
     /* A second life needs a ring of its own: the first one was the other thread's. */
-    if (queue->kind == TIERS_QUEUE_RING) {
-        bool granted = (queue->ring.open || tiers_ring_open(queue)) && tiers_ring_enable(queue);
-        if (granted) return;
-        queue->kind = TIERS_QUEUE_THREADS;
+    const bool ring = queue->kind == TIERS_QUEUE_RING &&
+                      (queue->ring.open || tiers_ring_open(queue)) && tiers_ring_enable(queue);
+    if (!ring) {
+        const bool threads = queue->kind != TIERS_QUEUE_INLINE && tiers_threads_start(queue);
+        queue->kind = threads ? TIERS_QUEUE_THREADS : TIERS_QUEUE_INLINE;
+        device->wakes = threads;
     }
-    if (queue->kind == TIERS_QUEUE_THREADS && !tiers_threads_start(queue))
-        queue->kind = TIERS_QUEUE_INLINE;
-    queue->device->wakes = queue->kind == TIERS_QUEUE_THREADS;
+    queue_name_engine(device);
 }
 
 /* The kind stays, so a later attach opens the same kind again. */
-void tiers_queue_detach(tiers_queue *queue)
+void tiers_queued_detach(kvt_device *device)
 {
+    tiers_queue *queue = queue_of(device);
     assert(queue->attached);
     queue->attached = false;
     if (queue->kind == TIERS_QUEUE_RING) tiers_ring_close(queue);
@@ -130,8 +154,8 @@ static kvt_status queue_copy_regions(tiers_queue *queue, const kvt_device_region
 }
 
 /* A ring that is open takes the regions at once, another one when it opens. */
-kvt_status tiers_queue_register(tiers_queue *queue, const kvt_device_region *regions,
-                                uint32_t count)
+static kvt_status queue_register(tiers_queue *queue, const kvt_device_region *regions,
+                                 uint32_t count)
 {
     if (queue->kind != TIERS_QUEUE_RING) return KVT_E_UNSUPPORTED;
     free(queue->regions);
@@ -146,29 +170,40 @@ kvt_status tiers_queue_register(tiers_queue *queue, const kvt_device_region *reg
     return tiers_ring_register(queue) ? KVT_OK : KVT_E_MEMORY;
 }
 
-/* Outside attach, and without ring or threads, the operation is done when the call returns. */
-kvt_status tiers_queue_submit(tiers_queue *queue, kvt_io *io)
+kvt_status tiers_queued_register(kvt_device *device, const kvt_device_region *regions,
+                                 uint32_t count)
 {
+    kvt_status status = queue_register(queue_of(device), regions, count);
+    queue_name_engine(device);
+    return status;
+}
+
+/* Outside attach, and without ring or threads, the operation is done when the call returns. */
+kvt_status tiers_queued_submit(kvt_device *device, kvt_io *io)
+{
+    tiers_queue *queue = queue_of(device);
     tiers_io_begin(io, base_clock_ns());
     if (queue->attached && queue->kind == TIERS_QUEUE_RING) return tiers_ring_submit(queue, io);
     if (queue->attached && queue->kind == TIERS_QUEUE_THREADS) {
         tiers_threads_submit(queue, io);
         return KVT_QUEUED;
     }
-    queue->calls->run(queue->device, io, 0);
+    queue->calls->run(device, io, 0);
     return KVT_OK;
 }
 
 /* Threads take an operation when it is submitted, so there is nothing to push. */
-void tiers_queue_flush(tiers_queue *queue)
+void tiers_queued_flush(kvt_device *device)
 {
+    tiers_queue *queue = queue_of(device);
     if (queue->attached && queue->kind == TIERS_QUEUE_RING) tiers_ring_flush(queue);
 }
 
 /* With single calls nothing is ever in flight. */
-size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
-                        uint64_t timeout_ns)
+size_t tiers_queued_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
+                         uint64_t timeout_ns)
 {
+    tiers_queue *queue = queue_of(device);
     if (queue->kind == TIERS_QUEUE_RING) return tiers_ring_reap(queue, done, min, max, timeout_ns);
     if (queue->kind == TIERS_QUEUE_THREADS)
         return tiers_threads_reap(queue, done, min, max, timeout_ns);
@@ -176,77 +211,9 @@ size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t ma
 }
 
 /* Callers wake a device only while it is attached, so the kind does not change meanwhile. */
-void tiers_queue_wake(tiers_queue *queue)
-{
-    if (queue->kind == TIERS_QUEUE_RING) tiers_ring_wake(queue);
-    if (queue->kind == TIERS_QUEUE_THREADS) tiers_threads_wake(queue);
-}
-
-/* ---- back ends with a queue ---- */
-
-/* Returns the queue of a back end that begins with tiers_queued. */
-static tiers_queue *queue_of(kvt_device *device)
-{
-    return &((tiers_queued *)device)->queue;
-}
-
-/* Names the engine after what was achieved. Fixed buffers are about the ring alone: the other kinds
- * pin pages for every transfer. The name is for people and profiles; no code depends on it. */
-static void queue_name_engine(kvt_device *device)
-{
-    const tiers_queue *queue = queue_of(device);
-    bool fixed = queue->kind == TIERS_QUEUE_RING && queue->ring.fixed_buffers;
-    snprintf(device->facts.engine, sizeof device->facts.engine, "%s+%s%s",
-             queue->calls->names[queue->kind],
-             (device->facts.flags & KVT_DEVICE_DIRECT) != 0 ? "direct" : "buffered",
-             fixed ? "+fixed" : "");
-}
-
-void tiers_queued_open(tiers_queued *queued, const tiers_queue_calls *calls, int fd,
-                       const kvt_device_config *config)
-{
-    kvt_device *device = &queued->base;
-    tiers_queue_open(&queued->queue, device, calls, fd, config->depth, config->synchronous);
-    device->facts.depth_max = queued->queue.depth;
-    queue_name_engine(device);
-}
-
-void tiers_queued_attach(kvt_device *device)
-{
-    tiers_queue_attach(queue_of(device));
-    queue_name_engine(device);
-}
-
-void tiers_queued_detach(kvt_device *device)
-{
-    tiers_queue_detach(queue_of(device));
-}
-
-kvt_status tiers_queued_register(kvt_device *device, const kvt_device_region *regions,
-                                 uint32_t count)
-{
-    kvt_status status = tiers_queue_register(queue_of(device), regions, count);
-    queue_name_engine(device);
-    return status;
-}
-
-kvt_status tiers_queued_submit(kvt_device *device, kvt_io *io)
-{
-    return tiers_queue_submit(queue_of(device), io);
-}
-
-void tiers_queued_flush(kvt_device *device)
-{
-    tiers_queue_flush(queue_of(device));
-}
-
-size_t tiers_queued_reap(kvt_device *device, kvt_io **done, size_t min, size_t max,
-                         uint64_t timeout_ns)
-{
-    return tiers_queue_reap(queue_of(device), done, min, max, timeout_ns);
-}
-
 void tiers_queued_wake(kvt_device *device)
 {
-    tiers_queue_wake(queue_of(device));
+    tiers_queue *queue = queue_of(device);
+    if (queue->kind == TIERS_QUEUE_RING) tiers_ring_wake(queue);
+    if (queue->kind == TIERS_QUEUE_THREADS) tiers_threads_wake(queue);
 }

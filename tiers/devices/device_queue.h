@@ -110,27 +110,9 @@ typedef struct tiers_queue {
     tiers_threads threads;
 } tiers_queue;
 
-/* Chooses the best kind that the machine grants, without io_uring when `synchronous`; depth 0 is
- * the kind's default. Cannot fail. The descriptor stays the caller's and open until close. */
-void tiers_queue_open(tiers_queue *queue, kvt_device *device, const tiers_queue_calls *calls,
-                      int fd, uint32_t depth, bool synchronous);
-/* Closes the ring and forgets the regions; the queue is detached. */
-void tiers_queue_close(tiers_queue *queue);
-
-/* The members of kvt_device_ops, for a back end to pass on. */
-void tiers_queue_attach(tiers_queue *queue);
-void tiers_queue_detach(tiers_queue *queue);
-KVT_NODISCARD kvt_status tiers_queue_register(tiers_queue *queue, const kvt_device_region *regions,
-                                              uint32_t count);
-KVT_NODISCARD kvt_status tiers_queue_submit(tiers_queue *queue, kvt_io *io);
-void tiers_queue_flush(tiers_queue *queue);
-size_t tiers_queue_reap(tiers_queue *queue, kvt_io **done, size_t min, size_t max,
-                        uint64_t timeout_ns);
-void tiers_queue_wake(tiers_queue *queue);
-
 /*
  * The first member of a back end that works through a queue, and the calls of kvt_device_ops that
- * only pass on to it. attach and register_buffers name the engine anew after what was achieved:
+ * it answers. attach and register_buffers name the engine anew after what was achieved:
  * "io_uring+direct+fixed", say.
  */
 typedef struct tiers_queued {
@@ -139,9 +121,12 @@ typedef struct tiers_queued {
 } tiers_queued;
 
 /* Opens the queue of a device whose facts are set but for depth_max and engine, which follow from
- * it. The descriptor stays the caller's. */
+ * it: chooses the best kind that the machine grants, without io_uring when synchronous; depth 0 is
+ * the kind's default. Cannot fail. The descriptor stays the caller's and open until close. */
 void tiers_queued_open(tiers_queued *queued, const tiers_queue_calls *calls, int fd,
                        const kvt_device_config *config);
+/* Closes the ring and forgets the regions; the queue is detached. */
+void tiers_queue_close(tiers_queue *queue);
 void tiers_queued_attach(kvt_device *device);
 void tiers_queued_detach(kvt_device *device);
 kvt_status tiers_queued_register(kvt_device *device, const kvt_device_region *regions,
