@@ -102,6 +102,18 @@ kvt_status tiers_status_of_errno(int os_error)
     }
 }
 
+kvt_status tiers_refuse(const tiers_opening *opening, kvt_status status, const char *reason)
+{
+    tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
+                         opening->config->path, reason);
+    return status;
+}
+
+kvt_status tiers_refuse_errno(const tiers_opening *opening, int os_error)
+{
+    return tiers_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
+}
+
 /* A transfer cannot be locked out or lack memory for good, so both count as a failed transfer,
  * which the caller may try again. */
 kvt_status tiers_status_of_transfer(int os_error)

@@ -32,35 +32,13 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* The configuration of an open, and the place of its one-line message. */
-typedef struct file_opening {
-    const kvt_device_config *config;
-    char *message;
-    size_t message_size;
-} file_opening;
-
-/* Writes the message of an open and returns the status. Every refusal of this file passes here, so
- * a message always names path and reason. */
-static kvt_status file_refuse(const file_opening *opening, kvt_status status, const char *reason)
-{
-    tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
-                         opening->config->path, reason);
-    return status;
-}
-
-/* Refuses with the text and the status of an errno. */
-static kvt_status file_refuse_errno(const file_opening *opening, int os_error)
-{
-    return file_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
-}
-
 /* One opener at a time. Separate opens exclude each other even within a process. The claim waits
  * for a process that was killed and has not let go yet (file_claim.h). */
-static kvt_status file_lock(file_device *file, const file_opening *opening)
+static kvt_status file_lock(file_device *file, const tiers_opening *opening)
 {
     kvt_status status = tiers_claim_acquire(&file->claim, file->fd, false);
-    if (status == KVT_E_LOCKED) return file_refuse(opening, status, "already open elsewhere");
-    return status == KVT_OK ? KVT_OK : file_refuse_errno(opening, errno);
+    if (status == KVT_E_LOCKED) return tiers_refuse(opening, status, "already open elsewhere");
+    return status == KVT_OK ? KVT_OK : tiers_refuse_errno(opening, errno);
 }
 
 /* A file is made whole or not at all: draft, room, content, sync, name, folder. An open that finds
@@ -108,22 +86,22 @@ static int file_write_head(int fd)
 /* Makes the draft of an absent file, with its size and without its content. The draft is locked
  * before it is changed, because two opens may make the same one. KILL_POINT marks the places at
  * which the torture tests end the process. */
-static kvt_status file_make(file_device *file, const file_opening *opening)
+static kvt_status file_make(file_device *file, const tiers_opening *opening)
 {
     char draft[PATH_MAX];
     struct stat mine, named;
     const char *path = opening->config->path;
     uint64_t capacity = opening->config->capacity_bytes / FILE_BLOCK_BYTES * FILE_BLOCK_BYTES;
     if (capacity == 0 && opening->config->capacity_bytes == 0) {
-        return file_refuse(opening, KVT_E_GONE, "no such file (a capacity would make it)");
+        return tiers_refuse(opening, KVT_E_GONE, "no such file (a capacity would make it)");
     }
     if (capacity < FILE_CAPACITY_BYTES_MIN) {
-        return file_refuse(opening, KVT_E_SPACE, "the capacity is below 64 KiB");
+        return tiers_refuse(opening, KVT_E_SPACE, "the capacity is below 64 KiB");
     }
     if (!file_name_draft(path, draft, sizeof draft))
-        return file_refuse_errno(opening, ENAMETOOLONG);
+        return tiers_refuse_errno(opening, ENAMETOOLONG);
     file->fd = open(draft, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (file->fd < 0) return file_refuse_errno(opening, errno);
+    if (file->fd < 0) return tiers_refuse_errno(opening, errno);
     KILL_POINT("member: file made, empty");
     kvt_status status = file_lock(file, opening);
     if (status != KVT_OK) return status;
@@ -131,17 +109,17 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
     bool same = fstat(file->fd, &mine) == 0 && lstat(draft, &named) == 0 &&
                 mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
     if (!same || access(path, F_OK) == 0) {
-        return file_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
+        return tiers_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
     }
     if (!S_ISREG(mine.st_mode)) {
-        return file_refuse(opening, KVT_E_ARGUMENT, "its draft is no regular file");
+        return tiers_refuse(opening, KVT_E_ARGUMENT, "its draft is no regular file");
     }
     file->made = true;
     file->draft = true;
     int os_error = fchmod(file->fd, 0600) == 0 && ftruncate(file->fd, 0) == 0 ? 0 : errno;
     if (os_error == 0) os_error = file_allocate(file, capacity, opening->config->sparse);
     if (os_error == 0 && opening->config->sparse) os_error = file_write_head(file->fd);
-    if (os_error != 0) return file_refuse_errno(opening, os_error);
+    if (os_error != 0) return tiers_refuse_errno(opening, os_error);
     KILL_POINT("member: room allocated");
     file->queued.base.facts.capacity_bytes = capacity;
     return KVT_OK;
@@ -152,7 +130,7 @@ static kvt_status file_make(file_device *file, const file_opening *opening)
 
 /* Sets the capacity from the size that the storage has. A configured capacity may be less than the
  * storage has: the rest is left alone. */
-static kvt_status file_set_size(file_device *file, const file_opening *opening, uint64_t size)
+static kvt_status file_set_size(file_device *file, const tiers_opening *opening, uint64_t size)
 {
     char reason[96];
     uint64_t wanted = opening->config->capacity_bytes;
@@ -160,11 +138,11 @@ static kvt_status file_set_size(file_device *file, const file_opening *opening, 
     if (wanted / FILE_BLOCK_BYTES * FILE_BLOCK_BYTES > size) {
         snprintf(reason, sizeof reason, "has %" PRIu64 " bytes, %" PRIu64 " are configured", size,
                  wanted);
-        return file_refuse(opening, KVT_E_SPACE, reason);
+        return tiers_refuse(opening, KVT_E_SPACE, reason);
     }
     uint64_t capacity = (wanted != 0 ? wanted : size) / FILE_BLOCK_BYTES * FILE_BLOCK_BYTES;
     if (capacity < FILE_CAPACITY_BYTES_MIN) {
-        return file_refuse(opening, KVT_E_SPACE, "too small: at least 64 KiB are needed");
+        return tiers_refuse(opening, KVT_E_SPACE, "too small: at least 64 KiB are needed");
     }
     file->queued.base.facts.capacity_bytes = capacity;
     return KVT_OK;
@@ -183,7 +161,7 @@ static bool file_is_ours(const char *path)
 /* Opens a block device exclusively and reads its size. Waits for a device that a killed process
  * still holds, but never for one of this process. The claim comes after the exclusive open, which
  * excludes mounts and arrays but not other readers. */
-static kvt_status file_open_block(file_device *file, const file_opening *opening)
+static kvt_status file_open_block(file_device *file, const tiers_opening *opening)
 {
     file->block = true;
     /* O_EXCL refuses a device that is mounted or part of an array. One that a process which was
@@ -198,9 +176,9 @@ static kvt_status file_open_block(file_device *file, const file_opening *opening
         errno = EBUSY;
     }
     if (file->fd < 0 && errno == EBUSY) {
-        return file_refuse(opening, KVT_E_LOCKED, "in use (mounted, or open elsewhere)");
+        return tiers_refuse(opening, KVT_E_LOCKED, "in use (mounted, or open elsewhere)");
     }
-    if (file->fd < 0) return file_refuse_errno(opening, errno);
+    if (file->fd < 0) return tiers_refuse_errno(opening, errno);
     kvt_status status = file_lock(file, opening);
     if (status != KVT_OK) return status;
     uint64_t size = 0;
@@ -209,68 +187,68 @@ static kvt_status file_open_block(file_device *file, const file_opening *opening
     if (ioctl(file->fd, BLKGETSIZE64, &size) != 0 ||
         ioctl(file->fd, BLKSSZGET, &sector_bytes) != 0 ||
         ioctl(file->fd, BLKROGET, &read_only) != 0) {
-        return file_refuse_errno(opening, errno);
+        return tiers_refuse_errno(opening, errno);
     }
-    if (size == 0) return file_refuse(opening, KVT_E_GONE, "no medium (size 0)");
-    if (read_only != 0) return file_refuse(opening, KVT_E_READ_ONLY, "read-only");
+    if (size == 0) return tiers_refuse(opening, KVT_E_GONE, "no medium (size 0)");
+    if (read_only != 0) return tiers_refuse(opening, KVT_E_READ_ONLY, "read-only");
     if (sector_bytes > FILE_BLOCK_BYTES) {
-        return file_refuse(opening, KVT_E_UNSUPPORTED, "sectors above 4 KiB");
+        return tiers_refuse(opening, KVT_E_UNSUPPORTED, "sectors above 4 KiB");
     }
     return file_set_size(file, opening, size);
 }
 
 /* Opens and locks a regular file, and takes its size. The size is read after the lock, because
  * another process may have been growing the file. */
-static kvt_status file_open_regular(file_device *file, const file_opening *opening, mode_t mode)
+static kvt_status file_open_regular(file_device *file, const tiers_opening *opening, mode_t mode)
 {
     /* root could write a read-only file all the same; its owner did not mean that. */
-    if ((mode & 0222) == 0) return file_refuse(opening, KVT_E_READ_ONLY, "read-only");
+    if ((mode & 0222) == 0) return tiers_refuse(opening, KVT_E_READ_ONLY, "read-only");
     file->fd = open(opening->config->path, O_RDWR | O_CLOEXEC);
-    if (file->fd < 0) return file_refuse_errno(opening, errno);
+    if (file->fd < 0) return tiers_refuse_errno(opening, errno);
     kvt_status status = file_lock(file, opening);
     if (status != KVT_OK) return status;
     struct stat facts;
-    if (fstat(file->fd, &facts) != 0) return file_refuse_errno(opening, errno);
+    if (fstat(file->fd, &facts) != 0) return tiers_refuse_errno(opening, errno);
     return file_set_size(file, opening, (uint64_t)facts.st_size);
 }
 
 /* Refuses a symbolic link, which could lead the store's writes to another file. Links of udev are
  * let through: root owns them, and they lead to block devices. KVT_OK for a path that is no link or
  * does not exist. */
-static kvt_status file_check_link(const file_opening *opening)
+static kvt_status file_check_link(const tiers_opening *opening)
 {
     struct stat link, target;
     const char *path = opening->config->path;
     if (lstat(path, &link) != 0 || !S_ISLNK(link.st_mode)) return KVT_OK;
     if (stat(path, &target) != 0) {
-        return file_refuse(opening, KVT_E_GONE, "a symbolic link that leads nowhere");
+        return tiers_refuse(opening, KVT_E_GONE, "a symbolic link that leads nowhere");
     }
     if (opening->config->follow_symlinks) return KVT_OK;
     if (link.st_uid == 0 && S_ISBLK(target.st_mode)) return KVT_OK;
-    return file_refuse(opening, KVT_E_ARGUMENT,
-                       "a symbolic link; store.follow_symlinks = yes opens what it leads to");
+    return tiers_refuse(opening, KVT_E_ARGUMENT,
+                        "a symbolic link; store.follow_symlinks = yes opens what it leads to");
 }
 
 /* Opens the storage by its kind, or makes an absent file. Any other kind of file is refused: writes
  * to a pipe or a terminal would do harm. */
-static kvt_status file_reach(file_device *file, const file_opening *opening)
+static kvt_status file_reach(file_device *file, const tiers_opening *opening)
 {
     struct stat facts;
     kvt_status status = file_check_link(opening);
     if (status != KVT_OK) return status;
     if (stat(opening->config->path, &facts) != 0) {
         if (errno == ENOENT) return file_make(file, opening);
-        return file_refuse_errno(opening, errno);
+        return tiers_refuse_errno(opening, errno);
     }
     if (S_ISBLK(facts.st_mode)) return file_open_block(file, opening);
     if (S_ISREG(facts.st_mode)) return file_open_regular(file, opening, facts.st_mode);
-    return file_refuse(opening, KVT_E_ARGUMENT,
-                       S_ISDIR(facts.st_mode) ? "is a directory" : "is no file or block device");
+    return tiers_refuse(opening, KVT_E_ARGUMENT,
+                        S_ISDIR(facts.st_mode) ? "is a directory" : "is no file or block device");
 }
 
 /* Gives a new file its name, durably, now that its content is. The order is content, name, folder:
  * a power cut at any point leaves a draft or a whole file. */
-static kvt_status file_publish(file_device *file, const file_opening *opening)
+static kvt_status file_publish(file_device *file, const tiers_opening *opening)
 {
     char draft[PATH_MAX];
     const char *path = opening->config->path;
@@ -278,19 +256,19 @@ static kvt_status file_publish(file_device *file, const file_opening *opening)
     if (!file_name_draft(path, draft, sizeof draft)) os_error = ENAMETOOLONG;
     if (os_error == 0) os_error = tiers_publish_file(draft, path);
     if (os_error == EEXIST) {
-        return file_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
+        return tiers_refuse(opening, KVT_E_LOCKED, "another open has made it meanwhile");
     }
     if (os_error == 0) {
         file->draft = false;
         KILL_POINT("member: named, folder not synced");
         os_error = tiers_sync_folder(path);
     }
-    return os_error == 0 ? KVT_OK : file_refuse_errno(opening, os_error);
+    return os_error == 0 ? KVT_OK : tiers_refuse_errno(opening, os_error);
 }
 
 /* Writes a new file once, so that later writes find written blocks. A file system that refuses
  * direct writes is found out here, and the file goes through the page cache from then on. */
-static kvt_status file_fill(file_device *file, const file_opening *opening, void *zeros)
+static kvt_status file_fill(file_device *file, const tiers_opening *opening, void *zeros)
 {
     uint64_t capacity = file->queued.base.facts.capacity_bytes;
     memset(zeros, 0, FILE_REQUEST_BYTES_MAX);
@@ -300,10 +278,10 @@ static kvt_status file_fill(file_device *file, const file_opening *opening, void
         io.bytes = rest < FILE_REQUEST_BYTES_MAX ? (uint32_t)rest : FILE_REQUEST_BYTES_MAX;
         file_run(&file->queued.base, &io, 0);
         if (io.status != KVT_OK && io.os_error == EINVAL && file->direct) {
-            if (!file_set_direct(file, false)) return file_refuse_errno(opening, errno);
+            if (!file_set_direct(file, false)) return tiers_refuse_errno(opening, errno);
             continue; /* direct reads work here and direct writes do not */
         }
-        if (io.status != KVT_OK) return file_refuse(opening, io.status, strerror(io.os_error));
+        if (io.status != KVT_OK) return tiers_refuse(opening, io.status, strerror(io.os_error));
         at += io.bytes;
         KILL_POINT("member: filled in part");
     }
@@ -323,13 +301,13 @@ static void file_release(file_device *file)
 /* Everything between reaching the storage and being ready. `buffer` has FILE_REQUEST_BYTES_MAX. The
  * watchdog is suspended while a new file is filled, which may take minutes without a sign of
  * progress. */
-static kvt_status file_set_up(file_device *file, const file_opening *opening, void *buffer)
+static kvt_status file_set_up(file_device *file, const tiers_opening *opening, void *buffer)
 {
     const kvt_device_config *config = opening->config;
     int os_error = 0;
     kvt_status status = KVT_OK;
     if (!config->buffered) status = file_probe_direct(file, buffer, &os_error);
-    if (status != KVT_OK) return file_refuse(opening, status, "its first block cannot be read");
+    if (status != KVT_OK) return tiers_refuse(opening, status, "its first block cannot be read");
     if (file->made) tiers_watchdog_suspend();
     if (file->made && !config->sparse) {
         uint64_t started_ns = base_clock_ns();
@@ -346,7 +324,7 @@ static kvt_status file_set_up(file_device *file, const file_opening *opening, vo
 
 /* Says in the message of an open that succeeds that the file system has less room than the file may
  * still take: what is written beyond it fails. */
-static void file_say_room(const file_device *file, const file_opening *opening)
+static void file_say_room(const file_device *file, const tiers_opening *opening)
 {
     char reason[160];
     struct stat facts;
@@ -361,7 +339,7 @@ static void file_say_room(const file_device *file, const file_opening *opening)
              "its file system has %" PRIu64 " KiB free, and the file may take %" PRIu64
              " KiB more: what finds no room is not kept",
              free_bytes >> 10, wanted >> 10);
-    (void)file_refuse(opening, KVT_OK, reason);
+    (void)tiers_refuse(opening, KVT_OK, reason);
 }
 
 /* Opens the back end. A failed open removes the file that it made, and no other. A file that
@@ -369,15 +347,15 @@ static void file_say_room(const file_device *file, const file_opening *opening)
 static kvt_status file_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                             size_t message_size)
 {
-    const file_opening opening = {config, message, message_size};
+    const tiers_opening opening = {config, message, message_size};
     if (config->depth > TIERS_QUEUE_DEPTH_MAX) {
-        return file_refuse(&opening, KVT_E_ARGUMENT, "the depth is above 4096");
+        return tiers_refuse(&opening, KVT_E_ARGUMENT, "the depth is above 4096");
     }
     file_device *file = calloc(1, sizeof *file);
     void *buffer = aligned_alloc(FILE_BLOCK_BYTES, FILE_REQUEST_BYTES_MAX);
     kvt_status status = KVT_E_MEMORY;
     if (file == NULL || buffer == NULL) {
-        file_refuse(&opening, status, "out of memory");
+        tiers_refuse(&opening, status, "out of memory");
         free(file);
         free(buffer);
         return status;

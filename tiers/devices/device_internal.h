@@ -39,6 +39,18 @@ void tiers_device_init(kvt_device *device, const kvt_device_ops *ops,
 void tiers_device_message(char *message, size_t message_size, const kvt_device_config *config,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* The configuration of an open with a path, and the place of its one-line message. */
+typedef struct tiers_opening {
+    const kvt_device_config *config;
+    char *message;
+    size_t message_size;
+} tiers_opening;
+
+/* Writes the message of a refused open, which names path and reason, and returns the status; the
+ * other takes text and status from an errno. */
+kvt_status tiers_refuse(const tiers_opening *opening, kvt_status status, const char *reason);
+kvt_status tiers_refuse_errno(const tiers_opening *opening, int os_error);
+
 /* The status of an errno: of an open or sync, and of a read or write, which has only the statuses
  * of kvt_io.status. */
 kvt_status tiers_status_of_errno(int os_error);

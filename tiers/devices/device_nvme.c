@@ -57,28 +57,6 @@ typedef struct nvme_device {
     char sysfs[PATH_MAX]; /* folder of the sibling; empty when there is none */
 } nvme_device;
 
-/* The configuration of an open, and the place of its one-line message. */
-typedef struct nvme_opening {
-    const kvt_device_config *config;
-    char *message;
-    size_t message_size;
-} nvme_opening;
-
-/* Writes the message of a refused open and returns the status. Every refusal of this file passes
- * here, so a message always names path and reason. */
-static kvt_status nvme_refuse(const nvme_opening *opening, kvt_status status, const char *reason)
-{
-    tiers_device_message(opening->message, opening->message_size, opening->config, "%s: %s",
-                         opening->config->path, reason);
-    return status;
-}
-
-/* Refuses with the text and the status of an errno. */
-static kvt_status nvme_refuse_errno(const nvme_opening *opening, int os_error)
-{
-    return nvme_refuse(opening, tiers_status_of_errno(os_error), strerror(os_error));
-}
-
 /* The same command goes out in two ways: by ioctl, which blocks, and in a ring entry. Offsets and
  * sizes are in logical blocks of the namespace. */
 /* ---- transfers ---- */
@@ -174,26 +152,26 @@ static const tiers_queue_calls nvme_queue_calls = {.names = {"ioctl", "uring_cmd
 
 /* Opens and claims the character device, and asks it for the number of its namespace. A controller
  * node and a block device are refused with a hint, because their names look alike. */
-static kvt_status nvme_reach(nvme_device *nvme, const nvme_opening *opening)
+static kvt_status nvme_reach(nvme_device *nvme, const tiers_opening *opening)
 {
     struct stat facts;
     const char *path = opening->config->path;
-    if (stat(path, &facts) != 0) return nvme_refuse_errno(opening, errno);
+    if (stat(path, &facts) != 0) return tiers_refuse_errno(opening, errno);
     if (S_ISBLK(facts.st_mode))
-        return nvme_refuse(opening, KVT_E_ARGUMENT,
-                           "is a block device: give its /dev/ng node, or use the back end file");
+        return tiers_refuse(opening, KVT_E_ARGUMENT,
+                            "is a block device: give its /dev/ng node, or use the back end file");
     if (!S_ISCHR(facts.st_mode))
-        return nvme_refuse(opening, KVT_E_ARGUMENT, "is no character device of an NVMe namespace");
+        return tiers_refuse(opening, KVT_E_ARGUMENT, "is no character device of an NVMe namespace");
     nvme->fd = open(path, O_RDWR | O_CLOEXEC);
-    if (nvme->fd < 0) return nvme_refuse_errno(opening, errno);
+    if (nvme->fd < 0) return tiers_refuse_errno(opening, errno);
     kvt_status status = tiers_claim_acquire(&nvme->claim, nvme->fd, false);
-    if (status == KVT_E_LOCKED) return nvme_refuse(opening, status, "already open elsewhere");
-    if (status != KVT_OK) return nvme_refuse_errno(opening, errno);
+    if (status == KVT_E_LOCKED) return tiers_refuse(opening, status, "already open elsewhere");
+    if (status != KVT_OK) return tiers_refuse_errno(opening, errno);
     int number = ioctl(nvme->fd, NVME_IOCTL_ID);
     if (number < 0 && errno == ENOTTY)
-        return nvme_refuse(opening, KVT_E_ARGUMENT, "is no character device of an NVMe namespace");
-    if (number < 0) return nvme_refuse_errno(opening, errno);
-    if (number == 0) return nvme_refuse(opening, KVT_E_ARGUMENT, "is a controller, no namespace");
+        return tiers_refuse(opening, KVT_E_ARGUMENT, "is no character device of an NVMe namespace");
+    if (number < 0) return tiers_refuse_errno(opening, errno);
+    if (number == 0) return tiers_refuse(opening, KVT_E_ARGUMENT, "is a controller, no namespace");
     nvme->number = (uint32_t)number;
     return KVT_OK;
 }
@@ -220,7 +198,7 @@ static void nvme_find_sibling(nvme_device *nvme)
 /* Opens the sibling block device exclusively, as the back end file would. A sibling without a node
  * cannot be mounted, so it needs no claim. The number in sysfs is compared with the node's, so a
  * stale node in /dev is not opened by mistake. */
-static kvt_status nvme_claim_sibling(nvme_device *nvme, const nvme_opening *opening)
+static kvt_status nvme_claim_sibling(nvme_device *nvme, const tiers_opening *opening)
 {
     char path[PATH_MAX];
     char number[32];
@@ -235,13 +213,13 @@ static kvt_status nvme_claim_sibling(nvme_device *nvme, const nvme_opening *open
     nvme->block_fd = open(path, O_RDONLY | O_EXCL | O_CLOEXEC);
     if (nvme->block_fd >= 0) return KVT_OK;
     if (errno == EBUSY)
-        return nvme_refuse(opening, KVT_E_LOCKED, "in use (mounted, or in an array)");
-    return nvme_refuse_errno(opening, errno);
+        return tiers_refuse(opening, KVT_E_LOCKED, "in use (mounted, or in an array)");
+    return tiers_refuse_errno(opening, errno);
 }
 
 /* Reads one identify page. The bytes are the drive's and are not trusted. */
-static kvt_status nvme_identify(const nvme_device *nvme, const nvme_opening *opening, uint32_t what,
-                                uint8_t page[NVME_PAGE_BYTES])
+static kvt_status nvme_identify(const nvme_device *nvme, const tiers_opening *opening,
+                                uint32_t what, uint8_t page[NVME_PAGE_BYTES])
 {
     struct nvme_admin_cmd command = {.opcode = NVME_ADMIN_IDENTIFY,
                                      .nsid = what == NVME_CNS_NAMESPACE ? nvme->number : 0,
@@ -260,13 +238,13 @@ static kvt_status nvme_identify(const nvme_device *nvme, const nvme_opening *ope
 
 /* Sets the capacity: the configured one, or the namespace's, in whole pages. A size that is not a
  * whole page loses the rest. */
-static kvt_status nvme_set_size(nvme_device *nvme, const nvme_opening *opening, uint64_t size)
+static kvt_status nvme_set_size(nvme_device *nvme, const tiers_opening *opening, uint64_t size)
 {
     uint64_t wanted = opening->config->capacity_bytes;
     uint64_t capacity = (wanted != 0 ? wanted : size) / NVME_PAGE_BYTES * NVME_PAGE_BYTES;
-    if (capacity > size) return nvme_refuse(opening, KVT_E_SPACE, "is smaller than configured");
+    if (capacity > size) return tiers_refuse(opening, KVT_E_SPACE, "is smaller than configured");
     if (capacity < NVME_CAPACITY_BYTES_MIN)
-        return nvme_refuse(opening, KVT_E_SPACE, "too small: at least 64 KiB are needed");
+        return tiers_refuse(opening, KVT_E_SPACE, "too small: at least 64 KiB are needed");
     nvme->queued.base.facts.capacity_bytes = capacity;
     return KVT_OK;
 }
@@ -290,7 +268,7 @@ static uint32_t nvme_request_bytes(const nvme_device *nvme, const nvme_controlle
 
 /* Reads the drive's identify pages and sets the facts from them. A namespace that is
  * write-protected is refused, because a store without writes is none. */
-static kvt_status nvme_set_facts(nvme_device *nvme, const nvme_opening *opening,
+static kvt_status nvme_set_facts(nvme_device *nvme, const tiers_opening *opening,
                                  uint8_t page[NVME_PAGE_BYTES], uint64_t *drive_bytes_out)
 {
     nvme_controller controller;
@@ -303,8 +281,8 @@ static kvt_status nvme_set_facts(nvme_device *nvme, const nvme_opening *opening,
     status = nvme_identify(nvme, opening, NVME_CNS_NAMESPACE, page);
     if (status != KVT_OK) return status;
     status = nvme_parse_namespace(page, &space, &reason);
-    if (status != KVT_OK) return nvme_refuse(opening, status, reason);
-    if (space.read_only) return nvme_refuse(opening, KVT_E_READ_ONLY, "write-protected");
+    if (status != KVT_OK) return tiers_refuse(opening, status, reason);
+    if (space.read_only) return tiers_refuse(opening, KVT_E_READ_ONLY, "write-protected");
     status = nvme_set_size(nvme, opening, space.bytes);
     if (status != KVT_OK) return status;
     nvme->block_shift = space.block_shift;
@@ -340,7 +318,7 @@ static bool nvme_sibling_has(const nvme_device *nvme, const char *folder, const 
 
 /* The steps of an open: reach, claim the sibling, facts, marks of another use, queue. The marks are
  * looked for last, because reading them needs block_shift and the limits. */
-static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, void *page)
+static kvt_status nvme_set_up(nvme_device *nvme, const tiers_opening *opening, void *page)
 {
     uint64_t drive_bytes = 0;
     kvt_status status = nvme_reach(nvme, opening);
@@ -350,7 +328,7 @@ static kvt_status nvme_set_up(nvme_device *nvme, const nvme_opening *opening, vo
     if (status == KVT_OK) status = nvme_set_facts(nvme, opening, page, &drive_bytes);
     if (status != KVT_OK) return status;
     if (nvme_sibling_has(nvme, "/holders", ""))
-        return nvme_refuse(opening, KVT_E_LOCKED, "in use (a volume or array stands on it)");
+        return tiers_refuse(opening, KVT_E_LOCKED, "in use (a volume or array stands on it)");
     if (nvme_sibling_has(nvme, "", "/partition") ||
         tiers_signature_found(&nvme->queued.base, nvme_run, drive_bytes, page))
         nvme->queued.base.facts.flags |= KVT_DEVICE_FOREIGN;
@@ -373,15 +351,15 @@ static void nvme_release(nvme_device *nvme)
 static kvt_status nvme_open(const kvt_device_config *config, kvt_device **device_out, char *message,
                             size_t message_size)
 {
-    const nvme_opening opening = {config, message, message_size};
+    const tiers_opening opening = {config, message, message_size};
     if (config->depth > TIERS_QUEUE_DEPTH_MAX)
-        return nvme_refuse(&opening, KVT_E_ARGUMENT, "the depth is above 4096");
+        return tiers_refuse(&opening, KVT_E_ARGUMENT, "the depth is above 4096");
     nvme_device *nvme = calloc(1, sizeof *nvme);
     void *page = aligned_alloc(NVME_PAGE_BYTES, NVME_PAGE_BYTES);
     if (nvme == NULL || page == NULL) {
         free(nvme);
         free(page);
-        return nvme_refuse(&opening, KVT_E_MEMORY, "out of memory");
+        return tiers_refuse(&opening, KVT_E_MEMORY, "out of memory");
     }
     nvme->fd = -1;
     nvme->block_fd = -1;
