@@ -404,14 +404,6 @@ void entries_hold(kvt_policy *policy, uint32_t index, const kvt_policy_entry *gi
     if (!leaving) tree_link(policy, index, parent);
 }
 
-/* Forgets the entries that left longest ago, until no more are remembered than the configuration
- * allows. ghosts_max is a count of entries and not of bytes. */
-static void entries_trim_ghosts(kvt_policy *policy)
-{
-    while (policy->ghost_count > policy->config.ghosts_max)
-        entries_drop_ghost(policy, policy->ghosts.oldest);
-}
-
 /* A held entry without bytes and without a move leaves; its children become roots. Without
  * `remember`, or under a policy that remembers nothing, the slot is free at once. */
 void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
@@ -440,7 +432,8 @@ void entries_leave(kvt_policy *policy, uint32_t index, bool remember)
     }
     list_add_newest(policy, &policy->ghosts, index);
     policy->ghost_count++;
-    entries_trim_ghosts(policy);
+    while (policy->ghost_count > policy->config.ghosts_max)
+        entries_drop_ghost(policy, policy->ghosts.oldest);
 }
 
 /* Forgets one remembered entry. Its counters are lost; a handle that comes back later is new. */

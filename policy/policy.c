@@ -383,14 +383,6 @@ kvt_status kvt_policy_access(kvt_policy *policy, uint64_t now_ns, uint64_t handl
     return KVT_OK;
 }
 
-/* The highest tier of what an entry holds, or of what its move in flight makes of it; TIERS when it
- * leaves or holds nothing. */
-static int policy_home(const kvt_policy *policy, const entry *e)
-{
-    uint8_t option = e->move != NIL ? policy->in_flight[e->move].to : e->current;
-    return option == KVT_OPTION_NONE ? TIERS : option_home(entry_option(policy, e, option));
-}
-
 /* Asks for nothing where the entry lies high enough already, or will. The policy weighs the rest.
  */
 kvt_status kvt_policy_promote(kvt_policy *policy, uint64_t now_ns, uint64_t handle, kvt_tier tier,
@@ -405,7 +397,9 @@ kvt_status kvt_policy_promote(kvt_policy *policy, uint64_t now_ns, uint64_t hand
     uint32_t index = entries_find(policy, handle);
     if (index == NIL || entry_at(policy, index)->state != POLICY_ENTRY_HELD) return KVT_MISS;
     const entry *e = entry_at(policy, index);
-    if (policy_home(policy, e) <= top) return KVT_OK;
+    uint8_t option = e->move != NIL ? policy->in_flight[e->move].to : e->current;
+    int home = option == KVT_OPTION_NONE ? TIERS : option_home(entry_option(policy, e, option));
+    if (home <= top) return KVT_OK;
     if (entry_is_movable(e) && policy->ops->promote != NULL)
         policy->ops->promote(policy, index, top, plan);
     return plan->count != 0 ? KVT_OK : KVT_REFUSED;
