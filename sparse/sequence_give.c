@@ -240,13 +240,6 @@ typedef struct give_source {
     const kvt_view **list;
 } give_source;
 
-static void source_close(give_source *source)
-{
-    if (source->memory != NULL) munmap(source->memory, source->bytes);
-    free(source->views);
-    free(source->list);
-}
-
 /* A view of each entry, at its tokens' place in [layer][side][token][head]. */
 static kvt_status source_open(kvt_sparse *s, const kvt_key *keys, size_t count, give_source *source)
 {
@@ -324,7 +317,9 @@ kvt_status kvt_sparse_open(kvt_store *store, const kvt_sparse_options *options, 
     if (status == KVT_OK) status = kvt_queue_open(store, NULL, &queue);
     if (status == KVT_OK) status = give_entries(s, queue, keys, count, &source);
     if (queue != NULL) kvt_queue_close(queue);
-    source_close(&source);
+    if (source.memory != NULL) munmap(source.memory, source.bytes);
+    free(source.views);
+    free(source.list);
     if (status == KVT_OK) {
         *sequence_out = s;
         return KVT_OK;

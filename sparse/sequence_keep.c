@@ -141,20 +141,15 @@ static void gather_joined(void *context, const sparse_joined *page)
         gather_row(to, page->positions[i], page->keys + i * row, page->values + i * row);
 }
 
-/* The best variant that a page at rest has. */
-static pages_variant best_variant(const kvt_sparse *s, const sparse_unit *unit, uint32_t page)
-{
-    if (unit->tail.table.has_raw || !sparse_unit_has_code(s, unit, page)) return PAGES_RAW;
-    return PAGES_BITS_8;
-}
-
 /* The rows of an appended page that is at rest, in the best variant it has. */
 static kvt_status gather_page(kvt_sparse *s, const sparse_unit *unit, uint32_t own,
                               sparse_block *block, uint8_t *rows, const keep_rows *to)
 {
     const sparse_table *table = &unit->tail.table;
     const uint32_t page = unit->paging.pages + own, tokens = s->tail_page.page_tokens;
-    const pages_variant variant = best_variant(s, unit, page);
+    /* The best that a page at rest has. */
+    const bool raw = unit->tail.table.has_raw || !sparse_unit_has_code(s, unit, page);
+    const pages_variant variant = raw ? PAGES_RAW : PAGES_BITS_8;
     const sparse_part part = sparse_table_part(table, own, variant);
     const uint64_t side = (uint64_t)tokens * s->row_bytes;
     const uint8_t *bytes = sparse_block_memory(block);
@@ -433,14 +428,6 @@ static kvt_status begin_parts(kvt_store *store, const kvt_key *key, kept_open *o
     return visit_parts(store, open, false);
 }
 
-/* Ends the visits that no table has taken. */
-static void leave_parts(kvt_store *store, kept_open *open)
-{
-    for (uint32_t i = 0; open->parts != NULL && i < open->units; i++)
-        scratch_leave(store, &open->parts[i].visited);
-    free(open->parts);
-}
-
 /* A block of so many bytes that is not being written. */
 static kvt_status take_block(kvt_sparse *s, uint32_t turn, uint64_t bytes, sparse_block **block_out)
 {
@@ -623,7 +610,10 @@ kvt_status kvt_sparse_open_kept(kvt_store *store, const kvt_sparse_options *opti
         options->layout.kv_heads == open.shape.kv_heads)
         status = begin_parts(store, key, &open);
     if (status == KVT_OK) status = open_parts(store, options, &open);
-    leave_parts(store, &open);
+    /* Visits that no table has taken. */
+    for (uint32_t i = 0; open.parts != NULL && i < open.units; i++)
+        scratch_leave(store, &open.parts[i].visited);
+    free(open.parts);
     if (status != KVT_OK) {
         sparse_sequence_say(status, message, message_size);
         kvt_sparse_close(open.s);

@@ -234,14 +234,6 @@ static double seconds_per_byte(const kvt_sparse *s)
     return facts.read_bytes_per_s > 0 ? 1.0 / facts.read_bytes_per_s : 1e-9;
 }
 
-/* Sequences of one store never have one id: a page of another one fails its checksum. */
-static uint64_t draw_id(const kvt_sparse *s)
-{
-    static _Atomic uint64_t drawn;
-    const uint64_t number = atomic_fetch_add(&drawn, 1) + 1;
-    return (s->options.seed + number) * UINT64_C(0xd1342543de82ef95);
-}
-
 kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *given,
                                 bool zone_has_room, kvt_sparse **sequence_out, char *message,
                                 size_t message_size)
@@ -266,7 +258,9 @@ kvt_status sparse_sequence_make(kvt_store *store, const kvt_sparse_options *give
     if (s == NULL) return KVT_E_MEMORY;
     s->store = store;
     s->options = *options;
-    s->id = draw_id(s);
+    /* Sequences of one store never have one id: a page of another one fails its checksum. */
+    static _Atomic uint64_t drawn;
+    s->id = (s->options.seed + atomic_fetch_add(&drawn, 1) + 1) * UINT64_C(0xd1342543de82ef95);
     kvt_status status = settle_options(s, &paging);
     if (status != KVT_OK)
         say(message, message_size,
