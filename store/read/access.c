@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.c - get: the reads that a caller starts.
+ * access.c - gets: their reads and their ends. access_begin.c has their beginning.
  *
- *     get   find -> access -> read, or join a read -> decode into the target -> observe
- *     get   find -> access -> decode into the target from where the record lies in memory
- *     get   find -> access -> copy, of an entry that a put has handed over
- *     get   find -> not here -> asked for on other hosts (remote_get.c)
+ *     get   begin -> read, or join a read -> decode into the target -> observe
+ *     get   begin -> decode into the target from where the record lies in memory
+ *     get   begin -> copy, of an entry that a put has handed over
+ *     get   begin -> not here -> asked for on other hosts (remote_get.c)
  *
  * When a get's deadline passes before its read completes, the pool keeps the read and its staging
  * buffer until the device answers. The caller's buffer is written only by the decoder. A get that
@@ -41,196 +41,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- get ---- */
-
-/* Whether entries of a kind are what the target's views were checked for. */
-static bool access_has_layout(const entry_kind *kind, const access_target *target)
-{
-    return memcmp(&kind->layout, &target->layout, sizeof kind->layout) == 0 &&
-           kind->group_count == target->group_count &&
-           (kind->group_count == 0 ||
-            memcmp(kind->groups, target->groups, kind->group_count * sizeof *kind->groups) == 0);
-}
-
-kvt_status access_look(const kvt_store *store, const kvt_key *key, const access_target *target,
-                       access_view *view)
-{
-    return access_look_at(store, entry_find_key(&store->table, key), target, view);
-}
-
-kvt_status access_look_at(const kvt_store *store, store_entry *entry, const access_target *target,
-                          access_view *view)
-{
-    assert(store_is_locked(store));
-    *view = (access_view){.entry = entry};
-    if (!lifetime_shows(store, entry)) return KVT_MISS;
-    if (target->view != NULL && !access_has_layout(entry->kind, target)) return ACCESS_CHANGED;
-    if (entry->kind->source_bytes != target->bytes) return KVT_E_ARGUMENT;
-    kvt_status status = token_drop_fits(target, &entry->kind->layout);
-    if (status != KVT_OK) return status;
-    if (entry->state == ENTRY_STAGED) return KVT_QUEUED;
-    const store_place *place = entry->place;
-    status = token_drop_admits(target, &entry->kind->layout, place->variant);
-    if (status != KVT_OK) return status;
-    if (lookup_lacks_basis(store, entry)) return KVT_E_MISMATCH;
-    view->staging_bytes = place->scratch_bytes;
-    view->in_memory = tiers_pool_lends(store->pools[place->tier], place->location);
-    if (view->in_memory) return KVT_OK;
-    view->join = entry->load != NULL;
-    if (!view->join) view->staging_bytes += staging_round(place->record_bytes);
-    return KVT_OK;
-}
-
-/* Joins the read in flight or becomes its owner. Lock held. */
-static kvt_status access_begin_load(kvt_store *store, store_entry *entry, access_get *get)
-{
-    assert(get->owner == (entry->load == NULL));
-    assert(store_is_locked(store));
-    if (get->owner) {
-        get->load = calloc(1, sizeof *get->load);
-        if (get->load == NULL) return KVT_E_MEMORY;
-        get->load->buffer = get->staging;
-        get->staging = (staging_buffer){0};
-        /* Gets that come before the read has landed join it. */
-        entry->load = get->load;
-        load_share_get(store, entry->place->serial, get->load);
-    } else {
-        get->load = entry->load;
-        store->counters.shared_reads++;
-    }
-    get->load->users++;
-    return KVT_OK;
-}
-
-/* Becomes a reader of the entry's place, with a load or with the memory in which the record lies.
- * Lock held; staging is in get already. */
-static kvt_status access_begin(kvt_store *store, store_entry *entry, access_get *get)
-{
-    assert(entry->place != NULL && entry_is_visible(entry));
-    assert(store_is_locked(store));
-    kvt_status status = KVT_OK;
-    if (get->in_memory)
-        get->record = tiers_pool_lend(store->pools[entry->place->tier], entry->place->location);
-    else
-        status = access_begin_load(store, entry, get);
-    if (status != KVT_OK) return status;
-    get->place = entry->place;
-    get->record_bytes = entry->place->record_bytes;
-    /* Whoever replaces the place waits for this count, so the record stays what it is. */
-    get->place->readers++;
-    get->tier = entry->place->tier;
-    get->variant = entry->place->variant;
-    get->expected = place_expects(store, &entry->key, entry->place);
-    get->serial = entry->place->serial;
-    if (get->in_memory)
-        learn_begin_in_memory(store, get->tier, get->place->location, &get->transfer);
-    return KVT_OK;
-}
-
-void access_begin_staged(kvt_store *store, const store_entry *entry, access_get *get)
-{
-    assert(entry->state == ENTRY_STAGED && entry->staged != NULL && get->place == NULL);
-    assert(store_is_locked(store));
-    get->staged = entry->staged;
-    get->tokens = entry->kind->layout.tokens;
-    handover_join(get->staged);
-    if (!get->quiet)
-        (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
-}
-
-/* Staging for a get. A get that joins must not wait: the read's owner waits for it. */
-static kvt_status access_acquire_staging(kvt_store *store, const access_view *view, access_get *get)
-{
-    assert(get->staging.memory == NULL && view->staging_bytes != 0);
-    if (!view->join)
-        return staging_acquire(store->staging, view->staging_bytes, get->deadline_ns,
-                               &get->staging);
-    return staging_acquire_now(store->staging, view->staging_bytes, &get->staging);
-}
-
-kvt_status access_enter(kvt_store *store, const access_view *view, access_get *get,
-                        uint64_t *clock_ns)
-{
-    assert(store_is_locked(store));
-    get->handle = view->entry->handle;
-    get->class_id = view->entry->class_id;
-    get->layout = view->entry->kind->layout;
-    get->first_position = view->entry->first_position;
-    get->tokens = get->layout.tokens;
-    get->in_memory = view->in_memory;
-    get->owner = !view->in_memory && !view->join;
-    kvt_status status = access_begin(store, view->entry, get);
-    if (!get->quiet) {
-        uses_count(store, view->entry, clock_ns);
-        relayout_note_get(store, view->entry);
-    }
-    return status;
-}
-
-void access_note_form(access_get *get, const access_view *view, kvt_status status)
-{
-    get->lacks_basis = status == KVT_E_MISMATCH;
-    if (!get->lacks_basis) return;
-    get->variant = view->entry->place->variant;
-    get->tier = view->entry->place->tier;
-}
-
-/* Finds the entry, and becomes a reader of it at once where no staging is needed. KVT_QUEUED: it is
- * staged, and the get is a user of that. KVT_BUSY: the get has to bring staging. */
-static kvt_status access_open_now(kvt_store *store, const kvt_key *key, const access_target *target,
-                                  access_get *get, access_view *view)
-{
-    uint64_t clock_ns = 0;
-    pthread_mutex_lock(&store->lock);
-    kvt_status status = access_look(store, key, target, view);
-    access_note_form(get, view, status);
-    if (status == KVT_QUEUED)
-        access_begin_staged(store, view->entry, get);
-    else if (status == KVT_OK)
-        status = view->staging_bytes == 0 ? access_enter(store, view, get, &clock_ns) : KVT_BUSY;
-    pthread_mutex_unlock(&store->lock);
-    return status;
-}
-
-/* Takes staging and becomes a reader. Staging is taken before the place is held, because a holder
- * of staging may wait for readers; so the table is looked at again after the wait. KVT_BUSY: it
- * says something else now. */
-static kvt_status access_open_staging(kvt_store *store, const kvt_key *key,
-                                      const access_target *target, access_get *get,
-                                      const access_view *view)
-{
-    access_view now;
-    uint64_t clock_ns = 0;
-    kvt_status status = access_acquire_staging(store, view, get);
-    if (status != KVT_OK) return status;
-    pthread_mutex_lock(&store->lock);
-    status = access_look(store, key, target, &now);
-    access_note_form(get, &now, status);
-    bool same = status == KVT_OK && now.join == view->join && now.in_memory == view->in_memory &&
-                now.staging_bytes == view->staging_bytes;
-    if (same) status = access_enter(store, &now, get, &clock_ns);
-    pthread_mutex_unlock(&store->lock);
-    if (same && status == KVT_OK) return KVT_OK;
-    staging_release(store->staging, &get->staging);
-    return status == KVT_OK || status == KVT_QUEUED ? KVT_BUSY : status;
-}
-
-/* Find, access, and become a reader, or a user of staged bytes. */
-static kvt_status access_open(kvt_store *store, const kvt_key *key, const access_target *target,
-                              access_get *get)
-{
-    kvt_status status = KVT_BUSY;
-    while (status == KVT_BUSY) {
-        access_view view;
-        status = access_open_now(store, key, target, get, &view);
-        if (status == KVT_QUEUED) return KVT_OK;
-        if (status == KVT_BUSY) status = access_open_staging(store, key, target, get, &view);
-    }
-    /* The record's head comes while the use is counted. */
-    if (status == KVT_OK && get->record != NULL) kvt_record_prefetch(get->record);
-    if (status == KVT_OK && !get->quiet) learn_note_use(store, get->handle, get->class_id);
-    return status;
-}
+/* ---- reads ---- */
 
 void access_publish(kvt_store *store, const access_get *get, kvt_status status, uint64_t read_ns)
 {
@@ -273,19 +84,6 @@ static void access_read(kvt_store *store, access_get *get)
     access_publish(store, get, status, report.finished_ns - report.started_ns);
 }
 
-/* The outcome of the read that this get owns or has joined, and the record. */
-static kvt_status access_await_load(kvt_store *store, access_get *get)
-{
-    bool waiting = true;
-    pthread_mutex_lock(&store->lock);
-    while (!get->load->finished && waiting)
-        waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
-    kvt_status status = get->load->finished ? get->load->status : KVT_E_TIMEOUT;
-    if (status == KVT_OK) get->record = get->load->record;
-    pthread_mutex_unlock(&store->lock);
-    return status;
-}
-
 /* Staging that a get gives back: its own, and that of a load whose last user it was. */
 typedef struct access_freed {
     staging_buffer own;
@@ -325,19 +123,20 @@ static void access_end(kvt_store *store, access_get *get, access_freed *freed)
     if (last && get->load != NULL) pthread_cond_broadcast(&store->changed);
 }
 
+/* ---- ends ---- */
+
 /* Settles an entry whose load failed, as quarantine_note_failure says. It stays as it is when it
  * moved on or left meanwhile, when its device came back, or when another get still reads the place
  * and will find the failure itself; nor is it settled for a queue's get while it is in motion. True
  * when the get may try again, at another place or at this one. Lock held. The caller's staging is
  * released before the call, because the move that this waits for may be waiting for staging. */
-static bool access_settle_failed(kvt_store *store, const kvt_key *key, const access_get *get,
-                                 kvt_status failure)
+static bool access_settle_failed(kvt_store *store, const access_get *get, kvt_status failure)
 {
     assert(failure != KVT_OK && get->place != NULL);
     assert(store_is_locked(store));
     bool waiting = true;
     while (waiting) {
-        store_entry *entry = entry_find_key(&store->table, key);
+        store_entry *entry = entry_find_hashed(&store->table, get->handle, get->key);
         if (entry == NULL || !entry_is_visible(entry)) return false;
         if (entry->place->serial != get->serial) return true;
         if (quarantine_is_back(store, entry->place, failure)) return true;
@@ -367,18 +166,18 @@ static void access_count_end(kvt_store *store, const access_get *get, kvt_status
 }
 
 /* Settles the entry of a get whose load failed, and counts the get. KVT_BUSY: the load failed at a
- * place that is no longer the entry's, and `again` allows the get to begin again. No lock held. */
-static kvt_status access_lose(kvt_store *store, const kvt_key *key, const access_get *get,
-                              kvt_status status, bool again)
+ * place that is no longer the entry's, and the get begins again, which it does once. No lock held.
+ */
+static kvt_status access_lose(kvt_store *store, access_get *get, kvt_status status)
 {
     KILL_POINT("get: load failed");
     pthread_mutex_lock(&store->lock);
-    bool elsewhere = access_settle_failed(store, key, get, status);
+    const bool again = access_settle_failed(store, get, status) && !get->again;
+    get->again = get->again || again;
     quarantine_refresh_tier(store, get->tier);
-    bool ends = !(elsewhere && again);
-    if (ends) access_count_end(store, get, status, true);
+    if (!again) access_count_end(store, get, status, true);
     pthread_mutex_unlock(&store->lock);
-    return ends ? KVT_MISS : KVT_BUSY;
+    return again ? KVT_BUSY : KVT_MISS;
 }
 
 /* Gives up load, place and staging of a get that ends, and counts it. True when the load has
@@ -399,23 +198,24 @@ static bool access_close(kvt_store *store, access_get *get, kvt_status status, a
 
 /* Ends a get: gives up load, place and staging, settles an entry whose load failed, and counts.
  * KVT_BUSY as access_lose. No lock held. */
-static kvt_status access_finish(kvt_store *store, const kvt_key *key, access_get *get,
-                                kvt_status status, bool again)
+static kvt_status access_finish(kvt_store *store, access_get *get, kvt_status status)
 {
     access_freed freed = {0};
     pthread_mutex_lock(&store->lock);
     bool lost = access_close(store, get, status, &freed);
     pthread_mutex_unlock(&store->lock);
     access_free(store, &freed);
-    if (lost) return access_lose(store, key, get, status, again);
+    if (lost) return access_lose(store, get, status);
     return status == KVT_E_TIMEOUT ? KVT_MISS : status;
 }
 
-kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info)
+kvt_status access_refuse(kvt_store *store, const access_get *get, kvt_status status,
+                         kvt_get_info *info)
 {
-    assert(status != KVT_OK);
+    assert(status != KVT_OK && get->place == NULL);
     const bool late = status == KVT_E_TIMEOUT, dropped = status == KVT_REFUSED;
     const bool missed = status == KVT_MISS || late || dropped, lacking = status == KVT_E_MISMATCH;
+    if (get->quiet) return status;
     pthread_mutex_lock(&store->lock);
     store->counters.gets++;
     store->counters.misses += missed || lacking;
@@ -423,29 +223,28 @@ kvt_status access_refuse(kvt_store *store, kvt_status status, kvt_get_info *info
     store->counters.refused_tokens += dropped;
     store->counters.lacked_basis += lacking;
     pthread_mutex_unlock(&store->lock);
-    if (info != NULL) *info = (kvt_get_info){.timed_out = late, .refused_tokens = dropped};
+    *info = (kvt_get_info){.timed_out = late, .refused_tokens = dropped};
     return missed ? KVT_MISS : status;
 }
 
-bool access_may_begin_again(const access_get *get, kvt_status status)
-{
-    return status == KVT_E_TIMEOUT && !get->owner && base_clock_ns() < get->deadline_ns;
-}
-
-void access_let_go(kvt_store *store, access_get *get)
+/* Lets go of a get whose read was given up by its owner: with time of its own it begins again.
+ * False: it has none, or the read ended otherwise. No lock held. */
+static bool access_lets_go(kvt_store *store, access_get *get, kvt_status status)
 {
     access_freed freed = {0};
+    if (status != KVT_E_TIMEOUT || get->owner || base_clock_ns() >= get->deadline_ns) return false;
     pthread_mutex_lock(&store->lock);
     access_end(store, get, &freed);
     pthread_mutex_unlock(&store->lock);
     access_free(store, &freed);
+    return true;
 }
 
 /* Decodes the record into the target. The scratch of a read's owner lies behind the record in the
  * same staging buffer; every other get has staging for scratch alone. */
-static kvt_status access_decode_record(const kvt_store *store, access_get *get,
-                                       const access_target *target)
+static kvt_status access_decode_record(const kvt_store *store, access_get *get)
 {
+    const access_target *target = &get->target;
     assert(get->record != NULL && (get->load == NULL || get->load->status == KVT_OK));
     const staging_buffer *staging = get->owner ? &get->load->buffer : &get->staging;
     uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
@@ -473,22 +272,21 @@ static kvt_status access_decode_record(const kvt_store *store, access_get *get,
 }
 
 /* The same, and says whether the record is sound and needs another basis than the store's. */
-static kvt_status access_decode(const kvt_store *store, access_get *get,
-                                const access_target *target)
+static kvt_status access_decode(const kvt_store *store, access_get *get)
 {
-    kvt_status status = access_decode_record(store, get, target);
+    kvt_status status = access_decode_record(store, get);
     if (status != KVT_OK)
         status = place_judge(&get->expected, get->record, get->record_bytes, status);
     get->lacks_basis = status == KVT_E_MISMATCH;
-    if (status == KVT_OK) token_drop_give(target, get->tokens, get->position_sets);
+    if (status == KVT_OK) token_drop_give(&get->target, get->tokens, get->position_sets);
     return status;
 }
 
 /* Copies the staged bytes of a put into the target, counts a hit of DRAM, and ends the use
  * of the staged object. No lock held. */
-static void access_copy_staged(kvt_store *store, access_get *get, const access_target *target,
-                               kvt_get_info *info)
+static void access_copy_staged(kvt_store *store, access_get *get, kvt_get_info *info)
 {
+    const access_target *target = &get->target;
     assert(get->place == NULL && target->bytes <= get->staged->buffer.bytes);
     uint32_t class_id = get->staged->source.class_id;
     uint64_t handle = get->staged->handle;
@@ -510,20 +308,10 @@ static void access_copy_staged(kvt_store *store, access_get *get, const access_t
     pthread_mutex_unlock(&store->lock);
     if (!get->quiet) learn_note_use(store, handle, class_id);
     token_drop_give(target, get->tokens, 0);
-    if (info == NULL) return;
     *info = (kvt_get_info){.tier = KVT_TIER_DRAM,
                            .variant = {.codec = KVT_CODEC_RAW},
                            .stored_bytes = target->bytes,
                            .elapsed_ns = store_now_ns(store) - get->began_ns};
-}
-
-/* Brings the record: reads it, waits for the get that reads it, or finds it where it lies. */
-static kvt_status access_fetch(kvt_store *store, access_get *get)
-{
-    if (get->staged != NULL) return KVT_OK;
-    if (get->in_memory) return get->record != NULL ? KVT_OK : KVT_E_GONE;
-    if (get->owner) access_read(store, get);
-    return access_await_load(store, get);
 }
 
 /* Lets the store learn from a get that is no joined one, and fills the caller's info. Between
@@ -549,25 +337,27 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
                            .timed_out = late};
 }
 
-kvt_status access_complete(kvt_store *store, const kvt_key *key, const access_target *target,
-                           access_get *get, kvt_status status, bool again, kvt_get_info *info)
+/* Decodes what has come, or copies what is staged, counts, and gives everything up. status: how the
+ * read ended. KVT_BUSY as access_lose. No lock held. */
+static kvt_status access_complete(kvt_store *store, access_get *get, kvt_status status,
+                                  kvt_get_info *info)
 {
     if (get->staged != NULL) {
-        access_copy_staged(store, get, target, info);
+        access_copy_staged(store, get, info);
         return KVT_OK;
     }
     uint64_t decode_started_ns = store_now_ns(store);
-    if (status == KVT_OK) status = access_decode(store, get, target);
+    if (status == KVT_OK) status = access_decode(store, get);
     uint64_t decoded_ns = store_now_ns(store);
     learn_notes_begin(store);
     access_note(store, get, status, decoded_ns - decode_started_ns, decoded_ns - get->began_ns,
                 info);
     learn_notes_end(store);
-    return access_finish(store, key, get, status, again);
+    return access_finish(store, get, status);
 }
 
-void access_complete_all(kvt_store *store, access_get *const *gets, const bool *again,
-                         uint32_t count, kvt_get_info *const *infos, kvt_status *statuses_out)
+void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t count,
+                         kvt_get_info *const *infos, kvt_status *statuses_out)
 {
     access_freed freed[ACCESS_ALL_MOST] = {{{0}, {0}}};
     uint64_t lost = 0, clock_ns[ACCESS_ALL_MOST + 1];
@@ -581,8 +371,7 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
         /* The next record's head comes while this one is decoded. */
         get->next_record = i + 1 < count ? gets[i + 1]->record : NULL;
         if (get->next_record != NULL && !get->of_many) kvt_record_prefetch(get->next_record);
-        statuses_out[i] =
-            get->record != NULL ? access_decode(store, get, &get->target) : KVT_E_GONE;
+        statuses_out[i] = get->record != NULL ? access_decode(store, get) : KVT_E_GONE;
         clock_ns[i + 1] = store_now_ns(store);
     }
     learn_notes_begin(store);
@@ -596,90 +385,168 @@ void access_complete_all(kvt_store *store, access_get *const *gets, const bool *
     pthread_mutex_unlock(&store->lock);
     for (uint32_t i = 0; i < count; i++) {
         access_free(store, &freed[i]);
-        if ((lost >> i & 1) != 0)
-            statuses_out[i] = access_lose(store, gets[i]->key, gets[i], statuses_out[i], again[i]);
+        if ((lost >> i & 1) != 0) statuses_out[i] = access_lose(store, gets[i], statuses_out[i]);
     }
 }
 
-/* Ends a get of an entry whose basis the store lacks: the form says which. */
-static kvt_status access_refuse_basis(kvt_store *store, const access_get *get, kvt_get_info *info)
+/* ---- gets that no thread waits for ---- */
+
+void access_land(kvt_store *store, access_get *get)
 {
-    assert(get->lacks_basis && get->place == NULL);
-    if (get->quiet) return KVT_E_MISMATCH;
-    const kvt_status status = access_refuse(store, KVT_E_MISMATCH, info);
-    info->variant = get->variant;
-    info->tier = get->tier;
+    assert(get->stage == ACCESS_FLIES);
+    get->stage = ACCESS_READY;
+    if (get->remote != NULL) {
+        if (!remote_get_land(store, get)) get->stage = ACCESS_STARVES;
+        return;
+    }
+    if (get->owner) {
+        transfer_report report;
+        kvt_status status = transfer_take(get->flight, &get->load->buffer, &report);
+        get->flight = NULL;
+        access_publish(store, get, status, report.finished_ns - report.started_ns);
+    }
+    assert(get->flight == NULL && get->load->finished);
+    if (access_lets_go(store, get, get->load->status)) get->stage = ACCESS_STARVES;
+}
+
+kvt_status access_end_ready(kvt_store *store, access_get *get, kvt_get_info *info)
+{
+    assert(get->stage == ACCESS_READY && get->flight == NULL);
+    kvt_status status = KVT_OK;
+    if (get->remote != NULL) {
+        status = remote_get_finish(store, get->key, &get->target, get, info);
+        return status == KVT_OK ? KVT_OK : access_refuse(store, get, status, info);
+    }
+    if (get->in_memory && get->record == NULL) status = KVT_E_GONE;
+    if (get->load != NULL) {
+        assert(get->load->finished);
+        status = get->load->status;
+        get->record = get->load->record;
+    }
+    return access_complete(store, get, status, info);
+}
+
+/* Takes a get out of the list of those that wait for a load. False: the load has finished. */
+static bool access_leave(kvt_store *store, access_get *get)
+{
+    bool found = false;
+    assert(!get->owner && get->load != NULL);
+    pthread_mutex_lock(&store->lock);
+    for (access_get **at = &get->load->waiters; *at != NULL && !found; at = &(*at)->next_waiter) {
+        if (*at != get) continue;
+        *at = get->next_waiter;
+        found = true;
+        break;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return found;
+}
+
+bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_get_info *info)
+{
+    assert(get->stage == ACCESS_FLIES && status != KVT_OK);
+    if (get->remote != NULL) {
+        if (!remote_get_give_up(store, get)) return false;
+        get->status = access_refuse(store, get, status, info);
+        get->stage = ACCESS_ENDED;
+        return true;
+    }
+    if (!(get->owner ? transfer_give_up(get->flight) : access_leave(store, get))) return false;
+    /* Gets that have joined may begin anew, whatever ends this one: a cancel is this get's alone,
+     * the others see a read that took too long. */
+    if (get->owner)
+        access_publish(store, get, status == KVT_E_CANCELLED ? KVT_E_TIMEOUT : status, 0);
+    get->flight = NULL;
+    get->again = true; /* it does not begin again */
+    get->status = access_complete(store, get, status, info);
+    get->stage = ACCESS_ENDED;
+    return true;
+}
+
+bool access_is_stuck(const access_get *get)
+{
+    return get->owner && transfer_is_stuck(get->flight);
+}
+
+/* ---- gets of a caller that waits ---- */
+
+/* Brings the record of a get that flies: reads it, or waits for the get that does. */
+static kvt_status access_bring(kvt_store *store, access_get *get)
+{
+    bool waiting = true;
+    if (get->owner) access_read(store, get);
+    pthread_mutex_lock(&store->lock);
+    while (!get->load->finished && waiting)
+        waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
+    kvt_status status = get->load->finished ? get->load->status : KVT_E_TIMEOUT;
+    if (status == KVT_OK) get->record = get->load->record;
+    pthread_mutex_unlock(&store->lock);
     return status;
 }
 
-/* Ends a get that would be given fewer tokens than it asked for. */
-static kvt_status access_refuse_tokens(kvt_store *store, access_get *get, kvt_get_info *info)
+/* Ends a get that has found nothing that it may read here. */
+static kvt_status access_answer_else(kvt_store *store, access_get *get, kvt_get_info *info)
 {
-    assert(!get->quiet && get->place == NULL);
-    get->refused_tokens = true;
-    return access_refuse(store, KVT_REFUSED, info);
+    kvt_status status = get->status;
+    if (status == KVT_MISS && store->remote != NULL && remote_get_is_worth(store, get, get->key)) {
+        status = remote_get_serve(store, get->key, &get->target, get, info);
+        if (status == KVT_OK) return KVT_OK;
+    }
+    status = access_refuse(store, get, status, info);
+    if (get->lacks_basis && !get->quiet) {
+        info->variant = get->variant;
+        info->tier = get->tier;
+    }
+    return status;
 }
 
-/* One read of the entry, from finding it to the decoded bytes. KVT_BUSY as access_finish. */
-static kvt_status access_try_get(kvt_store *store, const kvt_key *key, const access_target *target,
-                                 access_get *get, bool again, kvt_get_info *info)
+/* Carries a get out, which begins again when something else is stored than when it was looked up,
+ * when it has joined a read that was given up, and once when its entry was moved while its read
+ * failed. */
+static kvt_status access_carry_out(kvt_store *store, access_get *get, kvt_get_info *info)
 {
-    const access_get fresh = {.deadline_ns = get->deadline_ns,
-                              .began_ns = get->began_ns,
-                              .source_bytes = target->bytes,
-                              .waited = get->waited,
-                              .quiet = get->quiet};
-    kvt_status status;
     for (;;) {
-        *get = fresh;
-        status = access_open(store, key, target, get);
-        if (status == ACCESS_CHANGED) return status;
-        if (status == KVT_E_MISMATCH) return access_refuse_basis(store, get, info);
-        if (status == KVT_REFUSED) return access_refuse_tokens(store, get, info);
-        if (status == KVT_MISS && remote_get_is_worth(store, get, key)) {
-            status = remote_get_serve(store, key, target, get, info);
-            if (status == KVT_OK) return KVT_OK;
+        (void)access_begin_all(store, &get, 1);
+        kvt_status status = KVT_OK;
+        if (get->stage == ACCESS_CHANGED) return KVT_OK;
+        if (get->stage == ACCESS_ENDED) return access_answer_else(store, get, info);
+        if (get->stage == ACCESS_FLIES) status = access_bring(store, get);
+        if (get->in_memory && get->record == NULL) status = KVT_E_GONE;
+        if (get->stage != ACCESS_STARVES && !access_lets_go(store, get, status)) {
+            status = access_complete(store, get, status, info);
+            if (status != KVT_BUSY) return status;
         }
-        if (status != KVT_OK) return get->quiet ? status : access_refuse(store, status, info);
-        status = access_fetch(store, get);
-        if (!access_may_begin_again(get, status)) break;
-        access_let_go(store, get);
+        *get = (access_get){.key = get->key,
+                            .target = get->target,
+                            .deadline_ns = get->deadline_ns,
+                            .handle = get->handle,
+                            .again = get->again,
+                            .waited = get->waited,
+                            .quiet = get->quiet,
+                            .began_ns = get->began_ns};
     }
-    return access_complete(store, key, target, get, status, again, info);
-}
-/* Runs a get, and runs it once more when its entry was moved while the load failed. A quiet get
- * counts neither a use nor a get. */
-static kvt_status access_run(kvt_store *store, const kvt_key *key, const access_target *target,
-                             uint64_t deadline_ns, bool quiet, kvt_get_info *info)
-{
-    access_get get = {.deadline_ns = deadline_ns,
-                      .began_ns = store_now_ns(store),
-                      .waited = !quiet,
-                      .quiet = quiet};
-    kvt_get_info unasked;
-    if (info == NULL) info = &unasked;
-    *info = (kvt_get_info){0};
-    kvt_status status = access_try_get(store, key, target, &get, true, info);
-    if (status == KVT_BUSY) status = access_try_get(store, key, target, &get, false, info);
-    if (!quiet && status != ACCESS_CHANGED)
-        watch_note_get(store, &(watch_get){.key = key,
-                                           .info = info,
-                                           .began_ns = get.began_ns,
-                                           .status = status,
-                                           .failure = get.failure,
-                                           .tokens = get.tokens,
-                                           .data_bytes = target->bytes});
-    return status;
 }
 
-kvt_status access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
-                         uint64_t deadline_ns, kvt_get_info *info)
+bool access_answer(kvt_store *store, const kvt_key *key, const access_target *target,
+                   uint64_t deadline_ns, kvt_get_info *given, kvt_status *status_out)
 {
-    if (info == NULL) return access_run(store, key, target, deadline_ns, false, NULL);
-    kvt_get_info whole = {0};
-    kvt_status status = access_run(store, key, target, deadline_ns, false, &whole);
-    access_give_info(&whole, info);
-    return status;
+    access_get get = {.key = key,
+                      .handle = entry_handle(&store->secret, key),
+                      .deadline_ns = deadline_ns,
+                      .target = *target,
+                      .waited = true};
+    kvt_get_info info = {0};
+    *status_out = access_carry_out(store, &get, &info);
+    if (get.stage == ACCESS_CHANGED) return false;
+    watch_note_get(store, &(watch_get){.key = key,
+                                       .info = &info,
+                                       .began_ns = get.began_ns,
+                                       .status = *status_out,
+                                       .failure = get.failure,
+                                       .tokens = get.tokens,
+                                       .data_bytes = target->bytes});
+    if (given != NULL) access_give_info(&info, given);
+    return true;
 }
 
 bool access_info_is_sound(const kvt_get_info *info)
@@ -694,7 +561,9 @@ kvt_status kvt_get_until(kvt_store *store, const kvt_key *key, void *data, uint6
     if (key == NULL || data == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
     access_target target = {.data = data, .bytes = data_bytes};
     kvt_status status = token_drop_ask(info, &target);
-    return status == KVT_OK ? access_answer(store, key, &target, deadline_ns, info) : status;
+    /* A packed buffer has no layout that could have changed. */
+    if (status == KVT_OK) (void)access_answer(store, key, &target, deadline_ns, info, &status);
+    return status;
 }
 
 #define ACCESS_TIMING_NS UINT64_C(5000000000) /* a device that takes longer is not waited for */
@@ -708,9 +577,13 @@ void access_time_entry(kvt_store *store, const kvt_key *key)
     pthread_mutex_unlock(&store->lock);
     void *data = bytes != 0 ? malloc(bytes) : NULL;
     if (data == NULL) return;
-    uint64_t deadline_ns = base_clock_ns() + ACCESS_TIMING_NS;
-    const access_target target = {.data = data, .bytes = bytes, .takes_dropped = true};
-    (void)!access_run(store, key, &target, deadline_ns, true, NULL);
+    access_get get = {.key = key,
+                      .handle = entry_handle(&store->secret, key),
+                      .deadline_ns = base_clock_ns() + ACCESS_TIMING_NS,
+                      .target = {.data = data, .bytes = bytes, .takes_dropped = true},
+                      .quiet = true};
+    kvt_get_info info;
+    (void)!access_carry_out(store, &get, &info);
     free(data);
 }
 

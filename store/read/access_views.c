@@ -42,10 +42,11 @@ kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *vi
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    kvt_status status = ACCESS_CHANGED;
+    kvt_status status;
+    bool answered = false;
     /* The view is checked for the entry's layout under no lock; the entry may have become another
      * one meanwhile. */
-    while (status == ACCESS_CHANGED) {
+    while (!answered) {
         access_target target = {.view = view};
         status = token_drop_ask(info, &target);
         if (status != KVT_OK) return status;
@@ -54,7 +55,7 @@ kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *vi
             status = kvt_view_check(view, &target.layout, NULL, 0);
             if (status != KVT_OK) return status;
         }
-        status = access_answer(store, key, &target, deadline_ns, info);
+        answered = access_answer(store, key, &target, deadline_ns, info, &status);
     }
     return status;
 }
@@ -65,11 +66,12 @@ kvt_status kvt_get_views(kvt_store *store, const kvt_key *key, const kvt_view *c
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
     if (key == NULL || views == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
     if (count == 0 || count > KVT_GROUPS_MAX) return KVT_E_ARGUMENT;
-    kvt_status status = ACCESS_CHANGED;
+    kvt_status status;
+    bool answered = false;
     kvt_layout groups[KVT_GROUPS_MAX];
     kvt_view copies[KVT_GROUPS_MAX];
     /* As in kvt_get_view: the entry may have become another one meanwhile. */
-    while (status == ACCESS_CHANGED) {
+    while (!answered) {
         access_target target = {.view = copies};
         status = token_drop_ask(info, &target);
         if (status != KVT_OK) return status;
@@ -79,7 +81,7 @@ kvt_status kvt_get_views(kvt_store *store, const kvt_key *key, const kvt_view *c
             status = groups_take_views(grouped ? groups : &target.layout, views, count, copies);
             if (status != KVT_OK) return status;
         }
-        status = access_answer(store, key, &target, deadline_ns, info);
+        answered = access_answer(store, key, &target, deadline_ns, info, &status);
     }
     return status;
 }

@@ -70,8 +70,7 @@ static void get_ended(kvt_store *store, queue_item *item, kvt_status status, get
         get_done(store, item, status, outcome);
         return;
     }
-    assert(!item->again && outcome->back_count < QUEUE_CHUNK);
-    item->again = true;
+    assert(outcome->back_count < QUEUE_CHUNK);
     outcome->back[outcome->back_count++] = item;
 }
 
@@ -81,16 +80,14 @@ static void get_end_all(kvt_store *store, queue_item *const *items, uint32_t cou
 {
     access_get *gets[QUEUE_CHUNK];
     kvt_get_info *infos[QUEUE_CHUNK];
-    bool again[QUEUE_CHUNK];
     kvt_status statuses[QUEUE_CHUNK];
     _Static_assert(QUEUE_CHUNK <= ACCESS_ALL_MOST, "a chunk is ended in one call");
     if (count == 0) return;
     for (uint32_t i = 0; i < count; i++) {
         gets[i] = &items[i]->get;
         infos[i] = &items[i]->info;
-        again[i] = !items[i]->again;
     }
-    access_complete_all(store, gets, again, count, infos, statuses);
+    access_complete_all(store, gets, count, infos, statuses);
     for (uint32_t i = 0; i < count; i++)
         get_ended(store, items[i], statuses[i], outcome);
 }
@@ -107,8 +104,7 @@ static void get_end_ready(kvt_store *store, queue_item *const *items, uint32_t c
         if (item->get.in_memory)
             lying[lying_count++] = item;
         else
-            get_ended(store, item, access_end_ready(store, &item->get, !item->again, &item->info),
-                      outcome);
+            get_ended(store, item, access_end_ready(store, &item->get, &item->info), outcome);
     }
     get_end_all(store, lying, lying_count, outcome);
 }
@@ -133,6 +129,7 @@ static void get_make(queue_item *item, uint64_t handle)
                                         .first_layer = item->first_layer,
                                         .layer_count = item->layer_count},
                              .loss_max = item->loss_max,
+                             .again = item->get.again,
                              .arrived = get_landed,
                              .arrived_context = item};
     item->status = token_drop_ask(item->given, &item->get.target);
@@ -240,8 +237,8 @@ static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, g
             items[left++] = item;
             continue;
         }
-        get_done(queue->store, item, access_refuse(queue->store, item->status, &item->info),
-                 outcome);
+        get_done(queue->store, item,
+                 access_refuse(queue->store, &item->get, item->status, &item->info), outcome);
         item->info.timed_out = false;
     }
     assert(left + outcome->done_count == count);
@@ -352,12 +349,15 @@ static void get_begin(kvt_queue *queue, queue_item **items, uint32_t count, bool
     for (uint32_t i = 0; i < count; i++) {
         queue_item *item = items[i];
         if (stages[i] == ACCESS_ENDED) {
-            get_done(queue->store, item, item->get.status, &outcome);
-        } else if (stages[i] == ACCESS_STARVES) {
+            const kvt_status status = item->get.status;
+            get_done(queue->store, item,
+                     access_refuse(queue->store, &item->get, status, &item->info), &outcome);
+        } else if (stages[i] == ACCESS_STARVES || stages[i] == ACCESS_CHANGED) {
             starved = true;
             if (base_clock_ns() >= item->deadline_ns)
                 get_done(queue->store, item,
-                         access_refuse(queue->store, KVT_E_TIMEOUT, &item->info), &outcome);
+                         access_refuse(queue->store, &item->get, KVT_E_TIMEOUT, &item->info),
+                         &outcome);
             else
                 outcome.back[outcome.back_count++] = item;
         }

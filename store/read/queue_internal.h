@@ -79,7 +79,6 @@ typedef struct queue_item {
     bool begun_wholly; /* the thread that began the read has let go of the item */
     bool given_up;     /* a thread is taking it back, */
     bool cancels;      /* because its batch was cancelled; that thread's */
-    bool again;        /* it has begun again after its entry moved: once is enough */
     access_get get;
     kvt_status status; /* from here on what the completion says */
     kvt_get_info info;
