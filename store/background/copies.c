@@ -167,7 +167,7 @@ bool copies_fall_back(kvt_store *store, store_entry *entry)
     const kvt_status status = store_adopt_place(store, entry, entry->copy);
     entry->place = copies_detach(store, entry);
     KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
-    entry->load = NULL; /* later gets must not join a read of the failed place */
+    entry->read = NULL; /* later gets must not join a read of the failed place */
     store->counters.copies.fallbacks++;
     if (status == KVT_OK)
         watch_note_moved(store, entry, failed->tier, failed->variant);

@@ -73,7 +73,7 @@ void quarantine_lose_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
         quarantine_drop_entry(store, entry, reason);
         return;
     }
-    entry->load = NULL;
+    entry->read = NULL;
     entry->place->slow_gets = 0;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
@@ -292,7 +292,7 @@ void quarantine_drop_entry(kvt_store *store, store_entry *entry, kvt_event_reaso
     entry_set_state(entry, ENTRY_RESIDENT, ENTRY_LEAVING);
     KILL_NOTE(KILL_NOTE_DROPPED, &entry->key, entry->place->tier);
     store_place *place = entry->place;
-    entry->load = NULL;
+    entry->read = NULL;
     (void)!kvt_policy_remove(store->policy, entry->handle);
     backoff_forget(entry);
     lease_forget(store, entry);

@@ -76,7 +76,8 @@ void kvt_close(kvt_store *store)
     pthread_cond_destroy(&store->background_due);
     pthread_mutex_destroy(&store->wear_lock);
     pthread_mutex_destroy(&store->members_lock);
-    pthread_mutex_destroy(&store->shares_lock);
+    pthread_mutex_destroy(&store->reads_lock);
+    pthread_cond_destroy(&store->read_ended);
     pthread_mutex_destroy(&store->kept_lock);
     pthread_mutex_destroy(&store->observer_lock);
     pthread_mutex_destroy(&store->lock);

@@ -458,7 +458,7 @@ void entry_transfer(entry_table *from, entry_table *to, store_entry *entry)
 void entry_erase(entry_table *table, store_entry *entry)
 {
     assert(entry->state == ENTRY_ARRIVING || entry->state == ENTRY_LEAVING);
-    assert(entry->place == NULL && entry->copy == NULL && entry->load == NULL);
+    assert(entry->place == NULL && entry->copy == NULL && entry->read == NULL);
     assert(!entry->announced);
     entry_unlink(table, entry);
     entry_free(table->memory, entry);

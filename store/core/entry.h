@@ -54,18 +54,7 @@ typedef struct store_place {
 } store_place;
 _Static_assert(sizeof(store_place) == 64, "places are stored by the million");
 
-/* One read in flight that several gets share. */
-typedef struct store_load {
-    uint32_t users; /* gets that hold it; the last one frees it */
-    bool finished;  /* the record is in the buffer, or status says why not */
-    kvt_status status;
-    void *record;          /* in the buffer; NULL: the read was given up, and the buffer with it */
-    staging_buffer buffer; /* the record, and scratch of the get that owns the load */
-    struct access_get *waiters; /* gets of queues that joined, until it has finished */
-    struct load_read *shared;   /* layered loads may take their layers from it; or NULL */
-    uint64_t read_ns;
-} store_load;
-
+struct store_read;   /* read.h */
 struct store_staged; /* handover.h */
 
 /* The layout of entries, which most entries of a store share. */
@@ -105,8 +94,8 @@ typedef struct store_entry {
     bool has_parent;
     store_place *place; /* in RESIDENT, MOVING, and in LEAVING until released; else NULL */
     union {
-        store_load
-            *load; /* but in STAGED: the read of `place` that a further get may join, or NULL */
+        struct store_read
+            *read; /* but in STAGED: the read of `place` that a further get may join, or NULL */
         struct store_staged *staged; /* in STAGED: the bytes as they were put */
     };
     store_place *copy; /* beside a place in HBM or DRAM: a record on SSD with its row, or NULL */

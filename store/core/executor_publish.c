@@ -119,7 +119,7 @@ kvt_status stage_publish(store_op *op)
         op->place->location = op->location;
         entry->place = op->place;
         /* Later gets read the record; they must not join a read of the old place. */
-        entry->load = NULL;
+        entry->read = NULL;
         op->location = NULL;
         op->place = NULL;
         if (op->record_bytes > store->record_bytes_max) store->record_bytes_max = op->record_bytes;
@@ -161,7 +161,7 @@ kvt_status stage_adopt(store_op *op)
     kvt_status status = kvt_policy_commit(store->policy, op->move->id, actual);
     if (status == KVT_OK) {
         entry->place = copies_detach(store, entry);
-        entry->load = NULL; /* later gets must not join a read of the old place */
+        entry->read = NULL; /* later gets must not join a read of the old place */
         store->counters.demotions++;
         store->counters.copies.demotions++;
         KILL_NOTE(KILL_NOTE_MOVED, &entry->key, KVT_TIER_SSD);
@@ -217,7 +217,7 @@ kvt_status stage_unlist(store_op *op)
     kvt_store *store = op->store;
     pthread_mutex_lock(&store->lock);
     store_entry *entry = op->entry;
-    entry->load = NULL;
+    entry->read = NULL;
     kvt_status status = kvt_policy_commit(store->policy, op->move->id, NULL);
     assert(status == KVT_OK);
     if (!copies_outlast(store, entry)) {

@@ -619,7 +619,8 @@ static void open_fill_store(kvt_store *store, const kvt_store_options *options)
     pthread_mutex_init(&store->observer_lock, NULL);
     pthread_mutex_init(&store->members_lock, NULL);
     pthread_mutex_init(&store->kept_lock, NULL);
-    pthread_mutex_init(&store->shares_lock, NULL);
+    pthread_mutex_init(&store->reads_lock, NULL);
+    base_condition_init(&store->read_ended);
     pthread_mutex_init(&store->wear_lock, NULL);
     pthread_mutex_init(&store->bases.lock, NULL);
     store->format = options->format;

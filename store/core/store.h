@@ -114,7 +114,7 @@ typedef struct store_counters {
 
 struct kvt_store {
     pthread_mutex_t lock;
-    pthread_cond_t changed;        /* an entry's state, readers or load; the queue; space */
+    pthread_cond_t changed;        /* an entry's state or readers; the queue; space */
     pthread_cond_t background_due; /* ends the background's pause: stopping, or plan_waits */
     entry_secret secret;           /* fixed once the catalog is open */
     entry_memory memory;           /* of the entries of both tables */
@@ -180,8 +180,9 @@ struct kvt_store {
     const kvt_codec_workers *workers; /* these, or NULL */
     pthread_mutex_t wear_lock;        /* a leaf but for what the pool and the catalog do inside */
     uint64_t wear_noted[TIERS_MEMBERS_MAX];  /* bytes written when last queued; under wear_lock */
-    pthread_mutex_t kept_lock, shares_lock;  /* scratch.h, before `lock`; load_share.c, after it */
-    struct load_share *shares[STORE_SHARES]; /* places that layered loads read; under shares_lock */
+    pthread_mutex_t kept_lock, reads_lock;   /* scratch.h, before `lock`; read.h, after it */
+    pthread_cond_t read_ended;               /* one of them has */
+    struct load_share *shares[STORE_SHARES]; /* places that layered loads read; under reads_lock */
     pthread_mutex_t members_lock; /* devices join and leave one at a time; before `lock` */
     kvt_cost_model costs;         /* but for the tiers' bandwidth, which is under lock */
     kvt_cost_model curve_costs;   /* as the measured curves have it, under lock */

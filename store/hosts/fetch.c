@@ -45,11 +45,26 @@ uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes)
     return known > bound ? staging_round(known) : bound;
 }
 
-/* Makes a fetch with room for `room` chunks. */
+/* Frees what a read that nobody uses has beside its buffer. */
+static void fetch_free(store_read *read)
+{
+    remote_fetch *fetch = (remote_fetch *)(void *)read;
+    free(fetch->cut);
+    free(fetch->heads);
+    free(fetch->parts);
+    free(fetch->requests);
+    free(fetch->names);
+    free(fetch);
+}
+
+/* Makes a fetch with room for `room` chunks; its one use is the link's. */
 static remote_fetch *fetch_make(uint32_t room)
 {
     remote_fetch *fetch = calloc(1, sizeof *fetch);
     if (fetch == NULL) return NULL;
+    atomic_init(&fetch->read.users, 1);
+    fetch->read.what = READ_WHOLE;
+    fetch->read.free = fetch_free;
     fetch->room = room;
     fetch->cut = calloc(OBJECT_CHUNKS_MAX, sizeof *fetch->cut);
     fetch->heads = calloc(room, sizeof *fetch->heads);
@@ -59,30 +74,8 @@ static remote_fetch *fetch_make(uint32_t room)
     if (fetch->cut != NULL && fetch->heads != NULL && fetch->parts != NULL &&
         fetch->requests != NULL && fetch->names != NULL)
         return fetch;
-    fetch->users = 1;
-    fetch_release(NULL, fetch);
+    fetch_free(&fetch->read);
     return NULL;
-}
-
-/* Frees a fetch that nobody uses. */
-static void fetch_free(remote_fetch *fetch)
-{
-    if (fetch->buffer.memory != NULL) staging_release(fetch->store->staging, &fetch->buffer);
-    free(fetch->cut);
-    free(fetch->heads);
-    free(fetch->parts);
-    free(fetch->requests);
-    free(fetch->names);
-    free(fetch);
-}
-
-void fetch_release(store_remote *remote, remote_fetch *fetch)
-{
-    if (remote != NULL) pthread_mutex_lock(&remote->lock);
-    assert(fetch->users > 0);
-    const bool last = --fetch->users == 0;
-    if (remote != NULL) pthread_mutex_unlock(&remote->lock);
-    if (last) fetch_free(fetch);
 }
 
 /* ---- steps, on the link's thread ---- */
@@ -92,8 +85,8 @@ static void fetch_step(void *context);
 /* The most that chunk 0 may have. */
 static size_t fetch_first_room(const store_remote *remote, const remote_fetch *fetch)
 {
-    return fetch->buffer.bytes < remote->full_bytes ? (size_t)fetch->buffer.bytes
-                                                    : remote->full_bytes;
+    return fetch->read.buffer.bytes < remote->full_bytes ? (size_t)fetch->read.buffer.bytes
+                                                         : remote->full_bytes;
 }
 
 /* Prepares the requests of chunks of `cut`, from `from` on. */
@@ -105,8 +98,8 @@ static void fetch_prepare(store_remote *remote, remote_fetch *fetch, uint32_t fr
     for (uint32_t i = from; i < count; i++) {
         const uint32_t length = object_name(space, &fetch->key, fetch->epoch, i, fetch->names[i]);
         fetch->parts[i][0] = (struct iovec){fetch->heads[i], OBJECT_HEAD_BYTES};
-        fetch->parts[i][1] = (struct iovec){(char *)fetch->buffer.memory + fetch->cut[i].offset,
-                                            (size_t)fetch->cut[i].bytes};
+        fetch->parts[i][1] = (struct iovec){
+            (char *)fetch->read.buffer.memory + fetch->cut[i].offset, (size_t)fetch->cut[i].bytes};
         /* The first chunk may be longer than was guessed. */
         if (i == 0) fetch->parts[i][1].iov_len = fetch_first_room(remote, fetch);
         fetch->requests[i] = (remote_request){.kind = REMOTE_GET,
@@ -123,7 +116,7 @@ static void fetch_prepare(store_remote *remote, remote_fetch *fetch, uint32_t fr
                                 .context = fetch};
 }
 
-/* The read has ended: those who wait are told. */
+/* The read has ended: nobody joins it any more, and those who wait are told. */
 static void fetch_finish(store_remote *remote, remote_fetch *fetch, kvt_status status)
 {
     pthread_mutex_lock(&remote->lock);
@@ -131,25 +124,12 @@ static void fetch_finish(store_remote *remote, remote_fetch *fetch, kvt_status s
     while (*at != fetch)
         at = &(*at)->next;
     *at = fetch->next;
-    fetch->status = status;
-    fetch->finished = true;
     fetch->finished_ns = base_clock_ns();
     if (fetch->record_bytes != 0)
         remote_costs_note_size(remote, fetch->source_bytes, fetch->record_bytes);
     remote_costs_end(remote, fetch, status);
-    access_get *waiter = fetch->waiters;
-    fetch->waiters = NULL;
-    /* Whoever waited has the staging back when it lets go: the link holds it no longer. */
-    assert(fetch->users > 0);
-    const bool last = --fetch->users == 0;
-    pthread_cond_broadcast(&remote->changed);
     pthread_mutex_unlock(&remote->lock);
-    while (waiter != NULL) {
-        access_get *next = waiter->next_waiter; /* it is its queue's once it has arrived */
-        waiter->arrived(waiter->arrived_context);
-        waiter = next;
-    }
-    if (last) fetch_free(fetch);
+    read_end(fetch->store, &fetch->read, status, 0, true);
 }
 
 /* Whether a chunk is what the first one says. */
@@ -205,7 +185,7 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
     const object_head *head = &fetch->head;
     if (memcmp(&head->key, &fetch->key, sizeof head->key) != 0) return KVT_E_CORRUPT;
     fetch->record_bytes = head->record_bytes;
-    if (head->record_bytes > fetch->buffer.bytes) return KVT_E_SPACE;
+    if (head->record_bytes > fetch->read.buffer.bytes) return KVT_E_SPACE;
     const uint64_t guess = fetch->cut[0].bytes;
     const uint32_t count = object_cut(head->record_bytes, head->full_bytes, fetch->cut);
     if (count == 0 || count != head->count || count > fetch->room) return KVT_E_CORRUPT;
@@ -215,7 +195,7 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
     for (uint32_t i = 1; i < count && *same_out; i++)
         *same_out =
             fetch->parts[i][1].iov_len == fetch->cut[i].bytes &&
-            fetch->parts[i][1].iov_base == (char *)fetch->buffer.memory + fetch->cut[i].offset;
+            fetch->parts[i][1].iov_base == (char *)fetch->read.buffer.memory + fetch->cut[i].offset;
     return KVT_OK;
 }
 
@@ -225,7 +205,7 @@ static uint32_t fetch_first_chunks(store_remote *remote, remote_fetch *fetch)
     pthread_mutex_lock(&remote->lock);
     const uint64_t known = fetch_known_bytes(remote, fetch->source_bytes);
     pthread_mutex_unlock(&remote->lock);
-    if (known != 0 && known <= fetch->buffer.bytes) {
+    if (known != 0 && known <= fetch->read.buffer.bytes) {
         const uint32_t count = object_cut(known, remote->full_bytes, fetch->cut);
         if (count != 0 && count <= fetch->room) return count;
     }
@@ -329,18 +309,9 @@ void fetch_void(store_remote *remote, const kvt_key *key)
     pthread_mutex_unlock(&remote->lock);
 }
 
-/* Joins a read under way. Lock held. */
-static void fetch_join(remote_fetch *fetch, access_get *waiter)
-{
-    fetch->users++;
-    if (waiter == NULL) return;
-    waiter->next_waiter = fetch->waiters;
-    fetch->waiters = waiter;
-}
-
 remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
                           uint64_t source_bytes, uint64_t deadline_ns, staging_buffer *buffer,
-                          access_get *waiter, bool *joined_out, bool *drives_out)
+                          read_waiter *waiter, bool *joined_out, bool *drives_out)
 {
     store_remote *remote = store->remote;
     const uint64_t least = remote->full_bytes < 65536 ? remote->full_bytes : 65536;
@@ -361,21 +332,17 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
     pthread_mutex_lock(&remote->lock);
     remote_fetch *other = fetch_find(remote, key, tenant);
     *joined_out = other != NULL;
-    if (other != NULL) {
-        fetch_join(other, waiter);
-        fetch->users = 1;
-    } else {
-        fetch->buffer = *buffer;
+    read_join(store, other != NULL ? &other->read : &fetch->read, waiter);
+    if (other == NULL) {
+        fetch->read.buffer = *buffer;
         *buffer = (staging_buffer){0};
-        fetch->users = 1; /* the link's */
-        fetch_join(fetch, waiter);
         remote_costs_begin(remote, fetch);
         fetch->next = remote->fetches;
         remote->fetches = fetch;
     }
     pthread_mutex_unlock(&remote->lock);
     if (other != NULL) {
-        fetch_release(NULL, fetch);
+        fetch_free(&fetch->read);
         return other;
     }
     if (known)
@@ -391,26 +358,10 @@ remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
 
 kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadline_ns)
 {
-    bool waiting = true;
+    kvt_status status = read_wait(fetch->store, &fetch->read, deadline_ns);
+    if (status != KVT_OK) return status;
     pthread_mutex_lock(&remote->lock);
-    while (!fetch->finished && waiting)
-        waiting = base_condition_wait_until(&remote->changed, &remote->lock, deadline_ns);
-    kvt_status status = fetch->finished ? fetch->status : KVT_E_TIMEOUT;
-    if (status == KVT_OK && fetch_is_void(remote, fetch)) status = KVT_MISS;
+    if (fetch_is_void(remote, fetch)) status = KVT_MISS;
     pthread_mutex_unlock(&remote->lock);
     return status;
-}
-
-bool fetch_leave_waiters(store_remote *remote, remote_fetch *fetch, access_get *waiter)
-{
-    bool found = false;
-    pthread_mutex_lock(&remote->lock);
-    for (access_get **at = &fetch->waiters; *at != NULL && !found; at = &(*at)->next_waiter) {
-        if (*at != waiter) continue;
-        *at = waiter->next_waiter;
-        found = true;
-        break;
-    }
-    pthread_mutex_unlock(&remote->lock);
-    return found;
 }

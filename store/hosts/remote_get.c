@@ -73,16 +73,17 @@ static kvt_status remote_get_decode(kvt_store *store, remote_fetch *fetch,
     if (scratch_bytes != 0 && posix_memalign(&scratch, 64, scratch_bytes) != 0) return KVT_E_MEMORY;
     const kvt_record_spec expected = {.key = fetch->key, .generation = fetch->head.generation};
     if (target->view != NULL)
-        status = kvt_record_decode_view(
-            fetch->buffer.memory, record->record_bytes, &expected, store->workers, &target->layout,
-            target->view, target->first_layer, target->layer_count, scratch, scratch_bytes);
+        status = kvt_record_decode_view(fetch->read.buffer.memory, record->record_bytes, &expected,
+                                        store->workers, &target->layout, target->view,
+                                        target->first_layer, target->layer_count, scratch,
+                                        scratch_bytes);
     else
-        status = kvt_record_decode_parallel(fetch->buffer.memory, record->record_bytes, &expected,
-                                            store->workers, target->data, target->bytes, scratch,
-                                            scratch_bytes);
+        status = kvt_record_decode_parallel(fetch->read.buffer.memory, record->record_bytes,
+                                            &expected, store->workers, target->data, target->bytes,
+                                            scratch, scratch_bytes);
     free(scratch);
     if (status == KVT_OK) return status;
-    return place_judge(&expected, fetch->buffer.memory, record->record_bytes, status);
+    return place_judge(&expected, fetch->read.buffer.memory, record->record_bytes, status);
 }
 
 /* Whether some tier could keep a record at all. */
@@ -191,7 +192,7 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
     kvt_status status = fetch_wait(remote, fetch, 0);
     const uint64_t landed_ns = base_clock_ns();
     if (status == KVT_OK) {
-        status = kvt_record_parse(fetch->buffer.memory, fetch->head.record_bytes, &record);
+        status = kvt_record_parse(fetch->read.buffer.memory, fetch->head.record_bytes, &record);
         if (status == KVT_OK && !remote_get_is_sound(fetch, &record)) status = KVT_E_CORRUPT;
         if (status == KVT_OK)
             status = remote_get_decode(store, fetch, &record, &target, &view_status);
@@ -227,7 +228,7 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
     const object_head head = fetch->head;
     const uint32_t tenant = fetch->tenant;
     const uint64_t epoch = fetch->epoch;
-    fetch_release(remote, fetch);
+    read_drop(store, &fetch->read);
     get->remote = NULL;
     if (status == KVT_OK && !get->remote_joined)
         remote_get_offer(store, &head, tenant, epoch, &record, &target);
@@ -238,9 +239,9 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
 /* Joins a read of the key or begins one. KVT_OK; KVT_BUSY: there is no room for it now; KVT_MISS:
  * no memory. */
 static kvt_status remote_get_begin(kvt_store *store, const kvt_key *key, access_get *get,
-                                   uint64_t deadline_ns, access_get *waiter,
-                                   uint64_t staging_deadline_ns)
+                                   uint64_t deadline_ns, uint64_t staging_deadline_ns)
 {
+    read_waiter *waiter = get->waiter.ended != NULL ? &get->waiter : NULL;
     store_remote *remote = store->remote;
     staging_buffer buffer = {0};
     const uint64_t handle = entry_handle(&store->secret, key);
@@ -256,7 +257,7 @@ static kvt_status remote_get_begin(kvt_store *store, const kvt_key *key, access_
     bool drives = false;
     get->remote = fetch_begin(store, key, remote_get_tenant(store, key), source_bytes, deadline_ns,
                               &buffer, waiter, &get->remote_joined, &drives);
-    if (drives) link_drive(remote, &get->remote->finished, deadline_ns);
+    if (drives) link_drive(remote, &get->remote->read.finished, deadline_ns);
     if (buffer.memory != NULL) staging_release(store->staging, &buffer);
     if (get->remote == NULL) get->remote_asked = false;
     return get->remote != NULL ? KVT_OK : KVT_MISS;
@@ -277,16 +278,15 @@ kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_t
     kvt_status status = KVT_E_SPACE;
     /* A record that is larger than was expected is read once more, with the room that it needs. */
     for (uint32_t i = 0; i < FETCH_TRIES && status == KVT_E_SPACE; i++) {
-        if (i > 0) fetch_release(remote, get->remote);
+        if (i > 0) read_drop(store, &get->remote->read);
         get->remote = NULL;
         if (base_clock_ns() >= deadline_ns) return KVT_MISS;
-        if (remote_get_begin(store, key, get, deadline_ns, NULL, deadline_ns) != KVT_OK)
-            return KVT_MISS;
+        if (remote_get_begin(store, key, get, deadline_ns, deadline_ns) != KVT_OK) return KVT_MISS;
         status = fetch_wait(remote, get->remote, deadline_ns);
     }
     if (status != KVT_E_TIMEOUT) return remote_get_finish(store, key, target, get, info);
     remote_get_count(store, get, status, false, 0);
-    fetch_release(remote, get->remote);
+    read_drop(store, &get->remote->read);
     get->remote = NULL;
     return KVT_E_TIMEOUT;
 }
@@ -295,24 +295,23 @@ kvt_status remote_get_start(kvt_store *store, access_get *get)
 {
     const uint64_t deadline_ns = remote_get_deadline(store->remote, get);
     if (base_clock_ns() >= deadline_ns) return KVT_MISS;
-    return remote_get_begin(store, get->key, get, deadline_ns, get, 0);
+    return remote_get_begin(store, get->key, get, deadline_ns, 0);
 }
 
 bool remote_get_land(kvt_store *store, access_get *get)
 {
     /* Sizes are known by now, so the next one has room, or is a miss for want of it. */
     if (fetch_wait(store->remote, get->remote, 0) != KVT_E_SPACE) return true;
-    fetch_release(store->remote, get->remote);
+    read_drop(store, &get->remote->read);
     get->remote = NULL;
     return false;
 }
 
 bool remote_get_give_up(kvt_store *store, access_get *get)
 {
-    store_remote *remote = store->remote;
-    if (!fetch_leave_waiters(remote, get->remote, get)) return false;
+    if (!read_give_up(store, &get->remote->read, &get->waiter, false)) return false;
     remote_get_count(store, get, KVT_E_TIMEOUT, false, 0);
-    fetch_release(remote, get->remote);
+    read_drop(store, &get->remote->read);
     get->remote = NULL;
     return true;
 }

@@ -79,8 +79,7 @@ static bool prefetch_begin(remote_prefetch *item)
                              .deadline_ns = KVT_NO_DEADLINE,
                              .began_ns = store_now_ns(item->store),
                              .quiet = true,
-                             .arrived = prefetch_part,
-                             .arrived_context = item};
+                             .waiter = {.ended = prefetch_part, .context = item}};
     atomic_store(&item->parts, 2);
     if (remote_get_start(item->store, &item->get) != KVT_OK) return false;
     prefetch_part(item);
@@ -134,7 +133,7 @@ static void prefetch_take_in(kvt_store *store, remote_prefetch *item)
     access_target target = {.bytes = 0};
     void *data = NULL;
     if (fetch_wait(store->remote, fetch, 0) == KVT_OK &&
-        kvt_record_parse(fetch->buffer.memory, fetch->head.record_bytes, &record) == KVT_OK) {
+        kvt_record_parse(fetch->read.buffer.memory, fetch->head.record_bytes, &record) == KVT_OK) {
         data = malloc(record.source_bytes);
         if (data != NULL) target = (access_target){.data = data, .bytes = record.source_bytes};
     }
@@ -166,7 +165,7 @@ void remote_prefetch_close(store_remote *remote)
     remote->landed = NULL;
     while (item != NULL) {
         remote_prefetch *next = item->next;
-        fetch_release(remote, item->get.remote);
+        read_drop(remote->store, &item->get.remote->read);
         prefetch_leave(remote, item);
         item = next;
     }

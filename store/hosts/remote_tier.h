@@ -63,27 +63,23 @@ typedef enum link_driver {
 
 /* One read of an entry from the engine, shared by the gets that want it. */
 typedef struct remote_fetch {
+    store_read read;           /* the link uses it until it has ended */
     struct remote_fetch *next; /* of those under way */
     kvt_store *store;
     kvt_key key;
     uint32_t tenant;
-    uint32_t users; /* the link, until it is finished, and gets; the last one frees it */
-    bool finished;
     bool learns;                 /* the epochs are asked for first; written under remote->lock */
     bool void_now;               /* the key was deleted since; under remote->lock */
     uint64_t epoch;              /* that the names have; written under remote->lock */
     epoch_question questions[2]; /* for them */
     bool again;                  /* the second round is under way, */
     uint32_t again_from;         /* from this chunk on */
-    kvt_status status;
-    staging_buffer buffer;
-    object_head head; /* of chunk 0 */
+    object_head head;            /* of chunk 0 */
     uint64_t record_bytes;
     uint64_t source_bytes; /* that the first get has asked for */
     uint64_t deadline_ns, began_ns, finished_ns;
     uint32_t node;                        /* of the key when it began, */
     uint64_t expected_bytes, ahead_bytes; /* its record's, and those on their way from there */
-    struct access_get *waiters;           /* gets of queues */
     link_batch batch;
     uint32_t room;  /* chunks below */
     uint32_t asked; /* of them, as `cut` has them */
@@ -221,12 +217,11 @@ void link_run(store_remote *remote, link_batch *batch);
 /* ---- fetch.c ---- */
 
 /* Joins the read of a key, or begins one within a deadline, in staging that is taken over. Returns
- * NULL without memory. waiter: a get of a queue whose `arrived` is called when it has finished; or
- * NULL. *joined_out: the staging is the caller's still. *drives_out, without a waiter: as
+ * NULL without memory. waiter: it is told when the read has ended; or NULL. *joined_out: the staging is the caller's still. *drives_out, without a waiter: as
  * link_hand_own says. */
 remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
                           uint64_t source_bytes, uint64_t deadline_ns, staging_buffer *buffer,
-                          access_get *waiter, bool *joined_out, bool *drives_out);
+                          read_waiter *waiter, bool *joined_out, bool *drives_out);
 
 #define FETCH_UNKNOWN OBJECT_CHUNK_BYTES /* of an entry whose size nobody knows */
 #define FETCH_TRIES   3u /* reads with ever more room: the first chunk, then the record */
@@ -237,11 +232,6 @@ uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes);
 /* Waits until a read has finished, or an instant. KVT_E_TIMEOUT, or how it ended; KVT_MISS also
  * when the copies were cleared, or the entry was deleted here, since it began. */
 kvt_status fetch_wait(store_remote *remote, remote_fetch *fetch, uint64_t deadline_ns);
-
-/* Takes a get of a queue off the waiters. False: it has arrived. */
-bool fetch_leave_waiters(store_remote *remote, remote_fetch *fetch, access_get *waiter);
-
-void fetch_release(store_remote *remote, remote_fetch *fetch);
 
 /* Reads of a key that are under way bring nothing that counts. */
 void fetch_void(store_remote *remote, const kvt_key *key);
@@ -304,11 +294,11 @@ double remote_costs_sample(const store_remote *remote, uint32_t node);
 /* Whether a get of a key that is not here is worth asking for. No lock held. */
 bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key *key);
 
-/* Begins the same for a get of a queue, which `arrived` tells of. KVT_OK; KVT_BUSY: there is no
+/* Begins the same for a get of a queue, whose waiter is told. KVT_OK; KVT_BUSY: there is no
  * staging now; KVT_MISS. */
 KVT_NODISCARD kvt_status remote_get_start(kvt_store *store, access_get *get);
 
-/* A get that `arrived` told of: false when it has to begin again, with more staging. */
+/* A get whose waiter was told: false when it has to begin again, with more staging. */
 bool remote_get_land(kvt_store *store, access_get *get);
 
 /* Takes such a get back. False: it has arrived, or is about to. */

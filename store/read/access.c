@@ -12,12 +12,10 @@
  * had joined such a read and still has time starts a new one.
  *
  * A record that lies in memory in one piece is lent by its pool (tiers_pool_lend). A get of it
- * neither wakes a thread nor waits, has no load, and joins no read: several gets read the record at
+ * neither wakes a thread nor waits, has no read, and joins none: several gets read the record at
  * once.
  *
- * A get holds its place as a reader, and its load, if it has one, as a user. Both counts are under
- * the control lock; the record in the load's staging is written by the owner's read before
- * `finished`, and only read by its users afterwards, the last of which gives the staging back.
+ * A get holds its place as a reader, under the control lock, and uses its read, if it has one.
  *
  * Thread rule: any thread.
  */
@@ -43,89 +41,59 @@
 
 /* ---- reads ---- */
 
-void access_publish(kvt_store *store, const access_get *get, kvt_status status, uint64_t read_ns)
+/* Brings the record of a get that flies on the caller's thread: reads it, or waits for the get that
+ * does. No lock held. */
+static kvt_status access_bring(kvt_store *store, access_get *get)
 {
-    assert(get->owner && !get->load->finished);
-    store_load *load = get->load;
-    pthread_mutex_lock(&store->lock);
-    load->record = load->buffer.memory;
-    load->status = status;
-    load->read_ns = read_ns;
-    load->finished = true;
-    /* A get that comes from here on starts a read of its own. The entry may have moved on, or left
-     * the table, meanwhile. */
-    store_entry *entry = entry_find_handle(&store->table, get->handle);
-    if (entry != NULL && entry->load == load) entry->load = NULL;
-    for (access_get *waiter = load->waiters; waiter != NULL;) {
-        access_get *next = waiter->next_waiter; /* the waiter is its queue's once it has arrived */
-        waiter->arrived(waiter->arrived_context);
-        waiter = next;
+    store_read *read = get->read;
+    if (get->owner) {
+        const store_place *place = get->place;
+        transfer_report report;
+        const tiers_transfer wanted = {.kind = KVT_IO_READ,
+                                       .waited = get->waited,
+                                       .location = place->location,
+                                       .buffer = read->buffer.memory,
+                                       .bytes = place->record_bytes};
+        const transfer_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->transfer);
+        const kvt_status status = transfer_run(store->staging, store->pools[place->tier], &wanted,
+                                               get->deadline_ns, watch, &read->buffer, &report);
+        read_end(store, read, status, report.finished_ns - report.started_ns, false);
     }
-    load->waiters = NULL;
-    load_share_published(store, load);
-    pthread_cond_broadcast(&store->changed);
-    pthread_mutex_unlock(&store->lock);
+    const kvt_status status = read_wait(store, read, get->deadline_ns);
+    if (status == KVT_OK) get->record = read->buffer.memory;
+    return status;
 }
 
-/* Reads the record as the owner of the load, and publishes the outcome. No lock held. */
-static void access_read(kvt_store *store, access_get *get)
-{
-    assert(get->owner && get->place != NULL);
-    const store_place *place = get->place;
-    transfer_report report;
-    const tiers_transfer read = {.kind = KVT_IO_READ,
-                                 .waited = get->waited,
-                                 .location = place->location,
-                                 .buffer = get->load->buffer.memory,
-                                 .bytes = place->record_bytes};
-    const transfer_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->transfer);
-    kvt_status status = transfer_run(store->staging, store->pools[place->tier], &read,
-                                     get->deadline_ns, watch, &get->load->buffer, &report);
-    access_publish(store, get, status, report.finished_ns - report.started_ns);
-}
-
-/* Staging that a get gives back: its own, and that of a load whose last user it was. */
+/* What a get gives back when no lock is held, because memory from the heap is freed then. */
 typedef struct access_freed {
-    staging_buffer own;
-    staging_buffer record;
+    staging_buffer staging;
+    store_read *read;
 } access_freed;
 
-/* Gives back what access_end has taken away. No lock held: memory from the heap is freed here. */
 static void access_free(kvt_store *store, access_freed *freed)
 {
-    if (freed->own.memory != NULL) staging_release(store->staging, &freed->own);
-    if (freed->record.memory != NULL) staging_release(store->staging, &freed->record);
+    if (freed->staging.memory != NULL) staging_release(store->staging, &freed->staging);
+    read_drop(store, freed->read);
 }
 
-/* Gives up the load; its last user frees it. Lock held. */
-static void access_end_load(access_get *get, access_freed *freed)
-{
-    assert(get->load->users > 0);
-    if (--get->load->users != 0) return;
-    assert(get->load->waiters == NULL);
-    freed->record = get->load->buffer;
-    free(get->load);
-}
-
-/* Gives up the place, and the load or the memory of the record. Lock held. */
+/* Gives up the place, and the read or the memory of the record. Lock held. */
 static void access_end(kvt_store *store, access_get *get, access_freed *freed)
 {
-    assert(get->place->readers > 0 && (get->load != NULL) != get->in_memory);
+    assert(get->place->readers > 0 && (get->read == NULL || !get->in_memory));
     assert(store_is_locked(store));
     store_place *place = get->place;
     if (get->in_memory && get->record != NULL)
         tiers_pool_take_back(store->pools[place->tier], place->location, KVT_IO_READ,
                              place->record_bytes);
-    bool last = place->readers == 1;
+    const bool last = place->readers == 1;
     place_leave(store, place);
-    freed->own = get->staging;
-    if (get->load != NULL) access_end_load(get, freed);
-    if (last && get->load != NULL) pthread_cond_broadcast(&store->changed);
+    *freed = (access_freed){get->staging, get->read};
+    if (last && !get->in_memory) pthread_cond_broadcast(&store->changed);
 }
 
 /* ---- ends ---- */
 
-/* Settles an entry whose load failed, as quarantine_note_failure says. It stays as it is when it
+/* Settles an entry whose read failed, as quarantine_note_failure says. It stays as it is when it
  * moved on or left meanwhile, when its device came back, or when another get still reads the place
  * and will find the failure itself; nor is it settled for a queue's get while it is in motion. True
  * when the get may try again, at another place or at this one. Lock held. The caller's staging is
@@ -147,7 +115,7 @@ static bool access_settle_failed(kvt_store *store, const access_get *get, kvt_st
         }
         if (plan_cancel(store, entry->handle)) continue;
         /* No thread of a queue waits: the move may wait for room that a get in its hands has. */
-        if (get->arrived != NULL) return false;
+        if (get->waiter.ended != NULL) return false;
         waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
     }
     return false;
@@ -165,7 +133,7 @@ static void access_count_end(kvt_store *store, const access_get *get, kvt_status
     if (late) store->counters.timeouts++;
 }
 
-/* Settles the entry of a get whose load failed, and counts the get. KVT_BUSY: the load failed at a
+/* Settles the entry of a get whose read failed, and counts the get. KVT_BUSY: the read failed at a
  * place that is no longer the entry's, and the get begins again, which it does once. No lock held.
  */
 static kvt_status access_lose(kvt_store *store, access_get *get, kvt_status status)
@@ -180,7 +148,7 @@ static kvt_status access_lose(kvt_store *store, access_get *get, kvt_status stat
     return again ? KVT_BUSY : KVT_MISS;
 }
 
-/* Gives up load, place and staging of a get that ends, and counts it. True when the load has
+/* Gives up read, place and staging of a get that ends, and counts it. True when the load has
  * failed: the get is counted when its entry has been settled. An entry whose record is sound and
  * needs another basis stays. Lock held. */
 static bool access_close(kvt_store *store, access_get *get, kvt_status status, access_freed *freed)
@@ -196,7 +164,7 @@ static bool access_close(kvt_store *store, access_get *get, kvt_status status, a
     return lost;
 }
 
-/* Ends a get: gives up load, place and staging, settles an entry whose load failed, and counts.
+/* Ends a get: gives up read, place and staging, settles an entry whose read failed, and counts.
  * KVT_BUSY as access_lose. No lock held. */
 static kvt_status access_finish(kvt_store *store, access_get *get, kvt_status status)
 {
@@ -245,8 +213,8 @@ static bool access_lets_go(kvt_store *store, access_get *get, kvt_status status)
 static kvt_status access_decode_record(const kvt_store *store, access_get *get)
 {
     const access_target *target = &get->target;
-    assert(get->record != NULL && (get->load == NULL || get->load->status == KVT_OK));
-    const staging_buffer *staging = get->owner ? &get->load->buffer : &get->staging;
+    assert(get->record != NULL && (get->read == NULL || get->read->status == KVT_OK));
+    const staging_buffer *staging = get->owner ? &get->read->buffer : &get->staging;
     uint64_t before = get->owner ? staging_round(get->record_bytes) : 0;
     void *scratch = staging->memory == NULL ? NULL : (char *)staging->memory + before;
     if (kvt_variant_drops_tokens(get->variant))
@@ -321,8 +289,8 @@ static void access_note(kvt_store *store, const access_get *get, kvt_status stat
 {
     bool late = status == KVT_E_TIMEOUT, joined = !get->owner && !get->in_memory;
     double predicted_seconds = 0;
-    /* A get that left early may not look into a load that others still finish. */
-    const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->load->read_ns;
+    /* A get that left early may not look into a read that others still finish. */
+    const uint64_t read_ns = status != KVT_OK || get->in_memory ? 0 : get->read->read_ns;
     if (status == KVT_OK && !joined)
         predicted_seconds = learn_note_get(store, &get->transfer, get->variant, get->source_bytes,
                                            (double)decode_ns * 1e-9, (double)elapsed_ns * 1e-9);
@@ -359,7 +327,7 @@ static kvt_status access_complete(kvt_store *store, access_get *get, kvt_status 
 void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t count,
                          kvt_get_info *const *infos, kvt_status *statuses_out)
 {
-    access_freed freed[ACCESS_ALL_MOST] = {{{0}, {0}}};
+    access_freed freed[ACCESS_ALL_MOST];
     uint64_t lost = 0, clock_ns[ACCESS_ALL_MOST + 1];
     assert(count <= ACCESS_ALL_MOST && ACCESS_ALL_MOST <= 64);
     if (count == 0) return;
@@ -367,7 +335,7 @@ void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t cou
     clock_ns[0] = store_now_ns(store);
     for (uint32_t i = 0; i < count; i++) {
         access_get *get = gets[i];
-        assert(get->in_memory && get->load == NULL && get->staged == NULL);
+        assert(get->in_memory && get->read == NULL && get->staged == NULL);
         /* The next record's head comes while this one is decoded. */
         get->next_record = i + 1 < count ? gets[i + 1]->record : NULL;
         if (get->next_record != NULL && !get->of_many) kvt_record_prefetch(get->next_record);
@@ -399,47 +367,26 @@ void access_land(kvt_store *store, access_get *get)
         if (!remote_get_land(store, get)) get->stage = ACCESS_STARVES;
         return;
     }
-    if (get->owner) {
-        transfer_report report;
-        kvt_status status = transfer_take(get->flight, &get->load->buffer, &report);
-        get->flight = NULL;
-        access_publish(store, get, status, report.finished_ns - report.started_ns);
-    }
-    assert(get->flight == NULL && get->load->finished);
-    if (access_lets_go(store, get, get->load->status)) get->stage = ACCESS_STARVES;
+    if (get->owner) (void)!read_land(store, get->read);
+    assert(get->read->finished);
+    if (access_lets_go(store, get, get->read->status)) get->stage = ACCESS_STARVES;
 }
 
 kvt_status access_end_ready(kvt_store *store, access_get *get, kvt_get_info *info)
 {
-    assert(get->stage == ACCESS_READY && get->flight == NULL);
+    assert(get->stage == ACCESS_READY);
     kvt_status status = KVT_OK;
     if (get->remote != NULL) {
         status = remote_get_finish(store, get->key, &get->target, get, info);
         return status == KVT_OK ? KVT_OK : access_refuse(store, get, status, info);
     }
     if (get->in_memory && get->record == NULL) status = KVT_E_GONE;
-    if (get->load != NULL) {
-        assert(get->load->finished);
-        status = get->load->status;
-        get->record = get->load->record;
+    if (get->read != NULL) {
+        assert(get->read->finished && get->read->flight == NULL);
+        status = get->read->status;
+        get->record = get->read->buffer.memory;
     }
     return access_complete(store, get, status, info);
-}
-
-/* Takes a get out of the list of those that wait for a load. False: the load has finished. */
-static bool access_leave(kvt_store *store, access_get *get)
-{
-    bool found = false;
-    assert(!get->owner && get->load != NULL);
-    pthread_mutex_lock(&store->lock);
-    for (access_get **at = &get->load->waiters; *at != NULL && !found; at = &(*at)->next_waiter) {
-        if (*at != get) continue;
-        *at = get->next_waiter;
-        found = true;
-        break;
-    }
-    pthread_mutex_unlock(&store->lock);
-    return found;
 }
 
 bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_get_info *info)
@@ -451,12 +398,11 @@ bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_ge
         get->stage = ACCESS_ENDED;
         return true;
     }
-    if (!(get->owner ? transfer_give_up(get->flight) : access_leave(store, get))) return false;
+    if (!read_give_up(store, get->read, get->owner ? NULL : &get->waiter, false)) return false;
     /* Gets that have joined may begin anew, whatever ends this one: a cancel is this get's alone,
      * the others see a read that took too long. */
     if (get->owner)
-        access_publish(store, get, status == KVT_E_CANCELLED ? KVT_E_TIMEOUT : status, 0);
-    get->flight = NULL;
+        read_end(store, get->read, status == KVT_E_CANCELLED ? KVT_E_TIMEOUT : status, 0, false);
     get->again = true; /* it does not begin again */
     get->status = access_complete(store, get, status, info);
     get->stage = ACCESS_ENDED;
@@ -465,24 +411,10 @@ bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_ge
 
 bool access_is_stuck(const access_get *get)
 {
-    return get->owner && transfer_is_stuck(get->flight);
+    return get->owner && transfer_is_stuck(get->read->flight);
 }
 
 /* ---- gets of a caller that waits ---- */
-
-/* Brings the record of a get that flies: reads it, or waits for the get that does. */
-static kvt_status access_bring(kvt_store *store, access_get *get)
-{
-    bool waiting = true;
-    if (get->owner) access_read(store, get);
-    pthread_mutex_lock(&store->lock);
-    while (!get->load->finished && waiting)
-        waiting = base_condition_wait_until(&store->changed, &store->lock, get->deadline_ns);
-    kvt_status status = get->load->finished ? get->load->status : KVT_E_TIMEOUT;
-    if (status == KVT_OK) get->record = get->load->record;
-    pthread_mutex_unlock(&store->lock);
-    return status;
-}
 
 /* Ends a get that has found nothing that it may read here. */
 static kvt_status access_answer_else(kvt_store *store, access_get *get, kvt_get_info *info)

@@ -8,7 +8,7 @@
  * readers; so the table is looked at again. A get of a queue that finds no staging does not wait
  * for it: it starves, and is begun again.
  *
- * Thread rule: a get belongs to one thread at a time; `arrived` is called on any.
+ * Thread rule: a get belongs to one thread at a time; its waiter is told on any.
  */
 #include "base/clock.h"
 #include "codecs/codecs.h"
@@ -84,31 +84,28 @@ static void begin_staged(kvt_store *store, const store_entry *entry, access_get 
         (void)!kvt_policy_access(store->policy, store_now_ns(store), entry->handle, NULL);
 }
 
-/* Joins the read in flight or becomes its owner. Lock held. */
-static kvt_status begin_load(kvt_store *store, store_entry *entry, access_get *get)
+/* Joins the read under way of the entry's place, or makes one. Lock held. */
+static kvt_status begin_read_of(kvt_store *store, store_entry *entry, access_get *get)
 {
-    assert(get->owner ? entry->load == NULL : !entry->load->finished);
-    assert(store_is_locked(store));
-    if (get->owner) {
-        get->load = calloc(1, sizeof *get->load);
-        if (get->load == NULL) return KVT_E_MEMORY;
-        get->load->buffer = get->staging;
-        get->staging = (staging_buffer){0};
-        /* Gets that come before the read has landed join it. */
-        entry->load = get->load;
-        load_share_get(store, entry->place->serial, get->load);
-    } else {
-        get->load = entry->load;
+    assert(store_is_locked(store) && get->owner == (entry->read == NULL));
+    if (!get->owner) {
+        get->read = entry->read;
+        read_join(store, get->read, get->waiter.ended != NULL ? &get->waiter : NULL);
         store->counters.shared_reads++;
+        return KVT_OK;
     }
-    get->load->users++;
-    if (get->owner || get->arrived == NULL) return KVT_OK;
-    get->next_waiter = get->load->waiters;
-    get->load->waiters = get;
+    get->read = read_make(READ_WHOLE);
+    if (get->read == NULL) return KVT_E_MEMORY;
+    get->read->handle = get->handle;
+    get->read->buffer = get->staging;
+    get->staging = (staging_buffer){0};
+    /* Gets that come before the read has ended join it. */
+    entry->read = get->read;
+    load_share_get(store, entry->place->serial, get->read);
     return KVT_OK;
 }
 
-/* Counts the use, then becomes a reader of the entry's place, with a load or with the memory in
+/* Counts the use, then becomes a reader of the entry's place, with a read or with the memory in
  * which the record lies. Everything that decoding needs was worked out when the place was
  * published, so no codec is asked here. Lock held; staging is in the get already. *clock_ns as of
  * uses_count. */
@@ -128,7 +125,7 @@ static access_stage begin_enter(kvt_store *store, const begin_view *view, access
     if (get->in_memory)
         get->record = tiers_pool_lend(store->pools[place->tier], place->location);
     else
-        get->status = begin_load(store, entry, get);
+        get->status = begin_read_of(store, entry, get);
     if (get->status == KVT_OK) {
         get->place = place;
         get->record_bytes = place->record_bytes;
@@ -173,7 +170,7 @@ static access_stage begin_look(kvt_store *store, store_entry *entry, access_get 
     const store_place *place = entry->place;
     now.staging_bytes = place->scratch_bytes;
     now.in_memory = tiers_pool_lends(store->pools[place->tier], place->location);
-    now.join = !now.in_memory && entry->load != NULL;
+    now.join = !now.in_memory && entry->read != NULL;
     if (!now.in_memory && !now.join) now.staging_bytes += staging_round(place->record_bytes);
     const bool same = now.join == view->join && now.in_memory == view->in_memory &&
                       now.staging_bytes == view->staging_bytes;
@@ -188,12 +185,12 @@ static access_stage begin_look(kvt_store *store, store_entry *entry, access_get 
  * hold all staging that there is, waits for it. */
 static access_stage begin_acquire(kvt_store *store, const begin_view *view, access_get *get)
 {
-    const uint64_t deadline_ns = get->arrived == NULL ? get->deadline_ns : 0;
+    const uint64_t deadline_ns = get->waiter.ended == NULL ? get->deadline_ns : 0;
     get->status =
         view->join
             ? staging_acquire_now(store->staging, view->staging_bytes, &get->staging)
             : staging_acquire(store->staging, view->staging_bytes, deadline_ns, &get->staging);
-    const bool late = get->status == KVT_E_TIMEOUT && get->arrived != NULL;
+    const bool late = get->status == KVT_E_TIMEOUT && get->waiter.ended != NULL;
     return get->status == KVT_OK || late ? ACCESS_STARVES : ACCESS_ENDED;
 }
 
@@ -223,7 +220,7 @@ static void begin_with_staging(kvt_store *store, access_get *const *gets, begin_
  * starves. The get may have arrived when this returns. */
 static void begin_elsewhere(kvt_store *store, access_get *get)
 {
-    if (get->status != KVT_MISS || get->refused_loss || get->arrived == NULL) return;
+    if (get->status != KVT_MISS || get->refused_loss || get->waiter.ended == NULL) return;
     if (!remote_get_is_worth(store, get, get->key)) return;
     get->stage = ACCESS_FLIES; /* before it can arrive */
     const kvt_status started = remote_get_start(store, get);
@@ -235,23 +232,23 @@ static void begin_elsewhere(kvt_store *store, access_get *get)
  * has passed, and the get is READY to end with that. */
 static store_transfer *begin_read(kvt_store *store, access_get *get)
 {
-    assert(get->owner && get->place != NULL && get->flight == NULL);
+    store_read *read = get->read;
+    assert(get->owner && get->place != NULL && read->flight == NULL);
     kvt_status status = KVT_E_TIMEOUT;
     if (get->deadline_ns == KVT_NO_DEADLINE || base_clock_ns() < get->deadline_ns) {
         const store_place *place = get->place;
-        staging_buffer *buffer = &get->load->buffer;
-        const tiers_transfer read = {.kind = KVT_IO_READ,
-                                     .waited = get->waited,
-                                     .location = place->location,
-                                     .buffer = buffer->memory,
-                                     .bytes = place->record_bytes};
+        const tiers_transfer wanted = {.kind = KVT_IO_READ,
+                                       .waited = get->waited,
+                                       .location = place->location,
+                                       .buffer = read->buffer.memory,
+                                       .bytes = place->record_bytes};
         const transfer_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->transfer);
-        get->flight = transfer_prepare(store->staging, store->pools[place->tier], &read, watch,
-                                       buffer, get->arrived, get->arrived_context);
-        if (get->flight != NULL) return get->flight;
+        read->flight = transfer_prepare(store->staging, store->pools[place->tier], &wanted, watch,
+                                        &read->buffer, get->waiter.ended, get->waiter.context);
+        if (read->flight != NULL) return read->flight;
         status = KVT_E_MEMORY;
     }
-    access_publish(store, get, status, 0);
+    read_end(store, read, status, 0, false);
     get->stage = ACCESS_READY;
     return NULL;
 }
@@ -287,7 +284,7 @@ uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t co
             uses[used++] = (learn_use){get->handle, get->class_id};
         /* A record's head comes while its use is counted. */
         if (count == 1 && get->record != NULL) kvt_record_prefetch(get->record);
-        if (get->stage != ACCESS_FLIES || !get->owner || get->arrived == NULL) continue;
+        if (get->stage != ACCESS_FLIES || !get->owner || get->waiter.ended == NULL) continue;
         store_transfer *flight = begin_read(store, get);
         if (flight != NULL) flights[started++] = flight;
     }

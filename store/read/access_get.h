@@ -15,6 +15,7 @@
 
 #include "base/struct_size.h"
 #include "store/core/handover.h"
+#include "store/read/read.h"
 
 typedef struct access_get access_get;
 
@@ -37,15 +38,11 @@ typedef struct access_target {
 typedef enum access_stage {
     ACCESS_ENDED = 1,   /* it holds nothing; status says how */
     ACCESS_READY = 2,   /* its bytes are in memory: access_end_ready decodes them */
-    ACCESS_FLIES = 3,   /* it reads, or has joined a read; `arrived` is called when that ends */
+    ACCESS_FLIES = 3,   /* it reads, or has joined a read; its waiter is told when that ends */
     ACCESS_STARVES = 4, /* there was no staging, or other staging is needed now: begin it again */
     ACCESS_CHANGED = 5  /* the entry is not of the layouts that the target's views were checked for:
                            begin it again with others. Nothing was read or counted */
 } access_stage;
-
-/* Called once for a get that flies, on any thread, maybe under the control lock, and maybe before
- * access_begin_all has returned. */
-typedef void access_arrived(void *context);
 
 /* One get under way. */
 struct access_get {
@@ -59,7 +56,7 @@ struct access_get {
     bool again;        /* its entry was moved while its read failed: it begins again only once */
     uint32_t class_id;
     store_place *place; /* held as a reader */
-    store_load *load;   /* held as a user; NULL when the record is read where it lies */
+    store_read *read;   /* used; NULL when the record is read where it lies */
     bool owner;         /* reads; the others wait */
     bool in_memory;     /* the record is read where it lies, */
     const void *record; /* which is here; NULL: its device went meanwhile */
@@ -91,20 +88,19 @@ struct access_get {
     bool remote_known;           /* a hint said that it is there */
     bool remote_counted;         /* somebody else has counted how the read ended */
 
-    /* Of a get that no thread waits for. */
-    struct access_get *next_waiter; /* of the load that it has joined */
-    store_transfer *flight;         /* owner: the read under way */
-    access_arrived *arrived;        /* NULL: the thread that has begun the get waits */
-    void *arrived_context;
+    /* Its `ended` is called once when the read of a get that flies has landed or, where it has joined
+     * one, has ended: on any thread, maybe before access_begin_all has returned. NULL: the thread
+     * that has begun the get waits. */
+    read_waiter waiter;
 };
 
 /* ---- access_begin.c ---- */
 
 #define ACCESS_ALL_MOST 64u /* gets of one call */
 
-/* Begins gets, whose key, handle, target, deadline_ns, waited, loss_max, again, quiet, arrived and its
- * context are set and all else is zero; began_ns may be. Each is in one of the stages afterwards;
- * one that has ended is not counted yet. A get of a waiting caller (arrived is NULL) waits for
+/* Begins gets, whose key, handle, target, deadline_ns, waited, loss_max, again, quiet and its waiter's
+ * function are set and all else is zero; began_ns may be. Each is in one of the stages afterwards;
+ * one that has ended is not counted yet. A get of a waiting caller (without a waiter) waits for
  * staging, starts no read, and asks no other host. Reads of all others are queued before a device's
  * thread is woken. Returns how many reads were started. No lock held. */
 uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t count);
@@ -121,10 +117,7 @@ bool access_loses_too_much(const kvt_store *store, const store_entry *entry, dou
 bool access_take_layout(const kvt_store *store, const store_entry *entry, access_target *target,
                         kvt_layout *groups);
 
-/* Publishes how an owner's read ended to the gets that joined. No lock held. */
-void access_publish(kvt_store *store, const access_get *get, kvt_status status, uint64_t read_ns);
-
-/* Counts a get that ends before it holds a load or a place. KVT_REFUSED: the form has dropped
+/* Counts a get that ends before it holds a place. KVT_REFUSED: the form has dropped
  * tokens that the get wants, which is a miss. KVT_E_MISMATCH counts as a miss. A quiet get is not
  * counted. */
 kvt_status access_refuse(kvt_store *store, const access_get *get, kvt_status status,
@@ -163,21 +156,17 @@ void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t cou
                          kvt_get_info *const *infos, kvt_status *statuses_out);
 
 /* Takes back a get that flies, because of its deadline or a call. False: it has landed, or is about
- * to, and `arrived` is called. True: it is ENDED, `arrived` is not called, and its target is not
+ * to, and its waiter is told. True: it is ENDED, its waiter is not told, and its target is not
  * written any more. No lock held. */
 bool access_give_up(kvt_store *store, access_get *get, kvt_status status, kvt_get_info *info);
 
 /* Whether a get that flies waits for a device that is out of service. */
 bool access_is_stuck(const access_get *get);
 
-/* ---- load_share.c: a get's read is shown to the layered loads of its place, which take their
- * layers from it (docs/CALLS.md, Shared reads). Lock held; the lock of the shares is taken inside.
- * ---- */
+/* ---- load_share.c ---- */
 
-/* A get is about to read a place: loads that have it open may wait for that read. */
-void load_share_get(kvt_store *store, uint64_t serial, store_load *read);
-
-/* A get's read has ended, as its status says. */
-void load_share_published(kvt_store *store, store_load *read);
+/* A get is about to read a place: layered loads that have it open may wait for that read, and take
+ * their layers from it (docs/READS.md). The store's lock is held. */
+void load_share_get(kvt_store *store, uint64_t serial, store_read *read);
 
 #endif

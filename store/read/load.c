@@ -50,8 +50,8 @@ static load_cell *load_cell_of(kvt_load *load, size_t entry, uint32_t layer)
     return &load->cells[load->entries[entry].cells_at + layer % load->slots];
 }
 
-/* The last word on a cell's reads, on any thread: a thread of the queue goes on with it. */
-static void load_landed(void *context)
+/* On any thread: a thread of the queue goes on. */
+void load_landed(void *context)
 {
     load_cell *cell = context;
     queue_post(cell->load->queue, &cell->task);
@@ -110,14 +110,36 @@ typedef struct load_starts {
 
 /* Starts the reads that were collected. Lock held: a read that lands at once only posts a task, and
  * the queue's lock comes after the load's; the task waits for the lock. */
-static void load_start(load_starts *starts)
+static void load_start(const kvt_load *load, load_starts *starts)
 {
+    if (starts->count == 0) return;
     store_transfer *transfers[LOAD_START_GROUP];
     for (uint32_t i = 0; i < starts->count; i++)
-        transfers[i] = starts->cells[i]->flight;
+        transfers[i] = starts->cells[i]->read->flight;
     transfer_start_all(transfers, starts->count);
-    load_share_started(starts->cells, starts->count);
+    pthread_mutex_lock(&load->store->reads_lock);
+    for (uint32_t i = 0; i < starts->count; i++)
+        starts->cells[i]->read->started = true;
+    pthread_mutex_unlock(&load->store->reads_lock);
     starts->count = 0;
+}
+
+/* Prepares the read of ranges of an entry's record, in staging that is taken over. NULL without
+ * memory. */
+static store_read *load_make_read(kvt_load *load, load_cell *cell, const kvt_record_range *ranges,
+                                  uint32_t count, staging_buffer *buffer)
+{
+    const load_entry *entry = &load->entries[cell->entry];
+    const store_place *place = entry->place;
+    store_read *read = read_make(cell->layer);
+    if (read == NULL) return NULL;
+    read->loader = entry;
+    read->flight =
+        transfer_prepare_ranges(load->store->staging, load->store->pools[place->tier],
+                                place->location, ranges, count, buffer, load_landed, cell);
+    if (read->flight != NULL) return read;
+    read_drop(load->store, read);
+    return NULL;
 }
 
 /* Makes a cell fly with ranges of the entry's record, or wait for a read that brings them; at_once:
@@ -130,7 +152,7 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_ran
     const load_entry *entry = &load->entries[cell->entry];
     staging_buffer buffer = {0};
     uint64_t bytes = 0;
-    assert(cell->state == LOAD_IDLE && cell->flight == NULL && entry->place != NULL && count > 0);
+    assert(cell->state == LOAD_IDLE && cell->read == NULL && entry->place != NULL && count > 0);
     for (uint32_t i = 0; i < count; i++) {
         assert(ranges[i].at == bytes);
         bytes += ranges[i].bytes;
@@ -148,19 +170,17 @@ static kvt_status load_fly(kvt_load *load, load_cell *cell, const kvt_record_ran
     kvt_status status = at_once ? staging_acquire_now(staging, bytes, &buffer)
                                 : staging_acquire(staging, bytes, 0, &buffer);
     if (status != KVT_OK) return status == KVT_E_TIMEOUT ? KVT_BUSY : status;
-    const store_place *place = entry->place;
-    cell->flight =
-        transfer_prepare_ranges(load->store->staging, load->store->pools[place->tier],
-                                place->location, ranges, count, &buffer, load_landed, cell);
-    if (cell->flight == NULL) {
-        staging_release(load->store->staging, &buffer);
+    store_read *read = load_make_read(load, cell, ranges, count, &buffer);
+    if (read == NULL) {
+        staging_release(staging, &buffer);
         return KVT_E_MEMORY;
     }
+    cell->read = read;
     cell->state = LOAD_FLYING;
     load->flying++;
     load->bytes_read += bytes;
     load_share_fly(cell);
-    if (starts->count == LOAD_START_GROUP) load_start(starts);
+    if (starts->count == LOAD_START_GROUP) load_start(load, starts);
     starts->cells[starts->count++] = cell;
     return KVT_OK;
 }
@@ -216,7 +236,7 @@ static kvt_status load_fly_again(kvt_load *load, load_cell *cell)
         status = load_fly_heads(load, cell, &starts);
     else
         status = load_fly_layer(load, cell, cell->layer, &starts, true);
-    load_start(&starts);
+    load_start(load, &starts);
     return status;
 }
 
@@ -298,7 +318,7 @@ void load_pump(kvt_load *load)
     }
     assert(load->issued <= load->layers && load->released <= load->layers);
     assert(load->issued <= atomic_load(&load->complete) + load->slots);
-    load_start(&starts);
+    load_start(load, &starts);
     load_call_threads(load);
     if (load->starved) queue_note_starved(load->queue);
 }
@@ -311,7 +331,7 @@ static kvt_status load_use(const kvt_load *load, load_entry *entry, load_cell *c
                            const uint8_t *payload, bool whole)
 {
     kvt_status status = KVT_OK;
-    if (cell->layer < LOAD_WHOLE)
+    if (cell->layer < READ_WHOLE)
         return load_decode(load, entry, cell->layer, whole ? NULL : &cell->own, payload);
     if (cell->layer == LOAD_HEAD && entry->grouped) {
         status = load_open_table(entry, payload, RECORD_GROUPS_HEAD_BYTES);
@@ -386,7 +406,7 @@ static void load_end_layer(kvt_load *load, load_entry *entry, uint32_t layer, kv
 
 /* Takes one layer of an offer, if it is lacked still. No lock held. */
 static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
-                            const load_brought *brought)
+                            const store_read *read)
 {
     kvt_record_range ranges[LOAD_RANGES_MAX];
     load_ranges own;
@@ -404,7 +424,8 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
     if (!wants) return;
     kvt_status status = load_find_ranges(entry, layer, &own, ranges, &count);
     if (status == KVT_OK)
-        status = load_decode(load, entry, layer, brought->whole ? NULL : &own, brought->payload);
+        status = load_decode(load, entry, layer, read->what == READ_WHOLE ? NULL : &own,
+                             read->buffer.memory);
     for (uint32_t i = 0; status == KVT_OK && i < count; i++)
         bytes += ranges[i].bytes;
     pthread_mutex_lock(&load->lock);
@@ -417,55 +438,50 @@ static void load_take_layer(kvt_load *load, load_entry *entry, uint32_t layer,
     load_announce(load);
 }
 
-/* Takes the layers from first to end of what was brought, as far as they are lacked. */
-static void load_take_layers(kvt_load *load, load_entry *entry, uint32_t first, uint32_t end,
-                             const load_brought *brought)
+/* Takes the layers that a read has brought, as far as they are lacked. */
+static void load_take_layers(kvt_load *load, load_entry *entry, const store_read *read)
 {
-    for (uint32_t layer = first; layer < end; layer++)
-        load_take_layer(load, entry, layer, brought);
+    const bool all = read->what == READ_WHOLE;
+    const uint32_t end = all ? load->layers : read->what + 1;
+    for (uint32_t layer = all ? 0 : read->what; layer < end; layer++)
+        load_take_layer(load, entry, layer, read);
 }
 
 void load_take_offer(void *context)
 {
     load_offer *offer = context;
     kvt_load *load = offer->entry->load;
-    const bool all = offer->layer == LOAD_WHOLE;
-    load_take_layers(load, offer->entry, all ? 0 : offer->layer,
-                     all ? load->layers : offer->layer + 1, offer->brought);
-    load_share_drop(load->store, offer->brought);
+    load_take_layers(load, offer->entry, offer->read);
+    read_drop(load->store, offer->read);
     free(offer);
     atomic_fetch_sub(&load->busy, 1);
 }
 
-/* A cell that has landed: its task, on a thread of the queue. */
+/* A cell whose read has landed, or has ended where it is another's: its task, on a thread of the
+ * queue. */
 void load_run(void *context)
 {
     load_cell *cell = context;
     kvt_load *load = cell->load;
     load_entry *entry = &load->entries[cell->entry];
-    staging_buffer buffer = {0};
-    kvt_status status = KVT_OK;
     atomic_fetch_add(&load->busy, 1);
     pthread_mutex_lock(&load->lock);
-    bool live = entry->status == KVT_QUEUED && !load->ending;
+    const bool live = entry->status == KVT_QUEUED && !load->ending;
     assert(cell->state == LOAD_FLYING);
     cell->state = LOAD_RUNNING; /* nobody gives it up any more */
     pthread_mutex_unlock(&load->lock);
     /* No lock: the cell is this thread's while it runs. */
-    load_brought *brought = cell->brought;
-    bool lost = cell->joins && brought == NULL;
+    store_read *read = cell->read;
+    const bool whole = read->what == READ_WHOLE;
+    kvt_status status = cell->joins ? read->status : read_land(load->store, read);
+    bool lost = cell->joins && status != KVT_OK;
     const bool shares = cell->joins && !lost;
-    if (!cell->joins) status = load_share_take(cell, &buffer, &brought);
-    cell->brought = NULL;
-    if (live && !lost && status == KVT_OK)
-        status = load_use(load, entry, cell, brought != NULL ? brought->payload : buffer.memory,
-                          brought != NULL && brought->whole);
+    cell->read = NULL;
+    if (live && status == KVT_OK) status = load_use(load, entry, cell, read->buffer.memory, whole);
     /* A whole record that has brought the head has brought the layers, too. */
-    if (live && !lost && status == KVT_OK && brought != NULL && brought->whole &&
-        load_is_head(cell))
-        load_take_layers(load, entry, 0, load->layers, brought);
-    load_share_drop(load->store, brought);
-    staging_release(load->store->staging, &buffer);
+    if (live && status == KVT_OK && whole && load_is_head(cell))
+        load_take_layers(load, entry, read);
+    read_drop(load->store, read);
     /* An entry fails by a read of its own alone. */
     if (shares && status != KVT_OK && status != KVT_E_MEMORY) lost = true;
     pthread_mutex_lock(&load->lock);
@@ -596,7 +612,7 @@ void load_begin_reads(kvt_load *load)
         else
             load_fail(entry, status == KVT_E_MEMORY ? status : KVT_MISS);
     }
-    load_start(&starts);
+    load_start(load, &starts);
     load_pump(load);
 }
 
@@ -608,7 +624,12 @@ static void load_give_up(kvt_load *load, bool stuck_alone)
     for (size_t i = 0; i < load->cell_count; i++) {
         load_cell *cell = &load->cells[i];
         if (cell->state != LOAD_FLYING) continue;
-        if (!load_share_give_up(cell, stuck_alone)) continue; /* or its task comes */
+        store_read *read = cell->read;
+        if (!read_give_up(load->store, read, cell->joins ? &cell->waiter : NULL, stuck_alone))
+            continue; /* or its task comes */
+        if (!cell->joins) read_end(load->store, read, KVT_E_TIMEOUT, 0, false);
+        read_drop(load->store, read);
+        cell->read = NULL;
         assert(load->flying > 0 && load_counts_cell(load, cell));
         cell->state = LOAD_IDLE;
         cell->joins = false;

@@ -94,7 +94,7 @@ static kvt_status load_hold(kvt_load *load, load_entry *entry, store_entry *foun
     entry->record_bytes = place->record_bytes;
     entry->scratch_bytes = place->scratch_bytes;
     entry->expected = place_expects(store, &found->key, place);
-    if (!entry->lent) load_share_enter(entry, found->load, load_take_offer);
+    if (!entry->lent) load_share_enter(entry, found->read, load_take_offer);
     uses_count(store, found, clock_ns);
     return KVT_QUEUED;
 }
@@ -351,6 +351,7 @@ static bool load_make_cells(kvt_load *load)
             cell->load = load;
             cell->entry = i;
             cell->task = (queue_task){.run = load_run, .context = cell};
+            cell->waiter = (read_waiter){.ended = load_landed, .context = cell};
         }
     }
     assert(load->cell_count == read * load->slots);

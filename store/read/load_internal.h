@@ -15,7 +15,7 @@
 /* In place of a layer: the record's head, or the heads of its groups' records. */
 #define LOAD_HEAD  UINT32_MAX
 #define LOAD_HEADS (UINT32_MAX - 1)
-#define LOAD_WHOLE (UINT32_MAX - 2) /* a get's read */
+_Static_assert(READ_WHOLE == UINT32_MAX - 2, "what is below is a layer");
 
 /* Ranges of a layer, with the opaque groups before and behind it. */
 #define LOAD_RANGES_MAX (KVT_RECORD_RANGES_MAX + 2)
@@ -23,24 +23,6 @@
 struct load_share;
 struct load_cell;
 struct load_ask; /* load_remote.c's */
-
-/* A read of a place under way, which loads may join. Under the lock of the shares. */
-typedef struct load_read {
-    struct load_read *next;    /* of the share's */
-    struct load_share *share;  /* that lists it, or NULL */
-    uint32_t layer;            /* as a cell has it, or LOAD_WHOLE */
-    store_transfer *flight;    /* once it has started; NULL: nobody but its owner knows it */
-    struct load_cell *waiters; /* that have joined */
-} load_read;
-
-/* Bytes that a shared read has brought. The last user gives them back. */
-typedef struct load_brought {
-    atomic_uint users;
-    const uint8_t *payload; /* a layer's ranges one behind the other, a head, or the whole record */
-    bool whole;
-    staging_buffer buffer; /* of a load's read; */
-    store_load *get;       /* or the get's, of which this is one user */
-} load_brought;
 
 /* A cell that flies may be given up; one that runs is its task's, and ends by itself. */
 typedef enum load_cell_state { LOAD_IDLE = 0, LOAD_FLYING = 1, LOAD_RUNNING = 2 } load_cell_state;
@@ -58,13 +40,10 @@ typedef struct load_cell {
     size_t entry;
     uint32_t layer;
     load_cell_state state;
-    store_transfer *flight; /* NULL: nothing is read by the cell itself */
-    bool joins;             /* it waits for a read of another: the next three */
-    load_read *joined;      /* under the lock of the shares; NULL: that has ended, and then: */
-    load_brought *brought;  /* what came; NULL: it was lost. The task's, once that is posted */
-    struct load_cell *next_waiter;
-    load_read read; /* its own */
-    uint64_t bytes; /* that it wants */
+    store_read *read;   /* that it uses while it is not idle; */
+    bool joins;         /* which is another's, and then: */
+    read_waiter waiter; /* posts the task */
+    uint64_t bytes;     /* that it wants */
     load_ranges own;
 } load_cell;
 
@@ -112,7 +91,7 @@ typedef struct load_entry {
                                           is lent once the load is open */
     kvt_load *load;                    /* that it belongs to */
     struct load_share *share;          /* of its place, when that is read; or NULL */
-    struct load_entry *share_next;     /* of the share; under the lock of the shares */
+    struct load_entry *share_next;     /* of the share; under the reads' lock */
     struct load_entry *share_previous; /* same */
     bool opened;                       /* its heads may be copied; same */
     atomic_uchar *layers;              /* load_layer of each, under the load's lock; a look without
@@ -216,12 +195,12 @@ void load_orphan(kvt_load *load);
 /* Tries to issue what had found no staging, and drops one hold of `busy`. No lock held. */
 void load_tick(kvt_load *load);
 
-/* ---- load_share.c: the lock of the shares is taken inside ---- */
+/* ---- load_share.c: the reads' lock is taken inside ---- */
 
 /* Lists an entry with the others that have its place open, and a get's read of the place, which may
  * be NULL. take_offer runs with each load_offer. Without memory the entry reads alone. The store's
  * lock is held. */
-void load_share_enter(load_entry *entry, store_load *read, void (*take_offer)(void *offer));
+void load_share_enter(load_entry *entry, store_read *read, void (*take_offer)(void *offer));
 
 /* Takes an entry off, which is in no read any more. */
 void load_share_leave(load_entry *entry);
@@ -241,25 +220,15 @@ bool load_share_join(load_cell *cell);
 void load_share_fly(load_cell *cell);
 void load_share_started(load_cell *const *cells, uint32_t count);
 
-/* Takes back a cell that flies, its own read or its place among those that wait for another's.
- * stuck_alone: only when that waits for a device that is out of service. False: not so, or its task
- * comes. The load's lock is held. */
-bool load_share_give_up(load_cell *cell, bool stuck_alone);
-
-/* Ends the read of a cell that has landed: as transfer_take. When others want what has come,
- * *brought_out has the buffer, and is one use of it. No lock held. */
-kvt_status load_share_take(load_cell *cell, staging_buffer *buffer, load_brought **brought_out);
-
-/* Ends a use of what was brought; NULL is allowed. No lock held. */
-void load_share_drop(kvt_store *store, load_brought *brought);
-
 /* A layer, or all, that is offered to an entry. */
 typedef struct load_offer {
     queue_task task;
     load_entry *entry;
-    load_brought *brought;
-    uint32_t layer; /* or LOAD_WHOLE */
+    store_read *read; /* used */
 } load_offer;
+
+/* A cell's own read has landed, or the one that it has joined has ended. */
+void load_landed(void *cell);
 
 /* The tasks of an offer, of a cell and of a poke. */
 void load_take_offer(void *offer);

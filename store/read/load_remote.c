@@ -66,7 +66,8 @@ static kvt_status load_take_record(kvt_load *load, load_entry *entry)
     const remote_fetch *fetch = entry->ask->get.remote;
     kvt_record_info record;
     uint64_t bytes = 0;
-    kvt_status status = kvt_record_parse(fetch->buffer.memory, fetch->head.record_bytes, &record);
+    kvt_status status =
+        kvt_record_parse(fetch->read.buffer.memory, fetch->head.record_bytes, &record);
     if (status == KVT_OK && !remote_get_is_sound(fetch, &record)) status = KVT_E_CORRUPT;
     if (status != KVT_OK) return status;
     if (executor_bound(load->store, &record.spec, &bytes, &entry->scratch_bytes) != KVT_OK)
@@ -79,7 +80,7 @@ static kvt_status load_take_record(kvt_load *load, load_entry *entry)
     entry->data_bytes = record.source_bytes;
     entry->tier = KVT_TIER_REMOTE;
     entry->variant = record.spec.variant;
-    entry->record = fetch->buffer.memory;
+    entry->record = fetch->read.buffer.memory;
     entry->record_bytes = record.record_bytes;
     entry->expected = (kvt_record_spec){.key = fetch->key, .generation = fetch->head.generation};
     entry->lent = true;
@@ -98,7 +99,7 @@ static kvt_status load_take_answer(kvt_load *load, load_entry *entry)
     if (status == KVT_E_CORRUPT && !get->remote_joined)
         remote_get_condemn(load->store, get->remote);
     remote_get_count(load->store, get, status, get->remote_known, 0);
-    fetch_release(remote, get->remote);
+    read_drop(load->store, &get->remote->read);
     get->remote = NULL;
     return status == KVT_E_TIMEOUT ? status : KVT_MISS;
 }
@@ -122,8 +123,7 @@ static kvt_status load_ask_one(kvt_load *load, load_entry *entry)
     ask->get = (access_get){.key = &entry->key,
                             .deadline_ns = load->ask_deadline_ns,
                             .began_ns = load->began_ns,
-                            .arrived = load_asked,
-                            .arrived_context = ask};
+                            .waiter = {.ended = load_asked, .context = ask}};
     atomic_fetch_add(&load->asking, 1);
     const kvt_status status = remote_get_start(load->store, &ask->get);
     if (status != KVT_OK) atomic_fetch_sub(&load->asking, 1);
@@ -151,10 +151,10 @@ static uint32_t load_ask_larger(kvt_load *load, bool *starved_out)
             status = load_ask_one(load, entry);
             begun += status == KVT_OK;
             *starved_out = *starved_out || status == KVT_BUSY;
-            if (status == KVT_OK) held += ask->get.remote->buffer.bytes;
+            if (status == KVT_OK) held += ask->get.remote->read.buffer.bytes;
             if (status == KVT_OK || status == KVT_BUSY) continue;
         } else if (status == KVT_OK) {
-            held += ask->get.remote->buffer.bytes;
+            held += ask->get.remote->read.buffer.bytes;
             continue;
         }
         ask->outcome = load_take_answer(load, entry);
@@ -308,7 +308,7 @@ void load_stop_asking(kvt_load *load)
     for (size_t i = 0; asks && i < load->count; i++) {
         load_ask *ask = load->entries[i].ask;
         if (ask != NULL && ask->get.remote != NULL &&
-            fetch_leave_waiters(load->store->remote, ask->get.remote, &ask->get))
+            read_give_up(load->store, &ask->get.remote->read, &ask->get.waiter, false))
             last = atomic_fetch_sub(&load->asking, 1) == 1;
     }
     pthread_mutex_lock(&load->lock);
@@ -321,7 +321,7 @@ void load_stop_asking(kvt_load *load)
 /* Lets go of a read that has brought nothing that was used. */
 static void load_drop_remote(kvt_load *load, load_entry *entry)
 {
-    if (entry->ask->get.remote != NULL) fetch_release(load->store->remote, entry->ask->get.remote);
+    if (entry->ask->get.remote != NULL) read_drop(load->store, &entry->ask->get.remote->read);
     free(entry->ask);
     entry->ask = NULL;
 }
@@ -348,7 +348,6 @@ void load_end_remote(kvt_load *load, load_entry *entry)
                         (double)(fetch->finished_ns - fetch->began_ns) * 1e-9;
     if (status == KVT_OK || status == KVT_E_CORRUPT)
         remote_get_count(store, &get, status, get.remote_known, saved_seconds);
-    get.arrived = NULL;
     if (status == KVT_OK && !get.remote_joined && remote_prefetch_keep(store, &get))
         entry->ask->get.remote = NULL;
     entry->lent = false;

@@ -109,8 +109,7 @@ static void get_end_ready(kvt_store *store, queue_item *const *items, uint32_t c
     get_end_all(store, lying, lying_count, outcome);
 }
 
-/* The last word on an item's read. It comes on a thread of the device or, for a get that has
- * joined, under the control lock, so it only takes the queue's lock, which is a leaf. */
+/* An item's read has landed, or the one that it has joined has ended. */
 static void get_landed(void *context)
 {
     queue_item *item = context;
@@ -130,8 +129,7 @@ static void get_make(queue_item *item, uint64_t handle)
                                         .layer_count = item->layer_count},
                              .loss_max = item->loss_max,
                              .again = item->get.again,
-                             .arrived = get_landed,
-                             .arrived_context = item};
+                             .waiter = {.ended = get_landed, .context = item}};
     item->status = token_drop_ask(item->given, &item->get.target);
     if (item->views == NULL) return;
     if (item->groups == NULL) /* it may have begun before */

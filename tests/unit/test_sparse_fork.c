@@ -354,7 +354,7 @@ static void hold_locks(site *s, int (*change)(pthread_mutex_t *lock))
                                 &s->load->lock,
                                 &s->queue->lock,
                                 &s->store->lock,
-                                &s->store->shares_lock,
+                                &s->store->reads_lock,
                                 &s->store->wear_lock,
                                 &s->store->watch->readers_lock,
                                 &s->store->watch->file_lock};

@@ -387,13 +387,13 @@ TEST(a_read_that_was_overtaken_is_a_miss)
         remote_fetch *fetch = fetch_begin(b, &key, 0, SUPPORT_ENTRY_BYTES, KVT_NO_DEADLINE, &buffer,
                                           NULL, &joined, &drives);
         assert_non_null(fetch);
-        if (drives) link_drive(b->remote, &fetch->finished, KVT_NO_DEADLINE);
+        if (drives) link_drive(b->remote, &fetch->read.finished, KVT_NO_DEADLINE);
         assert_int_equal(fetch_wait(b->remote, fetch, KVT_NO_DEADLINE), KVT_OK);
         if (how == 0) clear_space(b, MODEL);
         if (how == 1) clear_space(b, OTHER);
         assert_int_equal(fetch_wait(b->remote, fetch, KVT_NO_DEADLINE),
                          how == 0 ? KVT_MISS : KVT_OK);
-        fetch_release(b->remote, fetch);
+        read_drop(b, &fetch->read);
         assert_int_equal(kvt_remote_flush(b, KVT_NO_DEADLINE), KVT_OK);
         later(a);
     }
