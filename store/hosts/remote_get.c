@@ -30,13 +30,14 @@ static uint32_t remote_get_tenant(kvt_store *store, const kvt_key *key)
     return tenant;
 }
 
-bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key *key)
+bool remote_get_is_worth(kvt_store *store, const access_get *get)
 {
     store_remote *remote = store->remote;
-    if (remote == NULL || get->quiet || get->source_bytes > REMOTE_GET_MOST) return false;
-    const bool absent = remote_match_hint(store, key) == HINT_ABSENT;
-    if (!absent && remote_costs_beat(remote, key, remote_get_tenant(store, key), get->source_bytes))
-        return true;
+    if (get->quiet || get->source_bytes > REMOTE_GET_MOST) return false;
+    if (get->target.group_count != 0) return false; /* entries of groups are not published */
+    const bool absent = remote_match_hint(store, get->key) == HINT_ABSENT;
+    const uint32_t tenant = remote_get_tenant(store, get->key);
+    if (!absent && remote_costs_beat(remote, get->key, tenant, get->source_bytes)) return true;
     pthread_mutex_lock(&remote->lock);
     remote->counts.known_misses += absent;
     remote->counts.not_worth += !absent;
@@ -179,16 +180,14 @@ void remote_get_count(kvt_store *store, const access_get *get, kvt_status status
     pthread_mutex_unlock(&store->lock);
 }
 
-kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_target *wanted,
-                             access_get *get, kvt_get_info *info)
+kvt_status remote_get_finish(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     remote_fetch *fetch = get->remote;
     store_remote *remote = store->remote;
     kvt_record_info record;
     kvt_status view_status = KVT_OK;
-    access_target target = *wanted;
+    access_target target = get->target;
     double saved_seconds = 0;
-    (void)key;
     kvt_status status = fetch_wait(remote, fetch, 0);
     const uint64_t landed_ns = base_clock_ns();
     if (status == KVT_OK) {
@@ -215,7 +214,7 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
                                .decode_ns = decoded_ns - landed_ns,
                                .elapsed_ns = store_now_ns(store) - get->began_ns,
                                .shared = get->remote_joined};
-        token_drop_give(wanted, get->tokens, 0);
+        token_drop_give(&get->target, get->tokens, 0);
     }
     if (!get->remote_counted)
         remote_get_count(store, get, status, get->remote_known, saved_seconds);
@@ -238,9 +237,10 @@ kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_
 
 /* Joins a read of the key or begins one. KVT_OK; KVT_BUSY: there is no room for it now; KVT_MISS:
  * no memory. */
-static kvt_status remote_get_begin(kvt_store *store, const kvt_key *key, access_get *get,
-                                   uint64_t deadline_ns, uint64_t staging_deadline_ns)
+static kvt_status remote_get_begin(kvt_store *store, access_get *get, uint64_t deadline_ns,
+                                   uint64_t staging_deadline_ns)
 {
+    const kvt_key *key = get->key;
     read_waiter *waiter = get->waiter.ended != NULL ? &get->waiter : NULL;
     store_remote *remote = store->remote;
     staging_buffer buffer = {0};
@@ -270,8 +270,7 @@ static uint64_t remote_get_deadline(const store_remote *remote, const access_get
     return end_ns < get->deadline_ns ? end_ns : get->deadline_ns;
 }
 
-kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_target *target,
-                            access_get *get, kvt_get_info *info)
+kvt_status remote_get_serve(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     store_remote *remote = store->remote;
     const uint64_t deadline_ns = remote_get_deadline(remote, get);
@@ -281,10 +280,10 @@ kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_t
         if (i > 0) read_drop(store, &get->remote->read);
         get->remote = NULL;
         if (base_clock_ns() >= deadline_ns) return KVT_MISS;
-        if (remote_get_begin(store, key, get, deadline_ns, deadline_ns) != KVT_OK) return KVT_MISS;
+        if (remote_get_begin(store, get, deadline_ns, deadline_ns) != KVT_OK) return KVT_MISS;
         status = fetch_wait(remote, get->remote, deadline_ns);
     }
-    if (status != KVT_E_TIMEOUT) return remote_get_finish(store, key, target, get, info);
+    if (status != KVT_E_TIMEOUT) return remote_get_finish(store, get, info);
     remote_get_count(store, get, status, false, 0);
     read_drop(store, &get->remote->read);
     get->remote = NULL;
@@ -295,7 +294,7 @@ kvt_status remote_get_start(kvt_store *store, access_get *get)
 {
     const uint64_t deadline_ns = remote_get_deadline(store->remote, get);
     if (base_clock_ns() >= deadline_ns) return KVT_MISS;
-    return remote_get_begin(store, get->key, get, deadline_ns, 0);
+    return remote_get_begin(store, get, deadline_ns, 0);
 }
 
 bool remote_get_land(kvt_store *store, access_get *get)

@@ -130,14 +130,14 @@ static void prefetch_take_in(kvt_store *store, remote_prefetch *item)
     remote_fetch *fetch = item->get.remote;
     kvt_record_info record;
     kvt_get_info info = {.struct_size = sizeof info};
-    access_target target = {.bytes = 0};
     void *data = NULL;
     if (fetch_wait(store->remote, fetch, 0) == KVT_OK &&
         kvt_record_parse(fetch->read.buffer.memory, fetch->head.record_bytes, &record) == KVT_OK) {
         data = malloc(record.source_bytes);
-        if (data != NULL) target = (access_target){.data = data, .bytes = record.source_bytes};
+        if (data != NULL)
+            item->get.target = (access_target){.data = data, .bytes = record.source_bytes};
     }
-    (void)!remote_get_finish(store, &item->key, &target, &item->get, &info);
+    (void)!remote_get_finish(store, &item->get, &info);
     free(data);
 }
 

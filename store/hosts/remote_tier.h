@@ -291,8 +291,9 @@ double remote_costs_sample(const store_remote *remote, uint32_t node);
 
 /* ---- remote_get.c ---- */
 
-/* Whether a get of a key that is not here is worth asking for. No lock held. */
-bool remote_get_is_worth(kvt_store *store, const access_get *get, const kvt_key *key);
+/* Whether a get of a key that is not here is worth asking for; the store has an engine. No lock held.
+ */
+bool remote_get_is_worth(kvt_store *store, const access_get *get);
 
 /* Begins the same for a get of a queue, whose waiter is told. KVT_OK; KVT_BUSY: there is no
  * staging now; KVT_MISS. */
@@ -307,12 +308,10 @@ bool remote_get_give_up(kvt_store *store, access_get *get);
 /* Serves a get of a key that is not here from the engine. KVT_OK: it is served and counted.
  * KVT_MISS and KVT_E_TIMEOUT: the caller counts it. Other statuses are of the caller's view. No
  * lock held. */
-kvt_status remote_get_serve(kvt_store *store, const kvt_key *key, const access_target *target,
-                            access_get *get, kvt_get_info *info);
+kvt_status remote_get_serve(kvt_store *store, access_get *get, kvt_get_info *info);
 
 /* Decodes what a read has brought, counts, and offers it to the local tiers. As above. */
-kvt_status remote_get_finish(kvt_store *store, const kvt_key *key, const access_target *target,
-                             access_get *get, kvt_get_info *info);
+kvt_status remote_get_finish(kvt_store *store, access_get *get, kvt_get_info *info);
 
 /* Parts of these, for reads that are no call's: whether a record is the entry that its object
  * names, in an exact form; the seconds that recomputing it takes; its object is deleted, because

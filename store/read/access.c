@@ -377,7 +377,7 @@ kvt_status access_end_ready(kvt_store *store, access_get *get, kvt_get_info *inf
     assert(get->stage == ACCESS_READY);
     kvt_status status = KVT_OK;
     if (get->remote != NULL) {
-        status = remote_get_finish(store, get->key, &get->target, get, info);
+        status = remote_get_finish(store, get, info);
         return status == KVT_OK ? KVT_OK : access_refuse(store, get, status, info);
     }
     if (get->in_memory && get->record == NULL) status = KVT_E_GONE;
@@ -420,8 +420,8 @@ bool access_is_stuck(const access_get *get)
 static kvt_status access_answer_else(kvt_store *store, access_get *get, kvt_get_info *info)
 {
     kvt_status status = get->status;
-    if (status == KVT_MISS && store->remote != NULL && remote_get_is_worth(store, get, get->key)) {
-        status = remote_get_serve(store, get->key, &get->target, get, info);
+    if (status == KVT_MISS && store->remote != NULL && remote_get_is_worth(store, get)) {
+        status = remote_get_serve(store, get, info);
         if (status == KVT_OK) return KVT_OK;
     }
     status = access_refuse(store, get, status, info);

@@ -221,7 +221,7 @@ static void begin_with_staging(kvt_store *store, access_get *const *gets, begin_
 static void begin_elsewhere(kvt_store *store, access_get *get)
 {
     if (get->status != KVT_MISS || get->refused_loss || get->waiter.ended == NULL) return;
-    if (!remote_get_is_worth(store, get, get->key)) return;
+    if (!remote_get_is_worth(store, get)) return;
     get->stage = ACCESS_FLIES; /* before it can arrive */
     const kvt_status started = remote_get_start(store, get);
     if (started == KVT_BUSY) get->stage = ACCESS_STARVES;

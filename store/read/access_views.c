@@ -27,61 +27,53 @@ bool access_take_layout(const kvt_store *store, const store_entry *entry, access
     return true;
 }
 
-/* The same, without the lock. */
-static bool access_find_layout(kvt_store *store, const kvt_key *key, access_target *target,
-                               kvt_layout *groups)
+/* Gets an entry into its view, or into the views of its groups. groups: the entry may have some. */
+static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view *const *views,
+                            uint32_t count, bool groups, uint64_t deadline_ns, kvt_get_info *info)
 {
-    pthread_mutex_lock(&store->lock);
-    bool found = access_take_layout(store, entry_find_key(&store->table, key), target, groups);
-    pthread_mutex_unlock(&store->lock);
-    return found;
+    if (!access_info_is_sound(info)) return KVT_E_ARGUMENT;
+    kvt_layout layouts[KVT_GROUPS_MAX];
+    kvt_view copies[KVT_GROUPS_MAX];
+    kvt_status status;
+    /* The views are checked for the entry's layouts under no lock; the entry may have become another
+     * one meanwhile. */
+    do {
+        access_target target = {.view = copies};
+        status = token_drop_ask(info, &target);
+        if (status != KVT_OK) return status;
+        pthread_mutex_lock(&store->lock);
+        const store_entry *entry = entry_find_key(&store->table, key);
+        const bool found = access_take_layout(store, entry, &target, layouts);
+        pthread_mutex_unlock(&store->lock);
+        const bool grouped = target.group_count != 0;
+        if (found && (grouped ? !groups || count != target.group_count : count != 1))
+            return KVT_E_ARGUMENT;
+        if (found)
+            status = groups_take_views(grouped ? layouts : &target.layout, views, count, copies);
+        else if (views[0] == NULL)
+            status = KVT_E_ARGUMENT;
+        if (status != KVT_OK) return status;
+        if (!found) { /* it may be on another host, whose entries have no groups */
+            target.view = views[0];
+            target.group_count = count != 1 ? count : 0;
+        }
+        if (access_answer(store, key, &target, deadline_ns, info, &status)) return status;
+    } while (true);
 }
 
 kvt_status kvt_get_view(kvt_store *store, const kvt_key *key, const kvt_view *view,
                         uint64_t deadline_ns, kvt_get_info *info)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || view == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
-    kvt_status status;
-    bool answered = false;
-    /* The view is checked for the entry's layout under no lock; the entry may have become another
-     * one meanwhile. */
-    while (!answered) {
-        access_target target = {.view = view};
-        status = token_drop_ask(info, &target);
-        if (status != KVT_OK) return status;
-        if (access_find_layout(store, key, &target, NULL)) {
-            if (target.group_count != 0) return KVT_E_ARGUMENT;
-            status = kvt_view_check(view, &target.layout, NULL, 0);
-            if (status != KVT_OK) return status;
-        }
-        answered = access_answer(store, key, &target, deadline_ns, info, &status);
-    }
-    return status;
+    if (key == NULL || view == NULL) return KVT_E_ARGUMENT;
+    return views_get(store, key, &view, 1, false, deadline_ns, info);
 }
 
 kvt_status kvt_get_views(kvt_store *store, const kvt_key *key, const kvt_view *const *views,
                          uint32_t count, uint64_t deadline_ns, kvt_get_info *info)
 {
     if (!fork_guard_is_ours(store)) return KVT_E_STATE;
-    if (key == NULL || views == NULL || !access_info_is_sound(info)) return KVT_E_ARGUMENT;
+    if (key == NULL || views == NULL) return KVT_E_ARGUMENT;
     if (count == 0 || count > KVT_GROUPS_MAX) return KVT_E_ARGUMENT;
-    kvt_status status;
-    bool answered = false;
-    kvt_layout groups[KVT_GROUPS_MAX];
-    kvt_view copies[KVT_GROUPS_MAX];
-    /* As in kvt_get_view: the entry may have become another one meanwhile. */
-    while (!answered) {
-        access_target target = {.view = copies};
-        status = token_drop_ask(info, &target);
-        if (status != KVT_OK) return status;
-        if (access_find_layout(store, key, &target, groups)) {
-            const bool grouped = target.group_count != 0;
-            if (count != (grouped ? target.group_count : 1)) return KVT_E_ARGUMENT;
-            status = groups_take_views(grouped ? groups : &target.layout, views, count, copies);
-            if (status != KVT_OK) return status;
-        }
-        answered = access_answer(store, key, &target, deadline_ns, info, &status);
-    }
-    return status;
+    return views_get(store, key, views, count, true, deadline_ns, info);
 }

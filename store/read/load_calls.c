@@ -466,7 +466,7 @@ kvt_status kvt_load_begin(kvt_queue *queue, const kvt_key *keys, const kvt_view 
     kvt_load *load = load_make(queue, keys, views, count, options);
     if (load == NULL) return KVT_E_MEMORY;
     load_hold_all(load, keys);
-    load->asks = load_may_ask(load);
+    load->asks = queue->store->remote != NULL && load_may_ask(load);
     if (!queue_enter_load(queue, load))
         status = KVT_E_STATE;
     else if (!load->asks || load_ask_others(load))

@@ -39,7 +39,6 @@ bool load_may_ask(kvt_load *load)
 {
     kvt_store *store = load->store;
     bool any = false;
-    if (store->remote == NULL) return false;
     for (size_t i = 0; i < load->count; i++) {
         load_entry *entry = &load->entries[i];
         /* Several views are of groups, which are never published. */
@@ -48,7 +47,7 @@ bool load_may_ask(kvt_load *load)
         const bool here = lifetime_shows(store, entry_find_key(&store->table, &entry->key));
         pthread_mutex_unlock(&store->lock);
         const access_get get = {.key = &entry->key};
-        if (here || !remote_get_is_worth(store, &get, &entry->key)) continue;
+        if (here || !remote_get_is_worth(store, &get)) continue;
         entry->status = KVT_QUEUED;
         entry->ask = calloc(1, sizeof *entry->ask);
         if (entry->ask == NULL) entry->status = KVT_E_MEMORY;

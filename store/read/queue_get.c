@@ -230,7 +230,8 @@ static uint32_t get_sift(kvt_queue *queue, queue_item **items, uint32_t count, g
         queue_item *item = items[i];
         /* What is not here may be on another host; its view is checked when it has come. */
         const bool elsewhere = item->status == KVT_MISS && item->views == NULL &&
-                               remote_get_is_worth(queue->store, &item->get, &item->key);
+                               queue->store->remote != NULL &&
+                               remote_get_is_worth(queue->store, &item->get);
         if (item->status == KVT_OK || elsewhere) {
             items[left++] = item;
             continue;

@@ -186,7 +186,14 @@ TEST(views_and_queues_get_from_other_hosts)
         assert_int_equal(done[i].status, done[i].index == 0 ? KVT_OK : KVT_MISS);
     support_fill(8, expected);
     assert_memory_equal(data, expected, sizeof data);
-    assert_int_equal(stats_of(b).hits, 2);
+    /* Entries of several groups are not published. */
+    const kvt_view *views[2] = {&view, &view};
+    key = support_key(9);
+    assert_int_equal(kvt_get_views(b, &key, views, 2, KVT_NO_DEADLINE, NULL), KVT_MISS);
+    assert_int_equal(kvt_get_views(b, &key, views, 1, KVT_NO_DEADLINE, NULL), KVT_OK);
+    support_fill(9, expected);
+    assert_memory_equal(data, expected, sizeof data);
+    assert_int_equal(stats_of(b).hits, 3);
     kvt_queue_close(queue);
     kvt_close(a);
     kvt_close(b);
