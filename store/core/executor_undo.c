@@ -37,16 +37,6 @@ static bool executor_failed_read(const store_op *op, kvt_status status)
     return !quarantine_is_back(op->store, op->entry->place, status);
 }
 
-/*
- * A record that came out larger than its plan reserved is no lack of room: the plan was made with a
- * wrong size. Pool and policy refuse it where they have no more than what was planned.
- */
-static bool executor_is_larger(const store_op *op)
-{
-    if (!op->planned) return false;
-    return op->larger || (op->no_room && op->record_bytes > store_bytes_of(op->move->to_bytes));
-}
-
 /* The entry's options get the size that its record in this variant has. Lock held. */
 static void executor_note_larger(store_op *op)
 {
@@ -151,7 +141,12 @@ executor_cause executor_undo(store_op *op, kvt_status status)
     executor_settle_debt(op);
     assert(op->source == NULL || op->source->readers > 0);
     if (op->source != NULL) op->source->readers--;
-    op->larger = executor_is_larger(op);
+    /* A record that came out larger than its plan reserved is no lack of room: the plan was made
+     * with a wrong size. Pool and policy refuse it where they have no more than what was planned.
+     */
+    op->larger =
+        op->planned &&
+        (op->larger || (op->no_room && op->record_bytes > store_bytes_of(op->move->to_bytes)));
     executor_count_failure(&store->counters, op, status);
     if (op->planned)
         plan_abort_moves(store, op->move, 1);

@@ -60,14 +60,6 @@ static void *handover_execute(void *argument)
     return NULL;
 }
 
-/* The bound of put staging when none is set. A server puts the entries of a whole prompt at once,
- * and a store with more DRAM keeps longer prompts, so the bound grows with DRAM. */
-static uint64_t handover_suits(uint64_t dram_bytes)
-{
-    uint64_t share = dram_bytes / HANDOVER_DRAM_PARTS;
-    return share < HANDOVER_LEAST ? HANDOVER_LEAST : share > HANDOVER_MOST ? HANDOVER_MOST : share;
-}
-
 /* The bytes of put staging. The policy can move neither an entry that is handed over nor the
  * entries that make room for it, and a tier whose entries are all in motion has no room for a
  * better entry. The bound therefore stays below a part of the smallest tier. */
@@ -75,7 +67,13 @@ uint64_t kvt_put_staging_limit(uint64_t asked_bytes, const uint64_t capacity_byt
 {
     assert(capacity_bytes != NULL);
     uint64_t limit = asked_bytes;
-    if (limit == KVT_PUT_STAGING_AUTO) limit = handover_suits(capacity_bytes[KVT_TIER_DRAM]);
+    /* A server puts the entries of a whole prompt at once, and a store with more DRAM keeps longer
+     * prompts, so the bound that suits grows with DRAM. */
+    if (limit == KVT_PUT_STAGING_AUTO) {
+        limit = capacity_bytes[KVT_TIER_DRAM] / HANDOVER_DRAM_PARTS;
+        if (limit < HANDOVER_LEAST) limit = HANDOVER_LEAST;
+        if (limit > HANDOVER_MOST) limit = HANDOVER_MOST;
+    }
     for (int tier = KVT_TIER_HBM; tier < KVT_TIER_COUNT; tier++) {
         uint64_t share = capacity_bytes[tier] / HANDOVER_TIER_PARTS;
         if (capacity_bytes[tier] > 0 && share < limit) limit = share;

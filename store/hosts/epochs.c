@@ -165,14 +165,6 @@ uint32_t epochs_name(const store_remote *remote, const epoch_id *id, char name[E
                               (unsigned)id->part);
 }
 
-/* The bytes of a value, little-endian. */
-static void epochs_pack(uint64_t value, uint8_t bytes[EPOCH_BYTES])
-{
-    memcpy(bytes, epoch_magic, sizeof epoch_magic);
-    for (int i = 0; i < 8; i++)
-        bytes[8 + i] = (uint8_t)(value >> 8 * i);
-}
-
 static uint64_t epochs_unpack(const uint8_t bytes[EPOCH_BYTES], uint64_t value_bytes)
 {
     uint64_t value = 0;
@@ -243,7 +235,10 @@ static void epochs_prepare_put(const store_remote *remote, epochs_batch *batch, 
                                const epoch_id *id, uint64_t value, uint64_t deadline_ns)
 {
     epochs_question(remote, id, deadline_ns, &batch->questions[at], &batch->requests[at]);
-    epochs_pack(value, batch->questions[at].value);
+    uint8_t *bytes = batch->questions[at].value; /* little-endian */
+    memcpy(bytes, epoch_magic, sizeof epoch_magic);
+    for (int i = 0; i < 8; i++)
+        bytes[8 + i] = (uint8_t)(value >> 8 * i);
     batch->requests[at].kind = REMOTE_PUT;
 }
 

@@ -22,13 +22,6 @@
 
 /* ---- memory ---- */
 
-/* The size of the record that an entry of so many bytes has had last; 0: not known. Lock held. */
-static uint64_t fetch_known_bytes(store_remote *remote, uint64_t source_bytes)
-{
-    const remote_size *size = remote_costs_size(remote, source_bytes);
-    return size != NULL ? size->record_bytes : 0;
-}
-
 uint64_t fetch_staging_bytes(store_remote *remote, uint64_t source_bytes)
 {
     pthread_mutex_lock(&remote->lock);
@@ -203,7 +196,8 @@ static kvt_status fetch_take_first(remote_fetch *fetch, bool *same_out)
 static uint32_t fetch_first_chunks(store_remote *remote, remote_fetch *fetch)
 {
     pthread_mutex_lock(&remote->lock);
-    const uint64_t known = fetch_known_bytes(remote, fetch->source_bytes);
+    const remote_size *size = remote_costs_size(remote, fetch->source_bytes);
+    const uint64_t known = size != NULL ? size->record_bytes : 0;
     pthread_mutex_unlock(&remote->lock);
     if (known != 0 && known <= fetch->read.buffer.bytes) {
         const uint32_t count = object_cut(known, remote->full_bytes, fetch->cut);

@@ -35,14 +35,6 @@ static uint32_t owed_find(const store_remote *remote, uint64_t handle)
     return at;
 }
 
-/* Takes one out; the last one comes into its place. remote->lock held. */
-static void owed_take_out(store_remote *remote, uint32_t at)
-{
-    const uint32_t left = atomic_load_explicit(&remote->owed_count, memory_order_relaxed) - 1;
-    remote->owed[at] = remote->owed[left];
-    atomic_store_explicit(&remote->owed_count, left, memory_order_release);
-}
-
 bool owed_add(store_remote *remote, const publish_item *item)
 {
     pthread_mutex_lock(&remote->lock);
@@ -63,8 +55,11 @@ void owed_forget(store_remote *remote, uint64_t handle)
     if (atomic_load_explicit(&remote->owed_count, memory_order_acquire) == 0) return;
     pthread_mutex_lock(&remote->lock);
     const uint32_t at = owed_find(remote, handle);
-    if (at < atomic_load_explicit(&remote->owed_count, memory_order_relaxed))
-        owed_take_out(remote, at);
+    const uint32_t count = atomic_load_explicit(&remote->owed_count, memory_order_relaxed);
+    if (at < count) { /* the last one comes into its place */
+        remote->owed[at] = remote->owed[count - 1];
+        atomic_store_explicit(&remote->owed_count, count - 1, memory_order_release);
+    }
     pthread_mutex_unlock(&remote->lock);
 }
 

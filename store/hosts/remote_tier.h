@@ -217,8 +217,8 @@ void link_run(store_remote *remote, link_batch *batch);
 /* ---- fetch.c ---- */
 
 /* Joins the read of a key, or begins one within a deadline, in staging that is taken over. Returns
- * NULL without memory. waiter: it is told when the read has ended; or NULL. *joined_out: the staging is the caller's still. *drives_out, without a waiter: as
- * link_hand_own says. */
+ * NULL without memory. waiter: it is told when the read has ended; or NULL. *joined_out: the
+ * staging is the caller's still. *drives_out, without a waiter: as link_hand_own says. */
 remote_fetch *fetch_begin(kvt_store *store, const kvt_key *key, uint32_t tenant,
                           uint64_t source_bytes, uint64_t deadline_ns, staging_buffer *buffer,
                           read_waiter *waiter, bool *joined_out, bool *drives_out);
@@ -291,8 +291,8 @@ double remote_costs_sample(const store_remote *remote, uint32_t node);
 
 /* ---- remote_get.c ---- */
 
-/* Whether a get of a key that is not here is worth asking for; the store has an engine. No lock held.
- */
+/* Whether a get of a key that is not here is worth asking for; the store has an engine. No lock
+ * held. */
 bool remote_get_is_worth(kvt_store *store, const access_get *get);
 
 /* Begins the same for a get of a queue, whose waiter is told. KVT_OK; KVT_BUSY: there is no

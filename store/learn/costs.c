@@ -212,13 +212,6 @@ kvt_status costs_profiled_device(const cost_profile *profile, const kvt_device *
     return KVT_OK;
 }
 
-/* Gives the blocks back that the probe of a sparse file has taken. Where that fails they stay. */
-static void costs_leave_nothing(kvt_device *device, uint64_t head_bytes, uint64_t end_bytes)
-{
-    const uint64_t bytes = (end_bytes - head_bytes) / device->facts.align_bytes;
-    if (bytes != 0) (void)!kvt_device_trim(device, head_bytes, bytes * device->facts.align_bytes);
-}
-
 kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_bytes, cost_device *out)
 {
     memset(out, 0, sizeof *out);
@@ -235,7 +228,11 @@ kvt_status costs_probe_device(kvt_device *device, bool blank, uint64_t head_byte
     kvt_status status = costs_probe_kind(device, KVT_IO_READ, head_bytes, end_bytes, &out->read);
     if (status == KVT_OK && blank && !holes)
         wrote = costs_probe_kind(device, KVT_IO_WRITE, head_bytes, end_bytes, &out->write);
-    if (holes && end_bytes > head_bytes) costs_leave_nothing(device, head_bytes, end_bytes);
+    if (holes && end_bytes > head_bytes) { /* its blocks go back; where that fails they stay */
+        const uint64_t align = device->facts.align_bytes;
+        const uint64_t bytes = (end_bytes - head_bytes) / align * align;
+        if (bytes != 0) (void)!kvt_device_trim(device, head_bytes, bytes);
+    }
     kvt_device_detach(device);
     /* Writing would destroy the content of a device that is not blank, and a sparse file on a file
      * system that is nearly full cannot be written in whole: the figures of reads stand for writes

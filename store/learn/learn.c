@@ -270,8 +270,9 @@ double learn_note_get(kvt_store *store, const learn_transfer *transfer, kvt_vari
 
 double learn_load_seconds(kvt_store *store, const store_entry *entry, bool now)
 {
-    assert(entry->place != NULL);
     assert(store_is_locked(store));
+    if (entry->state == ENTRY_STAGED) return store_copy_seconds(store, entry->kind->source_bytes);
+    assert(entry->place != NULL);
     tiers_part parts[TIERS_MEMBERS_MAX];
     store_learn *learn = store->learn;
     const store_place *place = entry->place;

@@ -270,13 +270,6 @@ static bool trust_build_curve(kvt_store *store, const store_entry *entry,
     return built.option_count == offer->option_count && trust_gains(options, built.option_count);
 }
 
-/* Whether an entry comes behind a hole in its prefix, where no figure counts. Lock held. */
-static bool trust_is_orphan(const kvt_store *store, const kvt_policy_entry *offer)
-{
-    return offer->parent != 0 && store->holes == KVT_HOLES_CONTIGUOUS &&
-           entry_find_handle(&store->table, offer->parent) == NULL;
-}
-
 kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_policy_entry *offer,
                               kvt_plan *plan)
 {
@@ -284,7 +277,9 @@ kvt_status trust_note_refused(kvt_store *store, store_entry *entry, const kvt_po
     store_trust *trust = &store->trust;
     kvt_option options[KVT_OPTIONS_MAX];
     if (!trust->weighs) return KVT_REFUSED;
-    if (trust_is_orphan(store, offer)) {
+    /* Behind a hole in its prefix no figure counts. */
+    if (offer->parent != 0 && store->holes == KVT_HOLES_CONTIGUOUS &&
+        entry_find_handle(&store->table, offer->parent) == NULL) {
         trust_remember(store, entry->handle, STORE_REFUSAL_PARENT);
         return KVT_REFUSED;
     }

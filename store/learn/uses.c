@@ -77,11 +77,6 @@ static uint16_t uses_pack(double count)
     return log < 61440.0 ? (uint16_t)(1.0 + log) : 61441;
 }
 
-static double uses_unpack(uint16_t packed)
-{
-    return packed == 0 ? 0.0 : exp2((double)(packed - 1) / 1024.0 - 30.0);
-}
-
 static uses_record uses_record_of(uint64_t handle, const kvt_policy_uses *uses)
 {
     const double ms = uses->idle_seconds * 1e3;
@@ -98,7 +93,8 @@ static kvt_policy_uses uses_of_record(const uses_record *record)
     if (uses.used > 2) uses.used = 2;
     uses.idle_seconds = (double)(record->idle >> 2) * 1e-3;
     for (int k = 0; k < KVT_REUSE_HALF_LIVES; k++)
-        uses.count[k] = uses_unpack(record->count[k]);
+        if (record->count[k] != 0)
+            uses.count[k] = exp2((double)(record->count[k] - 1) / 1024.0 - 30.0);
     return uses;
 }
 

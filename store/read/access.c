@@ -47,15 +47,10 @@ static kvt_status access_bring(kvt_store *store, access_get *get)
 {
     store_read *read = get->read;
     if (get->owner) {
-        const store_place *place = get->place;
         transfer_report report;
-        const tiers_transfer wanted = {.kind = KVT_IO_READ,
-                                       .waited = get->waited,
-                                       .location = place->location,
-                                       .buffer = read->buffer.memory,
-                                       .bytes = place->record_bytes};
-        const transfer_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->transfer);
-        const kvt_status status = transfer_run(store->staging, store->pools[place->tier], &wanted,
+        const tiers_transfer wanted = access_transfer(get);
+        const transfer_watch *watch = learn_watch(store, get->tier, KVT_IO_READ, &get->transfer);
+        const kvt_status status = transfer_run(store->staging, store->pools[get->tier], &wanted,
                                                get->deadline_ns, watch, &read->buffer, &report);
         read_end(store, read, status, report.finished_ns - report.started_ns, false);
     }

@@ -236,14 +236,9 @@ static store_transfer *begin_read(kvt_store *store, access_get *get)
     assert(get->owner && get->place != NULL && read->flight == NULL);
     kvt_status status = KVT_E_TIMEOUT;
     if (get->deadline_ns == KVT_NO_DEADLINE || base_clock_ns() < get->deadline_ns) {
-        const store_place *place = get->place;
-        const tiers_transfer wanted = {.kind = KVT_IO_READ,
-                                       .waited = get->waited,
-                                       .location = place->location,
-                                       .buffer = read->buffer.memory,
-                                       .bytes = place->record_bytes};
-        const transfer_watch *watch = learn_watch(store, place->tier, KVT_IO_READ, &get->transfer);
-        read->flight = transfer_prepare(store->staging, store->pools[place->tier], &wanted, watch,
+        const tiers_transfer wanted = access_transfer(get);
+        const transfer_watch *watch = learn_watch(store, get->tier, KVT_IO_READ, &get->transfer);
+        read->flight = transfer_prepare(store->staging, store->pools[get->tier], &wanted, watch,
                                         &read->buffer, get->waiter.ended, get->waiter.context);
         if (read->flight != NULL) return read->flight;
         status = KVT_E_MEMORY;

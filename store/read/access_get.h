@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access_get.h - one get and its steps, for a caller that waits and for a queue, whose threads never
- * wait for a device. access_begin.c has the beginning, access.c the rest.
+ * access_get.h - one get and its steps, for a caller that waits and for a queue, whose threads
+ * never wait for a device. access_begin.c has the beginning, access.c the rest.
  *
  *     begin -> READY ------------------> end
  *         \-> FLIES -> arrived -> READY ->/   (or given up)
@@ -88,21 +88,31 @@ struct access_get {
     bool remote_known;           /* a hint said that it is there */
     bool remote_counted;         /* somebody else has counted how the read ended */
 
-    /* Its `ended` is called once when the read of a get that flies has landed or, where it has joined
-     * one, has ended: on any thread, maybe before access_begin_all has returned. NULL: the thread
-     * that has begun the get waits. */
+    /* Its `ended` is called once when the read of a get that flies has landed or, where it has
+     * joined one, has ended: on any thread, maybe before access_begin_all has returned. NULL: the
+     * thread that has begun the get waits. */
     read_waiter waiter;
 };
+
+/* What a get that owns its read reads: the whole record. */
+static inline tiers_transfer access_transfer(const access_get *get)
+{
+    return (tiers_transfer){.kind = KVT_IO_READ,
+                            .waited = get->waited,
+                            .location = get->place->location,
+                            .buffer = get->read->buffer.memory,
+                            .bytes = get->place->record_bytes};
+}
 
 /* ---- access_begin.c ---- */
 
 #define ACCESS_ALL_MOST 64u /* gets of one call */
 
-/* Begins gets, whose key, handle, target, deadline_ns, waited, loss_max, again, quiet and its waiter's
- * function are set and all else is zero; began_ns may be. Each is in one of the stages afterwards;
- * one that has ended is not counted yet. A get of a waiting caller (without a waiter) waits for
- * staging, starts no read, and asks no other host. Reads of all others are queued before a device's
- * thread is woken. Returns how many reads were started. No lock held. */
+/* Begins gets, whose key, handle, target, deadline_ns, waited, loss_max, again, quiet and its
+ * waiter's function are set and all else is zero; began_ns may be. Each is in one of the stages
+ * afterwards; one that has ended is not counted yet. A get of a waiting caller (without a waiter)
+ * waits for staging, starts no read, and asks no other host. Reads of all others are queued before
+ * a device's thread is woken. Returns how many reads were started. No lock held. */
 uint32_t access_begin_all(kvt_store *store, access_get *const *gets, uint32_t count);
 
 /* Whether what is stored of an entry may lose more than somebody accepts (kvt_request.loss_max).
@@ -146,12 +156,12 @@ static inline void access_give_info(const kvt_get_info *info, kvt_get_info *give
 /* A get that flew has arrived: it is READY, or may have to begin again (STARVES). No lock held. */
 void access_land(kvt_store *store, access_get *get);
 
-/* Ends a READY get: decodes, or says why not. KVT_BUSY: its read failed at a place that is no longer
- * the entry's, and it begins again. No lock held. */
+/* Ends a READY get: decodes, or says why not. KVT_BUSY: its read failed at a place that is no
+ * longer the entry's, and it begins again. No lock held. */
 kvt_status access_end_ready(kvt_store *store, access_get *get, kvt_get_info *info);
 
-/* The same of gets whose records lie in memory, all of them read where they are (in_memory): decoded
- * one after the other, and ended under one hold of the lock. */
+/* The same of gets whose records lie in memory, all of them read where they are (in_memory):
+ * decoded one after the other, and ended under one hold of the lock. */
 void access_complete_all(kvt_store *store, access_get *const *gets, uint32_t count,
                          kvt_get_info *const *infos, kvt_status *statuses_out);
 

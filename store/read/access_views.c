@@ -35,8 +35,8 @@ static kvt_status views_get(kvt_store *store, const kvt_key *key, const kvt_view
     kvt_layout layouts[KVT_GROUPS_MAX];
     kvt_view copies[KVT_GROUPS_MAX];
     kvt_status status;
-    /* The views are checked for the entry's layouts under no lock; the entry may have become another
-     * one meanwhile. */
+    /* The views are checked for the entry's layouts under no lock; the entry may have become
+     * another one meanwhile. */
     do {
         access_target target = {.view = copies};
         status = token_drop_ask(info, &target);

@@ -137,17 +137,11 @@ static void load_count(kvt_store *store, const load_entry *entry)
     if (entry->staged != NULL) store->counters.staged_hits++;
 }
 
-/* How an entry ended, as the status of a get. */
-static kvt_status load_outcome(const load_entry *entry)
-{
-    const bool said = entry->status == KVT_OK || entry->status == KVT_E_MISMATCH;
-    return said ? entry->status : KVT_MISS;
-}
-
 /* Shows how an entry ended to those who watch, as a get. No lock held. */
 static void load_note(const kvt_load *load, const load_entry *entry)
 {
     kvt_store *store = load->store;
+    const bool said = entry->status == KVT_OK || entry->status == KVT_E_MISMATCH;
     const kvt_get_info info = {.struct_size = sizeof info,
                                .tier = entry->tier,
                                .variant = entry->variant,
@@ -157,7 +151,7 @@ static void load_note(const kvt_load *load, const load_entry *entry)
     watch_note_get(store, &(watch_get){.key = &entry->key,
                                        .info = &info,
                                        .began_ns = load->began_ns,
-                                       .status = load_outcome(entry),
+                                       .status = said ? entry->status : KVT_MISS,
                                        .tokens = entry->layout.tokens,
                                        .data_bytes = entry->data_bytes});
 }

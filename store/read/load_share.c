@@ -6,8 +6,8 @@
  *     share --- members   entries of loads that have the place open
  *          \--- reads     under way: of cells, and of a get
  *
- * A read that ends is told to the cells that have joined, whose tasks take it, and offers a layer to
- * the members that have not asked for it. The reads' lock guards the shares (read.h).
+ * A read that ends is told to the cells that have joined, whose tasks take it, and offers a layer
+ * to the members that have not asked for it. The reads' lock guards the shares (read.h).
  */
 #include "store/read/load_internal.h"
 

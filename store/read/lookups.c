@@ -21,16 +21,6 @@ kvt_status kvt_exists(kvt_store *store, const kvt_key *key)
     return there ? KVT_OK : KVT_MISS;
 }
 
-/* The predicted seconds of a get; NAN for an entry that no lookup sees. `now`: at the present
- * queues of the devices, else at their mean waiting. Lock held. */
-static double lookup_load_seconds(kvt_store *store, const store_entry *entry, bool now)
-{
-    assert(store_is_locked(store));
-    if (!lookup_finds(store, entry)) return (double)NAN;
-    if (entry->state == ENTRY_STAGED) return store_copy_seconds(store, entry->kind->source_bytes);
-    return learn_load_seconds(store, entry, now);
-}
-
 kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count,
                              double *seconds_out)
 {
@@ -39,7 +29,8 @@ kvt_status kvt_predict_loads(kvt_store *store, const kvt_key *keys, size_t count
     pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < count; i++) {
         const store_entry *entry = entry_find_key(&store->table, &keys[i]);
-        seconds_out[i] = lookup_load_seconds(store, entry, i == 0);
+        const bool finds = lookup_finds(store, entry);
+        seconds_out[i] = finds ? learn_load_seconds(store, entry, i == 0) : (double)NAN;
     }
     pthread_mutex_unlock(&store->lock);
     return KVT_OK;

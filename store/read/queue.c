@@ -325,15 +325,6 @@ static void queue_fill(kvt_queue *queue, queue_item *item, const queue_given *gi
     item->given = request->info;
 }
 
-/* Wakes as many threads as there is work for. One that finds none takes the lock, and maybe a core,
- * from the one that works. Lock held. */
-static void queue_wake(kvt_queue *queue, uint32_t gets, uint32_t calls)
-{
-    for (uint32_t i = 0; i < queue->thread_count && i * QUEUE_CHUNK < gets; i++)
-        pthread_cond_signal(&queue->work);
-    if (calls != 0) pthread_cond_broadcast(&queue->call);
-}
-
 /* Gives a batch that is not empty a slot, where the queue counts what batches lack. Each batch with
  * a slot has an item that is not free, so there are as many slots as items. Lock held. */
 static uint32_t queue_begin_batch(kvt_queue *queue, size_t count)
@@ -391,7 +382,11 @@ static uint64_t queue_enqueue(kvt_queue *queue, const queue_given *given)
     queue->counts.batches++;
     queue_signal(queue);
     if (queue->completed.count != 0) pthread_cond_broadcast(&queue->ended);
-    queue_wake(queue, added[0], added[1]);
+    /* As many threads as there is work for: one that finds none takes the lock, and maybe a core,
+     * from the one that works. */
+    for (uint32_t i = 0; i < queue->thread_count && i * QUEUE_CHUNK < added[0]; i++)
+        pthread_cond_signal(&queue->work);
+    if (added[1] != 0) pthread_cond_broadcast(&queue->call);
     return number;
 }
 

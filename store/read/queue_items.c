@@ -103,14 +103,6 @@ void queue_signal(kvt_queue *queue)
     queue->counts.wakes++;
 }
 
-/* Completes an item that waits. Lock held. */
-static void queue_complete_waiting(kvt_queue *queue, queue_item *item)
-{
-    queue_complete_one(queue, item, base_clock_ns());
-    queue_signal(queue);
-    pthread_cond_broadcast(&queue->ended);
-}
-
 void queue_complete(kvt_queue *queue, queue_item *const *items, uint32_t count)
 {
     if (count == 0) return;
@@ -260,7 +252,9 @@ void queue_put_back(kvt_queue *queue, queue_item *const *items, uint32_t count)
         /* Nothing is begun any more: an item that went back into its list would wait for ever. */
         if (queue->stopping || item->called_off) {
             item->status = KVT_E_CANCELLED;
-            queue_complete_waiting(queue, item);
+            queue_complete_one(queue, item, base_clock_ns());
+            queue_signal(queue);
+            pthread_cond_broadcast(&queue->ended);
             continue;
         }
         queue_push(list, item);

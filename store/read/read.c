@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * read.c - reads under way: joining, giving up, ending. The contract is read.h's. The file starts no
- * transfer and decodes nothing.
+ * read.c - reads under way: joining, giving up, ending. The contract is read.h's. The file starts
+ * no transfer and decodes nothing.
  *
  * Thread rule: any thread.
  */

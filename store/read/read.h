@@ -61,9 +61,9 @@ void read_join(struct kvt_store *store, store_read *read, read_waiter *waiter);
 void read_join_locked(store_read *read, read_waiter *waiter);
 
 /*
- * Gives a read up: its owner the read, without a waiter; one that has joined, its wait. The use stays.
- * What an owner gives up it ends by read_end, and it is lost to those who have joined: each begins
- * again while it has time.
+ * Gives a read up: its owner the read, without a waiter; one that has joined, its wait. The use
+ * stays. What an owner gives up it ends by read_end, and it is lost to those who have joined: each
+ * begins again while it has time.
  *   stuck_alone   only if the read waits for a device that is out of service
  * False: not so, or the read has ended, or is about to: the owner's transfer has landed, or the
  * waiter is told.

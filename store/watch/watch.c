@@ -239,13 +239,6 @@ void watch_note_get(kvt_store *store, const watch_get *get)
 
 /* ---- reading ---- */
 
-/* Adds arrays of uint64_t of so many bytes. */
-static void watch_add(uint64_t *into, const uint64_t *from, size_t bytes)
-{
-    for (size_t i = 0; i < bytes / sizeof *into; i++)
-        into[i] += from[i];
-}
-
 void watch_sum(kvt_store *store, watch_counts *out)
 {
     /* All its members are of this one type, so they are added as one array. */
@@ -254,7 +247,9 @@ void watch_sum(kvt_store *store, watch_counts *out)
     for (uint32_t i = 0; i < WATCH_PARTS; i++) {
         watch_part *part = &store->watch->parts[i];
         watch_take(part);
-        watch_add((uint64_t *)out, (const uint64_t *)&part->counts, sizeof *out);
+        const uint64_t *from = (const uint64_t *)&part->counts;
+        for (size_t k = 0; k < sizeof *out / sizeof *from; k++)
+            ((uint64_t *)out)[k] += from[k];
         watch_give_back(part);
     }
 }

@@ -159,13 +159,6 @@ kvt_status kvt_events_drain(kvt_events *reader, kvt_event *events, size_t capaci
 
 /* ---- notes ---- */
 
-/* What a get of the entry is expected to take. Control lock held. */
-static double events_load_seconds(kvt_store *store, const store_entry *entry)
-{
-    if (entry->state == ENTRY_STAGED) return store_copy_seconds(store, entry->kind->source_bytes);
-    return learn_load_seconds(store, entry, false);
-}
-
 /* Tells all readers, in one order. Control lock held. */
 static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *event)
 {
@@ -187,7 +180,7 @@ static void events_tell(kvt_store *store, const store_entry *entry, kvt_event *e
         event->variant.codec = KVT_CODEC_RAW;
     }
     const bool gone = event->kind == KVT_EVENT_REMOVED;
-    event->load_seconds = gone ? (double)NAN : events_load_seconds(store, entry);
+    event->load_seconds = gone ? (double)NAN : learn_load_seconds(store, entry, false);
     store_watch *watch = store->watch;
     pthread_mutex_lock(&watch->readers_lock);
     /* Numbered under the lock that orders the readers: a gap tells a reader what it has lost. */
