@@ -6,7 +6,7 @@
  * Most cases run in a process of their own. A measurement looks at no flag between two requests,
  * and one that waits for a device could not: another process ends it and cleans up behind it. The
  * others end between two runs and print what was finished. Which devices may be overwritten is
- * decided as for profile: see device_list.h. One thread; the replays of the grid have their own.
+ * decided as for profile: see device_list.h. One thread.
  */
 #include "kvlab.h"
 
@@ -120,17 +120,10 @@ static int lab_check_folder(const char *folder)
     return command_fail(KVT_E_CONFIG, message);
 }
 
-/* Without a bar each tenth of the grid is told, which takes a quarter of an hour. */
 static bool lab_show(void *context, double done, const char *what)
 {
     lab_arguments *arguments = context;
-    const bool goes_on = progress_ask(&arguments->bar, done, what);
-    if (arguments->one.bench != &bench_grid_case || arguments->bar.shown || what == NULL)
-        return goes_on;
-    if ((unsigned)(done * 10.0) <= arguments->tenths) return goes_on;
-    arguments->tenths = (unsigned)(done * 10.0);
-    command_note(&arguments->common, "%u %%: %s", arguments->tenths * 10, what);
-    return goes_on;
+    return progress_ask(&arguments->bar, done, what);
 }
 
 static int lab_start(lab_arguments *arguments)

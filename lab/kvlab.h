@@ -7,7 +7,6 @@
 
 #include "estimator/quality/quality.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/bench_grid.h"
 #include "lab/decode/decode.h"
 #include "lab/experiments/adaptcache_experiment.h"
 #include "tools/command/command.h"
@@ -29,11 +28,10 @@ struct lab_arguments {
     lab_case one;
     bench_options options;
     command_progress bar;
-    unsigned tenths; /* of the grid, told where there is no bar */
     uint32_t seeds, seed, threads, uses, size, tokens, workers;
-    unsigned half, loss; /* places in the choices */
-    bool list, coarse;
-    const char *data, *variants, *ladders, *profile;
+    unsigned loss; /* the place in the choices */
+    bool coarse;
+    const char *variants, *ladders, *profile;
     command_list classes, bases, kv, dumps, names;
     double dram_gb, ssd_gb, ssd_gb_per_s, prefill_speed;
     uint64_t bytes_per_s;
@@ -43,7 +41,6 @@ struct lab_arguments {
     bench_policy_options policy;
     bench_codecs_options codecs;
     bench_bases_options transform_bases;
-    grid_options grid;
     decode_options decode;
     experiment_options experiment;
 };

@@ -8,7 +8,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DRIVES_OR                                                                                  \
     "Without --config and --set it takes the drives of tests/support/drives, where they are up, "  \
@@ -125,26 +124,6 @@ static const command_spec remote_spec = {
     .example = "  lab/servers.py 3 build/kvlab remote --quick --address {}",
     .options = remote_options,
     RUNS(remote, NULL, DEVICES_OWN),
-};
-
-static const command_option restart_options[] = {
-    QUICK("2,000 entries, one run: shows that it runs"),
-    COUNT(options.iterations, "iterations", 100000000, "Entries (default 100,000 and 1,000,000)"),
-    FOLDER("Where the members go; they are removed afterwards"),
-    {0},
-};
-
-static const command_spec restart_spec = {
-    .name = "restart",
-    .summary = "reopening a store: seconds, and what comes back",
-    .about = "Stores of many small entries on four members end by a close and by kill -9, with "
-             "copies and write-back and without: seconds until they are open again, and the share "
-             "of the bytes that comes back.",
-    .details = "Up to 200,000 entries the members are files of 24 KiB an entry in DIR (/var/tmp); "
-               "beyond, they keep their labels alone, which the output marks.",
-    .example = "  kvlab restart --quick --iterations 10k",
-    .options = restart_options,
-    RUNS(restart, NULL, DEVICES_OWN),
 };
 
 static const command_option store_options[] = {
@@ -307,61 +286,6 @@ static const command_spec adaptcache_spec = {
     .example = "  kvlab adaptcache --quick",
     .options = adaptcache_options,
     RUNS(adaptcache, make_adaptcache, DEVICES_OWN),
-    .own_guard = true,
-};
-
-/* ---- the grid ---- */
-
-static int make_grid(lab_arguments *arguments)
-{
-    grid_options *options = &arguments->grid;
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    const char *data = arguments->data != NULL ? arguments->data : getenv("KVT_DATA_DIR");
-    options->threads = arguments->threads;
-    if (options->threads == 0)
-        options->threads = online > 64 ? 64 : online > 0 ? (uint32_t)online : 1;
-    options->half = (grid_half)arguments->half;
-    options->seeds = arguments->seeds;
-    options->interrupted = command_interrupted;
-    if (data != NULL && data[0] != '\0') {
-        (void)snprintf(arguments->path, sizeof arguments->path, "%.1000s/traces", data);
-        options->traces = arguments->path;
-    }
-    if (arguments->list) arguments->one.bench = &bench_grid_list_case;
-    arguments->options.own = options;
-    return EXIT_FINE;
-}
-
-static const command_option grid_rows[] = {
-    QUICK("A quarter of the cells, smaller, with 3 seeds"),
-    COUNT(seeds, "seeds", GRID_SEEDS_MAX, "Paired seeds of each cell, 1 to 100 (default: 10)"),
-    {.name = "half",
-     .argument = "NAME",
-     .text = "all, tuning or hidden: only this half of the cells (default: all); tuning must look "
-             "at the half of that name alone",
-     .kind = OPTION_CHOICE,
-     .offset = offsetof(lab_arguments, half),
-     .extra = "all|tuning|hidden"},
-    TEXT(grid.cell, "cell", "NAME", "Only this cell"),
-    FLAG(list, "list", "List the cells and run none"),
-    TEXT(data, "data", "DIR",
-         "Where traces/ with the real traces is (default: $KVT_DATA_DIR); cells without their "
-         "trace are skipped"),
-    THREADS_OPTION(lab_arguments, threads, 64, "Seeds at a time, 1 to 64 (one per processor)"),
-    {0},
-};
-
-static const command_spec grid_spec = {
-    .name = "grid",
-    .summary = "many workloads: the engine beside its rivals, and the bound",
-    .about = "Replays many workloads in virtual time, the engine with its defaults beside every "
-             "policy that it would replace, all with the same variants: generated sessions by "
-             "turns, popularity, capacity and devices, long contexts, drift, scans, crowds, and "
-             "real traces. Says for each cell the ratio to its best rival and the bound that no "
-             "policy can pass.",
-    .example = "  kvlab grid --quick",
-    .options = grid_rows,
-    RUNS(grid, make_grid, DEVICES_OWN),
     .own_guard = true,
 };
 
@@ -536,7 +460,7 @@ static const command_spec decode_spec = {
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &bases_spec,    &codecs_spec,    &decode_spec, &devices_spec, &grid_spec,
-    &live_spec,       &pipeline_spec, &policy_spec,    &remote_spec, &restart_spec, &sequence_spec,
+    &adaptcache_spec, &bases_spec,    &codecs_spec,    &decode_spec, &devices_spec,
+    &live_spec,       &pipeline_spec, &policy_spec,    &remote_spec, &sequence_spec,
     &store_spec,      &stripe_spec,   &transform_spec, NULL,
 };

@@ -427,7 +427,27 @@ static json_t *json_reuse(const replay_workload *workload, bool *sound)
 #undef NAMED
 }
 
-static json_t *json_workload(const replay_workload *workload, bool *sound)
+enum { JSON_TENTHS = 10 };
+
+/* Servers that are busy in the busiest tenth of the span, were everything computed. */
+static double json_computed_load(const replay_workload *workload, const kvt_prefill *prefill)
+{
+    const replay_request *requests = workload->requests;
+    const uint64_t count = workload->request_count;
+    if (count == 0) return 0.0;
+    const uint64_t first_ns = requests[0].arrival_ns;
+    const uint64_t tenth_ns = (requests[count - 1].arrival_ns - first_ns) / JSON_TENTHS + 1;
+    double busy_s[JSON_TENTHS] = {0.0}, most_s = 0.0;
+    for (uint64_t i = 0; i < count; i++) {
+        double *busy = &busy_s[(requests[i].arrival_ns - first_ns) / tenth_ns];
+        *busy += kvt_prefill_seconds(prefill, 0, requests[i].input_tokens) + prefill->fixed_seconds;
+        if (*busy > most_s) most_s = *busy;
+    }
+    return most_s / ((double)tenth_ns * 1e-9);
+}
+
+static json_t *json_workload(const replay_workload *workload, const kvt_prefill *prefill,
+                             bool *sound)
 {
 #define FIELD(member) DOCUMENT_FIELD(replay_workload, #member, member)
     json_t *object = json_object();
@@ -440,6 +460,8 @@ static json_t *json_workload(const replay_workload *workload, bool *sound)
                  sound);
     document_put(object, "conversations_per_s", document_number(per_s > 0.0 ? per_s : NAN), sound);
     document_put(object, "fingerprint", json_hash(replay_workload_fingerprint(workload)), sound);
+    document_put(object, "computed_load_peak",
+                 document_number(json_computed_load(workload, prefill)), sound);
     document_put(object, "reuse", json_reuse(workload, sound), sound);
     return object;
 #undef FIELD
@@ -456,7 +478,8 @@ kvt_status replay_print_json(const replay_report *report, FILE *file)
     if (report->date != NULL) document_put(root, "date", json_string(report->date), &sound);
     document_put(root, "profile_busy", json_boolean(report->profile_busy), &sound);
     document_put(root, "configuration", json_configuration(report, &sound), &sound);
-    document_put(root, "workload", json_workload(report->workload, &sound), &sound);
+    document_put(root, "workload",
+                 json_workload(report->workload, &report->options->model.prefill, &sound), &sound);
     char machine[RESULTS_MACHINE_BYTES];
     results_describe(report->options, machine, sizeof machine);
     document_put(root, "simulated", report->store == NULL ? json_string(machine) : json_null(),

@@ -29,7 +29,7 @@ typedef struct replay_arguments {
     const char *policies;
     const char *workload; /* "poisson", or NULL */
     unsigned live;        /* the place of the mode in sim|live */
-    bool compare;
+    bool compare, draw;
     compare_arguments comparison;
     loop_arguments loop; /* --model: of these, what the table below fills */
 } replay_arguments;
@@ -76,6 +76,9 @@ static const command_option replay_rows[] = {
      .kind = OPTION_CHOICE,
      .offset = offsetof(replay_arguments, live),
      .extra = "sim|live"},
+    FLAG_OPTION(replay_arguments, draw, "draw", 0,
+                "Draw the trace's sessions with replacement, for each seed anew (--sessions: so "
+                "many)"),
     TEXT_OPTION(replay_arguments, report, "report", 'r', "FILE",
                 "Write a page too, as kvterrace report does"),
     SETTING_OPTION("store.profile", "database", 'd', "FILE", "Profile database (store.profile)"),
@@ -180,10 +183,12 @@ static int replay_check(void *context)
     if (loop->model != NULL && (!arguments->live || arguments->compare))
         return command_misuse("--model goes with --mode live, and not with --compare");
     if (loop->model != NULL && loop->texts.count == 0) return command_misuse("--text is missing");
-    if (!arguments->compare &&
-        (comparison->quick || comparison->speeds || comparison->sessions || comparison->threads))
-        return command_misuse("--quick, --speeds, --sessions and --threads are options of "
-                              "--compare");
+    if (!arguments->compare && (comparison->quick || comparison->speeds || comparison->threads))
+        return command_misuse("--quick, --speeds and --threads are options of --compare");
+    if (arguments->draw && (arguments->compare || !arguments->trace))
+        return command_misuse("--draw goes with --trace, and not with --compare, which draws");
+    if (comparison->sessions && !arguments->compare && !arguments->draw)
+        return command_misuse("--sessions goes with --compare or --draw");
     if (arguments->trace && strcmp(arguments->trace, "-") == 0) arguments->trace = "/dev/stdin";
     return EXIT_FINE;
 }
@@ -251,11 +256,21 @@ static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
     kvt_config *config = session->arguments->common.config;
     replay_generator generator;
     if (session->arguments->trace) {
-        replay_trace_options trace = {.seed = seed,
-                                      .limit = session->options.limit,
-                                      .conversations_per_s = session->conversations_per_s};
-        kvt_status status = replay_workload_read(session->arguments->trace, &trace, workload,
-                                                 session->message, sizeof session->message);
+        const bool draw = session->arguments->draw;
+        const replay_trace_options options = {.seed =
+                                                  draw ? 1 : seed, /* the same sessions for each */
+                                              .limit = session->options.limit,
+                                              .conversations_per_s = session->conversations_per_s,
+                                              .keep_steps = draw};
+        replay_workload trace = {0};
+        uint32_t drawn;
+        kvt_status status =
+            replay_workload_read(session->arguments->trace, &options, draw ? &trace : workload,
+                                 session->message, sizeof session->message);
+        if (status == KVT_OK && draw)
+            status = replay_resample(&trace, seed, session->arguments->comparison.sessions,
+                                     workload, &drawn);
+        replay_workload_free(&trace);
         if (status == KVT_OK && workload->conversations_per_s == 0.0 &&
             command_was_set(&session->arguments->common, "workload.rate")) {
             (void)snprintf(session->message, sizeof session->message,

@@ -29,12 +29,6 @@ extern const bench_case bench_sequence_case;
  * fetching and computing at once, beside published methods at equal error with their schedules. */
 extern const bench_case bench_pipeline_case;
 
-/* What a restart costs and brings back: stores of 1e5 and 1e6 entries (options->iterations: so
- * many) on four members in scratch_folder end by a close and by kill -9, with copies and write-back
- * and without. Forks: run it before there are
- * threads. KVT_E_CORRUPT: bytes were wrong. */
-extern const bench_case bench_restart_case;
-
 /* Gets and puts of entries in DRAM beside memcpy on memory that is equally cold, gets on two
  * threads, and a lookup among options->iterations entries (0 = 1e6); 2 GiB of memory.
  * KVT_E_CORRUPT: bytes were wrong, or a call failed. */

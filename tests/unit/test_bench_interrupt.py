@@ -60,11 +60,7 @@ class InterruptTest(CommandCase):
     def test_devices(self):
         os.mkdir(self.path("work"))
         self.interrupt("devices", "-D", "work", "--iterations", "20")
-
-    def test_restart(self):
-        os.mkdir(self.path("work"))
-        self.interrupt("restart", "-D", "work", "--iterations", "200000")
-        self.interrupt("restart", "-D", "work", "--iterations", "200000", number=signal.SIGTERM,
+        self.interrupt("devices", "-D", "work", "--iterations", "20", number=signal.SIGTERM,
                        everyone=False)
 
     def test_benches_without_files(self):

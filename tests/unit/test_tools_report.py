@@ -274,7 +274,7 @@ class VerdictTest(ReportCase):
         self.assertIn("is 0.970; at most 0.95", sentences[2][1])
         self.assertIn("Best rivals: lru, gdsf.", sentences[3][1])
         self.assertEqual(sentences[5][1], "c: 1.200 [1.100, 1.300] of lru; because.")
-        self.assertIn("kvlab grid --cell", following)
+        self.assertIn("lab/grid.py --cell", following)
 
     def test_live(self):
         rows = [{"setting": "s", "policy": policy, "ratio": ratio, "live": {}, "sim": {}}
@@ -300,9 +300,6 @@ class VerdictTest(ReportCase):
              [("missed", "0.500 of the drives' sum"), ("note", "Layout equal")]),
             ("bench-devices", {"results": [{"device": "a", "read_bytes_per_s": 2e9}]},
              [("note", "2.00 GB/s")]),
-            ("bench-restart", {"restarts": [{"wrong_bytes": 0, "checked": 9, "entries": 9,
-                                             "bytes_back_ratio": 0.5, "reopen_s": 1}]},
-             [("met", "0 entries came back with wrong bytes, of 9"), ("note", "50.0 %")]),
             ("bench-policy", {"rows": [{"gap_solver": 0.01}, {"n": 7, "decision_ns_p50": 300}]},
              [("note", "1.00e-2"), ("note", "7 entries: a decision takes 300 ns")]),
             ("profile", {"devices": [{"device": "d", "tier": "ssd", "busy": True,
@@ -585,14 +582,14 @@ class FigureTest(ReportCase):
     def test_what_is_not_what_it_should_be(self):
         """Parts of another type are left out, wherever they stand."""
         keys = ("results", "configuration", "workload", "baselines", "mixes", "losses", "checks",
-                "sources", "restarts", "drives", "rows", "devices", "break_even", "load", "codecs",
+                "sources", "drives", "rows", "devices", "break_even", "load", "codecs",
                 "runs", "quality_sets", "calibrations", "learned", "prefill", "sets", "cells",
                 "totals")
         documents = [{"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}
                      for wrong in (None, 7, "x", [], {}, [[]], [None], [{}], [{"a": None}], True)
                      for kind in ("replay", "compare", "loop", "profile", "bench-codecs",
-                                  "bench-devices", "bench-stripe", "bench-restart", "bench-policy",
-                                  "bench-grid", "bench-live", "profile-quality", "other")]
+                                  "bench-devices", "bench-stripe", "bench-policy", "bench-grid",
+                                  "bench-live", "profile-quality", "other")]
         self.draw(*documents)
         rows = [run(NASTY, 1, 1.0), run("utility", 1, 0.5)]
         self.draw(replay(rows, configuration={"tiers": {NASTY: {"devices": 1}}}))

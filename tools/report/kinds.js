@@ -131,7 +131,6 @@ const kinds = {
   "bench-codecs": ["Codecs", verdictBenchCodecs, drawCodecs],
   "bench-devices": ["Devices", verdictBenchDevices, drawDevices],
   "bench-stripe": ["Striping", verdictBenchStripe, drawStripe],
-  "bench-restart": ["Restarts", verdictBenchRestart, drawGeneric],
   "bench-policy": ["Decision engine", verdictBenchPolicy, drawGeneric],
   "bench-adaptcache": ["AdaptCache's experiment", null, drawGeneric],
   "profile": ["Profile", verdictProfile, drawProfile],

@@ -361,7 +361,7 @@ function verdictGrid(document, verdict) {
     verdict.then("Run it again to its end: cells are missing.");
   if (part(document, "quick") === true)
     verdict.then("Run again without --quick: a quarter of the cells and 3 seeds say little.");
-  verdict.then(behind > 0 ? "Explain the worst cell: kvlab grid --cell NAME, then replay with " +
+  verdict.then(behind > 0 ? "Explain the worst cell: lab/grid.py --cell NAME, then replay with " +
     "its settings." : "Replay a trace of your own: replay --trace FILE.");
 }
 
@@ -442,18 +442,6 @@ function verdictBenchStripe(document, verdict) {
     "of the drives' sum");
   if (numberOf(document, "repetitions", 0) < 3)
     verdict.then("Run again without --quick: one repetition has no spread.");
-}
-
-function verdictBenchRestart(document, verdict) {
-  const rows = listOf(document, "restarts"), wrong = sumOf(rows, "wrong_bytes");
-  if (rows.length === 0) return;
-  verdict.say(wrong > 0 ? "missed" : "met", `${whole(wrong)} entries came back with wrong bytes, ` +
-    `of ${whole(sumOf(rows, "checked"))} that were checked.`);
-  for (const row of rows)
-    verdict.say("note", `${whole(numberOf(row, "entries", 0))} entries, ${textOf(row,
-      "behaviour")}, ended by ${textOf(row, "ended_by")}: ` +
-      `${fixed(100 * numberOf(row, "bytes_back_ratio"), 1)} % of the bytes are back, the store ` +
-      `is open after ${exactSeconds(numberOf(row, "reopen_s"))}.`);
 }
 
 function verdictBenchPolicy(document, verdict) {
