@@ -135,7 +135,7 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 bench: lab
-	@$(BUILD)/kvlab devices
+	@$(BUILD)/kvlab stripe
 
 # SmolLM2's folder and its texts (docs/REFERENCE_MODEL.md); without them the reference model alone.
 MODEL ?=

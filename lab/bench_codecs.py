@@ -4,8 +4,7 @@
 
     points 1 to 3   `profile calibrate --basis`: distortion beside entropy's at even bits
     point 4         `kvlab transform`: GB/s of a core on this machine
-    point 5         `kvlab bases`: loads over two drives of 100 MB/s, two decoding threads
-    point 6         `replay`: a policy with and without the rungs, at equal loss limits
+    point 5         `replay`: a policy with and without the rungs, at equal loss limits
 
 The reference model lies in the repository. SmolLM2 joins where --model names its folder and --texts
 the folder of its texts (docs/REFERENCE_MODEL.md, Real models). Bases, judged rows and speeds are
@@ -17,7 +16,6 @@ import os
 import subprocess
 import sys
 
-REFERENCE_BITS = 3.1  # of the entropy rung that loads are compared with
 LIMITS = (0.05, 0.02, 0.04, 0.03, 0.015, 0.0125, 0.01, 0.0075, 0.005)
 LADDER, BASES = 10, 4  # variants of a ladder, and those of them that bases have room for
 # A server whose prefill is slow, and one with a GPU, each with tiers that are short beside the
@@ -49,30 +47,6 @@ def run(command, arguments, missing=None):
     if missing is not None and missing in result.stderr:
         return None
     sys.exit(f"bench_codecs.py: {' '.join(arguments[:3])}: {result.stderr.strip()}")
-
-
-def loads(options, name, calibrated, rate):
-    """Point 5 on KV that is drawn from the model's bases, each at the rung whose loss is nearest to
-    that of entropy."""
-    rungs, bases = calibrated["ladders"][0]["rungs"], []
-    reference = min((rung for rung in rungs if rung["variant"].startswith("entropy")),
-                    key=lambda rung: abs(rung["bits_per_element"] - REFERENCE_BITS))
-    forms = [reference["variant"]]
-    for basis in calibrated["bases"]:
-        start = basis["hash"][:5].upper()
-        mine = [rung for rung in rungs if rung["variant"].startswith(f"transform:{start},")]
-        if not mine:
-            continue  # refused
-        path = os.path.join(options.work, f"{name}-{start}.kvtbasis")
-        run(options.command, ["profile", "export", "--basis", start, "-o", path, "--database",
-                              os.path.join(options.work, name + ".db")])
-        forms.append(min(mine, key=lambda rung: abs(rung["loss"] - reference["loss"]))["variant"])
-        bases += ["--basis", path]
-    if not bases:
-        return {"forms": []}
-    return run(options.lab, ["bases", *bases, "--variants", " ".join(forms),
-                             "--tokens", "512" if options.quick else "1024", "--rate", rate,
-                             "--json"])
 
 
 def calibrate(options, name, model, classes, learn):
@@ -166,7 +140,7 @@ def replay_once(options, name, calibrated, setting, limit, with_bases):
 
 
 def replay(options, name, calibrated):
-    """Point 6: at each limit the policy without the rungs, and with them at the largest limit that
+    """Point 5: at each limit the policy without the rungs, and with them at the largest limit that
     keeps the same mean quality."""
     result = []
     limits = LIMITS[:2] if options.quick else LIMITS
@@ -191,7 +165,7 @@ def main():
     parser.add_argument("--minutes", type=int, default=600, help="at most, of judging a model")
     parser.add_argument("--judge", type=int, default=8, help="contexts of a class that judge (8)")
     parser.add_argument("--threads", type=int, default=0,
-                        help="point 6 decodes on so many: one thread's speed is processor time, "
+                        help="point 5 decodes on so many: one thread's speed is processor time, "
                              "which other programs do not change (the most that were measured)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true",
@@ -215,7 +189,6 @@ def main():
             print(f"{name}: stopped after --minutes; the same command goes on", file=sys.stderr)
             return 1
         document["models"][name] = {"calibrated": calibrated,
-                                    "loads": loads(options, name, calibrated, "100MB"),
                                     "replay": replay(options, name, calibrated)}
     document["transform"] = run(options.lab, ["transform", "--json"]
                                 + ["--quick"] * options.quick)
@@ -232,9 +205,6 @@ def show(document):
         for choice in one["calibrated"]["choices"]:
             if choice["question"] == "entropy: basis":
                 print(f"{name}: {choice['chosen']}: {choice['evidence']}")
-        for form in one["loads"]["forms"]:
-            print(f"  load {form['form']}: {form['load_s']:.4f} s, {form['of_first']:.2f} of "
-                  f"entropy's, {form['limit']} limits")
         for row in one["replay"]:
             print(f"  {row['setting']}, {row['rungs']} the rungs, limit {row['limit']}: tokens hit "
                   f"{row['hits_total']:.3f} ({row['hits_per_gb']:.4f} a GB; dram "

@@ -19,7 +19,8 @@ typedef struct lab_case {
     /* Makes the case's own options of the arguments; EXIT_FINE, or the code of a message that was
      * said. NULL: it has none. */
     int (*prepare)(lab_arguments *arguments);
-    enum { DEVICES_OWN, DEVICES_SSD, DEVICES_ANY } devices; /* makes its own; configured ones */
+    bool ends_between_runs; /* an interruption ends it there, and it prints what was finished */
+    bool drives;            /* runs on the configured devices of SSD tiers, where there are any */
 } lab_case;
 
 /* All options of all cases; each case has some of them. 0 and NULL: not given. */
@@ -32,15 +33,12 @@ struct lab_arguments {
     unsigned loss; /* the place in the choices */
     bool coarse;
     const char *variants, *ladders, *profile;
-    command_list classes, bases, kv, dumps, names;
+    command_list classes, dumps, names;
     double dram_gb, ssd_gb, ssd_gb_per_s, prefill_speed;
-    uint64_t bytes_per_s;
     char path[1024];
-    quality_variant forms[BENCH_BASES_FORMS];
     /* What prepare makes for options.own. */
     bench_policy_options policy;
     bench_codecs_options codecs;
-    bench_bases_options transform_bases;
     decode_options decode;
     experiment_options experiment;
 };

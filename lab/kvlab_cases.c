@@ -17,16 +17,15 @@
 #define COUNT(field, name, most, help)   COUNT_OPTION(lab_arguments, field, name, 1, most, help)
 #define TEXT(field, name, operand, help) TEXT_OPTION(lab_arguments, field, name, 0, operand, help)
 #define FLAG(field, name, help)          FLAG_OPTION(lab_arguments, field, name, 0, help)
-#define FOLDER(help)                     FOLDER_OPTION(lab_arguments, options.scratch_folder, help)
 #define REPETITIONS                                                                                \
     COUNT(options.iterations, "iterations", 999999, "Repetitions of each measurement")
 
-/* The rest of a case's declaration: what it makes of the arguments, and which devices it takes. */
-#define RUNS(what, made, which)                                                                    \
+/* The rest of a case's declaration: what it makes of the arguments, and how it runs. */
+#define RUNS(what, ...)                                                                            \
     .argument_bytes = sizeof(lab_arguments),                                                       \
-    .standard = &(const lab_arguments){.one = {&bench_##what##_case, made, which}}, .run = lab_run
-#define RUNS_ON(what, which)                                                                       \
-    RUNS(what, NULL, which), .check = lab_take_drives, .settings = SETTINGS_OWN
+    .standard = &(const lab_arguments){.one = {&bench_##what##_case, __VA_ARGS__}}, .run = lab_run
+#define RUNS_ON_DRIVES(what)                                                                       \
+    RUNS(what, .drives = true), .check = lab_take_drives, .settings = SETTINGS_OWN
 
 /* Cuts names apart that blanks or ';' part; they point into a copy. */
 static void cut_names(lab_arguments *arguments, const char *text)
@@ -39,27 +38,10 @@ static void cut_names(lab_arguments *arguments, const char *text)
         command_list_add(&arguments->names, name);
 }
 
-/* ---- devices, pools, stores ---- */
+/* ---- drives, stores ---- */
 
 static const command_option list_options[] = {
     QUICK("One short iteration: shows that it runs, not how fast"), REPETITIONS, {0}};
-
-static const command_option devices_options[] = {
-    QUICK("One short iteration: shows that it runs, not how fast"),
-    REPETITIONS,
-    FOLDER("Where test files go; they are removed afterwards"),
-    {0}};
-
-static const command_spec devices_spec = {
-    .name = "devices",
-    .summary = "each device: bytes per second",
-    .about = "Reads and writes every configured device through a pool, beside memcpy. A device "
-             "with content is only read, unless store.format gives it up.",
-    .details = DRIVES_OR "else a memory device and a file.",
-    .example = "  kvlab devices --quick",
-    .options = devices_options,
-    RUNS_ON(devices, DEVICES_ANY),
-};
 
 static const command_spec stripe_spec = {
     .name = "stripe",
@@ -70,7 +52,7 @@ static const command_spec stripe_spec = {
     .details = DRIVES_OR "else four throttled memory devices.",
     .example = "  kvlab stripe --quick",
     .options = list_options,
-    RUNS_ON(stripe, DEVICES_SSD),
+    RUNS_ON_DRIVES(stripe),
 };
 
 static const command_spec sequence_spec = {
@@ -84,7 +66,7 @@ static const command_spec sequence_spec = {
     .details = DRIVES_OR "else four throttled memory devices.",
     .example = "  kvlab sequence --quick",
     .options = list_options,
-    RUNS_ON(sequence, DEVICES_SSD),
+    RUNS_ON_DRIVES(sequence),
 };
 
 static const command_option pipeline_options[] = {
@@ -106,7 +88,7 @@ static const command_spec pipeline_spec = {
     .details = DRIVES_OR "else four throttled memory devices.",
     .example = "  kvlab pipeline --quick",
     .options = pipeline_options,
-    RUNS_ON(pipeline, DEVICES_SSD),
+    RUNS_ON_DRIVES(pipeline),
 };
 
 static const command_option remote_options[] = {
@@ -123,7 +105,7 @@ static const command_spec remote_spec = {
              "gets of a store, checked and decoded. lab/servers.py starts servers.",
     .example = "  lab/servers.py 3 build/kvlab remote --quick --address {}",
     .options = remote_options,
-    RUNS(remote, NULL, DEVICES_OWN),
+    RUNS(remote, NULL),
 };
 
 static const command_option store_options[] = {
@@ -144,7 +126,7 @@ static const command_spec store_spec = {
         "a checked copy takes beyond memcpy; below 0 where it is the faster one.",
     .example = "  kvlab store --quick",
     .options = store_options,
-    RUNS(store, NULL, DEVICES_OWN),
+    RUNS(store, NULL),
 };
 
 static const command_option live_options[] = {QUICK("Two settings and half the requests"), {0}};
@@ -159,7 +141,7 @@ static const command_spec live_spec = {
              "simulator tells apart by more than 5 % rank otherwise, or when bytes are wrong.",
     .example = "  kvlab live --quick",
     .options = live_options,
-    RUNS(live, NULL, DEVICES_OWN),
+    RUNS(live, NULL),
 };
 
 /* ---- the decision engine ---- */
@@ -189,8 +171,7 @@ static const command_spec policy_spec = {
              "the bound and how long its decisions take.",
     .example = "  kvlab policy --size 100k --seeds 1",
     .options = policy_options,
-    RUNS(policy, make_policy, DEVICES_OWN),
-    .own_guard = true,
+    RUNS(policy, make_policy, .ends_between_runs = true),
 };
 
 /* ---- AdaptCache's experiment ---- */
@@ -285,8 +266,7 @@ static const command_spec adaptcache_spec = {
              "--profile, losses and their spread are those that were measured on a model.",
     .example = "  kvlab adaptcache --quick",
     .options = adaptcache_options,
-    RUNS(adaptcache, make_adaptcache, DEVICES_OWN),
-    .own_guard = true,
+    RUNS(adaptcache, make_adaptcache, .ends_between_runs = true),
 };
 
 /* ---- codecs ---- */
@@ -326,7 +306,7 @@ static const command_spec codecs_spec = {
              "numbers.",
     .example = "  kvlab codecs --quick --variants 'lossless planes:k4v4,g64'",
     .options = codecs_options,
-    RUNS(codecs, make_codecs, DEVICES_OWN),
+    RUNS(codecs, make_codecs),
     .lists = LISTS_VARIANTS,
 };
 
@@ -346,62 +326,7 @@ static const command_spec transform_spec = {
              "instruction set. One thread.",
     .example = "  kvlab transform --quick",
     .options = transform_options,
-    RUNS(transform, make_transform, DEVICES_OWN),
-};
-
-static int make_bases(lab_arguments *arguments)
-{
-    bench_bases_options *options = &arguments->transform_bases;
-    char message[COMMAND_MESSAGE_BYTES] = "";
-    if (arguments->bases.count == 0) return command_misuse("--basis: which basis?");
-    if (arguments->variants == NULL) return command_misuse("--variants: which forms?");
-    const kvt_status status =
-        command_parse_variants(arguments->variants, false, arguments->forms, BENCH_BASES_FORMS,
-                               &options->variant_count, message, sizeof message);
-    if (status != KVT_OK) return command_fail_input(status, message);
-    command_choose_blas();
-    options->variants = arguments->forms;
-    options->bases = arguments->bases.items;
-    options->basis_count = (uint32_t)arguments->bases.count;
-    options->kv = arguments->kv.items;
-    options->kv_count = (uint32_t)arguments->kv.count;
-    options->tokens = arguments->tokens > 0 ? arguments->tokens : 1024;
-    options->bytes_per_s = arguments->bytes_per_s > 0 ? arguments->bytes_per_s : 100000000;
-    arguments->options.own = options;
-    return EXIT_FINE;
-}
-
-static const command_option bases_options[] = {
-    QUICK("One load of each context"),
-    LIST_OPTION(lab_arguments, bases, "basis", "FILE", BENCH_BASES_MAX, OPTION_DATA,
-                "A .kvtbasis file; may be repeated"),
-    LIST_OPTION(lab_arguments, kv, "kv", "FILE", 16, OPTION_DATA,
-                "A KV dump; may be repeated (KV drawn from the widest basis)"),
-    TEXT(variants, "variants", "LIST",
-         "Forms, the one to compare with first, with blanks or ';' between them"),
-    COUNT(tokens, "tokens", 65536, "Tokens of a context (1024)"),
-    COUNT(options.iterations, "iterations", 16, "Loads of each context (3)"),
-    {.name = "rate",
-     .argument = "SIZE",
-     .text = "Bytes a second of each drive (100MB)",
-     .kind = OPTION_SIZE,
-     .offset = offsetof(lab_arguments, bytes_per_s),
-     .least = 1e6,
-     .most = 1e12},
-    {0},
-};
-
-static const command_spec bases_spec = {
-    .name = "bases",
-    .summary = "loads in forms of the transform codec over slow drives",
-    .about = "Loads contexts in each form through a store on two emulated drives with two decoding "
-             "threads, and without the drives' limit, and says which of both takes longer. Layered "
-             "loads follow: until the first layer is there, and until the last one is. Every "
-             "load is checked.",
-    .example = "  kvlab bases --basis ref-head.kvtbasis \\\n"
-               "    --variants 'entropy:k0.25v1 transform:12345,s1'",
-    .options = bases_options,
-    RUNS(bases, make_bases, DEVICES_OWN),
+    RUNS(transform, make_transform),
 };
 
 /* ---- sparse decode in memory ---- */
@@ -455,12 +380,10 @@ static const command_spec decode_spec = {
         "others come after all of it.",
     .example = "  kvlab decode --quick",
     .options = decode_rows,
-    RUNS(decode, make_decode, DEVICES_OWN),
-    .own_guard = true,
+    RUNS(decode, make_decode, .ends_between_runs = true),
 };
 
 const command_spec *const lab_commands[] = {
-    &adaptcache_spec, &bases_spec,    &codecs_spec,    &decode_spec, &devices_spec,
-    &live_spec,       &pipeline_spec, &policy_spec,    &remote_spec, &sequence_spec,
-    &store_spec,      &stripe_spec,   &transform_spec, NULL,
+    &adaptcache_spec, &codecs_spec,   &decode_spec, &live_spec,   &pipeline_spec,  &policy_spec,
+    &remote_spec,     &sequence_spec, &store_spec,  &stripe_spec, &transform_spec, NULL,
 };

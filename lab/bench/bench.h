@@ -10,9 +10,6 @@
 
 #include "lab/harness/bench_case.h"
 
-/* Reads and writes every device through a pool of its own, beside memcpy. */
-extern const bench_case bench_devices_case;
-
 /* Reads and writes every device alone, then all of them as one pool in each layout and with objects
  * of several sizes; without devices four memory devices behind a throttle. */
 extern const bench_case bench_stripe_case;
@@ -66,23 +63,5 @@ typedef struct bench_codecs_options {
 /* Times whole segments of the transform codec on each instruction set. Sets the process' BLAS
  * threads. */
 extern const bench_case bench_transform_case;
-
-/* Loads contexts in each form through a store on two throttled drives, and without the throttle,
- * with two decoding threads. KVT_E_CORRUPT: a get in another form or with other bytes. */
-extern const bench_case bench_bases_case;
-
-struct quality_variant;
-enum { BENCH_BASES_MAX = 4, BENCH_BASES_FORMS = 16 };
-
-typedef struct bench_bases_options {
-    const char *const *bases; /* .kvtbasis files, at least one */
-    uint32_t basis_count;
-    const char *const *kv; /* dumps; none: KV is drawn from the widest basis */
-    uint32_t kv_count;     /* at most 16 */
-    uint32_t tokens;       /* of a context */
-    const struct quality_variant *variants;
-    uint32_t variant_count;
-    uint64_t bytes_per_s; /* of a drive */
-} bench_bases_options;
 
 #endif

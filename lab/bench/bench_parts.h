@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_parts.h - what the cases of devices and stores share: repetitions of a measurement,
- * transfers through a pool as one, drives, the folder for files.
+ * transfers through a pool as one, drives.
  *
  * Thread rule: one bench at a time.
  */
@@ -42,23 +42,5 @@ KVT_NODISCARD kvt_status bench_take_drives(bench_options *options, uint64_t capa
  * than the first, as a share of the first one's time. */
 kvt_status bench_move(tiers_pool *pool, kvt_io_kind kind, const tiers_location *location,
                       void *buffer, double *bytes_per_s, double *spread_out);
-
-/* ---- scratch ---- */
-
-/*
- * The folder that a bench puts its files into, and its removal: by the bench, or by the process
- * above it when the bench was interrupted.
- */
-
-/* Makes the folder parent/kvterrace-NAME-XXXXXX (parent NULL: /var/tmp). Not 0: it cannot be made,
- * and errno says why. One at a time. */
-int bench_scratch_make(const char *parent, const char *name, char *folder, size_t size);
-
-/* Removes the folder that was made last with the files in it; nothing when there is none. */
-void bench_scratch_remove(void);
-
-/* From now on the folder's name is known to the processes on both sides of a fork. Call it before
- * the fork. Not 0: no memory. */
-int bench_scratch_share(void);
 
 #endif

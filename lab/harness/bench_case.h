@@ -21,12 +21,11 @@ typedef struct bench_options {
     const bool *overwrite; /* one per device: a file device's content may be lost. NULL = none may,
                               so file devices are only read */
     uint32_t device_count;
-    const char *scratch_folder; /* NULL = /var/tmp */
-    const char *address;        /* remote: of the servers; several are a cluster */
-    uint32_t sequences;         /* pipeline: 0 = 4 */
-    uint32_t compute_us;        /* pipeline: of a layer and sequence; 0 = as the best method's
+    const char *address; /* remote: of the servers; several are a cluster */
+    uint32_t sequences;  /* pipeline: 0 = 4 */
+    uint32_t compute_us; /* pipeline: of a layer and sequence; 0 = as the best method's
                                    fetch */
-    const void *own;            /* of cases with options of their own */
+    const void *own;     /* of cases with options of their own */
 
     /* Told of the share that is done, [0,1], and of what is at work, 1 before the results are
      * printed; or NULL. False ends a case that looks at it. */

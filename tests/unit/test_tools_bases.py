@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bases save and cost: `kvlab bases` in its short form, the parts of lab/bench_codecs.py
-that make a ladder of a calibration, and its order of steps against a command that only notes them.
+"""What bases save and cost: the parts of lab/bench_codecs.py that make a ladder of a calibration,
+and its order of steps against a command that only notes them.
 
     test_tools_bases.py COMMAND
 
@@ -20,45 +20,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
 sys.path.insert(0, os.path.join(SOURCE, "lab"))
 import bench_codecs  # noqa: E402
 from command_case import CommandCase  # noqa: E402
-from kvtbasis import HEAD, LAYER, LAYERS4, make_basis  # noqa: E402
-
-
-class BenchBases(CommandCase):
-    def setUp(self):
-        super().setUp()
-        self.forms, self.options = ["entropy:k0.5v0.5"], []
-        for span, name in ((HEAD, "head"), (LAYER, "layer"), (LAYERS4, "layers4")):
-            data, digest = make_basis(span=span, model=name.encode())
-            self.put(name + ".kvtbasis", data)
-            self.forms.append(f"transform:{digest.hex()[:5].upper()},s0.25")
-            self.options += ["--basis", name + ".kvtbasis"]
-        self.bench = ["kvlab", "bases", "--quick", "--tokens", "96", "--rate", "400MB"]
-
-    def test_every_form_is_loaded_and_checked(self):
-        document = self.run_json(*self.bench, *self.options, "--variants", "; ".join(self.forms))
-        self.assertEqual(document["schema"], "kvterrace-bench-bases-1")
-        self.assertEqual([form["form"] for form in document["forms"]], self.forms)
-        self.assertEqual(document["tokens"], 96)
-        self.assertEqual(document["context_bytes"], 96 * 2 * 2 * 2 * 32 * 2)
-        for form in document["forms"]:
-            self.assertTrue(0 < form["stored_bytes"] < document["context_bytes"])
-            self.assertAlmostEqual(form["drive_s"], form["stored_bytes"] / 800e6)
-            self.assertGreater(form["load_s"], 0)
-            self.assertGreater(form["decoding_s"], 0)
-            self.assertTrue(0 < form["first_layer_s"] <= form["layered_s"])
-            self.assertGreater(form["layered_ahead_s"], 0)
-            self.assertIn(form["limit"], ("drives", "decoding"))
-        self.assertEqual(document["forms"][0]["of_first"], 1)
-
-    def test_what_is_refused(self):
-        self.fails("which basis", "kvlab", "bases", "--variants", "entropy:k0.5v0.5")
-        self.fails("transform:12345,s1 needs a basis", *self.bench, *self.options, "--variants",
-                   "transform:12345,s1")
-        self.fails("unknown variant", *self.bench, *self.options, "--variants", "nothing")
-        self.put("none.kvtbasis", b"hello" * 2000)
-        for name in ("none.kvtbasis", "nowhere.kvtbasis"):
-            self.fails(name, *self.bench, "--basis", name, "--variants", self.forms[1])
-        self.assertEqual([name for name in os.listdir(self.folder) if "bases" in name], [])
+from kvtbasis import make_basis  # noqa: E402
 
 
 class ProfileCodecs(CommandCase):
@@ -159,9 +121,6 @@ elif two == ["profile", "show"]:
     print(json.dumps({{"codecs": {codecs} if calls > {shown} else [],
                       "bases": [{{"span": "head", "hash": "0f451" + 59 * "0"}},
                                 {{"span": "layer", "hash": "77777" + 59 * "0"}}]}}))
-elif two == ["kvlab", "bases"]:
-    print(json.dumps({{"forms": [{{"form": "entropy:k0.333v0.75", "load_s": 0.2, "of_first": 1.0,
-                                  "limit": "decoding"}}]}}))
 elif words[0] == "replay":
     print(json.dumps({{"results": [{{"ttft_s_p50": 1.0 + seed, "ttft_s_mean": 2.0,
                                     "quality_mean": 0.99, "hit_token_ratio":
@@ -200,15 +159,11 @@ class Steps(CommandCase):
         document = json.loads(done.stdout)
         self.assertEqual(document["schema"], "kvterrace-bench-codecs-1")
         names = [" ".join(call[:2 if call[0] != "replay" else 1]) for call in calls]
-        self.assertEqual(names[:7], ["profile calibrate", "profile show", "profile import",
-                                     "profile codecs", "profile show", "profile export",
-                                     "kvlab bases"])
+        self.assertEqual(names[:5], ["profile calibrate", "profile show", "profile import",
+                                     "profile codecs", "profile show"])
         self.assertEqual(names[-1], "kvlab transform")
         self.assertEqual(names.count("replay"),
                          2 * (len(bench_codecs.LIMITS) + 2))  # each setting, with and without
-        # The loads' forms have the steps of equal loss; a basis without a rung was refused.
-        self.assertEqual(calls[6][calls[6].index("--variants") + 1],
-                         "entropy:k0.5v1 transform:0F451,s1.5")
         rows = document["models"]["reference"]["replay"]
         self.assertEqual({(row["setting"], row["rungs"]) for row in rows},
                          {(setting, rungs) for setting in bench_codecs.SETTINGS

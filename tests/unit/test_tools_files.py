@@ -190,7 +190,6 @@ class FilesTest(CommandCase):
         for command in ("recover", "verify"):
             result = self.run_command(command, "--set", "tier.dram.capacity=1GiB", code=2)
             self.assertIn("store.catalog is not set", result.stderr)
-        self.fails("No such file", "kvlab", "devices", "-D", "none")
         self.fails("No such file", "profile", "devices", "-D", "none", "--database", "i.db")
         self.fails("/proc/x", *SIM, "--plan-log", "/proc/x")
         latin = rows_document("[model]\nmodel\ncafe\n").encode().replace(b"cafe", b"caf\xe9")
@@ -235,7 +234,7 @@ class FilesTest(CommandCase):
                          "--database", "p.db")
         export = ["profile", "export", "--database", "p.db"]
         for arguments in (export, [*export, "--json"], ["--help"],
-                          ["profile", "--help"], ["kvlab", "devices", "--help"],
+                          ["profile", "--help"], ["kvlab", "stripe", "--help"],
                           ["--version"]):
             with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
                 result = subprocess.run(command_line(*arguments), cwd=self.folder, stdout=full,

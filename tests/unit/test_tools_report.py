@@ -298,8 +298,6 @@ class VerdictTest(ReportCase):
             ("bench-stripe", {"results": [{"layout": "proportional", "object_bytes": 1 << 20,
                                            "ratio": 0.5}, {"layout": "equal", "ratio": 0.4}]},
              [("missed", "0.500 of the drives' sum"), ("note", "Layout equal")]),
-            ("bench-devices", {"results": [{"device": "a", "read_bytes_per_s": 2e9}]},
-             [("note", "2.00 GB/s")]),
             ("bench-policy", {"rows": [{"gap_solver": 0.01}, {"n": 7, "decision_ns_p50": 300}]},
              [("note", "1.00e-2"), ("note", "7 entries: a decision takes 300 ns")]),
             ("profile", {"devices": [{"device": "d", "tier": "ssd", "busy": True,
@@ -559,8 +557,6 @@ class FigureTest(ReportCase):
             {"schema": "kvterrace-bench-stripe-1", "results": [
                 {"layout": "equal", "object_bytes": 1 << 20, "read_ratio": 0.9,
                  "write_ratio": 0.8}]},
-            {"schema": "kvterrace-bench-devices-1", "results": [
-                {"device": "d", "read_bytes_per_s": 1e9, "write_bytes_per_s": 1e8}]},
             {"schema": "kvterrace-profile-2", "devices": [
                 {"device": "d", "tier": "ssd", "read": {"bytes_per_s": 1e9},
                  "points": [point, dict(point, request_bytes=1 << 20)]}],
@@ -588,7 +584,7 @@ class FigureTest(ReportCase):
         documents = [{"schema": f"kvterrace-{kind}-1", **{key: wrong for key in keys}}
                      for wrong in (None, 7, "x", [], {}, [[]], [None], [{}], [{"a": None}], True)
                      for kind in ("replay", "compare", "loop", "profile", "bench-codecs",
-                                  "bench-devices", "bench-stripe", "bench-policy", "bench-grid",
+                                  "bench-stripe", "bench-policy", "bench-grid",
                                   "bench-live", "profile-quality", "other")]
         self.draw(*documents)
         rows = [run(NASTY, 1, 1.0), run("utility", 1, 0.5)]

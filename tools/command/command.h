@@ -142,11 +142,9 @@ typedef struct command_spec {
     const void *standard;          /* what they are before parsing; NULL: zeros */
     int (*check)(void *arguments); /* after parsing; EXIT_FINE or command_misuse's code; or NULL */
     int (*run)(void *arguments);   /* the exit code; NULL in a group */
-    bool (*guard)(bool json, int *code_out);    /* of a group: true: the run is over; or NULL */
-    command_settings settings;                  /* what it reads of them */
-    unsigned lists;                             /* LISTS_* */
+    command_settings settings;     /* what it reads of them */
+    unsigned lists;                /* LISTS_* */
     const struct command_spec *const *commands; /* of a group, ends with NULL */
-    bool own_guard; /* the command looks at interruptions itself; the group's guard is left out */
 } command_spec;
 
 /* The options that every command takes, and what belongs to one run. */

@@ -12,14 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether a word of the command line is this option. */
-static bool dispatch_has(int argc, char **argv, const char *name, const char *letter)
-{
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strcmp(argv[i], name) == 0 || strcmp(argv[i], letter) == 0) return true;
-    return false;
-}
-
 /* Whether the command line asks for JSON as the parser will read it: cut short, or among letters of
  * flags, and even with an argument, which is an error to be said in JSON. */
 static bool dispatch_has_json(int argc, char **argv)
@@ -147,11 +139,8 @@ static int dispatch(const command_spec *group, int argc, char **argv)
     if (spec->commands != NULL) {
         code = dispatch(spec, argc - 1, argv + 1);
     } else {
-        const bool json = dispatch_has_json(argc, argv);
-        command_begin(name, json);
-        const bool guarded = group->guard != NULL && !spec->own_guard &&
-                             !dispatch_has(argc, argv, "--help", "-h") && group->guard(json, &code);
-        if (!guarded) code = dispatch_run(spec, argc - 1, argv + 1);
+        command_begin(name, dispatch_has_json(argc, argv));
+        code = dispatch_run(spec, argc - 1, argv + 1);
     }
     free(name);
     return code;

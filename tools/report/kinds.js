@@ -129,7 +129,6 @@ const kinds = {
   "bench-grid": ["Grid of workloads", verdictGrid, drawGrid],
   "bench-live": ["Simulator beside the store", verdictBenchLive, drawLive],
   "bench-codecs": ["Codecs", verdictBenchCodecs, drawCodecs],
-  "bench-devices": ["Devices", verdictBenchDevices, drawDevices],
   "bench-stripe": ["Striping", verdictBenchStripe, drawStripe],
   "bench-policy": ["Decision engine", verdictBenchPolicy, drawGeneric],
   "bench-adaptcache": ["AdaptCache's experiment", null, drawGeneric],

@@ -65,14 +65,6 @@ function shareBars(parent, title, rows, nameOf) {
       parts: [{name: way, value: row[`${way}_ratio`], opacity}]})))});
 }
 
-function drawDevices(parent, document) {
-  const rows = rowsOf(document.results);
-  headFacts(parent, document, [["memcpy", format.rate(document.memcpy_bytes_per_s)],
-    ["repetitions", document.repetitions]]);
-  rateBars(figures(parent), "Bandwidth", rows, (row) => row.device);
-  genericTable(parent, "Devices", rows);
-}
-
 function drawStripe(parent, document) {
   const rows = rowsOf(document.results), drives = rowsOf(document.drives);
   const nameOf = (row) => `${row.layout}, ${format.bytes(row.object_bytes)}`;

@@ -428,14 +428,6 @@ function sayStripes(rows, verdict, words) {
   }
 }
 
-function verdictBenchDevices(document, verdict) {
-  const rows = listOf(document, "results"), reads = numbersOf(rows, "read_bytes_per_s");
-  if (reads.length > 0)
-    verdict.say("note", `Reads run at ${format.rate(Math.min(...reads))} to ` +
-      `${format.rate(Math.max(...reads))} over ${rows.length} devices.`);
-  verdict.then("Keep what this machine can do: profile devices codecs --database FILE.");
-}
-
 function verdictBenchStripe(document, verdict) {
   sayStripes(listOf(document, "results"), verdict, (row) => `Layout ${textOf(row, "layout")}, ` +
     `objects of ${whole(numberOf(row, "object_bytes", 0) / 1048576)} MiB: ${fixed(row.ratio, 3)} ` +

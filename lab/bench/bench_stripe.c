@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_devices.c - what devices give, and what a pool of unequal drives gives of their sum.
+ * bench_stripe.c - what drives give, and what a pool of unequal drives gives of their sum.
  *
- * `devices` writes (where that is allowed) and reads one object on each device. `stripe` does so on
- * every drive alone, and then on all of them in one pool, which deals by what was just measured, by
- * layout and size of the object; what was read is compared with what was written. All transfers go
- * through a pool, so that its work counts: splitting, queueing, waking.
+ * An object is written and read on every drive alone, and then on all of them in one pool, which
+ * deals by what was just measured, by layout and size of the object; what was read is compared with
+ * what was written. All transfers go through a pool, so that its work counts: splitting, queueing,
+ * waking.
  *
  * Thread rule: one case at a time.
  */
@@ -15,18 +15,14 @@
 #include "base/clock.h"
 #include "tiers/pool/pool.h"
 
-#include <errno.h>
 #include <kvterrace/kvterrace.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MIB ((uint64_t)1 << 20)
 
-enum { ITERATIONS_DEFAULT = 5, SCRATCH_PATH_BYTES = 4096, LAYOUTS = 3, OBJECTS = 3 };
+enum { ITERATIONS_DEFAULT = 5, LAYOUTS = 3, OBJECTS = 3 };
 
-#define DEVICE_BYTES          (256 * MIB)
-#define DEVICE_OBJECT_BYTES   (64 * MIB)
-#define MEMCPY_BYTES          (64 * MIB)
 #define ALONE_SECONDS         0.4 /* of one pass over a drive alone */
 #define ALONE_BYTES_FIRST     (16 * MIB)
 #define OWN_DRIVE_BYTES_QUICK (16 * MIB)
@@ -55,22 +51,19 @@ static kvt_status drive_repeat(tiers_pool *pool, kvt_io_kind kind, const tiers_l
     return KVT_OK;
 }
 
-/* Writes one object, unless there is no source, and reads it. KVT_E_CORRUPT: it came back
- * different. */
+/* Writes one object and reads it. KVT_E_CORRUPT: it came back different. */
 static kvt_status drive_measure(tiers_pool *pool, const void *source, void *target, uint64_t bytes,
                                 uint32_t iterations, drive_rates *out)
 {
     tiers_location *location = NULL;
     kvt_status status = tiers_pool_reserve(pool, bytes, &location);
     if (status != KVT_OK) return status;
-    if (source != NULL)
-        status = drive_repeat(pool, KVT_IO_WRITE, location, (void *)(uintptr_t)source, iterations,
-                              &out->write, &out->write_spread);
+    status = drive_repeat(pool, KVT_IO_WRITE, location, (void *)(uintptr_t)source, iterations,
+                          &out->write, &out->write_spread);
     if (status == KVT_OK)
         status = drive_repeat(pool, KVT_IO_READ, location, target, iterations, &out->read,
                               &out->read_spread);
-    if (status == KVT_OK && source != NULL && memcmp(source, target, bytes) != 0)
-        status = KVT_E_CORRUPT;
+    if (status == KVT_OK && memcmp(source, target, bytes) != 0) status = KVT_E_CORRUPT;
     tiers_pool_release(pool, location);
     return status;
 }
@@ -89,126 +82,6 @@ static json_t *drive_row(tiers_pool *pool, uint64_t object_bytes, const drive_ra
     row = bench_with_rate(row, "read_bytes_per_s", &rates->read);
     return bench_with_rate(row, "write_bytes_per_s", &rates->write);
 }
-
-/* ---- each device ---- */
-
-static kvt_status memcpy_measure(uint32_t iterations, bench_report *report)
-{
-    double samples[BENCH_ITERATIONS_MAX];
-    void *source = bench_buffer(MEMCPY_BYTES), *target = bench_buffer(MEMCPY_BYTES);
-    const bool there = source != NULL && target != NULL;
-    if (there) memcpy(target, source, MEMCPY_BYTES); /* warms up, as the devices' first pass does */
-    for (uint32_t i = 0; i < iterations && there; i++) {
-        uint64_t start = base_clock_ns();
-        memcpy(target, source, MEMCPY_BYTES);
-        /* The copy must have happened, although nobody reads it. */
-        __asm__ volatile("" : : "r"(target) : "memory");
-        samples[i] = bench_bytes_per_s(MEMCPY_BYTES, base_clock_ns() - start);
-    }
-    free(source);
-    free(target);
-    if (!there) return bench_blame(report, KVT_E_MEMORY, "memcpy", "");
-    const bench_rate rate = bench_rate_of(samples, iterations);
-    bench_report_add(report, bench_with_rate(json_object(), "memcpy_bytes_per_s", &rate));
-    return KVT_OK;
-}
-
-static kvt_status device_measure(const kvt_device_config *config, bool overwrite,
-                                 uint32_t iterations, bench_report *report)
-{
-    char message[256] = "";
-    kvt_device *device = NULL;
-    tiers_pool *pool = NULL;
-    drive_rates rates = {.read = {.median = 0}};
-    kvt_status status = kvt_device_open(config, &device, message, sizeof message);
-    if (status != KVT_OK) return bench_blame(report, status, config->name, message);
-    const bool read_only = (device->facts.flags & KVT_DEVICE_READ_ONLY) != 0;
-    const uint64_t half = device->facts.capacity_bytes / 2 / TIERS_GRAIN_BYTES * TIERS_GRAIN_BYTES;
-    const uint64_t bytes = half < DEVICE_OBJECT_BYTES ? half : DEVICE_OBJECT_BYTES;
-    const tiers_member_options member = tiers_member_options_of(config, device, 1, 1, NULL);
-    const tiers_pool_options options = {0};
-    if (half == 0) {
-        kvt_device_close(device);
-        return bench_blame(report, KVT_E_SPACE, config->name, "smaller than 8 KiB");
-    }
-    status = tiers_pool_open(&member, 1, &options, &pool, message, sizeof message);
-    if (status != KVT_OK) {
-        kvt_device_close(device);
-        return bench_blame(report, status, config->name, message);
-    }
-    void *source = bench_buffer(bytes), *target = bench_buffer(bytes);
-    if (source == NULL || target == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK)
-        status = drive_measure(pool, overwrite && !read_only ? source : NULL, target, bytes,
-                               iterations, &rates);
-    if (status == KVT_OK) bench_report_row(report, "results", drive_row(pool, bytes, &rates));
-    free(source);
-    free(target);
-    tiers_pool_close(pool);
-    return bench_blame(report, status, config->name, "");
-}
-
-/* All devices, also behind one that fails. */
-static kvt_status devices_measure(const bench_options *options, uint32_t iterations,
-                                  bench_report *report)
-{
-    kvt_status first = KVT_OK;
-    for (uint32_t i = 0; i < options->device_count; i++) {
-        const kvt_device_config *config = &options->devices[i];
-        const char *backend = config->backend != NULL ? config->backend : "";
-        const bool keeps = strcmp(backend, "file") == 0 || strcmp(backend, "nvme") == 0;
-        const bool overwrite = !keeps || (options->overwrite != NULL && options->overwrite[i]);
-        (void)bench_tell(options, i, options->device_count, config->name);
-        const kvt_status status = device_measure(config, overwrite, iterations, report);
-        if (first == KVT_OK) first = status;
-    }
-    return first;
-}
-
-static kvt_status devices_run(const bench_options *options, bench_report *report)
-{
-    const uint32_t iterations =
-        bench_repetitions(options->iterations, ITERATIONS_DEFAULT, options->quick);
-    char folder[SCRATCH_PATH_BYTES], path[SCRATCH_PATH_BYTES + 8];
-    bench_options given = *options;
-    bench_report_set(report, "repetitions", json_integer(iterations));
-    kvt_status status = memcpy_measure(iterations, report);
-    if (status != KVT_OK || options->device_count > 0)
-        return status == KVT_OK ? devices_measure(options, iterations, report) : status;
-    if (bench_scratch_make(options->scratch_folder, "bench", folder, sizeof folder) != 0)
-        return bench_blame(report, KVT_E_IO, folder, strerror(errno));
-    snprintf(path, sizeof path, "%s/device", folder);
-    const kvt_device_config own[] = {
-        {.struct_size = sizeof(kvt_device_config),
-         .name = "memory",
-         .backend = "memory",
-         .capacity_bytes = DEVICE_BYTES},
-        {.struct_size = sizeof(kvt_device_config),
-         .name = "file",
-         .backend = "file",
-         .path = path,
-         .capacity_bytes = DEVICE_BYTES,
-         .timeout_ns = UINT64_MAX}, /* whatever else this disk has to do */
-    };
-    given.devices = own;
-    given.overwrite = (const bool[]){true, true};
-    given.device_count = 2;
-    status = devices_measure(&given, iterations, report);
-    bench_scratch_remove();
-    return status;
-}
-
-const bench_case bench_devices_case = {
-    .name = "devices",
-    .schema = "kvterrace-bench-devices-1",
-    .tables =
-        (const bench_table[]){{"", "memcpy_bytes_per_s repetitions"},
-                              {"results", "device engine read_bytes_per_s read_bytes_per_s_min "
-                                          "write_bytes_per_s write_bytes_per_s_min direct "
-                                          "depth_achieved"},
-                              {0}},
-    .run = devices_run,
-};
 
 /* ---- all drives as one pool ---- */
 
