@@ -14,7 +14,7 @@ set(KVT_NEEDS_remote remote ${KVT_NEEDS_base})
 set(KVT_NEEDS_store store remote exchange estimator basis codecs tiers ${KVT_NEEDS_policy})
 set(KVT_NEEDS_sparse sparse ${KVT_NEEDS_store})
 # What replays, and what lab/ benches; both stand on all the rooms.
-set(KVT_NEEDS_replay replay inspect quality ${KVT_NEEDS_sparse})
+set(KVT_NEEDS_replay replay inspect command quality ${KVT_NEEDS_sparse})
 set(KVT_NEEDS_bench lab ${KVT_NEEDS_replay})
 
 set(KVT_TEST_ENVIRONMENT "KVT_SOURCE_DIR=${CMAKE_SOURCE_DIR};KVT_BINARY_DIR=${CMAKE_BINARY_DIR}")

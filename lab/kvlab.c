@@ -9,7 +9,7 @@
  */
 #include "kvlab.h"
 
-#include "base/config_values.h"
+#include "lab/private.h"
 #include "tools/command/device_list.h"
 
 #include <pthread.h>

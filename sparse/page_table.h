@@ -21,7 +21,7 @@
 #define SPARSE_PAGE_TABLE_H
 
 #include "paging.h"
-#include "store/read/scratch.h"
+#include "store/lend/scratch.h"
 #include "tiers/pool/gather.h"
 
 #define SPARSE_SECTIONS   4u /* 2 bits, up to 4, up to 8, raw */

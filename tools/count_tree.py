@@ -219,9 +219,21 @@ def back_arrows(arrows, group):
                if other in place)
 
 
-def count_store(build):
-    objects = glob.glob(os.path.join(build, "CMakeFiles", "kvt_store.dir", "store", "*", "*.o"))
-    known = {os.path.basename(path)[:-4]: symbols_of(path) for path in objects}
+def read_objects(root, build):
+    """Symbols of the objects of a build, by the source file of the tree that each is made of."""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(build, "**", "kvt_*.dir", "**", "*.c.o"),
+                                 recursive=True)):
+        base, inside = re.split(r"CMakeFiles/kvt_\w+\.dir/", os.path.relpath(path, build), 1)
+        source = base + inside[:-len(".o")]
+        if "_killable.dir/" not in path and os.path.exists(os.path.join(root, source)):
+            found[source] = symbols_of(path)
+    return found
+
+
+def count_circles(objects, folder):
+    """Files, arrows between them and circles of the files of a folder."""
+    known = {name: both for name, both in objects.items() if name.startswith(folder + "/")}
     owner = {symbol: name for name, (defined, _) in known.items() for symbol in defined}
     arrows = {name: {owner[symbol] for symbol in wanted if owner.get(symbol, name) != name}
               for name, (_, wanted) in known.items()}
@@ -257,7 +269,7 @@ def count_tree(root, build):
               "rooms": {name: dict(room) for name, room in sorted(rooms.items())},
               "budget": count_budget(root, files)}
     if build:
-        result["store"] = count_store(build)
+        result["store"] = count_circles(read_objects(root, build), "store")
         result["exported"] = count_exported(build)
     return result
 

@@ -5,8 +5,8 @@
  * Thread rule: one bench at a time.
  */
 #include "bench_codecs.h"
-#include "codecs/record.h"
 #include "estimator/quality/quality.h"
+#include "lab/private.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,10 +8,7 @@
 #define BENCH_BENCH_CODECS_H
 
 #include "bench.h"
-#include "codecs/kernels/cpu.h"
-#include "codecs/record.h"
-#include "estimator/measure/measure.h"
-#include "estimator/profile/profile.h"
+#include "lab/private.h"
 
 #include <kvterrace/codec.h>
 

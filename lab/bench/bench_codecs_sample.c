@@ -5,12 +5,11 @@
  *
  * Thread rule: one case at a time.
  */
-#include "base/clock.h"
 #include "bench_codecs.h"
-#include "codecs/kv_sample.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/quality.h"
 #include "estimator/quality/quality_round_trip.h"
+#include "lab/private.h"
 
 #include <stdlib.h>
 

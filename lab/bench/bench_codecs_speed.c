@@ -8,11 +8,9 @@
  *
  * Thread rule: one case at a time.
  */
-#include "base/clock.h"
 #include "bench_codecs.h"
-#include "codecs/codecs.h"
-#include "codecs/kv_sample.h"
 #include "estimator/quality/quality_round_trip.h"
+#include "lab/private.h"
 #include "tools/command/worker_pool.h"
 
 #include <stdlib.h>

@@ -7,11 +7,10 @@
  *
  * Thread rule: one bench at a time.
  */
-#include "base/clock.h"
 #include "bench_codecs.h"
-#include "codecs/kv_sample.h"
 #include "engine_views.h"
 #include "estimator/quality/quality_round_trip.h"
+#include "lab/private.h"
 
 #include <stdlib.h>
 

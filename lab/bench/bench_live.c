@@ -13,7 +13,7 @@
 
 #include "bench_parts.h"
 
-#include "base/clock.h"
+#include "lab/private.h"
 #include "replay/live.h"
 #include "replay/random.h"
 

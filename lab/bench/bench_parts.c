@@ -6,7 +6,7 @@
  */
 #include "bench_parts.h"
 
-#include "base/clock.h"
+#include "lab/private.h"
 
 #include <stdlib.h>
 #include <sys/resource.h>

@@ -12,8 +12,7 @@
 #include <stddef.h>
 
 #include "bench.h"
-#include "tiers/devices/device_ops.h"
-#include "tiers/pool/pool.h"
+#include "lab/private.h"
 
 enum { BENCH_ITERATIONS_MAX = 1000 };
 

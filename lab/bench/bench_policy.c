@@ -6,11 +6,9 @@
  *
  * Thread rule: one case at a time.
  */
-#include "base/clock.h"
 #include "bench.h"
-#include "policy/engine.h"
+#include "lab/private.h"
 #include "replay/rivals/dual.h"
-#include "sparse/decide/knapsack.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +20,8 @@
 #define LIVE_MOVES       64u
 #define LIVE_OWN_ENTRIES 100000u /* that are weighed with options of their own */
 #define HALF_LIFE_S      30000   /* three times the mean time between uses of an entry */
+
+enum { TIERS = KVT_TIER_COUNT - 1 };
 
 /* One variant of the drawn ladder: stored bits per element of 16, and mean loss. */
 typedef struct policy_rung {
@@ -69,7 +69,7 @@ static const double tier_share[TIERS] = {0.01, 0.05, 0.2}; /* of all raw bytes *
 
 static uint64_t draw(uint64_t *state)
 {
-    return number_mix(*state += UINT64_C(0x9E3779B97F4A7C15));
+    return lab_mix(*state += UINT64_C(0x9E3779B97F4A7C15));
 }
 
 /* Between 0 and 1; the state is any number. */

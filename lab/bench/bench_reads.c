@@ -7,8 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "sparse/paging.h"
-#include "store/core/store.h"
+#include "lab/private.h"
 
 static bool is_whole(const bench_slots *slots)
 {

@@ -14,8 +14,7 @@
 
 #include "bench.h"
 #include "lab/decode/decode_layer.h"
-#include "store/read/scratch.h"
-#include "tiers/pool/gather.h"
+#include "lab/private.h"
 
 typedef struct bench_slots {
     const decode_layer *layer;

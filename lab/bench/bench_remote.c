@@ -11,9 +11,8 @@
  */
 #include "bench.h"
 
-#include "base/clock.h"
 #include "bench_parts.h"
-#include "remote/client.h"
+#include "lab/private.h"
 
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/queue.h>

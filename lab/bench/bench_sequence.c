@@ -29,11 +29,10 @@
 #include <kvterrace/kvterrace.h>
 #include <kvterrace/sparse.h>
 
-#include "base/clock.h"
 #include "bench.h"
 #include "bench_parts.h"
 #include "bench_reads.h"
-#include "sparse/sequence.h"
+#include "lab/private.h"
 
 #define MIB ((uint64_t)1 << 20)
 

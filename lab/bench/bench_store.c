@@ -10,7 +10,7 @@
  */
 #include "bench_store.h"
 
-#include "base/order.h"
+#include "lab/private.h"
 
 #include <stdlib.h>
 #include <string.h>

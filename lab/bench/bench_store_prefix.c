@@ -7,7 +7,7 @@
  */
 #include "bench_store.h"
 
-#include "base/clock.h"
+#include "lab/private.h"
 
 #include <kvterrace/load.h>
 #include <stdlib.h>

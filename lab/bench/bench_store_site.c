@@ -9,9 +9,7 @@
  */
 #include "bench_store.h"
 
-#include "base/clock.h"
-#include "codecs/record.h"
-#include "tiers/devices/device_ops.h"
+#include "lab/private.h"
 
 #include <kvterrace/lookup.h>
 #include <malloc.h>

@@ -12,8 +12,7 @@
 #include "bench.h"
 #include "bench_parts.h"
 
-#include "base/clock.h"
-#include "tiers/pool/pool.h"
+#include "lab/private.h"
 
 #include <kvterrace/kvterrace.h>
 #include <stdlib.h>

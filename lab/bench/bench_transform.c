@@ -5,14 +5,10 @@
  *
  * Thread rule: one case at a time.
  */
-#include "base/clock.h"
 #include "bench.h"
-#include "codecs/kernels/cpu.h"
-#include "codecs/kernels/transform_kernels.h"
-#include "codecs/kv_sample.h"
-#include "codecs/record.h"
 #include "estimator/model/model.h"
 #include "estimator/quality/basis_learn.h"
+#include "lab/private.h"
 
 #include <kvterrace/codec.h>
 

@@ -20,8 +20,8 @@
 
 #include "estimator/quality/quality_round_trip.h"
 #include "lab/harness/bench_case.h"
+#include "lab/private.h"
 #include "replay/rivals/window_rules.h"
-#include "sparse/choose.h"
 
 enum {
     DECODE_SINKS = 4,

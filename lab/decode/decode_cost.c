@@ -4,10 +4,8 @@
  * generator are built, then its selects are timed, scores and choices apart. What the upper level
  * of an index loses of the attention that is read is counted beside.
  */
-#include "base/clock.h"
-#include "base/order.h"
 #include "decode.h"
-#include "sparse/sparse_kernels.h"
+#include "lab/private.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,9 +6,9 @@
  * r is at token tokens - rows + r and sees the tokens up to itself. Others come after the entry and
  * see all of it.
  */
-#include "base/half.h"
 #include "decode.h"
 #include "estimator/model/safetensors.h"
+#include "lab/private.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  */
 #include "decode_layer.h"
 
-#include "sparse/paging.h"
+#include "lab/private.h"
 
 #include <math.h>
 #include <stdlib.h>

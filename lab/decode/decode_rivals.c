@@ -7,9 +7,8 @@
  *     chunk-mean       KVDrive: k-means of the means of 4 tokens, 16 tokens a centroid
  *     representative   InfLLM: blocks of 128, judged by 4 tokens that early steps attend to most
  */
-#include "base/half.h"
 #include "decode.h"
-#include "sparse/sparse_kernels.h"
+#include "lab/private.h"
 
 #include <math.h>
 #include <stdlib.h>

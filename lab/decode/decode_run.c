@@ -4,8 +4,7 @@
  */
 #include "decode.h"
 
-#include "sparse/attend.h"
-#include "sparse/sparse_kernels.h"
+#include "lab/private.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,9 +7,8 @@
  * of its own leads it to the sinks. The constants are set so that recall and hits come near those
  * of the dumps; the bench prints both.
  */
-#include "base/half.h"
-#include "base/number/number.h"
 #include "decode.h"
+#include "lab/private.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +24,7 @@
 static double uniform(uint64_t *dice)
 {
     *dice += UINT64_C(0x9E3779B97F4A7C15);
-    return ((double)(number_mix(*dice) >> 11) + 0.5) * 0x1p-53;
+    return ((double)(lab_mix(*dice) >> 11) + 0.5) * 0x1p-53;
 }
 
 /* Close to a normal number: the sum of four uniform ones. */
@@ -39,7 +38,7 @@ static float normal(uint64_t *dice)
 static void centre(const decode_source *source, uint64_t unit, uint32_t topic, uint32_t side,
                    float *row)
 {
-    uint64_t dice = number_mix(source->seed ^ number_mix(unit * 4 + side) ^ number_mix(topic + 1));
+    uint64_t dice = lab_mix(source->seed ^ lab_mix(unit * 4 + side) ^ lab_mix(topic + 1));
     for (uint32_t d = 0; d < source->head_dim; d++)
         row[d] = normal(&dice);
 }
@@ -91,7 +90,7 @@ void decode_synthetic_unit(const decode_source *source, uint32_t layer, uint32_t
     const uint32_t dim = source->head_dim;
     const uint64_t unit = (uint64_t)layer * source->kv_heads + head;
     const uint32_t topics = (uint32_t)((double)source->tokens / TOPIC_TOKENS) + 2;
-    uint64_t dice = number_mix(source->seed + 77 * unit + 1);
+    uint64_t dice = lab_mix(source->seed + 77 * unit + 1);
     float key[SPARSE_HEAD_DIM_MAX], value[SPARSE_HEAD_DIM_MAX];
     uint32_t topic = 0;
     for (uint32_t t = 0; t < source->all; t++) {

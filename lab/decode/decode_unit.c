@@ -3,11 +3,8 @@
  * decode_unit.c - one unit made ready: its index, the values and logits of every variant by place,
  * attention over what is always resident, and exact attention to judge by.
  */
-#include "base/clock.h"
-#include "base/half.h"
 #include "decode.h"
-#include "sparse/attend.h"
-#include "sparse/sparse_kernels.h"
+#include "lab/private.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -19,9 +19,8 @@
 #ifndef REPLAY_ADAPTCACHE_EXPERIMENT_H
 #define REPLAY_ADAPTCACHE_EXPERIMENT_H
 
-#include "estimator/predict/predict.h"
-#include "estimator/profile/profile.h"
 #include "lab/harness/bench_case.h"
+#include "lab/private.h"
 
 #include <kvterrace/policy.h>
 

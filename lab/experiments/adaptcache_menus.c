@@ -14,10 +14,8 @@
  */
 #include "adaptcache_experiment.h"
 
-#include "codecs/codecs.h"
-#include "codecs/drop.h"
 #include "estimator/exchange/exchange.h"
-#include "estimator/profile/profile_quality.h"
+#include "lab/private.h"
 
 #include <kvterrace/codec.h>
 

@@ -7,9 +7,8 @@
  * of each context's own losses.
  */
 #include "adaptcache_experiment.h"
-#include "policy/trial.h"
+#include "lab/private.h"
 
-#include "codecs/codecs.h"
 #include "replay/random.h"
 
 #include <kvterrace/codec.h>

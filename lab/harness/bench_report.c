@@ -7,7 +7,7 @@
  */
 #include "bench_case.h"
 
-#include "base/order.h"
+#include "lab/private.h"
 
 #include <kvterrace/kvterrace.h>
 #include <math.h>

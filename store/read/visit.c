@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #include "store/core/store.h"
-#include "store/read/scratch.h"
+#include "store/lend/scratch.h"
 
 static store_visit **visit_bucket(store_visits *visits, const store_place *place)
 {

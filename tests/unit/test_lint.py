@@ -16,10 +16,10 @@ import lint  # noqa: E402
 CLEAN = {
     "include/kvterrace/a.h": "int kvt_a(void);\n",
     "codecs/b.h": '#include <kvterrace/a.h>\n#include "../include/kvterrace/a.h"\n',
-    "codecs/b.c": '#include "b.h"\n#include <string.h>\nint b(int x)\n{\n    return x;\n}\n',
+    "codecs/b.c": '#include "b.h"\n#include <string.h>\nint codecs_b(int x)\n{\n    return x;\n}\n',
     "estimator/measure/c.c": '#include "codecs/b.h"\n/* strcpy(a, b) in a comment */\n',
     "store/core/d.c": 'const char *d = "gets(";\nvoid *e(void)\n{\n    return malloc(1);\n}\n',
-    "lab/bench/f.c": '#include "../../codecs/b.h"\n',
+    "lab/bench/f.c": '#include "../../include/kvterrace/a.h"\n',
     "tests/unit/g.c": 'int g(void)\n{\n    return getenv("A") != 0;\n}\n',
     "docs/ARCHITECTURE.md": "short\n",
 }
@@ -64,19 +64,54 @@ class LintTest(unittest.TestCase):
         self.assert_found("tests/budget.csv", 1, "pages/ is not in the tree")
 
     def test_files_of_a_folder(self):
-        for number in range(lint.FOLDER_FILES):
+        for number in range(lint.LIMITS["files"]):
             self.put(f"store/read/f{number}.c", "int x;\n")
         self.assertEqual(self.check(), [])
         self.put("store/read/more.h", "int x;\n")
-        self.assert_found("store/read", 1, "41 files in a folder")
-
-    def test_one_header_of_a_room(self):
-        self.put("store/read/scratch.h", "int lent(void);\n")
-        self.put("sparse/h.c", '#include "store/read/scratch.h"\n')
+        self.assert_found("store/read", 1, "files: 41, 40 are allowed")
+        self.put("tests/limits.csv", "limit,room,most\nfiles,store/read,41\n")
         self.assertEqual(self.check(), [])
-        self.put("store/core/x.h", "int x(void);\n")
-        self.put("sparse/h.c", '#include "store/core/x.h"\n')
-        self.assert_found("sparse/h.c", 1, "must not include")
+        os.remove(os.path.join(self.root, "store/read/more.h"))
+        self.assert_found("tests/limits.csv", 1, "files,store/read needs no row")
+
+    def test_public_functions_have_callers(self):
+        text = "/* %s. */\nKVT_API int kvt_%s(void);\n"
+        self.put("include/kvterrace/a.h", "".join(text % (name, name)
+                                                  for name in ("one", "two", "x_init", "x_free")))
+        self.put("examples/a.c", "int main(void)\n{\n    return kvt_one();\n}\n")
+        self.assert_found("include", 1, "uncalled: 1, 0 are allowed: kvt_two")
+        self.put("tools/two.c", "int (*two)(void) = kvt_two;\n")
+        self.assertEqual(self.check(), [])
+
+    def test_verdicts_wait_until_a_day(self):
+        path = "lab/results/verdicts.md"
+        self.put(path, "| a | until it rains | 7 | stays |\n| b | 1 | 2 | until 9999-01-01: x |\n")
+        self.assertEqual(self.check(), [])
+        for words in ("until 2026-01-31: x", "until the next issue"):
+            self.put(path, f"| b | 1 | 2 | {words} |\n")
+            self.assert_found(path, 1, "no day, or one that has passed")
+
+    def test_circles(self):
+        for one, other in zip("wxyz", "xyzw"):
+            self.put(f"codecs/{one}.c", f"int codecs_{other}(void);\nint codecs_{one}(void);\n"
+                     f"int codecs_{one}(void)\n{{\n    return codecs_{other}();\n}}\n")
+        rows = self.check(build=self.build())
+        self.assertEqual([row[:2] for row in rows], [("codecs", 1)], rows)
+        self.assertIn("circle: 4, 3 are allowed: codecs/w.c codecs/x.c", rows[0][2])
+
+    def test_names_begin_with_their_room(self):
+        self.put("codecs/x.c", "int other(void);\nint other(void)\n{\n    return 2;\n}\n")
+        rows = self.check(build=self.build())
+        self.assertEqual([row[:2] for row in rows], [("codecs", 1)], rows)
+        self.assertIn("names: 1, 0 are allowed: other", rows[0][2])
+
+    def test_one_header_of_the_laboratory(self):
+        self.put("store/lend/scratch.h", "int lent(void);\n")
+        self.put("lab/private.h", '#include "store/lend/scratch.h"\n')
+        self.put("lab/bench/h.c", '#include "lab/private.h"\n')
+        self.assertEqual(self.check(), [])
+        self.put("lab/bench/h.c", '#include "store/lend/scratch.h"\n')
+        self.assert_found("lab/bench/h.c", 1, "must not include")
 
     def test_include_direction(self):
         for room, header in (("codecs", "store/core/x.h"), ("tiers/pool", "codecs/b.h"),
@@ -181,6 +216,7 @@ class LintTest(unittest.TestCase):
 
     def test_api_comments(self):
         text = "/* Says it. */\nKVT_API int kvt_one(void);\n"
+        self.put("examples/call.c", "void *calls[] = {kvt_one, kvt_two};\n")
         self.put("include/kvterrace/a.h", text + "\n/* More.\n */\nKVT_API void kvt_two(\n);\n")
         self.assertEqual(self.check(), [])
         for between in ("", "\n", "typedef int kvt_three;\n"):
@@ -226,26 +262,28 @@ class LintTest(unittest.TestCase):
         self.assert_found("include/kvterrace/x.h", 1, "41 fields")
 
     def test_purity(self):
-        self.put("policy/one.c", "int two(void);\nint one(void)\n{\n    return two();\n}\n")
-        self.put("policy/two.c", "int two(void)\n{\n    return 2;\n}\n")
+        self.put("policy/one.c", "int policy_two(void);\nint policy_one(void)\n{\n"
+                 "    return policy_two();\n}\n")
+        self.put("policy/two.c", "int policy_two(void)\n{\n    return 2;\n}\n")
         folder = self.build()
         self.assertEqual(self.check(build=folder), [])
 
     def test_purity_breach(self):
-        self.put("policy/one.c", "#include <time.h>\nlong one(void)\n{\n    return time(0);\n}\n")
+        self.put("policy/one.c", "#include <time.h>\nlong policy_one(void)\n{\n"
+                 "    return time(0);\n}\n")
         folder = self.build()
         rows = self.check(build=folder)
         self.assertEqual([row[:2] for row in rows], [("policy/one.c", 1)], rows)
         self.assertIn("must not call time", rows[0][2])
 
     def test_purity_needs_release(self):
-        self.put("policy/one.c", "int one;\n")
+        self.put("policy/one.c", "int policy_one;\n")
         self.assertIn("Release", self.check(build=self.build("Debug"))[0][2])
 
     def test_purity_missing_object(self):
-        self.put("policy/one.c", "int one;\n")
+        self.put("policy/one.c", "int policy_one;\n")
         folder = self.build()
-        self.put("policy/later.c", "int later;\n")
+        self.put("policy/later.c", "int policy_later;\n")
         self.assertIn("build first", self.check(build=folder)[0][2])
 
 

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "store/core/store.h"
-#include "store/read/scratch.h"
+#include "store/lend/scratch.h"
 
 #include <math.h>
 #include <signal.h>

@@ -7,7 +7,7 @@
 #include "copies_site.h"
 
 #include "store/core/store.h"
-#include "store/read/scratch.h"
+#include "store/lend/scratch.h"
 
 #include <math.h>
 #include <pthread.h>

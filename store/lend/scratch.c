@@ -13,7 +13,7 @@
  * of visits whose entries have left (visit.h), and what a scratch has reserved is at most its
  * grant. Both under the control lock.
  */
-#include "store/read/scratch.h"
+#include "store/lend/scratch.h"
 #include "store/core/plans.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * scratch.h - bytes of a store's tiers lent to somebody who keeps there what is not an entry: the
- * pages and windows of a sparse sequence. The only header of this room that others may include.
+ * pages and windows of a sparse sequence.
  *
  *     const scratch_wish wishes[] = {
  *         {.tier = KVT_TIER_SSD, .bytes = pages, .worth_per_byte = INFINITY},
