@@ -5,7 +5,10 @@
 #ifndef TOOLS_COMMANDS_H
 #define TOOLS_COMMANDS_H
 
+#include "replay/workload.h"
 #include "tools/command/command.h"
+
+enum { COMMAND_NAMES_MAX = 32 };
 
 /* ---- compare_command.c: kvterrace replay --compare ---- */
 
@@ -25,8 +28,29 @@ int command_compare(const command_common *common, const compare_arguments *argum
  * store.policy. KVT_OK; KVT_E_MEMORY. */
 kvt_status command_try_policies(kvt_config *config, const char *policies);
 
-/* Whether a policy has this name. */
-bool command_policy_known(const char *name);
+/* A list such as "lru,utility", cut at its commas. */
+typedef struct command_names {
+    char *text; /* owned; the names point into it */
+    const char *names[COMMAND_NAMES_MAX];
+    size_t count;
+} command_names;
+
+/* Cuts a list, which is freed with command_names_free. KVT_OK; KVT_E_CONFIG: a name that is there
+ * twice, or too many; KVT_E_MEMORY. */
+KVT_NODISCARD kvt_status command_cut_names(const char *list, command_names *names, char *message,
+                                           size_t message_size);
+void command_names_free(command_names *names);
+
+/* KVT_OK; KVT_E_CONFIG: no policy has this name, and perhaps one is near. */
+KVT_NODISCARD kvt_status command_check_policy(const char *name, char *message, size_t message_size);
+
+/* Reads a trace with workload.rate of the settings. KVT_OK; KVT_E_CONFIG: the rate is out of range,
+ * or it or replay.block_tokens was set and has no effect on this trace; what replay_workload_read
+ * returns. */
+KVT_NODISCARD kvt_status command_read_trace(const command_common *common, const char *path,
+                                            const replay_trace_options *options,
+                                            replay_workload *workload, char *message,
+                                            size_t message_size);
 
 /* What results say of their run: one line about this machine (system, processor), and the time. */
 typedef struct command_run {
@@ -51,11 +75,6 @@ typedef struct loop_arguments {
 
 /* Runs the contenders and prints them; returns the exit code. */
 int command_loop(const command_common *common, const loop_arguments *arguments);
-
-/* KVT_E_CONFIG, with a message, when replay.block_tokens was set to another length than the blocks
- * of the trace have. */
-KVT_NODISCARD kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
-                                              uint64_t wanted, char *message, size_t message_size);
 
 /* ---- report_command.c ---- */
 

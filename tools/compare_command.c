@@ -15,8 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define COMPARE_POLICIES_MAX 32u
-#define COMPARE_QUICK_LIMIT  400u
+#define COMPARE_QUICK_LIMIT 400u
 
 typedef struct compare_session {
     const command_common *common;
@@ -25,8 +24,7 @@ typedef struct compare_session {
     replay_workload trace;
     replay_generator generator;
     replay_compare plan;
-    char *policy_text; /* owned; cut into policies */
-    const char *policies[COMPARE_POLICIES_MAX];
+    command_names policies;
     command_progress bar;
     unsigned tenths; /* told on stderr */
     bool input_fault;
@@ -59,42 +57,25 @@ static kvt_status compare_fault(compare_session *session, const char *text)
     return KVT_E_CONFIG;
 }
 
-static kvt_status compare_take_policy(compare_session *session, const char *name)
-{
-    replay_compare *plan = &session->plan;
-    if (strcmp(name, "utility") == 0) return KVT_OK; /* it is the other side of every row */
-    for (size_t i = 0; i < plan->policy_count; i++)
-        if (strcmp(session->policies[i], name) == 0) return KVT_OK;
-    if (!command_policy_known(name) || plan->policy_count == COMPARE_POLICIES_MAX) {
-        bool oracle = strcmp(name, "oracle") == 0;
-        (void)snprintf(session->message, sizeof session->message,
-                       oracle ? "--policy: '%.100s' knows what comes and is no baseline"
-                              : "--policy: unknown policy '%.100s'",
-                       name);
-        if (!oracle)
-            command_suggest(session->message, sizeof session->message, name, kvt_policy_name_at);
-        return KVT_E_CONFIG;
-    }
-    session->policies[plan->policy_count++] = name;
-    return KVT_OK;
-}
-
-/* --policy, or every baseline there is. */
+/* --policy, or every baseline there is; utility is the other side of every row. */
 static kvt_status compare_take_policies(compare_session *session)
 {
-    kvt_status status = KVT_OK;
-    const char *name;
-    session->plan.policies = session->policies;
-    if (!session->arguments->policies) {
-        for (size_t i = 0; status == KVT_OK && (name = kvt_policy_name_at(i)) != NULL; i++)
-            status = compare_take_policy(session, name);
-        return status;
+    char every[512] = "utility";
+    const char *list = session->arguments->policies, *name;
+    for (size_t i = 0; (name = kvt_policy_name_at(i)) != NULL; i++)
+        if (list == NULL && strcmp(name, "utility") != 0)
+            (void)snprintf(every + strlen(every), sizeof every - strlen(every), ",%s", name);
+    command_names *names = &session->policies;
+    kvt_status status = command_cut_names(list != NULL ? list : every, names, session->message,
+                                          sizeof session->message);
+    size_t kept = 0;
+    for (size_t i = 0; status == KVT_OK && i < names->count; i++) {
+        if (strcmp(names->names[i], "utility") == 0) continue;
+        status = command_check_policy(names->names[i], session->message, sizeof session->message);
+        names->names[kept++] = names->names[i];
     }
-    session->policy_text = strdup(session->arguments->policies);
-    if (!session->policy_text) return KVT_E_MEMORY;
-    char *rest = session->policy_text;
-    while (status == KVT_OK && (name = strsep(&rest, ",")) != NULL)
-        status = compare_take_policy(session, name);
+    session->plan.policies = names->names;
+    session->plan.policy_count = kept;
     return status;
 }
 
@@ -142,17 +123,6 @@ static kvt_status compare_take_counts(compare_session *session)
     return KVT_OK;
 }
 
-kvt_status command_check_blocks(const command_common *common, uint32_t block_tokens,
-                                uint64_t wanted, char *message, size_t message_size)
-{
-    if (block_tokens == wanted || !kvt_config_has(common->config, "replay.block_tokens"))
-        return KVT_OK;
-    (void)snprintf(message, message_size,
-                   "replay.block_tokens has no effect here: the trace has blocks of %u tokens",
-                   (unsigned)block_tokens);
-    return KVT_E_CONFIG;
-}
-
 static kvt_status compare_read_workload(compare_session *session)
 {
     kvt_config *config = session->common->config;
@@ -165,27 +135,11 @@ static kvt_status compare_read_workload(compare_session *session)
         return replay_generator_check(&session->generator, session->message,
                                       sizeof session->message);
     }
-    double rate = kvt_config_number(config, "workload.rate");
-    if (!(rate > 0.0 && rate <= 1e6)) {
-        return compare_fault(session, "workload.rate: above 0, up to 1e6 conversations per second");
-    }
-    const replay_trace_options trace = {.seed = session->options.seed,
-                                        .limit = limit,
-                                        .conversations_per_s = rate,
-                                        .keep_steps = true};
-    kvt_status status = replay_workload_read(session->arguments->trace, &trace, &session->trace,
-                                             session->message, sizeof session->message);
+    const replay_trace_options trace = {
+        .seed = session->options.seed, .limit = limit, .keep_steps = true};
     session->plan.trace = &session->trace;
-    if (status == KVT_OK && session->trace.conversations_per_s == 0.0 &&
-        command_was_set(session->common, "workload.rate")) {
-        return compare_fault(session,
-                             "workload.rate has no effect here: the trace has arrival times");
-    }
-    if (status == KVT_OK)
-        status = command_check_blocks(session->common, session->trace.block_tokens,
-                                      session->options.block_tokens, session->message,
-                                      sizeof session->message);
-    return status;
+    return command_read_trace(session->common, session->arguments->trace, &trace, &session->trace,
+                              session->message, sizeof session->message);
 }
 
 /* A comparison sets these itself. */
@@ -303,6 +257,6 @@ int command_compare(const command_common *common, const compare_arguments *argum
     replay_compare_free(&result);
     replay_workload_free(&session.trace);
     replay_options_free(&session.options);
-    free(session.policy_text);
+    command_names_free(&session.policies);
     return code;
 }

@@ -17,10 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOP_CONTENDERS_MAX 16u
-#define LOOP_SEEDS_MAX      100u
-#define LOOP_ANSWER_TOKENS  32u
-#define LOOP_STANDARD       "lru,lru+mix,adaptcache,utility"
+#define LOOP_SEEDS_MAX     100u
+#define LOOP_ANSWER_TOKENS 32u
+#define LOOP_STANDARD      "lru,lru+mix,adaptcache,utility"
 
 typedef struct loop_work {
     const command_common *common;
@@ -30,7 +29,7 @@ typedef struct loop_work {
     void *store_owner;
     loop_text texts[LOOP_CLASSES_MAX];
     loop_site site;
-    loop_contender contenders[LOOP_CONTENDERS_MAX];
+    loop_contender contenders[COMMAND_NAMES_MAX];
     uint32_t contender_count;
     uint32_t seeds;
     loop_ladder ladder;
@@ -48,25 +47,15 @@ typedef struct loop_work {
 static kvt_status loop_take_contenders(loop_work *work)
 {
     const char *list = work->arguments->policies;
-    char *copy = strdup(list != NULL ? list : LOOP_STANDARD), *rest = copy, *name;
-    kvt_status status = copy != NULL ? KVT_OK : KVT_E_MEMORY;
-    while (status == KVT_OK && (name = strsep(&rest, ",")) != NULL) {
-        if (work->contender_count == LOOP_CONTENDERS_MAX) {
-            (void)snprintf(work->message, sizeof work->message, "more than %u contenders",
-                           LOOP_CONTENDERS_MAX);
-            status = KVT_E_CONFIG;
-            break;
-        }
-        status = loop_contender_parse(name, &work->contenders[work->contender_count], work->message,
+    command_names names;
+    kvt_status status = command_cut_names(list != NULL ? list : LOOP_STANDARD, &names,
+                                          work->message, sizeof work->message);
+    for (size_t i = 0; status == KVT_OK && i < names.count; i++) {
+        status = loop_contender_parse(names.names[i], &work->contenders[i], work->message,
                                       sizeof work->message);
-        for (uint32_t i = 0; status == KVT_OK && i < work->contender_count; i++) {
-            if (strcmp(work->contenders[i].name, name) != 0) continue;
-            (void)snprintf(work->message, sizeof work->message, "%s is named twice", name);
-            status = KVT_E_CONFIG;
-        }
         work->contender_count += status == KVT_OK;
     }
-    free(copy);
+    command_names_free(&names);
     return status;
 }
 
@@ -174,12 +163,9 @@ static kvt_status loop_make_workload(loop_work *work, uint64_t seed, replay_work
 {
     kvt_config *config = work->common->config;
     if (work->arguments->trace != NULL) {
-        const replay_trace_options trace = {.seed = seed,
-                                            .limit = work->options.limit,
-                                            .conversations_per_s =
-                                                kvt_config_number(config, "workload.rate")};
-        return replay_workload_read(work->arguments->trace, &trace, workload, work->message,
-                                    sizeof work->message);
+        const replay_trace_options trace = {.seed = seed, .limit = work->options.limit};
+        return command_read_trace(work->common, work->arguments->trace, &trace, workload,
+                                  work->message, sizeof work->message);
     }
     replay_generator generator;
     replay_generator_read(config, &generator);

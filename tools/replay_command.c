@@ -19,8 +19,7 @@
 #include <sys/utsname.h>
 #include <time.h>
 
-#define REPLAY_POLICIES_MAX 16u
-#define REPLAY_SEEDS_MAX    1000u
+#define REPLAY_SEEDS_MAX 1000u
 
 typedef struct replay_arguments {
     command_common common;
@@ -44,13 +43,10 @@ typedef struct replay_session {
     live_profile profile;         /* as it was at the beginning: all runs begin with it */
     replay_live live;
     replay_workload workload; /* of the first seed */
-    char *policy_text;        /* owned; cut into policies */
-    const char *policies[REPLAY_POLICIES_MAX];
-    size_t policy_count;
+    command_names policies;
     uint64_t first_seed;
-    double conversations_per_s; /* of traces whose conversations have no common clock */
-    replay_result *results;     /* policy by policy, seed by seed; the finished ones in the end */
-    bool *finished;             /* of the runs */
+    replay_result *results; /* policy by policy, seed by seed; the finished ones in the end */
+    bool *finished;         /* of the runs */
     size_t run_count, result_count;
     bool input_fault; /* what failed is a setting or a file that was named, not the run */
     char message[COMMAND_MESSAGE_BYTES];
@@ -206,87 +202,111 @@ kvt_status command_try_policies(kvt_config *config, const char *policies)
     return status;
 }
 
-bool command_policy_known(const char *name)
+kvt_status command_cut_names(const char *list, command_names *names, char *message,
+                             size_t message_size)
+{
+    *names = (command_names){.text = strdup(list)};
+    if (names->text == NULL) return KVT_E_MEMORY;
+    char *rest = names->text, *name;
+    while ((name = strsep(&rest, ",")) != NULL) {
+        const char *fault = names->count == COMMAND_NAMES_MAX ? "one name too many" : NULL;
+        for (size_t i = 0; i < names->count && fault == NULL; i++)
+            if (strcmp(names->names[i], name) == 0) fault = "named twice";
+        if (fault != NULL) {
+            (void)snprintf(message, message_size, "policy '%.100s' is %s", name, fault);
+            return KVT_E_CONFIG;
+        }
+        names->names[names->count++] = name;
+    }
+    return KVT_OK;
+}
+
+void command_names_free(command_names *names)
+{
+    free(names->text);
+    *names = (command_names){.text = NULL};
+}
+
+kvt_status command_check_policy(const char *name, char *message, size_t message_size)
 {
     const char *known;
     for (size_t i = 0; (known = kvt_policy_name_at(i)) != NULL; i++)
-        if (strcmp(known, name) == 0) return true;
-    return false;
+        if (strcmp(known, name) == 0) return KVT_OK;
+    if (strcmp(name, REPLAY_ORACLE) == 0) {
+        (void)snprintf(message, message_size,
+                       "policy 'oracle' knows what comes: it is of simulations alone");
+        return KVT_E_CONFIG;
+    }
+    (void)snprintf(message, message_size, "unknown policy '%.100s'", name);
+    command_suggest(message, message_size, name, kvt_policy_name_at);
+    return KVT_E_CONFIG;
 }
 
-/* Cuts "lru,utility" into names and checks each, before a long run starts. */
+/* Checks each name before a long run starts. */
 static kvt_status replay_take_policies(replay_session *session, const char *list)
 {
-    session->policy_text = strdup(list);
-    if (!session->policy_text) return KVT_E_MEMORY;
-    char *rest = session->policy_text;
-    char *name;
-    while ((name = strsep(&rest, ",")) != NULL) {
-        bool oracle = !session->arguments->live && strcmp(name, REPLAY_ORACLE) == 0;
-        if (!oracle && !command_policy_known(name)) {
-            if (strcmp(name, REPLAY_ORACLE) == 0) {
-                (void)snprintf(session->message, sizeof session->message,
-                               "policy 'oracle' knows what comes: it is of simulations alone");
-                return KVT_E_CONFIG;
-            }
-            (void)snprintf(session->message, sizeof session->message, "unknown policy '%.100s'",
-                           name);
-            command_suggest(session->message, sizeof session->message, name, kvt_policy_name_at);
-            return KVT_E_CONFIG;
-        }
-        if (session->policy_count == REPLAY_POLICIES_MAX) {
-            (void)snprintf(session->message, sizeof session->message, "more than %u policies",
-                           REPLAY_POLICIES_MAX);
-            return KVT_E_CONFIG;
-        }
-        for (size_t i = 0; i < session->policy_count; i++) {
-            if (strcmp(session->policies[i], name) != 0) continue;
-            (void)snprintf(session->message, sizeof session->message, "policy '%s' is named twice",
-                           name);
-            return KVT_E_CONFIG;
-        }
-        session->policies[session->policy_count++] = name;
+    kvt_status status =
+        command_cut_names(list, &session->policies, session->message, sizeof session->message);
+    for (size_t i = 0; status == KVT_OK && i < session->policies.count; i++)
+        if (session->arguments->live || strcmp(session->policies.names[i], REPLAY_ORACLE) != 0)
+            status = command_check_policy(session->policies.names[i], session->message,
+                                          sizeof session->message);
+    return status;
+}
+
+kvt_status command_read_trace(const command_common *common, const char *path,
+                              const replay_trace_options *options, replay_workload *workload,
+                              char *message, size_t message_size)
+{
+    kvt_config *config = common->config;
+    const uint64_t blocks = kvt_config_bytes(config, "replay.block_tokens");
+    replay_trace_options trace = *options;
+    trace.conversations_per_s = kvt_config_number(config, "workload.rate");
+    if (!(trace.conversations_per_s > 0.0 && trace.conversations_per_s <= 1e6)) {
+        (void)snprintf(message, message_size,
+                       "workload.rate: above 0, up to 1e6 conversations per second");
+        return KVT_E_CONFIG;
     }
-    return KVT_OK;
+    kvt_status status = replay_workload_read(path, &trace, workload, message, message_size);
+    if (status != KVT_OK) return status;
+    if (workload->conversations_per_s == 0.0 && command_was_set(common, "workload.rate")) {
+        (void)snprintf(message, message_size,
+                       "workload.rate has no effect here: the trace has arrival times");
+        return KVT_E_CONFIG;
+    }
+    if (workload->block_tokens == blocks || !kvt_config_has(config, "replay.block_tokens"))
+        return KVT_OK;
+    (void)snprintf(message, message_size,
+                   "replay.block_tokens has no effect here: the trace has blocks of %u tokens",
+                   (unsigned)workload->block_tokens);
+    return KVT_E_CONFIG;
 }
 
 static kvt_status replay_make_workload(replay_session *session, uint64_t seed,
                                        replay_workload *workload)
 {
-    kvt_config *config = session->arguments->common.config;
-    replay_generator generator;
-    if (session->arguments->trace) {
-        const bool draw = session->arguments->draw;
-        const replay_trace_options options = {.seed =
-                                                  draw ? 1 : seed, /* the same sessions for each */
+    const replay_arguments *arguments = session->arguments;
+    char *const message = session->message;
+    if (arguments->trace) {
+        /* What is drawn from is the same for each seed. */
+        const replay_trace_options options = {.seed = arguments->draw ? 1 : seed,
                                               .limit = session->options.limit,
-                                              .conversations_per_s = session->conversations_per_s,
-                                              .keep_steps = draw};
+                                              .keep_steps = arguments->draw};
         replay_workload trace = {0};
         uint32_t drawn;
-        kvt_status status =
-            replay_workload_read(session->arguments->trace, &options, draw ? &trace : workload,
-                                 session->message, sizeof session->message);
-        if (status == KVT_OK && draw)
-            status = replay_resample(&trace, seed, session->arguments->comparison.sessions,
-                                     workload, &drawn);
+        kvt_status status = command_read_trace(&arguments->common, arguments->trace, &options,
+                                               arguments->draw ? &trace : workload, message,
+                                               sizeof session->message);
+        if (status == KVT_OK && arguments->draw)
+            status =
+                replay_resample(&trace, seed, arguments->comparison.sessions, workload, &drawn);
         replay_workload_free(&trace);
-        if (status == KVT_OK && workload->conversations_per_s == 0.0 &&
-            command_was_set(&session->arguments->common, "workload.rate")) {
-            (void)snprintf(session->message, sizeof session->message,
-                           "workload.rate has no effect here: the trace has arrival times");
-            status = KVT_E_CONFIG;
-        }
-        if (status == KVT_OK)
-            status = command_check_blocks(&session->arguments->common, workload->block_tokens,
-                                          session->options.block_tokens, session->message,
-                                          sizeof session->message);
         return status;
     }
-    replay_generator_read(config, &generator);
+    replay_generator generator;
+    replay_generator_read(arguments->common.config, &generator);
     generator.seed = seed;
-    return replay_workload_generate(&generator, workload, session->message,
-                                    sizeof session->message);
+    return replay_workload_generate(&generator, workload, message, sizeof session->message);
 }
 
 /* The plan log of one run among several: FILE.policy.seed. Returns KVT_E_MEMORY or KVT_OK. */
@@ -366,25 +386,25 @@ static kvt_status replay_find_bound(replay_session *session, const replay_worklo
 static kvt_status replay_run_seed(replay_session *session, command_progress *bar,
                                   const replay_workload *workload, size_t s)
 {
-    const size_t seeds = session->run_count / session->policy_count;
+    const size_t seeds = session->run_count / session->policies.count;
     const uint64_t seed = session->first_seed + s;
     replay_bound bound = {0};
     kvt_status status = command_interrupted() ? KVT_E_CANCELLED : KVT_OK;
     if (status == KVT_OK) status = replay_find_bound(session, workload, seed, &bound);
-    for (size_t p = 0; p < session->policy_count && status == KVT_OK; p++) {
+    for (size_t p = 0; p < session->policies.count && status == KVT_OK; p++) {
         replay_result *result = &session->results[p * seeds + s];
         char what[64];
-        (void)snprintf(what, sizeof what, "%s, seed %llu", session->policies[p],
+        (void)snprintf(what, sizeof what, "%s, seed %llu", session->policies.names[p],
                        (unsigned long long)seed);
         replay_place place = {.bar = bar,
                               .what = what,
-                              .before = (double)(s * session->policy_count + p) /
+                              .before = (double)(s * session->policies.count + p) /
                                         (double)session->run_count,
                               .share = 1.0 / (double)session->run_count};
         session->options.proceed = replay_proceed;
         session->options.proceed_context = &place;
         (void)replay_proceed(&place, 0);
-        status = replay_run_one(session, workload, session->policies[p], seed, result);
+        status = replay_run_one(session, workload, session->policies.names[p], seed, result);
         result->bound = bound;
         session->finished[p * seeds + s] = status == KVT_OK;
     }
@@ -397,7 +417,7 @@ static kvt_status replay_run_all(replay_session *session)
     command_progress bar;
     kvt_status status = KVT_OK;
     progress_start(&bar, &session->arguments->common);
-    size_t seeds = session->run_count / session->policy_count;
+    size_t seeds = session->run_count / session->policies.count;
     for (size_t s = 0; s < seeds && status == KVT_OK; s++) {
         replay_workload other = {0};
         replay_workload *workload = s == 0 ? &session->workload : &other;
@@ -528,7 +548,7 @@ static kvt_status replay_try_targets(replay_session *session)
 {
     const command_common *common = &session->arguments->common;
     const char *report = session->arguments->report, *base = session->options.plan_log;
-    size_t seeds = session->run_count / session->policy_count;
+    size_t seeds = session->run_count / session->policies.count;
     kvt_status status = KVT_OK;
     if (report)
         status = command_check_target(common, "report", report, session->message,
@@ -540,7 +560,7 @@ static kvt_status replay_try_targets(replay_session *session)
     }
     for (size_t i = 0; status == KVT_OK && base && i < session->run_count; i++) {
         char *log = NULL;
-        status = replay_name_log(session, base, session->policies[i / seeds],
+        status = replay_name_log(session, base, session->policies.names[i / seeds],
                                  session->first_seed + i % seeds, &log);
         if (status == KVT_OK)
             status = command_check_target(common, "plan log", log, session->message,
@@ -591,23 +611,20 @@ static kvt_status replay_prepare(replay_session *session)
                        REPLAY_SEEDS_MAX);
         return KVT_E_CONFIG;
     }
-    session->run_count = session->policy_count * (size_t)seeds;
+    session->run_count = session->policies.count * (size_t)seeds;
     session->results = calloc(session->run_count, sizeof *session->results);
     session->finished = calloc(session->run_count, sizeof *session->finished);
     if (!session->results || !session->finished) return KVT_E_MEMORY;
     status = replay_try_targets(session);
     if (status != KVT_OK) return status;
-    /* Marks the generator's settings as used before anything long starts. */
+    /* Marks the workload's settings as used before anything long starts. */
     replay_generator generator;
     if (arguments->workload) {
         replay_generator_read(config, &generator);
         return replay_generator_check(&generator, session->message, sizeof session->message);
     }
-    session->conversations_per_s = kvt_config_number(config, "workload.rate");
-    if (session->conversations_per_s > 0.0 && session->conversations_per_s <= 1e6) return KVT_OK;
-    (void)snprintf(session->message, sizeof session->message,
-                   "workload.rate: above 0, up to 1e6 conversations per second");
-    return KVT_E_CONFIG;
+    (void)kvt_config_number(config, "workload.rate");
+    return KVT_OK;
 }
 
 static int replay_run_session(replay_arguments *arguments)
@@ -653,7 +670,7 @@ static int replay_run_session(replay_arguments *arguments)
         replay_result_free(&session.results[i]);
     free(session.results);
     free(session.finished);
-    free(session.policy_text);
+    command_names_free(&session.policies);
     return code;
 }
 
