@@ -122,10 +122,7 @@ typedef struct pipeline_site {
     decode_layer layer;
     method_plan plans[PIPELINE_METHODS];
     uint32_t tokens, steps, sequences; /* steps: tokens of each sequence */
-    uint64_t bytes;                    /* of a layer */
-    uint16_t *k, *v;
-    float *queries; /* [PIPELINE_OBSERVED + layer.steps][row] */
-    size_t row;
+    decode_data data;                  /* of a layer */
     double target_error, error;
     uint64_t budget_bytes, window_bytes; /* of a layer, as calibrated */
     uint32_t micro_batch;
@@ -159,7 +156,7 @@ static void pipeline_finish_row(const pipeline_site *site, pipeline_row *row, ui
 
 static const float *queries_of(const pipeline_site *site, uint32_t step)
 {
-    return site->queries + (PIPELINE_OBSERVED + step) * site->row;
+    return site->data.queries + (PIPELINE_OBSERVED + step) * site->data.row;
 }
 
 /* Of a try of a micro-batch. */
@@ -175,19 +172,7 @@ static kvt_status make_data(pipeline_site *site)
     kvt_status status =
         decode_layer_open(site->tokens, PIPELINE_OBSERVED, steps, JUDGED, 1, &site->layer);
     if (status != KVT_OK) return status;
-    const decode_source *source = &site->layer.source;
-    const size_t cells = (size_t)site->tokens * source->kv_heads * source->head_dim;
-    site->row = (size_t)source->kv_heads * source->group * source->head_dim;
-    site->bytes = 4 * (uint64_t)cells;
-    site->k = malloc(cells * sizeof *site->k);
-    site->v = malloc(cells * sizeof *site->v);
-    site->queries = malloc((PIPELINE_OBSERVED + steps) * site->row * sizeof *site->queries);
-    if (site->k == NULL || site->v == NULL || site->queries == NULL) return KVT_E_MEMORY;
-    decode_layer_rows(&site->layer, false, site->k);
-    decode_layer_rows(&site->layer, true, site->v);
-    for (uint32_t row = 0; row < PIPELINE_OBSERVED + steps; row++)
-        decode_layer_queries(&site->layer, row, site->queries + row * site->row);
-    return KVT_OK;
+    return decode_data_make(&site->layer, &site->data);
 }
 
 /* ---- ours: sequences ---- */
@@ -230,9 +215,9 @@ static kvt_status open_group(const pipeline_site *site, uint32_t count, uint32_t
                                       BENCH_MESSAGE_BYTES);
         if (status == KVT_OK) g->count++;
         for (uint32_t l = 0; l < layers && status == KVT_OK; l++)
-            status = kvt_sparse_give(g->sequences[i], l, site->k, site->v);
+            status = kvt_sparse_give(g->sequences[i], l, site->data.k, site->data.v);
         for (uint32_t l = 0; l < layers && status == KVT_OK; l++)
-            status = kvt_sparse_observe(g->sequences[i], l, site->queries, PIPELINE_OBSERVED);
+            status = kvt_sparse_observe(g->sequences[i], l, site->data.queries, PIPELINE_OBSERVED);
     }
     if (status != KVT_OK) close_group(g);
     return status;
@@ -246,7 +231,7 @@ static kvt_status run_apart(const pipeline_site *site, kvt_sparse *sequence, dou
 {
     const decode_source *source = &site->layer.source;
     const size_t width = (size_t)source->group * source->head_dim;
-    float *output = malloc(site->row * sizeof *output);
+    float *output = malloc(site->data.row * sizeof *output);
     double difference = 0, norm = 0, cpu = 0;
     kvt_sparse_stats before = {.struct_size = sizeof before}, after = before;
     kvt_status status = output != NULL ? kvt_sparse_stats_get(sequence, &before) : KVT_E_MEMORY;
@@ -261,7 +246,7 @@ static kvt_status run_apart(const pipeline_site *site, kvt_sparse *sequence, dou
         const bool judged = decode_layer_judged(&site->layer, i) >= 0;
         if (status == KVT_OK && judged)
             status = kvt_sparse_attend(pages, queries_of(site, i), output, NULL);
-        for (uint32_t q = 0; status == KVT_OK && judged && q < site->row; q++) {
+        for (uint32_t q = 0; status == KVT_OK && judged && q < site->data.row; q++) {
             const decode_unit *unit = &site->layer.units[q / width];
             const double wanted = (double)unit->exact[(PIPELINE_OBSERVED + i) * width + q % width];
             difference += ((double)output[q] - wanted) * ((double)output[q] - wanted);
@@ -283,7 +268,7 @@ static kvt_status run_apart(const pipeline_site *site, kvt_sparse *sequence, dou
 static kvt_status find_budget(pipeline_site *site, kvt_sparse *sequence, uint64_t *budget_out,
                               double *error_out, double *look_up_out, double *fetch_out)
 {
-    double low = (double)site->bytes / 4096, high = (double)site->bytes / 16;
+    double low = (double)site->data.bytes / 4096, high = (double)site->data.bytes / 16;
     kvt_status status = KVT_OK;
     while (high / low > 1.2 && status == KVT_OK) {
         const double middle = sqrt(low * high);
@@ -303,10 +288,10 @@ static kvt_status calibrate_windows(pipeline_site *site)
 {
     kvt_status status = KVT_OK;
     for (int i = -1; i < WINDOWS_TRIED && status == KVT_OK; i++) {
-        const uint64_t window = site->bytes / window_shares[i < 0 ? 0 : i];
+        const uint64_t window = site->data.bytes / window_shares[i < 0 ? 0 : i];
         double look_up, fetch;
         group g;
-        status = open_group(site, 1, 1, window, site->bytes / CODED_SHARE, &g);
+        status = open_group(site, 1, 1, window, site->data.bytes / CODED_SHARE, &g);
         if (status != KVT_OK) return status;
         if (i < 0) {
             status = run_apart(site, g.sequences[0], &site->target_error, &look_up, &fetch);
@@ -772,10 +757,8 @@ static kvt_status pipeline_run(const bench_options *given, bench_report *report)
         decode_reads_close(&site.plans[i].reads);
         decode_trial_close(&site.plans[i].trial);
     }
+    decode_data_free(&site.data);
     decode_layer_close(&site.layer);
-    free(site.k);
-    free(site.v);
-    free(site.queries);
     return status;
 }
 

@@ -40,7 +40,6 @@ enum {
     HEADS = 8,
     GROUP = 4,
     DIM = 128,
-    ROW = HEADS * DIM,
     QUERY = HEADS * GROUP * DIM,
     JUDGED = 12, /* steps whose error is taken */
     STEPS = 64,
@@ -144,47 +143,34 @@ typedef struct sequence_site {
     bench_report *report;
     decode_layer layer;
     uint32_t tokens, steps, observed;
-    uint64_t bytes; /* of K and V */
+    decode_data data;
     double drives_bytes_per_s;
-    uint16_t *k, *v; /* fp16 [tokens][HEADS][DIM] */
-    float *queries;  /* [observed + steps][QUERY] */
-    float *exact;    /* [JUDGED][QUERY] */
+    float *exact; /* [JUDGED][QUERY] */
     sequence_row rows[CASES];
 } sequence_site;
 
 static kvt_status make_data(sequence_site *site)
 {
-    const size_t cells = (size_t)site->tokens * ROW;
     kvt_status status =
         decode_layer_open(site->tokens, site->observed, site->steps, JUDGED, SEED, &site->layer);
-    if (status != KVT_OK) return status;
-    site->bytes = 4 * (uint64_t)cells;
-    site->k = malloc(cells * sizeof *site->k);
-    site->v = malloc(cells * sizeof *site->v);
-    site->queries = malloc((size_t)(site->observed + site->steps) * QUERY * sizeof(float));
+    if (status == KVT_OK) status = decode_data_make(&site->layer, &site->data);
     site->exact = malloc((size_t)JUDGED * QUERY * sizeof(float));
-    if (site->k == NULL || site->v == NULL || site->queries == NULL || site->exact == NULL)
-        return KVT_E_MEMORY;
-    decode_layer_rows(&site->layer, false, site->k);
-    decode_layer_rows(&site->layer, true, site->v);
-    for (uint32_t row = 0; row < site->observed + site->steps; row++)
-        decode_layer_queries(&site->layer, row, site->queries + (size_t)row * QUERY);
-    return KVT_OK;
+    return site->exact != NULL ? status : KVT_E_MEMORY;
 }
 
 static const float *step_queries(const sequence_site *site, uint32_t step)
 {
-    return site->queries + (size_t)(site->observed + step) * QUERY;
+    return site->data.queries + (size_t)(site->observed + step) * QUERY;
 }
 
 static uint64_t budget_of(const sequence_site *site, const sequence_case *one)
 {
-    return one->share == 0 ? KVT_SPARSE_ALL : site->bytes / one->share;
+    return one->share == 0 ? KVT_SPARSE_ALL : site->data.bytes / one->share;
 }
 
 static uint64_t window_of(const sequence_site *site, const sequence_case *one)
 {
-    return one->window == 0 ? 0 : site->bytes / one->window;
+    return one->window == 0 ? 0 : site->data.bytes / one->window;
 }
 
 /* ---- one case ---- */
@@ -193,7 +179,8 @@ static kvt_status open_store(const sequence_site *site, const sequence_case *one
                              kvt_store **store_out)
 {
     return bench_reads_store(site->options, one->striping,
-                             2 * site->bytes / WINDOW_SHARE + 16 * MIB, store_out, site->report);
+                             2 * site->data.bytes / WINDOW_SHARE + 16 * MIB, store_out,
+                             site->report);
 }
 
 static kvt_sparse_options sequence_options(const sequence_site *site, const sequence_case *one,
@@ -224,10 +211,10 @@ static kvt_status open_sequence(sequence_site *site, const sequence_case *one,
     kvt_status status = kvt_sparse_open_live(store, &options, sequence_out, site->report->message,
                                              BENCH_MESSAGE_BYTES);
     if (status != KVT_OK) return status;
-    status = kvt_sparse_give(*sequence_out, 0, site->k, site->v);
+    status = kvt_sparse_give(*sequence_out, 0, site->data.k, site->data.v);
     row->open_seconds = (double)(base_clock_ns() - begin_ns) * 1e-9;
     if (status == KVT_OK && budget_bytes != KVT_SPARSE_ALL)
-        status = kvt_sparse_observe(*sequence_out, 0, site->queries, site->observed);
+        status = kvt_sparse_observe(*sequence_out, 0, site->data.queries, site->observed);
     return status;
 }
 
@@ -289,7 +276,7 @@ static kvt_status reopen_sequence(const sequence_site *site, const sequence_case
     row->pages = stats.pages;
     row->in_place_pages = stats.in_place_pages;
     if (status != KVT_OK) return status;
-    return kvt_sparse_observe(*sequence, 0, site->queries, site->observed);
+    return kvt_sparse_observe(*sequence, 0, site->data.queries, site->observed);
 }
 
 /* Runs one step; output is NULL when nobody wants it. */
@@ -380,7 +367,7 @@ static double drives_sum(kvt_store *store)
 static kvt_status find_budget(sequence_site *site, const sequence_case *one, kvt_store *store,
                               kvt_sparse *sequence, uint64_t *budget_bytes)
 {
-    double low = (double)site->bytes / 2048, high = (double)site->bytes;
+    double low = (double)site->data.bytes / 2048, high = (double)site->data.bytes;
     while (high / low > 1.2) {
         sequence_row row = {.budget_bytes = (uint64_t)sqrt(low * high)};
         sequence->options.budget_bytes = row.budget_bytes;
@@ -407,7 +394,7 @@ static kvt_status run_library(sequence_site *site, const sequence_case *one, seq
         status = find_budget(site, one, store, sequence, &row->budget_bytes);
         sequence->options.budget_bytes = row->budget_bytes;
         if (status == KVT_OK)
-            status = kvt_sparse_observe(sequence, 0, site->queries, site->observed);
+            status = kvt_sparse_observe(sequence, 0, site->data.queries, site->observed);
     }
     if (status == KVT_OK && one->kept) status = reopen_sequence(site, one, store, row, &sequence);
     if (status == KVT_OK) status = run_steps(site, one, exact, store, sequence, row);
@@ -460,7 +447,7 @@ static kvt_status run_method(sequence_site *site, const sequence_case *one, sequ
     if (status == KVT_OK) status = open_store(site, one, &store);
     if (status == KVT_OK) status = bench_slots_open(store, &site->layer, &trial, &slots);
     if (status == KVT_OK) {
-        *row = (sequence_row){.budget_bytes = (uint64_t)(budget * (double)site->bytes),
+        *row = (sequence_row){.budget_bytes = (uint64_t)(budget * (double)site->data.bytes),
                               .hit_ratio = figures.hit_ratio,
                               .error = figures.error};
         status = run_reads(site, store, &slots, &reads, row);
@@ -522,10 +509,8 @@ static kvt_status sequence_run(const bench_options *given, bench_report *report)
     bench_report_add(report,
                      json_pack("{s:i, s:i, s:f}", "repetitions", 1, "tokens", (int)site.tokens,
                                "drives_bytes_per_s", site.drives_bytes_per_s));
-    free(site.k);
-    free(site.v);
+    decode_data_free(&site.data);
     decode_layer_close(&site.layer);
-    free(site.queries);
     free(site.exact);
     return status;
 }

@@ -38,7 +38,7 @@ void decode_layer_close(decode_layer *layer)
     layer->units = NULL;
 }
 
-void decode_layer_rows(const decode_layer *layer, bool values, uint16_t *rows)
+static void data_rows(const decode_layer *layer, bool values, uint16_t *rows)
 {
     const uint32_t heads = layer->source.kv_heads, dim = layer->source.head_dim;
     for (uint32_t t = 0; t < layer->source.tokens; t++)
@@ -49,11 +49,32 @@ void decode_layer_rows(const decode_layer *layer, bool values, uint16_t *rows)
         }
 }
 
-void decode_layer_queries(const decode_layer *layer, uint32_t row, float *queries)
+kvt_status decode_data_make(const decode_layer *layer, decode_data *data)
 {
-    const size_t width = (size_t)layer->source.group * layer->source.head_dim;
-    for (uint32_t h = 0; h < layer->source.kv_heads; h++)
-        memcpy(queries + h * width, layer->units[h].queries + row * width, width * sizeof *queries);
+    const decode_source *source = &layer->source;
+    const size_t cells = (size_t)source->tokens * source->kv_heads * source->head_dim;
+    const size_t width = (size_t)source->group * source->head_dim;
+    const uint32_t rows = layer->warm + layer->steps;
+    *data = (decode_data){.row = source->kv_heads * width,
+                          .bytes = 2 * sizeof *data->k * cells,
+                          .k = malloc(cells * sizeof *data->k),
+                          .v = malloc(cells * sizeof *data->v)};
+    data->queries = malloc(rows * data->row * sizeof *data->queries);
+    if (data->k == NULL || data->v == NULL || data->queries == NULL) return KVT_E_MEMORY;
+    data_rows(layer, false, data->k);
+    data_rows(layer, true, data->v);
+    for (uint32_t i = 0; i < rows * source->kv_heads; i++)
+        memcpy(data->queries + i * width,
+               layer->units[i % source->kv_heads].queries + i / source->kv_heads * width,
+               width * sizeof *data->queries);
+    return KVT_OK;
+}
+
+void decode_data_free(decode_data *data)
+{
+    free(data->k);
+    free(data->v);
+    free(data->queries);
 }
 
 int decode_layer_judged(const decode_layer *layer, uint32_t step)

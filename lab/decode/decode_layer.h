@@ -31,10 +31,17 @@ KVT_NODISCARD kvt_status decode_layer_open(uint32_t tokens, uint32_t warm, uint3
                                            uint32_t judged, uint64_t seed, decode_layer *layer_out);
 void decode_layer_close(decode_layer *layer);
 
-/* K or V as an engine has it, fp16 [tokens][kv_heads][head_dim], and the queries of a row, fp32
- * [kv_heads][group][head_dim]. */
-void decode_layer_rows(const decode_layer *layer, bool values, uint16_t *rows);
-void decode_layer_queries(const decode_layer *layer, uint32_t row, float *queries);
+/* What an engine has: K and V, fp16 [tokens][kv_heads][head_dim], and queries, fp32 [warm + steps]
+ * [kv_heads][group][head_dim], of which step 0 has row `warm`. */
+typedef struct decode_data {
+    uint16_t *k, *v;
+    float *queries;
+    size_t row;     /* floats of queries of a step */
+    uint64_t bytes; /* of K and V */
+} decode_data;
+
+KVT_NODISCARD kvt_status decode_data_make(const decode_layer *layer, decode_data *data_out);
+void decode_data_free(decode_data *data);
 
 /* The number of a judged step, or -1. */
 int decode_layer_judged(const decode_layer *layer, uint32_t step);
