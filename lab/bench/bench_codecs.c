@@ -126,18 +126,6 @@ static kvt_status codecs_choose_isa(const char *name, bool quick, codecs_cpu *fi
 
 /* ---- what is asked of the codecs ---- */
 
-/* A row of what was measured against what is asked at least. */
-static void check_add(const bench_codec_results *results, const char *source, const char *name,
-                      const char *variant, const char *on, double value, double limit)
-{
-    char what[2 * BENCH_NAME_BYTES];
-    snprintf(what, sizeof what, "%s, %s", variant, on);
-    bench_report_row(results->report, "checks",
-                     json_pack("{s:s, s:s, s:s, s:f, s:s, s:f, s:b}", "source", source, "check",
-                               name, "what", what, "value", value, "asked", "at_least", "limit",
-                               limit, "ok", (int)(value >= limit)));
-}
-
 /* Least ratios to memcpy. */
 static const struct {
     const char *name, *codec;
@@ -180,23 +168,15 @@ static void check_speed(const bench_codec_results *results, size_t index)
         if (slowest == NULL || speed->rate.median < slowest->rate.median) slowest = speed;
     }
     if (slowest == NULL || !(results->memcpy_bytes_per_s > 0)) return;
-    check_add(results, "speed", check_speeds[index].name, results->variants[slowest->variant].name,
-              codecs_cpu_name(best), slowest->rate.median / results->memcpy_bytes_per_s,
-              check_speeds[index].least);
-}
-
-/* The slowest layout of an engine stands for all of them. */
-static void check_views(const bench_codec_results *results, uint32_t variant)
-{
-    const bench_codec_view *slowest = NULL;
-    for (uint32_t k = 0; k < results->view_count; k++) {
-        const bench_codec_view *view = &results->views[k];
-        if (view->variant != variant) continue;
-        if (slowest == NULL || view->packed_ratio < slowest->packed_ratio) slowest = view;
-    }
-    if (slowest != NULL)
-        check_add(results, "views", "decode into a view / packed", results->variants[variant].name,
-                  slowest->name, slowest->packed_ratio, 0.85);
+    const double ratio = slowest->rate.median / results->memcpy_bytes_per_s;
+    const double least = check_speeds[index].least;
+    char what[2 * BENCH_NAME_BYTES];
+    snprintf(what, sizeof what, "%s, %s", results->variants[slowest->variant].name,
+             codecs_cpu_name(best));
+    bench_report_row(results->report, "checks",
+                     json_pack("{s:s, s:s, s:s, s:f, s:s, s:f, s:b}", "source", "speed", "check",
+                               check_speeds[index].name, "what", what, "value", ratio, "asked",
+                               "at_least", "limit", least, "ok", (int)(ratio >= least)));
 }
 
 /* ---- the report ---- */
@@ -252,15 +232,6 @@ static void report_fill(const bench_codec_results *results)
                                        report_layout(&results->entry)));
     for (uint32_t i = 0; i < results->speed_count; i++)
         report_speed(results, &results->speeds[i]);
-    for (uint32_t i = 0; i < results->view_count; i++) {
-        const bench_codec_view *view = &results->views[i];
-        const bench_codec_variant *variant = &results->variants[view->variant];
-        bench_report_row(report, "views",
-                         json_pack("{s:s, s:s, s:s, s:f, s:f, s:I}", "codec", variant->codec,
-                                   "variant", variant->name, "view", view->name, "bytes_per_s",
-                                   view->bytes_per_s, "packed_ratio", view->packed_ratio, "samples",
-                                   (json_int_t)view->samples));
-    }
     for (uint32_t i = 0; i < results->variant_count; i++) {
         const bench_codec_variant *variant = &results->variants[i];
         if (!results->losses[i].present) continue;
@@ -275,8 +246,6 @@ static void report_fill(const bench_codec_results *results)
                                results->sample_seconds));
     for (size_t i = 0; i < CHECK_SPEED_COUNT; i++)
         check_speed(results, i);
-    for (uint32_t i = 0; i < results->variant_count; i++)
-        check_views(results, i);
 }
 
 /* ---- the whole ---- */
@@ -293,14 +262,12 @@ static kvt_status codecs_run(const bench_options *options, bench_report *report)
         codecs_cpu_force(last);
         status = bench_codecs_sample(&results);
         if (status == KVT_OK) status = bench_codecs_time(&results, first, last);
-        if (status == KVT_OK) status = bench_codecs_views(&results, last);
         codecs_cpu_force(codecs_cpu_best());
     }
     if (status == KVT_OK) report_fill(&results);
     free(results.losses);
     free(results.variants);
     free(results.speeds);
-    free(results.views);
     return status;
 }
 
@@ -310,7 +277,6 @@ const bench_case bench_codecs_case = {
     .tables =
         (const bench_table[]){{"", "memcpy_bytes_per_s memcpy_bytes working_set_bytes"},
                               {"results", "variant isa direction threads bytes_per_s memcpy_ratio"},
-                              {"views", "variant view bytes_per_s packed_ratio"},
                               {"losses", "variant bits_per_element physical_bits_per_element ratio "
                                          "nmse_k nmse_v attention_error"},
                               {"checks", "source check what value limit ok"},

@@ -41,15 +41,6 @@ typedef struct bench_codec_speed {
     uint32_t samples;
 } bench_codec_speed;
 
-/* Records of 4 MiB decoded into one engine's layout, beside the packed buffer. */
-typedef struct bench_codec_view {
-    const char *name;
-    uint32_t variant;
-    double bytes_per_s;  /* median of the samples, in original bytes */
-    double packed_ratio; /* median of the samples' ratios to the packed decoding beside each */
-    uint32_t samples;
-} bench_codec_view;
-
 typedef struct bench_codec_results {
     const bench_options *options;
     const bench_codecs_options *own;
@@ -59,8 +50,6 @@ typedef struct bench_codec_results {
     uint32_t variant_count;
     bench_codec_speed *speeds;
     uint32_t speed_count, speed_capacity;
-    bench_codec_view *views;
-    uint32_t view_count;
     kvt_layout sample;
     double sample_seconds;
     double memcpy_bytes_per_s;
@@ -76,10 +65,6 @@ KVT_NODISCARD kvt_status bench_codecs_blame(const bench_codec_results *results, 
 /* Times every variant on the instruction sets from `first` to `last`. */
 KVT_NODISCARD kvt_status bench_codecs_time(bench_codec_results *results, codecs_cpu first,
                                            codecs_cpu last);
-
-/* Times the variants that are timed everywhere, into each layout of engine_views.h, on one
- * instruction set. */
-KVT_NODISCARD kvt_status bench_codecs_views(bench_codec_results *results, codecs_cpu isa);
 
 /* Fills losses of the seeded sample. */
 KVT_NODISCARD kvt_status bench_codecs_sample(bench_codec_results *results);

@@ -7,7 +7,7 @@
 #include "codecs_support.h"
 
 #include "codecs/kernels/cpu.h"
-#include "lab/bench/engine_views.h"
+#include "engine_views.h"
 #include "tools/command/worker_pool.h"
 
 enum { FILL = 0x5a, TOKENS = 75 };

@@ -6,7 +6,7 @@
  */
 #include "codecs/keys_rerotate.h"
 #include "drop_site.h"
-#include "lab/bench/engine_views.h"
+#include "engine_views.h"
 #include "metrics_support.h"
 
 #include <kvterrace/load.h>

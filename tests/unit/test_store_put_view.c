@@ -4,7 +4,7 @@
  * same bytes as with packed buffers, from a put's staging, from memory where the record lies, and
  * through the store's staging; and views that no call takes.
  */
-#include "lab/bench/engine_views.h"
+#include "engine_views.h"
 #include "store_site.h"
 
 enum { DRAM_BYTES = 16 << 20, FILL = 0x5a };

@@ -6,7 +6,7 @@
 #include "codecs_support.h"
 
 #include "codecs/view_rows.h"
-#include "lab/bench/engine_views.h"
+#include "engine_views.h"
 
 #include <stdio.h>
 

@@ -29,7 +29,7 @@ class CommandTest(CommandCase):
         for arguments in ([], ["profile"], ["profile", "devices"], ["profile", "import"],
                           ["profile", "export"], ["profile", "diff"], ["profile", "gc"],
                           ["replay"], ["kvlab"],
-                          ["kvlab", "devices"], ["kvlab", "stripe"], ["kvlab", "codecs"],
+                          ["kvlab", "stripe"], ["kvlab", "codecs"],
                           ["report"], ["encode"], ["decode"], ["inspect"], ["verify"], ["recover"],
                           ["clear"], ["check-config"]):
             with self.subTest(arguments=arguments):
@@ -68,7 +68,7 @@ class CommandTest(CommandCase):
         self.fails("which FILE", "check-config")
         self.fails("--seconds", "profile", "devices", "--seconds", "soon")
         for count in ("0", "-1", "+1", "1x", "", "1000000", " 1"):
-            self.fails("--iterations", "kvlab", "devices", "--quick", "--iterations", count)
+            self.fails("--iterations", "kvlab", "stripe", "--quick", "--iterations", count)
         self.fails("which FILE", "encode")
         self.fails("which FILE", "decode")
         self.fails("--output", "decode", "x.kvt")

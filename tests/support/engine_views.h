@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine_views.h - the layouts of engines as views, for benches and tests: pools of whole blocks in
+ * engine_views.h - the layouts of engines as views, for tests: pools of whole blocks in
  * which an entry's blocks lie apart and in no order. Single thread.
  */
-#ifndef BENCH_ENGINE_VIEWS_H
-#define BENCH_ENGINE_VIEWS_H
+#ifndef TESTS_ENGINE_VIEWS_H
+#define TESTS_ENGINE_VIEWS_H
 
 #include <kvterrace/view.h>
 
