@@ -181,6 +181,11 @@ kvt_status decode_coactive_build(const decode_profile *profile, decode_items *it
 kvt_status decode_items_open(decode_items *items, uint32_t count, uint32_t places);
 void decode_items_close(decode_items *items);
 
+/* A window over items by one of the rules. False: out of memory; close it either way. */
+bool decode_window_open(const decode_items *items, const pages_terms *terms, windows_rule rule,
+                        double capacity_bytes, windows_unit *window_out);
+void decode_window_close(windows_unit *window);
+
 /* Items of `run` neighbouring tokens by position. */
 kvt_status decode_items_runs(const decode_unit *unit, uint32_t run, decode_items *items);
 

@@ -120,11 +120,6 @@ kvt_status decode_configs(decode_results *results)
     return KVT_OK;
 }
 
-static bool same_choice(const decode_config *a, const decode_config *b)
-{
-    return a->index == b->index && a->layout == b->layout && a->run == b->run;
-}
-
 /* Neighbouring rows share their items. */
 static kvt_status unit_rows(decode_unit *unit, decode_results *results)
 {
@@ -133,11 +128,12 @@ static kvt_status unit_rows(decode_unit *unit, decode_results *results)
         const decode_config *config = &results->rows[i].config;
         decode_choice choice;
         status = decode_choice_open(unit, config->index, config->layout, config->run, &choice);
-        const uint32_t begin = i;
-        while (i < results->count &&
-               same_choice(&results->rows[begin].config, &results->rows[i].config)) {
+        for (; i < results->count; i++) {
+            const decode_config *next = &results->rows[i].config;
+            if (next->index != config->index || next->layout != config->layout ||
+                next->run != config->run)
+                break;
             if (status == KVT_OK) status = decode_config_run(unit, &choice, &results->rows[i]);
-            i++;
         }
         decode_choice_close(&choice);
     }

@@ -14,20 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kvt_status refuse(char *message, size_t size, const char *path, const char *why)
-{
-    (void)snprintf(message, size, "%s: %s", path, why);
-    return KVT_E_ARGUMENT;
-}
-
-static void name_of(const char *path, char name[64])
-{
-    const char *slash = strrchr(path, '/');
-    (void)snprintf(name, 64, "%.60s", slash != NULL ? slash + 1 : path);
-    char *dot = strstr(name, ".safetensors");
-    if (dot != NULL) *dot = '\0';
-}
-
 kvt_status decode_source_dump(const char *path, uint32_t rows, decode_source *source_out,
                               char *message, size_t message_size)
 {
@@ -36,7 +22,10 @@ kvt_status decode_source_dump(const char *path, uint32_t rows, decode_source *so
     if (status != KVT_OK) return status;
     const quality_dump *d = &s.dump;
     const char *where = d->file != NULL ? safetensors_metadata(d->file, "queries") : NULL;
-    name_of(path, s.name);
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(s.name, sizeof s.name, "%.60s", slash != NULL ? slash + 1 : path);
+    char *dot = strstr(s.name, ".safetensors");
+    if (dot != NULL) *dot = '\0';
     s.layers = d->layout.layers;
     s.kv_heads = d->layout.kv_heads;
     s.head_dim = d->layout.head_dim;
@@ -60,7 +49,8 @@ kvt_status decode_source_dump(const char *path, uint32_t rows, decode_source *so
         why = "more than 64 query heads of a KV head";
     if (why != NULL) {
         quality_dump_close(&s.dump);
-        return refuse(message, message_size, path, why);
+        (void)snprintf(message, message_size, "%s: %s", path, why);
+        return KVT_E_ARGUMENT;
     }
     *source_out = s;
     return KVT_OK;

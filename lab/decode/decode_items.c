@@ -27,6 +27,29 @@ void decode_items_close(decode_items *items)
     free(items->cluster);
 }
 
+bool decode_window_open(const decode_items *items, const pages_terms *terms, windows_rule rule,
+                        double capacity_bytes, windows_unit *window)
+{
+    const size_t count = items->count + 1u;
+    *window = (windows_unit){.pages = items->count,
+                             .tokens = items->tokens,
+                             .terms = terms,
+                             .rate = window_rules[rule],
+                             .decay = WINDOWS_DECAY_DEFAULT,
+                             .capacity_bytes = (uint64_t)capacity_bytes,
+                             .held = calloc(count, 1),
+                             .standing = calloc(count, sizeof(float)),
+                             .order = malloc(count * sizeof(uint64_t))};
+    return window->held != NULL && window->standing != NULL && window->order != NULL;
+}
+
+void decode_window_close(windows_unit *window)
+{
+    free(window->held);
+    free(window->standing);
+    free(window->order);
+}
+
 static void count_tokens(decode_items *items)
 {
     for (uint32_t i = 0; i < items->count; i++)

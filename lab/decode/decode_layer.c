@@ -235,17 +235,8 @@ static kvt_status player_open(player *p, double budget)
     p->token = malloc(unit->zone + 1u);
     p->estimate = malloc((size_t)unit->group * unit->dim * sizeof(float));
     p->estimate_lse = malloc(unit->group * sizeof(float));
-    p->window = (windows_unit){.pages = items->count,
-                               .tokens = items->tokens,
-                               .terms = &p->terms,
-                               .rate = window_rules[p->method->rule],
-                               .decay = WINDOWS_DECAY_DEFAULT,
-                               .capacity_bytes = (uint64_t)window,
-                               .held = calloc(count, 1),
-                               .standing = calloc(count, sizeof(float)),
-                               .order = malloc(count * sizeof(uint64_t))};
-    return p->wanted && p->of_place && p->token && p->estimate && p->estimate_lse &&
-                   p->window.held && p->window.standing && p->window.order
+    const bool fine = decode_window_open(items, &p->terms, p->method->rule, window, &p->window);
+    return fine && p->wanted && p->of_place && p->token && p->estimate && p->estimate_lse
                ? KVT_OK
                : KVT_E_MEMORY;
 }
@@ -257,9 +248,7 @@ static void player_close(player *p)
     free(p->token);
     free(p->estimate);
     free(p->estimate_lse);
-    free(p->window.held);
-    free(p->window.standing);
-    free(p->window.order);
+    decode_window_close(&p->window);
 }
 
 static kvt_status player_judge(player *p, uint32_t row)

@@ -49,18 +49,9 @@ static kvt_status run_open(run_state *s)
     s->of_place = malloc(s->unit->zone + 1u);
     s->estimate = malloc((size_t)s->unit->group * s->unit->dim * sizeof(float));
     s->estimate_lse = malloc(s->unit->group * sizeof(float));
-    s->window =
-        (windows_unit){.pages = items->count,
-                       .tokens = items->tokens,
-                       .terms = &s->terms,
-                       .rate = window_rules[config->rule],
-                       .decay = WINDOWS_DECAY_DEFAULT,
-                       .capacity_bytes = (uint64_t)(config->window * (double)s->budget_bytes),
-                       .held = calloc(count, 1),
-                       .standing = calloc(count, sizeof(float)),
-                       .order = malloc(count * sizeof(uint64_t))};
-    return s->wanted && s->merged && s->of_place && s->estimate && s->estimate_lse &&
-                   s->window.held && s->window.standing && s->window.order
+    const bool fine = decode_window_open(items, &s->terms, config->rule,
+                                         config->window * (double)s->budget_bytes, &s->window);
+    return fine && s->wanted && s->merged && s->of_place && s->estimate && s->estimate_lse
                ? KVT_OK
                : KVT_E_MEMORY;
 }
@@ -72,9 +63,7 @@ static void run_close(run_state *s)
     free(s->of_place);
     free(s->estimate);
     free(s->estimate_lse);
-    free(s->window.held);
-    free(s->window.standing);
-    free(s->window.order);
+    decode_window_close(&s->window);
 }
 
 /* Which variant each place has. */
@@ -88,23 +77,6 @@ static void run_places(run_state *s, const uint8_t *variant)
             if (s->of_place[items->places[j]] < variant[i])
                 s->of_place[items->places[j]] = variant[i];
     }
-}
-
-/* Tokens of a cluster that no item brings. */
-static uint32_t absent_tokens(const decode_unit *u, const uint8_t *variant, uint32_t cluster)
-{
-    const sparse_index *index = &u->index;
-    uint32_t absent = 0;
-    for (uint32_t p = index->first[cluster]; p < index->first[cluster + 1]; p++)
-        absent += variant[p] == PAGES_ABSENT;
-    return absent;
-}
-
-static double estimate_part(const decode_unit *u, double weight, const int8_t *mean, double *sums)
-{
-    for (uint32_t d = 0; weight > 0.0 && d < u->dim; d++)
-        sums[d] += weight * mean[d];
-    return weight;
 }
 
 /* The estimate by place: clusters, and blocks of clusters that were not scored, in proportion to
@@ -121,7 +93,10 @@ void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place,
         double sum = 0.0, sums[SPARSE_HEAD_DIM_MAX] = {0.0};
         for (uint32_t lane = 0; lane < index->clusters; lane++) {
             const uint32_t slot = work->slot[lane / SPARSE_BLOCK], b = lane / SPARSE_BLOCK;
-            const uint32_t absent = absent_tokens(u, variant_of_place, index->cluster[lane]);
+            const uint32_t *first = &index->first[index->cluster[lane]];
+            uint32_t absent = 0;
+            for (uint32_t p = first[0]; p < first[1]; p++)
+                absent += variant_of_place[p] == PAGES_ABSENT;
             if (absent == 0) continue;
             const double all =
                 slot > 0
@@ -131,7 +106,9 @@ void decode_unit_estimate(const decode_unit *u, const uint8_t *variant_of_place,
                     : (double)work->upper_scores[(size_t)g * upper + b] / index->upper_tokens[b];
             const int8_t *mean = slot > 0 ? index->means + (size_t)lane * u->dim
                                           : index->upper_means + (size_t)b * u->dim;
-            sum += estimate_part(u, all * absent, mean, sums);
+            sum += all * absent;
+            for (uint32_t d = 0; all > 0.0 && d < u->dim; d++)
+                sums[d] += all * absent * mean[d];
         }
         estimate_lse[g] = sum > 0.0 ? work->largest[g] + (float)log(sum) : -INFINITY;
         for (uint32_t d = 0; d < u->dim; d++)

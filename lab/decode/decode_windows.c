@@ -62,16 +62,9 @@ static void moves_add(moves *m, const needs *n, uint32_t row, double hit, double
 static kvt_status play_rule(const needs *n, windows_rule rule, double size, moves *m)
 {
     const uint32_t count = n->items->count;
-    windows_unit unit = {.pages = count,
-                         .tokens = n->items->tokens,
-                         .terms = n->terms,
-                         .rate = window_rules[rule],
-                         .decay = WINDOWS_DECAY_DEFAULT,
-                         .capacity_bytes = (uint64_t)(size * (double)n->budget_bytes),
-                         .held = calloc(count + 1u, 1),
-                         .standing = calloc(count + 1u, sizeof(float)),
-                         .order = malloc((count + 1u) * sizeof(uint64_t))};
-    const bool fine = unit.held != NULL && unit.standing != NULL && unit.order != NULL;
+    windows_unit unit;
+    const bool fine =
+        decode_window_open(n->items, n->terms, rule, size * (double)n->budget_bytes, &unit);
     *m = (moves){.hit = 0.0};
     for (uint32_t row = 0; fine && row < n->rows; row++) {
         windows_change change;
@@ -80,9 +73,7 @@ static kvt_status play_rule(const needs *n, windows_rule rule, double size, move
         moves_add(m, n, row, (double)change.hit_bytes,
                   (double)(change.hit_bytes + change.read_bytes));
     }
-    free(unit.held);
-    free(unit.standing);
-    free(unit.order);
+    decode_window_close(&unit);
     return fine ? KVT_OK : KVT_E_MEMORY;
 }
 
@@ -97,13 +88,6 @@ static int compare_uses(const void *left, const void *right)
     const use *a = left, *b = right;
     if (a->next != b->next) return a->next < b->next ? -1 : 1;
     return a->item < b->item ? -1 : a->item > b->item;
-}
-
-static uint32_t next_use(const needs *n, uint32_t row, uint32_t item)
-{
-    while (++row < n->rows)
-        if (n->wanted[(size_t)row * n->items->count + item] != PAGES_ABSENT) return row;
-    return UINT32_MAX;
 }
 
 static kvt_status play_belady(const needs *n, double size, moves *m)
@@ -121,7 +105,10 @@ static kvt_status play_belady(const needs *n, double size, moves *m)
             const double bytes = (double)n->items->tokens[i] * n->terms->token_bytes[PAGES_RAW];
             if (used) wanted += bytes;
             if (used && held[i]) hit += bytes;
-            if (used || held[i]) all[candidates++] = (use){next_use(n, row, i), i};
+            uint32_t next = row + 1;
+            while (next < n->rows && n->wanted[(size_t)next * count + i] == PAGES_ABSENT)
+                next++;
+            if (used || held[i]) all[candidates++] = (use){next < n->rows ? next : UINT32_MAX, i};
             held[i] = 0;
         }
         moves_add(m, n, row, hit, wanted);
