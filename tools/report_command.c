@@ -22,27 +22,11 @@ extern const unsigned char report_part_page[];
 extern const unsigned char report_part_style[];
 extern const unsigned char report_part_script[];
 
-/* The documents of one page: an array of {"name", "document"}. */
-typedef struct report_page {
-    json_t *entries;
-} report_page;
-
-static kvt_status report_page_open(report_page *page)
-{
-    page->entries = json_array();
-    return page->entries != NULL ? KVT_OK : KVT_E_MEMORY;
-}
-
-static void report_page_close(report_page *page)
-{
-    json_decref(page->entries);
-    page->entries = NULL;
-}
-
-static kvt_status report_page_add(report_page *page, const char *name, json_t *document)
+/* The documents of a page are an array of {"name", "document"}. */
+static kvt_status report_add(json_t *entries, const char *name, json_t *document)
 {
     json_t *entry = json_pack("{s:o, s:O}", "name", view_string(name), "document", document);
-    return json_array_append_new(page->entries, entry) == 0 ? KVT_OK : KVT_E_MEMORY;
+    return json_array_append_new(entries, entry) == 0 ? KVT_OK : KVT_E_MEMORY;
 }
 
 static int page_dump(const char *text, size_t size, void *context)
@@ -58,11 +42,11 @@ static int page_dump(const char *text, size_t size, void *context)
     return ferror(file);
 }
 
-static void page_documents(const report_page *page, FILE *file)
+static void page_documents(const json_t *entries, FILE *file)
 {
     const json_t *entry;
     size_t i;
-    json_array_foreach(page->entries, i, entry)
+    json_array_foreach(entries, i, entry)
     {
         fprintf(file,
                 "<section class=\"document\" id=\"document-%zu\"></section>\n"
@@ -73,53 +57,42 @@ static void page_documents(const report_page *page, FILE *file)
     }
 }
 
-static void page_style(const report_page *page, FILE *file)
+static kvt_status page_write(const json_t *entries, FILE *file)
 {
-    (void)page;
-    fputs((const char *)report_part_style, file);
-}
-
-static void page_script(const report_page *page, FILE *file)
-{
-    (void)page;
-    fputs((const char *)report_part_script, file);
-}
-
-/* What stands in the template as {{name}}. */
-static const struct {
-    const char *name;
-    void (*write)(const report_page *page, FILE *file);
-} page_parts[] = {
-    {"{{style}}", page_style},
-    {"{{documents}}", page_documents},
-    {"{{script}}", page_script},
-};
-
-static kvt_status page_write(const report_page *page, FILE *file)
-{
+    /* What stands in the template as {{name}}; NULL: the documents. */
+    const struct {
+        const char *name;
+        const unsigned char *text;
+    } parts[] = {{"{{style}}", report_part_style},
+                 {"{{documents}}", NULL},
+                 {"{{script}}", report_part_script}};
+    const size_t count = sizeof parts / sizeof parts[0];
     const char *at = (const char *)report_part_page;
     while (*at != '\0') {
-        size_t part = 0, count = sizeof page_parts / sizeof page_parts[0];
-        while (part < count && strncmp(at, page_parts[part].name, strlen(page_parts[part].name)))
+        size_t part = 0;
+        while (part < count && strncmp(at, parts[part].name, strlen(parts[part].name)) != 0)
             part++;
         if (part == count) {
             fputc(*at++, file);
             continue;
         }
-        page_parts[part].write(page, file);
-        at += strlen(page_parts[part].name);
+        if (parts[part].text != NULL)
+            fputs((const char *)parts[part].text, file);
+        else
+            page_documents(entries, file);
+        at += strlen(parts[part].name);
     }
     return fflush(file) == 0 && !ferror(file) ? KVT_OK : KVT_E_IO;
 }
 
-static kvt_status report_page_save(const report_page *page, const char *path, char *message,
-                                   size_t message_size)
+static kvt_status report_save(const json_t *entries, const char *path, char *message,
+                              size_t message_size)
 {
     char *partial = NULL;
     kvt_status status = whole_file_begin(path, &partial, message, message_size);
     if (status != KVT_OK) return status;
     FILE *file = fopen(partial, "we");
-    status = file != NULL ? page_write(page, file) : KVT_E_IO;
+    status = file != NULL ? page_write(entries, file) : KVT_E_IO;
     if (file != NULL && fclose(file) != 0 && status == KVT_OK) status = KVT_E_IO;
     if (status == KVT_E_IO)
         (void)snprintf(message, message_size, "%.300s: %s", path, strerror(errno));
@@ -132,17 +105,15 @@ kvt_status report_page_write(const char *path, const char *name,
 {
     char *text = NULL;
     size_t bytes = 0;
-    report_page page = {0};
-    json_t *document = NULL;
+    json_t *entries = json_array(), *document = NULL;
     FILE *stream = open_memstream(&text, &bytes);
     kvt_status status = stream != NULL ? print(report, stream) : KVT_E_MEMORY;
     if (stream != NULL && fclose(stream) != 0 && status == KVT_OK) status = KVT_E_MEMORY;
     if (status == KVT_OK) document = json_loadb(text, bytes, 0, NULL);
     if (status == KVT_OK && document == NULL) status = KVT_E_MEMORY;
-    if (status == KVT_OK) status = report_page_open(&page);
-    if (status == KVT_OK) status = report_page_add(&page, name, document);
-    if (status == KVT_OK) status = report_page_save(&page, path, message, message_size);
-    report_page_close(&page);
+    if (status == KVT_OK) status = report_add(entries, name, document);
+    if (status == KVT_OK) status = report_save(entries, path, message, message_size);
+    json_decref(entries);
     json_decref(document);
     free(text);
     return status;
@@ -180,13 +151,6 @@ static size_t report_read_bytes(void *buffer, size_t size, void *context)
     return count;
 }
 
-/* Whether the schema is "kvterrace-KIND-VERSION" of a later version than any here. */
-static bool report_is_later(const json_t *document)
-{
-    const char *schema = view_text(document, "schema"), *end = strrchr(schema, '-');
-    return strncmp(schema, "kvterrace-", 10) == 0 && strtoul(end + 1, NULL, 10) > 2;
-}
-
 static kvt_status report_read(const char *path, uint64_t *left, json_t **document_out,
                               char *message, size_t message_size)
 {
@@ -203,6 +167,10 @@ static kvt_status report_read(const char *path, uint64_t *left, json_t **documen
         json_load_callback(report_read_bytes, &source, JSON_REJECT_DUPLICATES, &error);
     const int failure = ferror(source.file) ? errno : 0;
     if (!standard) (void)fclose(source.file);
+    /* "kvterrace-KIND-VERSION" */
+    const char *schema = view_text(document, "schema");
+    const bool later =
+        strncmp(schema, "kvterrace-", 10) == 0 && strtoul(strrchr(schema, '-') + 1, NULL, 10) > 2;
     if (failure != 0) {
         (void)snprintf(message, message_size, "%.300s: %s", path, strerror(failure));
     } else if (source.too_large) {
@@ -214,31 +182,30 @@ static kvt_status report_read(const char *path, uint64_t *left, json_t **documen
     } else if (!json_is_object(document)) {
         (void)snprintf(message, message_size, "%.300s: no document of kvterrace: not an object",
                        path);
-        json_decref(document);
-        document = NULL;
-    } else if (report_is_later(document)) {
+    } else if (later) {
         (void)snprintf(message, message_size,
                        "%.300s: its schema, %.100s, is of another version of kvterrace", path,
-                       view_text(document, "schema"));
-        json_decref(document);
-        document = NULL;
+                       schema);
+    } else {
+        *document_out = document;
+        return KVT_OK;
     }
-    *document_out = document;
-    return document != NULL ? KVT_OK : KVT_E_CORRUPT;
+    json_decref(document);
+    return KVT_E_CORRUPT;
 }
 
-static kvt_status report_read_all(const report_arguments *arguments, report_page *page,
-                                  char *message, size_t message_size)
+static kvt_status report_read_all(const report_arguments *arguments, json_t *entries, char *message,
+                                  size_t message_size)
 {
     uint64_t left = REPORT_BYTES_MAX;
-    kvt_status status = report_page_open(page);
+    kvt_status status = KVT_OK;
     for (size_t i = 0; status == KVT_OK && i < arguments->inputs.count; i++) {
         const char *path = arguments->inputs.items[i];
         json_t *document = NULL;
         status = report_read(path, &left, &document, message, message_size);
         if (status == KVT_OK)
             status =
-                report_page_add(page, strcmp(path, "-") == 0 ? "standard input" : path, document);
+                report_add(entries, strcmp(path, "-") == 0 ? "standard input" : path, document);
         json_decref(document);
     }
     return status;
@@ -249,21 +216,21 @@ static int report_run(void *context)
     const report_arguments *arguments = context;
     const command_common *common = &arguments->common;
     char message[COMMAND_MESSAGE_BYTES] = "";
-    report_page page = {0};
+    json_t *entries = json_array();
     int code = EXIT_FINE;
     kvt_status status = KVT_OK;
     if (arguments->output != NULL)
         status = command_check_target(common, "output", arguments->output, message, sizeof message);
-    if (status == KVT_OK) status = report_read_all(arguments, &page, message, sizeof message);
+    if (status == KVT_OK) status = report_read_all(arguments, entries, message, sizeof message);
     if (status != KVT_OK) {
         code = command_fail_input(status, message);
     } else {
         status = arguments->output != NULL
-                     ? report_page_save(&page, arguments->output, message, sizeof message)
-                     : page_write(&page, stdout);
+                     ? report_save(entries, arguments->output, message, sizeof message)
+                     : page_write(entries, stdout);
         if (status != KVT_OK) code = command_fail(status, message);
     }
-    report_page_close(&page);
+    json_decref(entries);
     return code;
 }
 
