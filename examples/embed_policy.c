@@ -120,6 +120,36 @@ static int use_block(kvt_policy *policy, uint64_t now_ns, uint64_t handle, unsig
     return status == KVT_OK ? obey(policy, &plan, text) : 1;
 }
 
+/* What a caller knows that no count of uses tells, and what it may ask. `handle` is stored. Returns
+ * the number of failures. */
+static int know_better(kvt_policy *policy, uint64_t now_ns, uint64_t handle)
+{
+    kvt_move moves[8];
+    kvt_plan plan = {moves, 8, 0};
+    kvt_explanation why = {.struct_size = sizeof why};
+    kvt_policy_worth worth = {.struct_size = sizeof worth};
+    /* A queue of requests is a better forecast than the past; a class may come back more often. */
+    int failures = kvt_policy_set_rate(policy, handle, 2.0) != KVT_OK;
+    failures += kvt_policy_set_prior(policy, 1, 0.5) != KVT_OK;
+    failures += kvt_policy_hint(policy, now_ns, handle, KVT_HINT_RETAIN, 60.0, 0) != KVT_OK;
+    /* Ahead of its use it comes up, if that is worth it, and stays while it is read. */
+    const kvt_status moved = kvt_policy_promote(policy, now_ns, handle, KVT_TIER_DRAM, &plan);
+    failures += moved == KVT_OK ? obey(policy, &plan, NULL) : moved != KVT_REFUSED;
+    failures += kvt_policy_pin(policy, handle) != KVT_OK;
+    failures += kvt_policy_unpin(policy, handle) != KVT_OK;
+    failures += kvt_policy_explain(policy, now_ns, handle, &why) != KVT_OK;
+    failures += kvt_policy_worth_get(policy, handle, KVT_TIER_DRAM, &worth) != KVT_OK;
+    printf("block %llu: %s It saves %.4f s a use.\n", (unsigned long long)handle, why.reason,
+           worth.saved_seconds);
+    /* Half of the slow array is taken away; a block that somebody deleted is forgotten. */
+    failures +=
+        kvt_policy_set_capacity(policy, KVT_TIER_SSD, SSD_SLOTS / 2 * BLOCK_BYTES) != KVT_OK;
+    slot *gone = find_slot(kvt_policy_option(policy, handle), handle);
+    failures += kvt_policy_remove(policy, handle) != KVT_OK || gone == NULL;
+    if (gone != NULL) gone->handle = 0;
+    return failures;
+}
+
 int main(void)
 {
     kvt_policy *policy = open_engine();
@@ -137,6 +167,10 @@ int main(void)
     printf("%u hits of %d, %llu puts, %llu promotions, %llu demotions, %llu evictions\n", hits,
            (int)REQUESTS, (unsigned long long)stats.puts, (unsigned long long)stats.promotions,
            (unsigned long long)stats.demotions, (unsigned long long)stats.evictions);
+    size_t stored = 0;
+    while (stored < DRAM_SLOTS - 1 && dram[stored].handle == 0)
+        stored++;
+    failures += know_better(policy, REQUESTS * UINT64_C(100000000), dram[stored].handle);
     kvt_policy_close(policy);
     if (failures > 0) fprintf(stderr, "embed_policy: %d failures\n", failures);
     return failures > 0 || hits == 0;
