@@ -486,8 +486,9 @@ def measure_room(root, paths, build):
                 called.update(re.findall(r"\bkvt_\w+", file.read()))
     measured["uncalled", "include"] = [name for name in count_tree.count_public(root, paths)
                                        if name not in called and
-                                       not name.endswith(("_init", "_free"))]
+                                       not name.endswith(("_init", "_init_sized", "_free"))]
     objects = count_tree.read_objects(root, build) if build else {}
+    objects = {path: both for path, both in objects.items() if room_of(path) in ROOMS}
     for folder in {path.split("/")[0] for path in objects}:
         circles = count_tree.count_circles(objects, folder)["circles"]
         measured["circle", folder] = max(circles, key=len, default=[])
