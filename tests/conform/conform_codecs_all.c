@@ -380,11 +380,9 @@ static void check_layout(kvt_variant variant, const kvt_layout *layout, content 
     }
     assert_status(kvt_layout_bytes(layout, &bytes), KVT_OK);
     /* One byte off the alignment: sources need none. */
-    uint8_t *room = malloc(bytes + 1);
-    assert_non_null(room);
+    uint8_t *room = test_alloc(bytes + 1);
     uint8_t *source = room + 1;
-    uint8_t *sample = malloc(bytes);
-    assert_non_null(sample);
+    uint8_t *sample = test_alloc(bytes);
     fill(layout, kind, sample, bytes);
     memcpy(source, sample, bytes);
     free(sample);

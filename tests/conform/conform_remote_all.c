@@ -10,7 +10,6 @@
 #include "remote/remote_memory.h"
 #include "servers.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -282,8 +281,4 @@ TEST(configuration_is_refused)
     assert_int_equal(remote_open(&unknown, &client, message, sizeof message), KVT_E_UNSUPPORTED);
 }
 
-int main(void)
-{
-    signal(SIGPIPE, SIG_IGN);
-    return tests_run();
-}
+TEST_ALL(ignore_pipes, NULL);

@@ -76,12 +76,8 @@ static void use_block(log_text *log, kvt_policy *policy, uint64_t now_ns, uint64
                              test_option(2, KVT_TIER_SSD, bytes * 7 / 10, 8e-3)};
     options[4].decode_seconds = 5e-3;
     options[4].encode_seconds = 4e-3;
-    kvt_policy_entry entry = {.struct_size = sizeof entry,
-                              .handle = handle,
-                              .parent = parent,
-                              .options = options,
-                              .option_count = 5,
-                              .tokens = 512};
+    kvt_policy_entry entry = test_entry(handle, options, 5, 512);
+    entry.parent = parent;
     kvt_move moves[32];
     kvt_plan plan = {moves, 32, 0};
     kvt_status status = kvt_policy_access(policy, now_ns, handle, &plan);
@@ -129,8 +125,7 @@ static void log_summarise(log_text *log, size_t start, const char *name)
 
 static char *read_whole(const char *path)
 {
-    char *text = calloc(1, LOG_SIZE);
-    assert_non_null(text);
+    char *text = test_zeros(LOG_SIZE);
     FILE *file = fopen(path, "rb");
     if (file == NULL) fail_msg("cannot open %s", path);
     size_t length = fread(text, 1, LOG_SIZE - 1, file);

@@ -62,6 +62,7 @@ kvt_status __wrap_kvt_open(const kvt_store_options *options, kvt_store **store_o
     remote.address = engine_address;
     remote.namespace_text = "absent@1";
     remote.publish = KVT_PUBLISH_ALL;
+    remote.deadline_seconds = 0.005; /* a silent engine costs each miss so long */
     given.remote = &remote;
     return __real_kvt_open(&given, store_out, message, message_size);
 }

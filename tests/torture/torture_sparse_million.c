@@ -130,8 +130,7 @@ static kvt_sparse_options sequence_options(void)
 /* Attention of one step over all tokens, a head of queries at a time. */
 static void exact_attention(const layer_site *s, const float *queries, double *output)
 {
-    double *weights = malloc(tokens * sizeof *weights);
-    assert_non_null(weights);
+    double *weights = test_alloc(tokens * sizeof *weights);
     for (uint32_t q = 0; q < HEADS * GROUP; q++) {
         const size_t head = (size_t)q / GROUP * DIM;
         double most = -INFINITY, sum = 0, *out = output + (size_t)q * DIM;
@@ -189,8 +188,7 @@ static void run_steps(layer_site *s, kvt_sparse *sequence, float *outputs, doubl
 
 static void check_errors(const layer_site *s, const float *outputs)
 {
-    double *exact = malloc(QUERY * sizeof *exact);
-    assert_non_null(exact);
+    double *exact = test_alloc(QUERY * sizeof *exact);
     for (uint32_t j = 0; j < JUDGED; j++) {
         const uint32_t i = j * (STEPS - 1) / (JUDGED - 1);
         double difference = 0, norm = 0;

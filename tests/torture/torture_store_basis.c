@@ -42,8 +42,6 @@ void kvt_kill_note(kill_note note, const kvt_key *key, kvt_tier tier)
 
 /* ---- runs in a child ---- */
 
-static basis_site site;
-
 /* What a child had done when it ended. */
 typedef struct run_end {
     bool added, flushed, removed, counted; /* counted: it came to its nth call */
@@ -220,21 +218,7 @@ TEST(a_basis_is_read_at_open)
     }
 }
 
-static int make_site(void **state)
-{
-    (void)state;
-    basis_site_make(&site);
-    return 0;
-}
-
-static int remove_site(void **state)
-{
-    (void)state;
-    basis_site_remove(&site);
-    return 0;
-}
-
-TEST_ALL(make_site, remove_site);
+TEST_ALL(basis_site_set_up, basis_site_tear_down);
 
 int main(void)
 {

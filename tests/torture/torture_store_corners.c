@@ -48,10 +48,7 @@ static kvt_status corners_put(kvt_store *store, uint32_t number, const kvt_layou
     assert_int_equal(kvt_layout_bytes(layout, &bytes), KVT_OK);
     char *data = malloc(bytes);
     codecs_kv_sample_fill(layout, number, data);
-    kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = support_key(number),
-                       .layout = *layout,
-                       .recompute_seconds = 1};
+    kvt_entry entry = support_entry(support_key(number), *layout, 1);
     kvt_status status = kvt_put(store, &entry, data, bytes);
     free(data);
     return status;
@@ -315,9 +312,7 @@ TEST(dead_lower_tier)
         corners_set_tier(&options, KVT_TIER_DRAM, &devices[0], 1);
         corners_set_tier(&options, KVT_TIER_SSD, &devices[1], 1);
         kvt_store *store = corners_open(&options);
-        for (uint32_t i = 0; i < 20; i++) {
-            assert_int_equal(support_put(store, i), KVT_OK);
-        }
+        support_puts(store, 0, 20);
         tiers_fault_set_gone(faults[1].device, true);
         uint32_t failed = 0;
         for (uint32_t i = 100; i < 200; i++) {
@@ -450,9 +445,7 @@ TEST(catalog_of_another_store)
     options.catalog_path = catalog;
     corners_set_tier(&options, KVT_TIER_SSD, &devices[0], 1);
     kvt_store *store = corners_open(&options), *second;
-    for (uint32_t i = 0; i < 10; i++) {
-        assert_int_equal(support_put(store, i), KVT_OK);
-    }
+    support_puts(store, 0, 10);
     kvt_store_options rival = options;
     corners_set_tier(&rival, KVT_TIER_SSD, &devices[1], 1);
     assert_int_equal(kvt_open(&rival, &second, message, sizeof message), KVT_E_LOCKED);

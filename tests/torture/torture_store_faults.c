@@ -138,9 +138,7 @@ TEST(gone)
 {
     faults_site site = {0};
     faults_open(&site, "lru", 0);
-    for (uint32_t i = 0; i < 30; i++) {
-        assert_int_equal(support_put(site.store, i), KVT_OK);
-    }
+    support_puts(site.store, 0, 30);
     tiers_fault_set_gone(site.faults[FAULT_SSD].device, true);
     uint32_t found = 0, missed = 0;
     for (uint32_t i = 0; i < 30; i++) {

@@ -4,98 +4,22 @@
  * promotions, new layouts. Whatever the device says, the entry stays where it was, also over a
  * reopen, and the moves that fail are tried less and less often.
  */
-#include "store_support.h"
-
 #include "small_filesystem.h"
+#include "store_site.h"
+
 #include "store/core/store.h"
 #include "tiers/devices/superblock.h"
 
-enum { DISKS = 2, ENTRIES = 40, ROUNDS = 60 };
+enum { ENTRIES = 40, ROUNDS = 60 };
 
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char paths[DISKS][96];
-    support_fault disks[DISKS];
-    support_fault dram;
-    kvt_device_config configs[DISKS];
-    kvt_device_config dram_config;
-    kvt_store_options options;
-    kvt_store *store;
-} site;
-
+/* SSDs, and DRAM above them where it has bytes. */
 static void site_make(site *s, uint32_t disks, uint64_t dram_bytes)
 {
-    static const char *const names[DISKS] = {"disk0", "disk1"};
-    memset(s, 0, sizeof *s);
-    support_make_folder(s->folder, sizeof s->folder);
-    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
-    kvt_store_options_init(&s->options);
-    s->options.put_staging_bytes = 0; /* a put says how its write went */
-    s->options.staging_bytes = 8 << 20;
-    s->options.catalog_path = s->catalog;
-    s->options.policy = "lru";
-    s->options.tick_seconds = 0;
-    for (uint32_t i = 0; i < disks; i++) {
-        snprintf(s->paths[i], sizeof s->paths[i], "%s/%s", s->folder, names[i]);
-        s->disks[i] = (support_fault){.capacity_bytes = 8 << 20, .path = s->paths[i], .fast = true};
-        s->configs[i] = support_fault_config(&s->disks[i], names[i]);
-    }
-    s->options.tiers[KVT_TIER_SSD] = (kvt_tier_options){
-        .devices = s->configs, .device_count = disks, .unit_bytes = 4096, .weights_fixed = true};
-    if (dram_bytes == 0) return;
-    s->dram = (support_fault){.capacity_bytes = dram_bytes};
-    s->dram_config = support_fault_config(&s->dram, "dram");
-    s->options.tiers[KVT_TIER_DRAM] = (kvt_tier_options){
-        .devices = &s->dram_config, .device_count = 1, .unit_bytes = 4096, .weights_fixed = true};
-}
-
-static void site_open(site *s)
-{
-    char message[256] = "";
-    kvt_status status = kvt_open(&s->options, &s->store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
-}
-
-static void site_reopen(site *s)
-{
-    kvt_close(s->store);
-    site_open(s);
-}
-
-static void site_end(site *s)
-{
-    kvt_close(s->store);
-    support_remove_folder(s->folder);
-}
-
-static void put_all(site *s, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        assert_int_equal(support_put(s->store, i), KVT_OK);
-    assert_int_equal(kvt_flush(s->store), KVT_OK);
-}
-
-static uint32_t count_stored(site *s)
-{
-    uint32_t stored = 0;
-    for (uint32_t i = 0; i < 2 * ENTRIES; i++) {
-        kvt_key key = support_key(i);
-        stored += kvt_exists(s->store, &key) == KVT_OK;
-    }
-    return stored;
-}
-
-/* Gets every entry; each that is there has the right bytes. */
-static uint32_t count_hits(site *s)
-{
-    uint32_t hits = 0;
-    for (uint32_t i = 0; i < 2 * ENTRIES; i++) {
-        kvt_status status = support_get(s->store, i, NULL);
-        assert_true(status == KVT_OK || status == KVT_MISS);
-        hits += status == KVT_OK;
-    }
-    return hits;
+    site_prepare(s, (site_shape){.disks = disks,
+                                 .disk_bytes = 8 << 20,
+                                 .unit_bytes = 4096,
+                                 .fast = true,
+                                 .dram_bytes = dram_bytes});
 }
 
 static void fail_writes(kvt_device *device, kvt_status status)
@@ -127,8 +51,8 @@ static void check_nothing_lost(site *s, uint32_t before, uint64_t evictions)
     assert_int_equal(stats.evictions, evictions);
     assert_int_equal(stats.given_up, 0);
     assert_int_equal(stats.load_failures, 0);
-    assert_int_equal(count_stored(s), before);
-    assert_int_equal(count_hits(s), before);
+    assert_int_equal(site_stored(s, 2 * ENTRIES), before);
+    assert_int_equal(site_hits(s, 2 * ENTRIES), before);
 }
 
 /* ---- changes of form inside a tier ---- */
@@ -146,7 +70,7 @@ static void want_raw(site *s)
     s->options.policy = "utility";
     s->options.variant = (kvt_variant){.codec = KVT_CODEC_RAW};
     site_reopen(s);
-    assert_int_equal(count_stored(s), ENTRIES);
+    assert_int_equal(site_stored(s, 2 * ENTRIES), ENTRIES);
 }
 
 static void work(site *s, uint32_t rounds)
@@ -183,7 +107,7 @@ TEST(a_change_of_form_that_cannot_be_written)
     for (int i = 0; i < 2; i++) {
         site s;
         store_lossless(&s);
-        put_all(&s, ENTRIES);
+        site_put(&s, 0, ENTRIES);
         want_raw(&s);
         fail_writes(s.disks[0].device, faults[i]);
         work(&s, ROUNDS);
@@ -210,8 +134,8 @@ TEST(a_demotion_that_cannot_be_written)
         site s;
         site_make(&s, 1, 400 << 10);
         site_open(&s);
-        put_all(&s, 30);
-        uint32_t before = count_stored(&s);
+        site_put(&s, 0, 30);
+        uint32_t before = site_stored(&s, 2 * ENTRIES);
         assert_int_equal(before, 30);
         fail_writes(s.disks[0].device, faults[i]);
         for (uint32_t j = 30; j < 60; j++) {
@@ -228,7 +152,7 @@ TEST(a_demotion_that_cannot_be_written)
         assert_true(below > 0);
         tiers_fault_clear(s.disks[0].device);
         site_reopen(&s);
-        assert_true(count_hits(&s) >= below);
+        assert_true(site_hits(&s, 2 * ENTRIES) >= below);
         site_end(&s);
     }
 }
@@ -257,22 +181,20 @@ TEST(room_that_is_not_there)
     s.options.high_watermark = 0.5;
     s.options.low_watermark = 0.4;
     site_open(&s);
-    for (uint32_t i = 0; i < 10; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, 0, 10);
     tiers_location *taken = take_room(&s, free_room(&s) - 4096);
-    uint32_t before = count_stored(&s);
+    uint32_t before = site_stored(&s, 2 * ENTRIES);
     work(&s, ROUNDS);
     kvt_store_stats stats = support_stats(s.store);
     assert_true(stats.moves.failed_space > 0);
     check_nothing_lost(&s, before, 0);
     /* A put needs the room of one entry, and gets it. */
-    for (uint32_t i = ENTRIES; i < ENTRIES + 4; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, ENTRIES, ENTRIES + 4);
     stats = support_stats(s.store);
     assert_true(stats.given_up > 0);
     assert_true(stats.given_up <= 8);
     assert_int_equal(stats.evictions, 0);
-    assert_int_equal(count_stored(&s), before + 4 - stats.given_up);
+    assert_int_equal(site_stored(&s, 2 * ENTRIES), before + 4 - stats.given_up);
     tiers_pool_release(s.store->pools[KVT_TIER_SSD], taken);
     site_end(&s);
 }
@@ -285,12 +207,9 @@ TEST(a_promotion_that_cannot_be_written)
         site s;
         site_make(&s, 1, 0);
         site_open(&s);
-        put_all(&s, ENTRIES);
-        kvt_close(s.store);
-        s.dram = (support_fault){.capacity_bytes = 4 << 20};
-        s.dram_config = support_fault_config(&s.dram, "dram");
-        s.options.tiers[KVT_TIER_DRAM] =
-            (kvt_tier_options){.devices = &s.dram_config, .device_count = 1, .unit_bytes = 4096};
+        site_put(&s, 0, ENTRIES);
+        site_close(&s);
+        site_add_dram(&s, 4 << 20);
         site_open(&s);
         fail_writes(s.dram.device, faults[i]);
         work(&s, 10);
@@ -312,7 +231,7 @@ TEST(a_drain_that_cannot_be_written)
         site s;
         site_make(&s, 2, 0);
         site_open(&s);
-        put_all(&s, ENTRIES);
+        site_put(&s, 0, ENTRIES);
         assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
         fail_writes(s.disks[1].device, faults[i]);
         for (uint32_t j = 0; j < ROUNDS; j++)
@@ -336,18 +255,18 @@ TEST(a_source_that_cannot_be_read)
 {
     site s;
     store_lossless(&s);
-    put_all(&s, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     want_raw(&s);
     work(&s, 1); /* its gets plan changes */
     fail_reads(s.disks[0].device);
     work(&s, ROUNDS);
-    assert_int_equal(count_hits(&s), 0);
-    assert_int_equal(count_stored(&s), ENTRIES);
+    assert_int_equal(site_hits(&s, 2 * ENTRIES), 0);
+    assert_int_equal(site_stored(&s, 2 * ENTRIES), ENTRIES);
     kvt_store_stats stats = support_stats(s.store);
     assert_true(stats.load_failures > 0 && s.store->counters.checksum_failures == 0);
     tiers_fault_clear(s.disks[0].device);
     assert_int_equal(support_put(s.store, 0), KVT_OK);
-    assert_int_equal(count_hits(&s), ENTRIES);
+    assert_int_equal(site_hits(&s, 2 * ENTRIES), ENTRIES);
     assert_int_equal(support_put(s.store, 1), KVT_EXISTS);
     assert_int_equal(support_stats(s.store).evictions, 0);
     site_reopen(&s);
@@ -372,18 +291,18 @@ TEST(a_drain_of_what_cannot_be_read)
     site s;
     site_make(&s, 2, 0);
     site_open(&s);
-    put_all(&s, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     fail_reads(s.disks[0].device);
     assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_DRAIN), KVT_OK);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
-    assert_int_equal(count_stored(&s), ENTRIES);
+    assert_int_equal(site_stored(&s, 2 * ENTRIES), ENTRIES);
     for (uint32_t i = 0; i < ENTRIES; i++)
         spend_tries(s.store, i);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
-    assert_true(count_stored(&s) < ENTRIES);
-    assert_int_equal(count_hits(&s), count_stored(&s));
+    assert_true(site_stored(&s, 2 * ENTRIES) < ENTRIES);
+    assert_int_equal(site_hits(&s, 2 * ENTRIES), site_stored(&s, 2 * ENTRIES));
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(kvt_maintain(s.store, NULL), KVT_OK);
     assert_int_equal(kvt_store_device_change(s.store, "disk0", KVT_DEVICE_REMOVE), KVT_OK);
@@ -411,15 +330,14 @@ TEST(a_file_system_that_fills)
     assert_int_equal(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 20, 7 << 20),
                      0);
     assert_int_equal(close(file), 0);
-    put_all(&s, ENTRIES);
+    site_put(&s, 0, ENTRIES);
     want_raw(&s);
     small_filesystem_fill(folder);
     work(&s, ROUNDS);
     check_failed_changes(&s, support_stats(s.store).moves.failed_space);
     site_reopen(&s);
     check_nothing_lost(&s, ENTRIES, 0);
-    kvt_close(s.store);
-    support_remove_folder(s.folder);
+    site_end(&s);
     small_filesystem_unmount(folder);
     support_remove_folder(folder);
 }

@@ -285,8 +285,7 @@ static void prepare(site *s, int form, int tier)
 {
     static uint8_t data[BYTES];
     const kvt_key key = support_key(1);
-    const kvt_entry entry = {
-        .struct_size = sizeof entry, .key = key, .layout = layout, .recompute_seconds = 1e4};
+    const kvt_entry entry = support_entry(key, layout, 1e4);
     const kvt_status deleted = kvt_delete(s->store, &key);
     assert_true(deleted == KVT_OK || deleted == KVT_MISS);
     codecs_kv_sample_fill(&layout, 77, data);

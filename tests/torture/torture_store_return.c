@@ -5,18 +5,9 @@
  */
 #include "store/core/kill_note.h"
 #include "store/core/store.h"
-#include "store_support.h"
+#include "store_site.h"
 
-enum { DISKS = 2, ENTRIES = 12 };
-
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char paths[DISKS][96];
-    support_fault disks[DISKS];
-    kvt_device_config configs[DISKS];
-    kvt_store *store;
-} site;
+enum { ENTRIES = 12 };
 
 /* The kill point at which the device comes back, and the times that it did. */
 static const char *return_at;
@@ -29,7 +20,7 @@ void kvt_kill_point(const char *const *point)
     return_at = NULL;
     return_count++;
     kvt_status status =
-        kvt_store_device_add(return_site->store, KVT_TIER_SSD, &return_site->configs[0], NULL, 0);
+        kvt_store_device_add(return_site->store, KVT_TIER_SSD, &return_site->files[0], NULL, 0);
     assert_int_equal(status, KVT_OK);
 }
 
@@ -41,46 +32,14 @@ void kvt_kill_note(kill_note note, const kvt_key *key, kvt_tier tier)
 }
 
 /* SSD alone; every entry is striped over both disks. */
-static int site_setup(void **state)
+static int set_up(void **state)
 {
-    static const char *const names[DISKS] = {"disk0", "disk1"};
-    site *s = calloc(1, sizeof *s);
-    if (s == NULL) return -1;
-    support_make_folder(s->folder, sizeof s->folder);
-    snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
-    for (int i = 0; i < DISKS; i++) {
-        snprintf(s->paths[i], sizeof s->paths[i], "%s/disk%d", s->folder, i);
-        s->disks[i] = (support_fault){.capacity_bytes = 2 << 20, .path = s->paths[i]};
-        s->configs[i] = support_fault_config(&s->disks[i], names[i]);
-    }
-    kvt_store_options options;
-    kvt_store_options_init(&options);
-    options.put_staging_bytes = 0; /* a put says how its write went */
-    options.staging_bytes = 8 << 20;
-    options.catalog_path = s->catalog;
-    options.policy = "lru";
-    options.tick_seconds = 0;
-    options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = s->configs,
-                                                     .device_count = DISKS,
-                                                     .unit_bytes = 4096,
-                                                     .weights_fixed = true,
-                                                     .rebalance_bytes_per_s = UINT64_C(1) << 40};
-    if (kvt_open(&options, &s->store, NULL, 0) != KVT_OK) return -1;
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        if (support_put(s->store, i) != KVT_OK) return -1;
-    if (kvt_flush(s->store) != KVT_OK) return -1;
-    return_site = s;
+    return_site =
+        site_new(state, (site_shape){.disks = 2, .disk_bytes = 2 << 20, .unit_bytes = 4096});
+    return_site->options.tiers[KVT_TIER_SSD].rebalance_bytes_per_s = UINT64_C(1) << 40;
+    site_open(return_site);
+    site_put(return_site, 0, ENTRIES);
     return_count = 0;
-    *state = s;
-    return 0;
-}
-
-static int site_teardown(void **state)
-{
-    site *s = *state;
-    kvt_close(s->store);
-    support_remove_folder(s->folder);
-    free(s);
     return 0;
 }
 
@@ -94,11 +53,10 @@ static void go_until(site *s, const char *point)
 static void check_all(site *s)
 {
     assert_int_equal(return_count, 1);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s->store, i, NULL), KVT_OK);
+    assert_int_equal(site_hits(s, ENTRIES), ENTRIES);
 }
 
-TEST_EACH(site_setup, site_teardown);
+TEST_EACH(set_up, site_free);
 
 TEST(a_get_finds_the_device_back)
 {
@@ -146,7 +104,7 @@ TEST(a_deleted_entry_stays_away)
     pthread_cond_broadcast(&s->store->changed);
     pthread_mutex_unlock(&s->store->lock);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &s->configs[0], NULL, 0), KVT_OK);
+    assert_int_equal(kvt_store_device_add(s->store, KVT_TIER_SSD, &s->files[0], NULL, 0), KVT_OK);
     assert_int_equal(support_get(s->store, 3, NULL), KVT_MISS);
     assert_int_equal(support_get(s->store, 4, NULL), KVT_OK);
 }

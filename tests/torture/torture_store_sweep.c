@@ -455,10 +455,7 @@ static void sweep_put(sweep_run *run, uint32_t number)
 {
     static char data[SUPPORT_ENTRY_BYTES];
     support_fill(number, data);
-    const kvt_entry entry = {.struct_size = sizeof entry,
-                             .key = support_key(number),
-                             .layout = support_layout,
-                             .recompute_seconds = 1};
+    const kvt_entry entry = support_entry(support_key(number), support_layout, 1);
     run->put_number = number;
     kvt_status status;
     SWEEP({

@@ -39,8 +39,7 @@ static experiment_options small_options(void)
 static experiment *small_open(const experiment_options *options)
 {
     char message[512] = "";
-    experiment *run = calloc(1, sizeof *run);
-    assert_non_null(run);
+    experiment *run = test_zeros(sizeof *run);
     if (experiment_open(run, options, message, sizeof message) != KVT_OK) fail_msg("%s", message);
     return run;
 }
@@ -62,8 +61,7 @@ static void near(double value, double wanted)
 static experiment *made_up(experiment_options *options, const double ttft[4][4],
                            const double quality[4][4])
 {
-    experiment *run = calloc(1, sizeof *run);
-    assert_non_null(run);
+    experiment *run = test_zeros(sizeof *run);
     *options = (experiment_options){.seeds = 4};
     run->options = options;
     run->system_count = 4;

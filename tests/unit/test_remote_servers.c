@@ -364,8 +364,4 @@ TEST(renewed_certificates_are_read_again)
     assert_int_equal(system(command), 0);
 }
 
-int main(void)
-{
-    signal(SIGPIPE, SIG_IGN);
-    return tests_run();
-}
+TEST_ALL(ignore_pipes, NULL);

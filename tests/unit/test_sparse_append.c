@@ -180,13 +180,6 @@ static kvt_sparse_options append_options(bool raw)
     return options;
 }
 
-static kvt_sparse_stats stats_of(const kvt_sparse *sequence)
-{
-    kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
-    return stats;
-}
-
 static kvt_status append(const sequence_site *s, kvt_sparse *sequence, uint32_t layer,
                          uint32_t from, uint32_t tokens)
 {
@@ -257,11 +250,11 @@ static void let_writes_end(void)
 static void wait_for_pages(const sequence_site *s, kvt_sparse *sequence, uint32_t layer,
                            uint64_t pages)
 {
-    for (uint32_t i = 0; i < 50000 && stats_of(sequence).appended_pages < pages; i++) {
+    for (uint32_t i = 0; i < 50000 && site_stats(sequence).appended_pages < pages; i++) {
         assert_int_equal(append(s, sequence, layer, 0, 0), KVT_OK);
         let_writes_end();
     }
-    assert_true(stats_of(sequence).appended_pages >= pages);
+    assert_true(site_stats(sequence).appended_pages >= pages);
 }
 
 /* Appends in pieces up to `until`, with steps between them that are exact. */
@@ -294,7 +287,7 @@ TEST(appended_and_joined_tokens_are_exact)
         wait_for_pages(&s, sequence, 1, 88); /* of 1,736 tokens of 2 heads, 8 pages of each open */
         assert_true(step(&s, sequence, 1, 4, SITE_TOKENS, true, &resident) < 1e-5);
         assert_int_equal(append(&s, sequence, 1, 0, 1), KVT_E_STATE);
-        const kvt_sparse_stats stats = stats_of(sequence);
+        const kvt_sparse_stats stats = site_stats(sequence);
         assert_int_equal(stats.append_failures, 0);
         /* Sinks, local ones, open pages and a few that are full. */
         assert_true(resident < SITE_HEADS * (4 + 64 + SPARSE_OPEN_PAGES * 31 + 4 * 32));
@@ -324,7 +317,7 @@ TEST(appended_pages_are_chosen_by_weight)
         for (uint32_t topic = 0; topic < 20; topic++)
             error += step(&s, sequence, 0, topic, SITE_TOKENS, false, NULL) / 20;
         if (error > 0.2) fail_msg("error %g", error);
-        assert_true(stats_of(sequence).hit_bytes > 0);
+        assert_true(site_stats(sequence).hit_bytes > 0);
         kvt_sparse_close(sequence);
         site_stop(&s);
     }
@@ -372,7 +365,7 @@ TEST(a_failed_write_leaves_its_page_in_memory)
         kvt_sparse *sequence = site_sequence(&s, &options);
         fail_writes(&s, TIERS_FAULT_FAIL, forever ? 0 : 3, forever ? 0 : 2);
         (void)grow_exactly(&s, sequence, 0, GIVEN, GIVEN + 900);
-        const kvt_sparse_stats stats = stats_of(sequence);
+        const kvt_sparse_stats stats = site_stats(sequence);
         assert_true(stats.append_failures > 0);
         if (forever)
             assert_int_equal(stats.appended_pages, 0);
@@ -400,7 +393,7 @@ TEST(a_silent_drive_holds_no_token_back)
     assert_int_equal(tiers_fault_add(s.drives[2].device, &hang), KVT_OK);
     (void)grow_exactly(&s, sequence, 0, GIVEN, GIVEN + 500);
     /* A page in four lies there, and none comes after it. */
-    assert_true(stats_of(sequence).appended_pages <= SITE_HEADS * 4);
+    assert_true(site_stats(sequence).appended_pages <= SITE_HEADS * 4);
     /* What the drive has is written now; a close with a write under way waits for it. */
     tiers_fault_clear(s.drives[2].device);
     kvt_sparse_close(sequence);
@@ -478,7 +471,7 @@ TEST(a_short_prompt_grows_after_it_was_kept)
         assert_int_equal(kvt_sparse_open_kept(s.store, &options, &key, &sequence, NULL, 0), KVT_OK);
         for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
             (void)grow_exactly(&s, sequence, layer, prompts[i], 900);
-        assert_true(stats_of(sequence).appended_pages > 0);
+        assert_true(site_stats(sequence).appended_pages > 0);
         kvt_sparse_close(sequence);
         site_stop(&s);
     }

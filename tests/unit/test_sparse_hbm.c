@@ -71,17 +71,10 @@ static kvt_sparse_options hbm_options(uint32_t slots, uint32_t places)
     return options;
 }
 
-static kvt_sparse_stats stats_of(const kvt_sparse *sequence)
-{
-    kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
-    return stats;
-}
-
 /* No tier's window is beyond its bytes, and every page that is held is in one place. */
 static void check_windows(const kvt_sparse *sequence)
 {
-    const kvt_sparse_stats stats = stats_of(sequence);
+    const kvt_sparse_stats stats = site_stats(sequence);
     const kvt_sparse_options *options = &sequence->options;
     for (int tier = 0; tier < KVT_TIER_PLACES; tier++)
         assert_true(stats.tier_window_bytes[tier] <= options->window_bytes[tier]);
@@ -213,7 +206,7 @@ static outcome compare(const kvt_sparse_options *options, const kvt_sparse_optio
         if (settles) settle(one);
     }
     assert_true(error[0] <= error[1] * 1.01);
-    const kvt_sparse_stats stats = stats_of(one);
+    const kvt_sparse_stats stats = site_stats(one);
     assert_int_equal(stats.hit_bytes,
                      stats.tier_hit_bytes[KVT_TIER_HBM] + stats.tier_hit_bytes[KVT_TIER_DRAM]);
     assert_int_equal(stats.move_failures, 0);
@@ -274,7 +267,7 @@ TEST(the_warm_up_fills_hbm_and_then_dram)
     options.variants = RAW_ONLY; /* so that no page is read again */
     kvt_sparse *sequence = site_sequence(&s, &options);
     warm_up(&s, sequence);
-    const kvt_sparse_stats stats = stats_of(sequence);
+    const kvt_sparse_stats stats = site_stats(sequence);
     assert_int_equal(stats.tier_window_bytes[KVT_TIER_HBM], UNITS * SLOTS * PAGE);
     assert_int_equal(stats.tier_window_bytes[KVT_TIER_DRAM], UNITS * PLACES * PAGE);
     for (uint32_t u = 0; u < UNITS; u++) {
@@ -306,7 +299,7 @@ TEST(the_warm_up_fills_hbm_and_then_dram)
     kvt_sparse_done(sequence, step);
     const outcome out = run_step(&s, sequence, 0, queries, NULL);
     assert_int_equal(out.hbm_pages, SITE_HEADS * SLOTS);
-    assert_true(stats_of(sequence).tier_hit_bytes[KVT_TIER_HBM] > 0);
+    assert_true(site_stats(sequence).tier_hit_bytes[KVT_TIER_HBM] > 0);
     kvt_sparse_close(sequence);
     site_stop(&s);
 }
@@ -352,7 +345,7 @@ TEST(moves_that_take_their_time)
     }
     assert_true(hbm_pages > 0);
     settle(sequence);
-    assert_int_equal(stats_of(sequence).move_failures, 0);
+    assert_int_equal(site_stats(sequence).move_failures, 0);
     kvt_sparse_close(sequence);
     site_stop(&s);
 }
@@ -410,7 +403,7 @@ TEST(appended_pages_enter_hbm)
         site_exact(&s, 0, 730 + 30 * i, queries, exact);
         assert_true(site_error(out.output, exact) < 1e-5);
     }
-    assert_true(stats_of(sequence).appended_pages > 0);
+    assert_true(site_stats(sequence).appended_pages > 0);
     kvt_sparse_close(sequence);
     site_stop(&s);
 }
@@ -535,11 +528,11 @@ TEST(uploads_that_fail)
         assert_true(site_error(out.output, exact) < 0.5 && out.hbm_pages == 0);
     }
     settle(sequence);
-    assert_true(stats_of(sequence).move_failures > 0);
-    assert_int_equal(stats_of(sequence).tier_window_bytes[KVT_TIER_HBM], 0);
+    assert_true(site_stats(sequence).move_failures > 0);
+    assert_int_equal(site_stats(sequence).tier_window_bytes[KVT_TIER_HBM], 0);
     fail_no_more();
     warm_up(&s, sequence);
-    assert_int_equal(stats_of(sequence).tier_window_bytes[KVT_TIER_HBM], UNITS * SLOTS * PAGE);
+    assert_int_equal(site_stats(sequence).tier_window_bytes[KVT_TIER_HBM], UNITS * SLOTS * PAGE);
     kvt_sparse_close(sequence);
     site_stop(&s);
 }
@@ -617,7 +610,7 @@ TEST(a_device_that_is_lost_during_a_step)
             assert_int_equal(out.hbm_pages, 0);
             kvt_sparse_done(sequence, other);
         }
-        const kvt_sparse_stats stats = stats_of(sequence);
+        const kvt_sparse_stats stats = site_stats(sequence);
         assert_true(stats.tier_window_bytes[KVT_TIER_DRAM] > 0);
         for (uint32_t h = 0; h < SITE_HEADS; h++)
             assert_int_equal(sequence->units[h].window.capacity_bytes, PLACES * PAGE);

@@ -17,13 +17,6 @@
 
 enum { MIB = 1 << 20, STEPS = 8, PASSING_BYTES = 256 << 10 };
 
-static kvt_sparse_stats stats_of(const kvt_sparse *sequence)
-{
-    kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
-    return stats;
-}
-
 /* As site_start, with a stripe unit, and memory that is lent or not. */
 static void start(sequence_site *s, uint32_t unit_bytes, support_fault *dram)
 {
@@ -126,7 +119,7 @@ TEST(pages_on_drives_are_read_in_place)
         kvt_sparse *one = site_open_kept(&s, &options, &key),
                    *two = site_open_kept(&s, &options, &key);
         const kvt_store_stats during = support_stats(s.store);
-        const kvt_sparse_stats stats = stats_of(one);
+        const kvt_sparse_stats stats = site_stats(one);
         assert_true(stats.pages > 100 && stats.in_place_pages == stats.pages);
         assert_int_equal(during.lent_bytes[KVT_TIER_SSD], 0);
         assert_int_equal(during.tiers[KVT_TIER_SSD].used_bytes,
@@ -155,12 +148,12 @@ TEST(pages_in_memory_are_read_in_place)
     expect_errors(&s, &options, errors);
     site_keep(&s, &options, &key);
     kvt_sparse *sequence = site_open_kept(&s, &options, &key);
-    assert_int_equal(stats_of(sequence).in_place_pages, stats_of(sequence).pages);
+    assert_int_equal(site_stats(sequence).in_place_pages, site_stats(sequence).pages);
     assert_true(support_stats(s.store).in_place.bytes[KVT_TIER_DRAM] > 4 * MIB);
     check_steps(&s, sequence, errors);
-    assert_int_equal(stats_of(sequence).reads, 0); /* no drive was asked */
+    assert_int_equal(site_stats(sequence).reads, 0); /* no drive was asked */
     site_warm(&s, sequence);
-    assert_int_equal(stats_of(sequence).copied_pages, 0);
+    assert_int_equal(site_stats(sequence).copied_pages, 0);
     float queries[SITE_QUERY];
     kvt_sparse_step *step;
     const kvt_sparse_pages *pages;
@@ -197,7 +190,7 @@ TEST(pages_that_cannot_be_read_in_place_are_copied)
         expect_errors(&s, &options, errors);
         site_keep(&s, &options, &key);
         kvt_sparse *sequence = site_open_kept(&s, &options, &key);
-        const kvt_sparse_stats stats = stats_of(sequence);
+        const kvt_sparse_stats stats = site_stats(sequence);
         const uint64_t slot = stats.page_bytes / stats.pages;
         assert_true(lent ? stats.in_place_pages > 0 : stats.in_place_pages == 0);
         assert_true(stats.in_place_pages < stats.pages);
@@ -254,7 +247,7 @@ TEST(open_pages_are_not_evicted)
     kvt_sparse *sequence = site_open_kept(&s, &options, &key), *more = NULL;
     put_passing(&s, 0, 400); /* 100 MiB through 76 */
     check_steps(&s, sequence, errors);
-    assert_int_equal(stats_of(sequence).in_place_pages, stats_of(sequence).pages);
+    assert_int_equal(site_stats(sequence).in_place_pages, site_stats(sequence).pages);
     delete_passing(&s, 0, 400); /* the window needs free memory */
     /* The head entry is small and not pinned: without it nobody else opens the rest. */
     const kvt_status again = kvt_sparse_open_kept(s.store, &options, &key, &more, NULL, 0);
@@ -316,18 +309,18 @@ TEST(copies_and_appended_pages_lie_beside)
     push_down(&s);
     kvt_sparse *sequence = site_open_kept(&s, &options, &key);
     site_warm(&s, sequence);
-    assert_int_equal(stats_of(sequence).copied_pages, stats_of(sequence).pages);
+    assert_int_equal(site_stats(sequence).copied_pages, site_stats(sequence).pages);
     for (uint32_t layer = 0; layer < SITE_LAYERS; layer++)
         for (uint32_t i = 0; i < 40; i++)
             assert_int_equal(kvt_sparse_append(sequence, layer,
                                                s.k[layer] + (size_t)i * 20 * SITE_ROW,
                                                s.v[layer] + (size_t)i * 20 * SITE_ROW, 20),
                              KVT_OK);
-    for (uint32_t i = 0; i < 200 && stats_of(sequence).appended_pages == 0; i++) {
+    for (uint32_t i = 0; i < 200 && site_stats(sequence).appended_pages == 0; i++) {
         usleep(1000); /* pages are written behind */
         assert_int_equal(kvt_sparse_append(sequence, 0, s.k[0], s.v[0], 1), KVT_OK);
     }
-    assert_true(stats_of(sequence).appended_pages > 0);
+    assert_true(site_stats(sequence).appended_pages > 0);
     /* With a copy of every page a drive may lie. */
     const tiers_fault_rule lie = {
         .action = TIERS_FAULT_FLIP, .kinds = TIERS_FAULT_READS, .flip_bit = 12345};
@@ -339,7 +332,7 @@ TEST(copies_and_appended_pages_lie_beside)
         (void)site_step(&s, sequence, i % SITE_LAYERS, queries, NULL, &lost);
     }
     tiers_fault_clear(s.drives[1].device);
-    assert_true(stats_of(sequence).checksum_failures > 0);
+    assert_true(site_stats(sequence).checksum_failures > 0);
     /* What it has become is kept as any. */
     assert_int_equal(kvt_sparse_keep(sequence, &longer), KVT_OK);
     kvt_sparse *second = site_open_kept(&s, &options, &longer);
@@ -369,8 +362,8 @@ TEST(a_drive_that_goes_loses_its_pages)
         assert_true(site_step(&s, sequence, i % SITE_LAYERS, queries, NULL, &lost) < 0.9);
         all += lost;
     }
-    assert_true(all > 0 && stats_of(sequence).lost_pages == all);
-    assert_int_equal(stats_of(sequence).checksum_failures, 0);
+    assert_true(all > 0 && site_stats(sequence).lost_pages == all);
+    assert_int_equal(site_stats(sequence).checksum_failures, 0);
     kvt_sparse *none = NULL;
     assert_true(kvt_sparse_open_kept(s.store, &options, &key, &none, NULL, 0) < 0 || none == NULL);
     kvt_sparse_close(sequence);
@@ -484,8 +477,7 @@ static void forge_code(sequence_site *s, const kvt_key *part, uint64_t from, uin
     kvt_description what = {.struct_size = sizeof what};
     assert_int_equal(kvt_describe(s->store, part, &what), KVT_OK);
     const uint64_t size = what.layout.opaque_bytes;
-    uint8_t *bytes = malloc(size);
-    assert_non_null(bytes);
+    uint8_t *bytes = test_alloc(size);
     assert_int_equal(kvt_get(s->store, part, bytes, size, NULL), KVT_OK);
     uint64_t index, code, sums;
     uint32_t slot;
@@ -541,7 +533,7 @@ TEST(forged_code_loses_its_pages)
                 assert_true(isfinite(output[d]));
             kvt_sparse_done(sequence, step);
         }
-        assert_true(all > 0 && stats_of(sequence).lost_pages >= all);
+        assert_true(all > 0 && site_stats(sequence).lost_pages >= all);
         kvt_sparse_close(sequence);
         /* A segment that says it has no code, of a sequence without raw pages. */
         forge_code(&s, &part, 0, 1, 0);

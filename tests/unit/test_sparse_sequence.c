@@ -13,13 +13,6 @@ enum { MIB = 1 << 20 };
 
 #define RAW_ONLY (1u << KVT_SPARSE_RAW)
 
-static kvt_sparse_stats stats_of(const kvt_sparse *sequence)
-{
-    kvt_sparse_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(kvt_sparse_stats_get(sequence, &stats), KVT_OK);
-    return stats;
-}
-
 /* Every row of a page is the source's, bit for bit, and no position comes twice. */
 static uint32_t check_rows(const sequence_site *s, const kvt_sparse_pages *pages)
 {
@@ -149,7 +142,7 @@ TEST(a_window_saves_reads_and_keeps_its_bytes)
             assert_true(bytes <= options.budget_bytes);
             read[window] += bytes;
         }
-        kvt_sparse_stats stats = stats_of(sequence);
+        kvt_sparse_stats stats = site_stats(sequence);
         assert_int_equal(stats.lost_pages, 0);
         assert_int_equal(stats.steps, 60);
         if (window) assert_true(stats.hit_bytes > 0);
@@ -227,13 +220,13 @@ TEST(observed_queries_warm_the_window_and_copy_hot_pages)
             site_query(&s, layer, i % 3, rows + i * SITE_QUERY);
         assert_int_equal(kvt_sparse_observe(sequence, layer, rows, 16), KVT_OK);
     }
-    kvt_sparse_stats stats = stats_of(sequence);
+    kvt_sparse_stats stats = site_stats(sequence);
     assert_true(stats.copied_pages > stats.pages / 5 && stats.copied_pages <= stats.pages / 4 + 4);
     assert_true(stats.missed_bytes > 0);
     float queries[SITE_QUERY];
     site_query(&s, 0, 1, queries);
     (void)site_step(&s, sequence, 0, queries, NULL, NULL);
-    assert_true(stats_of(sequence).hit_bytes > stats.hit_bytes);
+    assert_true(site_stats(sequence).hit_bytes > stats.hit_bytes);
     rows[5] = NAN;
     assert_int_equal(kvt_sparse_observe(sequence, 0, rows, 16), KVT_E_ARGUMENT);
     kvt_sparse_close(sequence);
@@ -377,8 +370,7 @@ TEST(entries_at_rest_give_the_same_sequence)
         kvt_layout layout = site_layout();
         layout.tokens = EACH;
         const uint64_t side = (uint64_t)EACH * SITE_ROW;
-        uint16_t *data = malloc(SITE_LAYERS * 2 * side * sizeof *data);
-        assert_non_null(data);
+        uint16_t *data = test_alloc(SITE_LAYERS * 2 * side * sizeof *data);
         kvt_view view;
         assert_int_equal(kvt_view_axes(&layout, "lsth", 0, EACH, &view), KVT_OK);
         view.base[0] = data;
@@ -560,9 +552,9 @@ TEST(no_fault_gives_a_wrong_row)
                 assert_int_equal(lost, 0);
             else
                 assert_true(lost > 0);
-            assert_int_equal(stats_of(sequence).lost_pages, lost);
+            assert_int_equal(site_stats(sequence).lost_pages, lost);
             if (actions[action] == TIERS_FAULT_FLIP)
-                assert_true(stats_of(sequence).checksum_failures > 0);
+                assert_true(site_stats(sequence).checksum_failures > 0);
             kvt_sparse_close(sequence);
             site_stop(&s);
         }
@@ -696,8 +688,8 @@ TEST(sequences_of_one_store_do_not_meet)
     for (uint32_t i = 0; i < SEQUENCES; i++) {
         pthread_join(threads[i], NULL);
         assert_true(workers[i].error < 0.6);
-        assert_int_equal(stats_of(workers[i].sequence).lost_pages, 0);
-        assert_int_equal(stats_of(workers[i].sequence).checksum_failures, 0);
+        assert_int_equal(site_stats(workers[i].sequence).lost_pages, 0);
+        assert_int_equal(site_stats(workers[i].sequence).checksum_failures, 0);
         kvt_sparse_close(workers[i].sequence);
     }
     assert_int_equal(support_stats(s.store).tiers[KVT_TIER_SSD].used_bytes, 0);

@@ -4,7 +4,7 @@
  * is kept in the profile. Counts and orders of figures decide, never times.
  */
 #include "store/core/store.h"
-#include "store_support.h"
+#include "store_folder.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -13,24 +13,6 @@
 #include <sqlite3.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
-
-static char folder[64], profile_path[96], ssd_path[96];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    support_make_folder(folder, sizeof folder);
-    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
-    (void)snprintf(ssd_path, sizeof ssd_path, "%s/ssd", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    support_remove_folder(folder);
-    return 0;
-}
 
 static const kvt_layout learn_layout = {
     .layers = 2, .kv_heads = 2, .head_dim = 64, .dtype = KVT_DTYPE_BF16, .tokens = 32};
@@ -151,7 +133,7 @@ static kvt_class_stats learn_class(kvt_store *store, uint32_t class_id)
 
 /* ---- predicted loads ---- */
 
-TEST_EACH(make_folder, remove_folder);
+TEST_EACH(store_folder_make, store_folder_remove);
 
 TEST(loads_are_predicted)
 {
@@ -463,7 +445,7 @@ TEST(rows_that_cannot_be_are_left_out)
     };
     for (size_t i = 0; i < sizeof spoilt / sizeof spoilt[0]; i++) {
         support_remove_folder(folder);
-        (void)make_folder(state);
+        (void)store_folder_make(state);
         make_profile();
         kvt_store *store = learn_open_store(true, 300);
         learn_something(store);

@@ -6,7 +6,7 @@
  */
 #include "store/core/options.h"
 #include "store/core/store.h"
-#include "store_support.h"
+#include "store_site.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -19,40 +19,19 @@ enum { DRAM_BYTES = 16 << 20, RECORDS_STAGED = 8 };
 static const tiers_fault_rule hang_writes = {.action = TIERS_FAULT_HANG,
                                              .kinds = TIERS_FAULT_WRITES};
 
-typedef struct site {
-    support_fault fault;
-    kvt_device_config device;
-    kvt_store_options options;
-    kvt_store *store;
-} site;
-
-static void site_prepare(site *s)
+static void prepare(site *s)
 {
-    memset(s, 0, sizeof *s);
-    s->fault.capacity_bytes = DRAM_BYTES;
-    s->device = support_fault_config(&s->fault, "dram0");
-    kvt_store_options_init(&s->options);
-    s->options.policy = "lru";
+    site_prepare(s, (site_shape){.staged = true, .dram_bytes = DRAM_BYTES});
     s->options.staging_bytes = 2 << 20;
     s->options.put_staging_bytes = RECORDS_STAGED * SUPPORT_ENTRY_BYTES;
-    s->options.tick_seconds = 0;
-    s->options.tiers[KVT_TIER_DRAM].devices = &s->device;
-    s->options.tiers[KVT_TIER_DRAM].device_count = 1;
-}
-
-static void site_open(site *s)
-{
-    char message[256];
-    if (kvt_open(&s->options, &s->store, message, sizeof message) != KVT_OK)
-        fail_msg("%s", message);
 }
 
 /* A store whose device takes writes and does not answer them. */
 static void site_open_hung(site *s)
 {
-    site_prepare(s);
+    prepare(s);
     site_open(s);
-    assert_int_equal(tiers_fault_add(s->fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(tiers_fault_add(s->dram.device, &hang_writes), KVT_OK);
 }
 
 /* The device fails so many writes from now on; 0: all of them. */
@@ -63,13 +42,13 @@ static void site_fail_writes(site *s, uint64_t hits)
                                    .hits = hits,
                                    .status = KVT_E_IO,
                                    .os_error = 5};
-    assert_int_equal(tiers_fault_add(s->fault.device, &fail), KVT_OK);
+    assert_int_equal(tiers_fault_add(s->dram.device, &fail), KVT_OK);
 }
 
 static uint64_t site_writes(site *s)
 {
     tiers_fault_counts counts;
-    tiers_fault_counts_get(s->fault.device, &counts);
+    tiers_fault_counts_get(s->dram.device, &counts);
     return counts.writes - counts.hung;
 }
 
@@ -100,7 +79,7 @@ TEST(put_returns_before_a_byte_is_written)
     assert_int_equal(stats.puts_waiting, 1);
     assert_int_equal(stats.put_staging_bytes, SUPPORT_ENTRY_BYTES);
     assert_int_equal(stats.staged_hits, 1);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_true(site_writes(&s) > before);
     assert_int_equal(support_get(s.store, 1, &info), KVT_OK);
@@ -134,7 +113,7 @@ TEST(lookups_see_what_is_handed_over)
     kvt_explanation explanation = {.struct_size = sizeof explanation};
     assert_int_equal(kvt_explain(s.store, &keys[0], &explanation), KVT_OK);
     assert_int_equal(explanation.current, KVT_OPTION_NONE);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     kvt_close(s.store);
 }
 
@@ -142,20 +121,18 @@ TEST(full_staging_refuses_and_loses_nothing)
 {
     site s;
     site_open_hung(&s);
-    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, 0, RECORDS_STAGED);
     assert_int_equal(support_put(s.store, 100), KVT_BUSY);
     assert_int_equal(support_put(s.store, 101), KVT_BUSY);
     assert_int_equal(support_put(s.store, 0), KVT_EXISTS);
     assert_int_equal(site_exists(&s, 100), KVT_MISS);
     assert_int_equal(support_stats(s.store).puts_busy, 2);
     assert_int_equal(support_stats(s.store).puts_waiting, RECORDS_STAGED);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_put(s.store, 100), KVT_OK);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
-    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, RECORDS_STAGED);
     assert_int_equal(support_get(s.store, 100, NULL), KVT_OK);
     assert_int_equal(support_stats(s.store).staged_hits, 0);
     kvt_close(s.store);
@@ -164,17 +141,17 @@ TEST(full_staging_refuses_and_loses_nothing)
 TEST(backlog_of_a_tier_refuses)
 {
     site s;
-    site_prepare(&s);
+    prepare(&s);
     s.options.put_backlog_seconds = 1e-9;
     site_open(&s);
-    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
     assert_int_equal(support_put(s.store, 0), KVT_OK);
     uint64_t aborted = support_stats(s.store).moves.aborted;
     assert_int_equal(support_put(s.store, 1), KVT_BUSY);
     assert_int_equal(site_exists(&s, 1), KVT_MISS);
     assert_int_equal(support_stats(s.store).puts_busy, 1);
     assert_int_equal(support_stats(s.store).moves.aborted, aborted);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     kvt_close(s.store);
@@ -185,8 +162,7 @@ TEST(burst_stays_below_the_backlog_bound)
 {
     site s;
     site_open_hung(&s);
-    for (uint32_t i = 0; i < STORE_HANDOVER_THREADS; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, 0, STORE_HANDOVER_THREADS);
     pthread_mutex_lock(&s.store->lock);
     double planned = s.store->handover.seconds[KVT_TIER_DRAM];
     s.store->handover.backlog_seconds = 1.6 * planned; /* room for two puts more */
@@ -200,7 +176,7 @@ TEST(burst_stays_below_the_backlog_bound)
     pthread_mutex_lock(&s.store->lock);
     assert_true(s.store->handover.seconds[KVT_TIER_DRAM] <= s.store->handover.backlog_seconds);
     pthread_mutex_unlock(&s.store->lock);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_put(s.store, 6), KVT_OK);
     kvt_close(s.store);
@@ -225,20 +201,18 @@ static kvt_status put_orphan(site *s, uint32_t number)
 TEST(the_policy_is_asked_later)
 {
     site s;
-    site_prepare(&s);
+    prepare(&s);
     s.options.policy = "utility";
     site_open(&s);
-    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
     assert_int_equal(put_orphan(&s, 100), KVT_REFUSED);
-    for (uint32_t i = 0; i < 5; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, 0, 5);
     assert_int_equal(put_orphan(&s, 101), KVT_OK);
     assert_int_equal(site_exists(&s, 101), KVT_OK);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(site_exists(&s, 101), KVT_MISS);
-    for (uint32_t i = 0; i < 5; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, 5);
     kvt_store_stats stats = support_stats(s.store);
     assert_int_equal(stats.puts_refused, 2);
     assert_int_equal(stats.puts_lost, 0);
@@ -254,7 +228,7 @@ static void site_await_end(site *s)
 TEST(failure_behind_the_return)
 {
     site s;
-    site_prepare(&s);
+    prepare(&s);
     site_open(&s);
     site_fail_writes(&s, 0);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
@@ -272,7 +246,7 @@ TEST(failure_behind_the_return)
     assert_int_equal(kvt_health(s.store, items, 8, &count, NULL), KVT_OK);
     for (size_t i = 0; i < count; i++)
         assert_int_not_equal(items[i].kind, KVT_HEALTH_PUT);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
@@ -283,7 +257,7 @@ TEST(failure_behind_the_return)
 TEST(one_failed_write_loses_nothing)
 {
     site s;
-    site_prepare(&s);
+    prepare(&s);
     site_open(&s);
     site_fail_writes(&s, 1);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
@@ -299,10 +273,10 @@ TEST(one_failed_write_loses_nothing)
 TEST(a_device_that_stops_answering)
 {
     site s;
-    site_prepare(&s);
-    s.device.timeout_ns = 200000000;
+    prepare(&s);
+    s.memory.timeout_ns = 200000000;
     site_open(&s);
-    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
+    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
     assert_int_equal(support_put(s.store, 1), KVT_OK);
     assert_int_equal(support_get(s.store, 1, NULL), KVT_OK);
     assert_int_equal(kvt_flush(s.store), KVT_E_IO);
@@ -310,19 +284,18 @@ TEST(a_device_that_stops_answering)
     assert_int_equal(support_stats(s.store).puts_lost, 1);
     assert_int_equal(support_put(s.store, 1), KVT_REFUSED);
     kvt_close(s.store);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
 }
 
 /* Puts that waited without a plan when the last device went are lost like those that had one. */
 TEST(what_waits_for_a_unresponsive_device_is_lost)
 {
     site s;
-    site_prepare(&s);
-    s.device.timeout_ns = 200000000;
+    prepare(&s);
+    s.memory.timeout_ns = 200000000;
     site_open(&s);
-    assert_int_equal(tiers_fault_add(s.fault.device, &hang_writes), KVT_OK);
-    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    assert_int_equal(tiers_fault_add(s.dram.device, &hang_writes), KVT_OK);
+    support_puts(s.store, 0, RECORDS_STAGED);
     site_await_end(&s);
     kvt_store_stats stats = support_stats(s.store);
     assert_int_equal(stats.puts_lost, RECORDS_STAGED);
@@ -330,7 +303,7 @@ TEST(what_waits_for_a_unresponsive_device_is_lost)
     assert_int_equal(kvt_flush(s.store), KVT_E_IO);
     assert_int_equal(kvt_flush(s.store), KVT_OK);
     kvt_close(s.store);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
 }
 
 typedef struct caller {
@@ -365,8 +338,7 @@ TEST(delete_of_what_is_handed_over)
 {
     site s;
     site_open_hung(&s);
-    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, 0, RECORDS_STAGED);
     /* Executors take puts in order and hang with the first ones: the last has not begun. */
     assert_int_equal(site_delete(&s, RECORDS_STAGED - 1), KVT_OK);
     assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_MISS);
@@ -376,21 +348,20 @@ TEST(delete_of_what_is_handed_over)
     /* One that has begun is waited for. */
     tiers_fault_counts counts = {0};
     while (counts.hung == 0) {
-        tiers_fault_counts_get(s.fault.device, &counts);
+        tiers_fault_counts_get(s.dram.device, &counts);
         usleep(1000);
     }
     caller deleter = {.s = &s, .number = 0}, flusher = {.s = &s};
     pthread_t threads[2];
     assert_int_equal(pthread_create(&threads[0], NULL, delete_one, &deleter), 0);
     assert_int_equal(pthread_create(&threads[1], NULL, flush_all, &flusher), 0);
-    tiers_fault_clear(s.fault.device);
+    tiers_fault_clear(s.dram.device);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
     assert_int_equal(deleter.status, KVT_OK);
     assert_int_equal(flusher.status, KVT_OK);
     assert_int_equal(support_get(s.store, 0, NULL), KVT_MISS);
-    for (uint32_t i = 1; i < RECORDS_STAGED - 1; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 1, RECORDS_STAGED - 1);
     assert_int_equal(support_get(s.store, RECORDS_STAGED - 1, NULL), KVT_MISS);
     kvt_close(s.store);
 }
@@ -399,70 +370,51 @@ TEST(close_calls_off_what_nothing_keeps)
 {
     site s;
     site_open_hung(&s);
-    for (uint32_t i = 0; i < RECORDS_STAGED; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, 0, RECORDS_STAGED);
     caller closer = {.s = &s};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, close_store, &closer), 0);
-    tiers_fault_clear(s.fault.device); /* what has begun ends */
+    tiers_fault_clear(s.dram.device); /* what has begun ends */
     pthread_join(thread, NULL);
 }
 
-typedef struct disk_site {
-    char folder[64], catalog[128], path[128];
-    kvt_device_config disk;
-    site s;
-} disk_site;
-
-static void disk_open(disk_site *d, bool again)
+static void disk_open(site *s)
 {
-    if (!again) {
-        memset(d, 0, sizeof *d);
-        support_make_folder(d->folder, sizeof d->folder);
-        snprintf(d->catalog, sizeof d->catalog, "%s/catalog.db", d->folder);
-        snprintf(d->path, sizeof d->path, "%s/disk0", d->folder);
-    }
-    site_prepare(&d->s);
-    d->disk = support_file_config("disk0", d->path, 32 << 20);
-    d->s.options.catalog_path = d->catalog;
-    d->s.options.put_staging_bytes = 2 << 20;
-    d->s.options.persist_bytes_per_s = 0;
-    d->s.options.tiers[KVT_TIER_SSD].devices = &d->disk;
-    d->s.options.tiers[KVT_TIER_SSD].device_count = 1;
-    site_open(&d->s);
+    site_prepare(s, (site_shape){.disks = 1,
+                                 .disk_bytes = 32 << 20,
+                                 .plain = true,
+                                 .staged = true,
+                                 .dram_bytes = DRAM_BYTES});
+    s->options.staging_bytes = s->options.put_staging_bytes = 2 << 20;
+    s->options.persist_bytes_per_s = 0;
+    site_open(s);
 }
 
 TEST(close_finishes_what_survives)
 {
-    disk_site d;
-    disk_open(&d, false);
-    for (uint32_t i = 0; i < 16; i++)
-        assert_int_equal(support_put(d.s.store, i), KVT_OK);
-    kvt_close(d.s.store);
-    disk_open(&d, true);
-    for (uint32_t i = 0; i < 16; i++)
-        assert_int_equal(support_get(d.s.store, i, NULL), KVT_OK);
-    kvt_close(d.s.store);
-    support_remove_folder(d.folder);
+    site d;
+    disk_open(&d);
+    support_puts(d.store, 0, 16);
+    site_reopen(&d);
+    assert_int_equal(site_hits(&d, 16), 16);
+    site_end(&d);
 }
 
 TEST(persist_waits)
 {
-    disk_site d;
+    site d;
     kvt_persist_info info = {.struct_size = sizeof info};
-    disk_open(&d, false);
-    for (uint32_t i = 0; i < 8; i++)
-        assert_int_equal(support_put(d.s.store, i), KVT_OK);
-    assert_int_equal(kvt_persist(d.s.store, KVT_NO_DEADLINE, &info), KVT_OK);
+    disk_open(&d);
+    support_puts(d.store, 0, 8);
+    assert_int_equal(kvt_persist(d.store, KVT_NO_DEADLINE, &info), KVT_OK);
     assert_int_equal(info.written, 8);
     assert_int_equal(info.left, 0);
-    assert_int_equal(tiers_fault_add(d.s.fault.device, &hang_writes), KVT_OK);
-    assert_int_equal(support_put(d.s.store, 8), KVT_OK);
-    assert_int_equal(kvt_persist(d.s.store, 1, &info), KVT_E_TIMEOUT);
+    assert_int_equal(tiers_fault_add(d.dram.device, &hang_writes), KVT_OK);
+    assert_int_equal(support_put(d.store, 8), KVT_OK);
+    assert_int_equal(kvt_persist(d.store, 1, &info), KVT_E_TIMEOUT);
     assert_int_equal(info.left, 1);
-    tiers_fault_clear(d.s.fault.device);
-    kvt_close(d.s.store);
-    support_remove_folder(d.folder);
+    tiers_fault_clear(d.dram.device);
+    site_end(&d);
 }
 
 /* ---- many callers ---- */
@@ -509,17 +461,17 @@ static void *runner_run(void *argument)
 
 TEST(many_threads)
 {
-    disk_site d;
-    disk_open(&d, false);
-    kvt_close(d.s.store);
-    d.s.options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
-    d.s.options.tiers[KVT_TIER_SSD].capacity_bytes = 8 << 20;
-    d.s.options.tick_seconds = 0.002;
-    site_open(&d.s);
+    site d;
+    disk_open(&d);
+    kvt_close(d.store);
+    d.options.tiers[KVT_TIER_DRAM].capacity_bytes = 4 << 20;
+    d.options.tiers[KVT_TIER_SSD].capacity_bytes = 8 << 20;
+    d.options.tick_seconds = 0.002;
+    site_open(&d);
     runner runners[THREADS];
     pthread_t threads[THREADS];
     for (uint32_t i = 0; i < THREADS; i++) {
-        runners[i] = (runner){.store = d.s.store, .draw = 77 + i};
+        runners[i] = (runner){.store = d.store, .draw = 77 + i};
         assert_int_equal(pthread_create(&threads[i], NULL, runner_run, &runners[i]), 0);
     }
     uint64_t hits = 0, accepted = 0;
@@ -529,20 +481,19 @@ TEST(many_threads)
         accepted += runners[i].accepted;
     }
     assert_true(hits > 0 && accepted > KEYS / 2);
-    assert_int_equal(kvt_flush(d.s.store), KVT_OK);
-    kvt_store_stats stats = support_stats(d.s.store);
+    assert_int_equal(kvt_flush(d.store), KVT_OK);
+    kvt_store_stats stats = support_stats(d.store);
     assert_int_equal(stats.puts_waiting, 0);
     assert_int_equal(stats.put_staging_bytes, 0);
     assert_int_equal(stats.load_failures, 0);
-    kvt_close(d.s.store);
-    support_remove_folder(d.folder);
+    site_end(&d);
 }
 
 /* The old way: what a put says has happened. */
 TEST(without_put_staging)
 {
     site s;
-    site_prepare(&s);
+    prepare(&s);
     s.options.put_staging_bytes = 0;
     site_open(&s);
     uint64_t before = site_writes(&s);
@@ -582,7 +533,7 @@ static bool others_block(int signal_number)
 TEST(signals_are_the_applications)
 {
     site s;
-    site_prepare(&s);
+    prepare(&s);
     s.options.tick_seconds = 0.05;
     site_open(&s);
     assert_true(others_block(SIGUSR1));
@@ -624,8 +575,7 @@ TEST(a_child_before_its_parent)
     options.staging_bytes = 4 << 20;
     options.tick_seconds = 0;
     options.tiers[KVT_TIER_DRAM].capacity_bytes = 8 << 20;
-    kvt_store *store = NULL;
-    assert_int_equal(kvt_open(&options, &store, NULL, 0), KVT_OK);
+    kvt_store *store = support_open(&options);
     static char data[SUPPORT_ENTRY_BYTES];
     const kvt_key parent = support_key(1);
     kvt_entry child = {.struct_size = sizeof child,
@@ -666,9 +616,9 @@ TEST(links_of_a_chain_are_decided_in_order)
 {
     enum { CHAINS = 400, LINKS = 7 }; /* of which staging has room for all */
     site s;
-    site_prepare(&s);
+    prepare(&s);
     s.options.policy = "utility";
-    s.fault.capacity_bytes = 64 << 20; /* half of it stays free */
+    s.dram.capacity_bytes = 64 << 20; /* half of it stays free */
     site_open(&s);
     for (uint32_t chain = 0; chain < CHAINS; chain++) {
         const uint32_t first = chain * LINKS;

@@ -70,10 +70,7 @@ static int site_open(void **state)
     s.data = malloc(ALL * LARGE_BYTES);
     assert_non_null(s.data);
     for (uint32_t i = 0; i < ALL; i++) {
-        const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = support_key(i),
-                                 .layout = layout_of(i),
-                                 .recompute_seconds = 1};
+        const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
         fill(i, place_of(&s, i));
         assert_int_equal(kvt_put(s.store, &entry, place_of(&s, i), bytes_of(i)), KVT_OK);
         assert_int_equal(kvt_flush(s.store), KVT_OK);
@@ -271,8 +268,7 @@ static uint32_t kept_of(const uint64_t *bytes, uint32_t count, uint32_t decoders
                         uint32_t *listed_out)
 {
     queue_item some[8], *items[8];
-    kvt_queue *queue = calloc(1, sizeof *queue);
-    assert_non_null(queue);
+    kvt_queue *queue = test_zeros(sizeof *queue);
     pthread_mutex_init(&queue->lock, NULL);
     pthread_cond_init(&queue->work, NULL);
     queue->thread_count = 2;

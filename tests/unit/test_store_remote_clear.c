@@ -32,10 +32,7 @@ static void put_in(kvt_store *store, uint64_t space, uint32_t number, uint32_t c
 {
     static char data[SUPPORT_ENTRY_BYTES];
     support_fill(content, data);
-    const kvt_entry entry = {.struct_size = sizeof entry,
-                             .key = key_in(space, number),
-                             .layout = support_layout,
-                             .recompute_seconds = 1};
+    const kvt_entry entry = support_entry(key_in(space, number), support_layout, 1);
     assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
     assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
 }

@@ -31,10 +31,7 @@ static void put_recomputed_in(kvt_store *store, double seconds)
     static char data[SUPPORT_ENTRY_BYTES];
     for (uint32_t i = 0; i < COUNT; i++) {
         support_fill(i, data);
-        const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = support_key(i),
-                                 .layout = support_layout,
-                                 .recompute_seconds = seconds};
+        const kvt_entry entry = support_entry(support_key(i), support_layout, seconds);
         assert_int_equal(kvt_put(store, &entry, data, sizeof data), KVT_OK);
     }
     assert_int_equal(kvt_remote_flush(store, KVT_NO_DEADLINE), KVT_OK);
@@ -47,8 +44,7 @@ TEST(loads_are_predicted_by_node)
     kvt_store *a = open_mode(KVT_PUBLISH_ALL), *b = open_timed(0.0006);
     kvt_remote_node node = {.struct_size = sizeof node};
     put_all(a);
-    for (uint32_t i = 0; i < COUNT; i++)
-        assert_int_equal(support_get(b, i, NULL), KVT_OK);
+    support_gets(b, 0, COUNT);
     assert_int_equal(kvt_remote_node_get(b, 0, &node), KVT_OK);
     assert_int_equal(node.loads, COUNT);
     assert_true(node.load_error > 0);
@@ -82,8 +78,7 @@ TEST(recomputing_may_be_sooner)
     kvt_store *c = open_mode(KVT_PUBLISH_ALL);
     remote_memory_clear(ENGINE);
     put_all(c);
-    for (uint32_t i = 0; i < COUNT; i++)
-        assert_int_equal(support_get(b, i, NULL), KVT_OK);
+    support_gets(b, 0, COUNT);
     assert_int_equal(stats_of(b).not_worth, 0);
     kvt_close(a);
     kvt_close(b);

@@ -99,8 +99,7 @@ TEST(worth_counts_what_others_have)
         keys[i] = support_key(i);
     assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
     assert_true(worth.stored == 0 && worth.guessed == 0);
-    for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(support_put(b, i), KVT_OK);
+    support_puts(b, 0, 3);
     assert_int_equal(kvt_match_prefix_until(b, keys, COUNT + 1, KVT_NO_DEADLINE, &matched), KVT_OK);
     assert_int_equal(matched, COUNT);
     assert_int_equal(kvt_match_worth(b, keys, COUNT + 1, &worth), KVT_OK);
@@ -313,10 +312,7 @@ TEST(views_of_many_sizes_are_served)
         /* Sizes of 1 to 128 times the small one's. */
         large.tokens = 32u << (i * 7 % 8);
         codecs_kv_sample_fill(&large, i, from);
-        const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = support_key(i),
-                                 .layout = large,
-                                 .recompute_seconds = 1e6};
+        const kvt_entry entry = support_entry(support_key(i), large, 1e6);
         assert_int_equal(kvt_put(a, &entry, from, large.tokens * UINT64_C(1024)), KVT_OK);
         assert_int_equal(kvt_remote_flush(a, KVT_NO_DEADLINE), KVT_OK);
     }

@@ -249,10 +249,7 @@ TEST(larger_records_are_asked_for_again)
         layout.tokens = support_layout.tokens * (i == LARGE ? 32 : 1);
         assert_int_equal(kvt_layout_bytes(&layout, &bytes), KVT_OK);
         codecs_kv_sample_fill(&layout, i, from);
-        const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = support_key(700 + i),
-                                 .layout = layout,
-                                 .recompute_seconds = 1e6};
+        const kvt_entry entry = support_entry(support_key(700 + i), layout, 1e6);
         assert_int_equal(kvt_put(s.writer, &entry, from, bytes), KVT_OK);
         s.keys[i] = entry.key;
         s.views[i] = kvt_view_packed(&layout, to + i * most);

@@ -4,7 +4,7 @@
  * restart, beside entries of two sides, whose rows stay what they were. test_store_rebuild has them
  * without a catalog, test_store_ladder under pressure.
  */
-#include "store_support.h"
+#include "store_site.h"
 
 #include <kvterrace/names.h>
 #include <kvterrace/view.h>
@@ -13,46 +13,16 @@
 
 enum { ENTRIES = 40, DATA_BYTES = 96 * 576 * 2 * 2 };
 
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char path[96];
-    kvt_device_config file;
-    kvt_store_options options;
-} site;
-
-static int site_make(void **state)
+/* One file below memory, and puts that are handed over. */
+static int set_up(void **state)
 {
-    static site s;
-    support_make_folder(s.folder, sizeof s.folder);
-    snprintf(s.catalog, sizeof s.catalog, "%s/catalog.db", s.folder);
-    snprintf(s.path, sizeof s.path, "%s/ssd0", s.folder);
-    s.file = support_file_config("ssd0", s.path, 32 << 20);
-    kvt_store_options_init(&s.options);
-    s.options.staging_bytes = 8 << 20;
-    s.options.catalog_path = s.catalog;
-    s.options.tick_seconds = 0;
-    s.options.put_backlog_seconds = 0;
-    s.options.policy = "lru"; /* refuses nothing */
-    s.options.tiers[KVT_TIER_DRAM].capacity_bytes = 16 << 20;
-    s.options.tiers[KVT_TIER_SSD] = (kvt_tier_options){.devices = &s.file, .device_count = 1};
-    *state = &s;
+    site *s = site_new(state, (site_shape){.disks = 1,
+                                           .disk_bytes = 32 << 20,
+                                           .plain = true,
+                                           .staged = true,
+                                           .memory_bytes = 16 << 20});
+    s->options.put_backlog_seconds = 0;
     return 0;
-}
-
-static int site_remove(void **state)
-{
-    support_remove_folder(((site *)*state)->folder);
-    return 0;
-}
-
-static kvt_store *site_open(site *s)
-{
-    kvt_store *store = NULL;
-    char message[256];
-    kvt_status status = kvt_open(&s->options, &store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
-    return store;
 }
 
 /* MLA's latent, an index, and K and V under both of their names. */
@@ -84,10 +54,7 @@ static void put_all(kvt_store *store)
     static char data[DATA_BYTES];
     for (uint32_t i = 0; i < ENTRIES; i++) {
         const uint64_t bytes = fill(i, data);
-        const kvt_entry entry = {.struct_size = sizeof entry,
-                                 .key = support_key(i),
-                                 .layout = layout_of(i),
-                                 .recompute_seconds = 1};
+        const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
         assert_int_equal(kvt_put(store, &entry, data, bytes + 1), KVT_E_ARGUMENT);
         kvt_status status = kvt_put(store, &entry, data, bytes);
         while (status == KVT_BUSY) {
@@ -116,21 +83,20 @@ static void check_all(kvt_store *store)
     }
 }
 
-TEST_EACH(site_make, site_remove);
+TEST_EACH(set_up, site_free);
 
 TEST(entries_of_one_side_survive)
 {
     site *s = *state;
-    kvt_store *store = site_open(s);
-    put_all(store);
-    check_all(store); /* from staging, mostly */
-    assert_int_equal(kvt_flush(store), KVT_OK);
-    check_all(store);
-    kvt_close(store);
+    site_open(s);
+    put_all(s->store);
+    check_all(s->store); /* from staging, mostly */
+    assert_int_equal(kvt_flush(s->store), KVT_OK);
+    check_all(s->store);
+    site_close(s);
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
-    store = site_open(s);
-    check_all(store);
-    kvt_close(store);
+    site_open(s);
+    check_all(s->store);
 }
 
 enum { BLOCK = 16, BLOCKS = 12 };
@@ -175,43 +141,39 @@ TEST(views_of_one_side_are_stored)
 {
     static char data[DATA_BYTES], again[DATA_BYTES];
     site *s = *state;
-    kvt_store *store = site_open(s);
+    site_open(s);
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < ENTRIES; i++) {
             if (i % 4 == 3) continue; /* of two sides */
             const uint64_t bytes = fill(i, data), block = bytes / 2 / 6;
-            const kvt_entry entry = {.struct_size = sizeof entry,
-                                     .key = support_key(i),
-                                     .layout = layout_of(i),
-                                     .recompute_seconds = 1};
+            const kvt_entry entry = support_entry(support_key(i), layout_of(i), 1);
             pool p;
             pool_make(&p, i, i);
             if (round == 0) {
                 for (uint32_t b = 0; b < 12; b++)
                     memcpy(pool_block(&p, b / 6, b % 6, block), data + b * block, block);
-                kvt_status status = kvt_put_view(store, &entry, &p.view);
+                kvt_status status = kvt_put_view(s->store, &entry, &p.view);
                 while (status == KVT_BUSY) {
-                    assert_int_equal(kvt_flush(store), KVT_OK);
-                    status = kvt_put_view(store, &entry, &p.view);
+                    assert_int_equal(kvt_flush(s->store), KVT_OK);
+                    status = kvt_put_view(s->store, &entry, &p.view);
                 }
                 assert_int_equal(status, KVT_OK);
             }
             pool_free(&p);
             pool_make(&p, i, i + 3);
-            assert_int_equal(kvt_get_view(store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL),
+            assert_int_equal(kvt_get_view(s->store, &entry.key, &p.view, KVT_NO_DEADLINE, NULL),
                              KVT_OK);
             for (uint32_t b = 0; b < 12; b++)
                 memcpy(again + b * block, pool_block(&p, b / 6, b % 6, block), block);
             assert_memory_equal(again, data, bytes);
             pool_free(&p);
         }
-        if (round == 0) assert_int_equal(kvt_flush(store), KVT_OK);
+        if (round == 0) assert_int_equal(kvt_flush(s->store), KVT_OK);
         if (round != 1) continue;
-        kvt_close(store);
+        site_close(s);
         s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
-        store = site_open(s);
+        site_open(s);
     }
-    kvt_close(store);
 }
 
 /* What the rows say; an entry of two sides has the row that it had before there was another. */
@@ -219,9 +181,9 @@ TEST(rows_say_so)
 {
     site *s = *state;
     s->options.tiers[KVT_TIER_DRAM].capacity_bytes = 0;
-    kvt_store *store = site_open(s);
-    put_all(store);
-    kvt_close(store);
+    site_open(s);
+    put_all(s->store);
+    site_close(s);
     sqlite3 *database;
     sqlite3_stmt *statement;
     assert_int_equal(sqlite3_open(s->catalog, &database), SQLITE_OK);

@@ -3,7 +3,7 @@
  * test_store_sizes.c - records that come out larger than planned cost no entry, their sizes are
  * learned, and what the policy evicts from DRAM stays on SSD where there is free room.
  */
-#include "store_support.h"
+#include "store_site.h"
 
 #include "codecs/codecs.h"
 #include "estimator/predict/predict.h"
@@ -14,66 +14,22 @@
 static const kvt_variant raw = {.codec = KVT_CODEC_RAW};
 static const kvt_variant lossless = {.codec = KVT_CODEC_LOSSLESS, .mode = KVT_LOSSLESS_DENSE};
 
-typedef struct site {
-    char folder[64];
-    char catalog[96];
-    char path[96];
-    support_fault disk;
-    support_fault dram;
-    kvt_device_config disk_config;
-    kvt_device_config dram_config;
-    kvt_store_options options;
-    kvt_store *store;
-    uint64_t planned_bytes; /* of the last put */
-} site;
+static uint64_t planned_bytes; /* of the last put */
 
 static void observe(void *context, const kvt_move *move, kvt_status outcome)
 {
-    site *s = context;
-    (void)outcome;
-    if (move->kind == KVT_MOVE_PUT) s->planned_bytes = store_bytes_of(move->to_bytes);
-}
-
-static void site_open(site *s)
-{
-    char message[256] = "";
-    kvt_status status = kvt_open(&s->options, &s->store, message, sizeof message);
-    if (status != KVT_OK) fail_msg("open: %s: %s", kvt_status_name(status), message);
+    (void)context, (void)outcome;
+    if (move->kind == KVT_MOVE_PUT) planned_bytes = store_bytes_of(move->to_bytes);
 }
 
 static void site_make(site *s, uint64_t disk_bytes, uint64_t dram_bytes)
 {
-    memset(s, 0, sizeof *s);
-    support_make_folder(s->folder, sizeof s->folder);
-    kvt_store_options_init(&s->options);
-    s->options.put_staging_bytes = 0; /* a put says how its write went */
-    s->options.staging_bytes = 8 << 20;
-    s->options.policy = "lru";
-    s->options.tick_seconds = 0;
+    site_prepare(s, (site_shape){.disks = disk_bytes != 0,
+                                 .disk_bytes = disk_bytes,
+                                 .unit_bytes = 4096,
+                                 .dram_bytes = dram_bytes});
     s->options.persist_bytes_per_s = 0;
     s->options.observer.call = observe;
-    s->options.observer.context = s;
-    if (disk_bytes != 0) {
-        snprintf(s->catalog, sizeof s->catalog, "%s/catalog.db", s->folder);
-        snprintf(s->path, sizeof s->path, "%s/disk", s->folder);
-        s->options.catalog_path = s->catalog;
-        s->disk = (support_fault){.capacity_bytes = disk_bytes, .path = s->path};
-        s->disk_config = support_fault_config(&s->disk, "disk");
-        s->options.tiers[KVT_TIER_SSD] =
-            (kvt_tier_options){.devices = &s->disk_config, .device_count = 1, .unit_bytes = 4096};
-    }
-    if (dram_bytes != 0) {
-        s->dram = (support_fault){.capacity_bytes = dram_bytes};
-        s->dram_config = support_fault_config(&s->dram, "dram");
-        s->options.tiers[KVT_TIER_DRAM] =
-            (kvt_tier_options){.devices = &s->dram_config, .device_count = 1, .unit_bytes = 4096};
-    }
-}
-
-static void site_end(site *s)
-{
-    kvt_close(s->store);
-    support_remove_folder(s->folder);
 }
 
 /* Large enough that what a record holds beside the elements is little. */
@@ -83,10 +39,7 @@ static char data[512 * 1024];
 
 static kvt_status put_large(site *s, uint32_t number)
 {
-    kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = support_key(number),
-                       .layout = large_layout,
-                       .recompute_seconds = 1};
+    kvt_entry entry = support_entry(support_key(number), large_layout, 1);
     return kvt_put(s->store, &entry, data, sizeof data);
 }
 
@@ -107,16 +60,6 @@ static kvt_status put_sample(site *s, uint32_t number)
     return put_large(s, number);
 }
 
-static uint32_t count_stored(site *s, uint32_t count)
-{
-    uint32_t stored = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        kvt_key key = support_key(i);
-        stored += kvt_exists(s->store, &key) == KVT_OK;
-    }
-    return stored;
-}
-
 /* The bytes that a lossless record of noise is planned with and comes out with. */
 static void measure(uint64_t *planned_out, uint64_t *real_out)
 {
@@ -125,7 +68,7 @@ static void measure(uint64_t *planned_out, uint64_t *real_out)
     s.options.variant = lossless;
     site_open(&s);
     assert_int_equal(put_noise(&s, 0), KVT_OK);
-    *planned_out = s.planned_bytes;
+    *planned_out = planned_bytes;
     *real_out = support_stats(s.store).tiers[KVT_TIER_DRAM].used_bytes;
     assert_true(*planned_out < *real_out);
     site_end(&s);
@@ -146,11 +89,11 @@ TEST(a_size_is_learned)
     for (uint32_t i = 12; i < 12 + MANY; i++)
         assert_int_equal(put_noise(&s, i), KVT_OK);
     assert_int_equal(support_stats(s.store).moves.aborted, aborted);
-    assert_true(s.planned_bytes >= real);
+    assert_true(planned_bytes >= real);
     /* Records that are smaller again are planned so. */
     for (uint32_t i = 0; i < 100; i++)
         assert_int_equal(put_sample(&s, 1000 + i), KVT_OK);
-    assert_true(s.planned_bytes < real);
+    assert_true(planned_bytes < real);
     site_end(&s);
 }
 
@@ -209,7 +152,7 @@ TEST(a_larger_record_costs_no_entry)
     kvt_close(s.store);
     s.options.policy = "utility";
     site_open(&s);
-    assert_int_equal(count_stored(&s, MANY), MANY);
+    assert_int_equal(site_stored(&s, MANY), MANY);
     kvt_policy_stats policy;
     kvt_policy_stats_get(s.store->policy, &policy);
     assert_int_equal(kvt_policy_set_capacity(s.store->policy, KVT_TIER_SSD,
@@ -223,7 +166,7 @@ TEST(a_larger_record_costs_no_entry)
     assert_true(stats.moves.failed_larger <= MANY + 1);
     assert_int_equal(stats.moves.failed_space, 0);
     assert_int_equal(stats.backing_off, 0);
-    uint64_t stored = count_stored(&s, MANY + 1);
+    uint64_t stored = site_stored(&s, MANY + 1);
     assert_int_equal(stored + stats.evictions, MANY + (status == KVT_OK));
     /* Once more: no entry is coded for nothing a second time. */
     for (uint32_t i = MANY + 1; i < 2 * MANY; i++)
@@ -260,14 +203,10 @@ TEST(an_eviction_from_above_leaves_the_record_on_ssd)
     site s;
     site_make(&s, 8 << 20, 0);
     site_open(&s);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_put(s.store, i), KVT_OK);
+    support_puts(s.store, 0, ENTRIES);
     kvt_close(s.store);
     kvt_store_options disk_only = s.options;
-    s.dram = (support_fault){.capacity_bytes = 1 << 20};
-    s.dram_config = support_fault_config(&s.dram, "dram");
-    s.options.tiers[KVT_TIER_DRAM] =
-        (kvt_tier_options){.devices = &s.dram_config, .device_count = 1, .unit_bytes = 4096};
+    site_add_dram(&s, 1 << 20);
     s.options.policy = "utility";
     site_open(&s);
     for (uint32_t i = 0; i < ENTRIES; i++) {
@@ -289,11 +228,10 @@ TEST(an_eviction_from_above_leaves_the_record_on_ssd)
     assert_int_equal(stats.tiers[KVT_TIER_DRAM].entries, 0);
     assert_int_equal(stats.tiers[KVT_TIER_SSD].entries, ENTRIES);
     assert_int_equal(stats.copies.count, 0);
-    for (uint32_t i = 0; i < ENTRIES; i++)
-        assert_int_equal(support_get(s.store, i, NULL), KVT_OK);
+    support_gets(s.store, 0, ENTRIES);
     kvt_close(s.store);
     s.options = disk_only;
     site_open(&s);
-    assert_int_equal(count_stored(&s, ENTRIES), ENTRIES);
+    assert_int_equal(site_stored(&s, ENTRIES), ENTRIES);
     site_end(&s);
 }

@@ -9,7 +9,7 @@
  */
 #include "estimator/profile/profile_internal.h"
 #include "store/core/store.h"
-#include "store_support.h"
+#include "store_folder.h"
 
 #include "codecs/codecs.h"
 
@@ -25,23 +25,6 @@
 #define SLOW_SSD_MS      5u
 #define TRUST_CONTEXTS   100u
 #define TRUST_REQUESTS   400u
-
-static char folder[64], profile_path[96];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    support_make_folder(folder, sizeof folder);
-    (void)snprintf(profile_path, sizeof profile_path, "%s/profile.db", folder);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    support_remove_folder(folder);
-    return 0;
-}
 
 /* ---- a profile ---- */
 
@@ -185,10 +168,7 @@ static kvt_status put(kvt_store *store, uint32_t number)
     static char data[SUPPORT_ENTRY_BYTES];
     uint32_t moves;
     support_fill(number, data);
-    kvt_entry entry = {.struct_size = sizeof entry,
-                       .key = support_key(number),
-                       .layout = support_layout,
-                       .recompute_seconds = recompute_seconds};
+    kvt_entry entry = support_entry(support_key(number), support_layout, recompute_seconds);
     kvt_status status = kvt_put(store, &entry, data, sizeof data);
     assert_true(status == KVT_OK || status == KVT_REFUSED);
     if (number % 8 == 7) assert_int_equal(kvt_maintain(store, &moves), KVT_OK);
@@ -269,7 +249,7 @@ static const struct {
      "request_seconds * 1000, bytes_per_s = bytes_per_s / 1000"},
 };
 
-TEST_EACH(make_folder, remove_folder);
+TEST_EACH(store_folder_make, store_folder_remove);
 
 TEST(poisoned_profile_is_overcome)
 {
@@ -280,8 +260,8 @@ TEST(poisoned_profile_is_overcome)
     assert_true(fresh.hits > TRUST_REQUESTS / 2);
     assert_int_equal(fresh.stats.learned.puts_tried, 0);
     for (size_t i = 0; i < sizeof poisons / sizeof poisons[0]; i++) {
-        (void)remove_folder(state);
-        (void)make_folder(state);
+        (void)store_folder_remove(state);
+        (void)store_folder_make(state);
         make_profile();
         run_sql(poisons[i].sql);
         /* The second life begins with what the first one kept. */
@@ -326,8 +306,8 @@ TEST(upper_tier_hides_no_shut_one)
     assert_true(fresh.hits > TRUST_REQUESTS / 2);
     assert_int_equal(fresh.stats.learned.puts_tried, 0);
     for (size_t i = 0; i < sizeof hidden_poisons / sizeof hidden_poisons[0]; i++) {
-        (void)remove_folder(state);
-        (void)make_folder(state);
+        (void)store_folder_remove(state);
+        (void)store_folder_make(state);
         make_profile();
         run_sql(hidden_poisons[i].sql);
         ssd_latency_ns = hidden_poisons[i].latency_ns;
@@ -479,8 +459,8 @@ TEST(no_clock_shuts_the_store)
     static const double seconds[] = {0, 1e-12, 1e-6, 1e9, (double)INFINITY, -1};
     recompute_seconds = 1e7;
     for (size_t i = 0; i < sizeof seconds / sizeof seconds[0]; i++) {
-        (void)remove_folder(state);
-        (void)make_folder(state);
+        (void)store_folder_remove(state);
+        (void)store_folder_make(state);
         make_profile();
         kvt_store *store = open_store();
         odd_seconds = seconds[i];
@@ -523,8 +503,8 @@ TEST(work_in_memory_is_shared_out)
     const online_work work = {.bytes = SUPPORT_ENTRY_BYTES};
     const double load = TRUST_REQUEST_S + work.bytes / TRUST_BYTES_PER_S;
     for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) {
-        (void)remove_folder(state);
-        (void)make_folder(state);
+        (void)store_folder_remove(state);
+        (void)store_folder_make(state);
         make_profile();
         kvt_store *store = open_store();
         set_clock(store, NULL);
@@ -553,8 +533,8 @@ TEST(what_was_kept_ages)
     } ages[] = {{"now", 3.9, 4.01}, {"-600 seconds", 1.9, 2.3}, {"-1 day", 0.999, 1.001}};
     for (size_t i = 0; i < sizeof ages / sizeof ages[0]; i++) {
         char sql[160];
-        (void)remove_folder(state);
-        (void)make_folder(state);
+        (void)store_folder_remove(state);
+        (void)store_folder_make(state);
         make_profile();
         run_sql(poisons[4].sql);
         (void)snprintf(sql, sizeof sql,

@@ -175,10 +175,7 @@ TEST(refusals)
     assert_int_equal(kvt_open(&site.options, &site.store, message, sizeof message), KVT_OK);
     char data[SUPPORT_ENTRY_BYTES];
     support_fill(1, data);
-    const kvt_entry worthless = {.struct_size = sizeof worthless,
-                                 .key = support_key(1),
-                                 .layout = support_layout,
-                                 .recompute_seconds = 1e-9};
+    const kvt_entry worthless = support_entry(support_key(1), support_layout, 1e-9);
     assert_int_equal(kvt_put(site.store, &worthless, data, sizeof data), KVT_REFUSED);
     assert_int_equal(kvt_store_device_change(site.store, site.dram.name, KVT_DEVICE_RETIRE),
                      KVT_OK);

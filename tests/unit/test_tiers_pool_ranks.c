@@ -39,8 +39,7 @@ static void ranks_start(ranks *r, uint32_t index, kvt_io_kind kind, bool waited)
 
 static ranks *ranks_open(void)
 {
-    ranks *r = calloc(1, sizeof *r);
-    assert_non_null(r);
+    ranks *r = test_zeros(sizeof *r);
     gate_make(&r->gate, 4 << 20);
     tiers_member_options member = pool_scratch_member(&r->gate.base, 1e6);
     tiers_pool_options options = {.unit_bytes = GRAIN};

@@ -285,8 +285,7 @@ static kvt_status gated_open(const kvt_device_config *config, kvt_device **devic
     (void)config;
     (void)message;
     (void)message_size;
-    gated_drive *drive = calloc(1, sizeof *drive);
-    assert_non_null(drive);
+    gated_drive *drive = test_zeros(sizeof *drive);
     drive->memory = scratch_buffer(GATED_BYTES);
     drive->base = (kvt_device){.ops = &gated_ops,
                                .name = "gated",
